@@ -14,7 +14,7 @@ use a2a_gateway::gateway::Gateway;
 use a2a_gateway::identity::{NewCanvas, Proof};
 use a2a_gateway::ids::{RequestId, WorkspaceId};
 use a2a_gateway::metrics::Metrics;
-use a2a_gateway::telemetry::ShownAddress;
+use a2a_gateway::telemetry::MaskedAddress;
 use a2a_gateway::time::Timestamp;
 use tokio::runtime::{Builder, Runtime};
 
@@ -128,7 +128,7 @@ fn queries(runtime: &Runtime, gateway: &Gateway, rare: &Proof, id: &RequestId, t
     ];
     for (name, filter) in filters {
         let begun = Instant::now();
-        let page = runtime.block_on(gateway.audit.stored.page(&filter, None, 100));
+        let page = runtime.block_on(gateway.audit.stored.read_page(&filter, None, 100));
         let page = page.expect(WHY);
         let count = page["records"].as_array().map_or(0, Vec::len);
         let ms = begun.elapsed().as_secs_f64() * 1000.0;
@@ -157,7 +157,7 @@ fn draft(caller: &Arc<Proof>, target: &WorkspaceId) -> Draft {
     Draft {
         request_id: Some(RequestId::random()),
         proof: Some(Arc::clone(caller)),
-        client: ShownAddress::of([127, 0, 0, 1].into(), ClientAddress::Full),
+        client: MaskedAddress::mask([127, 0, 0, 1].into(), ClientAddress::Full),
         target: Some(target.clone()),
         org: None,
         rule: Some("sibling"),

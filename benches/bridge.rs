@@ -72,7 +72,10 @@ fn texts(side: Side, event_bytes: usize) -> [String; 3] {
 
 fn exchange(bridge: &Bridge<'_>, request: &str) -> Exchange {
     let call = Call::Rpc(request.as_bytes());
-    bridge.request(Method::SendMessage, call).unwrap().1
+    bridge
+        .translate_request(Method::SendMessage, call)
+        .unwrap()
+        .1
 }
 
 fn unary(c: &mut Criterion) {
@@ -83,14 +86,18 @@ fn unary(c: &mut Criterion) {
         let exchange = exchange(&bridge, &request);
         group.bench_function(BenchmarkId::new("request", name), |b| {
             b.iter(|| {
-                bridge.request(
+                bridge.translate_request(
                     Method::SendMessage,
                     Call::Rpc(black_box(request.as_bytes())),
                 )
             });
         });
         group.bench_function(BenchmarkId::new("answer", name), |b| {
-            b.iter(|| exchange.answer(200, black_box(answer.as_bytes())).unwrap());
+            b.iter(|| {
+                exchange
+                    .translate_answer(200, black_box(answer.as_bytes()))
+                    .unwrap()
+            });
         });
     }
     group.finish();
@@ -105,12 +112,18 @@ fn events(c: &mut Criterion) {
             let [.., event] = texts(bridge.agent, bytes);
             let call = Call::Rpc(request.as_bytes());
             let method = Method::SendStreamingMessage;
-            let mut stream = bridge.request(method, call).unwrap().1.stream();
+            let mut stream = bridge
+                .translate_request(method, call)
+                .unwrap()
+                .1
+                .start_stream();
             let mut out = Vec::with_capacity(2 * bytes);
             group.bench_function(BenchmarkId::new(name, bytes), |b| {
                 b.iter(|| {
                     out.clear();
-                    stream.block(black_box(event.as_bytes()), &mut out).unwrap()
+                    stream
+                        .translate_block(black_box(event.as_bytes()), &mut out)
+                        .unwrap()
                 });
             });
         }

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use a2a_gateway::a2a::Generation;
 use a2a_gateway::a2a::envelope::{Completion, complete};
-use a2a_gateway::config::Complete;
+use a2a_gateway::config::CompletionMode;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -19,7 +19,7 @@ fn envelope(c: &mut Criterion) {
     let completion = Completion {
         target: "developer",
         caller: Some("developer-pm"),
-        complete: Complete::Full,
+        complete: CompletionMode::Full,
         generation: Generation::V0,
         accept_prefers_stream: false,
     };

@@ -99,13 +99,13 @@ fn caller_tokens(c: &mut Criterion, signed: &SignedTokens) {
         generation: 0,
     };
     c.bench_function("token/caller of a pair", |b| {
-        b.iter(|| signed.caller_of_pair(black_box(pair)).expect(WHY));
+        b.iter(|| signed.caller_token_for_pair(black_box(pair)).expect(WHY));
     });
     let body = vec![b'x'; 512];
     c.bench_function("token/caller of a request", |b| {
         b.iter(|| {
             let method = Some("message/send");
-            let token = signed.caller_of_request(black_box(pair), method, body_hash(&body));
+            let token = signed.caller_token_for_request(black_box(pair), method, body_hash(&body));
             token.expect(WHY)
         });
     });

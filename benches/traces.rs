@@ -75,10 +75,10 @@ fn traces(c: &mut Criterion) {
     let mut config: Config = toml::from_str(include_str!("../config/default.toml")).expect(WHY);
     let off = Traces::default();
     c.bench_function("traces/off", |b| {
-        b.iter(|| black_box(&off).begin(&config.telemetry, Parent::Callers, || None));
+        b.iter(|| black_box(&off).begin_span(&config.telemetry, Parent::Callers, || None));
     });
     c.bench_function("traces/context", |b| {
-        b.iter(|| context::read(black_box([PARENT]), []));
+        b.iter(|| context::parse_context(black_box([PARENT]), []));
     });
 
     config.telemetry.otlp_endpoint = Some(collector().parse().expect(WHY));
@@ -88,14 +88,14 @@ fn traces(c: &mut Criterion) {
         config.telemetry.sampling = Ratio(share);
         c.bench_function(&format!("traces/exchange and call, {name}"), |b| {
             b.iter(|| {
-                let server = on.begin(&config.telemetry, Parent::Callers, || {
-                    context::read([PARENT], [])
+                let server = on.begin_span(&config.telemetry, Parent::Callers, || {
+                    context::parse_context([PARENT], [])
                 });
                 let server = server.expect(WHY);
-                let mut call = server.child();
-                black_box(context::traceparent(call.context()));
+                let mut call = server.new_child();
+                black_box(context::to_traceparent(call.context()));
                 call.restart();
-                if call.recorded() {
+                if call.is_recorded() {
                     call.end(
                         SpanKind::Client,
                         "invoke_agent target",

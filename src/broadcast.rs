@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use crate::deadline::Deadline;
 use crate::shared::Shared;
 use crate::telemetry::Chain;
-use crate::until::Until;
 
 /// The times of an [`Audience`].
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct AudienceTimes {
     /// Interval of announcements.
     pub announce_every: Duration,
     /// Lifetime of an announcement: two may be lost.
@@ -25,33 +25,33 @@ pub struct Terms {
 
 /// The readers of a broadcast.
 pub struct Audience {
-    terms: Terms,
+    terms: AudienceTimes,
     readers: AtomicUsize,
     /// The end of the time for which readers that left still count.
-    lingering: Until,
+    lingering: Deadline,
     /// The end of the time for which an announcement counts.
-    announced: Until,
-    /// True if there are readers, as of the last look.
+    announced: Deadline,
+    /// True if there are readers, as of the last refresh.
     counts: AtomicBool,
     /// Notified when the first reader comes.
     first: Notify,
 }
 
 impl Audience {
-    /// Creates it without readers.
-    pub fn new(terms: Terms) -> Self {
+    /// Creates an audience without readers.
+    pub fn new(terms: AudienceTimes) -> Self {
         Self {
             terms,
             readers: AtomicUsize::new(0),
-            lingering: Until::default(),
-            announced: Until::default(),
+            lingering: Deadline::default(),
+            announced: Deadline::default(),
             counts: AtomicBool::new(false),
             first: Notify::new(),
         }
     }
 
     /// Takes one of `max` places for a reader. False: all are taken.
-    pub fn enter(&self, max: usize) -> bool {
+    pub fn add_reader(&self, max: usize) -> bool {
         let one_more = |taken: usize| (taken < max).then_some(taken + 1);
         let readers = &self.readers;
         let taken = readers.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
@@ -65,24 +65,24 @@ impl Audience {
     }
 
     /// Frees the place of a reader.
-    pub fn leave(&self) {
+    pub fn remove_reader(&self) {
         self.lingering.extend(self.terms.lingers_for);
         self.readers.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Returns the number of readers of this replica.
-    pub fn readers(&self) -> usize {
+    pub fn reader_count(&self) -> usize {
         self.readers.load(Ordering::Acquire)
     }
 
     /// True if this replica has readers, or had some a moment ago.
     pub fn is_here(&self) -> bool {
-        self.readers() > 0 || !self.terms.lingers_for.is_zero() && self.lingering.holds()
+        self.reader_count() > 0 || !self.terms.lingers_for.is_zero() && self.lingering.is_ahead()
     }
 
     /// True if a replica has announced readers.
     pub fn is_announced(&self) -> bool {
-        self.announced.holds()
+        self.announced.is_ahead()
     }
 
     /// True if a replica has readers.
@@ -91,27 +91,27 @@ impl Audience {
     }
 
     /// Records an announcement.
-    pub fn hear(&self) {
+    pub fn record_announcement(&self) {
         self.announced.extend(self.terms.announced_for);
         self.counts.store(true, Ordering::Relaxed);
     }
 
-    /// Returns [`Audience::is_anywhere`], and keeps the result for [`Audience::counts`].
-    pub fn look(&self) -> bool {
-        let looked_at = self.is_anywhere();
-        self.counts.store(looked_at, Ordering::Relaxed);
-        looked_at
+    /// Returns [`Audience::is_anywhere`], and keeps the result for [`Audience::had_readers`].
+    pub fn refresh_presence(&self) -> bool {
+        let present = self.is_anywhere();
+        self.counts.store(present, Ordering::Relaxed);
+        present
     }
 
-    /// True if there were readers at the last look, or some came since. Costs a load.
-    pub fn counts(&self) -> bool {
+    /// True if there were readers at the last refresh, or some came since. Costs a load.
+    pub fn had_readers(&self) -> bool {
         self.counts.load(Ordering::Relaxed)
     }
 
     /// Announces readers of this replica on `channel`, until it is dropped.
-    pub async fn announce(&self, shared: &Shared, channel: &str, announcement: &str) {
+    pub async fn announce_readers(&self, shared: &Shared, channel: &str, announcement: &str) {
         loop {
-            if self.readers() > 0
+            if self.reader_count() > 0
                 && let Err(error) = shared.publish(channel, announcement).await
             {
                 tracing::debug!(channel, error = %Chain(&error), "failed to announce readers to other replicas");
@@ -125,7 +125,7 @@ impl Audience {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms {
+    const TERMS: AudienceTimes = AudienceTimes {
         announce_every: Duration::from_secs(3),
         announced_for: Duration::from_secs(10),
         lingers_for: Duration::from_secs(30),
@@ -134,26 +134,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn readers_are_bounded_and_count_for_a_while_after_they_left() {
         let audience = Audience::new(TERMS);
-        assert!(!audience.look() && !audience.counts());
-        assert!(audience.enter(1) && audience.counts());
-        assert!(!audience.enter(1), "one place");
+        assert!(!audience.refresh_presence() && !audience.had_readers());
+        assert!(audience.add_reader(1) && audience.had_readers());
+        assert!(!audience.add_reader(1), "one place");
         tokio::time::advance(TERMS.lingers_for * 2).await;
-        assert!(audience.look());
-        audience.leave();
-        assert_eq!(audience.readers(), 0);
-        assert!(audience.look());
+        assert!(audience.refresh_presence());
+        audience.remove_reader();
+        assert_eq!(audience.reader_count(), 0);
+        assert!(audience.refresh_presence());
         tokio::time::advance(TERMS.lingers_for).await;
-        assert!(!audience.look() && !audience.counts());
+        assert!(!audience.refresh_presence() && !audience.had_readers());
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_announcement_counts_for_a_while() {
         let audience = Audience::new(TERMS);
-        audience.hear();
-        assert!(audience.counts() && audience.look() && !audience.is_here());
+        audience.record_announcement();
+        assert!(audience.had_readers() && audience.refresh_presence() && !audience.is_here());
         tokio::time::advance(TERMS.announced_for - Duration::from_millis(1)).await;
         assert!(audience.is_announced());
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(!audience.is_anywhere() && !audience.look());
+        assert!(!audience.is_anywhere() && !audience.refresh_presence());
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::a2a::error::{DOMAIN, Defined, info, status};
+use crate::a2a::error::{DOMAIN, DefinedError, error_info, status_body};
 use crate::a2a::event::{Framing, final_event};
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
@@ -47,20 +47,20 @@ impl From<Dialect> for ReplyForm {
 
 impl Rejection {
     /// Returns the JSON-RPC code.
-    pub fn code(&self) -> i32 {
+    pub fn json_rpc_code(&self) -> i32 {
         self.rpc_code.unwrap_or_else(|| self.reason.rpc_code())
     }
 
     /// Returns the error of A2A's own table with this code, if there is one.
-    fn defined(&self) -> Option<Defined> {
-        Defined::of(self.code().into())
+    fn a2a_error(&self) -> Option<DefinedError> {
+        DefinedError::from_code(self.json_rpc_code().into())
     }
 
     /// Returns the HTTP status. An error that A2A defines has 200 in response to a JSON-RPC call, as with
     /// every A2A server, and its own status over HTTP+JSON. A wrong media type is detected before a call is
     /// read: it is 415 in every form.
     pub fn status_in(&self, dialect: Dialect) -> u16 {
-        let defined = self.defined();
+        let defined = self.a2a_error();
         match (dialect, defined) {
             // As an agent answers that does not know the method, also with -32601.
             (Dialect::JsonRpc, None) if self.reason == Reason::VersionNotSupported => 200,
@@ -72,7 +72,7 @@ impl Rejection {
     }
 
     /// Returns the body of the response.
-    pub fn body(&self, form: &ReplyForm, request_id: &RequestId) -> String {
+    pub fn to_body(&self, form: &ReplyForm, request_id: &RequestId) -> String {
         match form.dialect {
             Dialect::JsonRpc => self.rpc_body(request_id, form.rpc_id.as_deref()),
             Dialect::HttpJson => self.http_json_body(request_id),
@@ -90,7 +90,7 @@ impl Rejection {
         stream: &str,
         framing: Framing,
     ) -> Bytes {
-        let told = self.clone().fact("stream", stream);
+        let told = self.clone().with_fact("stream", stream);
         match form.dialect {
             Dialect::HttpJson => {
                 final_event(Some("error"), &told.http_json_body(request_id), framing)
@@ -102,7 +102,7 @@ impl Rejection {
         }
     }
 
-    fn metadata(&self, request_id: &RequestId) -> Map<String, Value> {
+    fn error_metadata(&self, request_id: &RequestId) -> Map<String, Value> {
         let mut metadata = Map::new();
         metadata.insert("requestId".into(), request_id.as_str().into());
         if let Some(seconds) = self.retry_after {
@@ -118,34 +118,39 @@ impl Rejection {
     /// as it was spelled.
     pub fn rpc_body(&self, request_id: &RequestId, rpc_id: Option<&str>) -> String {
         let reason = self.reason.as_str().to_uppercase();
-        let data = info(&reason, OWN_DOMAIN, self.metadata(request_id));
-        let error = json!({"code": self.code(), "message": self.message, "data": [data]});
+        let data = error_info(&reason, OWN_DOMAIN, self.error_metadata(request_id));
+        let error = json!({"code": self.json_rpc_code(), "message": self.message, "data": [data]});
         // The id is spliced in as it was spelled: `1.0` and `1` are different tokens to their owner.
         let id = rpc_id.unwrap_or("null");
-        let hints = self.hints();
+        let hints = self.platform_members();
         format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}{hints}}}"#)
     }
 
     /// Returns a google.rpc.Status.
     fn status_object(&self, request_id: &RequestId) -> Value {
-        let metadata = self.metadata(request_id);
-        let detail = match self.defined() {
-            Some(defined) => info(defined.reason, DOMAIN, metadata),
-            None => info(&self.reason.as_str().to_uppercase(), OWN_DOMAIN, metadata),
+        let metadata = self.error_metadata(request_id);
+        let detail = match self.a2a_error() {
+            Some(defined) => error_info(defined.reason, DOMAIN, metadata),
+            None => error_info(&self.reason.as_str().to_uppercase(), OWN_DOMAIN, metadata),
         };
         let http = self.status_in(Dialect::HttpJson);
-        status(http, self.code().into(), &self.message, &json!([detail]))
+        status_body(
+            http,
+            self.json_rpc_code().into(),
+            &self.message,
+            &json!([detail]),
+        )
     }
 
     fn http_json_body(&self, request_id: &RequestId) -> String {
-        let (status, code) = (self.status_object(request_id), self.code());
+        let (status, code) = (self.status_object(request_id), self.json_rpc_code());
         let message = Value::from(self.message.as_ref());
-        let hints = self.hints();
+        let hints = self.platform_members();
         format!(r#"{{"error":{status},"code":{code},"message":{message}{hints}}}"#)
     }
 
     /// Returns the members that platform clients read at the top level.
-    fn hints(&self) -> String {
+    fn platform_members(&self) -> String {
         let mut hints = String::new();
         if let Some(seconds) = self.retry_after {
             hints.push_str(&format!(r#","retry_after":{seconds}"#));
@@ -169,7 +174,7 @@ mod tests {
 
     fn restarting() -> Rejection {
         Rejection::new(Reason::WorkspaceRestarting, "on its way up")
-            .retry_after(Duration::from_secs(15))
+            .with_retry_after(Duration::from_secs(15))
     }
 
     #[test]
@@ -179,7 +184,7 @@ mod tests {
             ..ReplyForm::default()
         };
         assert_eq!(
-            restarting().body(&form, &id()),
+            restarting().to_body(&form, &id()),
             concat!(
                 r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32000,"data":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","#,
                 r#""domain":"a2a-gateway","metadata":{"requestId":"r-1","retryAfter":"15"},"reason":"WORKSPACE_RESTARTING"}],"#,
@@ -191,7 +196,7 @@ mod tests {
     #[test]
     fn a_refusal_over_http_json_is_a_status_with_flat_members_beside_it() {
         let read = |rejection: &Rejection| -> Value {
-            serde_json::from_str(&rejection.body(&Dialect::HttpJson.into(), &id())).unwrap()
+            serde_json::from_str(&rejection.to_body(&Dialect::HttpJson.into(), &id())).unwrap()
         };
         let detail = |reason: &str, domain: &str, metadata: Value| {
             json!({"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain,
@@ -232,7 +237,7 @@ mod tests {
             };
             assert_eq!(seen, expected, "{reason:?}");
         }
-        let over = Rejection::new(Reason::Conflict, "").rpc_code(-32_002);
+        let over = Rejection::new(Reason::Conflict, "").with_rpc_code(-32_002);
         let seen = [JsonRpc, HttpJson, Plain].map(|dialect| over.status_in(dialect));
         assert_eq!(seen, [200, 400, 409]);
     }

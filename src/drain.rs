@@ -17,14 +17,14 @@ pub struct Drain {
     connections: AtomicUsize,
     began: watch::Sender<bool>,
     left: watch::Sender<bool>,
-    cut: watch::Sender<Signal>,
+    cut: watch::Sender<CutState>,
 }
 
-/// Signal to all exchanges.
+/// The state that all exchanges watch.
 #[derive(Clone, Copy, Default)]
-struct Signal {
+struct CutState {
     cut: bool,
-    /// Grows with each [`Drain::recheck`].
+    /// Grows with each [`Drain::request_recheck`].
     rechecks: u64,
 }
 
@@ -39,7 +39,7 @@ impl Default for Drain {
             connections: AtomicUsize::new(0),
             began: watch::Sender::new(false),
             left: watch::Sender::new(false),
-            cut: watch::Sender::new(Signal::default()),
+            cut: watch::Sender::new(CutState::default()),
         }
     }
 }
@@ -59,35 +59,35 @@ impl Drain {
     pub fn begin(&self) {
         self.draining.store(true, Ordering::Release);
         self.began.send_replace(true);
-        self.leave();
+        self.begin_hand_over();
     }
 
     /// Begins the hand-over: another process has the listeners, and each connection closes with its next
     /// response.
-    pub fn leave(&self) {
+    pub fn begin_hand_over(&self) {
         self.leaving.store(true, Ordering::Release);
         self.left.send_replace(true);
     }
 
     /// Resolves when [`Drain::begin`] is called. For work that only waits.
-    pub async fn begins(&self) {
+    pub async fn wait_for_begin(&self) {
         // `self` holds the sender, so the wait cannot fail.
         let _ = self.began.subscribe().wait_for(|began| *began).await;
     }
 
-    /// Resolves when [`Drain::begin`] or [`Drain::leave`] is called. For endless work that can start again
+    /// Resolves when [`Drain::begin`] or [`Drain::begin_hand_over`] is called. For endless work that can start again
     /// elsewhere.
-    pub async fn leaves(&self) {
+    pub async fn wait_for_leave(&self) {
         let _ = self.left.subscribe().wait_for(|left| *left).await;
     }
 
     /// True if [`Drain::begin`] was called.
-    pub fn begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// True if [`Drain::begin`] or [`Drain::leave`] was called.
-    pub fn leaving(&self) -> bool {
+    /// True if [`Drain::begin`] or [`Drain::begin_hand_over`] was called.
+    pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
 
@@ -98,69 +98,69 @@ impl Drain {
     }
 
     /// True if [`Drain::close`] was called.
-    pub fn closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Counts a request, as [`Drain::enter`]; `None` if the process is closed to requests. In this order, and with one
-    /// order of both atomics for all threads, a request is either counted before the audit closes or not served.
-    pub fn serve(self: &Arc<Self>) -> Option<Running> {
-        let running = self.enter();
-        (!self.closed()).then_some(running)
+    /// Counts a request, as [`Drain::count_work`]; `None` if the process is closed to requests. In this order, and with
+    /// one order of both atomics for all threads, a request is either counted before the audit closes or not served.
+    pub fn try_count_work(self: &Arc<Self>) -> Option<WorkGuard> {
+        let running = self.count_work();
+        (!self.is_closed()).then_some(running)
     }
 
     /// Counts an open connection until the guard is dropped.
-    pub fn connect(self: &Arc<Self>) -> Running {
-        Running::of(self, |drain| &drain.connections)
+    pub fn count_connection(self: &Arc<Self>) -> WorkGuard {
+        WorkGuard::new(self, |drain| &drain.connections)
     }
 
     /// Returns the number of open connections.
-    pub fn connections(&self) -> usize {
+    pub fn connection_count(&self) -> usize {
         self.connections.load(Ordering::Acquire)
     }
 
     /// Counts work that must not be interrupted, until the guard is dropped. A task is counted before it is
     /// spawned, or the process could exit in between.
-    pub fn enter(self: &Arc<Self>) -> Running {
-        Running::of(self, |drain| &drain.running)
+    pub fn count_work(self: &Arc<Self>) -> WorkGuard {
+        WorkGuard::new(self, |drain| &drain.running)
     }
 
-    /// Returns the number of guards of [`Drain::enter`].
-    pub fn running(&self) -> usize {
+    /// Returns the number of guards of [`Drain::count_work`].
+    pub fn work_count(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
     /// Cuts remaining exchanges, each with an error, since `server.drain` has passed.
-    pub fn cut(&self) {
+    pub fn cut_all(&self) {
         self.cut.send_modify(|signal| signal.cut = true);
     }
 
     /// Has each exchange look whether it may go on.
-    pub fn recheck(&self) {
+    pub fn request_recheck(&self) {
         self.cut.send_modify(|signal| signal.rechecks += 1);
     }
 
-    /// True if [`Drain::cut`] was called. [`Cut::requested`] may resolve a moment later.
+    /// True if [`Drain::cut_all`] was called. [`DrainWatch::wait_for_cut`] may resolve a moment later.
     pub fn is_cut(&self) -> bool {
         self.cut.borrow().cut
     }
 
     /// Returns the view of one exchange.
-    pub fn watch(&self) -> Cut {
+    pub fn watch(&self) -> DrainWatch {
         let signals = self.cut.subscribe();
         let seen = signals.borrow().rechecks;
-        Cut { signals, seen }
+        DrainWatch { signals, seen }
     }
 }
 
 /// Work in progress. Dropping it ends the count.
-pub struct Running {
+pub struct WorkGuard {
     drain: Arc<Drain>,
     count: fn(&Drain) -> &AtomicUsize,
 }
 
-impl Running {
-    fn of(drain: &Arc<Drain>, count: fn(&Drain) -> &AtomicUsize) -> Self {
+impl WorkGuard {
+    fn new(drain: &Arc<Drain>, count: fn(&Drain) -> &AtomicUsize) -> Self {
         count(drain).fetch_add(1, Ordering::SeqCst);
         Self {
             drain: Arc::clone(drain),
@@ -169,46 +169,46 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         (self.count)(&self.drain).fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// The view of one exchange on the end of the drain.
-pub struct Cut {
-    signals: watch::Receiver<Signal>,
+pub struct DrainWatch {
+    signals: watch::Receiver<CutState>,
     /// The rechecks that the exchange has made.
     seen: u64,
 }
 
-/// The next step of an exchange that was told something.
+/// The next step that the drain asks of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum DrainSignal {
     /// End now.
     End,
-    /// Look whether it may go on, then call [`Cut::checked`] with this number.
+    /// Look whether it may go on, then call [`DrainWatch::mark_checked`] with this number.
     Recheck(u64),
 }
 
-impl Cut {
+impl DrainWatch {
     /// True if exchanges must end now.
     pub fn is_requested(&self) -> bool {
         self.signals.borrow().cut
     }
 
     /// Resolves when the exchange must do something; never, if the process exits without a drain. Until
-    /// [`Cut::checked`] is called, a recheck is told again: it may be dropped before it is made.
-    pub async fn told(&mut self) -> Told {
+    /// [`DrainWatch::mark_checked`] is called, a recheck is signalled again: it may be dropped before it is made.
+    pub async fn next_signal(&mut self) -> DrainSignal {
         let seen = self.seen;
-        let told = |signal: &Signal| signal.cut || signal.rechecks != seen;
-        let signal = match self.signals.wait_for(told).await {
+        let is_news = |signal: &CutState| signal.cut || signal.rechecks != seen;
+        let signal = match self.signals.wait_for(is_news).await {
             Ok(signal) => Some(*signal),
             Err(_) => None,
         };
         match signal {
-            Some(signal) if signal.cut => Told::End,
-            Some(signal) => Told::Recheck(signal.rechecks),
+            Some(signal) if signal.cut => DrainSignal::End,
+            Some(signal) => DrainSignal::Recheck(signal.rechecks),
             None => std::future::pending().await,
         }
     }
@@ -219,14 +219,14 @@ impl Cut {
     }
 
     /// Notes that the exchange made a recheck.
-    pub fn checked(&mut self, recheck: u64) {
+    pub fn mark_checked(&mut self, recheck: u64) {
         self.seen = recheck;
     }
 
     /// Resolves when exchanges must end; never, if the process exits without a drain.
-    pub async fn requested(&mut self) {
-        while let Told::Recheck(recheck) = self.told().await {
-            self.checked(recheck);
+    pub async fn wait_for_cut(&mut self) {
+        while let DrainSignal::Recheck(recheck) = self.next_signal().await {
+            self.mark_checked(recheck);
         }
     }
 }

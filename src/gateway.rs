@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::audit::change::{operator_token, settings};
+use crate::audit::change::{operator_token_hash, settings_as_json};
 use crate::audit::{Audit, Draft, EventType};
 use crate::caps::Caps;
 use crate::coherence::Coherence;
@@ -119,8 +119,8 @@ impl Gateway {
     /// # Errors
     /// When a store's address or a key cannot be used.
     pub fn open(config: Live, metrics: Arc<Metrics>) -> Result<Arc<Self>, OpenError> {
-        let at_start = config.hold();
-        metrics.config_loaded(0);
+        let at_start = config.snapshot();
+        metrics.record_config_loaded(0);
         let db = Db::open(&at_start.stores, Arc::clone(&metrics))?;
         let shared = Shared::open(&at_start.stores, Arc::clone(&metrics))?;
         let keys = Arc::new(Keys::load_or_create(&at_start.keys.dir)?);
@@ -143,7 +143,7 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
-        let replica = ReplicaId::of(config.get().server.replica.as_deref());
+        let replica = ReplicaId::from_config(config.get().server.replica.as_deref());
         let drain = Arc::<Drain>::default();
         let audit = Audit::new(
             config.clone(),
@@ -151,10 +151,10 @@ impl Gateway {
             Arc::clone(&keys),
             Arc::clone(&metrics),
             replica.clone(),
-            beginning(&config, &keys, &seal),
+            start_record(&config, &keys, &seal),
         );
         let events = Events::new(config.clone(), shared.clone(), Arc::clone(&metrics));
-        events.recorded_by(&audit);
+        events.set_audit(&audit);
         let facts = (db.clone(), shared.clone(), workspaces.clone());
         let stores = (db.clone(), shared.clone());
         let process = (Arc::clone(&drain), Arc::clone(&metrics), replica.clone());
@@ -231,13 +231,13 @@ impl Gateway {
     /// Migrates the database, retrying until it answers, and creates an admin token if there is none, to be
     /// shown once. Until then requests that need SQL are `store_unavailable`.
     pub async fn prepare(&self) -> Option<SecretString> {
-        let mut told = false;
+        let mut logged = false;
         let candidate = FirstAdmin::default();
         loop {
             match self.try_prepare(&candidate).await {
                 Ok(admin_token) => return admin_token,
-                Err(error) if !told => {
-                    told = true;
+                Err(error) if !logged => {
+                    logged = true;
                     let error = Chain(&error);
                     tracing::error!(%error, "the database cannot be prepared; retrying");
                 }
@@ -257,13 +257,12 @@ impl Gateway {
         if made.is_some() {
             let detail = json!({"kind": CredentialKind::Admin.as_str()});
             self.audit
-                .record(Draft::new(EventType::TokenIssued).with(detail));
+                .record(Draft::new(EventType::TokenIssued).with_detail(detail));
         }
         Ok(made)
     }
 
-    /// Warns if the workspace of `a2a.default_workspace` does not exist: there is no card at the root until
-    /// it does.
+    /// Warns if the workspace of `a2a.default_workspace` does not exist: there is no card at the root until it does.
     pub async fn look_for_default_workspace(&self) {
         let Some(id) = self.config().a2a.default_workspace.clone() else {
             return;
@@ -289,7 +288,7 @@ impl Gateway {
             self.tasks.run().boxed(),
             self.stops.run().boxed(),
             self.caps.run().boxed(),
-            self.rates.share(&self.shared, &self.metrics).boxed(),
+            self.rates.run_gossip(&self.shared, &self.metrics).boxed(),
             self.directory.entries.follow_url_keys().boxed(),
             self.directory.lapses.follow_expired_leases().boxed(),
             self.events.run(&self.hierarchy).boxed(),
@@ -297,7 +296,7 @@ impl Gateway {
             self.console.run().boxed(),
             self.shared.probe_regularly().boxed(),
             self.watch_clocks().boxed(),
-            self.sweep().boxed(),
+            self.sweep_leases().boxed(),
             self.flush_regularly().boxed(),
             self.forget_regularly().boxed(),
             self.follow_keys().boxed(),
@@ -305,7 +304,7 @@ impl Gateway {
         work.collect::<()>().await;
     }
 
-    async fn sweep(&self) {
+    async fn sweep_leases(&self) {
         let mut tick = interval(SWEEP);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -324,16 +323,15 @@ impl Gateway {
         }
     }
 
-    /// Warns while the clock of a store differs from this machine's: leases, tokens and records depend on
-    /// both.
+    /// Warns while the clock of a store differs from this machine's: leases, tokens and records depend on both.
     async fn watch_clocks(&self) {
         let mut tick = interval(COMPARE_CLOCKS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut sql, mut shared) = (Skew::new("sql"), Skew::new("shared"));
         loop {
             tick.tick().await;
-            sql.compare(async { self.db.clock().await }).await;
-            shared.compare(async { self.shared.clock().await }).await;
+            sql.compare(async { self.db.read_clock().await }).await;
+            shared.compare(self.shared.read_clock()).await;
         }
     }
 
@@ -353,23 +351,25 @@ impl Gateway {
         let mut tick = interval(LOOK_AT_KEYS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.metrics.keys.current.set(1);
-        let mut known = KnownKeys::of(&self.keys);
+        let mut known = KeySnapshot::from_keys(&self.keys);
         loop {
             tick.tick().await;
             let keys = Arc::clone(&self.keys);
             // The disk may be a network file system.
-            let read = spawn_blocking(move || keys.refresh().map(|changed| (changed, keys.ages())));
+            let read = spawn_blocking(move || {
+                keys.refresh().map(|changed| (changed, keys.measure_ages()))
+            });
             let read = read.await;
             let failed_before = self.metrics.keys.current.get() == 0;
             match read {
                 Ok(Ok((changed, ages))) => {
-                    self.metrics.keys.set(ages);
+                    self.metrics.keys.set_ages(ages);
                     self.metrics.keys.current.set(1);
                     // A rotation touches the folder more than once, and requests with an unknown key read the
                     // keys as well.
-                    if let Some(detail) = known.renew(&self.keys) {
+                    if let Some(detail) = known.replace(&self.keys) {
                         self.audit
-                            .record(Draft::new(EventType::KeysChanged).with(detail));
+                            .record(Draft::new(EventType::KeysChanged).with_detail(detail));
                     }
                     if changed || failed_before {
                         tracing::info!(
@@ -397,14 +397,13 @@ impl Gateway {
         loop {
             tick.tick().await;
             self.directory.heartbeats.drop_silent();
-            self.identity.signed.forget_over();
+            self.identity.signed.drop_stale();
         }
     }
 
-    /// Rejects further changes, except by work that runs already: their audit records might not be written
-    /// any more.
+    /// Rejects further changes, except by work that runs already: their audit records might not be written any more.
     pub fn close(&self) {
-        self.directory.lapses.close();
+        self.directory.lapses.stop();
         self.delivery.jobs.close();
     }
 
@@ -426,7 +425,7 @@ impl Gateway {
     }
 
     /// Returns the reason why no other process may serve beside this one, if there is one.
-    pub fn alone(&self) -> Option<&'static str> {
+    pub fn why_alone(&self) -> Option<&'static str> {
         if self.db.is_embedded() {
             Some("stores.sql is a SQLite file, which one process has for itself")
         } else if self.shared.is_embedded() {
@@ -437,8 +436,8 @@ impl Gateway {
     }
 
     /// True if the process is shutting down.
-    pub fn draining(&self) -> bool {
-        self.drain.leaving()
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_leaving()
     }
 }
 
@@ -446,24 +445,24 @@ impl Gateway {
 fn follow_stops(stops: &Stops, drain: &Arc<Drain>, tasks: &Arc<Tasks>) {
     let (exchanges, tasks) = (Arc::clone(drain), Arc::clone(tasks));
     stops.on_change(move || {
-        exchanges.recheck();
+        exchanges.request_recheck();
         tasks.open.write_now();
     });
 }
 
 /// Returns the contents of this run's first record: its keys, and the settings that were set explicitly. So
 /// changes that were made while no gateway ran, or by a first start, are recorded as well.
-fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
-    let told = config.told();
-    let made = told.settings.iter();
+fn start_record(config: &Live, keys: &Keys, seal: &Seal) -> Value {
+    let view = config.view();
+    let made = view.settings.iter();
     let made = made.filter(|setting| setting.source != Source::Default);
-    let mut made = settings(made);
+    let mut made = settings_as_json(made);
     // It comes from the environment only, and so is not among the shown settings.
-    let token = operator_token(&config.get());
+    let token = operator_token_hash(&config.get());
     if !token.is_null() {
         made.insert(ADMIN_TOKEN.to_owned(), token);
     }
-    let KnownKeys { active, all } = KnownKeys::of(keys);
+    let KeySnapshot { active, all } = KeySnapshot::from_keys(keys);
     json!({
         "keys": {"active": active, "all": all, "seal": seal.kid()},
         "settings": made,
@@ -472,13 +471,13 @@ fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
 }
 
 /// The trust keys in force at the last check.
-struct KnownKeys {
+struct KeySnapshot {
     active: String,
     all: Vec<String>,
 }
 
-impl KnownKeys {
-    fn of(keys: &Keys) -> Self {
+impl KeySnapshot {
+    fn from_keys(keys: &Keys) -> Self {
         Self {
             active: keys.kid(),
             all: keys.list().into_iter().map(|key| key.kid).collect(),
@@ -486,8 +485,8 @@ impl KnownKeys {
     }
 
     /// Returns the changes since the last check, for a record: the keys that came, and those that went.
-    fn renew(&mut self, keys: &Keys) -> Option<Value> {
-        let old = std::mem::replace(self, Self::of(keys));
+    fn replace(&mut self, keys: &Keys) -> Option<Value> {
+        let old = std::mem::replace(self, Self::from_keys(keys));
         let without = |these: &[String], those: &[String]| -> Vec<String> {
             let missing = these.iter().filter(|kid| !those.contains(kid));
             missing.cloned().collect()

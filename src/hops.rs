@@ -12,7 +12,7 @@ const X_A2A_HOPS: HeaderName = HeaderName::from_static("x-a2a-hops");
 ///
 /// # Errors
 /// `invalid_request`, `loop_detected`.
-pub fn hops(headers: &HeaderMap, max: u32) -> Result<u32, Rejection> {
+pub fn count_hops(headers: &HeaderMap, max: u32) -> Result<u32, Rejection> {
     let mut values = headers.get_all(X_A2A_HOPS).iter();
     let before = match (values.next(), values.next()) {
         (None, _) => 0,
@@ -37,7 +37,7 @@ pub fn hops(headers: &HeaderMap, max: u32) -> Result<u32, Rejection> {
                 "the call went through forward.max_hops ({max}) gateways or more before this one: agents seem to call each other in a circle"
             ),
         )
-        .fact("limit", max));
+        .with_fact("limit", max));
     }
     Ok(hops)
 }
@@ -60,7 +60,7 @@ mod tests {
             for value in values {
                 headers.append(X_A2A_HOPS, value.parse().unwrap());
             }
-            hops(&headers, 8).map_err(|r| r.reason)
+            count_hops(&headers, 8).map_err(|r| r.reason)
         };
         assert_eq!((ask(&[]), ask(&["0"]), ask(&["7"])), (Ok(1), Ok(1), Ok(8)));
         for many in ["8", "4294967295", "99999999999999999999"] {

@@ -130,14 +130,14 @@ fn is_name(text: &str, max: usize) -> bool {
 
 /// One life of a workspace id, from its creation to its removal: an operator may give a removed id away again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Life {
+pub struct WorkspaceIncarnation {
     /// The id.
     pub id: WorkspaceId,
     /// Time at which it began, in milliseconds since 1970; 0: the first life of the id.
     pub born_at: i64,
 }
 
-impl Life {
+impl WorkspaceIncarnation {
     /// Reads what [`fmt::Display`] writes; `None`: it is the name of no workspace.
     pub fn parse(name: &str) -> Option<Self> {
         let (id, born_at) = match name.split_once(LATER_LIFE) {
@@ -153,7 +153,7 @@ impl Life {
 const LATER_LIFE: char = '~';
 
 /// The name under which state of this life is kept: the id, and of a later life its beginning.
-impl fmt::Display for Life {
+impl fmt::Display for WorkspaceIncarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.born_at {
             0 => f.write_str(self.id.as_str()),
@@ -204,17 +204,17 @@ pub struct ReplicaId(Arc<str>);
 impl ReplicaId {
     /// Returns a new id that begins with the host name.
     pub fn random() -> Self {
-        Self::named(&host_name())
+        Self::with_name(&host_name())
     }
 
     /// Returns a new id that begins with the configured name, or else with the host name.
-    pub fn of(name: Option<&str>) -> Self {
-        name.map_or_else(Self::random, Self::named)
+    pub fn from_config(name: Option<&str>) -> Self {
+        name.map_or_else(Self::random, Self::with_name)
     }
 
     /// Returns a new id that begins with `name`. Each start has its own id, because an audit chain
     /// belongs to one start.
-    pub fn named(name: &str) -> Self {
+    pub fn with_name(name: &str) -> Self {
         let known = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let name: String = name.chars().filter(known).take(REPLICA_NAME_MAX).collect();
         let name = if name.is_empty() { "gateway" } else { &name };

@@ -9,14 +9,14 @@ pub mod ids;
 
 pub mod time;
 
-pub mod until;
+pub mod deadline;
 
 pub mod shares;
 
 pub mod config;
 pub mod rejection;
 
-pub mod members;
+pub mod json_errors;
 
 pub mod breaker;
 
@@ -80,7 +80,7 @@ pub mod console;
 
 pub mod gateway;
 
-pub mod standing;
+pub mod access_watch;
 
 // Workspaces, grants and stops as one document.
 pub mod policy;

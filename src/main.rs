@@ -7,7 +7,7 @@ use a2a_gateway::cli;
 use a2a_gateway::config::load::{Layers, load};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::telemetry;
-use demo_agents::{Gateway, Prepared, agent, demo};
+use demo_agents::{Gateway, PreparedGateway, agent, demo};
 
 // jemalloc needs less memory for each open stream than the system's allocator, and is faster under many
 // threads.
@@ -29,7 +29,7 @@ enum Example {
 fn main() -> ExitCode {
     let gateway = Gateway {
         prepare,
-        complain: cli::complain,
+        print_error: cli::print_error,
     };
     cli::run(std::env::args_os(), |example| match example {
         Example::Demo(arguments) => demo::run(&arguments, gateway),
@@ -37,14 +37,14 @@ fn main() -> ExitCode {
     })
 }
 
-fn prepare(settings: Vec<String>, operator: &str) -> Result<Prepared, Box<dyn Error>> {
+fn prepare(settings: Vec<String>, operator: &str) -> Result<PreparedGateway, Box<dyn Error>> {
     let mut loaded = load(&Layers {
         overrides: settings,
         ..Layers::default()
     })?;
     let config = &mut loaded.config;
     config.auth.admin_token = Some(operator.into());
-    Ok(Prepared {
+    Ok(PreparedGateway {
         listen: config.server.listen,
         admin_listen: config.admin.listen,
         has_canvas: config.canvas.enabled,
@@ -55,7 +55,7 @@ fn prepare(settings: Vec<String>, operator: &str) -> Result<Prepared, Box<dyn Er
 
 fn run_agent(arguments: agent::Arguments, gateway: Gateway) -> ExitCode {
     if let Some(Err(error)) = arguments.id().map(WorkspaceId::parse) {
-        cli::complain(&error);
+        cli::print_error(&error);
         return ExitCode::from(cli::USAGE);
     }
     // An example agent has no settings of its own: it logs with the gateway's default settings.

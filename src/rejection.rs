@@ -218,48 +218,48 @@ impl Rejection {
 
     /// Sets the time to wait.
     #[must_use]
-    pub fn retry_after(mut self, after: Duration) -> Self {
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after.as_secs().max(1));
         self
     }
 
     /// Sets another JSON-RPC code than the reason's own.
     #[must_use]
-    pub fn rpc_code(mut self, code: i32) -> Self {
+    pub fn with_rpc_code(mut self, code: i32) -> Self {
         self.rpc_code = Some(code);
         self
     }
 
     /// Adds one fact.
     #[must_use]
-    pub fn fact(mut self, name: &'static str, value: impl ToString) -> Self {
+    pub fn with_fact(mut self, name: &'static str, value: impl ToString) -> Self {
         self.facts.push((name, value.to_string()));
         self
     }
 
     /// Notes whether only the share of the caller is used up: others may have room.
     #[must_use]
-    pub fn of_share(mut self, is_share: bool) -> Self {
+    pub fn with_share(mut self, is_share: bool) -> Self {
         self.facts
             .extend(is_share.then(|| ("share", "caller".to_owned())));
         self
     }
 
     /// True if only the share of the caller is used up.
-    pub fn is_of_share(&self) -> bool {
+    pub fn is_share_exhausted(&self) -> bool {
         self.facts.iter().any(|(name, _)| *name == "share")
     }
 
     /// Adds a member of the plain form that is a list.
     #[must_use]
-    pub fn list(mut self, name: &'static str, value: Vec<Value>) -> Self {
+    pub fn with_list(mut self, name: &'static str, value: Vec<Value>) -> Self {
         self.list = Some(Box::new((name, value.into())));
         self
     }
 
     /// Sets the delivery to the agent.
     #[must_use]
-    pub fn delivered(mut self, delivery: Delivery) -> Self {
+    pub fn with_delivery(mut self, delivery: Delivery) -> Self {
         self.delivered = Some(delivery);
         self
     }
@@ -280,7 +280,7 @@ impl Rejection {
     /// completes it.
     #[must_use]
     pub fn after_commit(mut self, partly: bool) -> Self {
-        if self.committed().is_some() {
+        if self.commit_mark().is_some() {
             return self;
         }
         if self.reason == Reason::StoreUnavailable {
@@ -291,25 +291,25 @@ impl Rejection {
             }
             .into();
         }
-        self.fact(COMMITTED, if partly { "partly" } else { "true" })
+        self.with_fact(COMMITTED, if partly { "partly" } else { "true" })
     }
 
     /// Returns the mark of [`Rejection::after_commit`].
-    pub fn committed(&self) -> Option<Value> {
+    pub fn commit_mark(&self) -> Option<Value> {
         let said = self.facts.iter().find(|(name, _)| *name == COMMITTED);
-        said.map(|(_, value)| fact(value))
+        said.map(|(_, value)| fact_value(value))
     }
 
     /// Adds one response field.
     #[must_use]
-    pub fn field(mut self, name: &'static str, value: impl ToString) -> Self {
+    pub fn with_field(mut self, name: &'static str, value: impl ToString) -> Self {
         self.fields.push((name, value.to_string()));
         self
     }
 
     /// Sets the cause for the log.
     #[must_use]
-    pub fn cause(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub fn with_cause(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.cause = Some(std::sync::Arc::new(cause));
         self
     }
@@ -327,7 +327,7 @@ impl Rejection {
             body.insert("restarting".into(), true.into());
         }
         for (name, value) in self.facts() {
-            body.insert(name.into(), fact(value));
+            body.insert(name.into(), fact_value(value));
         }
         if let Some((name, list)) = self.list.as_deref() {
             body.insert((*name).into(), list.clone());
@@ -340,7 +340,7 @@ impl Rejection {
 pub const COMMITTED: &str = "committed";
 
 /// Returns a fact as JSON: agents read `"reregister":true` (`docs/reference/http-api.md`, "`POST /registry/heartbeat`").
-fn fact(value: &str) -> Value {
+fn fact_value(value: &str) -> Value {
     match value {
         "true" => Value::Bool(true),
         text => text.into(),
@@ -351,7 +351,7 @@ fn fact(value: &str) -> Value {
 /// As the error of a body: the body is not read any further.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("refused: {}", .0.message)]
-pub struct Refused(pub Rejection);
+pub struct RejectedRequest(pub Rejection);
 
 impl From<InvalidWorkspaceId> for Rejection {
     fn from(error: InvalidWorkspaceId) -> Self {

@@ -22,7 +22,7 @@ pub struct Bound {
 
 impl Bound {
     /// Returns a bound of `all` places.
-    pub fn places(all: usize) -> Self {
+    pub fn with_places(all: usize) -> Self {
         Self::with_least(all, 1)
     }
 
@@ -36,7 +36,7 @@ impl Bound {
     }
 
     /// Returns the most that one caller may have while all other callers together have `others`.
-    pub fn most(self, others: usize) -> usize {
+    pub fn max_for(self, others: usize) -> usize {
         (self.all.saturating_sub(others) / 2).max(self.least)
     }
 }
@@ -53,18 +53,18 @@ pub struct Account {
 
 impl Account {
     /// Account of a caller without a group.
-    pub const fn alone(own: u64) -> Self {
+    pub const fn without_group(own: u64) -> Self {
         Self { own, group: 0 }
     }
 
     /// Account of the owner of something that is kept, where its proof is not at hand.
     pub fn of_owner(owner: &str) -> Self {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
-        Self::alone(hasher.hash_one(owner))
+        Self::without_group(hasher.hash_one(owner))
     }
 
     /// Returns the number of the party that is behind it: its group, if it has one.
-    pub const fn party(self) -> u64 {
+    pub const fn party_number(self) -> u64 {
         if self.group == 0 {
             self.own
         } else {
@@ -74,19 +74,19 @@ impl Account {
 
     /// True of its own number and of its party's.
     pub const fn is_counted_as(self, number: u64) -> bool {
-        number == self.own || number == self.party()
+        number == self.own || number == self.party_number()
     }
 }
 
-/// Callers of the last while, as far as to tell whether there was more than one.
+/// RecentCallers of the last while, as far as to tell whether there was more than one.
 #[derive(Clone, Debug, Default)]
-pub struct Callers {
+pub struct RecentCallers {
     last: Option<(u64, Instant)>,
     /// Time of the last call of another one than the last, if it was in that while.
     other_at: Option<Instant>,
 }
 
-impl Callers {
+impl RecentCallers {
     /// Adds a call. Returns true if another one called `within` that time.
     pub fn add(&mut self, number: u64, within: Duration, now: Instant) -> bool {
         let before = self.last.replace((number, now));
@@ -97,7 +97,7 @@ impl Callers {
     }
 
     /// Returns the one that called, if it was alone.
-    pub fn only(&self) -> Option<u64> {
+    pub fn sole_caller(&self) -> Option<u64> {
         let (number, _) = self.last.filter(|_| self.other_at.is_none())?;
         Some(number)
     }
@@ -105,7 +105,7 @@ impl Callers {
 
 /// Reason why an amount is not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum ShareRefusal {
     /// The total is used up.
     All,
     /// The caller, or its group, has half of what all other callers leave.
@@ -130,33 +130,33 @@ impl Shares {
     /// Grants `amount` to `account`.
     ///
     /// # Errors
-    /// [`Full`], and nothing is granted.
+    /// [`ShareRefusal`], and nothing is granted.
     pub fn take(
         self: &Arc<Self>,
         account: Account,
         amount: usize,
         bound: Bound,
-    ) -> Result<Share, Full> {
+    ) -> Result<Share, ShareRefusal> {
         let mut share = Share::empty(self, account);
         share.grow(amount, bound)?;
         Ok(share)
     }
 
     /// Returns the amount that is taken.
-    pub fn taken(&self) -> usize {
+    pub fn total(&self) -> usize {
         self.lock().all
     }
 
     /// True if `account` has something.
-    pub fn has(&self, account: Account) -> bool {
-        self.lock().of(account.own) > 0
+    pub fn holds_any(&self, account: Account) -> bool {
+        self.lock().amount_of(account.own) > 0
     }
 
     /// Checks that `account` would be granted one more.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn look(&self, account: Account, bound: Bound) -> Result<(), Full> {
+    /// [`ShareRefusal`].
+    pub fn check_one(&self, account: Account, bound: Bound) -> Result<(), ShareRefusal> {
         self.lock().check(account, 1, bound)
     }
 
@@ -169,8 +169,8 @@ impl Shares {
 impl Amounts {
     /// True if one more of `all` places is within the share of `account`.
     pub fn has_share(&self, account: Account, all: i64) -> bool {
-        let bound = Bound::places(usize::try_from(all).unwrap_or_default());
-        self.check(account, 1, bound) != Err(Full::Share)
+        let bound = Bound::with_places(usize::try_from(all).unwrap_or_default());
+        self.check(account, 1, bound) != Err(ShareRefusal::Share)
     }
 
     /// Adds rows that were counted in SQL.
@@ -178,38 +178,38 @@ impl Amounts {
         self.add(account, usize::try_from(rows).unwrap_or_default());
     }
 
-    fn check(&self, account: Account, amount: usize, bound: Bound) -> Result<(), Full> {
-        let own = self.of(account.own);
+    fn check(&self, account: Account, amount: usize, bound: Bound) -> Result<(), ShareRefusal> {
+        let own = self.amount_of(account.own);
         let wanted = own.saturating_add(amount);
         let told_apart = account.own != 0;
         if told_apart && wanted > bound.each {
-            return Err(Full::Each);
+            return Err(ShareRefusal::Each);
         }
         if self.all.saturating_add(amount) > bound.all {
-            return Err(Full::All);
+            return Err(ShareRefusal::All);
         }
-        let mut most = bound.most(self.all - own);
+        let mut most = bound.max_for(self.all - own);
         if account.group != 0 {
             // A group has the share of one caller, and each caller in it half of what the other callers of the
             // group leave.
-            let group = self.of(account.group);
-            let of_group = bound.most(self.all - group);
+            let group = self.amount_of(account.group);
+            let of_group = bound.max_for(self.all - group);
             if group.saturating_add(amount) > of_group {
-                return Err(Full::Share);
+                return Err(ShareRefusal::Share);
             }
             let bound = Bound {
                 all: of_group,
                 ..bound
             };
-            most = bound.most(group - own);
+            most = bound.max_for(group - own);
         }
         if told_apart && wanted > most {
-            return Err(Full::Share);
+            return Err(ShareRefusal::Share);
         }
         Ok(())
     }
 
-    fn of(&self, number: u64) -> usize {
+    fn amount_of(&self, number: u64) -> usize {
         self.by_account.get(&number).copied().unwrap_or_default()
     }
 
@@ -254,15 +254,15 @@ impl Share {
     }
 
     /// Amount of its caller, with all callers of its group.
-    pub fn of_caller(&self) -> usize {
-        self.shares.lock().of(self.account.party())
+    pub fn caller_amount(&self) -> usize {
+        self.shares.lock().amount_of(self.account.party_number())
     }
 
     /// Takes `amount` more.
     ///
     /// # Errors
-    /// [`Full`], and nothing more is taken.
-    pub fn grow(&mut self, amount: usize, bound: Bound) -> Result<(), Full> {
+    /// [`ShareRefusal`], and nothing more is taken.
+    pub fn grow(&mut self, amount: usize, bound: Bound) -> Result<(), ShareRefusal> {
         let mut taken = self.shares.lock();
         taken.check(self.account, amount, bound)?;
         taken.add(self.account, amount);
@@ -284,69 +284,92 @@ mod tests {
     #[test]
     fn each_caller_gets_half_of_what_the_others_leave_and_one_more_gets_in() {
         let shares = Arc::new(Shares::default());
-        let bound = Bound::places(256);
+        let bound = Bound::with_places(256);
         let mut held = Vec::new();
         let mut counts = Vec::new();
         for account in 1..=9 {
             let before = held.len();
             let full = loop {
-                match shares.take(Account::alone(account), 1, bound) {
+                match shares.take(Account::without_group(account), 1, bound) {
                     Ok(share) => held.push(share),
                     Err(full) => break full,
                 }
             };
             counts.push(held.len() - before);
             let last = held.len() == 256;
-            assert_eq!(full, if last { Full::All } else { Full::Share });
+            assert_eq!(
+                full,
+                if last {
+                    ShareRefusal::All
+                } else {
+                    ShareRefusal::Share
+                }
+            );
         }
         assert_eq!(counts, [128, 64, 32, 16, 8, 4, 2, 1, 1]);
-        assert_eq!(shares.look(Account::alone(10), bound), Err(Full::All));
+        assert_eq!(
+            shares.check_one(Account::without_group(10), bound),
+            Err(ShareRefusal::All)
+        );
         held.truncate(128);
-        assert_eq!(shares.look(Account::alone(10), bound), Ok(()));
-        assert_eq!(shares.look(Account::alone(1), bound), Err(Full::Share));
+        assert_eq!(shares.check_one(Account::without_group(10), bound), Ok(()));
+        assert_eq!(
+            shares.check_one(Account::without_group(1), bound),
+            Err(ShareRefusal::Share)
+        );
         held.clear();
-        assert_eq!(shares.taken(), 0);
+        assert_eq!(shares.total(), 0);
         assert!(shares.lock().by_account.is_empty());
     }
 
     #[test]
     fn small_bounds_have_one_for_each_and_what_is_least_may_be_more() {
         let shares = Arc::new(Shares::default());
-        let one = shares.take(Account::alone(1), 1, Bound::places(1)).unwrap();
+        let one = shares
+            .take(Account::without_group(1), 1, Bound::with_places(1))
+            .unwrap();
         assert_eq!(
-            shares.look(Account::alone(2), Bound::places(1)),
-            Err(Full::All)
+            shares.check_one(Account::without_group(2), Bound::with_places(1)),
+            Err(ShareRefusal::All)
         );
         assert_eq!(
-            shares.look(Account::alone(1), Bound::places(2)),
-            Err(Full::Share)
+            shares.check_one(Account::without_group(1), Bound::with_places(2)),
+            Err(ShareRefusal::Share)
         );
-        assert_eq!(shares.look(Account::alone(2), Bound::places(2)), Ok(()));
+        assert_eq!(
+            shares.check_one(Account::without_group(2), Bound::with_places(2)),
+            Ok(())
+        );
         drop(one);
         let body = Bound::with_least(30, 20);
-        let mut large = shares.take(Account::alone(1), 20, body).unwrap();
-        assert_eq!(large.grow(1, body), Err(Full::Share));
+        let mut large = shares.take(Account::without_group(1), 20, body).unwrap();
+        assert_eq!(large.grow(1, body), Err(ShareRefusal::Share));
         assert_eq!(
-            shares.take(Account::alone(2), 11, body).unwrap_err(),
-            Full::All
+            shares
+                .take(Account::without_group(2), 11, body)
+                .unwrap_err(),
+            ShareRefusal::All
         );
         drop(large);
         let few = Bound {
             each: 1,
-            ..Bound::places(9)
+            ..Bound::with_places(9)
         };
-        let one = shares.take(Account::alone(1), 1, few).unwrap();
-        assert_eq!(shares.look(Account::alone(1), few), Err(Full::Each));
+        let one = shares.take(Account::without_group(1), 1, few).unwrap();
+        assert_eq!(
+            shares.check_one(Account::without_group(1), few),
+            Err(ShareRefusal::Each)
+        );
         drop(one);
         // Callers that cannot be told apart may use the whole bound.
-        shares.take(Account::alone(0), 30, body).unwrap();
-        assert_eq!(shares.taken(), 0);
+        shares.take(Account::without_group(0), 30, body).unwrap();
+        assert_eq!(shares.total(), 0);
     }
 
     #[test]
     fn those_of_a_group_share_what_one_caller_may_have() {
         let shares = Arc::new(Shares::default());
-        let bound = Bound::places(256);
+        let bound = Bound::with_places(256);
         let mut held = Vec::new();
         let counts: Vec<usize> = (1..=300)
             .map(|own| {
@@ -364,16 +387,19 @@ mod tests {
             128,
             "three hundred users have what one caller may have"
         );
-        let outsider = Account::alone(2000);
+        let outsider = Account::without_group(2000);
         let others: Vec<_> = (0..64).map(|_| shares.take(outsider, 1, bound)).collect();
         assert!(others.iter().all(Result::is_ok));
-        assert_eq!(shares.look(outsider, bound), Err(Full::Share));
+        assert_eq!(shares.check_one(outsider, bound), Err(ShareRefusal::Share));
         drop((held, others));
         assert!(shares.lock().by_account.is_empty());
         // One place, which any caller may have.
-        let one = shares.take(Account { own: 1, group: 2 }, 1, Bound::places(1));
-        assert_eq!(shares.look(outsider, Bound::places(1)), Err(Full::All));
+        let one = shares.take(Account { own: 1, group: 2 }, 1, Bound::with_places(1));
+        assert_eq!(
+            shares.check_one(outsider, Bound::with_places(1)),
+            Err(ShareRefusal::All)
+        );
         drop(one);
-        assert_eq!(shares.look(outsider, Bound::places(1)), Ok(()));
+        assert_eq!(shares.check_one(outsider, Bound::with_places(1)), Ok(()));
     }
 }

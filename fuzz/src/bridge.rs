@@ -2,8 +2,8 @@
 //! second one the method.
 
 use a2a_gateway::a2a::Generation;
-use a2a_gateway::a2a::bridge::{Bridge, Call, Exchange, Side, Told};
-use a2a_gateway::a2a::event::{Splitter, blocks};
+use a2a_gateway::a2a::bridge::{Bridge, Call, Exchange, Side, TranslatedEvent};
+use a2a_gateway::a2a::event::{Splitter, split_blocks};
 use a2a_gateway::a2a::method::Method;
 use a2a_gateway::a2a::rest;
 use bytes::Bytes;
@@ -40,7 +40,7 @@ pub fn run(input: &[u8]) {
 }
 
 fn request(bridge: &Bridge<'_>, method: Method, text: &[u8]) {
-    if let Ok((sent, _)) = bridge.request(method, Call::Rpc(text)) {
+    if let Ok((sent, _)) = bridge.translate_request(method, Call::Rpc(text)) {
         assert!(
             sent.body.is_empty() || is_json(&sent.body),
             "a request that is no JSON"
@@ -51,7 +51,7 @@ fn request(bridge: &Bridge<'_>, method: Method, text: &[u8]) {
                 .split_once('?')
                 .map_or((&*target, None), |(path, query)| (path, Some(query)));
             let path = path.strip_prefix("a%2F%22b/").unwrap_or(path);
-            let read = rest::read(sent.verb, path, query);
+            let read = rest::parse_request(sent.verb, path, query);
             assert_eq!(read.map(|rest| rest.method), Ok(method), "{target}");
         }
     }
@@ -68,7 +68,7 @@ fn request(bridge: &Bridge<'_>, method: Method, text: &[u8]) {
         query: None,
         body,
     };
-    if let Ok((sent, _)) = bridge.request(method, call) {
+    if let Ok((sent, _)) = bridge.translate_request(method, call) {
         assert!(
             sent.body.is_empty() || is_json(&sent.body),
             "a request that is no JSON"
@@ -78,7 +78,7 @@ fn request(bridge: &Bridge<'_>, method: Method, text: &[u8]) {
 
 fn answer(exchange: &Exchange, method: Method, text: &[u8]) {
     for status in [200, 404] {
-        let Ok(answer) = exchange.answer(status, text) else {
+        let Ok(answer) = exchange.translate_answer(status, text) else {
             continue;
         };
         if answer.content_type.is_none() {
@@ -97,16 +97,16 @@ fn answer(exchange: &Exchange, method: Method, text: &[u8]) {
 }
 
 /// The translation of a stream.
-type Outcome = (Vec<u8>, Vec<Result<Told, i64>>);
+type Outcome = (Vec<u8>, Vec<Result<TranslatedEvent, i64>>);
 
 fn stream(exchange: &Exchange, text: &[u8], piece: usize) -> Outcome {
-    let (mut splitter, mut stream) = (Splitter::new(), exchange.stream());
+    let (mut splitter, mut stream) = (Splitter::new(), exchange.start_stream());
     let (mut out, mut told) = (Vec::new(), Vec::new());
     for chunk in text.chunks(piece.min(text.len().max(1))) {
         let passed = splitter.push(Bytes::copy_from_slice(chunk));
-        for block in blocks(&passed.bytes) {
+        for block in split_blocks(&passed.bytes) {
             let before = out.len();
-            let one = stream.block(block, &mut out);
+            let one = stream.translate_block(block, &mut out);
             assert!(
                 one.is_ok() || out.len() == before,
                 "a block that has no translation wrote something"

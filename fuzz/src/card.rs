@@ -4,7 +4,7 @@
 //! name with a port, `o`: one without, anything else: an address of IPv6; in upper case the gateway
 //! declares no scheme and has push notifications off), the rest is the card.
 
-use a2a_gateway::a2a::card::{Binding, Card, Facts, forms, shown};
+use a2a_gateway::a2a::card::{Binding, Card, Facts, conceal_addresses, signed_forms};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -32,8 +32,8 @@ pub fn run(input: &[u8]) {
         bearer: mode.is_ascii_lowercase(),
         push_notifications: mode.is_ascii_lowercase(),
     };
-    let Ok(card) = Card::read(text) else {
-        assert!(Card::fetched(text).is_err());
+    let Ok(card) = Card::parse(text) else {
+        assert!(Card::parse_fetched(text).is_err());
         return;
     };
     card.generation();
@@ -42,23 +42,27 @@ pub fn run(input: &[u8]) {
             assert!(interface.path().is_none_or(|path| path.starts_with('/')));
         }
     }
-    let served = card.served(&facts).expect("a short card is served");
+    let served = card.into_served(&facts).expect("a short card is served");
     tells_nothing(&served, told);
     points_at_the_gateway(&served);
-    forms(&served);
-    let again = Card::fetched(served.as_bytes()).expect("what is served is a card");
-    assert_eq!(again.served(&facts).as_ref(), Ok(&served), "served again");
+    signed_forms(&served);
+    let again = Card::parse_fetched(served.as_bytes()).expect("what is served is a card");
+    assert_eq!(
+        again.into_served(&facts).as_ref(),
+        Ok(&served),
+        "served again"
+    );
 
     let text = std::str::from_utf8(text).expect("it was read");
     let text = text.trim_start_matches('\u{feff}');
-    let seen = shown(text, BASE, &hidden).expect("a short card is shown");
+    let seen = conceal_addresses(text, BASE, &hidden).expect("a short card is shown");
     tells_nothing(&seen, told);
     if seen != text {
         points_at_the_gateway(&seen);
         let members: Option<Value> = serde_json::from_str(&seen).ok();
         assert!(members.is_none_or(|members| members.get("signatures").is_none()));
         assert_eq!(
-            shown(&seen, BASE, &hidden).as_ref(),
+            conceal_addresses(&seen, BASE, &hidden).as_ref(),
             Ok(&seen),
             "shown again"
         );

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use a2a_gateway::a2a::Generation;
-use a2a_gateway::a2a::envelope::{Completed, Completion, FaultKind, complete};
-use a2a_gateway::config::Complete;
+use a2a_gateway::a2a::envelope::{CompletedCall, Completion, FaultKind, complete};
+use a2a_gateway::config::CompletionMode;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
@@ -78,7 +78,7 @@ fn completion(mode: u8) -> Completion<'static> {
     let full = Completion {
         target: "dev",
         caller: Some("pm"),
-        complete: Complete::Full,
+        complete: CompletionMode::Full,
         generation: Generation::V0,
         accept_prefers_stream: false,
     };
@@ -97,19 +97,19 @@ fn completion(mode: u8) -> Completion<'static> {
         },
         b'1' => v1,
         b'b' => Completion {
-            complete: Complete::Bare,
+            complete: CompletionMode::Bare,
             ..full
         },
         b'o' => Completion {
-            complete: Complete::Off,
+            complete: CompletionMode::Off,
             ..full
         },
         _ => full,
     }
 }
 
-fn check(body: &Bytes, before: &str, completed: &Completed, completion: &Completion<'_>) {
-    let off = completion.complete == Complete::Off;
+fn check(body: &Bytes, before: &str, completed: &CompletedCall, completion: &Completion<'_>) {
+    let off = completion.complete == CompletionMode::Off;
     let out = if off {
         assert_eq!(completed.body, body);
         before
@@ -143,13 +143,13 @@ fn check(body: &Bytes, before: &str, completed: &Completed, completion: &Complet
     if !off {
         nothing_is_lost(before, out);
     }
-    if completion.complete == Complete::Full && completed.method.sends() {
+    if completion.complete == CompletionMode::Full && completed.method.sends() {
         call_is_whole(out, completed, completion);
     }
 }
 
 /// What the agent may rely on in a call that sends a message.
-fn call_is_whole(out: &str, completed: &Completed, completion: &Completion<'_>) {
+fn call_is_whole(out: &str, completed: &CompletedCall, completion: &Completion<'_>) {
     let named = completed.method_name.as_deref().unwrap_or_default();
     let Ok(call) = serde_json::from_str::<Value>(out) else {
         // Deeper than this reader goes, or text that is no Unicode.

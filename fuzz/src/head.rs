@@ -1,9 +1,9 @@
-//! `proxy`'s judgement of an HTTP/1 head (`Scan`, `check_head`) and of a body in chunks (`Chunks`). The
+//! `proxy`'s judgement of an HTTP/1 head (`HeadScanner`, `check_head`) and of a body in chunks (`ChunkParser`). The
 //! input is what a caller sends on a fresh connection.
 
 use std::cell::RefCell;
 
-use a2a_gateway::proxy::{Chunks, Scan, Whole, check_head};
+use a2a_gateway::proxy::{ChunkParser, HeadScanner, ScannedHead, check_head};
 use bytes::BytesMut;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::server::HttpSession;
@@ -17,10 +17,10 @@ thread_local! {
 
 /// Runs one input.
 pub fn run(input: &[u8]) {
-    let verdict = Scan::default().look(input);
-    let mut scan = Scan::default();
+    let verdict = HeadScanner::default().scan_lines(input);
+    let mut scan = HeadScanner::default();
     for end in 0..=input.len().min(2048) {
-        match scan.look(&input[..end]) {
+        match scan.scan_lines(&input[..end]) {
             Ok(None) => {}
             Ok(Some(whole)) => {
                 assert_eq!(Ok(Some(whole)), verdict, "byte by byte");
@@ -49,7 +49,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// By bytes alone: every line ends with CRLF, and the first empty one ends the head.
-fn has_one_reading(head: &[u8], whole: Whole) {
+fn has_one_reading(head: &[u8], whole: ScannedHead) {
     assert!(whole.start == 0 || whole.start == 2);
     assert!(head.ends_with(b"\r\n\r\n") && head.len() <= 32 * 1024);
     let ends = head.windows(4).filter(|four| four == b"\r\n\r\n").count();
@@ -65,7 +65,7 @@ fn has_one_reading(head: &[u8], whole: Whole) {
 }
 
 /// What a second strict reader says of a head that passed. Answers with its Content-Length.
-fn agree(head: &[u8], whole: Whole) -> usize {
+fn agree(head: &[u8], whole: ScannedHead) -> usize {
     let mut fields = [httparse::EMPTY_HEADER; 101];
     let mut request = httparse::Request::new(&mut fields);
     let read = request.parse(head).expect("httparse reads it, too");
@@ -193,9 +193,9 @@ fn decoded(segment: &[u8]) -> Vec<u8> {
 }
 
 fn chunks_agree(bytes: &[u8], body: &Result<Option<Vec<u8>>, ()>) {
-    let mut whole = Chunks::BEGIN;
+    let mut whole = ChunkParser::BEGIN;
     let fed = whole.feed(bytes);
-    let mut pieces = Chunks::BEGIN;
+    let mut pieces = ChunkParser::BEGIN;
     let mut each = bytes.iter();
     let fed_pieces = each.all(|byte| pieces.feed(&[*byte]).is_ok());
     assert_eq!(fed.is_ok(), fed_pieces, "byte by byte");
@@ -204,7 +204,7 @@ fn chunks_agree(bytes: &[u8], body: &Result<Option<Vec<u8>>, ()>) {
         Ok(body) => {
             assert!(fed.is_ok(), "good chunks were refused");
             assert_eq!(whole, pieces);
-            assert_eq!(whole == Chunks::Over, body.is_some());
+            assert_eq!(whole == ChunkParser::Over, body.is_some());
         }
     }
 }

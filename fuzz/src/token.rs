@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use a2a_gateway::trust::{
     KEYS_MAX, KeySet, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
-    claimed_audience, claimed_issuer, own_type, unproven,
+    claimed_audience, claimed_issuer, decode_unverified, own_type,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -72,15 +72,15 @@ fn edited(which: usize, edits: &[u8]) {
 fn token(text: &str) {
     let is_signed = SIGNED.lines().any(|signed| signed == text);
     assert_eq!(verifies(text, &KEYS), is_signed, "{text}");
-    let own = TokenHead::own(text, PAIR_TYP);
-    let foreign = TokenHead::foreign(text);
+    let own = TokenHead::parse_own(text, PAIR_TYP);
+    let foreign = TokenHead::parse_foreign(text);
     if text.len() > TOKEN_BYTES_MAX {
         assert_eq!(own, Err(TokenError::TooLong));
         assert_eq!(foreign, Err(TokenError::TooLong));
-        assert_eq!(unproven(text), Err(TokenError::TooLong));
+        assert_eq!(decode_unverified(text), Err(TokenError::TooLong));
     }
     let (issuer, audience) = (claimed_issuer(text), claimed_audience(text));
-    let Ok([head, claims]) = unproven(text) else {
+    let Ok([head, claims]) = decode_unverified(text) else {
         assert!(issuer.is_none() || text.split('.').count() == 3);
         return;
     };
@@ -108,9 +108,9 @@ fn token(text: &str) {
 
 /// Whether the gateway would take it for the token of a caller: as its own, or as a foreign one.
 fn verifies(token: &str, keys: &KeySet) -> bool {
-    let own = TokenHead::own(token, PAIR_TYP)
+    let own = TokenHead::parse_own(token, PAIR_TYP)
         .and_then(|head| PairClaims::verify(token, &head, keys, ISSUER, AUDIENCE));
-    let foreign = TokenHead::foreign(token).and_then(|head| {
+    let foreign = TokenHead::parse_foreign(token).and_then(|head| {
         let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
         key.verify::<Value>(token, &head, ISSUER, AUDIENCE)
     });
@@ -151,5 +151,5 @@ fn key_set(body: &[u8]) {
     }
     let replaced = KeySet::parse(PUBLISHED.as_bytes()).expect("a key set");
     let count = keys.len();
-    assert_eq!(keys.replacing(&replaced).len(), count);
+    assert_eq!(keys.supersede(&replaced).len(), count);
 }

@@ -12,7 +12,14 @@ QUESTIONS = {"What", "Who", "Whose", "Where", "Whether", "When", "How"}
 PATHS = re.compile(r"(?<![\w:])(crate|super|self)::")
 IMPL = re.compile(r"^impl(?:<.*?>)?\s+(?:[\w:<>', ]+\s+for\s+)?(?:\w+::)*(\w+)", re.M)
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([\w: ]+\))? )?(?:const |async |unsafe |extern \"C\" )*fn (\w+)", re.M)
+TYPE = re.compile(r"^ *(?:pub(?:\([\w: ]+\))? )?(?:struct|enum|union|trait|type) (\w+)", re.M)
 TEST = re.compile(r"#\[(?:tokio::)?test\b")
+# A type that is named by a participle alone, with or without a negation.
+PARTICIPLE = re.compile(
+    r"(?:Not|Un)?[A-Z]?[a-z]*(?:[a-z]{2}ed|[a-z]{2}ing|(?i:begun|bound|broken|built|caught|chosen|cut|done|drawn|found|given|gone"
+    r"|heard|held|hidden|kept|known|left|lost|made|met|put|read|said|seen|sent|set|shown|spent|spoken|taken|thrown|told"
+    r"|understood|written))"
+)
 
 # The document that `--write` writes the table into, between two marks.
 PAGE = pathlib.Path("docs/design/house.md")
@@ -207,7 +214,8 @@ def pronouns(texts):
 
 def count(root):
     """All figures of one tree, by name."""
-    files = [File(root, path) for folder in ("src", "crates") for path in sorted((root / folder).rglob("*.rs"))]
+    paths = [path for folder in ("src", "crates") for path in sorted((root / folder).rglob("*.rs"))]
+    files = [File(root, path) for path in paths if "src" in path.relative_to(root).parts]
     rows = {}
     rooms = collections.Counter()
     for file in files:
@@ -223,6 +231,10 @@ def count(root):
     names = {name for _, name, _ in all_functions}
     single = sum("_" not in name for name in names)
     rows["function names of one word"] = f"{100 * single / len(names):.0f} %"
+    defined = [name for file in files for name in TYPE.findall(file.product) if name != "Self"]
+    participles = sorted(name for name in defined if PARTICIPLE.fullmatch(name))
+    rows["types named by a participle"] = f"{len(participles)} of {len(defined)}"
+    rows["these types"] = ", ".join(dict.fromkeys(participles))
     all_types = types(files)
     rows["types over 40 methods or 3 files"] = sum(methods > 40 or homes > 3 for methods, homes, _ in all_types)
     largest = (f"{name} {methods} in {homes}" for methods, homes, name in all_types[:3])

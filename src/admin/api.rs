@@ -44,7 +44,7 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(control: &Router) -> Rout
     let mut routes = Router::new();
     for (method, path) in API_ROUTES {
         let control = control.clone();
-        let handler = move |request: Request| pass(control, request);
+        let handler = move |request: Request| forward_request(control, request);
         let filter = match *method {
             "POST" => MethodFilter::POST,
             "DELETE" => MethodFilter::DELETE,
@@ -57,17 +57,17 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(control: &Router) -> Rout
 }
 
 /// Returns the path that one of these routes has on the public listener.
-pub(super) fn inner(path: &str) -> Option<&str> {
+pub(super) fn strip_api_prefix(path: &str) -> Option<&str> {
     let inner = path.strip_prefix(BASE)?;
     inner.starts_with('/').then_some(inner)
 }
 
 /// Passes a request to the control plane, with its path on the public listener and without
 /// extensions of this listener.
-async fn pass(control: Router, request: Request) -> Response {
+async fn forward_request(control: Router, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map(PathAndQuery::as_str);
-    let path = path.and_then(inner);
+    let path = path.and_then(strip_api_prefix);
     let mut inner = http::Request::new(body);
     *inner.method_mut() = parts.method;
     *inner.uri_mut() = match path.map(str::parse) {

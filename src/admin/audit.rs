@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, StatusCode};
 use url::form_urlencoded;
 
-use super::{json_answer, reject};
+use super::{json_response, rejection_response};
 use crate::audit::{Cursor, Filter, PAGE, PAGE_MAX, filter_values};
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
@@ -21,35 +21,38 @@ const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `
 
 /// A parsed query.
 #[derive(Debug)]
-struct Asked {
+struct AuditQuery {
     filter: Filter,
     after: Option<Cursor>,
     limit: usize,
 }
 
 /// Serves `GET /audit`.
-pub(super) async fn list(
+pub(super) async fn list_records(
     State(gateway): State<Arc<Gateway>>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let asked = match Asked::parse(query.as_deref().unwrap_or_default()) {
+    let asked = match AuditQuery::parse(query.as_deref().unwrap_or_default()) {
         Ok(asked) => asked,
-        Err(rejection) => return reject(&rejection, &headers),
+        Err(rejection) => return rejection_response(&rejection, &headers),
     };
-    let Asked {
+    let AuditQuery {
         filter,
         after,
         limit,
     } = asked;
-    let page = gateway.audit.stored.page(&filter, after.as_ref(), limit);
+    let page = gateway
+        .audit
+        .stored
+        .read_page(&filter, after.as_ref(), limit);
     match page.await {
-        Ok(page) => json_answer(StatusCode::OK, &page).into_response(),
-        Err(error) => reject(&Rejection::from(error), &headers),
+        Ok(page) => json_response(StatusCode::OK, &page).into_response(),
+        Err(error) => rejection_response(&Rejection::from(error), &headers),
     }
 }
 
-impl Asked {
+impl AuditQuery {
     /// Parses the query.
     ///
     /// # Errors
@@ -63,42 +66,51 @@ impl Asked {
         let mut seen: Vec<String> = Vec::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             if seen.contains(&name.clone().into_owned()) {
-                return Err(wrong(format!("`{name}` stands twice in the query")));
+                return Err(invalid_query(format!("`{name}` stands twice in the query")));
             }
-            asked.take(&name, value.into_owned())?;
+            asked.set_parameter(&name, value.into_owned())?;
             seen.push(name.into_owned());
         }
         Ok(asked)
     }
 
-    fn take(&mut self, name: &str, value: String) -> Result<(), Rejection> {
-        filter_values::plain(&value).map_err(|why| wrong(format!("`{name}` is {why}")))?;
+    fn set_parameter(&mut self, name: &str, value: String) -> Result<(), Rejection> {
+        filter_values::parse_text(&value)
+            .map_err(|why| invalid_query(format!("`{name}` is {why}")))?;
         let filter = &mut self.filter;
         match name {
             "workspace" => filter.workspace = Some(value),
-            "caller" => filter.caller = Some(filter_values::caller(&value)),
+            "caller" => filter.caller = Some(filter_values::parse_caller(&value)),
             "target" => filter.target = Some(value),
-            "outcome" => filter.outcome = Some(closed_set(name, filter_values::outcome(&value))?),
-            "method" => filter.method = Some(closed_set(name, filter_values::method(&value))?),
+            "outcome" => {
+                filter.outcome = Some(require_valid(name, filter_values::parse_outcome(&value))?)
+            }
+            "method" => {
+                filter.method = Some(require_valid(name, filter_values::parse_method(&value))?)
+            }
             "request_id" => filter.request_id = Some(value),
             "replica" => filter.replica = Some(value),
             "event_type" => {
-                filter.event_type = Some(closed_set(name, filter_values::event_type(&value))?)
+                filter.event_type = Some(require_valid(
+                    name,
+                    filter_values::parse_event_type(&value),
+                )?)
             }
-            "since" => filter.since = Some(time(name, &value)?),
-            "until" => filter.until = Some(time(name, &value)?),
+            "since" => filter.since = Some(parse_time(name, &value)?),
+            "until" => filter.until = Some(parse_time(name, &value)?),
             "limit" => {
                 let limit = value.parse().ok().filter(|n| (1..=PAGE_MAX).contains(n));
-                self.limit = limit
-                    .ok_or_else(|| wrong("`limit` is a whole number from 1 to 500".to_owned()))?;
+                self.limit = limit.ok_or_else(|| {
+                    invalid_query("`limit` is a whole number from 1 to 500".to_owned())
+                })?;
             }
             "cursor" => {
                 let cursor = Cursor::parse(&value).filter(|_| is_plain(&value));
                 self.after = Some(cursor.ok_or_else(|| {
-                    wrong("`cursor` is the `next_cursor` of an earlier page".to_owned())
+                    invalid_query("`cursor` is the `next_cursor` of an earlier page".to_owned())
                 })?);
             }
-            _ => return Err(wrong(format!("the query takes {NAMES}"))),
+            _ => return Err(invalid_query(format!("the query takes {NAMES}"))),
         }
         Ok(())
     }
@@ -112,18 +124,18 @@ fn is_plain(cursor: &str) -> bool {
 }
 
 /// Returns a value of a closed set, or the rejection that lists the set.
-fn closed_set(name: &str, read: Result<String, String>) -> Result<String, Rejection> {
-    read.map_err(|words| wrong(format!("`{name}` is {words}")))
+fn require_valid(name: &str, read: Result<String, String>) -> Result<String, Rejection> {
+    read.map_err(|words| invalid_query(format!("`{name}` is {words}")))
 }
 
-fn time(name: &str, value: &str) -> Result<Timestamp, Rejection> {
+fn parse_time(name: &str, value: &str) -> Result<Timestamp, Rejection> {
     Timestamp::parse(value).ok_or_else(|| {
         let example = "such as 2026-11-21T10:00:00Z (a + in an offset is written %2B)";
-        wrong(format!("`{name}` is a time by RFC 3339, {example}"))
+        invalid_query(format!("`{name}` is a time by RFC 3339, {example}"))
     })
 }
 
-fn wrong(message: String) -> Rejection {
+fn invalid_query(message: String) -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
@@ -133,11 +145,11 @@ mod tests {
 
     #[test]
     fn a_query_is_read_or_named_as_wrong() {
-        let asked = Asked::parse("workspace=a&outcome=not_permitted&limit=5").unwrap();
+        let asked = AuditQuery::parse("workspace=a&outcome=not_permitted&limit=5").unwrap();
         assert_eq!(asked.filter.workspace.as_deref(), Some("a"));
         assert_eq!(asked.limit, 5);
         let asked =
-            Asked::parse("caller=operator&outcome=NOT_PERMITTED&method=message/send").unwrap();
+            AuditQuery::parse("caller=operator&outcome=NOT_PERMITTED&method=message/send").unwrap();
         let Filter {
             caller,
             outcome,
@@ -164,7 +176,7 @@ mod tests {
             ("caller=a%00", "control"),
             ("caller=a&caller=b", "twice"),
         ] {
-            let refused = Asked::parse(query).unwrap_err();
+            let refused = AuditQuery::parse(query).unwrap_err();
             assert_eq!(refused.reason, Reason::InvalidParams, "{query}");
             assert!(
                 refused.message.contains(word),

@@ -6,28 +6,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::config::load::Setting;
-use crate::config::reload::Told;
+use crate::config::reload::ConfigView;
 use crate::workspace::Timestamp;
 
 /// Returns the body of the response. Secrets are masked in every [`Setting`].
-pub(super) fn shown(told: &Told) -> Value {
-    let settings: Vec<Value> = told.settings.iter().map(setting).collect();
-    let waiting = told.waiting.iter();
+pub(super) fn config_as_json(view: &ConfigView) -> Value {
+    let settings: Vec<Value> = view.settings.iter().map(setting_as_json).collect();
+    let waiting = view.waiting.iter();
     let waiting: Vec<Value> = waiting
         .map(|(key, new)| match new {
-            Some(new) => setting(new),
+            Some(new) => setting_as_json(new),
             None => json!({"key": key, "value": null, "source": null}),
         })
         .collect();
-    let failure = told.failure.as_ref();
+    let failure = view.failure.as_ref();
     let problems = failure.map_or_else(Vec::new, |failure| {
         failure.problems.iter().map(ToString::to_string).collect()
     });
     json!({
-        "loaded_at": time(told.loaded_at),
+        "loaded_at": to_timestamp(view.loaded_at),
         "last_reload": {
             "successful": failure.is_none(),
-            "failed_at": failure.map(|failure| time(failure.at)),
+            "failed_at": failure.map(|failure| to_timestamp(failure.at)),
             "problems": problems,
         },
         "restart_needed": waiting,
@@ -35,15 +35,15 @@ pub(super) fn shown(told: &Told) -> Value {
     })
 }
 
-fn setting(setting: &Setting) -> Value {
+fn setting_as_json(setting: &Setting) -> Value {
     json!({
         "key": setting.key,
-        "value": setting.json(),
+        "value": setting.to_json(),
         "source": setting.source.to_string(),
     })
 }
 
-fn time(at: SystemTime) -> Timestamp {
+fn to_timestamp(at: SystemTime) -> Timestamp {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

@@ -23,10 +23,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::gate::Operator;
-use super::session::{self, Held};
-use super::{json_answer, reject};
+use super::session::{self, RequestSession};
+use super::{json_response, rejection_response};
 use crate::audit::{DONE, Draft, EventType};
-use crate::console::{Cut, Reader};
+use crate::console::{FeedOverrun, Reader};
+use crate::deadline::ticks;
 use crate::directory::CapacityView;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
@@ -34,8 +35,7 @@ use crate::ids::{InstanceId, RequestId, WorkspaceId};
 use crate::metrics::AgentFailure;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
-use crate::trust::{KeyInfo, Known, RotateError, Rotated, State as KeyState};
-use crate::until::ticks;
+use crate::trust::{KeyInfo, KeyState, KeyTimeSource, RotateError, RotationOutcome};
 use crate::workspace::Timestamp;
 
 /// Maximum events queued for a connection.
@@ -68,33 +68,33 @@ macro_rules! routes {
 }
 
 routes! {
-    GET  "/console/feed"            => feed,
-    GET  "/console/workspaces/{id}" => workspace,
-    GET  "/console/chains"          => chains,
-    GET  "/console/keys"            => keys,
-    POST "/console/keys/rotate"     => rotate,
-    POST "/console/session"         => session::begin,
-    DELETE "/console/session"       => session::end,
+    GET  "/console/feed"            => serve_feed,
+    GET  "/console/workspaces/{id}" => serve_load,
+    GET  "/console/chains"          => serve_chains,
+    GET  "/console/keys"            => serve_keys,
+    POST "/console/keys/rotate"     => rotate_keys,
+    POST "/console/session"         => session::begin_session,
+    DELETE "/console/session"       => session::end_session,
 }
 
 /// Serves `GET /console/feed`: all workspaces, then events, once a second.
-async fn feed(
+async fn serve_feed(
     State(gateway): State<Arc<Gateway>>,
     Extension(Operator(proof)): Extension<Operator>,
-    held: Option<Extension<Held>>,
+    held: Option<Extension<RequestSession>>,
     headers: HeaderMap,
 ) -> Response {
-    let reader = match gateway.console.open() {
+    let reader = match gateway.console.open_reader() {
         Ok(reader) => reader,
-        Err(rejection) => return reject(&rejection, &headers),
+        Err(rejection) => return rejection_response(&rejection, &headers),
     };
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     // Ends with the reader's connection, its credential, a write timeout, or the gateway.
-    let by = Authority {
+    let by = FeedCredential {
         proof,
         session: held.map(|Extension(held)| held),
     };
-    tokio::spawn(pump(gateway, by, reader, sender));
+    tokio::spawn(pump_events(gateway, by, reader, sender));
     let pieces = stream::unfold(receiver, |mut receiver| async {
         let piece: Bytes = receiver.recv().await?;
         Some((Ok::<_, Infallible>(piece), receiver))
@@ -107,30 +107,27 @@ async fn feed(
 }
 
 /// The credential of a feed, checked while it is open.
-struct Authority {
+struct FeedCredential {
     proof: Arc<Proof>,
-    session: Option<Held>,
+    session: Option<RequestSession>,
 }
 
-impl Authority {
+impl FeedCredential {
     /// Returns the reason to end the feed, if its credential is no longer valid.
-    async fn over(&self, gateway: &Gateway) -> Option<&'static str> {
-        if self
-            .session
-            .as_ref()
-            .is_some_and(|session| !session.goes_on())
-        {
+    async fn end_reason(&self, gateway: &Gateway) -> Option<&'static str> {
+        let has_ended = |session: &RequestSession| !session.is_still_open();
+        if self.session.as_ref().is_some_and(has_ended) {
             return Some("the session has ended; log in again");
         }
-        let good = gateway.identity.still_good(&self.proof).await;
+        let good = gateway.identity.is_still_valid(&self.proof).await;
         (!good).then_some("the token was revoked")
     }
 }
 
 /// Forwards events until the reader or the gateway ends the feed.
-async fn pump(
+async fn pump_events(
     gateway: Arc<Gateway>,
-    by: Authority,
+    by: FeedCredential,
     mut reader: Reader,
     sender: mpsc::Sender<Bytes>,
 ) {
@@ -143,19 +140,21 @@ async fn pump(
                 break tokio::select! {
                     biased;
                     () = sender.closed() => return,
-                    () = gateway.drain.leaves() => (end("shutting_down", "this gateway is shutting down"), true),
+                    () = gateway.drain.wait_for_leave() => {
+                        (end_event("shutting_down", "this gateway is shutting down"), true)
+                    }
                     _ = check.tick() => {
-                        let Some(why) = by.over(&gateway).await else {
+                        let Some(why) = by.end_reason(&gateway).await else {
                             continue;
                         };
-                        gateway.metrics.event_reader_cut("credential");
-                        (end("unauthenticated", why), true)
+                        gateway.metrics.count_event_reader_cut("credential");
+                        (end_event("unauthenticated", why), true)
                     }
                     next = &mut next => match next {
                         Ok(piece) => (piece, false),
-                        Err(Cut) => {
-                            gateway.metrics.event_reader_cut("slow");
-                            (end("too_slow", "events came faster than they were read"), true)
+                        Err(FeedOverrun) => {
+                            gateway.metrics.count_event_reader_cut("slow");
+                            (end_event("too_slow", "events came faster than they were read"), true)
                         }
                     },
                 };
@@ -164,27 +163,27 @@ async fn pump(
         match timeout(PIECE_MAX, sender.send(piece)).await {
             Ok(Ok(())) if !over => {}
             Ok(_) => return,
-            Err(_) => return gateway.metrics.event_reader_cut("slow"),
+            Err(_) => return gateway.metrics.count_event_reader_cut("slow"),
         }
     }
 }
 
-fn end(reason: &str, message: &str) -> Bytes {
+fn end_event(reason: &str, message: &str) -> Bytes {
     let data = json!({"reason": reason, "message": message});
     format!("event: end\ndata: {data}\n\n").into()
 }
 
 /// Serves `GET /console/workspaces/{id}`: the load of a workspace.
-async fn workspace(State(gateway): State<Arc<Gateway>>, uri: Uri, headers: HeaderMap) -> Response {
+async fn serve_load(State(gateway): State<Arc<Gateway>>, uri: Uri, headers: HeaderMap) -> Response {
     // Not percent-decoded: no route accepts an encoded id.
     let id = uri.path().rsplit('/').next().unwrap_or_default();
-    match load_of(&gateway, id).await {
-        Ok(load) => json_answer(StatusCode::OK, &load),
-        Err(rejection) => reject(&rejection, &headers),
+    match read_load(&gateway, id).await {
+        Ok(load) => json_response(StatusCode::OK, &load),
+        Err(rejection) => rejection_response(&rejection, &headers),
     }
 }
 
-async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
+async fn read_load(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
     let id = WorkspaceId::parse(id)?;
     let (found, inbox) = tokio::join!(
         gateway.workspaces.find(&id),
@@ -206,7 +205,7 @@ async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
             "limit": workspace.max_concurrent.map_or(default, u64::from),
             "limit_by": if workspace.max_concurrent.is_some() { "the workspace" } else { "limits.target_concurrency" },
         },
-        "capacity": capacity(gateway, &id),
+        "capacity": capacity_as_json(gateway, &id),
         "idle": {
             "seconds": workspace.idle_timeout_seconds.map_or(timeouts.idle.as_secs(), u64::from),
             "by": if workspace.idle_timeout_seconds.is_some() { "the workspace" } else { "timeouts.idle" },
@@ -220,12 +219,12 @@ async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
 }
 
 /// Returns what this replica knows of how much the agent takes, or each of its instances.
-fn capacity(gateway: &Gateway, id: &WorkspaceId) -> Vec<Value> {
-    let views = gateway.directory.slots.views(id);
-    views.iter().map(capacity_of).collect()
+fn capacity_as_json(gateway: &Gateway, id: &WorkspaceId) -> Vec<Value> {
+    let views = gateway.directory.slots.capacity_views(id);
+    views.iter().map(capacity_view_as_json).collect()
 }
 
-fn capacity_of(view: &CapacityView) -> Value {
+fn capacity_view_as_json(view: &CapacityView) -> Value {
     json!({
         "instance_id": view.instance.as_ref().map(InstanceId::as_str),
         "in_progress": view.in_progress,
@@ -239,40 +238,40 @@ fn capacity_of(view: &CapacityView) -> Value {
 }
 
 /// Serves `GET /console/chains`: the ends of the audit chains.
-async fn chains(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
-    match gateway.audit.ends().await {
+async fn serve_chains(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    match gateway.audit.chain_ends().await {
         Ok(chains) => {
             let body = json!({"recording": gateway.audit.is_on(), "chains": chains});
-            json_answer(StatusCode::OK, &body)
+            json_response(StatusCode::OK, &body)
         }
-        Err(error) => reject(&Rejection::from(error), &headers),
+        Err(error) => rejection_response(&Rejection::from(error), &headers),
     }
 }
 
 /// Serves `GET /console/keys`: the trust keys.
-async fn keys(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+async fn serve_keys(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
     let keys = Arc::clone(&gateway.keys);
     // The folder may be on a network file system.
-    match spawn_blocking(move || (keys.list(), keys.since())).await {
+    match spawn_blocking(move || (keys.list(), keys.start_times())).await {
         Ok((list, [active, next])) => {
             let current = gateway.metrics.keys.current.get() != 0;
             let keys: Vec<_> = list
                 .iter()
                 .map(|key| match key.state {
-                    KeyState::Active => shown(key, active),
-                    KeyState::Next => shown(key, next),
-                    KeyState::Retired { .. } => shown(key, None),
+                    KeyState::Active => key_as_json(key, active),
+                    KeyState::Next => key_as_json(key, next),
+                    KeyState::Retired { .. } => key_as_json(key, None),
                 })
                 .collect();
-            json_answer(StatusCode::OK, &json!({"readable": current, "keys": keys}))
+            json_response(StatusCode::OK, &json!({"readable": current, "keys": keys}))
         }
-        Err(error) => reject(&internal().cause(error), &headers),
+        Err(error) => rejection_response(&keys_unusable().with_cause(error), &headers),
     }
 }
 
 /// Returns one key as JSON. `since` is the time since which it has its state, and the source of
 /// that time.
-fn shown(key: &KeyInfo, since: Option<(SystemTime, Known)>) -> Value {
+fn key_as_json(key: &KeyInfo, since: Option<(SystemTime, KeyTimeSource)>) -> Value {
     let mut shown = json!({
         "kid": key.kid,
         "algorithm": key.algorithm.as_str(),
@@ -280,18 +279,18 @@ fn shown(key: &KeyInfo, since: Option<(SystemTime, Known)>) -> Value {
     });
     if let Some((since, known)) = since {
         let age = SystemTime::now().duration_since(since).unwrap_or_default();
-        shown["since"] = json!(time(since));
+        shown["since"] = json!(to_timestamp(since));
         shown["since_by"] = json!(known.as_str());
         shown["age_seconds"] = json!(age.as_secs());
     }
     if let KeyState::Retired { at, until } = key.state {
-        shown["retired_at"] = json!(time(at));
-        shown["verifies_until"] = json!(time(until));
+        shown["retired_at"] = json!(to_timestamp(at));
+        shown["verifies_until"] = json!(to_timestamp(until));
     }
     shown
 }
 
-fn time(at: SystemTime) -> Timestamp {
+fn to_timestamp(at: SystemTime) -> Timestamp {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
@@ -310,7 +309,7 @@ struct Rotation {
 impl Rotation {
     /// # Errors
     /// `body_too_large`, `request_timeout`, `invalid_params`.
-    async fn read(body: Body) -> Result<Self, Rejection> {
+    async fn from_body(body: Body) -> Result<Self, Rejection> {
         let read = timeout(BODY_WITHIN, to_bytes(body, BODY_BYTES_MAX));
         let Ok(read) = read.await else {
             let message = "the body did not arrive in time; send it without a pause";
@@ -318,18 +317,18 @@ impl Rotation {
         };
         let body = read.map_err(|error| {
             let message = "the body could not be read, or has more than 4 KiB";
-            Rejection::new(Reason::BodyTooLarge, message).cause(error)
+            Rejection::new(Reason::BodyTooLarge, message).with_cause(error)
         })?;
         serde_json::from_slice(&body).map_err(|error| {
             let message = r#"the body is {"active": "<kid>"} with the id of the key that signs now (GET /console/keys), and "force": true to replace it whatever the age of the next one"#;
-            Rejection::new(Reason::InvalidParams, message).cause(error)
+            Rejection::new(Reason::InvalidParams, message).with_cause(error)
         })
     }
 }
 
 /// Serves `POST /console/keys/rotate`: rotates like `a2a-gateway keys rotate`, if `active` is still
 /// the active key. Other replicas follow the folder.
-async fn rotate(
+async fn rotate_keys(
     State(gateway): State<Arc<Gateway>>,
     Extension(Operator(proof)): Extension<Operator>,
     peer: Option<Extension<ConnectInfo<SocketAddr>>>,
@@ -340,12 +339,12 @@ async fn rotate(
     let id = RequestId::from_caller(headers.get("x-request-id").map(HeaderValue::as_bytes));
     // A separate task, so that a disconnect cannot cancel it before the audit record. The shutdown
     // waits for it.
-    let running = (gateway.drain.enter(), gateway.audit.owe());
+    let running = (gateway.drain.count_work(), gateway.audit.begin_change());
     let work = tokio::spawn(async move {
         let _running = running;
-        let asked = Rotation::read(body).await;
+        let asked = Rotation::from_body(body).await;
         let turned = match asked {
-            Ok(asked) => turn(&gateway, asked).await,
+            Ok(asked) => run_rotation(&gateway, asked).await,
             Err(rejection) => Err(rejection),
         };
         let (outcome, status) = match &turned {
@@ -364,18 +363,18 @@ async fn rotate(
         gateway.audit.record(Draft {
             request_id: Some(id.clone()),
             proof: Some(proof),
-            client: gateway.audit.shown(client),
+            client: gateway.audit.mask_client(client),
             outcome,
             status,
-            ..Draft::new(EventType::KeysChanged).with(detail)
+            ..Draft::new(EventType::KeysChanged).with_detail(detail)
         });
-        log_trouble(&turned, &id);
+        log_failures(&turned, &id);
         turned
     });
     match work.await {
-        Ok(Ok(rotated)) => json_answer(StatusCode::OK, &told_of(&rotated)),
-        Ok(Err(rejection)) => reject(&rejection, &headers),
-        Err(error) => reject(&unknown().cause(error), &headers),
+        Ok(Ok(rotated)) => json_response(StatusCode::OK, &rotation_as_json(&rotated)),
+        Ok(Err(rejection)) => rejection_response(&rejection, &headers),
+        Err(error) => rejection_response(&rotation_interrupted().with_cause(error), &headers),
     }
 }
 
@@ -383,12 +382,12 @@ async fn rotate(
 ///
 /// # Errors
 /// `conflict`, `internal`: nothing is rotated, unless the message says otherwise.
-async fn turn(gateway: &Gateway, asked: Rotation) -> Result<Rotated, Rejection> {
+async fn run_rotation(gateway: &Gateway, asked: Rotation) -> Result<RotationOutcome, Rejection> {
     let keys = Arc::clone(&gateway.keys);
     // The folder may be on a network file system.
     let turned = spawn_blocking(move || keys.rotate(&asked.active, asked.force)).await;
     turned
-        .map_err(|error| unknown().cause(error))?
+        .map_err(|error| rotation_interrupted().with_cause(error))?
         .map_err(|error| match error {
             RotateError::NotActive { .. } => {
                 let message = format!("{error}. Nothing was done; look at the keys again");
@@ -400,14 +399,14 @@ async fn turn(gateway: &Gateway, asked: Rotation) -> Result<Rotated, Rejection> 
                     r#"{error}. Nothing was done; it can sign from {at}, or at once with "force": true"#
                 );
                 let left = ready_at.duration_since(SystemTime::now()).unwrap_or_default();
-                Rejection::new(Reason::Conflict, message).retry_after(left)
+                Rejection::new(Reason::Conflict, message).with_retry_after(left)
             }
-            RotateError::Keys(error) => internal().cause(error),
+            RotateError::Keys(error) => keys_unusable().with_cause(error),
         })
 }
 
 /// Returns the body of the response to a rotation, with the steps that failed.
-fn told_of(rotated: &Rotated) -> Value {
+fn rotation_as_json(rotated: &RotationOutcome) -> Value {
     let mut told = json!({
         "status": "rotated",
         "active": rotated.active,
@@ -436,7 +435,7 @@ fn told_of(rotated: &Rotated) -> Value {
     told
 }
 
-fn log_trouble(turned: &Result<Rotated, Rejection>, id: &RequestId) {
+fn log_failures(turned: &Result<RotationOutcome, Rejection>, id: &RequestId) {
     let id = id.as_str();
     match turned {
         Ok(rotated) => {
@@ -454,14 +453,14 @@ fn log_trouble(turned: &Result<Rotated, Rejection>, id: &RequestId) {
     }
 }
 
-fn internal() -> Rejection {
+fn keys_unusable() -> Rejection {
     Rejection::new(
         Reason::Internal,
         "the keys in keys.dir could not be read or written, and are as before; the log says more under the request's id",
     )
 }
 
-fn unknown() -> Rejection {
+fn rotation_interrupted() -> Rejection {
     Rejection::new(
         Reason::Internal,
         "the rotation broke off, and whether the next key signs is not known: look at the keys before another one",
@@ -476,7 +475,7 @@ mod tests {
     #[test]
     fn a_rotation_that_did_not_go_all_the_way_is_told_as_one() {
         let rotated = |unfinished, not_in_force| {
-            told_of(&Rotated {
+            rotation_as_json(&RotationOutcome {
                 active: "k".to_owned(),
                 unfinished,
                 not_in_force,

@@ -6,33 +6,33 @@ use axum::extract::rejection::QueryRejection;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 
-use super::{json_answer, reject};
-use crate::explain::{Explain, Question};
+use super::{json_response, rejection_response};
+use crate::explain::{ExplainFn, ExplainQuery};
 use crate::rejection::{Reason, Rejection};
 
 /// Longest parameter of the query, in bytes: room for a list of workspaces.
 const MEMBER_BYTES_MAX: usize = 4096;
 
 /// Serves the route. The status is 200 even if the message would be rejected.
-pub(super) async fn explain(
-    explain: Explain,
+pub(super) async fn serve_explain(
+    explain: ExplainFn,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,
 ) -> Response {
-    let question = match question(query) {
+    let question = match parse_question(query) {
         Ok(question) => question,
-        Err(rejection) => return reject(&rejection, &headers),
+        Err(rejection) => return rejection_response(&rejection, &headers),
     };
     let (caller, target) = (question.caller.clone(), question.target.clone());
     match explain(question).await {
-        Ok(explanation) => json_answer(StatusCode::OK, &explanation.json(&caller, &target)),
-        Err(rejection) => reject(&rejection, &headers),
+        Ok(explanation) => json_response(StatusCode::OK, &explanation.to_json(&caller, &target)),
+        Err(rejection) => rejection_response(&rejection, &headers),
     }
 }
 
-fn question(
+fn parse_question(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Result<Question, Rejection> {
+) -> Result<ExplainQuery, Rejection> {
     let wrong = |message: &'static str| Rejection::new(Reason::InvalidParams, message);
     let Ok(Query(members)) = query else {
         return Err(wrong(HOW));
@@ -57,7 +57,7 @@ fn question(
     let (Some(caller), Some(target)) = (caller, target) else {
         return Err(wrong(HOW));
     };
-    Ok(Question {
+    Ok(ExplainQuery {
         caller,
         target,
         org,

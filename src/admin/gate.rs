@@ -13,9 +13,9 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, header};
 use url::{Position, Url};
 
-use super::reject;
+use super::rejection_response;
 use crate::audit::Audit;
-use crate::audit::change::Asked;
+use crate::audit::change::ChangeRequest;
 use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
 use crate::ids::RequestId;
@@ -30,13 +30,13 @@ pub(super) async fn operators_only(
 ) -> Response {
     let headers = request.headers();
     let asked = match refuse_foreign(headers) {
-        Ok(()) => require_operator(&gateway, headers, client_of(&request)).await,
+        Ok(()) => require_operator(&gateway, headers, client_address(&request)).await,
         Err(rejection) => Err(rejection),
     };
     match asked {
         // Reads, which every role may.
         Ok(()) => next.run(request).await,
-        Err(rejection) => reject(&rejection, request.headers()),
+        Err(rejection) => rejection_response(&rejection, request.headers()),
     }
 }
 
@@ -53,14 +53,16 @@ pub(super) async fn operators_with_token(
 ) -> Response {
     // Entered before the check for a shutdown, so that the shutdown waits for every admitted
     // request.
-    let _running = gateway.drain.enter();
+    let _running = gateway.drain.count_work();
     let headers = request.headers();
     let asked = match refuse_foreign(headers) {
-        Ok(()) => prove(&gateway, headers).await,
+        Ok(()) => authenticate(&gateway, headers).await,
         Err(rejection) => Err(rejection),
     };
     let (proof, rejection) = match asked {
-        Ok(proof) => match may(&proof, &request).and_then(|()| open(&gateway, &request)) {
+        Ok(proof) => match check_role(&proof, &request)
+            .and_then(|()| check_not_draining(&gateway, &request))
+        {
             Ok(()) => {
                 request.extensions_mut().insert(Operator(proof));
                 return next.run(request).await;
@@ -69,14 +71,14 @@ pub(super) async fn operators_with_token(
         },
         Err(rejection) => (None, rejection),
     };
-    refuse(&gateway, &request, proof, rejection)
+    refuse_request(&gateway, &request, proof, rejection)
 }
 
 /// Checks that the proof is an operator's, and that the role covers the route of the request.
 ///
 /// # Errors
 /// `not_permitted`.
-fn may(proof: &Proof, request: &Request) -> Result<(), Rejection> {
+fn check_role(proof: &Proof, request: &Request) -> Result<(), Rejection> {
     require_admin(proof)?;
     let pattern = request.extensions().get::<MatchedPath>();
     let pattern = pattern.map_or("", MatchedPath::as_str);
@@ -84,37 +86,37 @@ fn may(proof: &Proof, request: &Request) -> Result<(), Rejection> {
 }
 
 /// Rejects a request. Counts the failure against its address, and records a rejected change.
-pub(super) fn refuse(
+pub(super) fn refuse_request(
     gateway: &Gateway,
     request: &Request,
     proof: Option<Arc<Proof>>,
     rejection: Rejection,
 ) -> Response {
     let reason = rejection.reason;
-    let rejection = match client_of(request) {
-        Some(client) => gateway.rates.failed(client, rejection),
+    let rejection = match client_address(request) {
+        Some(client) => gateway.rates.count_failure(client, rejection),
         None => rejection,
     };
     let told = (reason, rejection.reason.status());
-    write_down(&gateway.audit, request, proof, told);
-    reject(&rejection, request.headers())
+    record_refusal(&gateway.audit, request, proof, told);
+    rejection_response(&rejection, request.headers())
 }
 
 /// Rejects changes during the shutdown: their audit record might not be written.
 ///
 /// # Errors
 /// `shutting_down`.
-fn open(gateway: &Gateway, request: &Request) -> Result<(), Rejection> {
-    if request.method().is_safe() || !gateway.drain.begun() {
+fn check_not_draining(gateway: &Gateway, request: &Request) -> Result<(), Rejection> {
+    if request.method().is_safe() || !gateway.drain.has_begun() {
         return Ok(());
     }
     let message = "this process is shutting down; ask another, or this one when it is back";
-    Err(Rejection::new(Reason::ShuttingDown, message).retry_after(Duration::from_secs(1)))
+    Err(Rejection::new(Reason::ShuttingDown, message).with_retry_after(Duration::from_secs(1)))
 }
 
 /// Records a change that was rejected on this listener, as the public listener records those that
 /// it rejects. Admitted changes are recorded by their handlers.
-pub(super) fn write_down(
+pub(super) fn record_refusal(
     audit: &Audit,
     request: &Request,
     proof: Option<Arc<Proof>>,
@@ -125,24 +127,24 @@ pub(super) fn write_down(
     };
     let (pattern, path) = (pattern.as_str(), request.uri().path());
     let field = request.headers().get("x-request-id");
-    let asked = Asked {
+    let asked = ChangeRequest {
         method: request.method(),
         pattern: as_public(pattern),
         path: as_public(path),
         id: &RequestId::from_caller(field.map(HeaderValue::as_bytes)),
         proof,
-        client: client_of(request),
+        client: client_address(request),
     };
     audit.record_change(asked, None, status, Some(reason));
 }
 
 /// Returns the path or the pattern that a route of this listener has on the public one.
 fn as_public(path: &str) -> &str {
-    super::api::inner(path).unwrap_or(path)
+    super::api::strip_api_prefix(path).unwrap_or(path)
 }
 
 /// Returns the address that failures are counted against.
-fn client_of(request: &Request) -> Option<IpAddr> {
+fn client_address(request: &Request) -> Option<IpAddr> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     peer.map(|peer| peer.0.ip().to_canonical())
 }
@@ -198,10 +200,10 @@ pub(super) async fn require_operator(
     if !needed && !headers.contains_key(header::AUTHORIZATION) {
         return Ok(());
     }
-    let proven = prove(gateway, headers).await;
+    let proven = authenticate(gateway, headers).await;
     let judged = proven.and_then(|proof| require_admin(&proof));
     judged.map_err(|rejection| match client {
-        Some(client) => gateway.rates.failed(client, rejection),
+        Some(client) => gateway.rates.count_failure(client, rejection),
         None => rejection,
     })
 }
@@ -210,7 +212,7 @@ pub(super) async fn require_operator(
 ///
 /// # Errors
 /// `unauthenticated`, `store_unavailable`.
-async fn prove(gateway: &Gateway, headers: &HeaderMap) -> Result<Arc<Proof>, Rejection> {
+async fn authenticate(gateway: &Gateway, headers: &HeaderMap) -> Result<Arc<Proof>, Rejection> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let field = match (fields.next(), fields.next()) {
         (Some(field), None) => field,
@@ -220,7 +222,7 @@ async fn prove(gateway: &Gateway, headers: &HeaderMap) -> Result<Arc<Proof>, Rej
                 "the request has several `Authorization` fields: send exactly one",
             ));
         }
-        (None, _) => return Err(no_token()),
+        (None, _) => return Err(missing_token()),
     };
     let field = Some(HeaderValue::as_bytes(field));
     gateway.identity.authenticate(field).await
@@ -237,7 +239,7 @@ fn require_admin(proof: &Proof) -> Result<(), Rejection> {
     }
 }
 
-fn no_token() -> Rejection {
+fn missing_token() -> Rejection {
     Rejection::new(
         Reason::Unauthenticated,
         "this route of the admin listener is for operators: send \

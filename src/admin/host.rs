@@ -11,7 +11,7 @@ use crate::config::Config;
 /// It accepts every address: a page that rebinds DNS still sends the name of its own domain. A name
 /// must be a loopback name, in `server.hosts`, or the host of `server.public_url` or `admin.sign_in.url`. A missing
 /// `Host` is accepted: it is HTTP/1.0, used by some health checks and by no browser.
-pub(super) fn is_ours(host: Option<&[u8]>, config: &Config) -> bool {
+pub(super) fn is_own_host(host: Option<&[u8]>, config: &Config) -> bool {
     let Some(host) = host else {
         return true;
     };
@@ -59,7 +59,7 @@ mod tests {
         .unwrap()
         .config;
         let check = |host: &str, ours: bool| {
-            assert_eq!(is_ours(Some(host.as_bytes()), &config), ours, "{host}");
+            assert_eq!(is_own_host(Some(host.as_bytes()), &config), ours, "{host}");
         };
         for host in [
             "localhost:9090",
@@ -84,6 +84,6 @@ mod tests {
         ] {
             check(host, false);
         }
-        assert!(is_ours(None, &config));
+        assert!(is_own_host(None, &config));
     }
 }

@@ -28,10 +28,10 @@ use axum::routing::{MethodRouter, get};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::a2a::accept::prefers;
+use crate::a2a::accept::prefers_media;
 use crate::audit::Audit;
 use crate::config::Live;
-use crate::explain::Explain;
+use crate::explain::ExplainFn;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::metrics::{Format, Metrics};
@@ -54,36 +54,40 @@ struct Process {
 
 /// Returns every route of the admin listener. `explain` explains the checks of a message; `control`
 /// is the control plane, of which the console uses some routes.
-pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router) -> Router {
+pub fn router(gateway: Arc<Gateway>, explain: Option<ExplainFn>, control: &Router) -> Router {
     let process = Process {
         config: gateway.config.clone(),
         metrics: Arc::clone(&gateway.metrics),
         audit: Some(Arc::clone(&gateway.audit)),
     };
-    let mut told = told_to_operators(Arc::clone(&gateway), explain);
+    let mut told = operator_routes(Arc::clone(&gateway), explain);
     if gateway.config().admin.console {
-        told = told.merge(shown_to_operators(&gateway, control));
-        let door = session::Door::new(&gateway);
+        told = told.merge(console_routes(&gateway, control));
+        let door = session::SessionGate::new(&gateway);
         let sign_in = sign_in::routes(&gateway, door.sessions());
         // Outside the gates of all routes so far, so that it runs before them.
-        told = told.route_layer(from_fn_with_state(door, session::admit));
+        told = told.route_layer(from_fn_with_state(door, session::add_session_token));
         told = told.merge(sign_in).merge(page::routes());
     }
     let asked = Arc::clone(&gateway);
     let probes = Probes {
-        everything: get(move || health::everything(Arc::clone(&asked))),
-        traffic: get(move || health::traffic(Arc::clone(&gateway))),
+        everything: get(move || health::serve_readiness(Arc::clone(&asked))),
+        traffic: get(move || health::serve_traffic_readiness(Arc::clone(&gateway))),
     };
-    routes(process, probes, told)
+    build_router(process, probes, told)
 }
 
 /// Returns the routes that expose data of callers and workspaces, or the names of issuers, guards and stores.
-fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<Process> {
+fn operator_routes(gateway: Arc<Gateway>, explain: Option<ExplainFn>) -> Router<Process> {
     let mut routes = Router::new()
-        .route("/audit", get(audit::list).with_state(Arc::clone(&gateway)))
-        .route("/config", get(config));
+        .route(
+            "/audit",
+            get(audit::list_records).with_state(Arc::clone(&gateway)),
+        )
+        .route("/config", get(serve_config));
     if let Some(explain) = explain {
-        let explain = move |query, headers| explain::explain(Arc::clone(&explain), query, headers);
+        let explain =
+            move |query, headers| explain::serve_explain(Arc::clone(&explain), query, headers);
         routes = routes.route("/explain", get(explain));
     }
     // route_layer covers the routes added before it.
@@ -91,7 +95,7 @@ fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<
 }
 
 /// Returns the data and actions of the console, which always need a token.
-fn shown_to_operators(gateway: &Arc<Gateway>, control: &Router) -> Router<Process> {
+fn console_routes(gateway: &Arc<Gateway>, control: &Router) -> Router<Process> {
     let own = console::routes(gateway);
     own.merge(api::routes(control))
         .route_layer(from_fn_with_state(
@@ -107,7 +111,8 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
         metrics: Arc::clone(&sidecar.metrics),
         audit: None,
     };
-    let readyz: MethodRouter<Process> = get(move || health::sidecar(Arc::clone(&sidecar)));
+    let readyz: MethodRouter<Process> =
+        get(move || health::serve_sidecar_readiness(Arc::clone(&sidecar)));
     let probes = Probes {
         everything: readyz.clone(),
         traffic: readyz,
@@ -116,11 +121,11 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
         if process.config.get().admin.needs_token() {
             let message = "a sidecar knows no operators' tokens: read its configuration with admin.auth = \"auto\" and \
                            admin.listen on loopback";
-            return reject(&Rejection::new(Reason::Unauthenticated, message), &headers);
+            return rejection_response(&Rejection::new(Reason::Unauthenticated, message), &headers);
         }
-        config(State(process)).await
+        serve_config(State(process)).await
     });
-    routes(process, probes, Router::new().route("/config", config))
+    build_router(process, probes, Router::new().route("/config", config))
 }
 
 /// The readiness probes.
@@ -131,27 +136,27 @@ struct Probes {
     traffic: MethodRouter<Process>,
 }
 
-fn routes(process: Process, probes: Probes, told: Router<Process>) -> Router {
+fn build_router(process: Process, probes: Probes, told: Router<Process>) -> Router {
     Router::new()
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
+        .route("/metrics", get(serve_metrics))
+        .route("/healthz", get(serve_liveness))
         .route("/readyz", probes.everything)
         .route("/readyz/traffic", probes.traffic)
-        .route("/version", get(version))
+        .route("/version", get(serve_version))
         .merge(told)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(process.clone(), guard))
+        .layer(from_fn_with_state(process.clone(), check_request))
         .with_state(process)
 }
 
 /// Serves the metrics in the requested format: Prometheus asks for `OpenMetrics`; the default is
 /// its text format.
-async fn metrics(State(process): State<Process>, headers: HeaderMap) -> Response {
+async fn serve_metrics(State(process): State<Process>, headers: HeaderMap) -> Response {
     let dropped = crate::telemetry::lines_dropped();
     let dropped = i64::try_from(dropped).unwrap_or(i64::MAX);
     process.metrics.telemetry.log_lines_dropped.set(dropped);
-    let format = if prefers(&headers, "application/openmetrics-text", "text/plain") {
+    let format = if prefers_media(&headers, "application/openmetrics-text", "text/plain") {
         Format::OpenMetrics
     } else {
         Format::Text
@@ -165,29 +170,32 @@ async fn metrics(State(process): State<Process>, headers: HeaderMap) -> Response
 
 /// Serves the liveness probe. Checks no store, so that an outage of a store does not restart the
 /// gateway.
-async fn healthz() -> Response {
-    json_answer(StatusCode::OK, &json!({"status": "ok"}))
+async fn serve_liveness() -> Response {
+    json_response(StatusCode::OK, &json!({"status": "ok"}))
 }
 
 /// Serves the version. `commit` is set in builds with a known commit.
-async fn version() -> Response {
+async fn serve_version() -> Response {
     let body = json!({
         "name": "a2a-gateway",
         "version": env!("CARGO_PKG_VERSION"),
         "commit": option_env!("A2A_GATEWAY_COMMIT"),
     });
-    json_answer(StatusCode::OK, &body)
+    json_response(StatusCode::OK, &body)
 }
 
 /// Serves the configuration: values in force, their sources, and values that need a restart.
-async fn config(State(process): State<Process>) -> Response {
-    json_answer(StatusCode::OK, &config::shown(&process.config.told()))
+async fn serve_config(State(process): State<Process>) -> Response {
+    json_response(
+        StatusCode::OK,
+        &config::config_as_json(&process.config.view()),
+    )
 }
 
 async fn not_found(headers: HeaderMap) -> Response {
     let message = "this listener serves /metrics, /healthz, /readyz, /readyz/traffic, /version, /config and, of a gateway, \
                    /explain, /audit and the console at /; workspaces and the registry are on the public listener";
-    reject(&Rejection::new(Reason::NotFound, message), &headers)
+    rejection_response(&Rejection::new(Reason::NotFound, message), &headers)
 }
 
 async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Response {
@@ -209,7 +217,7 @@ async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Re
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
     // For routes that change state, the router sets `Allow`.
     rejection.allow = (!changes).then_some("GET, HEAD");
-    reject(&rejection, &headers)
+    rejection_response(&rejection, &headers)
 }
 
 /// Header fields of every response: it must not be cached, and no page may show, run or read it.
@@ -229,7 +237,11 @@ const FIELDS: [(HeaderName, &str); 6] = [
 ];
 
 /// Rejects foreign names in `Host`, and adds the request id to every response.
-async fn guard(State(process): State<Process>, mut request: Request, next: Next) -> Response {
+async fn check_request(
+    State(process): State<Process>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let field = request.headers().get("x-request-id");
     let request_id = RequestId::from_caller(field.map(HeaderValue::as_bytes));
     let named = HeaderValue::from_str(request_id.as_str()).ok();
@@ -246,7 +258,7 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
     let refused = if twice {
         let message = "the request has several Host or Origin fields";
         Some(Rejection::new(Reason::InvalidRequest, message))
-    } else if host::is_ours(host, &process.config.get()) {
+    } else if host::is_own_host(host, &process.config.get()) {
         refuse_dry_run(&request).err()
     } else {
         let message = "this Host is not one of the gateway's; add the name to server.hosts";
@@ -257,9 +269,9 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
         Some(rejection) => {
             if let Some(audit) = &process.audit {
                 let told = (rejection.reason, rejection.reason.status());
-                gate::write_down(audit, &request, None, told);
+                gate::record_refusal(audit, &request, None, told);
             }
-            reject(&rejection, request.headers())
+            rejection_response(&rejection, request.headers())
         }
     };
     if let Some(value) = named {
@@ -281,19 +293,19 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
 /// `invalid_params`.
 fn refuse_dry_run(request: &Request) -> Result<(), Rejection> {
     let path = request.uri().path();
-    if request.method().is_safe() || api::inner(path).is_some() {
+    if request.method().is_safe() || api::strip_api_prefix(path).is_some() {
         return Ok(());
     }
     Run::refuse_in(request.uri().query(), request.method().as_str(), path)
 }
 
-fn json_answer(status: StatusCode, body: &Value) -> Response {
+fn json_response(status: StatusCode, body: &Value) -> Response {
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     (status, content_type, body.to_string()).into_response()
 }
 
 /// Returns a rejection as the body that all non-A2A routes use.
-fn reject(rejection: &Rejection, headers: &HeaderMap) -> Response {
+fn rejection_response(rejection: &Rejection, headers: &HeaderMap) -> Response {
     let field = headers.get("x-request-id").map(HeaderValue::as_bytes);
     let body = rejection.plain_body(&RequestId::from_caller(field));
     let status = StatusCode::from_u16(rejection.reason.status())

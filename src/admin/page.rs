@@ -11,12 +11,12 @@ use crate::pages::CONSOLE;
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let file = |name: &'static str| {
         get(move |headers: HeaderMap| async move {
-            let answer = CONSOLE.answer(name, &headers).unwrap_or_default();
+            let answer = CONSOLE.respond_to(name, &headers).unwrap_or_default();
             answer.map(Body::from)
         })
     };
     let mut routes: Router<S> = Router::new().route("/", file(""));
-    for name in CONSOLE.names() {
+    for name in CONSOLE.file_names() {
         routes = routes.route(&format!("/{name}"), file(name));
     }
     routes

@@ -24,7 +24,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
 use super::gate::Operator;
-use super::{gate, json_answer, reject};
+use super::{gate, json_response, rejection_response};
 use crate::audit::{Draft, EventType};
 use crate::gateway::Gateway;
 use crate::identity::CredentialHash;
@@ -90,16 +90,16 @@ impl Sessions {
     }
 
     /// Revokes the token of a session that has ended, if only the session had it.
-    pub(super) fn forget(&self, session: &NewSession) {
+    pub(super) fn revoke_ended(&self, session: &NewSession) {
         if let Some(token_id) = session.token_id.clone() {
             (self.revoke)(token_id);
         }
     }
 
     /// Creates a session. Returns the page's secret.
-    fn begin(&self, new: NewSession, cookie: &str, now: Instant) -> String {
-        let page = random();
-        let mut open = self.open(now);
+    fn insert_session(&self, new: NewSession, cookie: &str, now: Instant) -> String {
+        let page = random_secret();
+        let mut open = self.lock_open(now);
         if open.len() >= OPEN_MAX
             && let Some(oldest) = open
                 .iter()
@@ -111,46 +111,46 @@ impl Sessions {
                 "too many console sessions; ended the one with the longest idle time"
             );
             if let Some(ended) = open.remove(&oldest) {
-                self.forget(&ended.new);
+                self.revoke_ended(&ended.new);
             }
         }
         let session = Session {
             new,
-            cookie: CredentialHash::of(cookie),
+            cookie: CredentialHash::digest(cookie),
             used: now,
         };
-        open.insert(key_of(cookie, &page), session);
+        open.insert(session_key(cookie, &page), session);
         page
     }
 
     /// Marks a session as used. Returns the value of `Authorization` that it stands for, if it is
     /// open.
-    fn use_now(&self, key: CredentialHash, now: Instant) -> Option<SecretString> {
-        let mut open = self.open(now);
+    fn mark_used(&self, key: CredentialHash, now: Instant) -> Option<SecretString> {
+        let mut open = self.lock_open(now);
         let session = open.get_mut(&key)?;
         session.used = now;
         Some(session.new.authorization.clone())
     }
 
     /// Ends a session. Returns the id of the token that only this session had.
-    fn end(&self, key: CredentialHash, now: Instant) -> Option<String> {
-        self.open(now).remove(&key)?.new.token_id
+    fn remove_session(&self, key: CredentialHash, now: Instant) -> Option<String> {
+        self.lock_open(now).remove(&key)?.new.token_id
     }
 
     /// True if an open session has this cookie.
     fn has_cookie(&self, cookie: &str, now: Instant) -> bool {
-        let hash = CredentialHash::of(cookie);
-        self.open(now).values().any(|one| one.cookie == hash)
+        let hash = CredentialHash::digest(cookie);
+        self.lock_open(now).values().any(|one| one.cookie == hash)
     }
 
     /// Returns the open sessions, after removing expired ones.
-    fn open(&self, now: Instant) -> MutexGuard<'_, HashMap<CredentialHash, Session>> {
+    fn lock_open(&self, now: Instant) -> MutexGuard<'_, HashMap<CredentialHash, Session>> {
         // Each operation leaves the map consistent, so a poisoned lock is harmless.
         let mut open = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, session| {
             let stays = session.is_open(now);
             if !stays {
-                self.forget(&session.new);
+                self.revoke_ended(&session.new);
             }
             stays
         });
@@ -160,28 +160,28 @@ impl Sessions {
 
 /// The session of a request.
 #[derive(Clone)]
-pub(super) struct Held {
+pub(super) struct RequestSession {
     sessions: Arc<Sessions>,
     key: CredentialHash,
     /// True if the request has no token of its own.
     is_needed: bool,
 }
 
-impl Held {
+impl RequestSession {
     /// True if the feed that the request opened may continue. Marks the session as used.
-    pub(super) fn goes_on(&self) -> bool {
-        self.sessions.use_now(self.key, Instant::now()).is_some() || !self.is_needed
+    pub(super) fn is_still_open(&self) -> bool {
+        self.sessions.mark_used(self.key, Instant::now()).is_some() || !self.is_needed
     }
 }
 
-/// The state of the middleware [`admit`].
+/// The state of the middleware [`add_session_token`].
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct SessionGate {
     gateway: Arc<Gateway>,
     sessions: Arc<Sessions>,
 }
 
-impl Door {
+impl SessionGate {
     /// Creates the state without sessions.
     pub(super) fn new(gateway: &Arc<Gateway>) -> Self {
         let revoking = Arc::clone(gateway);
@@ -205,23 +205,27 @@ impl Door {
 
 /// Middleware that adds the token of a session to a request without a token, for the gates behind
 /// it. For all routes that need an operator.
-pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+pub(super) async fn add_session_token(
+    State(door): State<SessionGate>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let sessions = Arc::clone(&door.sessions);
     request.extensions_mut().insert(Arc::clone(&sessions));
     if let Some(page) = request.headers().get(FIELD) {
         let is_needed = !request.headers().contains_key(header::AUTHORIZATION);
-        let found = found(&sessions, request.headers(), page);
+        let found = find_session(&sessions, request.headers(), page);
         match found {
             Some((key, authorization)) => {
                 if is_needed {
                     if let Err(rejection) = require_own_page(&request) {
-                        return gate::refuse(&door.gateway, &request, None, rejection);
+                        return gate::refuse_request(&door.gateway, &request, None, rejection);
                     }
                     request
                         .headers_mut()
                         .insert(header::AUTHORIZATION, authorization);
                 }
-                let held = Held {
+                let held = RequestSession {
                     sessions,
                     key,
                     is_needed,
@@ -231,7 +235,7 @@ pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: 
             None if is_needed => {
                 let message = "the session has ended, or is not known here: log in again with the admin token";
                 let rejection = Rejection::new(Reason::Unauthenticated, message);
-                return gate::refuse(&door.gateway, &request, None, rejection);
+                return gate::refuse_request(&door.gateway, &request, None, rejection);
             }
             None => {}
         }
@@ -240,14 +244,14 @@ pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: 
 }
 
 /// Returns the session of a request, and its value for `Authorization`.
-fn found(
+fn find_session(
     sessions: &Sessions,
     headers: &HeaderMap,
     page: &HeaderValue,
 ) -> Option<(CredentialHash, HeaderValue)> {
     let page = page.to_str().ok()?;
-    let keys = cookies(headers).map(|cookie| key_of(cookie, page));
-    let mut open = keys.filter_map(|key| Some((key, sessions.use_now(key, Instant::now())?)));
+    let keys = session_cookies(headers).map(|cookie| session_key(cookie, page));
+    let mut open = keys.filter_map(|key| Some((key, sessions.mark_used(key, Instant::now())?)));
     let (key, authorization) = open.next()?;
     let mut authorization = HeaderValue::from_str(authorization.expose_secret()).ok()?;
     authorization.set_sensitive(true);
@@ -270,19 +274,19 @@ pub(super) fn require_own_page(request: &Request) -> Result<(), Rejection> {
 
 /// Serves `POST /console/session`: creates a session for the token of the request, replacing the
 /// session that it has.
-pub(super) async fn begin(
+pub(super) async fn begin_session(
     Extension(sessions): Extension<Arc<Sessions>>,
-    held: Option<Extension<Held>>,
+    held: Option<Extension<RequestSession>>,
     headers: HeaderMap,
 ) -> Response {
     let now = Instant::now();
     if let Some(Extension(held)) = held {
         if held.is_needed {
             let message = "a session begins with the admin token, not with another session";
-            return reject(&Rejection::new(Reason::NotPermitted, message), &headers);
+            return rejection_response(&Rejection::new(Reason::NotPermitted, message), &headers);
         }
         // A session that has a token of its own ends with it.
-        if let Some(token_id) = sessions.end(held.key, now) {
+        if let Some(token_id) = sessions.remove_session(held.key, now) {
             (sessions.revoke)(token_id);
         }
     }
@@ -296,19 +300,19 @@ pub(super) async fn begin(
         token_id: None,
         until: now + LIFE_MAX,
     };
-    open(&sessions, new, &headers)
+    open_session(&sessions, new, &headers)
 }
 
 /// Opens a session for the browser of a request.
-pub(super) fn open(sessions: &Sessions, new: NewSession, headers: &HeaderMap) -> Response {
+pub(super) fn open_session(sessions: &Sessions, new: NewSession, headers: &HeaderMap) -> Response {
     let now = Instant::now();
     let life = new.until.saturating_duration_since(now);
     // All tabs of a browser share the cookie: one that is in use stays.
-    let cookie = cookies(headers).find(|cookie| sessions.has_cookie(cookie, now));
-    let cookie = cookie.map_or_else(random, str::to_owned);
-    let page = sessions.begin(new, &cookie, now);
+    let cookie = session_cookies(headers).find(|cookie| sessions.has_cookie(cookie, now));
+    let cookie = cookie.map_or_else(random_secret, str::to_owned);
+    let page = sessions.insert_session(new, &cookie, now);
     let body = json!({"session": page, "expires_in": life.as_secs()});
-    with_cookie(json_answer(StatusCode::OK, &body), headers, &cookie, "")
+    with_cookie(json_response(StatusCode::OK, &body), headers, &cookie, "")
 }
 
 /// Revokes the token of a session that ended. Without the session its text is gone, so a failure opens nothing.
@@ -324,15 +328,15 @@ async fn revoke_token(gateway: &Gateway, token_id: &str) {
 }
 
 /// Serves `DELETE /console/session`: ends the session of the request.
-pub(super) async fn end(
+pub(super) async fn end_session(
     State(gateway): State<Arc<Gateway>>,
     Extension(sessions): Extension<Arc<Sessions>>,
     Extension(Operator(proof)): Extension<Operator>,
-    held: Option<Extension<Held>>,
+    held: Option<Extension<RequestSession>>,
     headers: HeaderMap,
 ) -> Response {
     let now = Instant::now();
-    let token_id = held.and_then(|Extension(held)| sessions.end(held.key, now));
+    let token_id = held.and_then(|Extension(held)| sessions.remove_session(held.key, now));
     let is_person = token_id.is_some();
     if let Some(token_id) = token_id {
         // The page is told that it is over: nothing may be in doubt, so this is not left to the background.
@@ -349,8 +353,8 @@ pub(super) async fn end(
         .then(|| gateway.config().admin.sign_in.issuer.clone())
         .flatten();
     let body = json!({"status": "ended", "signed_in_at": at_provider});
-    let answer = json_answer(StatusCode::OK, &body);
-    if cookies(&headers).any(|cookie| sessions.has_cookie(cookie, now)) {
+    let answer = json_response(StatusCode::OK, &body);
+    if session_cookies(&headers).any(|cookie| sessions.has_cookie(cookie, now)) {
         // Another tab uses the cookie.
         return answer;
     }
@@ -373,12 +377,12 @@ fn with_cookie(mut answer: Response, headers: &HeaderMap, value: &str, life: &st
 }
 
 /// Returns the values of the session cookie in a request.
-fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    cookies_of(headers, cookie_name(headers))
+fn session_cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    cookies_named(headers, cookie_name(headers))
 }
 
 /// Returns the values of the cookie `name` in a request.
-pub(super) fn cookies_of(headers: &HeaderMap, name: String) -> impl Iterator<Item = &str> {
+pub(super) fn cookies_named(headers: &HeaderMap, name: String) -> impl Iterator<Item = &str> {
     let fields = headers.get_all(header::COOKIE).iter();
     let pairs = fields
         .filter_map(|field| field.to_str().ok())
@@ -399,12 +403,12 @@ pub(super) fn cookie_name(headers: &HeaderMap) -> String {
 }
 
 /// Returns the key of a session, or of a sign-in, by its two secrets.
-pub(super) fn key_of(cookie: &str, page: &str) -> CredentialHash {
-    CredentialHash::of(&format!("{cookie}.{page}"))
+pub(super) fn session_key(cookie: &str, page: &str) -> CredentialHash {
+    CredentialHash::digest(&format!("{cookie}.{page}"))
 }
 
 /// Returns 256 random bits in base64url.
-pub(super) fn random() -> String {
+pub(super) fn random_secret() -> String {
     let mut random = [0; 32];
     rand::rng().fill_bytes(&mut random);
     URL_SAFE_NO_PAD.encode(random)
@@ -427,7 +431,7 @@ mod tests {
             token_id: Some(cookie.to_owned()),
             until: now + LIFE_MAX,
         };
-        key_of(cookie, &sessions.begin(new, cookie, now))
+        session_key(cookie, &sessions.insert_session(new, cookie, now))
     }
 
     #[test]
@@ -439,12 +443,12 @@ mod tests {
         let mut now = start;
         while now + IDLE_MAX - second < start + LIFE_MAX {
             now += IDLE_MAX - second;
-            assert!(sessions.use_now(busy, now).is_some());
+            assert!(sessions.mark_used(busy, now).is_some());
         }
-        assert!(sessions.use_now(idle, now).is_none());
-        assert!(sessions.use_now(busy, start + LIFE_MAX).is_none());
+        assert!(sessions.mark_used(idle, now).is_none());
+        assert!(sessions.mark_used(busy, start + LIFE_MAX).is_none());
         let late = begin(&sessions, "c", now);
-        assert!(sessions.use_now(late, now + IDLE_MAX).is_none());
+        assert!(sessions.mark_used(late, now + IDLE_MAX).is_none());
         assert!(sessions.all.lock().unwrap().is_empty());
         assert_eq!(*revoked.lock().unwrap(), ["a", "b", "c"]);
     }
@@ -457,7 +461,7 @@ mod tests {
             .map(|n| begin(&sessions, "a", at(n)))
             .collect();
         // The first is used again, so the second has the longest idle time.
-        assert!(sessions.use_now(keys[0], at(OPEN_MAX)).is_some());
+        assert!(sessions.mark_used(keys[0], at(OPEN_MAX)).is_some());
         let last = begin(&sessions, "a", at(OPEN_MAX));
         assert_eq!(sessions.all.lock().unwrap().len(), OPEN_MAX);
         assert_eq!(revoked.lock().unwrap().len(), 1);
@@ -467,7 +471,7 @@ mod tests {
             (keys[2], true),
             (last, true),
         ] {
-            assert_eq!(sessions.use_now(key, at(OPEN_MAX)).is_some(), open);
+            assert_eq!(sessions.mark_used(key, at(OPEN_MAX)).is_some(), open);
         }
     }
 
@@ -481,7 +485,10 @@ mod tests {
         ] {
             headers.append(header::COOKIE, HeaderValue::from_static(field));
         }
-        assert_eq!(cookies(&headers).collect::<Vec<_>>(), ["one", "two"]);
+        assert_eq!(
+            session_cookies(&headers).collect::<Vec<_>>(),
+            ["one", "two"]
+        );
         headers.insert(header::HOST, HeaderValue::from_static("gateway"));
         assert_eq!(cookie_name(&headers), "a2a_console");
     }

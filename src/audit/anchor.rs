@@ -53,20 +53,20 @@ struct End {
 
 /// The newest end, and whether a checkpoint was written with it.
 #[derive(Clone, Debug)]
-struct Newest {
+struct NewestEnd {
     end: End,
     has_checkpoint: bool,
 }
 
 /// The task that keeps the newest end.
 pub(super) struct Anchor {
-    newest: watch::Sender<Option<Newest>>,
-    in_file: Arc<InFile>,
+    newest: watch::Sender<Option<NewestEnd>>,
+    in_file: Arc<SharedSeq>,
 }
 
 /// The number of the last record in the file; locked while the file is written. A write outlives the future that waits
 /// for it, and must not replace the end that a later one wrote.
-type InFile = Mutex<i64>;
+type SharedSeq = Mutex<i64>;
 
 #[derive(Debug, thiserror::Error)]
 enum AnchorError {
@@ -94,8 +94,8 @@ impl Anchor {
     }
 
     /// Accepts the end that was just written to SQL.
-    pub(super) fn put(&self, end: &Statement, statement: &str, has_checkpoint: bool) {
-        self.newest.send_replace(Some(Newest {
+    pub(super) fn set_end(&self, end: &Statement, statement: &str, has_checkpoint: bool) {
+        self.newest.send_replace(Some(NewestEnd {
             end: End {
                 replica: end.replica.clone(),
                 seq: end.last,
@@ -116,7 +116,7 @@ impl Anchor {
             let _ = newest.changed().await;
             loop {
                 let end = newest.borrow_and_update().clone();
-                let Some(error) = self.keep_in_time(place, end, KEEP_MAX).await.err() else {
+                let Some(error) = self.write_with_timeout(place, end, KEEP_MAX).await.err() else {
                     break;
                 };
                 metrics.audit.anchors_failed.inc();
@@ -131,27 +131,27 @@ impl Anchor {
     }
 
     /// Keeps the last end before the process exits.
-    pub(super) async fn keep_last(&self, place: &AuditAnchor, metrics: &Metrics) {
+    pub(super) async fn write_last_end(&self, place: &AuditAnchor, metrics: &Metrics) {
         let end = self.newest.borrow().clone();
-        if let Err(error) = self.keep_in_time(place, end, LAST_MAX).await {
+        if let Err(error) = self.write_with_timeout(place, end, LAST_MAX).await {
             metrics.audit.anchors_failed.inc();
             tracing::warn!(error = %Causes(&error), "failed to write the last end of the audit chain to audit.anchor");
         }
     }
 
-    async fn keep_in_time(
+    async fn write_with_timeout(
         &self,
         place: &AuditAnchor,
-        newest: Option<Newest>,
+        newest: Option<NewestEnd>,
         max: Duration,
     ) -> Result<(), AnchorError> {
         let Some(newest) = newest else { return Ok(()) };
-        let kept = timeout(max, self.keep(place, newest)).await;
+        let kept = timeout(max, self.write_end(place, newest)).await;
         kept.unwrap_or(Err(AnchorError::TooSlow(max)))
     }
 
-    async fn keep(&self, place: &AuditAnchor, newest: Newest) -> Result<(), AnchorError> {
-        let Newest {
+    async fn write_end(&self, place: &AuditAnchor, newest: NewestEnd) -> Result<(), AnchorError> {
+        let NewestEnd {
             end,
             has_checkpoint,
         } = newest;
@@ -179,16 +179,16 @@ impl Anchor {
                     source,
                 })
             }
-            AuditAnchor::Url(url) => send(url, &end).await,
+            AuditAnchor::Url(url) => post_end(url, &end).await,
         }
     }
 }
 
 /// Writes the end, unless the file has a later one.
-fn write_newest(path: &Path, end: &End, in_file: &InFile) -> io::Result<()> {
+fn write_newest(path: &Path, end: &End, in_file: &SharedSeq) -> io::Result<()> {
     let mut seq = in_file.lock().unwrap_or_else(PoisonError::into_inner);
     if end.seq >= *seq {
-        write(path, end)?;
+        rewrite_file(path, end)?;
         *seq = end.seq;
     }
     Ok(())
@@ -196,7 +196,7 @@ fn write_newest(path: &Path, end: &End, in_file: &InFile) -> io::Result<()> {
 
 /// Rewrites the file with this end and the ends of other chains. Replaces it by a rename, so that a reader
 /// never sees a partial file.
-fn write(path: &Path, end: &End) -> io::Result<()> {
+fn rewrite_file(path: &Path, end: &End) -> io::Result<()> {
     let before = match fs::metadata(path) {
         Ok(data) if data.len() <= FILE_BYTES_MAX => fs::read_to_string(path)?,
         Ok(_) => return Err(io::Error::other("it is larger than 16 MiB")),
@@ -226,7 +226,7 @@ fn write(path: &Path, end: &End) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
-async fn send(url: &Url, end: &End) -> Result<(), AnchorError> {
+async fn post_end(url: &Url, end: &End) -> Result<(), AnchorError> {
     // reqwest's rustls needs a default crypto provider. The call fails if one is installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
@@ -247,7 +247,7 @@ async fn send(url: &Url, end: &End) -> Result<(), AnchorError> {
 
 /// Returns the signed statements in a file of `audit.anchor`, in a file of a receiver of it, or in a JSON
 /// log.
-pub fn statements(text: &str) -> Vec<String> {
+pub fn anchored_statements(text: &str) -> Vec<String> {
     let statement = |line: &str| {
         let read: serde_json::Value = serde_json::from_str(line).ok()?;
         let place = read
@@ -276,15 +276,15 @@ mod tests {
     fn a_file_has_the_newest_end_of_each_chain() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("anchor");
-        write(&path, &end("b", 9)).unwrap();
-        let in_file = InFile::default();
+        rewrite_file(&path, &end("b", 9)).unwrap();
+        let in_file = SharedSeq::default();
         for seq in [1, 2, 3, 2] {
             write_newest(&path, &end("a", seq), &in_file).unwrap();
         }
-        let found = statements(&fs::read_to_string(&path).unwrap());
+        let found = anchored_statements(&fs::read_to_string(&path).unwrap());
         assert_eq!(found, ["s-b-9", "s-a-3"]);
         for n in 0..CHAINS_MAX + 10 {
-            write(&path, &end(&format!("c-{n}"), 1)).unwrap();
+            rewrite_file(&path, &end(&format!("c-{n}"), 1)).unwrap();
         }
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), CHAINS_MAX);

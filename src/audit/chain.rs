@@ -46,7 +46,7 @@ pub(super) struct Statement {
 
 impl Statement {
     /// Returns the statement of a chain without records.
-    pub(super) fn of_none(replica: &str) -> Self {
+    pub(super) fn of_empty_chain(replica: &str) -> Self {
         Self {
             replica: replica.to_owned(),
             first: 1,
@@ -59,7 +59,7 @@ impl Statement {
     }
 
     /// Returns the statement with `records` appended. `spacing` is the minimum interval between marks.
-    pub(super) fn with(&self, records: &[Chained], spacing: Duration) -> Self {
+    pub(super) fn with_records(&self, records: &[ChainedRecord], spacing: Duration) -> Self {
         let mut grown = self.clone();
         grown.time = Timestamp::now().to_string();
         if let Some(last) = records.last() {
@@ -67,11 +67,11 @@ impl Statement {
             grown.hash = hex::encode(last.hash);
         }
         for record in records {
-            grown.over |= record.is(EventType::AuditStopped);
+            grown.over |= record.has_type(EventType::AuditStopped);
             let far = grown.marks.last().is_none_or(|(seq, at)| {
                 record.seq > *seq && Timestamp(record.ms).since(Timestamp(*at)) >= spacing
             });
-            if far && record.is(EventType::AuditCheckpoint) {
+            if far && record.has_type(EventType::AuditCheckpoint) {
                 grown.marks.push((record.seq, record.ms));
             }
         }
@@ -86,7 +86,7 @@ impl Statement {
     }
 
     /// Returns the statement with the records before `first` removed.
-    pub(super) fn cut(&self, first: i64) -> Self {
+    pub(super) fn cut_before(&self, first: i64) -> Self {
         let mut cut = self.clone();
         cut.first = first;
         cut.marks.retain(|(seq, _)| *seq > first);
@@ -100,7 +100,7 @@ impl Statement {
     }
 
     /// Returns the time of the statement.
-    pub(super) fn at(&self) -> Option<Timestamp> {
+    pub(super) fn parse_time(&self) -> Option<Timestamp> {
         Timestamp::parse(&self.time)
     }
 
@@ -115,7 +115,7 @@ impl Statement {
 
 /// A record at its place in a chain.
 #[derive(Clone, Debug)]
-pub(super) struct Chained {
+pub(super) struct ChainedRecord {
     /// The time of the record, in milliseconds since 1970.
     pub(super) ms: i64,
     pub(super) seq: i64,
@@ -137,10 +137,10 @@ enum Source {
     Record(Box<Record>),
 }
 
-impl Chained {
+impl ChainedRecord {
     /// Returns a record of the chain of `replica` that was read from the spool, or `None` if no gateway wrote
     /// it. `text` is its canonical form.
-    pub(super) fn read(replica: &str, ms: i64, hash: &str, text: &str) -> Option<Self> {
+    pub(super) fn from_canonical(replica: &str, ms: i64, hash: &str, text: &str) -> Option<Self> {
         let record: Record = serde_json::from_str(text).ok()?;
         let mut prev = NO_HASH;
         hex::decode_to_slice(&record.prev, &mut prev).ok()?;
@@ -160,13 +160,13 @@ impl Chained {
 
     pub(super) fn members(&self) -> Members<'_> {
         match &self.source {
-            Source::Draft(draft) => Members::of_draft(draft),
-            Source::Record(record) => Members::of_record(record),
+            Source::Draft(draft) => Members::from_draft(draft),
+            Source::Record(record) => Members::from_record(record),
         }
     }
 
     /// Returns the event, unless a gateway of another release wrote it.
-    pub(super) fn event(&self) -> Option<EventType> {
+    pub(super) fn event_type(&self) -> Option<EventType> {
         match &self.source {
             Source::Draft(draft) => Some(draft.event_type),
             Source::Record(record) => EventType::parse(&record.event_type),
@@ -174,14 +174,14 @@ impl Chained {
     }
 
     /// Returns what usage counts of the record, if it is of a call.
-    pub(super) fn call(&self) -> Option<Call<'_>> {
+    pub(super) fn to_call(&self) -> Option<Call<'_>> {
         match &self.source {
-            Source::Draft(draft) => Call::of_draft(draft),
-            Source::Record(record) => Call::of_record(record),
+            Source::Draft(draft) => Call::from_draft(draft),
+            Source::Record(record) => Call::from_record(record),
         }
     }
 
-    pub(super) fn is(&self, event: EventType) -> bool {
+    pub(super) fn has_type(&self, event: EventType) -> bool {
         match &self.source {
             Source::Draft(draft) => draft.event_type == event,
             Source::Record(record) => record.event_type == event.as_str(),
@@ -189,7 +189,7 @@ impl Chained {
     }
 
     /// Returns the canonical form.
-    pub(super) fn text(&self, replica: &str) -> String {
+    pub(super) fn canonical_text(&self, replica: &str) -> String {
         let link = Link {
             prev: &hex::encode(self.prev),
             replica,
@@ -197,7 +197,7 @@ impl Chained {
             time: &Timestamp(self.ms).to_string(),
         };
         let mut text = Vec::new();
-        self.members().write(&link, &mut text);
+        self.members().write_canonical(&link, &mut text);
         // JSON of texts is text.
         String::from_utf8(text).unwrap_or_default()
     }
@@ -225,7 +225,7 @@ impl Chain {
     }
 
     /// Appends the next record.
-    pub(super) fn push(&mut self, draft: Draft) -> Chained {
+    pub(super) fn push(&mut self, draft: Draft) -> ChainedRecord {
         let mut prev = [0; 2 * NO_HASH.len()];
         // The lengths agree.
         let _ = hex::encode_to_slice(self.hash, &mut prev);
@@ -233,13 +233,13 @@ impl Chain {
             prev: std::str::from_utf8(&prev).unwrap_or_default(),
             replica: &self.replica,
             seq: self.last + 1,
-            time: self.time.of(draft.time),
+            time: self.time.format(draft.time),
         };
         self.text.clear();
-        Members::of_draft(&draft).write(&link, &mut self.text);
+        Members::from_draft(&draft).write_canonical(&link, &mut self.text);
         let prev = std::mem::replace(&mut self.hash, digest(&self.text));
         self.last += 1;
-        Chained {
+        ChainedRecord {
             ms: draft.time.0,
             seq: self.last,
             prev,
@@ -252,12 +252,12 @@ impl Chain {
     ///
     /// # Errors
     /// [`SignError`].
-    pub(super) fn sign(&self, keys: &Keys) -> Result<String, SignError> {
+    pub(super) fn sign_checkpoint(&self, keys: &Keys) -> Result<String, SignError> {
         let statement = Statement {
             last: self.last,
             hash: hex::encode(self.hash),
             time: Timestamp::now().to_string(),
-            ..Statement::of_none(&self.replica)
+            ..Statement::of_empty_chain(&self.replica)
         };
         keys.sign(CHECKPOINT_TYP, &statement)
     }
@@ -267,7 +267,7 @@ impl Chain {
 mod tests {
     use super::*;
 
-    fn checkpoints(chain: &mut Chain, times: impl IntoIterator<Item = i64>) -> Vec<Chained> {
+    fn checkpoints(chain: &mut Chain, times: impl IntoIterator<Item = i64>) -> Vec<ChainedRecord> {
         let draft = |ms| Draft {
             time: Timestamp(ms),
             ..Draft::new(EventType::AuditCheckpoint)
@@ -280,16 +280,16 @@ mod tests {
         let mut chain = Chain::new("here");
         let second = Duration::from_secs(1);
         let records = checkpoints(&mut chain, [1000, 1500, 2000, 9000]);
-        let said = Statement::of_none("here").with(&records, second);
+        let said = Statement::of_empty_chain("here").with_records(&records, second);
         assert_eq!(said.marks, [(1, 1000), (3, 2000), (4, 9000)]);
         assert_eq!((said.last, said.over), (4, false));
         assert_eq!(said.mark_before(Timestamp(1000)), None);
         assert_eq!(said.mark_before(Timestamp(9000)), Some(3));
-        assert_eq!(said.cut(3).marks, [(4, 9000)]);
+        assert_eq!(said.cut_before(3).marks, [(4, 9000)]);
         let many = checkpoints(&mut chain, (10..1000).map(|n| n * 1000));
         let mut grown = said;
         for one in many {
-            grown = grown.with(&[one], second);
+            grown = grown.with_records(&[one], second);
         }
         assert!(grown.marks.len() <= MARKS_MAX, "{}", grown.marks.len());
         assert_eq!(grown.marks[0], (1, 1000));
@@ -301,9 +301,9 @@ mod tests {
         let mut chain = Chain::new("here");
         let records = [EventType::AuditStopped, EventType::AuditCheckpoint]
             .map(|event| chain.push(Draft::new(event)));
-        let said = Statement::of_none("here").with(&records, Duration::ZERO);
+        let said = Statement::of_empty_chain("here").with_records(&records, Duration::ZERO);
         assert!(said.over);
         assert_eq!(said.hash, hex::encode(chain.hash));
-        assert!(said.at().is_some());
+        assert!(said.parse_time().is_some());
     }
 }

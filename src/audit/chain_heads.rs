@@ -30,10 +30,10 @@ impl Audit {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn ends(&self) -> Result<Vec<ChainEnd>, Unavailable> {
-        let rows = self.stored.table.chains().await?;
+    pub async fn chain_ends(&self) -> Result<Vec<ChainEnd>, Unavailable> {
+        let rows = self.stored.table.read_chains().await?;
         let end = |row: super::ChainRow| {
-            let stated = row.stated(&self.keys);
+            let stated = row.verify_statement(&self.keys);
             let same = |said: Statement| {
                 (said.replica.as_str(), said.first, said.last)
                     == (row.replica.as_str(), row.first_seq, row.last_seq)

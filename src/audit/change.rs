@@ -1,6 +1,6 @@
 //! Audit records of changes: one for each request that changes something or was rejected, on any listener
-//! (`docs/reference/audit.md`). `event` maps a route to its event type. The path names the object
-//! of the change, or the handler does with an [`About`].
+//! (`docs/reference/audit.md`). `route_event_type` maps a route to its event type. The path names the object
+//! of the change, or the handler does with [`ChangeFacts`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,41 +16,41 @@ use crate::config::load::Setting;
 use crate::identity::{Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId, is_made_here};
 use crate::rejection::Reason;
-use crate::telemetry::ShownAddress;
+use crate::telemetry::MaskedAddress;
 
 /// The facts of a change that are not in its path. A handler attaches it to its response as an extension.
 #[derive(Clone, Debug, Default)]
-pub struct About {
+pub struct ChangeFacts {
     /// The workspace that was changed.
     pub target: Option<WorkspaceId>,
     /// Names of created or changed objects; never a credential, never content.
     pub detail: Map<String, Value>,
     /// True if an operator read content, whatever the route.
-    is_look: bool,
+    is_content_read: bool,
 }
 
-impl About {
-    /// Returns an `About` of a workspace that is not in the path.
-    pub fn workspace(id: &WorkspaceId) -> Self {
+impl ChangeFacts {
+    /// Returns the facts of a change of a workspace that is not in the path.
+    pub fn for_workspace(id: &WorkspaceId) -> Self {
         Self {
             target: Some(id.clone()),
             ..Self::default()
         }
     }
 
-    /// Returns an `About` of a look at content, of a workspace or of many. `None`: the reader is no operator, or gets no
+    /// Returns the facts of a look at content, of a workspace or of many. `None`: the reader is no operator, or gets no
     /// content.
-    pub fn look(reader: &Proof, id: Option<&WorkspaceId>) -> Option<Self> {
+    pub fn for_content_read(reader: &Proof, id: Option<&WorkspaceId>) -> Option<Self> {
         reader.sees_all_content().then(|| Self {
             target: id.cloned(),
-            is_look: true,
+            is_content_read: true,
             ..Self::default()
         })
     }
 
-    /// Adds a name to the detail.
+    /// Adds a fact to the detail.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub fn with_fact(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(name.to_owned(), value.into());
         self
     }
@@ -58,7 +58,7 @@ impl About {
 
 /// A request that may change something.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct ChangeRequest<'a> {
     /// The HTTP method.
     pub method: &'a Method,
     /// The pattern of the route on the public listener.
@@ -76,7 +76,7 @@ pub struct Asked<'a> {
 /// Returns the event type of a route, or `None` if the route leaves no record. Heartbeats and
 /// acknowledgements leave none: there are thousands, and the status changes that follow from them are
 /// recorded.
-pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
+pub fn route_event_type(method: &Method, pattern: &str) -> Option<EventType> {
     use EventType as E;
     Some(match (method.as_str(), pattern) {
         ("POST", "/workspaces") => E::WorkspaceCreated,
@@ -121,9 +121,9 @@ pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
 }
 
 /// Returns settings as records hold them: masked as for operators, and a long value replaced by its hash.
-pub fn settings<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, Value> {
+pub fn settings_as_json<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, Value> {
     let written_down = |setting: &Setting| {
-        let value = setting.json();
+        let value = setting.to_json();
         let text = value.to_string();
         if text.len() <= SETTING_BYTES_MAX {
             return value;
@@ -136,7 +136,7 @@ pub fn settings<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, 
 }
 
 /// Returns the SHA-256 of the operator's token from the environment, or `null` if there is none.
-pub fn operator_token(config: &Config) -> Value {
+pub fn operator_token_hash(config: &Config) -> Value {
     let token = config.auth.admin_token.as_ref();
     token.map_or(Value::Null, |token| {
         let hash = Sha256::digest(token.expose_secret());
@@ -149,22 +149,22 @@ const SETTING_BYTES_MAX: usize = 1024;
 
 impl Audit {
     /// Returns a client address as `audit.client_address` allows it to be recorded.
-    pub fn shown(&self, client: Option<IpAddr>) -> Option<ShownAddress> {
+    pub fn mask_client(&self, client: Option<IpAddr>) -> Option<MaskedAddress> {
         let how = self.config.get().audit.client_address;
-        client.and_then(|client| ShownAddress::of(client, how))
+        client.and_then(|client| MaskedAddress::mask(client, how))
     }
 
     /// Records a change, if the route is one. `refused` is the reason if the change was rejected.
     pub fn record_change(
         &self,
-        asked: Asked<'_>,
-        about: Option<About>,
+        asked: ChangeRequest<'_>,
+        about: Option<ChangeFacts>,
         status: u16,
         refused: Option<Reason>,
     ) {
         let event_type = match &about {
-            Some(about) if about.is_look => Some(EventType::ContentRead),
-            _ => event(asked.method, asked.pattern),
+            Some(about) if about.is_content_read => Some(EventType::ContentRead),
+            _ => route_event_type(asked.method, asked.pattern),
         };
         let Some(event_type) = event_type else {
             return;
@@ -174,14 +174,14 @@ impl Audit {
         if issues && asked.method == Method::GET && about.is_none() && refused.is_none() {
             return;
         }
-        let About {
+        let ChangeFacts {
             target, mut detail, ..
         } = about.unwrap_or_default();
         // A value in a rejected request is not known to be a name: it may be a misplaced credential.
         let known = refused.is_none();
         let target = target.filter(|id| known || !may_be_credential(id.as_str()));
         let mut in_path = None;
-        for (name, value) in names(asked.pattern, asked.path) {
+        for (name, value) in path_parameters(asked.pattern, asked.path) {
             if name == "id" {
                 let named = known || !may_be_credential(value);
                 in_path = named.then(|| WorkspaceId::parse(value).ok()).flatten();
@@ -219,7 +219,7 @@ impl Audit {
                 false => Detail::new(detail),
             },
             proof: asked.proof,
-            client: self.shown(asked.client),
+            client: self.mask_client(asked.client),
             ..Draft::new(event_type)
         });
     }
@@ -229,7 +229,10 @@ impl Audit {
 const NAME_CHARS_MAX: usize = 128;
 
 /// Returns the parameters of a path by the names in its pattern, without decoding them.
-fn names<'a>(pattern: &'a str, path: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn path_parameters<'a>(
+    pattern: &'a str,
+    path: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
     pattern
         .split('/')
         .zip(path.split('/'))
@@ -246,7 +249,7 @@ mod tests {
     #[test]
     fn names_are_taken_from_the_path() {
         let found: Vec<_> =
-            names("/orgs/{org}/tokens/{token_id}", "/orgs/acme/tokens/t-1").collect();
+            path_parameters("/orgs/{org}/tokens/{token_id}", "/orgs/acme/tokens/t-1").collect();
         assert_eq!(found, [("org", "acme"), ("token_id", "t-1")]);
     }
 }

@@ -13,7 +13,7 @@ const LOOKED_AT: usize = 2000;
 
 /// The reason.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum ReadFailure {
     /// The sequence number is not a number, so the scan cannot continue behind the record.
     #[error(
         "records of the chain {0:?} have a `replica` or a `seq` that is not a text or not a number: they were changed"
@@ -30,8 +30,8 @@ pub(super) enum Unreadable {
     ChainBytes(String),
 }
 
-impl From<Unreadable> for Unavailable {
-    fn from(why: Unreadable) -> Self {
+impl From<ReadFailure> for Unavailable {
+    fn from(why: ReadFailure) -> Self {
         Self {
             store: "sql",
             operation: "audit_page",
@@ -48,16 +48,16 @@ impl Table {
     }
 
     /// Replaces the error by one that names the undecodable record, if there is one.
-    pub(super) async fn named(&self, error: Unavailable) -> Unavailable {
+    pub(super) async fn name_corrupt_record(&self, error: Unavailable) -> Unavailable {
         if !self.may_hold_bytes(&error) {
             return error;
         }
-        let texts = in_hex(COLUMNS.split(", "));
+        let texts = hex_expression(COLUMNS.split(", "));
         let rows = [REPLICA, "seq"].into_iter().chain(TEXTS.split(", "));
-        let rows = in_hex(rows);
+        let rows = hex_expression(rows);
         for (columns, table) in [(texts, self.texts.table), (rows, "structure_events")] {
-            if let Some([replica, seq]) = self.undecodable(&columns, table).await {
-                return Unreadable::Bytes(replica, seq).into();
+            if let Some([replica, seq]) = self.find_undecodable(&columns, table).await {
+                return ReadFailure::Bytes(replica, seq).into();
             }
         }
         error
@@ -65,7 +65,7 @@ impl Table {
 
     /// Returns the chain and the number of the first row with bytes that are no text. `columns` is an
     /// expression that begins with both.
-    async fn undecodable(&self, columns: &str, table: &str) -> Option<[String; 2]> {
+    async fn find_undecodable(&self, columns: &str, table: &str) -> Option<[String; 2]> {
         let text = format!(
             "SELECT rowid, {columns} FROM {table} WHERE rowid > $1 ORDER BY rowid LIMIT {LOOKED_AT}"
         );
@@ -75,38 +75,38 @@ impl Table {
             let rows = self.db.run("audit_page", rows.fetch_all(self.db.pool()));
             let rows: Vec<(i64, String)> = rows.await.unwrap_or_default();
             after = rows.last()?.0;
-            if let Some(found) = rows.iter().find_map(|(_, row)| no_text(row)) {
+            if let Some(found) = rows.iter().find_map(|(_, row)| decode_corrupt_row(row)) {
                 return Some(found);
             }
         }
     }
 
     /// Does the same for rows of `audit_chains`.
-    pub(super) async fn named_chain(&self, error: Unavailable) -> Unavailable {
+    pub(super) async fn name_corrupt_chain(&self, error: Unavailable) -> Unavailable {
         if !self.may_hold_bytes(&error) {
             return error;
         }
         let columns = ["replica", "first_seq", "last_seq", "statement", "signed_at"];
-        let columns = in_hex(columns.into_iter());
+        let columns = hex_expression(columns.into_iter());
         let text = format!("SELECT {columns} FROM audit_chains");
         let rows = sqlx::query_scalar(AssertSqlSafe(text)).fetch_all(self.db.pool());
         let rows: Vec<String> = self.db.run("audit_chains", rows).await.unwrap_or_default();
-        match rows.iter().find_map(|row| no_text(row)) {
-            Some([replica, _]) => Unreadable::ChainBytes(replica).into(),
+        match rows.iter().find_map(|row| decode_corrupt_row(row)) {
+            Some([replica, _]) => ReadFailure::ChainBytes(replica).into(),
             None => error,
         }
     }
 }
 
 /// Returns an SQL expression: all `columns` but bytes in hexadecimal, separated by spaces.
-fn in_hex<'c>(columns: impl Iterator<Item = &'c str>) -> String {
+fn hex_expression<'c>(columns: impl Iterator<Item = &'c str>) -> String {
     let columns = columns
         .map(|column| format!("CASE typeof({column}) WHEN 'blob' THEN '' ELSE hex({column}) END"));
     columns.collect::<Vec<_>>().join(" || ' ' || ")
 }
 
 /// Returns the first two columns of a row, decoded lossily, if one of its columns is not valid UTF-8.
-fn no_text(row: &str) -> Option<[String; 2]> {
+fn decode_corrupt_row(row: &str) -> Option<[String; 2]> {
     let columns = row
         .split(' ')
         .map(|column| hex::decode(column).unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::corrupt_rows::Unreadable;
+use super::corrupt_rows::ReadFailure;
 use super::filter::Filter;
 use super::query::{Records, Scan};
 use super::record::{EventType, Record};
@@ -34,7 +34,7 @@ pub struct ChainLine {
 const CHAIN: &str = "AUDIT_CHAIN";
 
 impl ChainLine {
-    fn of(row: &ChainRow) -> Self {
+    fn from_row(row: &ChainRow) -> Self {
         Self {
             event_type: CHAIN.to_owned(),
             first: row.first_seq,
@@ -45,7 +45,7 @@ impl ChainLine {
     }
 
     /// Converts the line to a row of `audit_chains`.
-    pub fn row(self) -> ChainRow {
+    pub fn into_row(self) -> ChainRow {
         ChainRow {
             replica: self.replica,
             first_seq: self.first,
@@ -71,7 +71,7 @@ impl Line {
 }
 
 /// An export in progress.
-pub struct Exported<'a> {
+pub struct Export<'a> {
     table: &'a Table,
     scan: Scan<'a>,
     /// The chains at the beginning of a full export; `None` for a filtered one.
@@ -84,13 +84,13 @@ impl Records {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn export<'a>(&'a self, filter: &'a Filter) -> Result<Exported<'a>, Unavailable> {
+    pub async fn start_export<'a>(&'a self, filter: &'a Filter) -> Result<Export<'a>, Unavailable> {
         let chains = if filter.is_empty() {
-            Some(self.table.chains().await?)
+            Some(self.table.read_chains().await?)
         } else {
             None
         };
-        Ok(Exported {
+        Ok(Export {
             table: &self.table,
             scan: Scan::new(&self.table, filter, Order::Chains),
             chains,
@@ -101,9 +101,9 @@ impl Records {
     ///
     /// # Errors
     /// When the store fails, or when retention removed records of a chain that seems to lack some.
-    pub async fn verify(&self, mut verifier: Verifier<'_>) -> Result<Report, Unavailable> {
-        let then = self.table.chains().await?;
-        then.iter().for_each(|row| verifier.chain(row));
+    pub async fn verify_chains(&self, mut verifier: Verifier<'_>) -> Result<Report, Unavailable> {
+        let then = self.table.read_chains().await?;
+        then.iter().for_each(|row| verifier.add_chain(row));
         let checkpoints = Filter {
             event_type: Some(EventType::AuditCheckpoint.as_str().to_owned()),
             ..Filter::default()
@@ -114,7 +114,9 @@ impl Records {
             if records.is_empty() {
                 break;
             }
-            records.iter().for_each(|record| verifier.foresee(record));
+            records
+                .iter()
+                .for_each(|record| verifier.add_checkpoint(record));
         }
         let all = Filter::default();
         let mut scan = Scan::new(&self.table, &all, Order::Rows);
@@ -123,20 +125,22 @@ impl Records {
             if records.is_empty() {
                 break;
             }
-            records.iter().for_each(|record| verifier.record(record));
+            records
+                .iter()
+                .for_each(|record| verifier.verify_record(record));
         }
-        let now = self.table.chains().await?;
+        let now = self.table.read_chains().await?;
         let report = verifier.finish(&now);
         let doubtful = |replica: &str| report.problems.iter().any(|one| one.replica == replica);
-        let pruned = pruned(&then, &now).find(|row| doubtful(&row.replica));
+        let pruned = pruned_chains(&then, &now).find(|row| doubtful(&row.replica));
         match pruned {
-            Some(row) => Err(Unreadable::Pruned(row.replica.clone()).into()),
+            Some(row) => Err(ReadFailure::Pruned(row.replica.clone()).into()),
             None => Ok(report),
         }
     }
 }
 
-impl Exported<'_> {
+impl Export<'_> {
     /// Returns the next lines, each with its line end; empty at the end.
     ///
     /// # Errors
@@ -145,10 +149,12 @@ impl Exported<'_> {
         loop {
             let records = self.scan.next().await?;
             if records.is_empty() {
-                return self.ends().await;
+                return self.chain_lines().await;
             }
-            let fit = records.iter().filter(|record| self.is_of_then(record));
-            let lines: String = fit.map(line).collect();
+            let fit = records
+                .iter()
+                .filter(|record| self.existed_at_start(record));
+            let lines: String = fit.map(to_json_line).collect();
             // Gateways may write faster than the export reads.
             if !lines.is_empty() {
                 return Ok(lines);
@@ -157,7 +163,7 @@ impl Exported<'_> {
     }
 
     /// True if the record existed when the export began. Later ones are behind the signed end.
-    fn is_of_then(&self, record: &Record) -> bool {
+    fn existed_at_start(&self, record: &Record) -> bool {
         let Some(chains) = &self.chains else {
             return true;
         };
@@ -165,32 +171,35 @@ impl Exported<'_> {
         chain.is_some_and(|row| record.seq <= row.last_seq)
     }
 
-    async fn ends(&mut self) -> Result<String, Unavailable> {
+    async fn chain_lines(&mut self) -> Result<String, Unavailable> {
         let Some(chains) = self.chains.take() else {
             return Ok(String::new());
         };
-        let now = self.table.chains().await?;
-        if let Some(row) = pruned(&chains, &now).next() {
-            return Err(Unreadable::Pruned(row.replica.clone()).into());
+        let now = self.table.read_chains().await?;
+        if let Some(row) = pruned_chains(&chains, &now).next() {
+            return Err(ReadFailure::Pruned(row.replica.clone()).into());
         }
         self.chains = Some(Vec::new());
         Ok(chains
             .iter()
-            .map(ChainLine::of)
-            .map(|end| line(&end))
+            .map(ChainLine::from_row)
+            .map(|end| to_json_line(&end))
             .collect())
     }
 }
 
 /// Returns the chains that lost records to retention between `then` and `now`.
-fn pruned<'r>(then: &'r [ChainRow], now: &'r [ChainRow]) -> impl Iterator<Item = &'r ChainRow> {
+fn pruned_chains<'r>(
+    then: &'r [ChainRow],
+    now: &'r [ChainRow],
+) -> impl Iterator<Item = &'r ChainRow> {
     then.iter().filter(|then| {
         let now = now.iter().find(|now| now.replica == then.replica);
         now.is_none_or(|now| now.first_seq > then.first_seq)
     })
 }
 
-fn line<T: Serialize>(what: &T) -> String {
+fn to_json_line<T: Serialize>(what: &T) -> String {
     let mut line = serde_json::to_string(what).unwrap_or_default();
     line.push('\n');
     line

@@ -34,7 +34,7 @@ impl Filter {
     }
 
     /// Returns the columns and the values that they must have. `workspace` means the caller or the target.
-    pub(super) fn conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub(super) fn column_conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("workspace", &self.workspace),
             ("caller", &self.caller),
@@ -49,7 +49,7 @@ impl Filter {
         .filter_map(|(column, value)| Some((column, value.as_deref()?)))
     }
 
-    pub(super) fn times(&self) -> impl Iterator<Item = (&'static str, Timestamp)> {
+    pub(super) fn time_bounds(&self) -> impl Iterator<Item = (&'static str, Timestamp)> {
         [(">=", self.since), ("<", self.until)]
             .into_iter()
             .filter_map(|(comparison, at)| Some((comparison, at?)))

@@ -14,7 +14,7 @@ const OPERATOR: &str = "operator";
 /// # Errors
 /// The reason why no record can have it: databases reject control characters, and an empty value is a
 /// mistake.
-pub fn plain(text: &str) -> Result<String, &'static str> {
+pub fn parse_text(text: &str) -> Result<String, &'static str> {
     if text.is_empty() {
         return Err("empty: leave it out, or give it a value");
     }
@@ -25,7 +25,7 @@ pub fn plain(text: &str) -> Result<String, &'static str> {
 }
 
 /// Returns the caller in the spelling of records; `operator` becomes `operator:`.
-pub fn caller(text: &str) -> String {
+pub fn parse_caller(text: &str) -> String {
     if text == OPERATOR {
         return format!("{OPERATOR}:");
     }
@@ -36,7 +36,7 @@ pub fn caller(text: &str) -> String {
 ///
 /// # Errors
 /// The valid outcomes.
-pub fn outcome(text: &str) -> Result<String, String> {
+pub fn parse_outcome(text: &str) -> Result<String, String> {
     let own = [
         DONE,
         Outcome::Answered.as_str(),
@@ -44,7 +44,7 @@ pub fn outcome(text: &str) -> Result<String, String> {
     ];
     let words = own.into_iter().chain(Reason::ALL.map(Reason::as_str));
     let is_reason = |word: &str| !own.contains(&word);
-    one_of(words, |word| {
+    find_word(words, |word| {
         word == text || (is_reason(word) && word.to_ascii_uppercase() == text)
     })
 }
@@ -53,12 +53,12 @@ pub fn outcome(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// The valid methods.
-pub fn method(text: &str) -> Result<String, String> {
+pub fn parse_method(text: &str) -> Result<String, String> {
     let named = match Method::parse(text) {
         Method::Other => text,
         named => named.label(),
     };
-    one_of(Method::ALL.map(Method::label).into_iter(), |word| {
+    find_word(Method::ALL.map(Method::label).into_iter(), |word| {
         word == named
     })
 }
@@ -67,12 +67,12 @@ pub fn method(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// The valid event types.
-pub fn event_type(text: &str) -> Result<String, String> {
+pub fn parse_event_type(text: &str) -> Result<String, String> {
     let words = EventType::ALL.iter().map(|event| event.as_str());
-    one_of(words, |word| word == text)
+    find_word(words, |word| word == text)
 }
 
-fn one_of(
+fn find_word(
     words: impl Iterator<Item = &'static str> + Clone,
     fits: impl Fn(&str) -> bool,
 ) -> Result<String, String> {
@@ -89,19 +89,22 @@ mod tests {
 
     #[test]
     fn what_people_write_is_what_records_have() {
-        assert_eq!(caller("operator"), "operator:");
-        assert_eq!(caller("operator:"), "operator:");
-        assert_eq!(caller("acme-pm"), "acme-pm");
+        assert_eq!(parse_caller("operator"), "operator:");
+        assert_eq!(parse_caller("operator:"), "operator:");
+        assert_eq!(parse_caller("acme-pm"), "acme-pm");
         for (asked, found) in [
-            (outcome("not_permitted"), "not_permitted"),
-            (outcome("NOT_PERMITTED"), "not_permitted"),
-            (outcome("caller_left"), "caller_left"),
-            (outcome("done"), "done"),
-            (method("send_message"), "send_message"),
-            (method("message/send"), "send_message"),
-            (method("SendStreamingMessage"), "send_streaming_message"),
-            (method("other"), "other"),
-            (event_type("A2A_CALL"), "A2A_CALL"),
+            (parse_outcome("not_permitted"), "not_permitted"),
+            (parse_outcome("NOT_PERMITTED"), "not_permitted"),
+            (parse_outcome("caller_left"), "caller_left"),
+            (parse_outcome("done"), "done"),
+            (parse_method("send_message"), "send_message"),
+            (parse_method("message/send"), "send_message"),
+            (
+                parse_method("SendStreamingMessage"),
+                "send_streaming_message",
+            ),
+            (parse_method("other"), "other"),
+            (parse_event_type("A2A_CALL"), "A2A_CALL"),
         ] {
             assert_eq!(asked.as_deref(), Ok(found));
         }
@@ -110,10 +113,10 @@ mod tests {
     #[test]
     fn what_no_record_has_is_told_with_what_they_have() {
         for (asked, word) in [
-            (outcome("bogus"), "answered"),
-            (outcome("ANSWERED"), "not_permitted"),
-            (method("message/sent"), "get_task"),
-            (event_type("a2a_call"), "TOKEN_REVOKED"),
+            (parse_outcome("bogus"), "answered"),
+            (parse_outcome("ANSWERED"), "not_permitted"),
+            (parse_method("message/sent"), "get_task"),
+            (parse_event_type("a2a_call"), "TOKEN_REVOKED"),
         ] {
             let words = asked.unwrap_err();
             assert!(

@@ -15,6 +15,6 @@ pub(super) fn digest(canonical: &[u8]) -> Hash {
 }
 
 /// Returns the canonical form of a JSON value.
-pub(super) fn canonical(value: &Value) -> Option<String> {
+pub(super) fn to_canonical(value: &Value) -> Option<String> {
     serde_json_canonicalizer::to_string(value).ok()
 }

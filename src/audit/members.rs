@@ -45,24 +45,27 @@ pub(super) struct Link<'a> {
 
 impl<'a> Members<'a> {
     /// Returns the members of the record of a draft.
-    pub(super) fn of_draft(draft: &'a Draft) -> Self {
+    pub(super) fn from_draft(draft: &'a Draft) -> Self {
         let proof = draft.proof.as_deref();
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let caller = proof.map(|proof| match proof.principal.workspace() {
             Some(id) => Cow::Borrowed(id.as_str()),
-            None => shown(&proof.principal),
+            None => to_text(&proof.principal),
         });
         Self {
             bridged: draft.bridged,
-            caller: caller.map(clean),
-            client_address: draft.client.as_ref().map(shown),
+            caller: caller.map(clean_text),
+            client_address: draft.client.as_ref().map(to_text),
             credential_kind: proof.map(|proof| proof.kind.as_str()),
-            credential_prefix: proof.map(|proof| clean(Cow::Borrowed(&proof.prefix))),
+            credential_prefix: proof.map(|proof| clean_text(Cow::Borrowed(&proof.prefix))),
             detail: draft.detail.as_ref().map(|detail| detail.as_str().into()),
             duration_ms: number(draft.duration_ms),
             event_type: draft.event_type.as_str(),
             method: draft.method,
-            org: draft.org.as_deref().map(|org| clean(Cow::Borrowed(org))),
+            org: draft
+                .org
+                .as_deref()
+                .map(|org| clean_text(Cow::Borrowed(org))),
             outcome: draft.outcome,
             request_bytes: number(draft.request_bytes),
             request_id: draft.request_id.as_ref().map(|id| id.as_str()),
@@ -70,13 +73,16 @@ impl<'a> Members<'a> {
             rule: draft.rule,
             status: draft.status.into(),
             target: draft.target.as_ref().map(|id| id.as_str()),
-            task_id: draft.task_id.as_deref().map(|id| clean(Cow::Borrowed(id))),
+            task_id: draft
+                .task_id
+                .as_deref()
+                .map(|id| clean_text(Cow::Borrowed(id))),
             trace_id: draft.trace_id.map(|id| id.to_string().into()),
         }
     }
 
     /// Returns the members of a record that was read from the spool.
-    pub(super) fn of_record(record: &'a Record) -> Self {
+    pub(super) fn from_record(record: &'a Record) -> Self {
         let text = |text: &'a Option<String>| text.as_deref().map(Cow::Borrowed);
         Self {
             bridged: record.bridged.as_deref(),
@@ -102,46 +108,46 @@ impl<'a> Members<'a> {
     }
 
     /// Appends the canonical form: what [`Record`] serializes to without its hash (tested below).
-    pub(super) fn write(&self, link: &Link<'_>, out: &mut Vec<u8>) {
+    pub(super) fn write_canonical(&self, link: &Link<'_>, out: &mut Vec<u8>) {
         out.push(b'{');
         if let Some(bridged) = self.bridged {
-            text(out, "\"bridged\":", Some(bridged));
+            write_text(out, "\"bridged\":", Some(bridged));
             out.push(b',');
         }
-        text(out, "\"caller\":", self.caller.as_deref());
+        write_text(out, "\"caller\":", self.caller.as_deref());
         if let Some(address) = &self.client_address {
-            text(out, ",\"client_address\":", Some(address));
+            write_text(out, ",\"client_address\":", Some(address));
         }
-        text(out, ",\"credential_kind\":", self.credential_kind);
-        text(
+        write_text(out, ",\"credential_kind\":", self.credential_kind);
+        write_text(
             out,
             ",\"credential_prefix\":",
             self.credential_prefix.as_deref(),
         );
         out.extend_from_slice(b",\"detail\":");
         out.extend_from_slice(self.detail.as_deref().unwrap_or("null").as_bytes());
-        number(out, ",\"duration_ms\":", self.duration_ms);
-        text(out, ",\"event_type\":", Some(self.event_type));
-        text(out, ",\"method\":", self.method);
-        text(out, ",\"org\":", self.org.as_deref());
-        text(out, ",\"outcome\":", Some(self.outcome));
-        text(out, ",\"prev\":", Some(link.prev));
-        text(out, ",\"replica\":", Some(link.replica));
-        number(out, ",\"request_bytes\":", self.request_bytes);
-        text(out, ",\"request_id\":", self.request_id);
-        number(out, ",\"response_bytes\":", self.response_bytes);
-        text(out, ",\"rule\":", self.rule);
-        number(out, ",\"seq\":", link.seq);
-        number(out, ",\"status\":", self.status);
-        text(out, ",\"target\":", self.target);
-        text(out, ",\"task_id\":", self.task_id.as_deref());
-        text(out, ",\"time\":", Some(link.time));
-        text(out, ",\"trace_id\":", self.trace_id.as_deref());
+        write_number(out, ",\"duration_ms\":", self.duration_ms);
+        write_text(out, ",\"event_type\":", Some(self.event_type));
+        write_text(out, ",\"method\":", self.method);
+        write_text(out, ",\"org\":", self.org.as_deref());
+        write_text(out, ",\"outcome\":", Some(self.outcome));
+        write_text(out, ",\"prev\":", Some(link.prev));
+        write_text(out, ",\"replica\":", Some(link.replica));
+        write_number(out, ",\"request_bytes\":", self.request_bytes);
+        write_text(out, ",\"request_id\":", self.request_id);
+        write_number(out, ",\"response_bytes\":", self.response_bytes);
+        write_text(out, ",\"rule\":", self.rule);
+        write_number(out, ",\"seq\":", link.seq);
+        write_number(out, ",\"status\":", self.status);
+        write_text(out, ",\"target\":", self.target);
+        write_text(out, ",\"task_id\":", self.task_id.as_deref());
+        write_text(out, ",\"time\":", Some(link.time));
+        write_text(out, ",\"trace_id\":", self.trace_id.as_deref());
         out.push(b'}');
     }
 }
 
-fn text(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
+fn write_text(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
     out.extend_from_slice(name.as_bytes());
     let Some(value) = value else {
         return out.extend_from_slice(b"null");
@@ -161,14 +167,14 @@ fn text(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
     }
 }
 
-fn number(out: &mut Vec<u8>, name: &str, value: i64) {
+fn write_number(out: &mut Vec<u8>, name: &str, value: i64) {
     out.extend_from_slice(name.as_bytes());
     // Writing to a vector cannot fail.
     let _ = serde_json::to_writer(out, &value);
 }
 
 /// Returns a value as text. Its memory is taken at once: most names and addresses fit.
-fn shown<'a>(value: &impl fmt::Display) -> Cow<'a, str> {
+fn to_text<'a>(value: &impl fmt::Display) -> Cow<'a, str> {
     let mut text = String::with_capacity(64);
     // Writing to a string cannot fail.
     let _ = write!(text, "{value}");
@@ -177,7 +183,7 @@ fn shown<'a>(value: &impl fmt::Display) -> Cow<'a, str> {
 
 /// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases
 /// reject and logs do not show.
-pub(super) fn clean(text: Cow<'_, str>) -> Cow<'_, str> {
+pub(super) fn clean_text(text: Cow<'_, str>) -> Cow<'_, str> {
     let fits = text.len() <= TEXT_BYTES_MAX;
     let is_printable = |byte: u8| (b' '..0x7f).contains(&byte);
     if fits && (text.bytes().all(is_printable) || !text.chars().any(char::is_control)) {
@@ -198,7 +204,7 @@ pub(super) fn clean(text: Cow<'_, str>) -> Cow<'_, str> {
 pub(super) struct TimeText(Option<(Timestamp, String)>);
 
 impl TimeText {
-    pub(super) fn of(&mut self, time: Timestamp) -> &str {
+    pub(super) fn format(&mut self, time: Timestamp) -> &str {
         if self.0.as_ref().is_none_or(|(known, _)| *known != time) {
             self.0 = Some((time, time.to_string()));
         }
@@ -212,11 +218,12 @@ mod tests {
 
     use super::*;
     use crate::audit::chain::Chain;
-    use crate::audit::hash::{canonical, digest};
+    use crate::audit::hash::{digest, to_canonical};
     use crate::audit::record::EventType;
 
     fn draft() -> Draft {
-        let mut draft = Draft::new(EventType::A2aCall).with(json!({"b": 1, "a": "ä\u{7f}\n\""}));
+        let mut draft =
+            Draft::new(EventType::A2aCall).with_detail(json!({"b": 1, "a": "ä\u{7f}\n\""}));
         draft.task_id = Some("t\u{0}\u{1}\"\\ä".to_owned());
         draft
     }
@@ -233,9 +240,9 @@ mod tests {
         let mut here = Chain::new("here-1");
         for draft in [draft(), translated(), Draft::new(EventType::AuditStarted)] {
             let chained = here.push(draft);
-            let text = chained.text("here-1");
+            let text = chained.canonical_text("here-1");
             let record: Record = serde_json::from_str(&text).unwrap();
-            assert_eq!(Some(&text), canonical(&record.json()).as_ref());
+            assert_eq!(Some(&text), to_canonical(&record.to_json()).as_ref());
             assert_eq!(text, serde_json::to_string(&record).unwrap());
             assert_eq!(digest(text.as_bytes()), chained.hash);
             let mut again = Vec::new();
@@ -245,14 +252,14 @@ mod tests {
                 seq: record.seq,
                 time: &record.time,
             };
-            Members::of_record(&record).write(&link, &mut again);
+            Members::from_record(&record).write_canonical(&link, &mut again);
             assert_eq!(text.as_bytes(), again);
         }
     }
 
     #[test]
     fn a_record_without_newer_members_is_as_earlier_releases_wrote_it() {
-        let text = Chain::new("here-1").push(draft()).text("here-1");
+        let text = Chain::new("here-1").push(draft()).canonical_text("here-1");
         assert!(text.starts_with("{\"caller\":"), "{text}");
         assert!(!text.contains("client_address"), "{text}");
         assert!(
@@ -263,7 +270,7 @@ mod tests {
 
     #[test]
     fn text_from_outside_is_bounded() {
-        assert_eq!(clean("ä".repeat(200).into()), "ä".repeat(128));
-        assert_eq!(clean("plain".into()), "plain");
+        assert_eq!(clean_text("ä".repeat(200).into()), "ä".repeat(128));
+        assert_eq!(clean_text("plain".into()), "plain");
     }
 }

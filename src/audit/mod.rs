@@ -11,7 +11,6 @@ mod chain;
 mod chain_heads;
 pub mod change;
 mod corrupt_rows;
-mod counting;
 mod export;
 mod filter;
 pub mod filter_values;
@@ -28,6 +27,7 @@ mod row;
 mod spool;
 mod table;
 pub mod usage;
+mod usage_retention;
 mod verify;
 mod writer;
 
@@ -39,9 +39,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 
-pub use self::anchor::statements as anchored_statements;
+pub use self::anchor::anchored_statements;
 pub use self::chain_heads::ChainEnd;
-pub use self::export::{Exported, Line};
+pub use self::export::{Export, Line};
 pub use self::filter::Filter;
 pub use self::query::{Cursor, PAGE, PAGE_MAX, Records};
 pub use self::record::{DONE, Detail, Draft, EventType, Record};
@@ -91,17 +91,17 @@ pub struct Audit {
     /// The `detail` of the first record of this run.
     begins_with: Value,
     /// Changes in progress.
-    owed: AtomicUsize,
+    pending_changes: AtomicUsize,
     ending: Notify,
     ended: Notify,
 }
 
 /// A change without a written record yet.
-pub struct Owed(Arc<Audit>);
+pub struct PendingChange(Arc<Audit>);
 
-impl Drop for Owed {
+impl Drop for PendingChange {
     fn drop(&mut self) {
-        self.0.owed.fetch_sub(1, Ordering::Relaxed);
+        self.0.pending_changes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -116,11 +116,11 @@ impl Audit {
         replica: ReplicaId,
         begins_with: Value,
     ) -> Arc<Self> {
-        let at_start = config.hold();
+        let at_start = config.snapshot();
         let settings = &at_start.audit;
         let (drafts, waiting) = mpsc::channel(DRAFTS_MAX);
         for event in EventType::ALL {
-            metrics.audit.records_of(event.as_str());
+            metrics.audit.event_counter(event.as_str());
         }
         Arc::new(Self {
             replica,
@@ -136,7 +136,7 @@ impl Audit {
             spool: (settings.spool_dir.clone(), settings.spool_bytes.0),
             waiting: Mutex::new(settings.enabled.then_some(waiting)),
             begins_with,
-            owed: AtomicUsize::new(0),
+            pending_changes: AtomicUsize::new(0),
             ending: Notify::new(),
             ended: Notify::new(),
             config,
@@ -150,9 +150,9 @@ impl Audit {
 
     /// Registers a change in progress that will have a record. The caller drops the guard when the record
     /// is made, or when there is none to make.
-    pub fn owe(self: &Arc<Self>) -> Owed {
-        self.owed.fetch_add(1, Ordering::Relaxed);
-        Owed(Arc::clone(self))
+    pub fn begin_change(self: &Arc<Self>) -> PendingChange {
+        self.pending_changes.fetch_add(1, Ordering::Relaxed);
+        PendingChange(Arc::clone(self))
     }
 
     /// Queues a draft. Never waits; a draft that does not fit is dropped and counted.
@@ -160,22 +160,22 @@ impl Audit {
         let Some(drafts) = &self.drafts else {
             return;
         };
-        let draft = draft.naming_operator();
+        let draft = draft.with_operator();
         // Unauthenticated rejections bypass the queue, so that a flood of them leaves it to authenticated
         // callers.
-        let taken = if Refusals::takes(&draft) {
-            self.refusals.count(draft)
+        let taken = if Refusals::is_refusal(&draft) {
+            self.refusals.count_refusal(draft)
         } else {
             drafts.try_send(draft).is_ok()
         };
         if !taken {
-            self.lose(AuditLoss::Queue, 1);
+            self.count_lost(AuditLoss::Queue, 1);
         }
     }
 
-    fn lose(&self, place: AuditLoss, count: u64) {
+    fn count_lost(&self, place: AuditLoss, count: u64) {
         self.lost.fetch_add(count, Ordering::Relaxed);
-        self.metrics.audit.lost(place, count);
+        self.metrics.audit.count_lost(place, count);
     }
 
     /// Returns the retention of records, or `None` if they are kept forever.
@@ -205,8 +205,8 @@ impl Audit {
         let writer = Writer::new(self);
         tokio::select! {
             () = writer.run(waiting) => {}
-            () = self.prune() => {}
-            () = counting::run(&self.stored.table, &self.config) => {}
+            () = self.run_retention() => {}
+            () = usage_retention::run(&self.stored.table, &self.config) => {}
         }
         self.ended.notify_one();
         std::future::pending().await

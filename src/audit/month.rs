@@ -14,7 +14,7 @@ pub(super) struct Month {
 
 impl Month {
     /// Returns the month of a time in milliseconds since 1970.
-    pub(super) fn of(ms: i64) -> Self {
+    pub(super) fn from_millis(ms: i64) -> Self {
         let text = Timestamp(ms).to_string();
         let mut parts = text.split('-').map(|part| part.parse().unwrap_or(1));
         let mut next = || parts.next().unwrap_or(1);
@@ -74,12 +74,12 @@ mod tests {
             ("2100-03-01T00:00:00Z", "2100_03"),
         ] {
             let at = Timestamp::parse(time).unwrap();
-            let month = Month::of(at.0);
+            let month = Month::from_millis(at.0);
             assert_eq!(month.to_string(), name);
             assert_eq!(Month::parse(name), Some(month));
             let [from, to] = month.bounds();
             assert!(from <= at.0 && at.0 < to, "{time}");
-            assert_eq!(Month::of(to), month.next());
+            assert_eq!(Month::from_millis(to), month.next());
         }
     }
 }

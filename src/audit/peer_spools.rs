@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::chain::{Chained, Statement};
+use super::chain::{ChainedRecord, Statement};
 use super::month::Month;
-use super::queue::{front, lock, on_disk};
+use super::queue::{lock, read_front, run_blocking};
 use super::record::EventType;
 use super::spool::Spool;
 use super::table::ChainRow;
@@ -21,15 +21,15 @@ const SEEN_MAX: usize = 200;
 
 /// The ends of other chains.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct PeerEnds {
     ends: BTreeMap<String, (i64, String)>,
     /// The ends that no checkpoint of this replica contains yet.
     pub(super) news: BTreeMap<String, (i64, String)>,
 }
 
-impl Seen {
+impl PeerEnds {
     /// Restores the ends of a checkpoint that was not written.
-    pub(super) fn tell_again(&mut self, untold: BTreeMap<String, (i64, String)>) {
+    pub(super) fn restore_news(&mut self, untold: BTreeMap<String, (i64, String)>) {
         for (replica, end) in untold {
             self.news.entry(replica).or_insert(end);
         }
@@ -39,34 +39,40 @@ impl Seen {
 impl Writer<'_> {
     /// Reads the chains of other replicas and renews the signature of this one. Creates the partitions of
     /// this month and the next. Returns false if the store is down.
-    pub(super) async fn look_around(&self, stated: &Statement) -> bool {
-        let month = Month::of(Timestamp::now().0);
+    pub(super) async fn refresh_chains(&self, stated: &Statement) -> bool {
+        let month = Month::from_millis(Timestamp::now().0);
         for month in [month, month.next()] {
-            if self.audit.stored.table.has_months()
-                && self.audit.stored.table.ensure(month).await.is_err()
+            if self.audit.stored.table.is_partitioned()
+                && self
+                    .audit
+                    .stored
+                    .table
+                    .ensure_partition(month)
+                    .await
+                    .is_err()
             {
                 return false;
             }
         }
-        let Ok(rows) = self.audit.stored.table.chains().await else {
+        let Ok(rows) = self.audit.stored.table.read_chains().await else {
             return false;
         };
-        self.note(&rows);
+        self.record_peer_ends(&rows);
         if stated.last > 0 {
             // A failure is ignored: the next write sends the same statement.
-            let _ = self.put_rows(stated, &Arc::default()).await;
+            let _ = self.write_rows(stated, &Arc::default()).await;
         }
         true
     }
 
     /// Notes the ends of other chains that have a valid signature.
-    fn note(&self, rows: &[ChainRow]) {
-        let mut seen = lock(&self.seen);
+    fn record_peer_ends(&self, rows: &[ChainRow]) {
+        let mut seen = lock(&self.peer_ends);
         let others = rows
             .iter()
             .filter(|row| row.replica != self.audit.replica.as_str());
         for row in others {
-            let Ok(stated) = row.stated(&self.audit.keys) else {
+            let Ok(stated) = row.verify_statement(&self.audit.keys) else {
                 continue;
             };
             let end = (stated.last, stated.hash);
@@ -81,25 +87,25 @@ impl Writer<'_> {
     /// Writes the spools of killed processes to SQL, concurrently with this replica's own records, which
     /// must not be delayed. It can be dropped at any time without loss: a record that is written but still
     /// spooled is written again, which has no effect.
-    pub(super) async fn adopt_left(&self) {
-        self.audit.stored.table.await_schema().await;
+    pub(super) async fn adopt_spools(&self) {
+        self.audit.stored.table.wait_for_schema().await;
         // Retries soon at first: the owner of a spool may be exiting at this moment and still be using SQL.
         let mut pause = TICK;
         loop {
             let folder = self.audit.spool.0.clone();
-            let left = spawn_blocking(move || Spool::left(&folder)).await;
-            self.adopt(left.unwrap_or_default()).await;
+            let left = spawn_blocking(move || Spool::find_abandoned(&folder)).await;
+            self.write_spools(left.unwrap_or_default()).await;
             sleep(pause).await;
             pause = (pause * 2).min(CHECKPOINT_EVERY);
         }
     }
 
-    async fn adopt(&self, left: Vec<Spool>) {
+    async fn write_spools(&self, left: Vec<Spool>) {
         if left.is_empty() {
             return;
         }
         // Read while the locks of the spools are held, so no other process extends these chains.
-        let Ok(rows) = self.audit.stored.table.chains().await else {
+        let Ok(rows) = self.audit.stored.table.read_chains().await else {
             return;
         };
         for spool in left {
@@ -107,11 +113,11 @@ impl Writer<'_> {
             let known = rows.iter().find(|row| row.replica == replica);
             // A row without a valid signature is not signed again.
             let mut stated = known
-                .and_then(|row| row.stated(&self.audit.keys).ok())
-                .unwrap_or_else(|| Statement::of_none(&replica));
+                .and_then(|row| row.verify_statement(&self.audit.keys).ok())
+                .unwrap_or_else(|| Statement::of_empty_chain(&replica));
             let spool = Arc::new(std::sync::Mutex::new(spool));
             loop {
-                let front = match front(&spool).await {
+                let front = match read_front(&spool).await {
                     Ok(front) => front,
                     Err(error) => {
                         tracing::warn!(%error, replica, "failed to read audit records of an earlier start in audit.spool_dir");
@@ -119,8 +125,9 @@ impl Writer<'_> {
                     }
                 };
                 // The last record may be a checkpoint that still has to be signed.
-                let goes_on =
-                    |one: &Chained| one.seq > stated.last && !one.is(EventType::AuditCheckpoint);
+                let goes_on = |one: &ChainedRecord| {
+                    one.seq > stated.last && !one.has_type(EventType::AuditCheckpoint)
+                };
                 if stated.over && front.records.iter().any(goes_on) {
                     tracing::error!(
                         replica,
@@ -129,7 +136,7 @@ impl Writer<'_> {
                     break;
                 }
                 if !front.records.is_empty() {
-                    match self.put_rows(&stated, &front.records).await {
+                    match self.write_rows(&stated, &front.records).await {
                         Ok((now, _)) => stated = now,
                         // The records of other chains may still be written.
                         Err(error) => {
@@ -142,8 +149,8 @@ impl Writer<'_> {
                 if count > 0 {
                     tracing::info!(count, replica, "wrote audit records of an earlier start");
                 }
-                self.tell_of_damage(&replica, front.damaged);
-                let over = on_disk(Arc::clone(&spool), move |spool| {
+                self.report_damage(&replica, front.damaged);
+                let over = run_blocking(Arc::clone(&spool), move |spool| {
                     spool.drop_front(&front);
                     spool.is_empty()
                 });

@@ -4,10 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::corrupt_rows::Unreadable;
+use super::corrupt_rows::ReadFailure;
 use super::filter::Filter;
 use super::record::Record;
-use super::table::{Order, Place, Table};
+use super::table::{Order, RecordPosition, Table};
 use crate::db::Db;
 use crate::store::Unavailable;
 
@@ -19,24 +19,24 @@ pub const PAGE_MAX: usize = 500;
 
 /// The position after which the next page of records begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(Place);
+pub struct Cursor(RecordPosition);
 
 impl Cursor {
     /// Parses the cursor of a page.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let row = serde_json::from_slice(&bytes).map(Place::Row);
+        let row = serde_json::from_slice(&bytes).map(RecordPosition::Row);
         let place = row.or_else(|_| {
             let text = serde_json::from_slice(&bytes);
-            text.map(|(ms, replica, seq)| Place::Text { ms, replica, seq })
+            text.map(|(ms, replica, seq)| RecordPosition::Text { ms, replica, seq })
         });
         place.ok().map(Self)
     }
 
-    fn text(&self) -> String {
+    fn encode(&self) -> String {
         let place = match &self.0 {
-            Place::Text { ms, replica, seq } => json!([ms, replica, seq]),
-            Place::Row(id) => json!(id),
+            RecordPosition::Text { ms, replica, seq } => json!([ms, replica, seq]),
+            RecordPosition::Row(id) => json!(id),
         };
         URL_SAFE_NO_PAD.encode(place.to_string())
     }
@@ -59,7 +59,7 @@ impl Records {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn page(
+    pub async fn read_page(
         &self,
         filter: &Filter,
         after: Option<&Cursor>,
@@ -68,13 +68,15 @@ impl Records {
         let limit = limit.clamp(1, PAGE_MAX);
         let after = after.map(|cursor| &cursor.0);
         // One extra record shows whether there is a next page.
-        let read = self.table.page(filter, Order::Newest, after, limit + 1);
+        let read = self
+            .table
+            .read_page(filter, Order::Newest, after, limit + 1);
         let mut records = read.await?;
         let more = records.len() > limit;
         records.truncate(limit);
         let last = records.last().filter(|_| more);
-        let next_cursor = last.map(|(place, _)| Cursor(place.clone()).text());
-        let records = records.iter().map(|(_, record)| record.json());
+        let next_cursor = last.map(|(place, _)| Cursor(place.clone()).encode());
+        let records = records.iter().map(|(_, record)| record.to_json());
         let records: Vec<Value> = records.collect();
         Ok(json!({"records": records, "next_cursor": next_cursor}))
     }
@@ -85,12 +87,12 @@ pub(super) struct Scan<'a> {
     table: &'a Table,
     filter: &'a Filter,
     order: Order,
-    after: Option<Place>,
+    after: Option<RecordPosition>,
     over: bool,
 }
 
 /// Number of records in a batch.
-const SCANNED: usize = 2000;
+const SCAN_BATCH: usize = 2000;
 
 impl<'a> Scan<'a> {
     /// `order` selects the records of known chains, or all rows of the table.
@@ -111,16 +113,18 @@ impl<'a> Scan<'a> {
         }
         let after = self.after.as_ref();
         let table = self.table;
-        let read = table.page(self.filter, self.order, after, SCANNED).await;
+        let read = table
+            .read_page(self.filter, self.order, after, SCAN_BATCH)
+            .await;
         let records = match read {
             Ok(records) => records,
-            Err(error) => return Err(table.named(error).await),
+            Err(error) => return Err(table.name_corrupt_record(error).await),
         };
-        self.over = records.len() < SCANNED;
+        self.over = records.len() < SCAN_BATCH;
         if let (Some(before), Some((last, record))) = (&self.after, records.last())
-            && !table.goes_on(before, last)
+            && !table.is_ordered(before, last)
         {
-            return Err(Unreadable::Disordered(record.replica.clone()).into());
+            return Err(ReadFailure::Disordered(record.replica.clone()).into());
         }
         let last = records.last().map(|(place, _)| place.clone());
         self.after = last.or(self.after.take());
@@ -134,14 +138,14 @@ mod tests {
 
     #[test]
     fn a_cursor_comes_back_as_it_was_given() {
-        let text = Place::Text {
+        let text = RecordPosition::Text {
             ms: 1,
             replica: "a-1".to_owned(),
             seq: 2,
         };
-        for place in [text, Place::Row(1 << 41)] {
+        for place in [text, RecordPosition::Row(1 << 41)] {
             let cursor = Cursor(place);
-            assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+            assert_eq!(Cursor::parse(&cursor.encode()), Some(cursor));
         }
         for bad in ["", "!", "AAAA", &URL_SAFE_NO_PAD.encode("[1]")] {
             assert_eq!(Cursor::parse(bad), None, "{bad}");

@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::DRAFTS_MAX;
-use super::chain::Chained;
+use super::chain::ChainedRecord;
 use super::spool::{Front, Spool};
 use super::writer::{BATCH, TICK, Writer};
 use crate::metrics::AuditLoss;
@@ -19,9 +19,9 @@ use crate::workspace::Timestamp;
 const DIRECT_MAX: usize = 4096;
 
 /// The state that the chaining and the writing task share.
-pub(super) struct State {
+pub(super) struct QueueState {
     /// Chained records that are not written yet. Empty while the spool holds records.
-    pub(super) direct: VecDeque<Chained>,
+    pub(super) direct: VecDeque<ChainedRecord>,
     /// The number of records from `direct` that are being written, and the time of the first.
     pub(super) in_hand: (usize, Option<i64>),
     /// True if the last attempt to append to the spool failed.
@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) over: Option<Instant>,
 }
 
-impl State {
+impl QueueState {
     pub(super) fn new(spool: Spool) -> Self {
         Self {
             direct: VecDeque::new(),
@@ -48,7 +48,7 @@ impl State {
 
 impl Writer<'_> {
     /// Waits until the records in memory are below their bound. Meanwhile drafts wait in their queue.
-    pub(super) async fn has_room(&self, at_once: bool) -> MutexGuard<'_, State> {
+    pub(super) async fn wait_for_room(&self, at_once: bool) -> MutexGuard<'_, QueueState> {
         loop {
             let state = self.state.lock().await;
             if at_once || state.spooling || state.direct.len() < DIRECT_MAX {
@@ -56,36 +56,36 @@ impl Writer<'_> {
             }
             drop(state);
             let _ = tokio::time::timeout(TICK, self.room.notified()).await;
-            self.measure().await;
+            self.update_metrics().await;
         }
     }
 
     /// Returns the oldest records: from the spool, if it holds any, else removed from memory.
-    pub(super) async fn take(&self) -> Taken {
+    pub(super) async fn take_batch(&self) -> QueuedBatch {
         let mut state = self.state.lock().await;
         if state.spooling {
-            match front(&state.spool).await {
-                Ok(front) => return Taken::Spool(front),
+            match read_front(&state.spool).await {
+                Ok(front) => return QueuedBatch::Spool(front),
                 Err(error) => {
                     tracing::error!(%error, "failed to read audit.spool_dir");
-                    return Taken::Memory(Arc::default());
+                    return QueuedBatch::Memory(Arc::default());
                 }
             }
         }
         let count = state.direct.len().min(BATCH);
-        let records: Vec<Chained> = state.direct.drain(..count).collect();
+        let records: Vec<ChainedRecord> = state.direct.drain(..count).collect();
         state.in_hand = (count, records.first().map(|one| one.ms));
         self.room.notify_one();
-        Taken::Memory(Arc::new(records))
+        QueuedBatch::Memory(Arc::new(records))
     }
 
-    pub(super) async fn done(&self, taken: Taken) {
+    pub(super) async fn finish_batch(&self, taken: QueuedBatch) {
         let mut state = self.state.lock().await;
         state.in_hand = (0, None);
-        if let Taken::Spool(front) = taken {
-            self.tell_of_damage(self.audit.replica.as_str(), front.damaged);
+        if let QueuedBatch::Spool(front) = taken {
+            self.report_damage(self.audit.replica.as_str(), front.damaged);
             let spool = Arc::clone(&state.spool);
-            let empty = on_disk(spool, move |spool| {
+            let empty = run_blocking(spool, move |spool| {
                 spool.drop_front(&front);
                 spool.is_empty()
             });
@@ -94,9 +94,9 @@ impl Writer<'_> {
     }
 
     /// Counts and logs spooled records that can no longer be read.
-    pub(super) fn tell_of_damage(&self, replica: &str, damaged: u64) {
+    pub(super) fn report_damage(&self, replica: &str, damaged: u64) {
         if damaged > 0 {
-            self.audit.lose(AuditLoss::Spool, damaged);
+            self.audit.count_lost(AuditLoss::Spool, damaged);
             tracing::error!(
                 damaged,
                 replica,
@@ -107,16 +107,16 @@ impl Writer<'_> {
 
     /// Returns records that could not be written to the queue. Returns true if the process is shutting
     /// down; the records are then on disk for the next start.
-    pub(super) async fn put_back(&self, taken: Taken) -> bool {
+    pub(super) async fn return_batch(&self, taken: QueuedBatch) -> bool {
         let mut state = self.state.lock().await;
         state.in_hand = (0, None);
-        if let Taken::Memory(records) = taken {
+        if let QueuedBatch::Memory(records) = taken {
             // A write that timed out may still hold them.
             for record in Arc::unwrap_or_clone(records).into_iter().rev() {
                 state.direct.push_front(record);
             }
-            let direct: Vec<Chained> = state.direct.iter().cloned().collect();
-            match append(&state.spool, direct).await {
+            let direct: Vec<ChainedRecord> = state.direct.iter().cloned().collect();
+            match append_to_spool(&state.spool, direct).await {
                 Ok(()) => {
                     state.direct.clear();
                     state.spooling = true;
@@ -124,13 +124,13 @@ impl Writer<'_> {
                     self.room.notify_one();
                 }
                 Err(error) if state.over.is_some() => {
-                    let last: Vec<Chained> = state.direct.drain(..).collect();
+                    let last: Vec<ChainedRecord> = state.direct.drain(..).collect();
                     let all = last.len();
-                    let kept = on_disk(Arc::clone(&state.spool), move |spool| {
-                        spool.append_some(&last)
+                    let kept = run_blocking(Arc::clone(&state.spool), move |spool| {
+                        spool.append_fitting(&last)
                     });
                     let count = (all - kept.await.unwrap_or(0)) as u64;
-                    self.audit.metrics.audit.lost(AuditLoss::Spool, count);
+                    self.audit.metrics.audit.count_lost(AuditLoss::Spool, count);
                     tracing::error!(%error, count, "audit records are lost: neither SQL nor audit.spool_dir accepts them");
                 }
                 // They stay in memory, and the drafts behind them in their queue.
@@ -145,9 +145,9 @@ impl Writer<'_> {
     }
 
     /// Warns at startup if the spool cannot be written to.
-    pub(super) async fn try_spool(&self) {
+    pub(super) async fn check_spool(&self) {
         let spool = Arc::clone(&self.state.lock().await.spool);
-        let tried = on_disk(spool, |spool| spool.try_folder()).await;
+        let tried = run_blocking(spool, |spool| spool.check_folder()).await;
         if let Some(Err(error)) = tried {
             let folder = self.audit.spool.0.display();
             tracing::warn!(%error, %folder, "audit.spool_dir is not writable; audit records will be lost while SQL is down");
@@ -155,17 +155,17 @@ impl Writer<'_> {
     }
 
     /// Updates the metrics of the queue: its length, its size and its age.
-    pub(super) async fn measure(&self) {
+    pub(super) async fn update_metrics(&self) {
         let drafts = self.audit.drafts.as_ref();
         let drafts = drafts.map_or(0, |drafts| DRAFTS_MAX - drafts.capacity());
         let state = self.state.lock().await;
         let (spooled, bytes) = {
             let spool = lock(&state.spool);
-            (spool.records(), spool.bytes())
+            (spool.record_count(), spool.byte_count())
         };
         let oldest = state.direct.front().map(|record| record.ms);
         let oldest = match state.in_hand.1.or(oldest) {
-            None if spooled > 0 => lock(&state.spool).oldest(),
+            None if spooled > 0 => lock(&state.spool).oldest_time(),
             known => known,
         };
         let lag = oldest.map_or(Duration::ZERO, |ms| Timestamp::now().since(Timestamp(ms)));
@@ -179,14 +179,14 @@ impl Writer<'_> {
 }
 
 /// Records to be written to SQL.
-pub(super) enum Taken {
-    Memory(Arc<Vec<Chained>>),
+pub(super) enum QueuedBatch {
+    Memory(Arc<Vec<ChainedRecord>>),
     /// Records that stay in the spool until they are written.
     Spool(Front),
 }
 
-impl Taken {
-    pub(super) fn records(&self) -> &Arc<Vec<Chained>> {
+impl QueuedBatch {
+    pub(super) fn records(&self) -> &Arc<Vec<ChainedRecord>> {
         match self {
             Self::Memory(records) => records,
             Self::Spool(front) => &front.records,
@@ -194,26 +194,29 @@ impl Taken {
     }
 }
 
-type OnDisk = Arc<std::sync::Mutex<Spool>>;
+type SharedSpool = Arc<std::sync::Mutex<Spool>>;
 
-pub(super) async fn append(spool: &OnDisk, records: Vec<Chained>) -> std::io::Result<()> {
+pub(super) async fn append_to_spool(
+    spool: &SharedSpool,
+    records: Vec<ChainedRecord>,
+) -> std::io::Result<()> {
     let spool = Arc::clone(spool);
-    let appended = on_disk(spool, move |spool| spool.append(records.iter()));
+    let appended = run_blocking(spool, move |spool| spool.append(records.iter()));
     appended
         .await
         .unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()))
 }
 
-pub(super) async fn front(spool: &OnDisk) -> std::io::Result<Front> {
-    let front = on_disk(Arc::clone(spool), |spool| spool.front(BATCH));
+pub(super) async fn read_front(spool: &SharedSpool) -> std::io::Result<Front> {
+    let front = run_blocking(Arc::clone(spool), |spool| spool.read_front(BATCH));
     front
         .await
         .unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()))
 }
 
 /// Runs `work` on a blocking thread. Returns `None` if it panicked.
-pub(super) async fn on_disk<T: Send + 'static>(
-    spool: OnDisk,
+pub(super) async fn run_blocking<T: Send + 'static>(
+    spool: SharedSpool,
     work: impl FnOnce(&mut Spool) -> T + Send + 'static,
 ) -> Option<T> {
     spawn_blocking(move || work(&mut lock(&spool))).await.ok()

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::hash::{canonical, digest};
+use super::hash::{digest, to_canonical};
 use crate::a2a::names;
 use crate::closed_set::words;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::telemetry::ShownAddress;
+use crate::telemetry::MaskedAddress;
 use crate::workspace::Timestamp;
 
 words! {
@@ -112,7 +112,7 @@ pub struct Draft {
     /// The proven identity of the caller.
     pub proof: Option<Arc<Proof>>,
     /// The address of the client, as far as it may be recorded.
-    pub client: Option<ShownAddress>,
+    pub client: Option<MaskedAddress>,
     /// The workspace that was called or changed.
     pub target: Option<WorkspaceId>,
     /// The caller's org.
@@ -146,7 +146,7 @@ pub struct Detail(String);
 impl Detail {
     /// Returns the canonical form of `members`; `None` if it has none.
     pub fn new(members: impl Into<Value>) -> Option<Self> {
-        canonical(&members.into()).map(Self)
+        to_canonical(&members.into()).map(Self)
     }
 
     /// Takes text that is canonical already.
@@ -161,7 +161,7 @@ impl Detail {
 
     /// Returns it with one member more, or with another value of that member.
     #[must_use]
-    pub(super) fn with(&self, name: &str, value: Value) -> Self {
+    pub(super) fn with_member(&self, name: &str, value: Value) -> Self {
         let mut members: Map<String, Value> = serde_json::from_str(&self.0).unwrap_or_default();
         members.insert(name.to_owned(), value);
         Self::new(members).unwrap_or_else(|| self.clone())
@@ -201,26 +201,26 @@ impl Draft {
 
     /// Returns the draft with `detail`.
     #[must_use]
-    pub fn with(mut self, detail: Value) -> Self {
+    pub fn with_detail(mut self, detail: Value) -> Self {
         self.detail = Detail::new(detail);
         self
     }
 
     /// Returns the draft with the operator who caused the event, if one did, in the detail.
     #[must_use]
-    pub(super) fn naming_operator(mut self) -> Self {
+    pub(super) fn with_operator(mut self) -> Self {
         let proof = self.proof.as_ref();
         let operator = proof.and_then(|proof| proof.operator.as_ref());
-        if let Some(operator) = operator.map(|operator| operator.json()) {
+        if let Some(operator) = operator.map(|operator| operator.to_json()) {
             let detail = self.detail.take().unwrap_or_default();
-            self.detail = Some(detail.with(OPERATOR, operator.into()));
+            self.detail = Some(detail.with_member(OPERATOR, operator.into()));
         }
         self
     }
 
     /// Returns the draft with `target`.
     #[must_use]
-    pub fn about(mut self, target: &WorkspaceId) -> Self {
+    pub fn with_target(mut self, target: &WorkspaceId) -> Self {
         self.target = Some(target.clone());
         self
     }
@@ -296,19 +296,19 @@ pub struct Record {
 impl Record {
     /// True if the hash matches the serialized form exactly as this gateway writes it.
     pub(super) fn is_as_written(&self) -> bool {
-        serde_json::to_string(&self.bare()).is_ok_and(|text| self.has_hash_of(&text))
+        serde_json::to_string(&self.without_hash()).is_ok_and(|text| self.has_hash_of(&text))
     }
 
     /// True if the hash matches the canonical form (RFC 8785), however the record was formatted.
     pub(super) fn is_whole(&self) -> bool {
         let same = || {
-            let json = serde_json::to_value(self.bare()).ok()?;
+            let json = serde_json::to_value(self.without_hash()).ok()?;
             // The hash may cover one of two duplicate keys, and a reader may take the other.
             let is_plain = |detail: &RawValue| {
-                names::scan(detail.get(), &[]).is_ok_and(|found| found.duplicate.is_none())
+                names::scan_names(detail.get(), &[]).is_ok_and(|found| found.duplicate.is_none())
             };
             let plain = self.detail.as_deref().is_none_or(is_plain);
-            canonical(&json).filter(|text| plain && self.has_hash_of(text))
+            to_canonical(&json).filter(|text| plain && self.has_hash_of(text))
         };
         self.is_as_written() || same().is_some()
     }
@@ -317,7 +317,7 @@ impl Record {
         hex::encode(digest(text.as_bytes())) == self.hash()
     }
 
-    fn bare(&self) -> Self {
+    fn without_hash(&self) -> Self {
         Self {
             hash: None,
             ..self.clone()
@@ -330,22 +330,22 @@ impl Record {
     }
 
     /// Returns the record as a JSON object.
-    pub fn json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
 /// Serializes a detail in its canonical form.
-pub(super) fn raw(detail: &Value) -> Option<Box<RawValue>> {
-    RawValue::from_string(canonical(detail)?).ok()
+pub(super) fn to_raw_json(detail: &Value) -> Option<Box<RawValue>> {
+    RawValue::from_string(to_canonical(detail)?).ok()
 }
 
 /// Parses the detail of a row, which may have been tampered with.
-pub(super) fn detail_of(text: String) -> Option<Box<RawValue>> {
+pub(super) fn parse_detail(text: String) -> Option<Box<RawValue>> {
     // An export has one record in each line.
     let plain = !text.contains(char::is_control);
     let read = plain.then(|| RawValue::from_string(text.clone()).ok());
-    read.flatten().or_else(|| raw(&Value::String(text)))
+    read.flatten().or_else(|| to_raw_json(&Value::String(text)))
 }
 
 #[cfg(test)]
@@ -357,11 +357,11 @@ mod tests {
 
     #[test]
     fn a_record_read_in_another_form_has_the_same_hash() {
-        let draft = Draft::new(EventType::A2aCall).with(json!({"b": 1, "a": "ä\u{7f}\n\""}));
+        let draft = Draft::new(EventType::A2aCall).with_detail(json!({"b": 1, "a": "ä\u{7f}\n\""}));
         let chained = Chain::new("here-1").push(draft);
-        let mut record: Record = serde_json::from_str(&chained.text("here-1")).unwrap();
+        let mut record: Record = serde_json::from_str(&chained.canonical_text("here-1")).unwrap();
         record.hash = Some(hex::encode(chained.hash));
-        let pretty = serde_json::to_string_pretty(&record.json()).unwrap();
+        let pretty = serde_json::to_string_pretty(&record.to_json()).unwrap();
         let read: Record = serde_json::from_str(&pretty).unwrap();
         assert!(read.is_whole());
         let changed = pretty.replace("\"b\": 1", "\"b\": 2");

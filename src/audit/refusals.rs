@@ -5,67 +5,67 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::record::{DONE, Draft, EventType};
-use crate::telemetry::ShownAddress;
+use crate::telemetry::MaskedAddress;
 
 /// Maximum number of kinds in one second. Rejections of further kinds are only counted, as lost.
 const KINDS_MAX: usize = 1024;
 
 /// The key by which rejections are aggregated.
 #[derive(PartialEq, Eq, Hash)]
-struct Kind {
-    address: Option<ShownAddress>,
+struct RefusalKey {
+    address: Option<MaskedAddress>,
     event_type: EventType,
     outcome: &'static str,
 }
 
 /// The first rejection of a kind in this second, and their number.
-struct Counted {
+struct RefusalCount {
     first: Draft,
     count: u64,
 }
 
 /// The rejections of this second.
 #[derive(Default)]
-pub(super) struct Refusals(Mutex<HashMap<Kind, Counted>>);
+pub(super) struct Refusals(Mutex<HashMap<RefusalKey, RefusalCount>>);
 
 impl Refusals {
     /// True if `draft` is a rejection of an unauthenticated caller.
-    pub(super) fn takes(draft: &Draft) -> bool {
+    pub(super) fn is_refusal(draft: &Draft) -> bool {
         draft.proof.is_none() && draft.status >= 400 && draft.outcome != DONE
     }
 
     /// Counts a rejection. Returns false if there are too many kinds.
-    pub(super) fn count(&self, draft: Draft) -> bool {
-        let kind = Kind {
+    pub(super) fn count_refusal(&self, draft: Draft) -> bool {
+        let kind = RefusalKey {
             address: draft.client,
             event_type: draft.event_type,
             outcome: draft.outcome,
         };
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(counted) = kinds.get_mut(&kind) {
-            counted.add(draft);
+            counted.merge(draft);
             return true;
         }
         if kinds.len() >= KINDS_MAX {
             return false;
         }
         let first = draft;
-        kinds.insert(kind, Counted { first, count: 1 });
+        kinds.insert(kind, RefusalCount { first, count: 1 });
         true
     }
 
     /// Takes the aggregated rejections, in the order of their times.
-    pub(super) fn take(&self) -> Vec<Draft> {
+    pub(super) fn take_drafts(&self) -> Vec<Draft> {
         let kinds = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut drafts: Vec<Draft> = kinds.into_values().map(Counted::into_draft).collect();
+        let mut drafts: Vec<Draft> = kinds.into_values().map(RefusalCount::into_draft).collect();
         drafts.sort_by_key(|draft| draft.time.0);
         drafts
     }
 }
 
-impl Counted {
+impl RefusalCount {
     /// Drops the members that differ. The request id stays that of the first.
-    fn add(&mut self, other: Draft) {
+    fn merge(&mut self, other: Draft) {
         self.count += 1;
         let first = &mut self.first;
         if first.target != other.target {
@@ -89,7 +89,7 @@ impl Counted {
         let Self { mut first, count } = self;
         if count > 1 {
             let detail = first.detail.take().unwrap_or_default();
-            first.detail = Some(detail.with("count", count.into()));
+            first.detail = Some(detail.with_member("count", count.into()));
         }
         first
     }
@@ -106,7 +106,7 @@ mod tests {
         Draft {
             status: 401,
             outcome,
-            client: Some(ShownAddress::Full(IpAddr::from([192, 0, 2, last]))),
+            client: Some(MaskedAddress::Full(IpAddr::from([192, 0, 2, last]))),
             ..Draft::new(EventType::A2aCall)
         }
     }
@@ -115,15 +115,15 @@ mod tests {
     fn refusals_of_one_address_and_reason_are_one_record_with_their_number() {
         let refusals = Refusals::default();
         for _ in 0..1000 {
-            assert!(refusals.count(refused(1, "unauthenticated")));
+            assert!(refusals.count_refusal(refused(1, "unauthenticated")));
         }
-        assert!(refusals.count(refused(1, "invalid_request")));
-        assert!(refusals.count(refused(2, "unauthenticated")));
-        let taken = refusals.take();
+        assert!(refusals.count_refusal(refused(1, "invalid_request")));
+        assert!(refusals.count_refusal(refused(2, "unauthenticated")));
+        let taken = refusals.take_drafts();
         let details = taken.iter().filter_map(|draft| draft.detail.as_ref());
         let details: Vec<_> = details.map(Detail::as_str).collect();
         assert_eq!((taken.len(), details), (3, vec![r#"{"count":1000}"#]));
-        assert!(refusals.take().is_empty());
+        assert!(refusals.take_drafts().is_empty());
     }
 
     #[test]
@@ -131,8 +131,8 @@ mod tests {
         let refusals = Refusals::default();
         let kept = (0..2000_u32).filter(|n| {
             let address = IpAddr::from(n.to_be_bytes());
-            refusals.count(Draft {
-                client: Some(ShownAddress::Full(address)),
+            refusals.count_refusal(Draft {
+                client: Some(MaskedAddress::Full(address)),
                 ..refused(1, "unauthenticated")
             })
         });

@@ -14,10 +14,10 @@ use super::chain::{END_TYP, Statement};
 use super::record::{Draft, EventType};
 use super::table::ChainRow;
 use super::{Audit, IDLE_MIN};
+use crate::deadline::ticks_after;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::trust::TokenHead;
-use crate::until::ticks_after;
 use crate::workspace::Timestamp;
 
 /// Maximum interval between two prunings.
@@ -31,7 +31,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(600);
 
 impl Audit {
     /// Prunes chains, and signs statements of a retired key anew, until it is dropped.
-    pub(super) async fn prune(&self) {
+    pub(super) async fn run_retention(&self) {
         let mut tick = ticks_after(LOOK_EVERY, LOOK_EVERY);
         let (mut kid, mut pruned) = (self.keys.kid(), None::<Instant>);
         loop {
@@ -60,70 +60,73 @@ impl Audit {
         let now = Timestamp::now();
         let oldest = retention.map(|kept| now.before(kept));
         let (mut cut, mut firsts, mut done) = (Vec::new(), BTreeMap::new(), true);
-        for row in self.stored.table.chains().await? {
+        for row in self.stored.table.read_chains().await? {
             let own = row.replica == self.replica.as_str();
-            let Ok(stated) = row.stated(&self.keys) else {
+            let Ok(stated) = row.verify_statement(&self.keys) else {
                 continue;
             };
             firsts.insert(row.replica.clone(), stated.first);
             // A running replica prunes its own chain.
-            let silent = stated.at().map(|at| now.since(at) > DEAD_AFTER);
+            let silent = stated.parse_time().map(|at| now.since(at) > DEAD_AFTER);
             if !own && !stated.over && silent != Some(true) {
                 continue;
             }
-            let first = oldest.map_or(stated.first, |oldest| first_kept(&stated, own, oldest));
+            let first = oldest.map_or(stated.first, |oldest| first_retained(&stated, own, oldest));
             if own {
                 // The writer reads this, and signs it within a minute, perhaps before this task does. The
                 // pruning is recorded here, so that it is recorded once.
                 let before = self.first.swap(first, Ordering::Relaxed);
                 if before.max(stated.first) < first {
-                    self.tell_pruned(&row, &stated, first);
+                    self.record_pruning(&row, &stated, first);
                 }
             }
             // A signature by a retired key becomes unverifiable when that key is removed.
             let anew = stated.first < first || self.is_signed_by_another(&row);
             // The new beginning is signed before any row is deleted.
-            if anew && !self.state_again(&row, &stated, first).await? {
+            if anew && !self.sign_again(&row, &stated, first).await? {
                 done = false;
                 continue;
             }
             if !own && stated.first < first {
-                self.tell_pruned(&row, &stated, first);
+                self.record_pruning(&row, &stated, first);
             }
             firsts.insert(row.replica.clone(), first);
             if first > 1 {
                 cut.push((row.replica, first));
             }
         }
-        if self.stored.table.has_months() {
+        if self.stored.table.is_partitioned() {
             if let Some(oldest) = oldest {
-                self.stored.table.drop_old(oldest, &firsts).await?;
+                self.stored
+                    .table
+                    .drop_old_partitions(oldest, &firsts)
+                    .await?;
             }
         } else {
             for (replica, first) in &cut {
-                self.stored.table.prune(replica, *first).await?;
+                self.stored.table.prune_records(replica, *first).await?;
             }
         }
         // The statement of a chain that was removed entirely stays as long as a checkpoint may name that
         // chain.
         let remembered = retention.map(|kept| 3 * kept.max(IDLE_MIN));
-        for row in self.stored.table.chains().await? {
-            let Ok(stated) = row.stated(&self.keys) else {
+        for row in self.stored.table.read_chains().await? {
+            let Ok(stated) = row.verify_statement(&self.keys) else {
                 continue;
             };
             let forgotten = remembered
-                .zip(stated.at())
+                .zip(stated.parse_time())
                 .is_some_and(|(span, at)| now.since(at) > span);
             let gone = stated.first > stated.last && row.replica != self.replica.as_str();
             if gone && forgotten && !self.stored.table.has_records(&row.replica).await? {
-                self.stored.table.forget(&row).await?;
+                self.stored.table.delete_chain(&row).await?;
             }
         }
         Ok(done)
     }
 
     /// Logs and records that the chain begins with `first` from now on.
-    fn tell_pruned(&self, row: &ChainRow, stated: &Statement, first: i64) {
+    fn record_pruning(&self, row: &ChainRow, stated: &Statement, first: i64) {
         let whole = first > stated.last;
         let (before, replica) = (first, row.replica.as_str());
         tracing::info!(
@@ -133,23 +136,23 @@ impl Audit {
             "Audit records older than audit.retention are removed"
         );
         let detail = json!({"before": before, "replica": replica, "whole": whole});
-        self.record(Draft::new(EventType::AuditPruned).with(detail));
+        self.record(Draft::new(EventType::AuditPruned).with_detail(detail));
     }
 
     fn is_signed_by_another(&self, row: &ChainRow) -> bool {
-        let head = TokenHead::own(&row.statement, END_TYP);
+        let head = TokenHead::parse_own(&row.statement, END_TYP);
         head.is_ok_and(|head| head.kid() != self.keys.kid())
     }
 
     /// Signs the statement of a chain anew, with `first` as its beginning. Returns false if the writer of
     /// the chain changed it first.
-    async fn state_again(
+    async fn sign_again(
         &self,
         row: &ChainRow,
         stated: &Statement,
         first: i64,
     ) -> Result<bool, Unavailable> {
-        let mut statement = stated.cut(first);
+        let mut statement = stated.cut_before(first);
         if first > stated.last {
             // The time of the removal.
             statement.time = Timestamp::now().to_string();
@@ -161,7 +164,7 @@ impl Audit {
                     statement: signed,
                     ..row.clone()
                 };
-                self.stored.table.state_anew(row, &new).await
+                self.stored.table.replace_chain(row, &new).await
             }
             Err(error) => {
                 tracing::error!(error = %Chain(&error), "failed to sign the audit");
@@ -173,8 +176,8 @@ impl Audit {
 
 /// Returns the first retained record of a chain: the last mark before `oldest`. Nothing is retained of
 /// another chain that ended before `oldest`.
-fn first_kept(stated: &Statement, own: bool, oldest: Timestamp) -> i64 {
-    if !own && stated.at().is_some_and(|at| at < oldest) {
+fn first_retained(stated: &Statement, own: bool, oldest: Timestamp) -> i64 {
+    if !own && stated.parse_time().is_some_and(|at| at < oldest) {
         return stated.last + 1;
     }
     stated

@@ -4,45 +4,45 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _};
 use uuid::Uuid;
 
-use super::record::{Record, detail_of};
+use super::record::{Record, parse_detail};
 use crate::workspace::Timestamp;
 
 /// Reads a row as a record. The contents are not trusted: a value of a wrong type leaves the record without
 /// a hash.
-pub(super) fn record(row: &AnyRow) -> Record {
-    let mut read = Reader::of(row);
-    let prev = read.text("prev");
-    let ids = ["request_id", "task_id", "trace_id"].map(|column| read.optional(column));
-    let mut record = read.record(prev, ids);
-    record.bridged = read.optional("bridged");
-    let hash = read.text("hash");
+pub(super) fn read_record(row: &AnyRow) -> Record {
+    let mut read = Reader::new(row);
+    let prev = read.read_text("prev");
+    let ids = ["request_id", "task_id", "trace_id"].map(|column| read.read_optional(column));
+    let mut record = read.read_members(prev, ids);
+    record.bridged = read.read_optional("bridged");
+    let hash = read.read_text("hash");
     record.hash = read.is_whole(&record).then_some(hash);
     record
 }
 
 /// Reads a compact row as a record, in the same way, and its id.
-pub(super) fn packed(row: &AnyRow) -> (i64, Record) {
-    let mut read = Reader::of(row);
+pub(super) fn read_compact_record(row: &AnyRow) -> (i64, Record) {
+    let mut read = Reader::new(row);
     // Where the row before is missing there is none.
-    let prev = read.unpacked("prev", hex_text).unwrap_or_default();
+    let prev = read.unpack_text("prev", hex_text).unwrap_or_default();
     let ids = [
-        read.unpacked("request_id", uuid_text),
-        read.unpacked("task_id", uuid_text),
-        read.unpacked("trace_id", hex_text),
+        read.unpack_text("request_id", uuid_text),
+        read.unpack_text("task_id", uuid_text),
+        read.unpack_text("trace_id", hex_text),
     ];
-    let mut record = read.record(prev, ids);
-    let hash: Vec<u8> = read.read("hash").unwrap_or_default();
+    let mut record = read.read_members(prev, ids);
+    let hash: Vec<u8> = read.read_column("hash").unwrap_or_default();
     record.hash = read.is_whole(&record).then(|| hex::encode(hash));
-    if let Some(translated) = record.method.as_deref().and_then(translated) {
+    if let Some(translated) = record.method.as_deref().and_then(split_method) {
         let (method, bridged) = translated;
         (record.method, record.bridged) = (Some(method.to_owned()), Some(bridged.to_owned()));
     }
-    (read.number("id"), record)
+    (read.read_number("id"), record)
 }
 
 /// Returns the method of a translated call, and its generations: a compact row has both in one word, so that the rows of
 /// other calls have no column for it.
-fn translated(word: &str) -> Option<(&str, &str)> {
+fn split_method(word: &str) -> Option<(&str, &str)> {
     word.split_once(' ')
 }
 
@@ -63,45 +63,45 @@ pub(super) struct Reader<'r> {
 }
 
 impl<'r> Reader<'r> {
-    pub(super) fn of(row: &'r AnyRow) -> Self {
+    pub(super) fn new(row: &'r AnyRow) -> Self {
         Self { row, whole: true }
     }
 
     /// Reads all members but the hash.
-    fn record(
+    fn read_members(
         &mut self,
         prev: String,
         [request_id, task_id, trace_id]: [Option<String>; 3],
     ) -> Record {
         Record {
             bridged: None,
-            caller: self.optional("caller"),
-            client_address: self.optional("client_address"),
-            credential_kind: self.optional("credential_kind"),
-            credential_prefix: self.optional("credential_prefix"),
-            detail: self.optional("detail").and_then(detail_of),
-            duration_ms: self.number("duration_ms"),
-            event_type: self.text("event_type"),
+            caller: self.read_optional("caller"),
+            client_address: self.read_optional("client_address"),
+            credential_kind: self.read_optional("credential_kind"),
+            credential_prefix: self.read_optional("credential_prefix"),
+            detail: self.read_optional("detail").and_then(parse_detail),
+            duration_ms: self.read_number("duration_ms"),
+            event_type: self.read_text("event_type"),
             hash: None,
-            method: self.optional("method"),
-            org: self.optional("org"),
-            outcome: self.text("outcome"),
+            method: self.read_optional("method"),
+            org: self.read_optional("org"),
+            outcome: self.read_text("outcome"),
             prev,
-            replica: self.text("replica"),
-            request_bytes: self.number("request_bytes"),
+            replica: self.read_text("replica"),
+            request_bytes: self.read_number("request_bytes"),
             request_id,
-            response_bytes: self.number("response_bytes"),
-            rule: self.optional("rule"),
-            seq: self.number("seq"),
-            status: self.number("status"),
-            target: self.optional("target"),
+            response_bytes: self.read_number("response_bytes"),
+            rule: self.read_optional("rule"),
+            seq: self.read_number("seq"),
+            status: self.read_number("status"),
+            target: self.read_optional("target"),
             task_id,
-            time: Timestamp(self.number("time")).to_string(),
+            time: Timestamp(self.read_number("time")).to_string(),
             trace_id,
         }
     }
 
-    fn read<T>(&mut self, column: &str) -> Option<T>
+    fn read_column<T>(&mut self, column: &str) -> Option<T>
     where
         T: sqlx::Decode<'r, Any> + sqlx::Type<Any>,
     {
@@ -110,23 +110,23 @@ impl<'r> Reader<'r> {
         read
     }
 
-    pub(super) fn text(&mut self, column: &str) -> String {
-        self.read(column).unwrap_or_default()
+    pub(super) fn read_text(&mut self, column: &str) -> String {
+        self.read_column(column).unwrap_or_default()
     }
 
-    pub(super) fn number(&mut self, column: &str) -> i64 {
-        self.read(column).unwrap_or_default()
+    pub(super) fn read_number(&mut self, column: &str) -> i64 {
+        self.read_column(column).unwrap_or_default()
     }
 
-    fn optional(&mut self, column: &str) -> Option<String> {
-        self.read(column).unwrap_or_default()
+    fn read_optional(&mut self, column: &str) -> Option<String> {
+        self.read_column(column).unwrap_or_default()
     }
 
     /// Reads a text, or the bytes that stand for one.
-    fn unpacked(&mut self, column: &str, text: fn(&[u8]) -> Option<String>) -> Option<String> {
+    fn unpack_text(&mut self, column: &str, text: fn(&[u8]) -> Option<String>) -> Option<String> {
         let bytes: Result<Option<Vec<u8>>, _> = self.row.try_get(column);
         let Ok(bytes) = bytes else {
-            return self.optional(column);
+            return self.read_optional(column);
         };
         let bytes = bytes?;
         let read = text(&bytes);

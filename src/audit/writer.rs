@@ -13,15 +13,15 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::Audit;
 use super::anchor::Anchor;
-use super::chain::{Chain, Chained, Statement};
-use super::peer_spools::Seen;
-use super::queue::{State, Taken, append, lock};
+use super::chain::{Chain, ChainedRecord, Statement};
+use super::peer_spools::PeerEnds;
+use super::queue::{QueueState, QueuedBatch, append_to_spool, lock};
 use super::record::{Draft, EventType};
-use super::spool::{Spool, no_room};
+use super::spool::{Spool, full_spool_error};
 use super::table::ChainRow;
+use crate::deadline::ticks;
 use crate::metrics::AuditLoss;
 use crate::telemetry::Chain as Causes;
-use crate::until::ticks;
 
 /// Maximum number of drafts chained at once, and of records written at once.
 pub(super) const BATCH: usize = 2000;
@@ -64,19 +64,19 @@ const LOSS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct Writer<'a> {
     pub(super) audit: &'a Audit,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<QueueState>,
     /// Notifies the writing task of new records.
     more: Notify,
     /// Notifies the chaining task of free space.
     pub(super) room: Notify,
     /// The ends of other chains, as last read.
-    pub(super) seen: std::sync::Mutex<Seen>,
+    pub(super) peer_ends: std::sync::Mutex<PeerEnds>,
     /// Keeps the written end of the chain outside SQL.
     anchor: Anchor,
 }
 
 /// The state of the chaining task.
-struct Chaining {
+struct ChainBuilder {
     chain: Chain,
     /// Records since the last checkpoint.
     unsigned: i64,
@@ -91,17 +91,17 @@ impl<'a> Writer<'a> {
         let spool = Spool::new(folder, audit.replica.as_str(), *bytes_max);
         Self {
             audit,
-            state: Mutex::new(State::new(spool)),
+            state: Mutex::new(QueueState::new(spool)),
             more: Notify::new(),
             room: Notify::new(),
-            seen: std::sync::Mutex::default(),
+            peer_ends: std::sync::Mutex::default(),
             anchor: Anchor::new(),
         }
     }
 
     /// Runs until [`Audit::flush`] is called and all records are written or spooled.
     pub(super) async fn run(&self, drafts: mpsc::Receiver<Draft>) {
-        let own = async { tokio::join!(self.chain(drafts), self.write()) };
+        let own = async { tokio::join!(self.chain_drafts(drafts), self.write_batches()) };
         let metrics = &self.audit.metrics;
         let anchored = async {
             match &self.audit.anchor {
@@ -111,29 +111,29 @@ impl<'a> Writer<'a> {
         };
         tokio::select! {
             _ = own => {}
-            () = self.adopt_left() => {}
+            () = self.adopt_spools() => {}
             () = anchored => {}
         }
         if let Some(place) = &self.audit.anchor {
-            self.anchor.keep_last(place, metrics).await;
+            self.anchor.write_last_end(place, metrics).await;
         }
     }
 
-    async fn chain(&self, mut drafts: mpsc::Receiver<Draft>) {
-        let mut chaining = Chaining {
+    async fn chain_drafts(&self, mut drafts: mpsc::Receiver<Draft>) {
+        let mut chaining = ChainBuilder {
             chain: Chain::new(self.audit.replica.as_str()),
             unsigned: 0,
             signed_at: Instant::now(),
             loss_told: None,
         };
-        self.try_spool().await;
+        self.check_spool().await;
         let begins_with = self.audit.begins_with.clone();
-        let mut batch = vec![Draft::new(EventType::AuditStarted).with(begins_with)];
+        let mut batch = vec![Draft::new(EventType::AuditStarted).with_detail(begins_with)];
         let mut tick = ticks(TICK);
         let mut over = false;
         let mut refusals_at = Instant::now();
         loop {
-            self.put(&mut chaining, &mut batch).await;
+            self.queue_batch(&mut chaining, &mut batch).await;
             if over {
                 self.state.lock().await.over = Some(Instant::now());
                 return self.more.notify_one();
@@ -160,33 +160,33 @@ impl<'a> Writer<'a> {
             }
             if over || refusals_at.elapsed() >= TICK {
                 refusals_at = Instant::now();
-                batch.extend(self.audit.refusals.take());
+                batch.extend(self.audit.refusals.take_drafts());
             }
             if over {
                 let exchanges = self.audit.metrics.open_exchanges.get();
-                let changes = self.audit.owed.load(Ordering::Relaxed);
+                let changes = self.audit.pending_changes.load(Ordering::Relaxed);
                 let running = usize::try_from(exchanges).unwrap_or(0) + changes;
                 let last = Draft::new(EventType::AuditStopped);
-                batch.push(last.with(json!({"running": running})));
+                batch.push(last.with_detail(json!({"running": running})));
             }
-            self.measure().await;
+            self.update_metrics().await;
         }
     }
 
     /// Chains a batch, with a record of losses and a checkpoint if they are due, and queues it in memory or
     /// in the spool.
-    async fn put(&self, chaining: &mut Chaining, batch: &mut Vec<Draft>) {
+    async fn queue_batch(&self, chaining: &mut ChainBuilder, batch: &mut Vec<Draft>) {
         let ends = batch
             .last()
             .is_some_and(|last| last.event_type == EventType::AuditStopped);
-        let mut state = self.has_room(ends).await;
-        let fits = fits(&state);
+        let mut state = self.wait_for_room(ends).await;
+        let fits = spool_capacity(&state);
         // The last record has reserved space.
         let last = if ends { batch.pop() } else { None };
         if batch.len() > fits {
-            chaining.tell_of_loss(&no_room());
+            chaining.log_loss(&full_spool_error());
             let lost = batch.len() - fits;
-            self.audit.lose(AuditLoss::Spool, lost as u64);
+            self.audit.count_lost(AuditLoss::Spool, lost as u64);
             batch.truncate(fits);
         }
         if fits == 0 && !ends {
@@ -199,31 +199,31 @@ impl<'a> Writer<'a> {
             chaining.unsigned,
             chaining.signed_at,
         );
-        let untold = lock(&self.seen).news.clone();
+        let untold = lock(&self.peer_ends).news.clone();
         let mut records = Vec::with_capacity(batch.len() + 4);
         if lost > 0 {
-            let draft = Draft::new(EventType::AuditLost).with(json!({"count": lost}));
+            let draft = Draft::new(EventType::AuditLost).with_detail(json!({"count": lost}));
             records.push(chaining.push(draft));
         }
         let drafts = batch.len() as u64;
         for draft in batch.drain(..) {
             records.push(chaining.push(draft));
             if chaining.unsigned >= CHECKPOINT_RECORDS {
-                self.checkpoint(chaining, &mut records);
+                self.append_checkpoint(chaining, &mut records);
             }
         }
         let since = chaining.signed_at.elapsed();
         let due = since >= CHECKPOINT_EVERY && chaining.unsigned > 0;
         if due || ends || since >= self.audit.idle_max() {
-            self.checkpoint(chaining, &mut records);
+            self.append_checkpoint(chaining, &mut records);
         }
         if records.is_empty() {
             return;
         }
-        let counts = counts(&records);
+        let counts = count_events(&records);
         if !state.spooling {
             state.direct.extend(records);
-        } else if let Err(error) = append(&state.spool, records).await {
+        } else if let Err(error) = append_to_spool(&state.spool, records).await {
             // The records are discarded, so their sequence numbers are used again.
             (
                 (chaining.chain.last, chaining.chain.hash),
@@ -231,15 +231,18 @@ impl<'a> Writer<'a> {
                 chaining.signed_at,
             ) = before;
             self.audit.lost.fetch_add(lost, Ordering::Relaxed);
-            self.audit.lose(AuditLoss::Spool, drafts);
-            lock(&self.seen).tell_again(untold);
+            self.audit.count_lost(AuditLoss::Spool, drafts);
+            lock(&self.peer_ends).restore_news(untold);
             if ends {
                 tracing::error!(%error, drafts, lost, "the last audit records are lost: audit.spool_dir does not accept them");
             }
-            return chaining.tell_of_loss(&error);
+            return chaining.log_loss(&error);
         }
         for (event, count) in counts {
-            self.audit.metrics.audit.records(event.as_str(), count);
+            self.audit
+                .metrics
+                .audit
+                .count_records(event.as_str(), count);
             if event == EventType::AuditCheckpoint {
                 self.audit.metrics.audit.checkpoints.inc_by(count);
             }
@@ -248,8 +251,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends a checkpoint: the signature over all records before it, and the ends of other chains.
-    fn checkpoint(&self, chaining: &mut Chaining, records: &mut Vec<Chained>) {
-        let signed = match chaining.chain.sign(&self.audit.keys) {
+    fn append_checkpoint(&self, chaining: &mut ChainBuilder, records: &mut Vec<ChainedRecord>) {
+        let signed = match chaining.chain.sign_checkpoint(&self.audit.keys) {
             Ok(signed) => signed,
             Err(error) => {
                 // Retried with the next record.
@@ -257,16 +260,16 @@ impl<'a> Writer<'a> {
                 return;
             }
         };
-        let news = std::mem::take(&mut lock(&self.seen).news);
+        let news = std::mem::take(&mut lock(&self.peer_ends).news);
         let detail = json!({"seen": news, "statement": signed});
-        let draft = Draft::new(EventType::AuditCheckpoint).with(detail);
+        let draft = Draft::new(EventType::AuditCheckpoint).with_detail(detail);
         records.push(chaining.push(draft));
         chaining.unsigned = 0;
         chaining.signed_at = Instant::now();
     }
 
     /// Resolves when no more records follow, with the time at which the last one was chained.
-    async fn over(&self) -> Instant {
+    async fn wait_for_end(&self) -> Instant {
         loop {
             if let Some(since) = self.state.lock().await.over {
                 return since;
@@ -276,13 +279,13 @@ impl<'a> Writer<'a> {
     }
 
     /// Resolves when the time for SQL at shutdown is over. The remaining records have to be spooled then.
-    async fn late(&self) {
-        sleep_until(self.over().await + LAST_WRITES).await;
+    async fn wait_for_deadline(&self) {
+        sleep_until(self.wait_for_end().await + LAST_WRITES).await;
     }
 
     /// Waits until there are enough records for a transaction, at most [`WRITE_AFTER`]. Does not wait for the first
     /// record, or at shutdown.
-    async fn gather(&self) {
+    async fn wait_for_batch(&self) {
         let until = Instant::now() + WRITE_AFTER;
         loop {
             {
@@ -299,29 +302,29 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes queued records, oldest first, until all are written and no more follow.
-    async fn write(&self) {
+    async fn write_batches(&self) {
         let replica = self.audit.replica.as_str();
-        let mut stated = Statement::of_none(replica);
+        let mut stated = Statement::of_empty_chain(replica);
         let mut looked: Option<Instant> = None;
         let mut failing = false;
         // A process that exits before the schema exists does not wait for it.
         tokio::select! {
-            () = self.audit.stored.table.await_schema() => {}
-            _ = self.over() => {}
+            () = self.audit.stored.table.wait_for_schema() => {}
+            _ = self.wait_for_end() => {}
         }
         loop {
             if looked.is_none_or(|at| at.elapsed() >= CHECKPOINT_EVERY) {
                 tokio::select! {
-                    seen = self.look_around(&stated) => looked = seen.then(Instant::now),
-                    () = self.late() => {}
+                    seen = self.refresh_chains(&stated) => looked = seen.then(Instant::now),
+                    () = self.wait_for_deadline() => {}
                 }
             }
-            self.gather().await;
-            let taken = self.take().await;
+            self.wait_for_batch().await;
+            let taken = self.take_batch().await;
             if taken.records().is_empty() {
                 // An empty segment may be left after a failed append.
-                let spooled = matches!(taken, Taken::Spool(_));
-                self.done(taken).await;
+                let spooled = matches!(taken, QueuedBatch::Spool(_));
+                self.finish_batch(taken).await;
                 if !spooled && self.state.lock().await.over.is_some() {
                     return;
                 }
@@ -330,24 +333,25 @@ impl<'a> Writer<'a> {
             }
             let first = self.audit.first.load(Ordering::Relaxed);
             if first > stated.first {
-                stated = stated.cut(first);
+                stated = stated.cut_before(first);
             }
             let put = tokio::select! {
-                put = self.put_rows(&stated, taken.records()) => put,
-                () = self.late() => Err("the process ends before it is done".to_owned()),
+                put = self.write_rows(&stated, taken.records()) => put,
+                () = self.wait_for_deadline() => Err("the process ends before it is done".to_owned()),
             };
             match put {
                 Ok((now, statement)) => {
-                    let is_checkpoint = |one: &Chained| one.is(EventType::AuditCheckpoint);
+                    let is_checkpoint =
+                        |one: &ChainedRecord| one.has_type(EventType::AuditCheckpoint);
                     let has_checkpoint = taken.records().iter().any(is_checkpoint);
-                    self.anchor.put(&now, &statement, has_checkpoint);
+                    self.anchor.set_end(&now, &statement, has_checkpoint);
                     if failing {
                         failing = false;
                         tracing::info!("audit records are written to SQL again");
                     }
                     stated = now;
-                    tell_of_checkpoints(replica, taken.records());
-                    self.done(taken).await;
+                    log_checkpoints(replica, taken.records());
+                    self.finish_batch(taken).await;
                 }
                 Err(error) => {
                     self.audit.metrics.audit.write_failures.inc();
@@ -355,7 +359,7 @@ impl<'a> Writer<'a> {
                         failing = true;
                         tracing::warn!(%error, "failed to write audit records to SQL; retrying");
                     }
-                    let over = self.put_back(taken).await;
+                    let over = self.return_batch(taken).await;
                     if over {
                         return;
                     }
@@ -367,33 +371,35 @@ impl<'a> Writer<'a> {
 
     /// Writes records and the new signed statement of their chain in one transaction, and returns the
     /// statement in both forms. `stated` is the statement before.
-    pub(super) async fn put_rows(
+    pub(super) async fn write_rows(
         &self,
         stated: &Statement,
-        records: &Arc<Vec<Chained>>,
+        records: &Arc<Vec<ChainedRecord>>,
     ) -> Result<(Statement, String), String> {
         let spacing = self.audit.retention().map_or(MARKS_APART, |kept| kept / 16);
-        let now = stated.with(records, spacing);
-        let row = ChainRow::of(&now, &self.audit.keys);
+        let now = stated.with_records(records, spacing);
+        let row = ChainRow::sign(&now, &self.audit.keys);
         let row = row.map_err(|error| Causes(&error).to_string())?;
-        let put = self.audit.stored.table.put(records, &row).await;
+        let put = self.audit.stored.table.put_records(records, &row).await;
         put.map(|()| (now, row.statement))
             .map_err(|error| Causes(&error).to_string())
     }
 }
 
 /// Returns the number of drafts that fit into the spool, beside the end of the chain.
-fn fits(state: &State) -> usize {
+fn spool_capacity(state: &QueueState) -> usize {
     if !state.spooling {
         return usize::MAX;
     }
-    let room = lock(&state.spool).room().saturating_sub(CLOSING_BYTES);
+    let room = lock(&state.spool)
+        .free_bytes()
+        .saturating_sub(CLOSING_BYTES);
     usize::try_from(room / RECORD_BYTES).unwrap_or(usize::MAX)
 }
 
-impl Chaining {
+impl ChainBuilder {
     /// Logs a loss at most once per `LOSS_TOLD_EVERY`: losses come in floods.
-    fn tell_of_loss(&mut self, error: &io::Error) {
+    fn log_loss(&mut self, error: &io::Error) {
         let told = self
             .loss_told
             .is_some_and(|at| at.elapsed() < LOSS_TOLD_EVERY);
@@ -406,19 +412,19 @@ impl Chaining {
         }
     }
 
-    fn push(&mut self, draft: Draft) -> Chained {
+    fn push(&mut self, draft: Draft) -> ChainedRecord {
         self.unsigned += 1;
         self.chain.push(draft)
     }
 }
 
 /// Returns how many records there are of each event.
-fn counts(records: &[Chained]) -> Vec<(EventType, u64)> {
+fn count_events(records: &[ChainedRecord]) -> Vec<(EventType, u64)> {
     let mut counts: Vec<(EventType, u64)> = Vec::new();
     for record in records {
-        match counts.iter_mut().find(|(event, _)| record.is(*event)) {
+        match counts.iter_mut().find(|(event, _)| record.has_type(*event)) {
             Some((_, count)) => *count += 1,
-            None => counts.extend(record.event().map(|event| (event, 1))),
+            None => counts.extend(record.event_type().map(|event| (event, 1))),
         }
     }
     counts
@@ -426,9 +432,9 @@ fn counts(records: &[Chained]) -> Vec<(EventType, u64)> {
 
 /// Logs checkpoints once they are stored, so that a log elsewhere names records that the chain must
 /// contain.
-fn tell_of_checkpoints(replica: &str, records: &[Chained]) {
+fn log_checkpoints(replica: &str, records: &[ChainedRecord]) {
     for record in records {
-        if record.is(EventType::AuditCheckpoint) {
+        if record.has_type(EventType::AuditCheckpoint) {
             let (seq, hash) = (record.seq, hex::encode(record.hash));
             tracing::info!(replica, seq, hash, "Audit checkpoint");
         }

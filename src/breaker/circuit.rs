@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Admission;
 use crate::config;
-use crate::shares::Callers;
+use crate::shares::RecentCallers;
 
 /// Parts of the window that are forgotten one by one.
 const PARTS: usize = 10;
@@ -35,8 +35,8 @@ pub struct Circuit<Cause> {
     pub(super) changed: u32,
     failures_in_a_row: u32,
     /// Those of the failures in a row, and of the failures in the window.
-    in_row: Callers,
-    in_window: Callers,
+    in_row: RecentCallers,
+    in_window: RecentCallers,
     window: Window,
     /// Time for which it was open last.
     period: Duration,
@@ -50,8 +50,8 @@ impl<Cause: Copy> Circuit<Cause> {
             phase: Phase::Closed,
             changed,
             failures_in_a_row: 0,
-            in_row: Callers::default(),
-            in_window: Callers::default(),
+            in_row: RecentCallers::default(),
+            in_window: RecentCallers::default(),
             window: Window::new(now),
             period: Duration::ZERO,
             why: None,
@@ -66,7 +66,7 @@ impl<Cause: Copy> Circuit<Cause> {
         Some((self.failures_in_a_row, cause, at))
     }
 
-    pub(super) fn look(&self, now: Instant) -> Result<(), Duration> {
+    pub(super) fn check(&self, now: Instant) -> Result<(), Duration> {
         match self.phase {
             Phase::Closed | Phase::Trying(None) => Ok(()),
             Phase::Open(until) | Phase::Trying(Some(until)) if until <= now => Ok(()),
@@ -82,7 +82,7 @@ impl<Cause: Copy> Circuit<Cause> {
 
     /// Counts an outcome. `who`: a caller or a party; failures of two open it. `None`: it has one caller. Returns
     /// true if it opened.
-    pub(super) fn judge(
+    pub(super) fn record_outcome(
         &mut self,
         (admission, failure, who): (Admission, Option<Cause>, Option<u64>),
         config: &config::Breaker,
@@ -93,10 +93,11 @@ impl<Cause: Copy> Circuit<Cause> {
         if admission.began < self.changed || !(tries || self.phase == Phase::Closed) {
             return false;
         }
-        self.window.count(failure.is_some(), config.window, now);
+        self.window
+            .record_call(failure.is_some(), config.window, now);
         let Some(cause) = failure else {
             self.failures_in_a_row = 0;
-            self.in_row = Callers::default();
+            self.in_row = RecentCallers::default();
             self.last_failure = None;
             if tries {
                 self.close(changes, now);
@@ -108,7 +109,8 @@ impl<Cause: Copy> Circuit<Cause> {
         let in_row = who.is_none_or(|who| self.in_row.add(who, Duration::MAX, now));
         let in_window = who.is_none_or(|who| self.in_window.add(who, config.window, now));
         let too_many = config.failures > 0 && self.failures_in_a_row >= config.failures;
-        let fails = (in_row && too_many) || (in_window && self.window.fails(config.ratio.0));
+        let fails =
+            (in_row && too_many) || (in_window && self.window.exceeds_ratio(config.ratio.0));
         if config.is_off() || !(tries || fails) {
             return false;
         }
@@ -150,7 +152,7 @@ impl Window {
         }
     }
 
-    fn count(&mut self, failed: bool, length: Duration, now: Instant) {
+    fn record_call(&mut self, failed: bool, length: Duration, now: Instant) {
         #[expect(clippy::cast_possible_truncation, reason = "ten")]
         let part = (length / PARTS as u32).max(Duration::from_millis(1));
         for _ in 0..PARTS {
@@ -171,7 +173,7 @@ impl Window {
     }
 
     /// True if so many of at least [`CALLS_MIN`] calls failed. A ratio of 0 counts nothing.
-    fn fails(&self, ratio: f64) -> bool {
+    fn exceeds_ratio(&self, ratio: f64) -> bool {
         let calls: u32 = self.parts.iter().map(|(calls, _)| calls).sum();
         let failures: u32 = self.parts.iter().map(|(_, failures)| failures).sum();
         ratio > 0.0 && calls >= CALLS_MIN && f64::from(failures) >= ratio * f64::from(calls)

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 pub use self::circuit::{Circuit, Phase};
 use crate::config;
-use crate::shares::{Account, Callers};
+use crate::shares::{Account, RecentCallers};
 
 /// Maximum circuits. A new one takes the place of one that is closed, else of the oldest.
 const CIRCUITS_MAX: usize = 16;
@@ -18,11 +18,11 @@ const GIVES_WAY: Duration = Duration::from_secs(5);
 /// Number of the circuit of all callers.
 const ALL: u64 = u64::MAX;
 /// Account of a server's probes: their failures count as those of one more caller.
-pub const PROBE: Account = Account::alone(ALL - 1);
+pub const PROBE: Account = Account::without_group(ALL - 1);
 
 /// Change of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub enum BreakerChange {
     /// Calls are refused from now on.
     Opened,
     /// Calls of one caller, or of the users of one org, are refused from now on; those of others pass.
@@ -47,8 +47,8 @@ pub struct Breaker<Cause> {
     circuits: Vec<(u64, Circuit<Cause>)>,
     /// Number of changes of all circuits so far.
     changes: u32,
-    accounts: Callers,
-    parties: Callers,
+    accounts: RecentCallers,
+    parties: RecentCallers,
     /// The party of the call that tried last, and whether calls of others were refused since.
     last_try: Option<(u64, bool)>,
 }
@@ -59,8 +59,8 @@ impl<Cause: Copy> Breaker<Cause> {
         Self {
             circuits: vec![(ALL, Circuit::new(0, now))],
             changes: 0,
-            accounts: Callers::default(),
-            parties: Callers::default(),
+            accounts: RecentCallers::default(),
+            parties: RecentCallers::default(),
             last_try: None,
         }
     }
@@ -74,8 +74,8 @@ impl<Cause: Copy> Breaker<Cause> {
 
     /// Returns the circuit that stands for the server: that of all callers, or of the only one lately. `to`: if there is
     /// one that refuses calls of this caller, that one.
-    pub fn shown(&self, to: Option<Account>) -> &Circuit<Cause> {
-        let only = [self.accounts.only(), self.parties.only()];
+    pub fn reported_circuit(&self, to: Option<Account>) -> &Circuit<Cause> {
+        let only = [self.accounts.sole_caller(), self.parties.sole_caller()];
         let own = self.open_one(|n| to.is_some_and(|to| to.is_counted_as(n)));
         let open = own.or_else(|| self.open_one(|n| only.contains(&Some(n))));
         open.unwrap_or(&self.circuits[0].1)
@@ -90,9 +90,12 @@ impl<Cause: Copy> Breaker<Cause> {
     ///
     /// # Errors
     /// The time after which a call may be admitted.
-    pub fn look(&self, account: Account, now: Instant) -> Result<(), Duration> {
-        let mut its = self.circuits.iter().filter(|(n, _)| is_of(account, *n));
-        its.try_for_each(|(_, circuit)| circuit.look(now))
+    pub fn check(&self, account: Account, now: Instant) -> Result<(), Duration> {
+        let mut its = self
+            .circuits
+            .iter()
+            .filter(|(n, _)| applies_to(account, *n));
+        its.try_for_each(|(_, circuit)| circuit.check(now))
     }
 
     /// Admits a call while it is closed to its caller.
@@ -119,9 +122,9 @@ impl<Cause: Copy> Breaker<Cause> {
             return Ok(self.admit_closed());
         };
         let now = clock();
-        let mut looked = self.look(account, now);
+        let mut looked = self.check(account, now);
         match (&mut self.last_try, phase) {
-            (Some((party, others_wait)), _) if *party != account.party() => {
+            (Some((party, others_wait)), _) if *party != account.party_number() => {
                 *others_wait |= looked.is_err();
             }
             (Some((_, true)), Phase::Open(until)) if until + GIVES_WAY > now => {
@@ -130,10 +133,10 @@ impl<Cause: Copy> Breaker<Cause> {
             _ => {}
         }
         looked?;
-        self.last_try = Some((account.party(), false));
+        self.last_try = Some((account.party_number(), false));
         self.changes += 1;
         for (number, circuit) in &mut self.circuits {
-            if circuit.phase != Phase::Closed && is_of(account, *number) {
+            if circuit.phase != Phase::Closed && applies_to(account, *number) {
                 circuit.phase = Phase::Trying(Some(now + patience));
                 circuit.changed = self.changes;
             }
@@ -145,58 +148,58 @@ impl<Cause: Copy> Breaker<Cause> {
     }
 
     /// Counts the outcome of an admitted call; `failure`: its failure, if it failed.
-    pub fn judge(
+    pub fn record_outcome(
         &mut self,
         (admission, account): (Admission, Account),
         failure: Option<Cause>,
         config: &config::Breaker,
         now: Instant,
-    ) -> Option<Turned> {
-        let (before, changes) = (self.shown(None).phase, self.changes);
-        let party = account.party();
+    ) -> Option<BreakerChange> {
+        let (before, changes) = (self.reported_circuit(None).phase, self.changes);
+        let party = account.party_number();
         if account != PROBE {
             self.accounts.add(account.own, config.window, now);
             self.parties.add(party, config.window, now);
             if failure.is_some() && self.circuits[0].1.phase == Phase::Closed {
-                self.track(account.own, now);
-                self.track(party, now);
+                self.add_circuit(account.own, now);
+                self.add_circuit(party, now);
             }
         }
         let (mut is_late, mut opened) = (false, false);
         for (number, circuit) in self.circuits.iter_mut().rev() {
-            if !is_of(account, *number) || (is_late && *number == ALL) {
+            if !applies_to(account, *number) || (is_late && *number == ALL) {
                 continue;
             }
             // What fails after its caller's own circuit opened is of that caller alone.
             is_late |= failure.is_some() && admission.began < circuit.changed;
             let who = if *number == ALL { party } else { account.own };
             let outcome = (admission, failure, (who != *number).then_some(who));
-            opened |= circuit.judge(outcome, config, now, &mut self.changes);
+            opened |= circuit.record_outcome(outcome, config, now, &mut self.changes);
         }
         if self.circuits[0].1.phase != Phase::Closed {
             self.circuits.truncate(1);
         }
-        let after = self.shown(None);
+        let after = self.reported_circuit(None);
         match after.phase {
-            Phase::Closed if before != Phase::Closed => Some(Turned::Closed),
+            Phase::Closed if before != Phase::Closed => Some(BreakerChange::Closed),
             Phase::Open(_) if before == Phase::Closed || after.changed > changes => {
-                Some(Turned::Opened)
+                Some(BreakerChange::Opened)
             }
-            _ => opened.then_some(Turned::OpenedAlone),
+            _ => opened.then_some(BreakerChange::OpenedAlone),
         }
     }
 
     /// Frees the place of an admitted call without an outcome: its caller left.
-    pub fn forget(&mut self, (admission, account): (Admission, Account), now: Instant) {
+    pub fn release(&mut self, (admission, account): (Admission, Account), now: Instant) {
         for (number, circuit) in &mut self.circuits {
-            if is_of(account, *number) && circuit.is_tried_by(admission) {
+            if applies_to(account, *number) && circuit.is_tried_by(admission) {
                 circuit.phase = Phase::Open(now);
             }
         }
     }
 
     /// Lets the next call try where it is open since before `began`: then the server gave a sign of life.
-    pub fn let_try(&mut self, began: Instant) {
+    pub fn allow_trial(&mut self, began: Instant) {
         for (_, circuit) in &mut self.circuits {
             let is_older = circuit.why.is_some_and(|(_, opened)| opened <= began);
             if matches!(circuit.phase, Phase::Open(_)) && is_older {
@@ -206,14 +209,14 @@ impl<Cause: Copy> Breaker<Cause> {
     }
 
     /// Lets calls pass.
-    pub fn close(&mut self, now: Instant) -> Turned {
+    pub fn close(&mut self, now: Instant) -> BreakerChange {
         self.circuits.truncate(1);
         self.circuits[0].1.close(&mut self.changes, now);
-        Turned::Closed
+        BreakerChange::Closed
     }
 
     /// Makes a circuit of an account or a group.
-    fn track(&mut self, number: u64, now: Instant) {
+    fn add_circuit(&mut self, number: u64, now: Instant) {
         if self.circuits.iter().any(|(known, _)| *known == number) {
             return;
         }
@@ -224,7 +227,7 @@ impl<Cause: Copy> Breaker<Cause> {
         }
         let all = &self.circuits[0].1;
         // The calls of the only caller are all that there were.
-        let circuit = match self.accounts.only() == Some(number) {
+        let circuit = match self.accounts.sole_caller() == Some(number) {
             true => all.clone(),
             false => Circuit::new(all.changed, now),
         };
@@ -233,7 +236,7 @@ impl<Cause: Copy> Breaker<Cause> {
 }
 
 /// True of the circuits that calls of `account` pass.
-fn is_of(account: Account, number: u64) -> bool {
+fn applies_to(account: Account, number: u64) -> bool {
     number == ALL || account.is_counted_as(number)
 }
 
@@ -246,7 +249,7 @@ mod tests {
     /// Plays calls, by the letter of the caller: small ones fail, one that is refused is passed over. Those after `[` end
     /// together at `]`, or tell nothing by `!`. `.`, `:` and `|` are 1, 5 and 10 seconds, `+` is a sign of life, `-` an
     /// older one, `p` a failing probe. Returns what the last one turned, and the callers that are refused then.
-    fn play(calls: &str) -> (Option<Turned>, String) {
+    fn play(calls: &str) -> (Option<BreakerChange>, String) {
         let config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
         let mut now = Instant::now();
         let mut breaker = Breaker::<AgentFailure>::new(now);
@@ -257,10 +260,10 @@ mod tests {
                 '.' => now += Duration::from_secs(1),
                 ':' => now += Duration::from_secs(5),
                 '|' => now += Duration::from_secs(10),
-                '+' => breaker.let_try(now),
-                '-' => breaker.let_try(now.checked_sub(GIVES_WAY).unwrap()),
+                '+' => breaker.allow_trial(now),
+                '-' => breaker.allow_trial(now.checked_sub(GIVES_WAY).unwrap()),
                 '[' | ']' => waits = one == '[',
-                '!' => (pending.drain(..)).for_each(|(call, _)| breaker.forget(call, now)),
+                '!' => (pending.drain(..)).for_each(|(call, _)| breaker.release(call, now)),
                 'p' => pending.push(((breaker.admit_closed(), PROBE), true)),
                 one => {
                     let admitted = breaker.admit(named(one), 6 * GIVES_WAY, || now);
@@ -270,11 +273,11 @@ mod tests {
             }
             for (call, failed) in pending.drain(..(if waits { 0 } else { pending.len() })) {
                 let failure = failed.then_some(AgentFailure::Connect);
-                turned = breaker.judge(call, failure, &config.breaker, now);
+                turned = breaker.record_outcome(call, failure, &config.breaker, now);
             }
             assert!(breaker.circuits.len() <= CIRCUITS_MAX);
         }
-        let is_refused = |of: &char| breaker.look(named(*of), now).is_err();
+        let is_refused = |of: &char| breaker.check(named(*of), now).is_err();
         (turned, "abcxyz".chars().filter(is_refused).collect())
     }
 
@@ -287,8 +290,11 @@ mod tests {
 
     #[test]
     fn failures_of_two_open_it_for_all_and_those_of_one_for_that_one_alone() {
-        let (opened, alone) = (Some(Turned::Opened), Some(Turned::OpenedAlone));
-        let (closed, all) = (Some(Turned::Closed), "abcxyz");
+        let (opened, alone) = (
+            Some(BreakerChange::Opened),
+            Some(BreakerChange::OpenedAlone),
+        );
+        let (closed, all) = (Some(BreakerChange::Closed), "abcxyz");
         for (calls, turned, refused) in [
             ("aaaa", None, ""),
             ("aaaaAaaaa", None, ""),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::counter::Counter;
 use crate::config::CapCount;
 
-/// The counts of one call. Dropped before [`Charge::sent`], it gives back what it took: a call that was refused counts
-/// nothing.
+/// The counts of one call. Dropped before [`Charge::mark_sent`], it gives back what it took: a call that was refused
+/// counts nothing.
 #[derive(Default)]
 pub struct Charge {
     units: Vec<Unit>,
@@ -34,27 +34,27 @@ impl Charge {
         self.units.is_empty()
     }
 
-    /// Notes that the call is sent, or kept for its target: it counts from here on.
-    pub fn sent(&mut self) {
+    /// Records that the call is sent, or kept for its target: it counts from here on.
+    pub fn mark_sent(&mut self) {
         if self.sent {
             return;
         }
         self.sent = true;
         for unit in &self.units {
             if unit.count == CapCount::Seconds {
-                unit.counter.begin();
+                unit.counter.begin_call();
             }
         }
     }
 
     /// Returns the counts of a call that is sent.
     #[must_use]
-    pub fn when_sent(mut self: Box<Self>) -> Box<Self> {
-        self.sent();
+    pub fn into_sent(mut self: Box<Self>) -> Box<Self> {
+        self.mark_sent();
         self
     }
 
-    /// Notes that nothing was sent after all: the call counts nothing.
+    /// Records that nothing was sent after all: the call counts nothing.
     pub fn not_sent(&mut self) {
         if self.sent {
             self.end_clocks();
@@ -62,12 +62,12 @@ impl Charge {
         self.sent = false;
     }
 
-    /// Notes that the answer will be searched for its task, so that its end tells whether the call began one.
+    /// Records that the answer will be searched for its task, so that its end tells whether the call began one.
     pub fn shows_its_task(&mut self) {
         self.shows_task = true;
     }
 
-    /// Notes that the whole answer named no task: the call began none.
+    /// Records that the whole answer named no task: the call began none.
     pub fn began_no_task(&mut self) {
         if !self.shows_task {
             return;
@@ -76,12 +76,12 @@ impl Charge {
             .units
             .extract_if(.., |unit| unit.count == CapCount::Tasks)
         {
-            unit.counter.give(unit.life);
+            unit.counter.give_back(unit.life);
         }
     }
 
     /// Counts the bytes that passed; `total` are those of the call so far.
-    pub fn passed(&mut self, total: u64) {
+    pub fn record_bytes(&mut self, total: u64) {
         let more = total.saturating_sub(self.bytes);
         if !self.sent || more == 0 {
             return;
@@ -89,7 +89,7 @@ impl Charge {
         self.bytes = total;
         for unit in &self.units {
             if unit.count == CapCount::Bytes {
-                unit.counter.add(more);
+                unit.counter.add_units(more);
             }
         }
     }
@@ -97,7 +97,7 @@ impl Charge {
     fn end_clocks(&self) {
         for unit in &self.units {
             if unit.count == CapCount::Seconds {
-                unit.counter.end();
+                unit.counter.end_call();
             }
         }
     }
@@ -110,7 +110,7 @@ impl Drop for Charge {
         }
         for unit in &self.units {
             if unit.count.is_by_call() {
-                unit.counter.give(unit.life);
+                unit.counter.give_back(unit.life);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config::{Cap, CapCount};
-use crate::shared::{Count, Counted};
+use crate::shared::{CounterChange, CounterState};
 use crate::time::Timestamp;
 
 /// Life of a count without a window: from its last use.
@@ -53,16 +53,16 @@ pub(super) fn limit_of(cap: &Cap) -> u64 {
 }
 
 /// Returns a total of the store in units of the cap.
-pub(super) fn shown(count: CapCount, total: u64) -> u64 {
+pub(super) fn to_cap_units(count: CapCount, total: u64) -> u64 {
     match count {
         CapCount::Seconds => total / 1000,
         _ => total,
     }
 }
 
-/// Where a count is kept.
+/// Names of a count in the shared state.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct CounterKey {
     /// The key of the counter.
     pub(super) key: String,
     /// The index in which it is listed.
@@ -73,7 +73,7 @@ pub(super) struct Place {
 
 /// The count of one subject.
 pub(super) struct Counter {
-    pub(super) place: Place,
+    pub(super) place: CounterKey,
     /// True if it is kept for further calls, which use what is left of a share.
     is_kept: bool,
     state: Mutex<State>,
@@ -106,9 +106,9 @@ struct State {
     running_since: Instant,
 }
 
-/// Answer of the share of a counter to a call.
+/// Outcome of taking a unit from the share of a counter.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum TakeOutcome {
     /// It has a unit. True if the next share is to be taken now.
     Unit(bool),
     /// It has none, and the store may have some.
@@ -119,14 +119,14 @@ pub(super) enum Held {
 
 impl Counter {
     /// Creates the counter of one call, which takes one unit.
-    pub(super) fn of_one_call(place: Place) -> Self {
+    pub(super) fn of_one_call(place: CounterKey) -> Self {
         Self {
             is_kept: false,
             ..Self::new(place)
         }
     }
 
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: CounterKey) -> Self {
         let now = Instant::now();
         Self {
             place,
@@ -151,7 +151,7 @@ impl Counter {
         }
     }
 
-    fn state(&self, now: Instant) -> MutexGuard<'_, State> {
+    fn lock_state(&self, now: Instant) -> MutexGuard<'_, State> {
         // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.ends_at.is_some_and(|ends| ends <= now) {
@@ -161,38 +161,38 @@ impl Counter {
     }
 
     /// Takes a unit of the share.
-    pub(super) fn take(&self, cap: &Cap) -> Held {
+    pub(super) fn take_unit(&self, cap: &Cap) -> TakeOutcome {
         let now = Instant::now();
-        let mut state = self.state(now);
+        let mut state = self.lock_state(now);
         state.used_at = now;
         if state.held > 0 {
             state.held -= 1;
             let ahead = share_max(cap.limit) > SMALL && state.look_at.is_none();
-            return Held::Unit(ahead && state.held < state.wish / 2);
+            return TakeOutcome::Unit(ahead && state.held < state.wish / 2);
         }
         match state.look_at {
-            Some(at) if now < at => Held::Reached,
-            _ => Held::Empty,
+            Some(at) if now < at => TakeOutcome::Reached,
+            _ => TakeOutcome::Empty,
         }
     }
 
-    /// Returns the number of the present life, for [`Counter::give`].
-    pub(super) fn life(&self) -> u64 {
-        self.state(Instant::now()).number
+    /// Returns the number of the present life, for [`Counter::give_back`].
+    pub(super) fn life_number(&self) -> u64 {
+        self.lock_state(Instant::now()).number
     }
 
     /// Takes a unit back that was not used, if the life in which it was taken goes on.
-    pub(super) fn give(&self, number: u64) {
-        let mut state = self.state(Instant::now());
+    pub(super) fn give_back(&self, number: u64) {
+        let mut state = self.lock_state(Instant::now());
         if state.number == number {
             state.held += 1;
         }
     }
 
     /// Returns the change that takes the next share.
-    pub(super) fn wanted(&self, cap: &Cap) -> Count {
+    pub(super) fn refill_change(&self, cap: &Cap) -> CounterChange {
         let now = Instant::now();
-        let mut state = self.state(now);
+        let mut state = self.lock_state(now);
         let max = share_max(cap.limit);
         let busy = now.duration_since(state.refilled_at) < BUSY;
         state.wish = if busy { state.wish * 2 } else { state.wish / 2 }.clamp(2, max);
@@ -201,14 +201,14 @@ impl Counter {
         } else {
             1
         };
-        self.change(cap, &state.life, 0, want)
+        self.build_change(cap, &state.life, 0, want)
     }
 
     /// Adds the share that was taken. True if there was one.
-    pub(super) fn refill(&self, counted: &Counted) -> bool {
+    pub(super) fn add_share(&self, counted: &CounterState) -> bool {
         let now = Instant::now();
-        let mut state = self.state(now);
-        state.lives(counted, now);
+        let mut state = self.lock_state(now);
+        state.adopt_life(counted, now);
         state.held += counted.taken;
         state.total = Some(counted.total);
         state.refilled_at = now;
@@ -218,43 +218,43 @@ impl Counter {
         counted.taken > 0
     }
 
-    /// Notes that the limit is reached. True if it is so for the first time in this life.
-    pub(super) fn reached(&self) -> bool {
+    /// Records that the limit is reached. True if it is so for the first time in this life.
+    pub(super) fn mark_reached(&self) -> bool {
         let now = Instant::now();
-        let mut state = self.state(now);
+        let mut state = self.lock_state(now);
         state.look_at.replace(now + LOOK_AGAIN).is_none()
     }
 
-    /// Notes that the store did not answer.
-    pub(super) fn failed(&self) {
+    /// Records that the store did not answer.
+    pub(super) fn record_failure(&self) {
         let now = Instant::now();
-        self.state(now).failed_until = Some(now + FAILED_FOR);
+        self.lock_state(now).failed_until = Some(now + FAILED_FOR);
     }
 
     /// True if the store did not answer a moment ago.
     pub(super) fn has_failed(&self) -> bool {
         let now = Instant::now();
-        self.state(now)
+        self.lock_state(now)
             .failed_until
             .is_some_and(|until| now < until)
     }
 
     /// True if the limit was reached before, so that a look for units waits for no other replica.
     pub(super) fn was_reached(&self) -> bool {
-        self.state(Instant::now()).look_at.is_some()
+        self.lock_state(Instant::now()).look_at.is_some()
     }
 
     /// Returns the time at which the count begins again.
     pub(super) fn resets_at(&self) -> Option<(Timestamp, Duration)> {
         let now = Instant::now();
-        let left = self.state(now).ends_at?.saturating_duration_since(now);
+        let left = self.lock_state(now).ends_at?.saturating_duration_since(now);
         Some((Timestamp::now().after(left), left))
     }
 
     /// Takes the share out to give it back: all of it, or only what lay unused for a while.
-    pub(super) fn unused(&self, cap: &Cap, all: bool) -> Option<Count> {
+    pub(super) fn take_unused(&self, cap: &Cap, all: bool) -> Option<CounterChange> {
         let now = Instant::now();
-        let mut state = self.state(now);
+        let mut state = self.lock_state(now);
         let idle = now.duration_since(state.used_at) >= LEASE;
         if state.held == 0 || !(all || idle) {
             return None;
@@ -262,19 +262,19 @@ impl Counter {
         let held = std::mem::take(&mut state.held);
         state.wish = 2;
         let back = i64::try_from(held).unwrap_or(i64::MAX);
-        Some(self.change(cap, &state.life, -back, 0))
+        Some(self.build_change(cap, &state.life, -back, 0))
     }
 
     /// True if nothing is lost when the counter is forgotten: it is idle, holds nothing and has reported everything.
     pub(super) fn can_be_forgotten(&self) -> bool {
         let now = Instant::now();
-        let state = self.state(now);
+        let state = self.lock_state(now);
         let idle = now.duration_since(state.used_at) >= 5 * LEASE;
         idle && state.held == 0 && state.unreported == 0 && state.running == 0
     }
 
-    pub(super) fn change(&self, cap: &Cap, life: &str, add: i64, want: u64) -> Count {
-        Count {
+    pub(super) fn build_change(&self, cap: &Cap, life: &str, add: i64, want: u64) -> CounterChange {
+        CounterChange {
             key: self.place.key.clone(),
             index: self.place.index.clone(),
             member: self.place.member.clone(),
@@ -293,58 +293,58 @@ impl Counter {
     /// True if the measured total is below the limit; `None` if it has not been read yet.
     pub(super) fn has_room(&self, cap: &Cap) -> Option<bool> {
         let now = Instant::now();
-        let mut state = self.state(now);
+        let mut state = self.lock_state(now);
         state.used_at = now;
-        state.measure(now);
+        state.measure_running(now);
         let total = state.total?.saturating_add(state.unreported);
         Some(total < limit_of(cap))
     }
 
     /// Adds what was measured.
-    pub(super) fn add(&self, units: u64) {
+    pub(super) fn add_units(&self, units: u64) {
         let now = Instant::now();
-        let mut state = self.state(now);
+        let mut state = self.lock_state(now);
         state.used_at = now;
         state.unreported = state.unreported.saturating_add(units);
     }
 
     /// Begins to count the time of a call.
-    pub(super) fn begin(&self) {
+    pub(super) fn begin_call(&self) {
         let now = Instant::now();
-        let mut state = self.state(now);
-        state.measure(now);
+        let mut state = self.lock_state(now);
+        state.measure_running(now);
         state.running += 1;
     }
 
-    /// Ends that.
-    pub(super) fn end(&self) {
+    /// Ends the count of the time of a call.
+    pub(super) fn end_call(&self) {
         let now = Instant::now();
-        let mut state = self.state(now);
-        state.measure(now);
+        let mut state = self.lock_state(now);
+        state.measure_running(now);
         state.used_at = now;
         state.running = state.running.saturating_sub(1);
     }
 
     /// Returns the change that reports what was measured, or reads the total again; `None`: neither is due. `first`: it
     /// is read in any case.
-    pub(super) fn report(&self, cap: &Cap, first: bool) -> Option<Count> {
+    pub(super) fn report_change(&self, cap: &Cap, first: bool) -> Option<CounterChange> {
         let now = Instant::now();
-        let mut state = self.state(now);
-        state.measure(now);
+        let mut state = self.lock_state(now);
+        state.measure_running(now);
         let in_use = state.running > 0 || now.duration_since(state.used_at) < 2 * REFRESH;
         let stale = in_use && now.duration_since(state.read_at) >= REFRESH;
         if !first && state.unreported == 0 && !stale {
             return None;
         }
         let units = i64::try_from(state.unreported).unwrap_or(i64::MAX);
-        Some(self.change(cap, &state.life, units, 0))
+        Some(self.build_change(cap, &state.life, units, 0))
     }
 
     /// Takes the answer to a report of `added` units.
-    pub(super) fn reported(&self, counted: &Counted, added: i64) {
+    pub(super) fn apply_report(&self, counted: &CounterState, added: i64) {
         let now = Instant::now();
-        let mut state = self.state(now);
-        state.lives(counted, now);
+        let mut state = self.lock_state(now);
+        state.adopt_life(counted, now);
         let added = u64::try_from(added).unwrap_or(0);
         state.unreported = state.unreported.saturating_sub(added);
         state.total = Some(counted.total);
@@ -361,8 +361,8 @@ impl State {
         self.total = self.total.map(|_| 0);
     }
 
-    /// Takes the life over that the store names.
-    fn lives(&mut self, counted: &Counted, now: Instant) {
+    /// Adopts the life that the store names.
+    fn adopt_life(&mut self, counted: &CounterState, now: Instant) {
         if self.life != counted.life {
             if !self.life.is_empty() {
                 self.begin_again();
@@ -373,7 +373,7 @@ impl State {
     }
 
     /// Adds the time of the calls in progress, in milliseconds.
-    fn measure(&mut self, now: Instant) {
+    fn measure_running(&mut self, now: Instant) {
         let passed = now.duration_since(self.running_since).as_millis();
         let passed = u64::try_from(passed).unwrap_or(0);
         if self.running > 0 {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     fn counter() -> Counter {
-        let place = Place {
+        let place = CounterKey {
             key: "k".to_owned(),
             index: "i".to_owned(),
             member: "m".to_owned(),
@@ -413,8 +413,8 @@ mod tests {
         Counter::new(place)
     }
 
-    fn counted(life: &str, total: u64, taken: u64) -> Counted {
-        Counted {
+    fn counted(life: &str, total: u64, taken: u64) -> CounterState {
+        CounterState {
             life: life.to_owned(),
             total,
             taken,
@@ -425,25 +425,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn units_are_used_once_and_end_with_their_life() {
         let (cap, counter) = (cap(100, CapCount::Messages), counter());
-        assert_eq!(counter.take(&cap), Held::Empty);
-        assert!(counter.refill(&counted("one", 2, 2)));
-        let number = counter.life();
-        assert_eq!(counter.take(&cap), Held::Unit(false));
-        counter.give(number);
-        assert_eq!(counter.take(&cap), Held::Unit(false));
-        assert_eq!(counter.take(&cap), Held::Unit(false));
-        assert_eq!(counter.take(&cap), Held::Empty);
-        assert!(!counter.refill(&counted("one", 100, 0)));
-        assert!(counter.reached());
-        assert_eq!(counter.take(&cap), Held::Reached);
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Empty);
+        assert!(counter.add_share(&counted("one", 2, 2)));
+        let number = counter.life_number();
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Unit(false));
+        counter.give_back(number);
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Unit(false));
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Unit(false));
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Empty);
+        assert!(!counter.add_share(&counted("one", 100, 0)));
+        assert!(counter.mark_reached());
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Reached);
         tokio::time::advance(LOOK_AGAIN).await;
-        assert_eq!(counter.take(&cap), Held::Empty);
-        assert!(!counter.reached());
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Empty);
+        assert!(!counter.mark_reached());
         tokio::time::advance(Duration::from_secs(60)).await;
         // A unit of the life that is over is not given back into the next one.
-        counter.give(number);
-        assert_eq!(counter.take(&cap), Held::Empty);
-        assert!(counter.reached());
+        counter.give_back(number);
+        assert_eq!(counter.take_unit(&cap), TakeOutcome::Empty);
+        assert!(counter.mark_reached());
     }
 
     #[tokio::test(start_paused = true)]
@@ -451,45 +451,45 @@ mod tests {
         let (cap, counter) = (cap(10_000, CapCount::Messages), counter());
         let mut wants = Vec::new();
         for _ in 0..7 {
-            let want = counter.wanted(&cap).want;
+            let want = counter.refill_change(&cap).want;
             wants.push(want);
-            counter.refill(&counted("one", 0, 0));
+            counter.add_share(&counted("one", 0, 0));
         }
         assert_eq!(wants, [4, 8, 16, 32, 64, 100, 100]);
         tokio::time::advance(BUSY).await;
-        assert_eq!(counter.wanted(&cap).want, 50);
-        counter.refill(&counted("one", 50, 50));
+        assert_eq!(counter.refill_change(&cap).want, 50);
+        counter.add_share(&counted("one", 50, 50));
         // The next share is taken when half of this one is used.
         let mut early = 0;
-        while counter.take(&cap) == Held::Unit(false) {
+        while counter.take_unit(&cap) == TakeOutcome::Unit(false) {
             early += 1;
         }
         assert_eq!(early, 25);
-        assert!(counter.unused(&cap, false).is_none());
+        assert!(counter.take_unused(&cap, false).is_none());
         tokio::time::advance(LEASE).await;
-        let back = counter.unused(&cap, false).unwrap();
+        let back = counter.take_unused(&cap, false).unwrap();
         assert_eq!((back.add, &*back.life), (-24, "one"));
-        assert!(counter.unused(&cap, true).is_none());
+        assert!(counter.take_unused(&cap, true).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_is_that_of_all_calls_in_progress() {
         let (cap, counter) = (cap(2, CapCount::Seconds), counter());
         assert_eq!(counter.has_room(&cap), None);
-        counter.reported(&counted("", 0, 0), 0);
+        counter.apply_report(&counted("", 0, 0), 0);
         assert_eq!(counter.has_room(&cap), Some(true));
-        counter.begin();
-        counter.begin();
+        counter.begin_call();
+        counter.begin_call();
         tokio::time::advance(Duration::from_millis(900)).await;
-        counter.end();
+        counter.end_call();
         tokio::time::advance(Duration::from_millis(150)).await;
         assert_eq!(counter.has_room(&cap), Some(true));
-        let report = counter.report(&cap, false).unwrap();
+        let report = counter.report_change(&cap, false).unwrap();
         assert_eq!((report.add, report.want), (1950, 0));
-        counter.reported(&counted("one", 1950, 0), report.add);
+        counter.apply_report(&counted("one", 1950, 0), report.add);
         tokio::time::advance(Duration::from_millis(50)).await;
         assert_eq!(counter.has_room(&cap), Some(false));
-        counter.end();
+        counter.end_call();
         assert!(!counter.can_be_forgotten());
     }
 }

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::counter::Place;
+use super::counter::CounterKey;
+use crate::a2a::call_names::CallNames;
 use crate::a2a::method::Method;
-use crate::a2a::run::Named;
 use crate::config::{Cap, CapCount, CapPer};
 use crate::hierarchy::{Hierarchy, Permit};
 use crate::identity::{Principal, Proof};
@@ -24,7 +24,7 @@ pub struct Names {
 
 impl Names {
     /// Returns the names of a message whose request has the trace id `trace`.
-    pub fn of(named: Named, trace: impl FnOnce() -> Option<String>) -> Self {
+    pub fn from_message(named: CallNames, trace: impl FnOnce() -> Option<String>) -> Self {
         let run = named.run.or_else(trace);
         Self {
             run: run.or_else(|| named.context.clone()),
@@ -53,7 +53,7 @@ impl Facts {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn of(
+    pub async fn for_call(
         hierarchy: &Hierarchy,
         proof: &Proof,
         permit: &Permit,
@@ -61,7 +61,7 @@ impl Facts {
         names: Names,
     ) -> Result<Self, Rejection> {
         // Cached: the permit depends on it.
-        let place = hierarchy.place(permit.target()).await?;
+        let place = hierarchy.load_lineage(permit.target()).await?;
         Ok(Self {
             owner: counted_name(&proof.principal),
             org: permit.org().unwrap_or_default().to_owned(),
@@ -76,7 +76,7 @@ impl Facts {
 
     /// For tests: a caller and a target, each with its org.
     #[cfg(test)]
-    pub(super) fn made(
+    pub(super) fn for_test(
         (caller, org): (WorkspaceId, &str),
         (target, target_org): (WorkspaceId, &str),
         method: Method,
@@ -94,7 +94,7 @@ impl Facts {
 
     /// True if `cap` counts the call. Only calls that send a message count: others begin no work, and must stay possible
     /// when a cap is reached.
-    pub(super) fn counts(&self, cap: &Cap) -> bool {
+    pub(super) fn is_counted_by(&self, cap: &Cap) -> bool {
         let counted = match cap.count {
             CapCount::Messages | CapCount::Bytes | CapCount::Seconds => true,
             CapCount::Tasks => !self.names.continues_task,
@@ -111,7 +111,7 @@ impl Facts {
 
     /// Returns the subject under which `cap` counts the call: an org, and a name in it. A run or a context counts in the
     /// org of its caller, since another org may choose the same name. `None`: the call names no run, or no context.
-    pub(super) fn subject(&self, cap: &Cap) -> Option<Subject> {
+    pub(super) fn subject_for(&self, cap: &Cap) -> Option<Subject> {
         let (org, name) = match cap.per {
             CapPer::Run => (&*self.org, self.names.run.clone()?),
             CapPer::Context => (&*self.org, self.names.context.clone()?),
@@ -149,18 +149,18 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Returns the place of its count.
-    pub(super) fn place(&self, cap: &Cap) -> Place {
+    pub(super) fn counter_key(&self, cap: &Cap) -> CounterKey {
         // Names are arbitrary text: JSON keeps them apart.
         let member = json!([self.org, self.name]).to_string();
-        Place {
-            key: key(cap, &member),
-            index: index(cap),
+        CounterKey {
+            key: shared_key(cap, &member),
+            index: index_key(cap),
             member,
         }
     }
 
     /// Reads the name that a count has in its index.
-    pub(super) fn read(member: &str) -> Option<Self> {
+    pub(super) fn from_member(member: &str) -> Option<Self> {
         let (org, name) = serde_json::from_str(member).ok()?;
         Some(Self { org, name })
     }
@@ -168,19 +168,19 @@ impl Subject {
 
 /// Returns the key of a count. It has one hash tag with its index, as one script changes both. A cap that counts
 /// something else after a reload begins again.
-pub(super) fn key(cap: &Cap, member: &str) -> String {
+pub(super) fn shared_key(cap: &Cap, member: &str) -> String {
     format!("gw:cap:{{{}:{}}}:{member}", cap.name, cap.count.as_str())
 }
 
 /// Returns the key of the index of a cap.
-pub(super) fn index(cap: &Cap) -> String {
+pub(super) fn index_key(cap: &Cap) -> String {
     format!("gw:caps:{{{}:{}}}", cap.name, cap.count.as_str())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Life;
+    use crate::ids::WorkspaceIncarnation;
 
     #[test]
     fn users_of_subtrees_are_counted_apart_from_others_of_their_name() {
@@ -189,7 +189,7 @@ mod tests {
             org: Some("acme".to_owned()),
             workspaces: None,
             confined: within.is_some(),
-            within: within.and_then(Life::parse),
+            within: within.and_then(WorkspaceIncarnation::parse),
         };
         let names = [None, Some("team"), Some("lab")].map(|root| counted_name(&user(root)));
         let expected = [
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(names, expected);
         let org = Principal::Org {
             org: "acme".to_owned(),
-            within: Life::parse("team"),
+            within: WorkspaceIncarnation::parse("team"),
         };
         assert_eq!(counted_name(&org), "subtree:team:acme");
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::counter::{Counter, Held};
-use super::facts::index;
-use super::{Caps, len};
+use super::counter::{Counter, TakeOutcome};
+use super::facts::index_key;
+use super::{Caps, saturating_i64};
 use crate::config::Cap;
 use crate::rejection::{Reason, Rejection};
-use crate::shared::{Count, Notice};
+use crate::shared::{CounterChange, Notice};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 
@@ -40,53 +40,56 @@ impl Caps {
     ///
     /// # Errors
     /// `cap_reached`, `store_unavailable`.
-    pub(super) async fn take(
+    pub(super) async fn take_unit(
         self: &Arc<Self>,
         cap: &Cap,
         counter: &Arc<Counter>,
     ) -> Result<(), Rejection> {
-        match counter.take(cap) {
-            Held::Unit(false) => return Ok(()),
-            Held::Unit(true) => {
+        match counter.take_unit(cap) {
+            TakeOutcome::Unit(false) => return Ok(()),
+            TakeOutcome::Unit(true) => {
                 self.refill_ahead(cap, counter);
                 return Ok(());
             }
-            Held::Reached => return Err(self.reached(cap, counter)),
-            Held::Empty => {}
+            TakeOutcome::Reached => return Err(self.refuse_call(cap, counter)),
+            TakeOutcome::Empty => {}
         }
         // Of all calls that wait one asks; each wait is bounded by `stores.timeout`.
         let _one = counter.refilling.lock().await;
         let mut pauses = PAUSES.iter();
         loop {
-            match counter.take(cap) {
-                Held::Unit(_) => return Ok(()),
-                Held::Reached => return Err(self.reached(cap, counter)),
-                Held::Empty => {}
+            match counter.take_unit(cap) {
+                TakeOutcome::Unit(_) => return Ok(()),
+                TakeOutcome::Reached => return Err(self.refuse_call(cap, counter)),
+                TakeOutcome::Empty => {}
             }
-            if look(counter, self.refill(cap, counter)).await? {
+            if ask_store(counter, self.take_share(cap, counter)).await? {
                 continue;
             }
             if self.shared.is_embedded() || counter.was_reached() {
-                counter.reached();
-                return Err(self.reached(cap, counter));
+                counter.mark_reached();
+                return Err(self.refuse_call(cap, counter));
             }
             let Some(pause) = pauses.next() else {
-                counter.reached();
-                return Err(self.reached(cap, counter));
+                counter.mark_reached();
+                return Err(self.refuse_call(cap, counter));
             };
             if *pause == PAUSES[0] {
-                self.recall(&counter.place.key).await?;
+                self.recall_share(&counter.place.key).await?;
             }
             sleep(*pause).await;
         }
     }
 
     /// Takes the next share. False if nothing is left.
-    async fn refill(&self, cap: &Cap, counter: &Counter) -> Result<bool, Unavailable> {
-        let counted = self.shared.count(&[counter.wanted(cap)]).await?;
+    async fn take_share(&self, cap: &Cap, counter: &Counter) -> Result<bool, Unavailable> {
+        let counted = self
+            .shared
+            .count_units(&[counter.refill_change(cap)])
+            .await?;
         Ok(counted
             .first()
-            .is_some_and(|counted| counter.refill(counted)))
+            .is_some_and(|counted| counter.add_share(counted)))
     }
 
     /// Takes the next share while the present one is used.
@@ -97,14 +100,14 @@ impl Caps {
             let Ok(_one) = counter.refilling.try_lock() else {
                 return;
             };
-            if let Err(error) = caps.refill(&cap, &counter).await {
+            if let Err(error) = caps.take_share(&cap, &counter).await {
                 tracing::debug!(error = %Chain(&error), "failed to take a share of a cap ahead");
             }
         });
     }
 
     /// Has the other replicas give back what they hold of a count.
-    async fn recall(&self, key: &str) -> Result<(), Unavailable> {
+    async fn recall_share(&self, key: &str) -> Result<(), Unavailable> {
         let message = format!("{} {key}", self.replica.as_str());
         self.shared.publish(RECALL, &message).await
     }
@@ -115,7 +118,7 @@ impl Caps {
         if self.shared.is_embedded() {
             return Ok(());
         }
-        self.recall(ALL).await?;
+        self.recall_share(ALL).await?;
         sleep(PAUSES[1]).await;
         Ok(())
     }
@@ -129,34 +132,34 @@ impl Caps {
         if room.is_none() {
             let _one = counter.refilling.lock().await;
             if counter.has_room(cap).is_none()
-                && let Some(report) = counter.report(cap, true)
+                && let Some(report) = counter.report_change(cap, true)
             {
-                let trip = self.shared.count(std::slice::from_ref(&report));
-                let counted = look(counter, trip).await?;
+                let trip = self.shared.count_units(std::slice::from_ref(&report));
+                let counted = ask_store(counter, trip).await?;
                 if let Some(counted) = counted.first() {
-                    counter.reported(counted, report.add);
+                    counter.apply_report(counted, report.add);
                 }
             }
             room = counter.has_room(cap);
         }
         match room {
-            Some(false) => Err(self.reached(cap, counter)),
+            Some(false) => Err(self.refuse_call(cap, counter)),
             Some(true) | None => Ok(()),
         }
     }
 
     /// Runs the background work, until the process ends.
     pub async fn run(&self) {
-        tokio::join!(self.tick(), self.follow_recalls());
+        tokio::join!(self.run_ticks(), self.follow_recalls());
     }
 
     /// Gives all shares back and reports what was measured, at the end of the process.
     pub async fn close(&self) {
         self.give_back(true).await;
-        self.report().await;
+        self.report_usage().await;
     }
 
-    async fn tick(&self) {
+    async fn run_ticks(&self) {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -165,40 +168,44 @@ impl Caps {
                 continue;
             }
             self.give_back(false).await;
-            self.report().await;
+            self.report_usage().await;
             self.counters
                 .retain(|_, counter| Arc::strong_count(counter) > 1 || !counter.can_be_forgotten());
-            self.metrics.caps.subjects.set(len(self.counters.len()));
+            self.metrics
+                .caps
+                .subjects
+                .set(saturating_i64(self.counters.len()));
         }
     }
 
     /// Gives shares back: all, or those that lie unused.
     async fn give_back(&self, all: bool) {
-        let changes = self.changes(|cap, counter| match cap.count.is_by_call() {
-            true => counter.unused(cap, all),
+        let changes = self.collect_changes(|cap, counter| match cap.count.is_by_call() {
+            true => counter.take_unused(cap, all),
             false => None,
         });
         for batch in changes.chunks(BATCH) {
-            let batch: Vec<Count> = batch.iter().map(|(_, change)| change.clone()).collect();
+            let batch: Vec<CounterChange> =
+                batch.iter().map(|(_, change)| change.clone()).collect();
             // What cannot be given back is lost until the count begins again: given back twice, it would pass the limit.
-            if let Err(error) = self.shared.count(&batch).await {
+            if let Err(error) = self.shared.count_units(&batch).await {
                 tracing::debug!(error = %Chain(&error), "failed to give shares of caps back");
             }
         }
     }
 
     /// Reports what was measured, and reads the totals again that are in use.
-    async fn report(&self) {
-        let changes = self.changes(|cap, counter| match cap.count.is_by_call() {
+    async fn report_usage(&self) {
+        let changes = self.collect_changes(|cap, counter| match cap.count.is_by_call() {
             true => None,
-            false => counter.report(cap, false),
+            false => counter.report_change(cap, false),
         });
         for batch in changes.chunks(BATCH) {
             let (counters, batch): (Vec<_>, Vec<_>) = batch.iter().cloned().unzip();
-            match self.shared.count(&batch).await {
+            match self.shared.count_units(&batch).await {
                 Ok(counted) => {
                     for ((counter, change), counted) in counters.iter().zip(&batch).zip(&counted) {
-                        counter.reported(counted, change.add);
+                        counter.apply_report(counted, change.add);
                     }
                 }
                 // It is reported with the next one.
@@ -210,12 +217,13 @@ impl Caps {
     }
 
     /// Returns the changes of all counters, each with its counter.
-    fn changes(
+    fn collect_changes(
         &self,
-        change: impl Fn(&Cap, &Counter) -> Option<Count>,
-    ) -> Vec<(Arc<Counter>, Count)> {
-        let config = self.config.hold();
-        let caps: HashMap<String, &Cap> = config.cap.iter().map(|cap| (index(cap), cap)).collect();
+        change: impl Fn(&Cap, &Counter) -> Option<CounterChange>,
+    ) -> Vec<(Arc<Counter>, CounterChange)> {
+        let config = self.config.snapshot();
+        let caps: HashMap<String, &Cap> =
+            config.cap.iter().map(|cap| (index_key(cap), cap)).collect();
         let changes = self.counters.iter().filter_map(|counter| {
             // The counts of a cap that is gone lapse where they are.
             let cap = caps.get(&counter.place.index)?;
@@ -248,14 +256,14 @@ impl Caps {
             let Some(counter) = self.counters.get(key).map(|counter| Arc::clone(&counter)) else {
                 continue;
             };
-            let config = self.config.hold();
+            let config = self.config.snapshot();
             let cap = config
                 .cap
                 .iter()
-                .find(|cap| index(cap) == counter.place.index);
-            let back = cap.and_then(|cap| counter.unused(cap, true));
+                .find(|cap| index_key(cap) == counter.place.index);
+            let back = cap.and_then(|cap| counter.take_unused(cap, true));
             if let Some(back) = back
-                && let Err(error) = self.shared.count(&[back]).await
+                && let Err(error) = self.shared.count_units(&[back]).await
             {
                 tracing::debug!(error = %Chain(&error), "failed to give back a share that was recalled");
             }
@@ -267,18 +275,18 @@ impl Caps {
 ///
 /// # Errors
 /// `store_unavailable`.
-async fn look<T>(
+async fn ask_store<T>(
     counter: &Counter,
     trip: impl Future<Output = Result<T, Unavailable>>,
 ) -> Result<T, Rejection> {
     if counter.has_failed() {
         let message = "the shared state does not answer, so that the caps cannot be counted; try again shortly";
         let rejection = Rejection::new(Reason::StoreUnavailable, message);
-        return Err(rejection.retry_after(Duration::from_secs(1)));
+        return Err(rejection.with_retry_after(Duration::from_secs(1)));
     }
     let made = trip.await;
     if made.is_err() {
-        counter.failed();
+        counter.record_failure();
     }
     Ok(made?)
 }

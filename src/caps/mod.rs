@@ -11,7 +11,7 @@ mod charge;
 mod counter;
 mod facts;
 mod lease;
-mod shown;
+mod usage;
 
 #[cfg(test)]
 mod tests;
@@ -22,9 +22,9 @@ use dashmap::DashMap;
 
 pub use self::charge::Charge;
 use self::charge::Unit;
-use self::counter::{Counter, Place};
+use self::counter::{Counter, CounterKey};
 pub use self::facts::{Facts, Names};
-pub use self::shown::{CapState, Shown, Wanted};
+pub use self::usage::{CapState, CapUsage, UsageQuery};
 use crate::config::{Cap, CapPer, Config, Live};
 use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
@@ -62,7 +62,7 @@ impl Caps {
     }
 
     /// True if `config` has caps. Without one a call pays this question.
-    pub fn are_on(config: &Config) -> bool {
+    pub fn are_configured(config: &Config) -> bool {
         !config.cap.is_empty()
     }
 
@@ -71,23 +71,23 @@ impl Caps {
     /// # Errors
     /// `cap_reached`; `store_unavailable` if a share is used up and the shared state does not answer. What was taken
     /// before is given back.
-    pub async fn count(
+    pub async fn count_call(
         self: &Arc<Self>,
         config: &Config,
         facts: &Facts,
     ) -> Result<Charge, Rejection> {
         let mut charge = Charge::default();
-        for cap in config.cap.iter().filter(|cap| facts.counts(cap)) {
-            let Some(counter) = self.counter(cap, facts) else {
+        for cap in config.cap.iter().filter(|cap| facts.is_counted_by(cap)) {
+            let Some(counter) = self.counter_for(cap, facts) else {
                 continue;
             };
             if cap.count.is_by_call() {
-                self.take(cap, &counter).await?;
+                self.take_unit(cap, &counter).await?;
             } else {
                 self.require_room(cap, &counter).await?;
             }
             charge.push(Unit {
-                life: counter.life(),
+                life: counter.life_number(),
                 count: cap.count,
                 counter,
             });
@@ -96,13 +96,13 @@ impl Caps {
     }
 
     /// Returns the charge of a call that was counted when it was accepted and is made now: its bytes and its time.
-    pub fn measure(&self, config: &Config, facts: &Facts) -> Charge {
+    pub fn measure_call(&self, config: &Config, facts: &Facts) -> Charge {
         let mut charge = Charge::default();
-        let measured = |cap: &&Cap| !cap.count.is_by_call() && facts.counts(cap);
+        let measured = |cap: &&Cap| !cap.count.is_by_call() && facts.is_counted_by(cap);
         for cap in config.cap.iter().filter(measured) {
-            if let Some(counter) = self.counter(cap, facts) {
+            if let Some(counter) = self.counter_for(cap, facts) {
                 charge.push(Unit {
-                    life: counter.life(),
+                    life: counter.life_number(),
                     count: cap.count,
                     counter,
                 });
@@ -112,12 +112,12 @@ impl Caps {
     }
 
     /// Returns the count of a call's subject.
-    fn counter(&self, cap: &Cap, facts: &Facts) -> Option<Arc<Counter>> {
-        let subject = facts.subject(cap)?;
-        Some(self.counter_at(cap, subject.place(cap)))
+    fn counter_for(&self, cap: &Cap, facts: &Facts) -> Option<Arc<Counter>> {
+        let subject = facts.subject_for(cap)?;
+        Some(self.counter_at(cap, subject.counter_key(cap)))
     }
 
-    fn counter_at(&self, cap: &Cap, place: Place) -> Arc<Counter> {
+    fn counter_at(&self, cap: &Cap, place: CounterKey) -> Arc<Counter> {
         if let Some(counter) = self.counters.get(&place.key) {
             return Arc::clone(&counter);
         }
@@ -137,13 +137,16 @@ impl Caps {
             .or_insert_with(|| Arc::new(Counter::new(place)));
         let counter = Arc::clone(&kept);
         drop(kept);
-        self.metrics.caps.subjects.set(len(self.counters.len()));
+        self.metrics
+            .caps
+            .subjects
+            .set(saturating_i64(self.counters.len()));
         counter
     }
 
     /// Builds the rejection of a call over `cap`.
-    fn reached(&self, cap: &Cap, counter: &Counter) -> Rejection {
-        self.metrics.caps.refused(&cap.name);
+    fn refuse_call(&self, cap: &Cap, counter: &Counter) -> Rejection {
+        self.metrics.caps.count_refused(&cap.name);
         let (name, per, count, limit) =
             (&cap.name, cap.per.as_str(), cap.count.as_str(), cap.limit);
         let said = format!("the cap `{name}` is reached: {limit} {count} for each {per}");
@@ -155,21 +158,21 @@ impl Caps {
             ),
         };
         let rejection = Rejection::new(Reason::CapReached, said)
-            .fact("cap", name)
-            .fact("per", per)
-            .fact("count", count)
-            .fact("limit", limit)
-            .delivered(Delivery::NotSent);
+            .with_fact("cap", name)
+            .with_fact("per", per)
+            .with_fact("count", count)
+            .with_fact("limit", limit)
+            .with_delivery(Delivery::NotSent);
         match resets {
             Some((at, left)) => {
                 let left = left + std::time::Duration::from_millis(999);
-                rejection.fact("resets_at", at).retry_after(left)
+                rejection.with_fact("resets_at", at).with_retry_after(left)
             }
             None => rejection,
         }
     }
 }
 
-fn len(count: usize) -> i64 {
+fn saturating_i64(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -53,7 +53,7 @@ fn live(limit: u64) -> Live {
 
 fn facts(run: &str) -> Facts {
     let id = |text| WorkspaceId::parse(text).unwrap();
-    Facts::made(
+    Facts::for_test(
         (id("caller"), ""),
         (id("target"), ""),
         Method::SendMessage,
@@ -69,7 +69,7 @@ fn replica(live: &Live, shared: &Shared, metrics: &Arc<Metrics>) -> Arc<Caps> {
 }
 
 async fn send(caps: &Arc<Caps>, config: &Config) -> Option<Charge> {
-    match caps.count(config, &facts("r")).await {
+    match caps.count_call(config, &facts("r")).await {
         Ok(charge) => Some(charge),
         Err(why) => {
             assert_eq!(why.reason, Reason::CapReached);
@@ -84,13 +84,13 @@ async fn run(limit: u64, steps: Vec<Step>) -> (u64, u64) {
     let shared = Shared::open(&live.get().stores, Arc::clone(&metrics)).unwrap();
     let fresh = || replica(&live, &shared, &metrics);
     let mut replicas: Vec<_> = (0..REPLICAS).map(|_| fresh()).collect();
-    let config = live.hold();
+    let config = live.snapshot();
     let (mut sent, mut kills) = (0, 0);
     for step in steps {
         match step {
             Step::Send(at) => {
                 if let Some(mut charge) = send(&replicas[at], &config).await {
-                    charge.sent();
+                    charge.mark_sent();
                     sent += 1;
                 }
             }
@@ -109,7 +109,7 @@ async fn run(limit: u64, steps: Vec<Step>) -> (u64, u64) {
     // A look for units is made once a second.
     tokio::time::advance(super::counter::LOOK_AGAIN).await;
     while let Some(mut charge) = send(&replicas[0], &config).await {
-        charge.sent();
+        charge.mark_sent();
         sent += 1;
     }
     (sent, kills)
@@ -137,17 +137,22 @@ async fn without_caps_and_without_a_run_nothing_is_counted() {
     let metrics = Arc::new(Metrics::new());
     let shared = Shared::open(&live.get().stores, Arc::clone(&metrics)).unwrap();
     let caps = replica(&live, &shared, &metrics);
-    let config = live.hold();
+    let config = live.snapshot();
     let mut none = facts("r");
     none.names.run = None;
-    assert!(caps.count(&config, &none).await.unwrap().is_empty());
+    assert!(caps.count_call(&config, &none).await.unwrap().is_empty());
     let mut no_caps = (*config).clone();
     no_caps.cap.clear();
-    assert!(!Caps::are_on(&no_caps));
-    assert!(caps.count(&no_caps, &facts("r")).await.unwrap().is_empty());
-    let first = caps.count(&config, &facts("r")).await.unwrap();
+    assert!(!Caps::are_configured(&no_caps));
+    assert!(
+        caps.count_call(&no_caps, &facts("r"))
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    let first = caps.count_call(&config, &facts("r")).await.unwrap();
     assert_eq!(
-        caps.count(&config, &facts("r"))
+        caps.count_call(&config, &facts("r"))
             .await
             .err()
             .map(|why| why.reason),
@@ -155,12 +160,12 @@ async fn without_caps_and_without_a_run_nothing_is_counted() {
     );
     // Dropped unsent, it gives its unit back, and also when it reached no agent after all.
     drop(first);
-    let mut lost = caps.count(&config, &facts("r")).await.unwrap();
-    lost.sent();
+    let mut lost = caps.count_call(&config, &facts("r")).await.unwrap();
+    lost.mark_sent();
     lost.not_sent();
     drop(lost);
-    let mut again = caps.count(&config, &facts("r")).await.unwrap();
-    again.sent();
+    let mut again = caps.count_call(&config, &facts("r")).await.unwrap();
+    again.mark_sent();
     drop(again);
-    assert!(caps.count(&config, &facts("r")).await.is_err());
+    assert!(caps.count_call(&config, &facts("r")).await.is_err());
 }

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::access::Operating;
-use super::client::{Failure, document, run as run_to_end};
-use super::table::{age, aligned, cell};
+use super::access::OperatorAccess;
+use super::client::{Failure, format_json, run as run_to_end};
+use super::table::{align_columns, format_age, format_cell};
 use super::workspace::all_workspaces;
 
 const EXAMPLES: &str = "\
@@ -46,7 +46,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 async fn list(arguments: &Arguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
+    let client = arguments.gateway.build_client()?;
     let (org, status) = (arguments.org.as_deref(), arguments.status.as_deref());
     let found = all_workspaces(&client, org, status, None).await?;
     if arguments.json {
@@ -64,13 +64,16 @@ async fn list(arguments: &Arguments) -> Result<String, Failure> {
                 .map(|name| ((*name).to_owned(), workspace[name].clone()))
                 .collect::<serde_json::Map<_, _>>()
         });
-        return Ok(document(&json!(agents.collect::<Vec<_>>())));
+        return Ok(format_json(&json!(agents.collect::<Vec<_>>())));
     }
     if found.is_empty() {
         return Ok("no agent fits\n".to_owned());
     }
     let now = SystemTime::now();
-    let rows: Vec<_> = found.iter().map(|workspace| row(workspace, now)).collect();
+    let rows: Vec<_> = found
+        .iter()
+        .map(|workspace| format_row(workspace, now))
+        .collect();
     let titles = [
         "ID",
         "NAME",
@@ -80,17 +83,17 @@ async fn list(arguments: &Arguments) -> Result<String, Failure> {
         "ACTIVE",
         "TASK",
     ];
-    Ok(aligned(&titles, &rows))
+    Ok(align_columns(&titles, &rows))
 }
 
-fn row(workspace: &Value, now: SystemTime) -> Vec<String> {
+fn format_row(workspace: &Value, now: SystemTime) -> Vec<String> {
     vec![
-        cell(&workspace["id"]),
-        cell(&workspace["name"]),
-        cell(&workspace["status"]),
-        cell(&workspace["instance_count"]),
-        age(&workspace["last_seen"], now),
-        cell(&workspace["active_tasks"]),
-        cell(&workspace["current_task"]),
+        format_cell(&workspace["id"]),
+        format_cell(&workspace["name"]),
+        format_cell(&workspace["status"]),
+        format_cell(&workspace["instance_count"]),
+        format_age(&workspace["last_seen"], now),
+        format_cell(&workspace["active_tasks"]),
+        format_cell(&workspace["current_task"]),
     ]
 }

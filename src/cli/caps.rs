@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::access::Operating;
-use super::client::{Failure, document, run as run_to_end};
-use super::table::{aligned, cell};
+use super::access::OperatorAccess;
+use super::client::{Failure, format_json, run as run_to_end};
+use super::table::{align_columns, format_cell};
 
 /// Subjects of one cap: the most that the gateway gives.
 const SUBJECTS: &str = "500";
@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
@@ -49,8 +49,8 @@ async fn list(arguments: &Arguments) -> Result<String, Failure> {
     let mut query = vec![("limit", SUBJECTS)];
     query.extend(arguments.cap.as_deref().map(|name| ("cap", name)));
     query.extend(arguments.subject.as_deref().map(|name| ("subject", name)));
-    let client = arguments.gateway.client()?;
-    let mut body = client.read_with("/caps", &query).await?;
+    let client = arguments.gateway.build_client()?;
+    let mut body = client.get_with_query("/caps", &query).await?;
     if let Some(org) = &arguments.org {
         for cap in body["caps"].as_array_mut().into_iter().flatten() {
             if let Some(subjects) = cap["subjects"].as_array_mut() {
@@ -60,21 +60,25 @@ async fn list(arguments: &Arguments) -> Result<String, Failure> {
     }
     let caps = body["caps"].take();
     if arguments.json {
-        return Ok(document(&caps));
+        return Ok(format_json(&caps));
     }
-    Ok(table(&caps))
+    Ok(format_table(&caps))
 }
 
 /// Returns a line for each subject, and one for a cap that none has used.
-fn table(caps: &Value) -> String {
+fn format_table(caps: &Value) -> String {
     let mut rows = Vec::new();
     for cap in caps.as_array().into_iter().flatten() {
         let window = cap["window_seconds"].as_u64();
         let window = window.map(|seconds| format!("{seconds}s"));
         let about = vec![
-            cell(&cap["name"]),
-            format!("{} per {}", cell(&cap["count"]), cell(&cap["per"])),
-            cell(&cap["limit"]),
+            format_cell(&cap["name"]),
+            format!(
+                "{} per {}",
+                format_cell(&cap["count"]),
+                format_cell(&cap["per"])
+            ),
+            format_cell(&cap["limit"]),
             window.unwrap_or_default(),
         ];
         let subjects = cap["subjects"].as_array().map_or(&[][..], Vec::as_slice);
@@ -85,11 +89,11 @@ fn table(caps: &Value) -> String {
         for subject in subjects {
             let is_reached = subject["reached"] == true;
             let of_subject = [
-                cell(&subject["subject"]),
-                cell(&subject["org"]),
-                cell(&subject["used"]),
+                format_cell(&subject["subject"]),
+                format_cell(&subject["org"]),
+                format_cell(&subject["used"]),
                 if is_reached { "yes" } else { "no" }.to_owned(),
-                cell(&subject["resets_at"]),
+                format_cell(&subject["resets_at"]),
             ];
             rows.push([about.as_slice(), &of_subject].concat());
         }
@@ -100,7 +104,7 @@ fn table(caps: &Value) -> String {
     let titles = [
         "CAP", "COUNTS", "LIMIT", "WINDOW", "SUBJECT", "ORG", "USED", "REACHED", "RESETS",
     ];
-    aligned(&titles, &rows)
+    align_columns(&titles, &rows)
 }
 
 #[cfg(test)]
@@ -119,6 +123,6 @@ CAP   COUNTS            LIMIT  WINDOW  SUBJECT  ORG   USED  REACHED  RESETS
 run   messages per run  5      60s     r-1      acme  5     yes      2026
 idle  bytes per org     9      -       -        -     0     -        -
 ";
-        assert_eq!(table(&caps), expected);
+        assert_eq!(format_table(&caps), expected);
     }
 }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{USAGE, complain, print};
-use crate::config::load::{DEFAULT, Layers, Loaded, load};
+use super::{USAGE, print, print_error};
+use crate::config::load::{DEFAULT, Layers, LoadedConfig, load};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,9 +37,9 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         DEFAULT.to_owned()
     } else {
         match load(&Layers::of_this_process(arguments.file, arguments.set)) {
-            Ok(loaded) => explain(&name, &loaded),
+            Ok(loaded) => explain_setting(&name, &loaded),
             Err(error) => {
-                complain(&error);
+                print_error(&error);
                 return ExitCode::from(USAGE);
             }
         }
@@ -47,7 +47,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     match print(&text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
@@ -55,7 +55,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 
 /// Returns all settings as TOML, each with its source as a comment, then the values derived from
 /// them.
-fn explain(name: &str, loaded: &Loaded) -> String {
+fn explain_setting(name: &str, loaded: &LoadedConfig) -> String {
     let lines: Vec<(String, String)> = loaded
         .settings
         .iter()

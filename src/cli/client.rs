@@ -4,12 +4,12 @@
 use std::io;
 use std::process::ExitCode;
 
-use gateway_client::{Answer, ClientError, Registry, RegistryError};
+use gateway_client::{ClientError, Registry, RegistryError, Response};
 use http::Method;
 use serde_json::Value;
 
-use super::access::{AccessError, Operating};
-use super::{USAGE, block_on, complain, print};
+use super::access::{AccessError, OperatorAccess};
+use super::{USAGE, block_on, print, print_error};
 
 /// A request to the gateway's control plane failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,12 +66,12 @@ pub(super) struct Client {
     token: String,
 }
 
-impl Operating {
+impl OperatorAccess {
     /// Returns the gateway that the arguments choose.
     ///
     /// # Errors
     /// [`AccessError`].
-    pub(super) fn client(&self) -> Result<Client, AccessError> {
+    pub(super) fn build_client(&self) -> Result<Client, AccessError> {
         let (url, token) = self.resolve()?;
         let registry = Registry::new(url);
         Ok(Client { registry, token })
@@ -80,12 +80,12 @@ impl Operating {
 
 impl Client {
     /// Returns the JSON at a path.
-    pub(super) async fn read(&self, path: &str) -> Result<Value, RegistryError> {
+    pub(super) async fn get(&self, path: &str) -> Result<Value, RegistryError> {
         self.registry.get(path, Some(&self.token)).await
     }
 
     /// Returns the JSON at a path, with a query.
-    pub(super) async fn read_with(
+    pub(super) async fn get_with_query(
         &self,
         path: &str,
         query: &[(&str, &str)],
@@ -99,7 +99,7 @@ impl Client {
         path: &str,
         query: &[(&str, &str)],
         accept: &'static str,
-    ) -> Result<Answer, RegistryError> {
+    ) -> Result<Response, RegistryError> {
         self.registry.open(path, &self.token, query, accept).await
     }
 
@@ -111,18 +111,20 @@ impl Client {
         name: Option<&str>,
     ) -> Result<Vec<Value>, RegistryError> {
         self.registry
-            .all_pages(path, &self.token, query, name)
+            .get_whole_list(path, &self.token, query, name)
             .await
     }
 
     /// Returns a page of a list, and the cursor of the next one.
-    pub(super) async fn page(
+    pub(super) async fn read_page(
         &self,
         path: &str,
         query: &[(&str, &str)],
         cursor: Option<&str>,
     ) -> Result<(Value, Option<String>), RegistryError> {
-        let page = self.registry.page(path, &self.token, query, cursor);
+        let page = self
+            .registry
+            .get_list_page(path, &self.token, query, cursor);
         page.await.map(|(page, next, _)| (page, next))
     }
 
@@ -132,7 +134,7 @@ impl Client {
     }
 
     /// Changes what is at a path, with a query. A body of `null` is none.
-    pub(super) async fn change(
+    pub(super) async fn send_change(
         &self,
         method: Method,
         path: &str,
@@ -140,7 +142,9 @@ impl Client {
         body: &Value,
     ) -> Result<Value, RegistryError> {
         let route = (method, path);
-        self.registry.change(route, query, &self.token, body).await
+        self.registry
+            .change_resource(route, query, &self.token, body)
+            .await
     }
 }
 
@@ -156,7 +160,7 @@ pub(super) fn finish(text: Result<String, Failure>) -> ExitCode {
         // The reader has enough: `a2a-gateway workspace list | head`.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             match error {
                 Failure::Access(_) | Failure::Usage(_) => ExitCode::from(USAGE),
                 _ => ExitCode::FAILURE,
@@ -166,12 +170,12 @@ pub(super) fn finish(text: Result<String, Failure>) -> ExitCode {
 }
 
 /// Returns a document as `--json` prints it.
-pub(super) fn document(value: &Value) -> String {
+pub(super) fn format_json(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
 /// Fails unless `id` can stand in a path as one segment: what a user types must not choose another route.
-pub(super) fn segment(id: &str) -> Result<&str, Failure> {
+pub(super) fn check_segment(id: &str) -> Result<&str, Failure> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-._~@:+=,!$'()*".contains(c);
     if id.is_empty() || id == "." || id == ".." || !id.chars().all(is_good) {
         let complaint = format!("{id:?} is no id: it has letters, digits, `-`, `.` and `_`");

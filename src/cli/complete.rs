@@ -11,7 +11,7 @@ use clap_complete::engine::CompletionCandidate;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::access::Operating;
+use super::access::OperatorAccess;
 use super::client::Client;
 use crate::ids::WorkspaceId;
 
@@ -23,7 +23,7 @@ pub(super) const VARIABLE: &str = "A2A_GATEWAY_COMPLETE";
 
 /// Returns the workspaces of which the id begins with what is typed, else those of which the name does: as far as the
 /// gateway tells them within the clock.
-pub(super) fn workspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
+pub(super) fn complete_workspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy().to_lowercase();
     let found = RefCell::new(Vec::new());
     let keep = |page: Value| {
@@ -31,15 +31,17 @@ pub(super) fn workspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
             found.borrow_mut().extend(page);
         }
     };
-    asked(async |client| {
+    ask_gateway(async |client| {
         if !typed.is_empty() {
-            let of_name = client.page("/workspaces", &[("q", &typed)], None).await;
+            let of_name = client
+                .read_page("/workspaces", &[("q", &typed)], None)
+                .await;
             keep(of_name.ok()?.0);
         }
         let mut cursor: Option<String> = None;
         loop {
             let (page, next) = client
-                .page("/workspaces", &[], cursor.as_deref())
+                .read_page("/workspaces", &[], cursor.as_deref())
                 .await
                 .ok()?;
             keep(page);
@@ -60,24 +62,24 @@ pub(super) fn workspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
     let offered = if of_ids.is_empty() { of_names } else { of_ids };
     offered
         .iter()
-        .filter_map(|(id, name)| described(id, name))
+        .filter_map(|(id, name)| candidate(id, name))
         .collect()
 }
 
 /// Returns the stops in force.
-pub(super) fn stops(typed: &OsStr) -> Vec<CompletionCandidate> {
+pub(super) fn complete_stops(typed: &OsStr) -> Vec<CompletionCandidate> {
     let page = first_page("/stops");
-    named(page.as_ref(), "stops", "reason", typed)
+    candidates_of_page(page.as_ref(), "stops", "reason", typed)
 }
 
 /// Returns the grants.
-pub(super) fn grants(typed: &OsStr) -> Vec<CompletionCandidate> {
+pub(super) fn complete_grants(typed: &OsStr) -> Vec<CompletionCandidate> {
     let page = first_page("/grants");
-    named(page.as_ref(), "grants", "target_id", typed)
+    candidates_of_page(page.as_ref(), "grants", "target_id", typed)
 }
 
 /// Returns the workspaces, or behind one, or behind `--org` or `--operator`, the tokens of it, for `token revoke`.
-pub(super) fn workspaces_or_tokens(typed: &OsStr) -> Vec<CompletionCandidate> {
+pub(super) fn complete_workspaces_or_tokens(typed: &OsStr) -> Vec<CompletionCandidate> {
     let words = typed_words();
     let mut behind = words.iter().skip_while(|word| *word != "revoke").skip(1);
     let org = words.iter().position(|word| word == "--org");
@@ -94,32 +96,37 @@ pub(super) fn workspaces_or_tokens(typed: &OsStr) -> Vec<CompletionCandidate> {
         }
     };
     match path {
-        Some(path) => named(first_page(&path).as_ref(), "tokens", "prefix", typed),
-        None => workspaces(typed),
+        Some(path) => candidates_of_page(first_page(&path).as_ref(), "tokens", "prefix", typed),
+        None => complete_workspaces(typed),
     }
 }
 
 fn first_page(path: &str) -> Option<Value> {
-    asked(async |client| Some(client.page(path, &[], None).await.ok()?.0))
+    ask_gateway(async |client| Some(client.read_page(path, &[], None).await.ok()?.0))
 }
 
 /// Returns the ids of a list that begin with what is typed, each with a member that describes it.
-fn named(page: Option<&Value>, list: &str, about: &str, typed: &OsStr) -> Vec<CompletionCandidate> {
+fn candidates_of_page(
+    page: Option<&Value>,
+    list: &str,
+    about: &str,
+    typed: &OsStr,
+) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let entries = page.and_then(|page| page[list].as_array());
     let ids = entries.into_iter().flatten().filter_map(|entry| {
         let id = entry["id"].as_str()?;
         let about = entry[about].as_str().unwrap_or_default();
-        described(id, about).filter(|_| id.starts_with(&*typed))
+        candidate(id, about).filter(|_| id.starts_with(&*typed))
     });
     ids.collect()
 }
 
 /// Returns an id with what describes it. `None` for one that no gateway gives, which a shell could read as a command or
 /// an option.
-fn described(id: &str, about: &str) -> Option<CompletionCandidate> {
+fn candidate(id: &str, about: &str) -> Option<CompletionCandidate> {
     let is_word = WorkspaceId::parse(id).is_ok() && !id.starts_with('-');
-    let about = super::table::printable(about);
+    let about = super::table::mask_controls(about);
     is_word.then(|| CompletionCandidate::new(id).help(Some(about.into())))
 }
 
@@ -130,8 +137,10 @@ fn typed_words() -> Vec<String> {
 }
 
 /// Asks the gateway; `None` if there is none, no credential, or no answer within the clock.
-fn asked(question: impl AsyncFnOnce(Client) -> Option<Value>) -> Option<Value> {
-    let client = Operating::of_words(&typed_words()).client().ok()?;
+fn ask_gateway(question: impl AsyncFnOnce(Client) -> Option<Value>) -> Option<Value> {
+    let client = OperatorAccess::from_words(&typed_words())
+        .build_client()
+        .ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -12,9 +12,9 @@ use url::Url;
 use super::access::{
     Context, Contexts, ContextsError, Secret, names_for_shells, token_alone, without_user,
 };
-use super::client::{Failure, document, finish};
-use super::http_url;
-use super::table::aligned;
+use super::client::{Failure, finish, format_json};
+use super::parse_http_url;
+use super::table::align_columns;
 
 /// Longest token on standard input, in bytes.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
@@ -107,10 +107,10 @@ struct AddArguments {
     /// Its name: letters, digits, `-`, `_` and `.`
     name: String,
     /// Base URL of the gateway; needed unless --replace keeps that of the context
-    #[arg(long, value_name = "URL", value_parser = http_url, required_unless_present = "replace")]
+    #[arg(long, value_name = "URL", value_parser = parse_http_url, required_unless_present = "replace")]
     url: Option<Url>,
     /// Base URL of the admin listener, for `explain`, `health` and `exchange tail`
-    #[arg(long, value_name = "URL", value_parser = http_url)]
+    #[arg(long, value_name = "URL", value_parser = parse_http_url)]
     admin: Option<Url>,
     /// The token, kept in the file of contexts; `-` reads it from standard input, where other users cannot see it
     #[arg(long, conflicts_with = "token_file")]
@@ -133,23 +133,23 @@ impl From<ContextsError> for Failure {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    finish(answer(&arguments.command))
+    finish(run_command(&arguments.command))
 }
 
-fn answer(command: &Command) -> Result<String, Failure> {
+fn run_command(command: &Command) -> Result<String, Failure> {
     match command {
-        Command::Add(arguments) => add(arguments),
-        Command::List { json } => Ok(list(&Contexts::read()?, *json)),
+        Command::Add(arguments) => add_context(arguments),
+        Command::List { json } => Ok(format_list(&Contexts::read()?, *json)),
         Command::Use { name } => {
-            let (_locked, mut contexts) = Contexts::to_change()?;
-            contexts.choose(name)?;
+            let (_locked, mut contexts) = Contexts::lock_and_read()?;
+            contexts.set_current(name)?;
             contexts.write()?;
             Ok(format!("{name} is the current context\n"))
         }
         Command::Remove { name } => {
-            let (_locked, mut contexts) = Contexts::to_change()?;
+            let (_locked, mut contexts) = Contexts::lock_and_read()?;
             let was_current = contexts.current_name() == Some(name);
-            contexts.take_out(name)?;
+            contexts.remove(name)?;
             contexts.write()?;
             let note = if was_current {
                 "; there is no current one now: `a2a-gateway context use` chooses one"
@@ -170,12 +170,12 @@ fn answer(command: &Command) -> Result<String, Failure> {
                 Failure::Usage(complaint.to_owned())
             })?;
             let is_current = contexts.current_name() == Some(&context.name);
-            Ok(shown(&context, is_current, *json))
+            Ok(format_context(&context, is_current, *json))
         }
     }
 }
 
-fn add(arguments: &AddArguments) -> Result<String, Failure> {
+fn add_context(arguments: &AddArguments) -> Result<String, Failure> {
     let name = &arguments.name;
     let mut given = arguments.url.iter().chain(&arguments.admin);
     if given.any(|url| without_user(url) != url.as_str()) {
@@ -184,9 +184,9 @@ fn add(arguments: &AddArguments) -> Result<String, Failure> {
         return Err(Failure::Usage(complaint.to_owned()));
     }
     // Before the lock, since a user may write it.
-    let token = arguments.token.as_deref().map(typed).transpose()?;
-    let (_locked, mut contexts) = Contexts::to_change()?;
-    let mut context = earlier(&contexts, arguments)?;
+    let token = arguments.token.as_deref().map(read_token).transpose()?;
+    let (_locked, mut contexts) = Contexts::lock_and_read()?;
+    let mut context = base_context(&contexts, arguments)?;
     if let Some(admin) = &arguments.admin {
         context.admin_url = Some(admin.clone());
     }
@@ -195,12 +195,12 @@ fn add(arguments: &AddArguments) -> Result<String, Failure> {
     } else if let Some(path) = &arguments.token_file {
         context.secret = Secret::File(std::path::absolute(path)?);
         // As each later command would.
-        context.token()?;
+        context.read_token()?;
     }
-    let is_changed = contexts.has(name);
-    contexts.put(context, arguments.replace)?;
+    let is_changed = contexts.contains(name);
+    contexts.insert(context, arguments.replace)?;
     if arguments.choose {
-        contexts.choose(name)?;
+        contexts.set_current(name)?;
     }
     contexts.write()?;
     let note = if contexts.current_name() == Some(name) {
@@ -213,9 +213,9 @@ fn add(arguments: &AddArguments) -> Result<String, Failure> {
 }
 
 /// Returns what stays of the context that is to be changed, else an empty one. Its token goes to no other gateway.
-fn earlier(contexts: &Contexts, arguments: &AddArguments) -> Result<Context, Failure> {
+fn base_context(contexts: &Contexts, arguments: &AddArguments) -> Result<Context, Failure> {
     let name = &arguments.name;
-    let known = match arguments.replace && contexts.has(name) {
+    let known = match arguments.replace && contexts.contains(name) {
         true => Some(contexts.find(name)?),
         false => None,
     };
@@ -236,7 +236,7 @@ fn earlier(contexts: &Contexts, arguments: &AddArguments) -> Result<Context, Fai
 }
 
 /// Returns a token as it was given, or from standard input.
-fn typed(token: &str) -> Result<String, Failure> {
+fn read_token(token: &str) -> Result<String, Failure> {
     let mut text = token.to_owned();
     if token == "-" {
         text.clear();
@@ -250,14 +250,14 @@ fn typed(token: &str) -> Result<String, Failure> {
     }
 }
 
-fn list(contexts: &Contexts, json: bool) -> String {
+fn format_list(contexts: &Contexts, json: bool) -> String {
     let current = contexts.current_name();
     let list = contexts.list();
     if json {
         let list = list
             .iter()
             .map(|one| as_json(one, current == Some(&one.name)));
-        return document(&list.collect());
+        return format_json(&list.collect());
     }
     if list.is_empty() {
         return "no context is there: `a2a-gateway context add` adds one\n".to_owned();
@@ -273,15 +273,15 @@ fn list(contexts: &Contexts, json: bool) -> String {
                 one.admin_url
                     .as_ref()
                     .map_or_else(String::new, without_user),
-                credential(one),
+                describe_credential(one),
             ]
         })
         .collect();
-    aligned(&[" ", "NAME", "URL", "ADMIN URL", "TOKEN"], &rows)
+    align_columns(&[" ", "NAME", "URL", "ADMIN URL", "TOKEN"], &rows)
 }
 
 /// Says where the token is, and never what it is.
-fn credential(context: &Context) -> String {
+fn describe_credential(context: &Context) -> String {
     match &context.secret {
         Secret::None => String::new(),
         Secret::Inline(_) => "kept with the context".to_owned(),
@@ -305,13 +305,13 @@ fn as_json(context: &Context, is_current: bool) -> Value {
     })
 }
 
-fn shown(context: &Context, is_current: bool, json: bool) -> String {
+fn format_context(context: &Context, is_current: bool, json: bool) -> String {
     if json {
-        return document(&as_json(context, is_current));
+        return format_json(&as_json(context, is_current));
     }
     let none = || "-".to_owned();
     let admin = context.admin_url.as_ref().map_or_else(none, without_user);
-    let token = Some(credential(context)).filter(|told| !told.is_empty());
+    let token = Some(describe_credential(context)).filter(|told| !told.is_empty());
     format!(
         "name:       {}{}\nurl:        {}\nadmin url:  {admin}\ntoken:      {}\n",
         context.name,

@@ -21,7 +21,7 @@ impl DryRun {
     }
 
     /// Returns `done` of a change, `would` of a dry run.
-    pub(super) fn words<'a>(self, done: &'a str, would: &'a str) -> &'a str {
+    pub(super) fn choose<'a>(self, done: &'a str, would: &'a str) -> &'a str {
         if self.dry_run { would } else { done }
     }
 
@@ -29,23 +29,23 @@ impl DryRun {
     ///
     /// # Errors
     /// The gateway refuses, does not answer, or has no dry runs.
-    pub(super) async fn ask(
+    pub(super) async fn send(
         self,
         client: &Client,
         (method, path): (Method, &str),
         body: &Value,
     ) -> Result<Value, Failure> {
         if !self.dry_run {
-            return Ok(client.change(method, path, &[], body).await?);
+            return Ok(client.send_change(method, path, &[], body).await?);
         }
         let fail = |complaint: &str| Err(Failure::Failed(complaint.to_owned()));
-        if client.read("/.well-known/a2a-gateway").await?[DRY_RUN] != true {
+        if client.get("/.well-known/a2a-gateway").await?[DRY_RUN] != true {
             return fail(
                 "the gateway is of a release without dry runs, and would make the change: nothing was sent",
             );
         }
         let query = [(DRY_RUN, "true")];
-        let answer = client.change(method, path, &query, body).await?;
+        let answer = client.send_change(method, path, &query, body).await?;
         // Replicas of two releases, during an update.
         if answer[DRY_RUN] != true {
             return fail(

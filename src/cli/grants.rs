@@ -8,11 +8,11 @@ use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::access::Operating;
-use super::client::{Failure, document, run as run_to_end, segment};
+use super::access::OperatorAccess;
+use super::client::{Failure, check_segment, format_json, run as run_to_end};
 use super::complete;
 use super::dry_run::DryRun;
-use super::table::{age, aligned, cell};
+use super::table::{align_columns, format_age, format_cell};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,10 +62,10 @@ enum Command {
 #[derive(clap::Args, Debug)]
 struct CreateArguments {
     /// The workspace that may call
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     caller: String,
     /// The workspace that may be called
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     target: String,
     /// Why, in up to 256 characters
     #[arg(long, value_name = "TEXT")]
@@ -79,28 +79,28 @@ struct CreateArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 #[derive(clap::Args, Debug)]
 struct ListArguments {
     /// Only those of this caller
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     caller: Option<String>,
     /// Only those for this target
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     target: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 #[derive(clap::Args, Debug)]
 struct RemoveArguments {
     /// Id of the grant, as `grant list` has it
-    #[arg(add = ArgValueCompleter::new(complete::grants))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_grants))]
     grant: String,
     /// Print JSON
     #[arg(long)]
@@ -108,18 +108,18 @@ struct RemoveArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
     match &arguments.command {
-        Command::Create(arguments) => run_to_end(create(arguments)),
-        Command::List(arguments) => run_to_end(list(arguments)),
-        Command::Remove(arguments) => run_to_end(remove(arguments)),
+        Command::Create(arguments) => run_to_end(create_grant(arguments)),
+        Command::List(arguments) => run_to_end(list_grants(arguments)),
+        Command::Remove(arguments) => run_to_end(remove_grant(arguments)),
     }
 }
 
-async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
+async fn create_grant(arguments: &CreateArguments) -> Result<String, Failure> {
     let mut body = json!({"caller_id": arguments.caller, "target_id": arguments.target});
     if let Some(note) = &arguments.note {
         body["note"] = note.as_str().into();
@@ -128,17 +128,18 @@ async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
         let at = humantime::format_rfc3339_millis(SystemTime::now() + span);
         body["expires_at"] = at.to_string().into();
     }
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let route = (Method::POST, "/grants");
-    let grant = dry_run.ask(&client, route, &body).await?;
+    let grant = dry_run.send(&client, route, &body).await?;
     if arguments.json {
-        return Ok(document(&grant));
+        return Ok(format_json(&grant));
     }
     let until = match grant["expires_at"].as_str() {
         Some(at) => format!(" until {at}"),
         None => String::new(),
     };
-    let [id, caller, target] = ["id", "caller_id", "target_id"].map(|name| cell(&grant[name]));
+    let [id, caller, target] =
+        ["id", "caller_id", "target_id"].map(|name| format_cell(&grant[name]));
     if dry_run.is_set() {
         return Ok(format!(
             "{caller} would get leave to message {target}{until}\n"
@@ -149,43 +150,43 @@ async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
     ))
 }
 
-async fn list(arguments: &ListArguments) -> Result<String, Failure> {
+async fn list_grants(arguments: &ListArguments) -> Result<String, Failure> {
     let mut query = Vec::new();
     query.extend(arguments.caller.as_deref().map(|id| ("caller_id", id)));
     query.extend(arguments.target.as_deref().map(|id| ("target_id", id)));
-    let client = arguments.gateway.client()?;
+    let client = arguments.gateway.build_client()?;
     let grants = client.list("/grants", &query, Some("grants")).await?;
     if arguments.json {
-        return Ok(document(&grants.into()));
+        return Ok(format_json(&grants.into()));
     }
     if grants.is_empty() {
         return Ok("no grant fits\n".to_owned());
     }
     let now = SystemTime::now();
-    let rows: Vec<_> = grants.iter().map(|grant| row(grant, now)).collect();
+    let rows: Vec<_> = grants.iter().map(|grant| format_row(grant, now)).collect();
     let titles = ["ID", "CALLER", "TARGET", "AGE", "EXPIRES", "NOTE"];
-    Ok(aligned(&titles, &rows))
+    Ok(align_columns(&titles, &rows))
 }
 
-fn row(grant: &Value, now: SystemTime) -> Vec<String> {
+fn format_row(grant: &Value, now: SystemTime) -> Vec<String> {
     vec![
-        cell(&grant["id"]),
-        cell(&grant["caller_id"]),
-        cell(&grant["target_id"]),
-        age(&grant["created_at"], now),
-        cell(&grant["expires_at"]),
-        cell(&grant["note"]),
+        format_cell(&grant["id"]),
+        format_cell(&grant["caller_id"]),
+        format_cell(&grant["target_id"]),
+        format_age(&grant["created_at"], now),
+        format_cell(&grant["expires_at"]),
+        format_cell(&grant["note"]),
     ]
 }
 
-async fn remove(arguments: &RemoveArguments) -> Result<String, Failure> {
-    let path = format!("/grants/{}", segment(&arguments.grant)?);
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+async fn remove_grant(arguments: &RemoveArguments) -> Result<String, Failure> {
+    let path = format!("/grants/{}", check_segment(&arguments.grant)?);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let route = (Method::DELETE, path.as_str());
-    let removed = dry_run.ask(&client, route, &Value::Null).await?;
+    let removed = dry_run.send(&client, route, &Value::Null).await?;
     if arguments.json {
-        return Ok(document(&removed));
+        return Ok(format_json(&removed));
     }
-    let is = dry_run.words("is", "would be");
+    let is = dry_run.choose("is", "would be");
     Ok(format!("{} {is} removed\n", arguments.grant))
 }

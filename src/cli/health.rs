@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gateway_client::{Ask, ClientError};
+use gateway_client::{ClientError, Request};
 use serde_json::Value;
 use url::Url;
 
-use super::access::{Chosen, Listener};
-use super::{USAGE, block_on, complain, http_url, print};
+use super::access::{GatewaySelection, Listener};
+use super::{USAGE, block_on, parse_http_url, print, print_error};
 
 /// Timeout of the request: longer than the default `stores.timeout`, within which the gateway asks
 /// its stores.
@@ -27,10 +27,10 @@ Examples:
 pub(super) struct Arguments {
     /// Base URL of the admin listener [env: A2A_GATEWAY_ADMIN_URL] [default: admin.listen of --config, else of the
     /// context, else http://127.0.0.1:9090]
-    #[arg(long, value_name = "URL", value_parser = http_url, conflicts_with = "context")]
+    #[arg(long, value_name = "URL", value_parser = parse_http_url, conflicts_with = "context")]
     url: Option<Url>,
     #[command(flatten)]
-    chosen: Chosen,
+    selection: GatewaySelection,
     /// Ask what a load balancer asks (/readyz/traffic): a store that went away later does not count
     #[arg(long)]
     traffic: bool,
@@ -65,13 +65,13 @@ impl From<ClientError> for HealthError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let chosen = arguments
-        .chosen
-        .place(Listener::Admin, arguments.url.as_ref());
-    let base = match chosen {
-        Ok(place) => place.url,
+    let endpoint = arguments
+        .selection
+        .resolve_endpoint(Listener::Admin, arguments.url.as_ref());
+    let base = match endpoint {
+        Ok(endpoint) => endpoint.url,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     match block_on(check(&base, path)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
@@ -92,7 +92,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 async fn check(base: &Url, path: &str) -> Result<(), HealthError> {
     let mut url = base.clone();
     url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
-    let (status, body) = Ask::get(&url, WITHIN).send().await?.json().await?;
+    let (status, body) = Request::get(&url, WITHIN).send().await?.read_json().await?;
     // Another server may listen at this address: only a gateway's body counts.
     if status == 200 && body["status"] == "ready" {
         print("ready\n")?;
@@ -103,12 +103,12 @@ async fn check(base: &Url, path: &str) -> Result<(), HealthError> {
         let asked = url.origin().ascii_serialization();
         return Err(HealthError::Public(asked));
     }
-    Err(HealthError::NotReady(parts(status, &body)))
+    Err(HealthError::NotReady(format_parts(status, &body)))
 }
 
 /// Returns the failed parts (` sql unavailable, draining`), or the status if the response is not a
 /// gateway's.
-fn parts(status: u16, body: &Value) -> String {
+fn format_parts(status: u16, body: &Value) -> String {
     if body["status"] != "not_ready" {
         return format!(" status {status}, and not the answer of a gateway");
     }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let body = json!({"status": "not_ready", "sql": "unavailable", "shared": "ok", "keys": "ok", "draining": true});
-        assert_eq!(parts(503, &body), " sql unavailable, draining");
-        assert!(parts(404, &Value::Null).contains("404"));
+        assert_eq!(format_parts(503, &body), " sql unavailable, draining");
+        assert!(format_parts(404, &Value::Null).contains("404"));
     }
 }

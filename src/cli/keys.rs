@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Subcommand, ValueEnum};
 
-use super::{USAGE, complain, print, remark};
+use super::{USAGE, print, print_error, print_note};
 use crate::config::load::{Layers, load};
-use crate::trust::{self, KeyError, KeyInfo, PUBLISHED_FIRST, SigningAlgorithm, State};
+use crate::trust::{self, KeyError, KeyInfo, KeyState, PUBLISHED_FIRST, SigningAlgorithm};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
 enum Command {
     /// Show every key: which one signs, which one will, which ones still verify
     #[command(after_help = LIST_EXAMPLES)]
-    List(Place),
+    List(ConfigArguments),
     /// Have the next key sign, retire the one that did, and make a new next one
     ///
     /// Running gateways that share the folder follow within two seconds, and no token is refused: the
@@ -49,7 +49,7 @@ enum Command {
     #[command(after_help = ROTATE_EXAMPLES)]
     Rotate {
         #[command(flatten)]
-        place: Place,
+        place: ConfigArguments,
         /// Signature algorithm of the new next key
         #[arg(long, value_enum, default_value_t = Algorithm::EdDsa)]
         algorithm: Algorithm,
@@ -58,7 +58,7 @@ enum Command {
 
 /// The location of the keys.
 #[derive(clap::Args, Debug)]
-struct Place {
+struct ConfigArguments {
     /// Read settings from this TOML file, as `serve --config` does; keys.dir is the folder of the
     /// keys
     #[arg(long, value_name = "FILE")]
@@ -105,20 +105,20 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     let loaded = match load(&Layers::of_this_process(place.config, place.set)) {
         Ok(loaded) => loaded,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
-    match show(&loaded.config.keys.dir, rotation) {
+    match print_keys(&loaded.config.keys.dir, rotation) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn show(dir: &Path, rotation: Option<Algorithm>) -> Result<(), KeysError> {
+fn print_keys(dir: &Path, rotation: Option<Algorithm>) -> Result<(), KeysError> {
     let keys = match rotation {
         Some(algorithm) => {
             let age = trust::next_age(dir);
@@ -129,7 +129,7 @@ fn show(dir: &Path, rotation: Option<Algorithm>) -> Result<(), KeysError> {
         None if !dir.join("active.pem").exists() => return Err(KeysError::None(dir.to_owned())),
         None => trust::list(dir)?,
     };
-    Ok(print(&table(&keys))?)
+    Ok(print(&format_table(&keys))?)
 }
 
 /// Warns if the new active key was published too recently: a verifier that cached the published
@@ -147,20 +147,24 @@ fn warn_of_haste(dir: &Path, age: Option<Duration>) {
             )
         },
     );
-    remark(&format!(
+    print_note(&format!(
         "{}: the key that signs now was {since}. Gateways that share the folder know it; verifiers elsewhere may keep the keys for 5 minutes, and refuse it until then unless they fetch them again for a key that they do not know",
         dir.display()
     ));
 }
 
-fn table(keys: &[KeyInfo]) -> String {
+fn format_table(keys: &[KeyInfo]) -> String {
     let mut text = format!("{:<16}  {:<9}  {:<7}  USE\n", "KID", "ALGORITHM", "STATE");
     for key in keys {
         let purpose = match key.state {
-            State::Active => "signs".to_owned(),
-            State::Next => "signs after the next rotation".to_owned(),
-            State::Retired { at, until } => {
-                format!("signed until {}, verifies until {}", time(at), time(until))
+            KeyState::Active => "signs".to_owned(),
+            KeyState::Next => "signs after the next rotation".to_owned(),
+            KeyState::Retired { at, until } => {
+                format!(
+                    "signed until {}, verifies until {}",
+                    format_time(at),
+                    format_time(until)
+                )
             }
         };
         let (algorithm, state) = (key.algorithm.as_str(), key.state.as_str());
@@ -174,6 +178,6 @@ fn table(keys: &[KeyInfo]) -> String {
     text
 }
 
-fn time(at: SystemTime) -> humantime::Rfc3339Timestamp {
+fn format_time(at: SystemTime) -> humantime::Rfc3339Timestamp {
     humantime::format_rfc3339_seconds(at)
 }

@@ -9,7 +9,7 @@ use clap::{Command, ValueEnum};
 use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 use clap_mangen::Man;
 
-use super::{complain, complete, print};
+use super::{complete, print, print_error};
 
 /// Ends the script for zsh.
 const ZSH_FIRST_CALL: &str = r#"
@@ -84,7 +84,7 @@ pub(super) fn run_completions(command: &Command, arguments: &CompletionsArgument
                 .replace("ID", &name.replace('-', "_")),
         );
     }
-    shown(written.and_then(|()| print(&script)))
+    to_exit_code(written.and_then(|()| print(&script)))
 }
 
 /// Prints the manual page of `command`, or writes those of it and of all its subcommands.
@@ -95,13 +95,13 @@ pub(super) fn run_man(command: Command, arguments: &ManArguments) -> ExitCode {
         command.build();
         let mut page = Vec::new();
         let rendered = Man::new(command).render(&mut page);
-        return shown(rendered.and_then(|()| print(&String::from_utf8_lossy(&page))));
+        return to_exit_code(rendered.and_then(|()| print(&String::from_utf8_lossy(&page))));
     };
     match write_pages(command, folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(source) => {
             let folder = folder.display().to_string();
-            complain(&PagesError { folder, source });
+            print_error(&PagesError { folder, source });
             ExitCode::FAILURE
         }
     }
@@ -112,11 +112,11 @@ fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
     clap_mangen::generate_to(command, folder)
 }
 
-fn shown(printed: io::Result<()>) -> ExitCode {
+fn to_exit_code(printed: io::Result<()>) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }

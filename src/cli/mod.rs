@@ -42,8 +42,8 @@ use clap_complete::CompleteEnv;
 use url::Url;
 
 pub use self::serve::start;
-pub use self::terminal::complain;
-use self::terminal::{ask, escaped, print, remark};
+pub use self::terminal::print_error;
+use self::terminal::{escape_controls, print, print_note, write_prompt};
 
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
 pub const USAGE: u8 = 64;
@@ -169,11 +169,11 @@ pub fn run<Example: Subcommand>(
         Ok(arguments) => arguments,
         Err(asked) => {
             let words = arguments.iter().map(|word| word.to_string_lossy());
-            let words = words.map(|word| escaped(&word).into_owned());
+            let words = words.map(|word| escape_controls(&word).into_owned());
             // It repeats arguments. That of escaped ones can have its colours. A failed write cannot be reported.
             let _ = match CommandLine::<Example>::try_parse_from(words) {
                 Err(shown) => shown.print(),
-                Ok(_) => ask(&asked.to_string()),
+                Ok(_) => write_prompt(&asked.to_string()),
             };
             return ExitCode::from(if asked.use_stderr() { USAGE } else { 0 });
         }
@@ -189,8 +189,8 @@ pub fn run<Example: Subcommand>(
             | Command::Completions(_)
             | Command::Man(_)
     );
-    if connects && let Err(error) = trust_store() {
-        complain(&error);
+    if connects && let Err(error) = check_trust_store() {
+        print_error(&error);
         return ExitCode::from(USAGE);
     }
     match command {
@@ -246,13 +246,13 @@ struct TrustStoreError(Box<pingora::Error>);
 
 /// Loads the system's trusted certificates once as a check: Pingora loads them when it makes a
 /// connector, and panics if it cannot.
-fn trust_store() -> Result<(), TrustStoreError> {
+fn check_trust_store() -> Result<(), TrustStoreError> {
     let mut store = pingora::tls::RootCertStore::empty();
     pingora::tls::load_platform_certs_incl_env_into_store(&mut store).map_err(TrustStoreError)
 }
 
 /// Parses the http or https URL of a gateway.
-fn http_url(text: &str) -> Result<Url, &'static str> {
+fn parse_http_url(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));
@@ -261,11 +261,11 @@ fn http_url(text: &str) -> Result<Url, &'static str> {
 
 /// Runs the future of a command on a runtime of its own, on this thread.
 fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    runtime()?.block_on(work)
+    build_runtime()?.block_on(work)
 }
 
 /// Makes a runtime on this thread.
-fn runtime() -> io::Result<tokio::runtime::Runtime> {
+fn build_runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -288,9 +288,12 @@ mod tests {
 
     #[test]
     fn a_url_without_a_scheme_is_told_how_to_be_written() {
-        assert!(http_url("http://localhost:9090").is_ok());
+        assert!(parse_http_url("http://localhost:9090").is_ok());
         for typed in ["127.0.0.1:9090", "localhost:9090", "/readyz", ""] {
-            assert!(http_url(typed).unwrap_err().contains("http://"), "{typed}");
+            assert!(
+                parse_http_url(typed).unwrap_err().contains("http://"),
+                "{typed}"
+            );
         }
     }
 

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap_complete::engine::ArgValueCompleter;
-use gateway_client::{Answer, Ask, ClientError};
+use gateway_client::{ClientError, Request, Response};
 use http::Method;
 use serde_json::{Value, json};
 use url::Url;
 
 use super::access::GatewayUrl;
-use super::sse::{Events, LongEvent};
-use super::{USAGE, block_on, complain, complete, print};
+use super::sse::{EventParser, LongEvent};
+use super::{USAGE, block_on, complete, print, print_error};
 use crate::ids::WorkspaceId;
 
 /// A little longer than the gateway's default for the longest stream, so that the gateway ends it with a
@@ -31,7 +31,7 @@ Exit status: 0 answered, 1 refused or failed, 64 wrong arguments.";
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The workspace whose agent gets the message
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     workspace: String,
     /// What to say
     text: String,
@@ -68,7 +68,7 @@ enum SendError {
 
 impl SendError {
     /// Adds the id under which the audit and the log have the request.
-    fn of_request(self, id: Option<String>) -> Self {
+    fn with_request_id(self, id: Option<String>) -> Self {
         match (self, id) {
             (Self::Refused { reason, message }, Some(id)) => Self::Refused {
                 reason,
@@ -92,36 +92,37 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     let workspace = match WorkspaceId::parse(&arguments.workspace) {
         Ok(workspace) => workspace,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
     let (base, token) = match arguments.gateway.resolve(&[&arguments.token], false) {
         Ok(resolved) => resolved,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
     let token = token.as_deref();
-    let sent = block_on(send(arguments, base, token, &workspace)).map_err(|error| match error {
-        SendError::Refused { reason, message }
-            if reason == "unauthenticated" && token.is_none() =>
-        {
-            SendError::NoToken { reason, message }
-        }
-        other => other,
-    });
+    let sent =
+        block_on(send_message(arguments, base, token, &workspace)).map_err(|error| match error {
+            SendError::Refused { reason, message }
+                if reason == "unauthenticated" && token.is_none() =>
+            {
+                SendError::NoToken { reason, message }
+            }
+            other => other,
+        });
     match sent {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
 }
 
-async fn send(
+async fn send_message(
     arguments: &Arguments,
     mut url: Url,
     token: Option<&str>,
@@ -131,7 +132,7 @@ async fn send(
     url.set_path(&format!("{base}/workspaces/{workspace}/a2a"));
     // A bare message: the gateway completes it in the agent's generation.
     let body = json!({"message": {"text": arguments.text}});
-    let request = Ask {
+    let request = Request {
         method: Method::POST,
         url: &url,
         token,
@@ -146,25 +147,25 @@ async fn send(
     let answer = request.send().await?;
     // The agent decides whether the response is a stream: it may answer a stream request with JSON.
     if answer.is_stream() {
-        return follow(answer).await;
+        return print_stream(answer).await;
     }
     let status = answer.status().as_u16();
     let id = answer.request_id().map(str::to_owned);
-    let body = answer.whole().await?;
+    let body = answer.read_body().await?;
     let answer: Value = serde_json::from_slice(&body)
         .map_err(|_| SendError::Unreadable(status, credential_advice(status)))?;
-    let result = result(answer, status).map_err(|error| error.of_request(id))?;
-    print(&format!("{}\n", line(result)))?;
+    let result = extract_result(answer, status).map_err(|error| error.with_request_id(id))?;
+    print(&format!("{}\n", format_line(result)))?;
     Ok(())
 }
 
 /// Prints the events of a stream as they come.
-async fn follow(mut answer: Answer) -> Result<(), SendError> {
-    let mut events = Events::default();
-    while let Some(piece) = answer.piece().await? {
-        for event in events.feed(&piece)? {
+async fn print_stream(mut answer: Response) -> Result<(), SendError> {
+    let mut events = EventParser::default();
+    while let Some(piece) = answer.next_chunk().await? {
+        for event in events.push(&piece)? {
             let event: Value = serde_json::from_str(&event).unwrap_or(Value::String(event));
-            print(&format!("{}\n", line(result(event, 200)?)))?;
+            print(&format!("{}\n", format_line(extract_result(event, 200)?)))?;
         }
     }
     Ok(())
@@ -181,7 +182,7 @@ fn credential_advice(status: u16) -> &'static str {
 }
 
 /// Returns the agent's result, or the error.
-fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
+fn extract_result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     let error = &answer["error"];
     if error.is_null() && status < 400 {
         return Ok(match answer.get_mut("result") {
@@ -225,7 +226,7 @@ fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
 }
 
 /// Formats a message, a task or an event, of A2A 0.3 or 1.0, as one line; any other value as JSON.
-fn line(result: Value) -> String {
+fn format_line(result: Value) -> String {
     // 1.0 names the kind by the member, 0.3 by `kind`.
     let named = ["message", "task", "statusUpdate", "artifactUpdate"]
         .into_iter()
@@ -240,7 +241,7 @@ fn line(result: Value) -> String {
     let artifacts = event["artifacts"].as_array().into_iter().flatten();
     let said = artifacts
         .chain([&event["artifact"], &status["message"], event])
-        .map(|holder| text(&holder["parts"]))
+        .map(|holder| format_parts(&holder["parts"]))
         .filter(|text| !text.is_empty());
     // A task that goes on is read, continued and cancelled by its id.
     let goes_on = state.as_deref().is_some_and(|state| {
@@ -263,7 +264,7 @@ fn line(result: Value) -> String {
 }
 
 /// Returns the text of parts; other parts as JSON.
-fn text(parts: &Value) -> String {
+fn format_parts(parts: &Value) -> String {
     let parts = parts.as_array().into_iter().flatten();
     let shown: Vec<String> = parts
         .map(|part| {
@@ -280,8 +281,8 @@ mod tests {
     use super::*;
 
     fn shown(answer: Value) -> String {
-        match result(answer, 200) {
-            Ok(result) => line(result),
+        match extract_result(answer, 200) {
+            Ok(result) => format_line(result),
             Err(error) => error.to_string(),
         }
     }
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_refuses_and_a_task_that_waits_are_told() {
-        let refused = |body: Value| result(body, 401).unwrap_err().to_string();
+        let refused = |body: Value| extract_result(body, 401).unwrap_err().to_string();
         for body in [
             json!({"error": "no such key"}),
             json!({"message": "no such key"}),

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{USAGE, complain};
+use super::{USAGE, print_error};
 use crate::config::Live;
-use crate::config::load::{Layers, Loaded, load};
+use crate::config::load::{Layers, LoadedConfig, load};
 use crate::gateway::OpenError;
 use crate::server::ServeError;
 use crate::telemetry::{self, Chain};
@@ -32,7 +32,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     match load(&layers) {
         Ok(loaded) => start(loaded, Some(layers)),
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::from(USAGE)
         }
     }
@@ -40,11 +40,11 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 
 /// Starts the log and serves until the process is asked to end. `layers` are the sources of a
 /// reload.
-pub fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
+pub fn start(loaded: LoadedConfig, layers: Option<Layers>) -> ExitCode {
     let _log = match telemetry::start(&loaded.config.telemetry) {
         Ok(log) => log,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };

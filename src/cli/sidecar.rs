@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use url::Url;
 
-use super::{USAGE, complain};
-use crate::config::load::{Layers, Loaded, Source, load};
+use super::{USAGE, print_error};
+use crate::config::load::{Layers, LoadedConfig, Source, load};
 use crate::config::{Live, Server};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::server;
-use crate::sidecar::{Agent, Card, InvalidUpstream, Issuer, Settings, Unbound};
+use crate::sidecar::{Agent, CardAccess, InvalidUpstream, Issuer, Settings, UnboundTokens};
 use crate::telemetry::{self, Chain};
 
 /// Settings of a sidecar that differ from the gateway's defaults. The gateway in front has the
@@ -116,32 +116,32 @@ pub(super) enum ArgumentError {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let settings = match arguments.settings() {
+    let settings = match arguments.to_settings() {
         Ok(settings) => settings,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
-    match load(&arguments.layers()) {
-        Ok(loaded) => start(loaded, settings),
+    match load(&arguments.config_layers()) {
+        Ok(loaded) => serve_sidecar(loaded, settings),
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::from(USAGE)
         }
     }
 }
 
-fn start(loaded: Loaded, settings: Settings) -> ExitCode {
+fn serve_sidecar(loaded: LoadedConfig, settings: Settings) -> ExitCode {
     let _log = match telemetry::start(&loaded.config.telemetry) {
         Ok(log) => log,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
     warn_of_plain(&loaded.config.server);
-    let admin = admin(&loaded);
+    let admin = admin_address(&loaded);
     match server::sidecar::run(Live::new(loaded), settings, admin) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -152,7 +152,7 @@ fn start(loaded: Loaded, settings: Settings) -> ExitCode {
 }
 
 /// The gateway that a sidecar of `run` trusts, and what it is set to.
-pub(super) struct Gateway {
+pub(super) struct TrustedGateway {
     pub(super) workspace: String,
     pub(super) gateway: Url,
     pub(super) plain_http: bool,
@@ -162,7 +162,7 @@ pub(super) struct Gateway {
 }
 
 /// Returns the address of the admin listener, which a sidecar has only if it is set.
-pub(super) fn admin(loaded: &Loaded) -> Option<SocketAddr> {
+pub(super) fn admin_address(loaded: &LoadedConfig) -> Option<SocketAddr> {
     let mut settings = loaded.settings.iter();
     let is_set =
         settings.any(|setting| setting.key == "admin.listen" && setting.source != Source::Default);
@@ -179,7 +179,7 @@ pub(super) fn warn_of_plain(server: &Server) {
 
 impl Arguments {
     /// Returns the arguments of a sidecar at `listen` in front of an agent at `upstream`.
-    pub(super) fn in_front_of(upstream: Url, listen: SocketAddr, trusted: Gateway) -> Self {
+    pub(super) fn in_front_of(upstream: Url, listen: SocketAddr, trusted: TrustedGateway) -> Self {
         Self {
             workspace: trusted.workspace,
             upstream,
@@ -196,7 +196,7 @@ impl Arguments {
     }
 
     /// Returns the sources of the sidecar's settings.
-    pub(super) fn layers(&self) -> Layers {
+    pub(super) fn config_layers(&self) -> Layers {
         let mut set = self.set.clone();
         set.extend(self.listen.map(|listen| format!("server.listen={listen}")));
         Layers {
@@ -209,18 +209,20 @@ impl Arguments {
     ///
     /// # Errors
     /// [`ArgumentError`].
-    pub(super) fn settings(&self) -> Result<Settings, ArgumentError> {
+    pub(super) fn to_settings(&self) -> Result<Settings, ArgumentError> {
         let workspace = WorkspaceId::parse(&self.workspace)?;
         let agent = Agent::parse(&self.upstream)?;
-        let gateway = self.gateway()?;
+        let gateway = self.gateway_url()?;
         let jwks = match &self.jwks {
-            Some(jwks) => self.checked("jwks", jwks.clone())?,
-            None => self.checked("gateway", below(&gateway, JWKS_PATH))?,
+            Some(jwks) => self.check_url("jwks", jwks.clone())?,
+            None => self.check_url("gateway", join_path(&gateway, JWKS_PATH))?,
         };
         let issuer = match &self.issuer {
             Some(issuer) if issuer.is_empty() => return Err(ArgumentError::EmptyIssuer),
             Some(issuer) => Issuer::Named(issuer.clone()),
-            None => Issuer::AsSaidAt(self.checked("gateway", below(&gateway, DISCOVERY_PATH))?),
+            None => Issuer::FromDiscovery(
+                self.check_url("gateway", join_path(&gateway, DISCOVERY_PATH))?,
+            ),
         };
         Ok(Settings {
             workspace,
@@ -228,22 +230,22 @@ impl Arguments {
             jwks,
             issuer,
             card: if self.private_card {
-                Card::ForCallers
+                CardAccess::ForCallers
             } else {
-                Card::Public
+                CardAccess::Public
             },
             unbound: if self.require_bound {
-                Unbound::Refused
+                UnboundTokens::Refused
             } else {
-                Unbound::Admitted
+                UnboundTokens::Admitted
             },
         })
     }
 
     /// Returns the gateway's base URL: `--gateway`, else the base of `--jwks`, else the gateway on
     /// this machine.
-    fn gateway(&self) -> Result<Url, ArgumentError> {
-        let beside = || based_at(self.jwks.as_ref()?, JWKS_PATH);
+    fn gateway_url(&self) -> Result<Url, ArgumentError> {
+        let beside = || strip_path(self.jwks.as_ref()?, JWKS_PATH);
         match self.gateway.clone().or_else(beside) {
             Some(gateway) => Ok(gateway),
             None => Url::parse(LOCAL_GATEWAY).map_err(|_| ArgumentError::NoUrl("gateway")),
@@ -252,7 +254,7 @@ impl Arguments {
 
     /// Returns the URL if keys may be fetched from it: https, or http on loopback or with
     /// `--plain-http`; no user, query or fragment.
-    fn checked(&self, flag: &'static str, url: Url) -> Result<Url, ArgumentError> {
+    fn check_url(&self, flag: &'static str, url: Url) -> Result<Url, ArgumentError> {
         let bare = url.username().is_empty()
             && url.password().is_none()
             && url.query().is_none()
@@ -274,14 +276,14 @@ impl Arguments {
 }
 
 /// Returns the URL of `path` below a base URL.
-fn below(base: &Url, path: &str) -> Url {
+fn join_path(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
     url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
     url
 }
 
 /// Returns the base URL below which `url` is `path`.
-fn based_at(url: &Url, path: &str) -> Option<Url> {
+fn strip_path(url: &Url, path: &str) -> Option<Url> {
     let base = url.path().strip_suffix(path)?.to_owned();
     let mut gateway = url.clone();
     gateway.set_path(&base);
@@ -310,7 +312,7 @@ mod tests {
             "http://127.0.0.1:8000",
         ];
         let line = Line::try_parse_from(line.iter().chain(more)).unwrap();
-        line.arguments.settings()
+        line.arguments.to_settings()
     }
 
     #[test]
@@ -331,7 +333,7 @@ mod tests {
             let settings = settings(more).unwrap();
             let issuer = match settings.issuer {
                 Issuer::Named(name) => name,
-                Issuer::AsSaidAt(url) => format!("at {url}"),
+                Issuer::FromDiscovery(url) => format!("at {url}"),
             };
             (settings.jwks.to_string(), issuer)
         };

@@ -10,17 +10,17 @@ pub(super) struct LongEvent;
 
 /// Assembles events from pieces of any size. Keeps the data of each.
 #[derive(Default)]
-pub(super) struct Events {
+pub(super) struct EventParser {
     line: Vec<u8>,
     data: String,
 }
 
-impl Events {
+impl EventParser {
     /// Adds a piece of the stream. Returns the data of the events that are whole now.
     ///
     /// # Errors
     /// [`LongEvent`].
-    pub(super) fn feed(&mut self, piece: &[u8]) -> Result<Vec<String>, LongEvent> {
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<Vec<String>, LongEvent> {
         let mut whole = Vec::new();
         for &byte in piece {
             if byte != b'\n' {
@@ -54,10 +54,10 @@ mod tests {
     fn events_come_out_whole_wherever_they_are_cut() {
         let stream = b": hello\r\n\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nid: 7\ndata:x\n\ndata: half";
         for size in 1..=stream.len() {
-            let mut events = Events::default();
+            let mut events = EventParser::default();
             let whole: Vec<String> = stream
                 .chunks(size)
-                .flat_map(|piece| events.feed(piece).unwrap())
+                .flat_map(|piece| events.push(piece).unwrap())
                 .collect();
             assert_eq!(whole, ["{\"a\":\n1}", "x"], "{size}");
         }

@@ -7,12 +7,12 @@ use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::access::Operating;
-use super::client::{Client, Failure, document, run, segment};
+use super::access::OperatorAccess;
+use super::client::{Client, Failure, check_segment, format_json, run};
 use super::dry_run::DryRun;
-use super::table::{age, aligned, cell};
+use super::table::{align_columns, format_age, format_cell};
 use super::workspace::all_workspaces;
-use super::{complete, remark};
+use super::{complete, print_note};
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -61,7 +61,7 @@ pub(super) struct StopArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// The calls to stop.
@@ -69,16 +69,16 @@ pub(super) struct StopArguments {
 #[group(required = true, multiple = false)]
 struct ScopeArguments {
     /// Calls from and to this workspace
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     workspace: Option<String>,
     /// Calls from and to this workspace and those below it
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     subtree: Option<String>,
     /// Calls from and to the workspaces of this org, and those of its users
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
     /// Calls of the first workspace to the second
-    #[arg(long, num_args = 2, value_names = ["CALLER", "TARGET"], add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, num_args = 2, value_names = ["CALLER", "TARGET"], add = ArgValueCompleter::new(complete::complete_workspaces))]
     pair: Option<Vec<String>>,
     /// All calls
     #[arg(long)]
@@ -90,7 +90,7 @@ struct ScopeArguments {
 #[command(after_help = RELEASE_EXAMPLES)]
 pub(super) struct ReleaseArguments {
     /// Id of the stop, as `a2a-gateway stops` lists it
-    #[arg(add = ArgValueCompleter::new(complete::stops))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_stops))]
     stop: String,
     /// Print the stop as JSON
     #[arg(long)]
@@ -98,7 +98,7 @@ pub(super) struct ReleaseArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway stops`.
@@ -109,11 +109,11 @@ pub(super) struct StopsArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 impl ScopeArguments {
-    fn json(&self) -> Value {
+    fn to_json(&self) -> Value {
         let Self {
             workspace,
             subtree,
@@ -133,24 +133,24 @@ impl ScopeArguments {
 
 /// Runs `a2a-gateway stop`.
 pub(super) fn run_stop(arguments: &StopArguments) -> ExitCode {
-    run(stop(arguments))
+    run(create_stop(arguments))
 }
 
 /// Runs `a2a-gateway release`.
 pub(super) fn run_release(arguments: &ReleaseArguments) -> ExitCode {
-    run(release(arguments))
+    run(release_stop(arguments))
 }
 
 /// Runs `a2a-gateway stops`.
 pub(super) fn run_stops(arguments: &StopsArguments) -> ExitCode {
-    run(list(arguments))
+    run(list_stops(arguments))
 }
 
-async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+async fn create_stop(arguments: &StopArguments) -> Result<String, Failure> {
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let mode = if arguments.running { "running" } else { "new" };
     let mut body = json!({
-        "scope": arguments.scope.json(),
+        "scope": arguments.scope.to_json(),
         "mode": mode,
         "reason": arguments.reason,
         "cancel_tasks": arguments.cancel_tasks,
@@ -160,24 +160,27 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
         body["expires_at"] = at.to_string().into();
     }
     let route = (Method::POST, "/stops");
-    let stop = dry_run.ask(&client, route, &body).await?;
+    let stop = dry_run.send(&client, route, &body).await?;
     if let Some(org) = &arguments.scope.org {
         warn_of_empty(&client, org).await;
     }
     if arguments.json {
-        return Ok(document(&stop));
+        return Ok(format_json(&stop));
     }
     if dry_run.is_set() {
         let tasks = match arguments.cancel_tasks {
             true => "  tasks: would be canceled",
             false => "",
         };
-        return Ok(format!("would be stopped: {}{tasks}\n", described(&stop)));
+        return Ok(format!(
+            "would be stopped: {}{tasks}\n",
+            describe_stop(&stop)
+        ));
     }
     let id = stop["id"].as_str().unwrap_or_default();
     Ok(format!(
         "{}\nEnd it with: a2a-gateway release {id}\n",
-        line(&stop)
+        format_line(&stop)
     ))
 }
 
@@ -185,26 +188,26 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
 async fn warn_of_empty(client: &Client, org: &str) {
     let found = all_workspaces(client, Some(org), None, None).await;
     if found.is_ok_and(|found| found.is_empty()) {
-        remark(&format!(
+        print_note(&format!(
             "no workspace is in the org {org:?}: is it spelt as in `a2a-gateway agents`?"
         ));
     }
 }
 
-async fn release(arguments: &ReleaseArguments) -> Result<String, Failure> {
-    let path = format!("/stops/{}", segment(&arguments.stop)?);
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+async fn release_stop(arguments: &ReleaseArguments) -> Result<String, Failure> {
+    let path = format!("/stops/{}", check_segment(&arguments.stop)?);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let route = (Method::DELETE, path.as_str());
-    let stop = dry_run.ask(&client, route, &Value::Null).await?;
+    let stop = dry_run.send(&client, route, &Value::Null).await?;
     if arguments.json {
-        return Ok(document(&stop));
+        return Ok(format_json(&stop));
     }
-    let is = dry_run.words("released", "would be released");
-    Ok(format!("{is}: {}\n", line(&stop)))
+    let is = dry_run.choose("released", "would be released");
+    Ok(format!("{is}: {}\n", format_line(&stop)))
 }
 
-async fn list(arguments: &StopsArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
+async fn list_stops(arguments: &StopsArguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
     let stops = client.list("/stops", &[], Some("stops")).await?;
     if arguments.json {
         return Ok(format!("{}\n", Value::from(stops)));
@@ -213,41 +216,41 @@ async fn list(arguments: &StopsArguments) -> Result<String, Failure> {
         return Ok("no stop is in force\n".to_owned());
     }
     let now = SystemTime::now();
-    let rows: Vec<_> = stops.iter().map(|stop| row(stop, now)).collect();
+    let rows: Vec<_> = stops.iter().map(|stop| format_row(stop, now)).collect();
     let titles = [
         "ID", "SCOPE", "MODE", "AGE", "ENDS", "MADE BY", "TASKS", "REASON",
     ];
-    Ok(aligned(&titles, &rows))
+    Ok(align_columns(&titles, &rows))
 }
 
-fn row(stop: &Value, now: SystemTime) -> Vec<String> {
+fn format_row(stop: &Value, now: SystemTime) -> Vec<String> {
     vec![
-        cell(&stop["id"]),
-        scope(stop),
-        cell(&stop["mode"]),
-        age(&stop["created_at"], now),
-        cell(&stop["expires_at"]),
-        maker(stop),
-        tasks(stop).unwrap_or_default(),
-        cell(&stop["reason"]),
+        format_cell(&stop["id"]),
+        format_scope(stop),
+        format_cell(&stop["mode"]),
+        format_age(&stop["created_at"], now),
+        format_cell(&stop["expires_at"]),
+        format_maker(stop),
+        format_tasks(stop).unwrap_or_default(),
+        format_cell(&stop["reason"]),
     ]
 }
 
 /// Returns the maker of a stop: an operator by the name, else by the id of the token, with the role.
-fn maker(stop: &Value) -> String {
+fn format_maker(stop: &Value) -> String {
     let operator = &stop["operator"];
     let names = ["name", "label", "subject", "token_id"];
     let named = names.map(|name| &operator[name]);
     match named.into_iter().find(|name| name.is_string()) {
-        Some(name) => format!("{} ({})", cell(name), cell(&operator["role"])),
-        None => cell(&stop["created_by"]),
+        Some(name) => format!("{} ({})", format_cell(name), format_cell(&operator["role"])),
+        None => format_cell(&stop["created_by"]),
     }
 }
 
 /// Returns a stop in one line.
-fn line(stop: &Value) -> String {
-    let mut text = format!("{}  {}", plain(&stop["id"]), described(stop));
-    if let Some(tasks) = tasks(stop) {
+fn format_line(stop: &Value) -> String {
+    let mut text = format!("{}  {}", format_value(&stop["id"]), describe_stop(stop));
+    if let Some(tasks) = format_tasks(stop) {
         text.push_str(&format!("  tasks: {tasks}"));
         if stop["cancel"]["state"] == "wanted" {
             text.push_str("; `a2a-gateway stops` shows what becomes of them");
@@ -257,9 +260,14 @@ fn line(stop: &Value) -> String {
 }
 
 /// Returns a stop in one line, without its id and its tasks.
-fn described(stop: &Value) -> String {
+fn describe_stop(stop: &Value) -> String {
     let word = |name: &str| stop[name].as_str().unwrap_or_default().to_owned();
-    let mut text = format!("{}  {}  {}", scope(stop), word("mode"), word("reason"));
+    let mut text = format!(
+        "{}  {}  {}",
+        format_scope(stop),
+        word("mode"),
+        word("reason")
+    );
     if let Some(at) = stop["expires_at"].as_str() {
         text.push_str(&format!("  until {at}"));
     }
@@ -267,12 +275,16 @@ fn described(stop: &Value) -> String {
 }
 
 /// Returns the calls that a stop covers, in words.
-fn scope(stop: &Value) -> String {
+fn format_scope(stop: &Value) -> String {
     let Some(scope) = stop["scope"].as_object() else {
         return String::new();
     };
     if scope.contains_key("caller") {
-        return format!("{} to {}", plain(&scope["caller"]), plain(&scope["target"]));
+        return format!(
+            "{} to {}",
+            format_value(&scope["caller"]),
+            format_value(&scope["target"])
+        );
     }
     let (kind, name) = scope.iter().next().unzip();
     match kind.map(String::as_str) {
@@ -280,13 +292,13 @@ fn scope(stop: &Value) -> String {
         kind => format!(
             "{} {}",
             kind.unwrap_or_default(),
-            name.map(plain).unwrap_or_default()
+            name.map(format_value).unwrap_or_default()
         ),
     }
 }
 
 /// Returns what became of the tasks that were to be canceled; `None`: none were.
-fn tasks(stop: &Value) -> Option<String> {
+fn format_tasks(stop: &Value) -> Option<String> {
     let cancel = &stop["cancel"];
     if cancel.is_null() {
         return None;
@@ -304,7 +316,7 @@ fn tasks(stop: &Value) -> Option<String> {
     ))
 }
 
-fn plain(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
@@ -314,33 +326,34 @@ mod tests {
 
     #[test]
     fn an_operator_is_named_by_what_is_known() {
-        let made =
-            |operator: Value| maker(&json!({"created_by": "operator:", "operator": operator}));
+        let made = |operator: Value| {
+            format_maker(&json!({"created_by": "operator:", "operator": operator}))
+        };
         let person = json!({"role": "admin", "token_id": "t-1", "subject": "1", "name": "Ada"});
         assert_eq!(made(person), "Ada (admin)");
         let token = json!({"role": "operate", "token_id": "t-1", "label": "night"});
         assert_eq!(made(token), "night (operate)");
         assert_eq!(made(json!({"role": "admin"})), "operator:");
-        assert_eq!(maker(&json!({"created_by": "org:acme"})), "org:acme");
+        assert_eq!(format_maker(&json!({"created_by": "org:acme"})), "org:acme");
     }
 
     #[test]
     fn a_stop_is_told_in_one_line() {
         let mut stop = json!({"id": "stop-1", "scope": {"workspace": "dev"}, "mode": "new", "reason": "a loop",
             "expires_at": null, "cancel": null});
-        assert_eq!(line(&stop), "stop-1  workspace dev  new  a loop");
+        assert_eq!(format_line(&stop), "stop-1  workspace dev  new  a loop");
         stop["scope"] = json!({"caller": "pm", "target": "dev"});
-        assert_eq!(line(&stop), "stop-1  pm to dev  new  a loop");
+        assert_eq!(format_line(&stop), "stop-1  pm to dev  new  a loop");
         stop["scope"] = json!({"all": true});
         stop["expires_at"] = json!("2026-11-21T10:00:00Z");
         stop["cancel"] = json!({"canceled": 2, "over": 1, "failed": 0, "pending": 3});
         assert_eq!(
-            line(&stop),
+            format_line(&stop),
             "stop-1  all calls  new  a loop  until 2026-11-21T10:00:00Z  tasks: 2 canceled, 1 over, 0 failed, 3 pending"
         );
         stop["cancel"] = json!({"state": "wanted"});
         assert!(
-            line(&stop).ends_with(
+            format_line(&stop).ends_with(
                 "tasks: being looked for; `a2a-gateway stops` shows what becomes of them"
             )
         );

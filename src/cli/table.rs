@@ -4,17 +4,17 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::terminal::steers;
+use super::terminal::is_control;
 
 /// Stands for a value that there is not.
 const NONE: &str = "-";
 
 /// Returns rows under their titles, in columns. The last column is not padded.
-pub(super) fn aligned(titles: &[&str], rows: &[Vec<String>]) -> String {
+pub(super) fn align_columns(titles: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = titles.iter().map(|title| title.chars().count()).collect();
     let rows: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| row.iter().map(|cell| printable(cell)).collect())
+        .map(|row| row.iter().map(|cell| mask_controls(cell)).collect())
         .collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -40,17 +40,17 @@ pub(super) fn aligned(titles: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Returns the text of a cell: control characters, which could steer a terminal, as `?`; nothing as `-`.
-pub(super) fn printable(text: &str) -> String {
+pub(super) fn mask_controls(text: &str) -> String {
     if text.is_empty() {
         return NONE.to_owned();
     }
     text.chars()
-        .map(|c| if steers(c) { '?' } else { c })
+        .map(|c| if is_control(c) { '?' } else { c })
         .collect()
 }
 
 /// Returns the text of a member: strings as they are, other values as JSON, null as nothing.
-pub(super) fn cell(value: &Value) -> String {
+pub(super) fn format_cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -59,18 +59,18 @@ pub(super) fn cell(value: &Value) -> String {
 }
 
 /// Returns how long ago a time in RFC 3339 was, such as `12s`, `3m`, `5h`, `9d`; nothing for null.
-pub(super) fn age(value: &Value, now: SystemTime) -> String {
+pub(super) fn format_age(value: &Value, now: SystemTime) -> String {
     let Some(at) = value
         .as_str()
         .and_then(|text| humantime::parse_rfc3339(text).ok())
     else {
-        return cell(value);
+        return format_cell(value);
     };
     // A clock that is behind the gateway's.
-    brief(now.duration_since(at).unwrap_or_default())
+    format_duration(now.duration_since(at).unwrap_or_default())
 }
 
-fn brief(span: Duration) -> String {
+fn format_duration(span: Duration) -> String {
     match span.as_secs() {
         seconds @ 0..120 => format!("{seconds}s"),
         seconds @ 120..7_200 => format!("{}m", seconds / 60),
@@ -90,7 +90,7 @@ mod tests {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["a", "Ä\u{1b}[2J", "x"]), row(["longer", "", ""])];
         let expected = "ID      NAME   LAST\na       Ä?[2J  x\nlonger  -      -\n";
-        assert_eq!(aligned(&["ID", "NAME", "LAST"], &rows), expected);
+        assert_eq!(align_columns(&["ID", "NAME", "LAST"], &rows), expected);
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         let at = humantime::parse_rfc3339("2026-11-28T10:00:00.000Z").unwrap();
         let told = |seconds| {
             let at = at + Duration::from_secs(seconds);
-            age(&json!("2026-11-28T10:00:00.000Z"), at)
+            format_age(&json!("2026-11-28T10:00:00.000Z"), at)
         };
         for (seconds, expected) in [
             (0, "0s"),
@@ -109,7 +109,7 @@ mod tests {
         ] {
             assert_eq!(told(seconds), expected);
         }
-        assert_eq!(age(&Value::Null, at), "");
-        assert_eq!(age(&json!("2027-01-01T00:00:00Z"), at), "0s");
+        assert_eq!(format_age(&Value::Null, at), "");
+        assert_eq!(format_age(&json!("2027-01-01T00:00:00Z"), at), "0s");
     }
 }

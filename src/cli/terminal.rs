@@ -11,7 +11,7 @@ use crate::telemetry::Chain;
 
 /// True for characters that a terminal obeys, or that hide or reorder others. Joiners are none: scripts and emoji need
 /// them.
-pub(super) fn steers(c: char) -> bool {
+pub(super) fn is_control(c: char) -> bool {
     let marks = matches!(
         c,
         '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{feff}'
@@ -20,11 +20,11 @@ pub(super) fn steers(c: char) -> bool {
 }
 
 /// Returns the text as it is printed. Ends of lines and tabs stay.
-pub(super) fn escaped(text: &str) -> Cow<'_, str> {
+pub(super) fn escape_controls(text: &str) -> Cow<'_, str> {
     let is_shown = |at: usize, c: char| match c {
         '\n' | '\t' => true,
         '\r' => text.as_bytes().get(at + 1) == Some(&b'\n'),
-        other => !steers(other),
+        other => !is_control(other),
     };
     if text.char_indices().all(|(at, c)| is_shown(at, c)) {
         return Cow::Borrowed(text);
@@ -47,24 +47,24 @@ pub(super) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Writes a question to standard error.
-pub(super) fn ask(question: &str) -> io::Result<()> {
+pub(super) fn write_prompt(question: &str) -> io::Result<()> {
     write_to(&mut io::stderr().lock(), question)
 }
 
 fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
-    out.write_all(escaped(text).as_bytes())?;
+    out.write_all(escape_controls(text).as_bytes())?;
     out.flush()
 }
 
-/// Writes a remark to standard error.
-pub(super) fn remark(text: &str) {
+/// Writes a note to standard error.
+pub(super) fn print_note(text: &str) {
     // A failed write to standard error cannot be reported.
-    let _ = ask(&format!("a2a-gateway: {text}\n"));
+    let _ = write_prompt(&format!("a2a-gateway: {text}\n"));
 }
 
 /// Writes an error and its causes to standard error.
-pub fn complain(error: &dyn Error) {
-    remark(&Chain(error).to_string());
+pub fn print_error(error: &dyn Error) {
+    print_note(&Chain(error).to_string());
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
             write_to(&mut written, text).unwrap();
             assert_eq!(written, shown.unwrap_or(text).as_bytes());
             let json = serde_json::to_string(text).unwrap();
-            let read: String = serde_json::from_str(&escaped(&json)).unwrap();
+            let read: String = serde_json::from_str(&escape_controls(&json)).unwrap();
             assert_eq!(read, text);
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::client::{Failure, document};
+use super::client::{Failure, format_json};
 
 /// Where a new token goes, and the form of what is printed.
 #[derive(clap::Args, Debug)]
@@ -43,14 +43,17 @@ impl TokenOutput {
     ///
     /// # Errors
     /// The answer has no token, or the file cannot be written.
-    pub(super) fn keep(made: &mut Value, file: Option<TokenFile<'_>>) -> Result<(), Failure> {
+    pub(super) fn store_token(
+        made: &mut Value,
+        file: Option<TokenFile<'_>>,
+    ) -> Result<(), Failure> {
         let name = member_of(made);
         let token = made[name].as_str();
         let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
         let Some(mut file) = file else {
             return Ok(());
         };
-        file.keep(token)?;
+        file.write_token(token)?;
         made.as_object_mut().map(|made| made.remove(name));
         Ok(())
     }
@@ -58,16 +61,16 @@ impl TokenOutput {
     /// Returns what is printed of a new token; into the file goes the token itself.
     ///
     /// # Errors
-    /// As [`TokenOutput::keep`].
+    /// As [`TokenOutput::store_token`].
     pub(super) fn hand_over(
         &self,
         mut made: Value,
         file: Option<TokenFile<'_>>,
     ) -> Result<String, Failure> {
         let name = member_of(&made);
-        Self::keep(&mut made, file)?;
+        Self::store_token(&mut made, file)?;
         if self.json {
-            return Ok(document(&made));
+            return Ok(format_json(&made));
         }
         Ok(
             match (made[name].as_str(), self.path(), made["id"].as_str()) {
@@ -119,7 +122,7 @@ impl<'a> TokenFile<'a> {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn keep(&mut self, token: &str) -> Result<(), Failure> {
+    pub(super) fn write_token(&mut self, token: &str) -> Result<(), Failure> {
         writeln!(self.file, "{token}")?;
         self.file.sync_all()?;
         self.is_written = true;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
-use super::access::Operating;
-use super::client::{Client, Failure, document, run as run_to_end};
-use super::table::{aligned, cell};
-use super::{complete, print, remark};
+use super::access::OperatorAccess;
+use super::client::{Client, Failure, format_json, run as run_to_end};
+use super::table::{align_columns, format_cell};
+use super::{complete, print, print_note};
 
 const PATH: &str = "/usage";
 
@@ -50,7 +50,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
     /// Only of this workspace
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     workspace: Option<String>,
     /// Print CSV
     #[arg(long)]
@@ -59,11 +59,11 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "csv")]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 impl Arguments {
-    fn query(&self) -> Vec<(&str, &str)> {
+    fn to_query(&self) -> Vec<(&str, &str)> {
         let mut query = vec![
             ("by", self.by.as_str()),
             ("per", self.per.as_str()),
@@ -82,28 +82,28 @@ impl Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    run_to_end(show(arguments))
+    run_to_end(show_usage(arguments))
 }
 
-async fn show(arguments: &Arguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
-    let query = arguments.query();
+async fn show_usage(arguments: &Arguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
+    let query = arguments.to_query();
     if arguments.csv {
         return pass_file(&client, &query).await;
     }
-    let (mut usage, next) = client.page(PATH, &query, None).await?;
+    let (mut usage, next) = client.read_page(PATH, &query, None).await?;
     if next.is_some() {
         let all = client.list(PATH, &query, Some("usage")).await?;
         usage["usage"] = all.into();
         usage["next_cursor"] = Value::Null;
     }
     if usage["recording"] == false {
-        remark("the audit is switched off (audit.enabled), so nothing is counted");
+        print_note("the audit is switched off (audit.enabled), so nothing is counted");
     }
     if arguments.json {
-        return Ok(document(&usage));
+        return Ok(format_json(&usage));
     }
-    Ok(table(&usage))
+    Ok(format_table(&usage))
 }
 
 /// Passes the gateway's CSV on to standard output as it comes.
@@ -112,7 +112,7 @@ async fn pass_file(client: &Client, query: &[(&str, &str)]) -> Result<String, Fa
     let mut answer = client.open(PATH, &query, "text/csv").await?;
     let broken = |error| Failure::Failed(format!("the file is not whole, ask again: {error}"));
     let mut rest = Vec::new();
-    while let Some(piece) = answer.piece().await.map_err(broken)? {
+    while let Some(piece) = answer.next_chunk().await.map_err(broken)? {
         rest.extend_from_slice(&piece);
         // Whole lines, so that no character is cut.
         let end = rest.iter().rposition(|byte| *byte == b'\n');
@@ -127,10 +127,10 @@ async fn pass_file(client: &Client, query: &[(&str, &str)]) -> Result<String, Fa
 }
 
 /// Returns a line for each sum, and one for all of them.
-fn table(usage: &Value) -> String {
+fn format_table(usage: &Value) -> String {
     let lines = usage["usage"].as_array().map_or(&[][..], Vec::as_slice);
     if lines.is_empty() {
-        let [from, to] = ["from", "to"].map(|name| cell(&usage[name]));
+        let [from, to] = ["from", "to"].map(|name| format_cell(&usage[name]));
         return format!("no call from {from} to {to} fits\n");
     }
     let names: Vec<&str> = [
@@ -144,15 +144,15 @@ fn table(usage: &Value) -> String {
     .collect();
     let mut rows = Vec::with_capacity(lines.len() + 1);
     for line in lines {
-        let mut row: Vec<String> = names.iter().map(|name| cell(&line[*name])).collect();
-        row.extend(sums(line));
+        let mut row: Vec<String> = names.iter().map(|name| format_cell(&line[*name])).collect();
+        row.extend(format_sums(line));
         rows.push(row);
     }
     let mut total = vec![String::new(); names.len()];
     if let Some(first) = total.first_mut() {
         "TOTAL".clone_into(first);
     }
-    total.extend(sums(&usage["total"]));
+    total.extend(format_sums(&usage["total"]));
     rows.push(total);
     let mut titles: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
     titles.extend(
@@ -162,24 +162,24 @@ fn table(usage: &Value) -> String {
         .map(str::to_owned),
     );
     let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-    aligned(&titles, &rows)
+    align_columns(&titles, &rows)
 }
 
-fn sums(line: &Value) -> Vec<String> {
+fn format_sums(line: &Value) -> Vec<String> {
     let seconds = line["seconds"].as_f64().unwrap_or_default();
     vec![
-        cell(&line["calls"]),
-        cell(&line["streams"]),
-        cell(&line["refused"]),
-        cell(&line["failed"]),
-        brief(line["bytes_in"].as_u64().unwrap_or_default()),
-        brief(line["bytes_out"].as_u64().unwrap_or_default()),
+        format_cell(&line["calls"]),
+        format_cell(&line["streams"]),
+        format_cell(&line["refused"]),
+        format_cell(&line["failed"]),
+        format_bytes(line["bytes_in"].as_u64().unwrap_or_default()),
+        format_bytes(line["bytes_out"].as_u64().unwrap_or_default()),
         format!("{seconds:.1}"),
     ]
 }
 
 /// Returns a number of bytes in four figures at most.
-fn brief(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     if bytes < 1024 {
         return bytes.to_string();
     }
@@ -224,14 +224,17 @@ DAY         ORG   WORKSPACE  CALLS  STREAMS  REFUSED  FAILED  IN      OUT  SECON
 2026-11-28  -     operator:  1      1        2        0       17.7Ki  90   61.2
 TOTAL       -     -          43     1        2        0       17.7Ki  90   61.2
 ";
-        assert_eq!(table(&usage), expected);
+        assert_eq!(format_table(&usage), expected);
         let usage = json!({"per": "total", "by": "org", "usage": [line(&json!({"org": "acme"}), 42)],
             "total": line(&json!({}), 42)});
-        let rows = table(&usage);
+        let rows = format_table(&usage);
         assert!(rows.starts_with("ORG    CALLS"), "{rows}");
         assert!(rows.contains("\nTOTAL  42"), "{rows}");
         let none = json!({"usage": [], "from": "2026-11-01", "to": "2026-11-28"});
-        assert_eq!(table(&none), "no call from 2026-11-01 to 2026-11-28 fits\n");
+        assert_eq!(
+            format_table(&none),
+            "no call from 2026-11-01 to 2026-11-28 fits\n"
+        );
     }
 
     #[test]
@@ -246,7 +249,7 @@ TOTAL       -     -          43     1        2        0       17.7Ki  90   61.2
             (1_048_576, "1.0Mi"),
             (u64::MAX, "15.9Ei"),
         ] {
-            assert_eq!(brief(bytes), told);
+            assert_eq!(format_bytes(bytes), told);
         }
     }
 }

@@ -24,13 +24,13 @@ impl Gaps {
     }
 
     /// Increments the number, so that each replica empties its caches.
-    pub(super) async fn note(&self) -> Result<(), Unavailable> {
+    pub(super) async fn increment(&self) -> Result<(), Unavailable> {
         let work = async { sqlx::query(NOTE).execute(self.db.pool()).await };
         self.db.run("coherence_note", work).await.map(|_| ())
     }
 
     /// Returns the number of increments so far.
-    pub(super) async fn newest(&self) -> Result<i64, Unavailable> {
+    pub(super) async fn read_number(&self) -> Result<i64, Unavailable> {
         let query = sqlx::query_scalar(NEWEST);
         let work = async { query.fetch_optional(self.db.pool()).await };
         let noted: Option<i64> = self.db.run("coherence_look", work).await?;

@@ -26,15 +26,15 @@ pub(super) struct Load {
 }
 
 /// The part of one caller in a load, until dropped.
-pub(super) struct Loading<'a, K: Hash + Eq, T> {
+pub(super) struct LoadGuard<'a, K: Hash + Eq, T> {
     loads: &'a Loads<K>,
     key: &'a K,
     result: Arc<OnceCell<T>>,
 }
 
-impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> Loading<'a, K, T> {
+impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> LoadGuard<'a, K, T> {
     /// Joins the load of `key` that is in progress, or begins one.
-    pub(super) fn begin(loads: &'a Loads<K>, key: &'a K) -> Self {
+    pub(super) fn join(loads: &'a Loads<K>, key: &'a K) -> Self {
         let mine = Arc::<OnceCell<T>>::default();
         let result = match loads.entry(key.clone()) {
             Entry::Vacant(none) => {
@@ -63,7 +63,7 @@ impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> Loading<'a, K, 
 
     /// Returns the result of the load: of the first caller's `load`, and of the next one's if the first is dropped, or is
     /// not polled to its end in [`JOINED_MAX`].
-    pub(super) async fn share<F: Future<Output = T>>(&self, load: impl Fn() -> F) -> T {
+    pub(super) async fn wait<F: Future<Output = T>>(&self, load: impl Fn() -> F) -> T {
         match timeout(JOINED_MAX, self.result.get_or_init(&load)).await {
             Ok(result) => result.clone(),
             Err(_) => load().await,
@@ -71,7 +71,7 @@ impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> Loading<'a, K, 
     }
 }
 
-impl<K: Hash + Eq, T> Drop for Loading<'_, K, T> {
+impl<K: Hash + Eq, T> Drop for LoadGuard<'_, K, T> {
     fn drop(&mut self) {
         if let Some(mut load) = self.loads.get_mut(self.key) {
             load.callers = load.callers.saturating_sub(1);
@@ -87,14 +87,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_load_that_its_first_caller_does_not_poll_is_made_by_the_next() {
         let (loads, key) = (Loads::default(), 1_u8);
-        let first = Loading::begin(&loads, &key);
+        let first = LoadGuard::join(&loads, &key);
         let slow = || async {
             tokio::task::yield_now().await;
             1
         };
-        let mut unpolled = Box::pin(first.share(slow));
+        let mut unpolled = Box::pin(first.wait(slow));
         assert!(futures_util::poll!(&mut unpolled).is_pending());
-        let second = Loading::begin(&loads, &key);
-        assert_eq!(second.share(|| async { 2 }).await, 2);
+        let second = LoadGuard::join(&loads, &key);
+        assert_eq!(second.wait(|| async { 2 }).await, 2);
     }
 }

@@ -5,7 +5,7 @@
 //! Invariant: once [`Coherence::invalidate`] has returned, no request that begins later on this
 //! replica uses the old value, not even through a load that was in progress.
 
-mod coherent;
+mod cache;
 mod gaps;
 mod loading;
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-pub use self::coherent::{Coherent, Known, Weight};
+pub use self::cache::{CachedState, CoherentCache, Weight};
 use self::gaps::Gaps;
 use crate::db::Db;
 use crate::ids::WorkspaceId;
@@ -108,7 +108,7 @@ impl fmt::Display for Invalidation {
     }
 }
 
-type Forget = dyn Fn(Invalidation) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+type ForgetFn = dyn Fn(Invalidation) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 /// The way this replica receives changes made by other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ pub struct Coherence {
     leases_known: AtomicBool,
     /// Counts invalidations, so that a load can detect one that arrived while it read.
     epoch: AtomicU64,
-    caches: RwLock<Vec<Arc<Forget>>>,
+    caches: RwLock<Vec<Arc<ForgetFn>>>,
     unsent: Mutex<VecDeque<Invalidation>>,
     resend: Notify,
     /// The fallback through SQL, for when only this replica cannot publish.
@@ -212,7 +212,7 @@ impl Coherence {
     }
 
     /// Calls `forget` with each invalidation, of this replica and of others. For modules with a
-    /// cache that is not a [`Coherent`]; registered once, when the module is built.
+    /// cache that is not a [`CoherentCache`]; registered once, when the module is built.
     pub fn on_invalidation<F>(&self, forget: impl Fn(Invalidation) -> F + Send + Sync + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -245,7 +245,7 @@ impl Coherence {
             tracing::warn!(%error, "failed to publish a cache invalidation; will retry");
             self.keep_unsent(what);
             if let Some(gaps) = self.gaps.get()
-                && let Err(error) = gaps.note().await
+                && let Err(error) = gaps.increment().await
             {
                 tracing::warn!(%error, "failed to record an unpublished invalidation in SQL");
             }
@@ -266,13 +266,13 @@ impl Coherence {
         }
         let coherence = Arc::clone(self);
         tokio::spawn(async move {
-            tokio::time::sleep(coherence.doubt()).await;
+            tokio::time::sleep(coherence.write_uncertainty()).await;
             coherence.invalidate(what).await;
         });
     }
 
     /// Returns the time for which a store that timed out may still make a change.
-    pub fn doubt(&self) -> Duration {
+    pub fn write_uncertainty(&self) -> Duration {
         2 * self.store_clock.get().copied().unwrap_or(STORE_CLOCK)
     }
 
@@ -280,11 +280,15 @@ impl Coherence {
     /// server.
     pub async fn run(&self) {
         if self.link == Link::Channel {
-            tokio::join!(self.listen(), self.repeat(), self.look_for_gaps());
+            tokio::join!(
+                self.follow_channel(),
+                self.republish_unsent(),
+                self.follow_gaps()
+            );
         }
     }
 
-    async fn listen(&self) {
+    async fn follow_channel(&self) {
         let mut subscription = self.shared.subscribe(CHANNEL);
         let mut moved_before = None;
         loop {
@@ -299,7 +303,7 @@ impl Coherence {
                     // Notices of the gap were missed: drop everything first, then trust the link.
                     self.apply(&Invalidation::Everything).await;
                     self.set_up(true);
-                    let moves = self.shared.moves();
+                    let moves = self.shared.move_count();
                     if moved_before
                         .replace(moves)
                         .is_some_and(|before| before != moves)
@@ -314,11 +318,11 @@ impl Coherence {
 
     /// Polls the gaps table. It helps replicas that reach SQL; without SQL no new value is loaded
     /// either, and the channel must suffice.
-    async fn look_for_gaps(&self) {
+    async fn follow_gaps(&self) {
         let Some(gaps) = self.gaps.get() else { return };
         let mut seen = None;
         loop {
-            if let Ok(newest) = gaps.newest().await
+            if let Ok(newest) = gaps.read_number().await
                 && seen != Some(newest)
             {
                 // The first poll, too: an earlier gap may concern entries that are cached already.
@@ -329,7 +333,7 @@ impl Coherence {
         }
     }
 
-    async fn repeat(&self) {
+    async fn republish_unsent(&self) {
         loop {
             let Some(what) = self.next_unsent() else {
                 self.resend.notified().await;
@@ -350,7 +354,7 @@ impl Coherence {
     fn set_up(&self, up: bool) {
         self.up.store(up, Ordering::Release);
         self.access.send_replace(());
-        self.show();
+        self.update_metric();
     }
 
     /// Returns true once [`Coherence::set_leases_known`] was called.
@@ -361,10 +365,10 @@ impl Coherence {
     /// Ends the time after the start in which agents without a lease count as alive.
     pub fn set_leases_known(&self) {
         self.leases_known.store(true, Ordering::Release);
-        self.show();
+        self.update_metric();
     }
 
-    fn show(&self) {
+    fn update_metric(&self) {
         let coherent = self.up.load(Ordering::Acquire) && self.are_leases_known();
         self.metrics.coherent.set(i64::from(coherent));
     }

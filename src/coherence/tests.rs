@@ -18,8 +18,8 @@ fn coherence(shared_url: &str, sql_is_embedded: bool) -> Arc<Coherence> {
     Coherence::new(shared, sql_is_embedded, metrics)
 }
 
-fn cache(coherence: &Arc<Coherence>) -> Coherent<u8, u32> {
-    let cache: Coherent<u8, u32> = Coherent::new(
+fn cache(coherence: &Arc<Coherence>) -> CoherentCache<u8, u32> {
+    let cache: CoherentCache<u8, u32> = CoherentCache::new(
         Arc::clone(coherence),
         Arc::new(Metrics::new()),
         crate::metrics::Cache::Credentials,
@@ -39,7 +39,7 @@ fn cache(coherence: &Arc<Coherence>) -> Coherent<u8, u32> {
     cache
 }
 
-async fn load(cache: &Coherent<u8, u32>, key: u8, value: &AtomicU32) -> u32 {
+async fn load(cache: &CoherentCache<u8, u32>, key: u8, value: &AtomicU32) -> u32 {
     let load = || async { Ok::<_, ()>(value.load(Ordering::SeqCst)) };
     cache.get_or_load(&key, load).await.unwrap()
 }
@@ -104,7 +104,7 @@ async fn another_keys_invalidation_keeps_an_entry() {
 async fn a_link_that_is_up_again_drops_what_was_cached_before() {
     let coherence = coherence("memory", true);
     let cache = cache(&coherence);
-    let mut listener = std::pin::pin!(coherence.listen());
+    let mut listener = std::pin::pin!(coherence.follow_channel());
     // It runs up to its next wait.
     let mut listens = || listener.as_mut().now_or_never();
     listens();
@@ -201,12 +201,12 @@ async fn the_next_caller_loads_when_the_first_has_left() {
     tokio::select! {
         biased;
         _ = &mut first => unreachable!("the load never ends"),
-        () = reading.notified() => assert!(matches!(cache.known(&1), Known::Loading)),
+        () = reading.notified() => assert!(matches!(cache.cached_state(&1), CachedState::Loading)),
     }
     drop(first);
-    assert!(matches!(cache.known(&1), Known::Nothing));
+    assert!(matches!(cache.cached_state(&1), CachedState::Nothing));
     assert_eq!(load(&cache, 1, &value).await, 3);
-    assert!(matches!(cache.known(&1), Known::Value(3)));
+    assert!(matches!(cache.cached_state(&1), CachedState::Value(3)));
 }
 
 #[tokio::test]
@@ -214,13 +214,13 @@ async fn a_cache_is_bounded_by_weight() {
     let coherence = coherence("memory", true);
     let metrics = Arc::new(Metrics::new());
     let name = crate::metrics::Cache::Credentials;
-    let cache: Coherent<u32, u32> =
-        Coherent::new(coherence, metrics, name, (100, Some(|_| 10)), |_| true);
+    let cache: CoherentCache<u32, u32> =
+        CoherentCache::new(coherence, metrics, name, (100, Some(|_| 10)), |_| true);
     for key in 0..1000 {
         let load = || async move { Ok::<_, ()>(key) };
         assert_eq!(cache.get_or_load(&key, load).await, Ok(key));
     }
-    let kept = cache.all().count();
+    let kept = cache.iter_valid().count();
     assert!(
         (1..=10).contains(&kept),
         "{kept} entries of weight 10 in 100"

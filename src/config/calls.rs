@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2a::Complete;
+use a2a::CompletionMode;
 use serde::Deserialize;
 
 use super::value::{self, duration};
@@ -14,7 +14,7 @@ use crate::ids::WorkspaceId;
 #[serde(deny_unknown_fields)]
 pub struct A2a {
     /// The parts of an incomplete call that the gateway adds.
-    pub complete: Complete,
+    pub complete: CompletionMode,
     /// Translation of calls that the target does not speak; a workspace can override it.
     pub bridge: Bridging,
     /// The workspace with its card at `/.well-known/agent-card.json`.

@@ -113,13 +113,13 @@ const FORMS: &Forms = &[
 ];
 
 /// Returns the problems of the first entry that cannot be read; `None`: it is no list of tables.
-pub(super) fn misfit(list: &Value) -> Option<String> {
+pub(super) fn describe_misfit(list: &Value) -> Option<String> {
     let least = toml::toml! { name = "least" per = "run" count = "messages" limit = 1 };
-    tables::misfit::<Cap>("cap", list, FORMS, &least)
+    tables::describe_misfit::<Cap>("cap", list, FORMS, &least)
 }
 
 /// Returns the problems of the list.
-pub(super) fn problems(caps: &[Cap]) -> Vec<String> {
+pub(super) fn find_problems(caps: &[Cap]) -> Vec<String> {
     let mut problems = Vec::new();
     if caps.len() > CAPS_MAX {
         problems.push(format!("may have at most {CAPS_MAX} caps"));
@@ -165,9 +165,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::load::{ConfigError, Layers, Loaded, load};
+    use crate::config::load::{ConfigError, Layers, LoadedConfig, load};
 
-    fn set(value: &str) -> Result<Loaded, ConfigError> {
+    fn set(value: &str) -> Result<LoadedConfig, ConfigError> {
         load(&Layers {
             overrides: vec![format!("cap={value}")],
             ..Layers::default()

@@ -52,7 +52,7 @@ fn holds_a_key(path: &Path) -> bool {
     let extension = path.extension().and_then(std::ffi::OsStr::to_str);
     match extension {
         Some("key") => true,
-        Some("pem") => super::tls_pair::pem(path, "PRIVATE KEY-----").is_ok(),
+        Some("pem") => super::tls_pair::read_pem(path, "PRIVATE KEY-----").is_ok(),
         _ => false,
     }
 }

@@ -155,7 +155,7 @@ impl Guard {
         methods.is_none_or(|names| names.iter().any(|name| Method::parse(name) == method))
     }
 
-    fn problems(&self) -> Vec<String> {
+    fn find_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut refuse = |wrong: bool, reason: &str| {
             if wrong {
@@ -268,13 +268,13 @@ const FORMS: &Forms = &[
 
 /// Returns the problems of the first table that cannot be read; `None`: it is no list of tables. Values are not quoted: a
 /// header or a URL may hold a credential.
-pub(super) fn misfit(list: &Value) -> Option<String> {
+pub(super) fn describe_misfit(list: &Value) -> Option<String> {
     let least = toml::toml! { name = "least" };
-    tables::misfit::<Guard>("guard", list, FORMS, &least)
+    tables::describe_misfit::<Guard>("guard", list, FORMS, &least)
 }
 
 /// Returns the problems of the list.
-pub(super) fn problems(guards: &[Guard]) -> Vec<String> {
+pub(super) fn find_problems(guards: &[Guard]) -> Vec<String> {
     let mut problems = Vec::new();
     if guards.len() > GUARDS_MAX {
         problems.push(format!("may have at most {GUARDS_MAX} guards"));
@@ -287,7 +287,7 @@ pub(super) fn problems(guards: &[Guard]) -> Vec<String> {
         if guards[..i].iter().any(|other| other.name == *name) {
             problems.push(format!("`{name}` stands twice"));
         }
-        let wrong = guard.problems();
+        let wrong = guard.find_problems();
         problems.extend(
             wrong
                 .into_iter()
@@ -298,7 +298,7 @@ pub(super) fn problems(guards: &[Guard]) -> Vec<String> {
 }
 
 /// Masks the header fields of the guards in a value of the key. `masked_url` masks a URL.
-pub(super) fn masked(value: &Value, masked_url: fn(&str) -> String) -> Value {
+pub(super) fn mask_urls(value: &Value, masked_url: fn(&str) -> String) -> Value {
     let mut shown = value.clone();
     let tables = shown.as_array_mut().into_iter().flatten();
     for table in tables.filter_map(Value::as_table_mut) {
@@ -343,9 +343,9 @@ const fn default_concurrency() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::{ConfigError, Layers, Loaded, load};
+    use crate::config::load::{ConfigError, Layers, LoadedConfig, load};
 
-    fn set(value: &str) -> Result<Loaded, ConfigError> {
+    fn set(value: &str) -> Result<LoadedConfig, ConfigError> {
         load(&Layers {
             overrides: vec![format!("guard={value}")],
             ..Layers::default()

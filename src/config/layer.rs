@@ -15,7 +15,7 @@ use super::{cap, guard};
 const SECRET: [&str; 3] = ["stores.sql", "stores.shared", "telemetry.otlp_headers"];
 
 /// Returns the embedded default.
-pub(super) fn defaults() -> Table {
+pub(super) fn default_table() -> Table {
     DEFAULT
         .parse()
         .expect("config/default.toml is part of the program and parsed by every test")
@@ -23,7 +23,7 @@ pub(super) fn defaults() -> Table {
 
 /// Returns every known key: the default, and its lines `#key = …`, which stand for keys without a
 /// default. Their values are examples of the right type.
-pub(super) fn known() -> Table {
+pub(super) fn known_keys() -> Table {
     let text: String = DEFAULT
         .lines()
         .map(|line| match line.strip_prefix('#') {
@@ -44,7 +44,7 @@ pub(super) fn find<'a>(table: &'a Table, dotted: &str) -> Option<&'a Value> {
 }
 
 /// Sets the value at a dotted path, and creates missing sections.
-pub(super) fn put(table: &mut Table, dotted: &str, value: Value) {
+pub(super) fn put_value(table: &mut Table, dotted: &str, value: Value) {
     match dotted.split_once('.') {
         None => {
             table.insert(dotted.to_owned(), value);
@@ -54,18 +54,18 @@ pub(super) fn put(table: &mut Table, dotted: &str, value: Value) {
                 .entry(section)
                 .or_insert_with(|| Value::Table(Table::new()));
             if let Value::Table(inner) = inner {
-                put(inner, rest, value);
+                put_value(inner, rest, value);
             }
         }
     }
 }
 
 /// Returns all values with their dotted keys, in key order.
-pub(super) fn leaves(table: &Table) -> Vec<(String, Value)> {
+pub(super) fn list_leaves(table: &Table) -> Vec<(String, Value)> {
     table
         .iter()
         .flat_map(|(key, value)| match value {
-            Value::Table(inner) => leaves(inner)
+            Value::Table(inner) => list_leaves(inner)
                 .into_iter()
                 .map(|(rest, value)| (format!("{key}.{rest}"), value))
                 .collect(),
@@ -104,9 +104,9 @@ fn json_list(raw: &str) -> Option<Value> {
 }
 
 /// Returns the message for an unknown key, with the most similar key.
-pub(super) fn unknown(known: &Table, written: &str) -> String {
+pub(super) fn unknown_key(known: &Table, written: &str) -> String {
     let last = written.rsplit('.').next();
-    let keys: Vec<String> = leaves(known).into_iter().map(|(key, _)| key).collect();
+    let keys: Vec<String> = list_leaves(known).into_iter().map(|(key, _)| key).collect();
     let meant = keys
         .iter()
         .filter(|key| key.rsplit('.').next() == last)
@@ -130,7 +130,7 @@ pub(super) fn unknown(known: &Table, written: &str) -> String {
 
 /// Returns the message for an unknown section, with the most similar section.
 pub(super) fn unknown_section(known: &Table, written: &str) -> String {
-    let keys = leaves(known);
+    let keys = list_leaves(known);
     let sections: BTreeSet<&str> = keys
         .iter()
         .flat_map(|(key, _)| key.match_indices('.').map(|(end, _)| &key[..end]))
@@ -141,14 +141,18 @@ pub(super) fn unknown_section(known: &Table, written: &str) -> String {
         .filter(|(edits, section)| *edits <= 2.max(section.len() / 4))
         .min()
         .map_or_else(
-            || unknown(known, written),
+            || unknown_key(known, written),
             |(_, section)| format!("there is no such section; did you mean `{section}`?"),
         )
 }
 
 /// Returns a message for a value of the wrong form, where serde's message would name Rust types.
 /// `None`: serde's message is used.
-pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Option<String> {
+pub(super) fn describe_misfit(
+    dotted: &str,
+    value: &Value,
+    example: Option<&Value>,
+) -> Option<String> {
     let shown = match value {
         Value::String(text) => format!("`{text}`"),
         other => format!("`{other}`"),
@@ -169,17 +173,17 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
-        ("auth.workspace_issuers", _) => workspaces::misfit(value).unwrap_or_else(|| {
+        ("auth.workspace_issuers", _) => workspaces::describe_misfit(value).unwrap_or_else(|| {
             "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, `audience`, \
              `claims` and `workspace`"
                 .to_owned()
         }),
-        ("cap", _) => cap::misfit(value).unwrap_or_else(|| {
+        ("cap", _) => cap::describe_misfit(value).unwrap_or_else(|| {
             "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one value, \
              [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"
                 .to_owned()
         }),
-        ("guard", _) => guard::misfit(value).unwrap_or_else(|| {
+        ("guard", _) => guard::describe_misfit(value).unwrap_or_else(|| {
             "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and `patterns`); or, as \
              one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
                 .to_owned()
@@ -215,11 +219,11 @@ pub(super) fn is_secret(dotted: &str) -> bool {
 }
 
 /// Returns a value as TOML for display, with passwords masked.
-pub(super) fn shown(dotted: &str, value: &Value) -> String {
+pub(super) fn displayed_value(dotted: &str, value: &Value) -> String {
     match value {
-        _ if dotted == "guard" => guard::masked(value, masked).to_string(),
+        _ if dotted == "guard" => guard::mask_urls(value, mask_passwords).to_string(),
         Value::String(text) if is_secret(dotted) && !text.is_empty() => {
-            Value::String(masked(text)).to_string()
+            Value::String(mask_passwords(text)).to_string()
         }
         _ => value.to_string(),
     }
@@ -227,7 +231,7 @@ pub(super) fn shown(dotted: &str, value: &Value) -> String {
 
 /// Returns a store's URL with its password masked, and with every query value masked unless its
 /// name is known to be harmless.
-pub(super) fn masked(text: &str) -> String {
+pub(super) fn mask_passwords(text: &str) -> String {
     const HARMLESS: [&str; 5] = [
         "sslmode",
         "application_name",

@@ -8,43 +8,43 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::{ArcSwap, Guard};
 
 use super::Config;
-use super::load::Loaded;
-use super::reload::Told;
+use super::load::LoadedConfig;
+use super::reload::ConfigView;
 
 /// The configuration in force. Clones share it.
 #[derive(Clone)]
-pub struct Live(Arc<Swapped>);
+pub struct Live(Arc<LiveState>);
 
-struct Swapped {
+struct LiveState {
     config: ArcSwap<Config>,
-    told: ArcSwap<Told>,
+    view: ArcSwap<ConfigView>,
 }
 
 impl Live {
-    /// Creates it from the configuration loaded at the start.
-    pub fn new(loaded: Loaded) -> Self {
-        let told = Told::at_start(loaded.settings, loaded.notes);
-        Self(Arc::new(Swapped {
+    /// Creates the configuration in force from the one loaded at the start.
+    pub fn new(loaded: LoadedConfig) -> Self {
+        let view = ConfigView::at_start(loaded.settings, loaded.notes);
+        Self(Arc::new(LiveState {
             config: ArcSwap::from_pointee(loaded.config),
-            told: ArcSwap::from_pointee(told),
+            view: ArcSwap::from_pointee(view),
         }))
     }
 
     /// Returns the current configuration for brief use, at the cost of two atomic operations. Use
-    /// [`Live::hold`] to keep it for longer than a few steps.
+    /// [`Live::snapshot`] to keep it for longer than a few steps.
     pub fn get(&self) -> Guard<Arc<Config>> {
         self.0.config.load()
     }
 
     /// Returns the current configuration as an [`Arc`] to keep: an exchange keeps the timeouts with
     /// which it began.
-    pub fn hold(&self) -> Arc<Config> {
+    pub fn snapshot(&self) -> Arc<Config> {
         self.0.config.load_full()
     }
 
     /// Returns the view of the configuration for operators.
-    pub fn told(&self) -> Arc<Told> {
-        self.0.told.load_full()
+    pub fn view(&self) -> Arc<ConfigView> {
+        self.0.view.load_full()
     }
 
     /// Replaces the configuration, but not the view for operators. All later reads return the new one.
@@ -55,21 +55,21 @@ impl Live {
     /// Changes the configuration in tests, as a reload would.
     #[cfg(test)]
     pub(crate) fn change(&self, change: impl FnOnce(&mut Config)) {
-        let mut config = (*self.hold()).clone();
+        let mut config = (*self.snapshot()).clone();
         change(&mut config);
         self.replace(config);
     }
 
     /// Replaces the view for operators.
-    pub fn tell(&self, told: Told) {
-        self.0.told.store(Arc::new(told));
+    pub fn set_view(&self, view: ConfigView) {
+        self.0.view.store(Arc::new(view));
     }
 }
 
 /// Wraps a configuration that did not come from layers.
 impl From<Config> for Live {
     fn from(config: Config) -> Self {
-        Self::new(Loaded {
+        Self::new(LoadedConfig {
             config,
             settings: Vec::new(),
             notes: Vec::new(),
@@ -89,21 +89,21 @@ pub struct Derived<T> {
     live: Live,
     /// Computes the value. Gets the previous value, from which it may take over state.
     make: fn(&Config, Option<&T>) -> T,
-    made: ArcSwap<Made<T>>,
+    made: ArcSwap<DerivedValue<T>>,
     /// Held during the computation, so that it runs once and no state is lost.
     making: Mutex<()>,
 }
 
 /// The value and its configuration. Holding the configuration keeps its address from being reused.
-struct Made<T> {
+struct DerivedValue<T> {
     of: Arc<Config>,
     value: T,
 }
 
 /// The value of the current configuration, for brief use.
-pub struct Present<T>(Guard<Arc<Made<T>>>);
+pub struct DerivedGuard<T>(Guard<Arc<DerivedValue<T>>>);
 
-impl<T> Deref for Present<T> {
+impl<T> Deref for DerivedGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -114,35 +114,35 @@ impl<T> Deref for Present<T> {
 impl<T> Derived<T> {
     /// Computes the first value.
     pub fn new(live: &Live, make: fn(&Config, Option<&T>) -> T) -> Self {
-        let of = live.hold();
+        let of = live.snapshot();
         let value = make(&of, None);
         Self {
             live: live.clone(),
             make,
-            made: ArcSwap::from_pointee(Made { of, value }),
+            made: ArcSwap::from_pointee(DerivedValue { of, value }),
             making: Mutex::new(()),
         }
     }
 
     /// Returns the value of the current configuration.
-    pub fn get(&self) -> Present<T> {
+    pub fn get(&self) -> DerivedGuard<T> {
         let made = self.made.load();
         if Arc::ptr_eq(&made.of, &self.live.get()) {
-            return Present(made);
+            return DerivedGuard(made);
         }
-        self.renew()
+        self.recompute()
     }
 
     #[cold]
-    fn renew(&self) -> Present<T> {
+    fn recompute(&self) -> DerivedGuard<T> {
         let _one_makes_it = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.made.load();
-        let of = self.live.hold();
+        let of = self.live.snapshot();
         if !Arc::ptr_eq(&before.of, &of) {
             let value = (self.make)(&of, Some(&before.value));
-            self.made.store(Arc::new(Made { of, value }));
+            self.made.store(Arc::new(DerivedValue { of, value }));
         }
-        Present(self.made.load())
+        DerivedGuard(self.made.load())
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn what_is_held_stays_and_what_is_asked_for_is_new() {
         let live = Live::from(config(1));
-        let (held, other) = (live.hold(), live.clone());
+        let (held, other) = (live.snapshot(), live.clone());
         other.replace(config(2));
         assert_eq!(held.rate.caller_burst, 1);
         assert_eq!(live.get().rate.caller_burst, 2);

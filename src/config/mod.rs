@@ -40,7 +40,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use a2a::Complete;
+pub use a2a::CompletionMode;
 use ipnet::IpNet;
 use serde::Deserialize;
 
@@ -65,7 +65,7 @@ pub use self::restart::RESTART_KEYS;
 pub use self::scope::{InvalidScope, Scope};
 pub use self::sign_in::{SignIn, SignInRoles};
 pub use self::telemetry::{LogFormat, OtlpProtocol, Ratio, Telemetry};
-pub use self::tls_pair::Serving;
+pub use self::tls_pair::ServingTls;
 pub use self::trusted::AgentPrefix;
 use self::value::{ByteSize, duration, name_servers, secret_url};
 pub use self::wake::{Wake, WakeTemplate};
@@ -199,7 +199,7 @@ pub struct Tls {
     pub client_ca: Option<PathBuf>,
     /// The content of the files when they were last read and valid.
     #[serde(skip)]
-    pub serving: Option<Serving>,
+    pub serving: Option<ServingTls>,
 }
 
 impl Tls {

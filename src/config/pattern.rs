@@ -42,7 +42,7 @@ impl Pattern {
     ///
     /// # Errors
     /// It is none, or too large.
-    pub fn compiled(&self) -> Result<Regex, regex::Error> {
+    pub fn compile(&self) -> Result<Regex, regex::Error> {
         RegexBuilder::new(&self.regex)
             .size_limit(COMPILED_MAX)
             .build()
@@ -60,7 +60,7 @@ pub(super) fn problem_of(pattern: &Pattern) -> Option<String> {
             "`regex` of pattern `{name}` is longer than {REGEX_MAX} bytes"
         ));
     }
-    match pattern.compiled() {
+    match pattern.compile() {
         Err(regex::Error::CompiledTooBig(_)) => Some(format!(
             "`regex` of pattern `{name}` takes more than {COMPILED_MAX} bytes when it is compiled: use shorter \
              repetitions"

@@ -39,7 +39,7 @@ pub(super) fn needs_restart(key: &str) -> bool {
 }
 
 /// Restores in `new` the values in force that only a restart can change.
-pub(super) fn keep(new: &mut Config, in_force: &Config) {
+pub(super) fn restore_values(new: &mut Config, in_force: &Config) {
     let old = in_force.clone();
     new.admin.console = old.admin.console;
     new.admin.listen = old.admin.listen;

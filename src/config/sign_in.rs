@@ -61,7 +61,7 @@ pub struct SignInRoles {
 
 impl SignIn {
     /// Returns the problems of the section with their keys. `beyond_loopback`: the admin listener is not on loopback.
-    pub(super) fn problems(&self, beyond_loopback: bool) -> Vec<(&'static str, String)> {
+    pub(super) fn find_problems(&self, beyond_loopback: bool) -> Vec<(&'static str, String)> {
         let Some(issuer) = &self.issuer else {
             return match self.client_id {
                 Some(_) => vec![(
@@ -129,7 +129,7 @@ impl SignIn {
                 "must be 1s to 8h: a working day, at the end of which one signs in again",
             );
         }
-        problems.extend(self.roles.problems());
+        problems.extend(self.roles.find_problems());
         problems
     }
 
@@ -146,7 +146,7 @@ impl SignIn {
 }
 
 impl SignInRoles {
-    fn problems(&self) -> Vec<(&'static str, String)> {
+    fn find_problems(&self) -> Vec<(&'static str, String)> {
         let lists = [
             ("admin.sign_in.roles.read", &self.read),
             ("admin.sign_in.roles.operate", &self.operate),

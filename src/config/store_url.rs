@@ -1,4 +1,4 @@
-//! The forms of store URLs. [`sql`] and [`shared`] validate them without opening a store; the drivers use the rest, so
+//! The forms of store URLs. [`check_sql`] and [`check_shared`] validate them without opening a store; the drivers use the rest, so
 //! that each problem has one text. Messages never quote a value, since it may hold a password. Errors that only a driver
 //! can detect are reported when the stores are opened.
 
@@ -11,7 +11,7 @@ use url::Url;
 ///
 /// # Errors
 /// Returns the problem, and the form to write instead.
-pub(super) fn sql(text: &str) -> Result<(), String> {
+pub(super) fn check_sql(text: &str) -> Result<(), String> {
     if sqlite_path(text)?.is_some() {
         return Ok(());
     }
@@ -34,7 +34,7 @@ fn remove_our_parameters(url: &mut Url) {
 ///
 /// # Errors
 /// Returns the problem, and the form to write instead.
-pub(super) fn shared(text: &str) -> Result<(), String> {
+pub(super) fn check_shared(text: &str) -> Result<(), String> {
     if text == "memory" {
         return Ok(());
     }
@@ -199,14 +199,14 @@ mod tests {
             ]
         );
         for good in [text, "postgres://one,two/a?target_session_attrs=read-write"] {
-            assert_eq!(sql(good), Ok(()), "{good}");
+            assert_eq!(check_sql(good), Ok(()), "{good}");
         }
         for good in [
             "redis+sentinel://:p@one,two:1/main",
             "rediss+sentinel://one/main/1",
             "redis+cluster://:p@one,two:7001",
         ] {
-            assert_eq!(shared(good), Ok(()), "{good}");
+            assert_eq!(check_shared(good), Ok(()), "{good}");
         }
         for bad in [
             "redis://one,two",
@@ -216,7 +216,7 @@ mod tests {
             "redis",
             "rediss+cluster://one#insecure",
         ] {
-            assert!(shared(bad).is_err(), "{bad}");
+            assert!(check_shared(bad).is_err(), "{bad}");
         }
     }
 }

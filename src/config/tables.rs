@@ -9,7 +9,7 @@ pub(super) type Forms = [(&'static str, &'static str)];
 
 /// Returns the problems of the first table that cannot be read as `T`; `None`: the value is no list of tables. `least`
 /// can be read, and has no key more than each table needs.
-pub(super) fn misfit<T: DeserializeOwned>(
+pub(super) fn describe_misfit<T: DeserializeOwned>(
     kind: &str,
     list: &Value,
     forms: &Forms,

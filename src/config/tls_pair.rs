@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 ///
 /// # Errors
 /// Returns a message with the path.
-pub(super) fn pem(path: &Path, marker: &str) -> Result<Vec<u8>, String> {
+pub(super) fn read_pem(path: &Path, marker: &str) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let text = read_regular(path, FILE_BYTES_MAX)
         .map_err(|error| format!("cannot read {shown}: {error}"))?;
@@ -38,20 +38,20 @@ pub(super) fn pem(path: &Path, marker: &str) -> Result<Vec<u8>, String> {
 
 /// The TLS setup made of the files of `server.tls`, which were read together.
 #[derive(Clone)]
-pub struct Serving {
+pub struct ServingTls {
     config: Arc<ServerConfig>,
     /// SHA-256 of the content of the files.
     digest: [u8; 32],
 }
 
-impl Serving {
+impl ServingTls {
     /// Builds the setup from the content of the files: TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1.
     /// With `client_ca`, callers need a certificate signed by one of these.
     ///
     /// # Errors
     /// Returns the key at fault and the TLS library's reason: a certificate and a key do not match,
     /// or cannot be used.
-    pub fn of(
+    pub fn from_pem(
         cert: &[u8],
         key: &[u8],
         client_ca: Option<&[u8]>,
@@ -67,7 +67,7 @@ impl Serving {
             .map_err(|e| pair(e.to_string()))?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| pair(e.to_string()))?;
         let of_callers = |reason: String| ("server.tls.client_ca", reason);
-        let roots = client_ca.map(roots).transpose().map_err(of_callers)?;
+        let roots = client_ca.map(parse_roots).transpose().map_err(of_callers)?;
         tls::install_default_crypto_provider();
         let builder = ServerConfig::builder_with_protocol_versions(&[
             &rustls::version::TLS12,
@@ -97,20 +97,20 @@ impl Serving {
 }
 
 /// Equal if the files had the same content.
-impl PartialEq for Serving {
+impl PartialEq for ServingTls {
     fn eq(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
 }
 
 /// Prints no key material.
-impl fmt::Debug for Serving {
+impl fmt::Debug for ServingTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Serving")
+        f.write_str("ServingTls")
     }
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+fn parse_roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for cert in CertificateDer::pem_slice_iter(pem) {
         let cert = cert.map_err(|e| e.to_string())?;
@@ -141,7 +141,7 @@ mod tests {
         for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
             let (tell, told) = mpsc::channel();
             let asked = path.clone();
-            std::thread::spawn(move || tell.send(pem(&asked, "CERTIFICATE-----")));
+            std::thread::spawn(move || tell.send(read_pem(&asked, "CERTIFICATE-----")));
             let refused = told.recv_timeout(Duration::from_secs(20));
             let refused = refused.expect("an answer").unwrap_err();
             let expected = format!("cannot read {}: it is not a regular file", path.display());
@@ -158,10 +158,10 @@ mod tests {
         let mut text = marker.as_bytes().to_vec();
         text.resize(most, b' ');
         std::fs::write(&path, &text).unwrap();
-        assert_eq!(pem(&path, marker).unwrap(), text);
+        assert_eq!(read_pem(&path, marker).unwrap(), text);
         text.push(b' ');
         std::fs::write(&path, &text).unwrap();
-        let refused = pem(&path, marker).unwrap_err();
+        let refused = read_pem(&path, marker).unwrap_err();
         assert!(refused.ends_with("more than 1048576 bytes"), "{refused}");
     }
 }

@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for AgentPrefix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::{ConfigError, Layers, Loaded, load};
+    use crate::config::load::{ConfigError, Layers, LoadedConfig, load};
 
     /// Returns true if `prefix` covers `url`, parsed as the directory parses it.
     fn covers(prefix: &str, url: &str) -> bool {
@@ -173,14 +173,14 @@ mod tests {
         }
     }
 
-    fn set(sets: &[&str]) -> Result<Loaded, ConfigError> {
+    fn set(sets: &[&str]) -> Result<LoadedConfig, ConfigError> {
         load(&Layers {
             overrides: sets.iter().map(|set| (*set).to_owned()).collect(),
             ..Layers::default()
         })
     }
 
-    fn file(text: &str) -> Result<Loaded, ConfigError> {
+    fn file(text: &str) -> Result<LoadedConfig, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gateway.toml");
         std::fs::write(&path, text).unwrap();

@@ -19,21 +19,21 @@ use tokio::time::timeout;
 
 use self::hub::Hub;
 use self::rows::Changes;
-use self::sample::{Flaw, Sample, UNKNOWN};
+use self::sample::{Sample, SampleFlaw, UNKNOWN};
 use self::tally::Tally;
 use crate::coherence::Coherence;
 use crate::db::Db;
+use crate::deadline::ticks;
 use crate::drain::Drain;
 use crate::ids::{ReplicaId, WorkspaceId};
 use crate::metrics::{LostSample, Metrics};
 use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
-use crate::until::ticks;
 use crate::workspace::{Timestamp, Workspaces};
 
-pub use self::reader::{Cut, READERS_MAX, Reader};
+pub use self::reader::{FeedOverrun, READERS_MAX, Reader};
 pub use self::rows::ROWS_MAX;
-pub use self::tally::{Ends, OpenStream, Passed};
+pub use self::tally::{ExchangeParties, ExchangeSummary, OpenStream};
 
 /// The channel on which replicas exchange samples and announce readers.
 const CHANNEL: &str = "gw:console";
@@ -82,7 +82,7 @@ impl Console {
         let changes = Arc::<Changes>::default();
         let noted = Arc::clone(&changes);
         coherence.on_invalidation(move |what| {
-            noted.note(&what);
+            noted.record_invalidation(&what);
             std::future::ready(())
         });
         Arc::new(Self {
@@ -105,59 +105,64 @@ impl Console {
 
     /// Counts an exchange that has ended, if there is a reader. `tell` returns its details, and is called only
     /// then.
-    pub fn count(&self, ends: Ends<'_>, refused: bool, tell: impl FnOnce() -> Passed) {
-        if self.changes.audience.counts() {
-            self.tally.count(ends, refused, tell);
+    pub fn count_exchange(
+        &self,
+        ends: ExchangeParties<'_>,
+        refused: bool,
+        tell: impl FnOnce() -> ExchangeSummary,
+    ) {
+        if self.changes.audience.had_readers() {
+            self.tally.count_exchange(ends, refused, tell);
         }
     }
 
     /// Counts a stream of `target` for as long as the value lives.
-    pub fn stream(&self, target: &WorkspaceId) -> OpenStream {
+    pub fn open_stream(&self, target: &WorkspaceId) -> OpenStream {
         OpenStream::new(&self.tally, target)
     }
 
     /// Counts and publishes, as long as there are readers. A background task; runs until it is dropped.
     pub async fn run(self: &Arc<Self>) {
         tokio::join!(
-            self.tell(),
-            self.listen(),
-            self.announce(),
+            self.run_ticks(),
+            self.receive_samples(),
+            self.announce_readers(),
             self.follow_rows(),
-            self.look_at_stores(),
+            self.check_stores(),
         );
     }
 
-    async fn tell(&self) {
+    async fn run_ticks(&self) {
         let mut tick = ticks(EVERY);
         let mut seconds: u32 = 0;
         loop {
             tick.tick().await;
             let audience = &self.changes.audience;
-            if !audience.look() {
+            if !audience.refresh_presence() {
                 if seconds > 0 {
                     self.hub.clear();
-                    self.tally.take();
+                    self.tally.take_second();
                 }
                 seconds = 0;
                 continue;
             }
-            let sample = self.sample(seconds.is_multiple_of(STREAMS_EVERY));
+            let sample = self.take_sample(seconds.is_multiple_of(STREAMS_EVERY));
             seconds = seconds.wrapping_add(1).max(1);
             if audience.is_announced() && !self.gone.load(Ordering::Acquire) {
-                self.publish(sample.clone()).await;
+                self.publish_sample(sample.clone()).await;
             }
             if audience.is_here() {
-                self.hub.take_own(sample);
+                self.hub.add_own_sample(sample);
                 let known = |id: &str| self.changes.is_known(id);
-                self.hub.beat(Timestamp::now(), known);
+                self.hub.send_tick(Timestamp::now(), known);
             }
         }
     }
 
-    async fn publish(&self, sample: Sample) {
-        let (text, left_out) = sample.text();
+    async fn publish_sample(&self, sample: Sample) {
+        let (text, left_out) = sample.encode();
         if left_out {
-            self.lost(LostSample::Cut);
+            self.count_lost_sample(LostSample::Cut);
         }
         if let Err(error) = self.shared.publish(CHANNEL, &text).await {
             tracing::debug!(error = %Chain(&error), "failed to publish a console sample to other replicas");
@@ -165,21 +170,21 @@ impl Console {
     }
 
     /// Notifies replicas with readers that this one shuts down, so that its state is no longer shown.
-    pub async fn goodbye(&self) {
+    pub async fn send_goodbye(&self) {
         self.gone.store(true, Ordering::Release);
         if !self.shared.is_embedded() && self.changes.audience.is_announced() {
-            let goodbye = self.publish(self.sample(true).goodbye());
+            let goodbye = self.publish_sample(self.take_sample(true).into_last());
             let _ = timeout(GOODBYE_MAX, goodbye).await;
         }
     }
 
-    fn lost(&self, why: LostSample) {
-        self.metrics.queues.console_sample_lost(why);
+    fn count_lost_sample(&self, why: LostSample) {
+        self.metrics.queues.count_lost_sample(why);
     }
 
     /// Returns the sample since the last call.
-    fn sample(&self, all_streams: bool) -> Sample {
-        let second = self.tally.take();
+    fn take_sample(&self, all_streams: bool) -> Sample {
+        let second = self.tally.take_second();
         let counts = second.counts.into_iter();
         let counts = counts.map(|(id, counts)| (id.as_str().to_owned(), counts));
         let others = (second.others.0 > 0).then(|| (UNKNOWN.to_owned(), second.others));
@@ -187,7 +192,7 @@ impl Console {
             .chain(others)
             .map(|(id, (exchanges, refusals))| (id, exchanges, refusals));
         let sent = second.sent.into_iter();
-        let streams = self.tally.streams(all_streams).into_iter();
+        let streams = self.tally.stream_counts(all_streams).into_iter();
         Sample {
             replica: self.replica.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -195,7 +200,7 @@ impl Console {
             at: Timestamp::now().0,
             sql: self.sql_answers.load(Ordering::Relaxed),
             shared: self.shared_answers.load(Ordering::Relaxed),
-            draining: self.drain.leaving(),
+            draining: self.drain.is_leaving(),
             gone: false,
             open: self.metrics.open_exchanges.get(),
             counts: counts.collect(),
@@ -212,7 +217,7 @@ impl Console {
     }
 
     /// Receives samples and announcements of other replicas.
-    async fn listen(&self) {
+    async fn receive_samples(&self) {
         if self.shared.is_embedded() {
             return;
         }
@@ -224,14 +229,14 @@ impl Console {
             };
             if let Some(replica) = text.strip_prefix(WATCHING) {
                 if replica != self.replica.as_str() {
-                    self.changes.audience.hear();
+                    self.changes.audience.record_announcement();
                 }
             } else if self.changes.audience.is_here() {
-                match Sample::read(&text) {
+                match Sample::parse(&text) {
                     Ok(sample) if sample.replica == self.replica.as_str() => {}
                     Ok(sample) => {
-                        if !self.hub.take(sample) {
-                            self.lost(LostSample::Full);
+                        if !self.hub.add_sample(sample) {
+                            self.count_lost_sample(LostSample::Full);
                         }
                     }
                     Err(flaw) => {
@@ -240,9 +245,9 @@ impl Console {
                             bytes = text.len(),
                             "console sample of another replica discarded"
                         );
-                        self.lost(match flaw {
-                            Flaw::TooLong => LostSample::TooLong,
-                            Flaw::Malformed => LostSample::Malformed,
+                        self.count_lost_sample(match flaw {
+                            SampleFlaw::TooLong => LostSample::TooLong,
+                            SampleFlaw::Malformed => LostSample::Malformed,
                         });
                     }
                 }
@@ -251,22 +256,22 @@ impl Console {
     }
 
     /// Announces readers of this replica to all other replicas, at once and then regularly.
-    async fn announce(&self) {
+    async fn announce_readers(&self) {
         if self.shared.is_embedded() {
             return;
         }
         let announcement = format!("{WATCHING}{}", self.replica);
         let audience = &self.changes.audience;
         audience
-            .announce(&self.shared, CHANNEL, &announcement)
+            .announce_readers(&self.shared, CHANNEL, &announcement)
             .await;
     }
 
-    async fn look_at_stores(&self) {
+    async fn check_stores(&self) {
         let mut tick = ticks(HEALTH_EVERY);
         loop {
             tick.tick().await;
-            if self.changes.audience.counts() {
+            if self.changes.audience.had_readers() {
                 let (sql, shared) = tokio::join!(self.db.ping(), self.shared.ping());
                 self.sql_answers.store(sql.is_ok(), Ordering::Relaxed);
                 self.shared_answers.store(shared.is_ok(), Ordering::Relaxed);

@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep_until};
 
 use super::Console;
-use super::hub::event_text;
+use super::hub::format_event;
 use super::rows::{PAGE, ROWS_MAX};
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
@@ -24,7 +24,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The reader fell too far behind: the events that it missed are no longer in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut;
+pub struct FeedOverrun;
 
 /// The position of a reader.
 enum Position {
@@ -55,14 +55,14 @@ impl Console {
     ///
     /// # Errors
     /// `overloaded` beyond [`READERS_MAX`].
-    pub fn open(self: &Arc<Self>) -> Result<Reader, Rejection> {
-        if !self.changes.audience.enter(READERS_MAX) {
+    pub fn open_reader(self: &Arc<Self>) -> Result<Reader, Rejection> {
+        if !self.changes.audience.add_reader(READERS_MAX) {
             let message = "as many consoles as may be are open at this gateway; close one first";
             let rejection = Rejection::new(Reason::Overloaded, message);
-            return Err(rejection.retry_after(Duration::from_secs(5)));
+            return Err(rejection.with_retry_after(Duration::from_secs(5)));
         }
         self.metrics.event_readers(EventReader::Console).inc();
-        let (begin, live) = self.hub.open(self.replica.as_str());
+        let (begin, live) = self.hub.subscribe(self.replica.as_str());
         Ok(Reader {
             console: Arc::clone(self),
             live,
@@ -76,7 +76,7 @@ impl Reader {
     ///
     /// # Errors
     /// When it fell too far behind.
-    pub async fn next(&mut self) -> Result<Bytes, Cut> {
+    pub async fn next(&mut self) -> Result<Bytes, FeedOverrun> {
         loop {
             match &mut self.position {
                 Position::Begin(begin) => {
@@ -90,25 +90,25 @@ impl Reader {
                 }
                 Position::Rows(page) => {
                     let Some(at) = page.retry else {
-                        let (event, position) = rows(&self.console, page).await;
+                        let (event, position) = read_rows(&self.console, page).await;
                         self.position = position;
                         return Ok(event);
                     };
                     tokio::select! {
                         biased;
                         () = sleep_until(at) => page.retry = None,
-                        live = self.live.recv() => return live.map_err(|_| Cut),
+                        live = self.live.recv() => return live.map_err(|_| FeedOverrun),
                     }
                 }
-                Position::Live => return self.live.recv().await.map_err(|_| Cut),
+                Position::Live => return self.live.recv().await.map_err(|_| FeedOverrun),
             }
         }
     }
 }
 
 /// Returns the next page of workspaces, or an event that it cannot be read now.
-async fn rows(console: &Console, page: &Page) -> (Bytes, Position) {
-    let rows = match console.workspaces.outlines(&page.after, PAGE).await {
+async fn read_rows(console: &Console, page: &Page) -> (Bytes, Position) {
+    let rows = match console.workspaces.load_outlines(&page.after, PAGE).await {
         Ok(rows) => rows,
         Err(error) => {
             tracing::debug!(error = %Chain(&error), "failed to read workspaces for a console; retrying");
@@ -119,7 +119,7 @@ async fn rows(console: &Console, page: &Page) -> (Bytes, Position) {
                 before: page.before,
                 retry: Some(Instant::now() + RETRY_PAUSE),
             };
-            return (event_text("trouble", &trouble), Position::Rows(again));
+            return (format_event("trouble", &trouble), Position::Rows(again));
         }
     };
     let before = page.before + rows.len();
@@ -135,13 +135,13 @@ async fn rows(console: &Console, page: &Page) -> (Bytes, Position) {
             retry: None,
         })
     });
-    (event_text("rows", &event), position)
+    (format_event("rows", &event), position)
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
         let metrics = &self.console.metrics;
         metrics.event_readers(EventReader::Console).dec();
-        self.console.changes.audience.leave();
+        self.console.changes.audience.remove_reader();
     }
 }

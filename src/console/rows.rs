@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Console;
-use crate::broadcast::{Audience, Terms};
+use crate::broadcast::{Audience, AudienceTimes};
 use crate::coherence::Invalidation;
+use crate::deadline::ticks;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
-use crate::until::ticks;
 use crate::workspace::{Outline, Status, Timestamp};
 
 /// Interval of checks for changes.
@@ -40,21 +40,21 @@ pub const ROWS_MAX: usize = 20_000;
 
 /// The set of changed workspaces.
 #[derive(Debug, PartialEq, Eq)]
-enum Changed {
+enum ChangedIds {
     /// Unknown: any may have changed.
     All,
     /// These.
     Only(BTreeSet<WorkspaceId>),
 }
 
-impl Default for Changed {
+impl Default for ChangedIds {
     fn default() -> Self {
         Self::Only(BTreeSet::new())
     }
 }
 
 /// The times of the console's readers.
-const TERMS: Terms = Terms {
+const TERMS: AudienceTimes = AudienceTimes {
     announce_every: Duration::from_secs(3),
     announced_for: Duration::from_secs(10),
     lingers_for: Duration::from_secs(30),
@@ -63,8 +63,8 @@ const TERMS: Terms = Terms {
 /// Collects changes.
 pub(super) struct Changes {
     pub(super) audience: Audience,
-    changed: Mutex<Changed>,
-    known: Mutex<Option<Known>>,
+    changed: Mutex<ChangedIds>,
+    known: Mutex<Option<SentRows>>,
 }
 
 impl Default for Changes {
@@ -79,13 +79,13 @@ impl Default for Changes {
 
 impl Changes {
     /// Records an invalidation.
-    pub(super) fn note(&self, what: &Invalidation) {
+    pub(super) fn record_invalidation(&self, what: &Invalidation) {
         if !self.audience.is_here() {
             return;
         }
         match what {
-            Invalidation::Workspace(id) | Invalidation::Lineage(id) => self.one(id),
-            Invalidation::Everything => self.all(),
+            Invalidation::Workspace(id) | Invalidation::Lineage(id) => self.mark_one(id),
+            Invalidation::Everything => self.mark_all(),
             Invalidation::Address(_)
             | Invalidation::Credential(_)
             | Invalidation::Grant(..)
@@ -93,46 +93,46 @@ impl Changes {
         }
     }
 
-    fn one(&self, id: &WorkspaceId) {
-        let mut changed = self.changed();
-        if let Changed::Only(ids) = &mut *changed {
+    fn mark_one(&self, id: &WorkspaceId) {
+        let mut changed = self.lock_changed();
+        if let ChangedIds::Only(ids) = &mut *changed {
             ids.insert(id.clone());
             if CHANGED_MAX < ids.len() {
-                *changed = Changed::All;
+                *changed = ChangedIds::All;
             }
         }
     }
 
     /// Marks all workspaces to be read again.
-    pub(super) fn all(&self) {
-        *self.changed() = Changed::All;
+    pub(super) fn mark_all(&self) {
+        *self.lock_changed() = ChangedIds::All;
     }
 
-    fn take(&self) -> Changed {
-        std::mem::take(&mut *self.changed())
+    fn take_changed(&self) -> ChangedIds {
+        std::mem::take(&mut *self.lock_changed())
     }
 
     /// True if a workspace of this id has been sent to readers.
     pub(super) fn is_known(&self, id: &str) -> bool {
-        let known = self.known();
+        let known = self.lock_sent();
         known.as_ref().is_some_and(|known| known.0.contains_key(id))
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+    fn lock_sent(&self) -> MutexGuard<'_, Option<SentRows>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changed(&self) -> MutexGuard<'_, Changed> {
+    fn lock_changed(&self) -> MutexGuard<'_, ChangedIds> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The workspaces that were sent, each with the hash of its row: unchanged rows are not sent again.
 #[derive(Default)]
-pub(super) struct Known(HashMap<WorkspaceId, u64>);
+pub(super) struct SentRows(HashMap<WorkspaceId, u64>);
 
-impl Known {
-    fn news(&mut self, rows: Vec<Outline>) -> Vec<Outline> {
+impl SentRows {
+    fn filter_changed(&mut self, rows: Vec<Outline>) -> Vec<Outline> {
         let news = rows.into_iter().filter(|row| {
             // A removed workspace is sent once.
             if row.status == Status::Removed {
@@ -155,20 +155,22 @@ impl Known {
 
 impl Changes {
     /// Returns those of `rows` that differ from the rows that were sent.
-    fn news(&self, rows: Vec<Outline>) -> Vec<Outline> {
-        self.known().get_or_insert_default().news(rows)
+    fn filter_changed(&self, rows: Vec<Outline>) -> Vec<Outline> {
+        self.lock_sent()
+            .get_or_insert_default()
+            .filter_changed(rows)
     }
 
     /// Returns the workspaces that were sent and are not in `there`.
-    fn missing(&self, there: &BTreeSet<WorkspaceId>) -> Vec<WorkspaceId> {
-        let known = self.known();
+    fn find_missing(&self, there: &BTreeSet<WorkspaceId>) -> Vec<WorkspaceId> {
+        let known = self.lock_sent();
         let ids = known.iter().flat_map(|known| known.0.keys());
         ids.filter(|id| !there.contains(*id)).cloned().collect()
     }
 
     /// Drops ids that no longer exist.
-    fn forget(&self, ids: &[WorkspaceId]) {
-        if let Some(known) = &mut *self.known() {
+    fn forget_ids(&self, ids: &[WorkspaceId]) {
+        if let Some(known) = &mut *self.lock_sent() {
             known.0.retain(|id, _| !ids.contains(id));
         }
     }
@@ -182,32 +184,32 @@ impl Console {
         loop {
             tick.tick().await;
             if !self.changes.audience.is_here() {
-                *self.changes.known() = None;
-                self.changes.take();
+                *self.changes.lock_sent() = None;
+                self.changes.take_changed();
                 continue;
             }
             if seen.0.elapsed() >= SEEN_EVERY {
                 // Other programs may write to the tables without an announcement.
                 if self.coherence.max_age() <= Duration::from_secs(1) {
-                    self.changes.all();
+                    self.changes.mark_all();
                 }
                 let from = seen.1.before(SEEN_LATE);
                 seen = (Instant::now(), Timestamp::now());
-                self.tell_seen(from).await;
+                self.send_heartbeats(from).await;
             }
-            if let Err(error) = self.look().await {
+            if let Err(error) = self.send_changes().await {
                 tracing::debug!(error = %Chain(&error), "failed to read changed workspaces for the console; retrying");
-                self.changes.all();
+                self.changes.mark_all();
             }
         }
     }
 
-    async fn tell_seen(&self, since: Timestamp) {
+    async fn send_heartbeats(&self, since: Timestamp) {
         match self.workspaces.seen_since(since, SEEN_MAX).await {
             Ok(seen) => {
                 let seen = seen.into_iter();
                 let seen = seen.map(|(id, at, tasks)| (id.as_str().to_owned(), at.0, tasks));
-                self.hub.seen(seen);
+                self.hub.add_heartbeats(seen);
             }
             Err(error) => {
                 tracing::debug!(error = %Chain(&error), "failed to read heartbeats for the console; retrying");
@@ -215,22 +217,23 @@ impl Console {
         }
     }
 
-    async fn look(&self) -> Result<(), Unavailable> {
-        if self.changes.known().is_some() {
-            return self.tell_changed().await;
+    async fn send_changes(&self) -> Result<(), Unavailable> {
+        if self.changes.lock_sent().is_some() {
+            return self.send_changed_rows().await;
         }
         // Readers have read these rows, or will; later changes are sent.
-        let mut all = Known::default();
-        self.all(|rows| drop(all.news(rows))).await?;
-        *self.changes.known() = Some(all);
+        let mut all = SentRows::default();
+        self.read_all_rows(|rows| drop(all.filter_changed(rows)))
+            .await?;
+        *self.changes.lock_sent() = Some(all);
         Ok(())
     }
 
     /// Reads all workspaces, page by page.
-    async fn all(&self, mut take: impl FnMut(Vec<Outline>)) -> Result<(), Unavailable> {
+    async fn read_all_rows(&self, mut take: impl FnMut(Vec<Outline>)) -> Result<(), Unavailable> {
         let (mut after, mut count) = (String::new(), 0);
         while count < ROWS_MAX {
-            let rows = self.workspaces.outlines(&after, PAGE).await?;
+            let rows = self.workspaces.load_outlines(&after, PAGE).await?;
             let Some(last) = rows.last() else {
                 break;
             };
@@ -241,35 +244,36 @@ impl Console {
         Ok(())
     }
 
-    async fn tell_changed(&self) -> Result<(), Unavailable> {
-        match self.changes.take() {
-            Changed::Only(ids) => {
+    async fn send_changed_rows(&self) -> Result<(), Unavailable> {
+        match self.changes.take_changed() {
+            ChangedIds::Only(ids) => {
                 let ids: Vec<_> = ids.into_iter().collect();
                 for ids in ids.chunks(PAGE / 2) {
-                    let rows = self.workspaces.outlines_of(ids).await?;
-                    self.changes.news(rows.clone());
-                    self.hub.changed(rows);
+                    let rows = self.workspaces.find_outlines(ids).await?;
+                    self.changes.filter_changed(rows.clone());
+                    self.hub.add_rows(rows);
                 }
             }
-            Changed::All => {
+            ChangedIds::All => {
                 let mut there = BTreeSet::new();
                 let take = |rows: Vec<Outline>| {
                     there.extend(rows.iter().map(|row| row.id.clone()));
-                    self.hub.changed(self.changes.news(rows));
+                    self.hub.add_rows(self.changes.filter_changed(rows));
                 };
-                self.all(take).await?;
-                let gone = self.changes.missing(&there);
+                self.read_all_rows(take).await?;
+                let gone = self.changes.find_missing(&there);
                 for ids in gone.chunks(PAGE / 2) {
-                    let rows = self.workspaces.outlines_of(ids).await?;
+                    let rows = self.workspaces.find_outlines(ids).await?;
                     let left: BTreeSet<_> = rows.iter().map(|row| &row.id).collect();
                     let none: Vec<_> = ids
                         .iter()
                         .filter(|id| !left.contains(*id))
                         .cloned()
                         .collect();
-                    self.changes.forget(&none);
+                    self.changes.forget_ids(&none);
                     let removed = rows.into_iter().filter(|row| row.status == Status::Removed);
-                    self.hub.changed(self.changes.news(removed.collect()));
+                    self.hub
+                        .add_rows(self.changes.filter_changed(removed.collect()));
                 }
             }
         }
@@ -289,20 +293,20 @@ mod tests {
     #[test]
     fn changes_are_noted_for_somebody_and_bounded() {
         let changes = Changes::default();
-        let none = Changed::default();
-        changes.note(&Invalidation::Workspace(id("a")));
-        assert_eq!(changes.take(), none, "nobody looks");
-        changes.audience.enter(1);
-        changes.note(&Invalidation::Workspace(id("a")));
-        changes.note(&Invalidation::Address(id("b")));
-        let only = Changed::Only([id("a")].into());
-        assert_eq!(changes.take(), only);
+        let none = ChangedIds::default();
+        changes.record_invalidation(&Invalidation::Workspace(id("a")));
+        assert_eq!(changes.take_changed(), none, "nobody looks");
+        changes.audience.add_reader(1);
+        changes.record_invalidation(&Invalidation::Workspace(id("a")));
+        changes.record_invalidation(&Invalidation::Address(id("b")));
+        let only = ChangedIds::Only([id("a")].into());
+        assert_eq!(changes.take_changed(), only);
         for n in 0..=CHANGED_MAX {
-            changes.note(&Invalidation::Lineage(id(&format!("w{n}"))));
+            changes.record_invalidation(&Invalidation::Lineage(id(&format!("w{n}"))));
         }
-        assert_eq!(changes.take(), Changed::All);
-        changes.note(&Invalidation::Everything);
-        assert_eq!(changes.take(), Changed::All);
+        assert_eq!(changes.take_changed(), ChangedIds::All);
+        changes.record_invalidation(&Invalidation::Everything);
+        assert_eq!(changes.take_changed(), ChangedIds::All);
     }
 
     #[test]
@@ -319,19 +323,19 @@ mod tests {
             last_seen: None,
             active_tasks: 0,
         };
-        assert_eq!(changes.news(vec![row(Status::Online)]).len(), 1);
+        assert_eq!(changes.filter_changed(vec![row(Status::Online)]).len(), 1);
         assert!(changes.is_known("a") && !changes.is_known("b"));
         assert_eq!(
-            changes.news(vec![row(Status::Online)]).len(),
+            changes.filter_changed(vec![row(Status::Online)]).len(),
             0,
             "as before"
         );
-        assert_eq!(changes.missing(&BTreeSet::new()), [id("a")]);
-        assert_eq!(changes.news(vec![row(Status::Removed)]).len(), 1);
-        assert_eq!(changes.news(vec![row(Status::Removed)]).len(), 0);
+        assert_eq!(changes.find_missing(&BTreeSet::new()), [id("a")]);
+        assert_eq!(changes.filter_changed(vec![row(Status::Removed)]).len(), 1);
+        assert_eq!(changes.filter_changed(vec![row(Status::Removed)]).len(), 0);
         assert!(!changes.is_known("a"));
-        changes.news(vec![row(Status::Online)]);
-        changes.forget(&[id("a")]);
-        assert!(changes.known().as_ref().unwrap().0.is_empty());
+        changes.filter_changed(vec![row(Status::Online)]);
+        changes.forget_ids(&[id("a")]);
+        assert!(changes.lock_sent().as_ref().unwrap().0.is_empty());
     }
 }

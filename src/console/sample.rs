@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::tally::{Passed, TOLD_ALL_MAX};
+use super::tally::{ExchangeSummary, TOLD_ALL_MAX};
 use crate::ids::WorkspaceId;
 use crate::workspace::Timestamp;
 
@@ -45,13 +45,13 @@ pub(super) struct Sample {
     /// Open streams by workspace: those that changed, or all.
     pub(super) streams: Vec<(String, u32)>,
     pub(super) all_streams: bool,
-    pub(super) told: Vec<Passed>,
+    pub(super) told: Vec<ExchangeSummary>,
     pub(super) more: u64,
 }
 
 /// The reason why a sample is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
+pub(super) enum SampleFlaw {
     TooLong,
     Malformed,
 }
@@ -61,15 +61,15 @@ impl Sample {
     ///
     /// # Errors
     /// When it is longer than samples of this release are, or not of their form.
-    pub(super) fn read(text: &str) -> Result<Self, Flaw> {
+    pub(super) fn parse(text: &str) -> Result<Self, SampleFlaw> {
         if text.len() > BYTES_MAX {
-            return Err(Flaw::TooLong);
+            return Err(SampleFlaw::TooLong);
         }
-        let sample: Self = serde_json::from_str(text).map_err(|_| Flaw::Malformed)?;
+        let sample: Self = serde_json::from_str(text).map_err(|_| SampleFlaw::Malformed)?;
         if sample.is_sound() {
             Ok(sample)
         } else {
-            Err(Flaw::Malformed)
+            Err(SampleFlaw::Malformed)
         }
     }
 
@@ -92,7 +92,7 @@ impl Sample {
     }
 
     /// Returns the sample as text, and whether something was left out to make it short enough.
-    pub(super) fn text(mut self) -> (String, bool) {
+    pub(super) fn encode(mut self) -> (String, bool) {
         let mut left_out = false;
         loop {
             // Strings, numbers and booleans: serialization cannot fail.
@@ -111,7 +111,7 @@ impl Sample {
     }
 
     /// Returns the sample as the last one of this replica.
-    pub(super) fn goodbye(self) -> Self {
+    pub(super) fn into_last(self) -> Self {
         Self {
             gone: true,
             // An older release, which does not know `gone`, at least drops the streams.
@@ -127,7 +127,7 @@ fn is_near(at: i64) -> bool {
     Timestamp::now().0.abs_diff(at) <= CLOCKS_APART_MAX
 }
 
-fn is_short(passed: &Passed) -> bool {
+fn is_short(passed: &ExchangeSummary) -> bool {
     let words = [
         Some(&passed.id),
         passed.caller.as_ref(),
@@ -170,15 +170,15 @@ pub(super) mod tests {
 
     #[test]
     fn what_replicas_tell_comes_back_and_nothing_else_does() {
-        let (text, left_out) = sample("x").text();
+        let (text, left_out) = sample("x").encode();
         assert!(!left_out);
-        assert_eq!(Sample::read(&text).unwrap().counts, sample("x").counts);
+        assert_eq!(Sample::parse(&text).unwrap().counts, sample("x").counts);
         let older = text.replace(r#""gone":false,"#, "");
-        assert!(!Sample::read(&older).unwrap().gone, "an older replica's");
+        assert!(!Sample::parse(&older).unwrap().gone, "an older replica's");
         let flaw = |change: &dyn Fn(&mut Sample)| {
             let mut sample = sample("x");
             change(&mut sample);
-            Sample::read(&serde_json::to_string(&sample).unwrap()).unwrap_err()
+            Sample::parse(&serde_json::to_string(&sample).unwrap()).unwrap_err()
         };
         let long = "a".repeat(WORD_MAX + 1);
         let days = |n: i64| Timestamp::now().0 + n * 24 * 60 * 60 * 1000;
@@ -200,7 +200,7 @@ pub(super) mod tests {
             &|sample| sample.told = vec![passed(true); TOLD_ALL_MAX + 1],
         ];
         for (n, change) in changes.into_iter().enumerate() {
-            assert_eq!(flaw(change), Flaw::Malformed, "{n}");
+            assert_eq!(flaw(change), SampleFlaw::Malformed, "{n}");
         }
         for text in [
             "",
@@ -209,10 +209,14 @@ pub(super) mod tests {
             "null",
             &text.replace(r#"["a",2,1]"#, r#"["a",-2,1]"#),
         ] {
-            assert_eq!(Sample::read(text).unwrap_err(), Flaw::Malformed, "{text}");
+            assert_eq!(
+                Sample::parse(text).unwrap_err(),
+                SampleFlaw::Malformed,
+                "{text}"
+            );
         }
         let long = format!("{text}{}", " ".repeat(BYTES_MAX));
-        assert_eq!(Sample::read(&long).unwrap_err(), Flaw::TooLong);
+        assert_eq!(Sample::parse(&long).unwrap_err(), SampleFlaw::TooLong);
     }
 
     #[test]
@@ -222,8 +226,8 @@ pub(super) mod tests {
             counts: counts.collect(),
             ..sample("x")
         }
-        .text();
+        .encode();
         assert!(left_out && text.len() <= BYTES_MAX);
-        assert!(Sample::read(&text).unwrap().counts.len() >= 2_500);
+        assert!(Sample::parse(&text).unwrap().counts.len() >= 2_500);
     }
 }

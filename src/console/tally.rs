@@ -26,7 +26,7 @@ const UNPROVEN_MAX: usize = 2_000;
 
 /// One exchange as it is listed: caller, target and outcome, never content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Passed {
+pub struct ExchangeSummary {
     /// The request's id.
     pub id: String,
     /// Time of its end, in milliseconds since 1970.
@@ -56,7 +56,7 @@ pub struct Passed {
 
 /// The workspaces of an exchange.
 #[derive(Clone, Copy, Default)]
-pub struct Ends<'a> {
+pub struct ExchangeParties<'a> {
     /// The proven caller, if it is one.
     pub caller: Option<&'a WorkspaceId>,
     /// The workspace of the path.
@@ -65,7 +65,7 @@ pub struct Ends<'a> {
 
 /// Traffic of one second.
 #[derive(Debug, Default)]
-pub(super) struct Second {
+pub(super) struct SecondCounts {
     /// Exchanges and refusals by workspace that was called.
     pub(super) counts: HashMap<WorkspaceId, (u32, u32)>,
     /// Exchanges by workspace that called.
@@ -75,7 +75,7 @@ pub(super) struct Second {
     /// Entries of `counts` that began with a rejection.
     unproven: usize,
     /// The first exchanges, with details.
-    pub(super) told: Vec<Passed>,
+    pub(super) told: Vec<ExchangeSummary>,
     refusals_told: usize,
     /// The number of the remaining ones.
     pub(super) more: u64,
@@ -83,7 +83,7 @@ pub(super) struct Second {
 
 /// Counts of open streams that changed since the last read.
 #[derive(Default)]
-struct Streams {
+struct StreamCounts {
     open: HashMap<WorkspaceId, u32>,
     changed: BTreeSet<WorkspaceId>,
 }
@@ -91,16 +91,21 @@ struct Streams {
 /// The counters of this replica.
 #[derive(Default)]
 pub(super) struct Tally {
-    second: Mutex<Second>,
-    streams: Mutex<Streams>,
+    second: Mutex<SecondCounts>,
+    streams: Mutex<StreamCounts>,
 }
 
 impl Tally {
     /// Counts an exchange that has ended. `tell` returns its details, and is called if there is room.
-    pub(super) fn count(&self, ends: Ends<'_>, refused: bool, tell: impl FnOnce() -> Passed) {
+    pub(super) fn count_exchange(
+        &self,
+        ends: ExchangeParties<'_>,
+        refused: bool,
+        tell: impl FnOnce() -> ExchangeSummary,
+    ) {
         let mut second = lock(&self.second);
         if let Some(target) = ends.target {
-            second.count(target, refused);
+            second.count_target(target, refused);
         }
         if let Some(caller) = ends.caller {
             second.count_sent(caller);
@@ -116,12 +121,12 @@ impl Tally {
     }
 
     /// Returns the counts since the last call.
-    pub(super) fn take(&self) -> Second {
+    pub(super) fn take_second(&self) -> SecondCounts {
         std::mem::take(&mut *lock(&self.second))
     }
 
     /// Returns counts of open streams: those that changed since the last call, or all.
-    pub(super) fn streams(&self, all: bool) -> Vec<(WorkspaceId, u32)> {
+    pub(super) fn stream_counts(&self, all: bool) -> Vec<(WorkspaceId, u32)> {
         let mut streams = lock(&self.streams);
         let changed = std::mem::take(&mut streams.changed);
         if all {
@@ -133,14 +138,14 @@ impl Tally {
         changed.into_iter().zip(counts).collect()
     }
 
-    fn add(&self, id: &WorkspaceId) {
+    fn add_stream(&self, id: &WorkspaceId) {
         let mut streams = lock(&self.streams);
         let open = streams.open.entry(id.clone()).or_default();
         *open = open.saturating_add(1);
-        streams.note(id);
+        streams.mark_changed(id);
     }
 
-    fn remove(&self, id: &WorkspaceId) {
+    fn remove_stream(&self, id: &WorkspaceId) {
         let mut streams = lock(&self.streams);
         let left = streams.open.get(id).copied().unwrap_or(0).saturating_sub(1);
         if left == 0 {
@@ -148,12 +153,12 @@ impl Tally {
         } else {
             streams.open.insert(id.clone(), left);
         }
-        streams.note(id);
+        streams.mark_changed(id);
     }
 }
 
-impl Second {
-    fn count(&mut self, target: &WorkspaceId, refused: bool) {
+impl SecondCounts {
+    fn count_target(&mut self, target: &WorkspaceId, refused: bool) {
         let room = self.counts.len() < COUNTED_MAX && (!refused || self.unproven < UNPROVEN_MAX);
         if room && !self.counts.contains_key(target) {
             self.counts.insert(target.clone(), (0, 0));
@@ -173,9 +178,9 @@ impl Second {
     }
 }
 
-impl Streams {
+impl StreamCounts {
     /// Without readers changes are never taken, so they are bounded like counts.
-    fn note(&mut self, id: &WorkspaceId) {
+    fn mark_changed(&mut self, id: &WorkspaceId) {
         if self.changed.len() < COUNTED_MAX {
             self.changed.insert(id.clone());
         }
@@ -190,7 +195,7 @@ pub struct OpenStream {
 
 impl OpenStream {
     pub(super) fn new(tally: &Arc<Tally>, target: &WorkspaceId) -> Self {
-        tally.add(target);
+        tally.add_stream(target);
         Self {
             tally: Arc::clone(tally),
             target: target.clone(),
@@ -200,7 +205,7 @@ impl OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.tally.remove(&self.target);
+        self.tally.remove_stream(&self.target);
     }
 }
 
@@ -213,8 +218,8 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::console) fn passed(refused: bool) -> Passed {
-        Passed {
+    pub(in crate::console) fn passed(refused: bool) -> ExchangeSummary {
+        ExchangeSummary {
             id: "r".to_owned(),
             at: crate::workspace::Timestamp::now().0,
             caller: None,
@@ -234,10 +239,10 @@ pub(super) mod tests {
         WorkspaceId::parse(text).unwrap()
     }
 
-    fn to(target: &WorkspaceId) -> Ends<'_> {
-        Ends {
+    fn to(target: &WorkspaceId) -> ExchangeParties<'_> {
+        ExchangeParties {
             target: Some(target),
-            ..Ends::default()
+            ..ExchangeParties::default()
         }
     }
 
@@ -245,29 +250,29 @@ pub(super) mod tests {
     fn a_second_tells_some_and_counts_all() {
         let tally = Tally::default();
         for n in 0..1000 {
-            let ends = Ends {
+            let ends = ExchangeParties {
                 caller: Some(&id("b")),
                 target: Some(&id("a")),
             };
-            tally.count(ends, n % 2 == 0, || passed(n % 2 == 0));
+            tally.count_exchange(ends, n % 2 == 0, || passed(n % 2 == 0));
         }
-        let second = tally.take();
+        let second = tally.take_second();
         assert_eq!(second.sent, HashMap::from([(id("b"), 1000)]));
         assert_eq!(second.counts[&id("a")], (1000, 500));
         assert_eq!(second.told.len(), TOLD_MAX + REFUSALS_TOLD_MAX);
         assert_eq!(second.more, 1000 - second.told.len() as u64);
-        assert!(tally.take().told.is_empty());
+        assert!(tally.take_second().told.is_empty());
     }
 
     #[test]
     fn strangers_cannot_fill_it() {
         let tally = Tally::default();
         for n in 0..COUNTED_MAX + 5 {
-            tally.count(to(&id(&format!("w{n}"))), true, || passed(true));
+            tally.count_exchange(to(&id(&format!("w{n}"))), true, || passed(true));
         }
         // And there is room for those that are there.
-        tally.count(to(&id("here")), false, || passed(false));
-        let second = tally.take();
+        tally.count_exchange(to(&id("here")), false, || passed(false));
+        let second = tally.take_second();
         assert_eq!(second.counts.len(), UNPROVEN_MAX + 1);
         assert_eq!(second.counts[&id("here")], (1, 0));
         let others = u32::try_from(COUNTED_MAX + 5 - UNPROVEN_MAX).unwrap();
@@ -281,12 +286,12 @@ pub(super) mod tests {
             OpenStream::new(&tally, &id("a")),
             OpenStream::new(&tally, &id("a")),
         );
-        assert_eq!(tally.streams(false), [(id("a"), 2)]);
-        assert_eq!(tally.streams(false), []);
-        assert_eq!(tally.streams(true), [(id("a"), 2)]);
+        assert_eq!(tally.stream_counts(false), [(id("a"), 2)]);
+        assert_eq!(tally.stream_counts(false), []);
+        assert_eq!(tally.stream_counts(true), [(id("a"), 2)]);
         drop(one);
         drop(two);
-        assert_eq!(tally.streams(false), [(id("a"), 0)]);
-        assert_eq!(tally.streams(true), []);
+        assert_eq!(tally.stream_counts(false), [(id("a"), 0)]);
+        assert_eq!(tally.stream_counts(true), []);
     }
 }

@@ -19,16 +19,16 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::ROUTES;
-use super::extract::Admitted;
-use crate::audit::change::{About, Asked, event};
+use super::extract::AdmittedRequest;
+use crate::audit::change::{ChangeFacts, ChangeRequest, route_event_type};
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
-use crate::rejection::{COMMITTED, REFUSED, Reason, Refused, Rejection};
+use crate::rejection::{COMMITTED, REFUSED, Reason, RejectedRequest, Rejection};
 use crate::store::DRY_RUN;
 use crate::telemetry::Chain;
-use crate::telemetry::traces::Told;
+use crate::telemetry::traces::SpanFacts;
 
 /// The metric label of requests without a route: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
@@ -53,28 +53,31 @@ pub(super) async fn unknown_path() -> Rejection {
 
 /// Builds the rejection of a method that the path does not have.
 pub(super) async fn wrong_method(path: MatchedPath) -> Rejection {
-    let message = format!("this route takes {}", allow(path.as_str()));
+    let message = format!("this route takes {}", allowed_methods(path.as_str()));
     Rejection::new(Reason::MethodNotAllowed, message)
 }
 
 /// Wraps every route. A change runs in a task of its own, with its audit record, so that a caller that leaves cannot
 /// stop it between the commit and its broadcast: a revoked token must be rejected everywhere even if its revoker left,
 /// and the audit must name the revoker. A read ends with its caller.
-pub(super) async fn frame(
+pub(super) async fn wrap_route(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
     next: Next,
 ) -> Response {
     if request.method().is_safe() {
-        return framed(&gateway, request, next).await;
+        return run_route(&gateway, request, next).await;
     }
     let pattern = request.extensions().get::<MatchedPath>();
-    let recorded = pattern.and_then(|pattern| event(request.method(), pattern.as_str()));
-    let running = (gateway.drain.enter(), recorded.map(|_| gateway.audit.owe()));
+    let recorded = pattern.and_then(|pattern| route_event_type(request.method(), pattern.as_str()));
+    let running = (
+        gateway.drain.count_work(),
+        recorded.map(|_| gateway.audit.begin_change()),
+    );
     // The clocks of the body and of the stores bound the task.
     let change = tokio::spawn(async move {
         let _running = running;
-        framed(&gateway, request, next).await
+        run_route(&gateway, request, next).await
     });
     change.await.unwrap_or_else(|error| {
         tracing::error!(%error, "control plane change did not complete");
@@ -83,53 +86,56 @@ pub(super) async fn frame(
 }
 
 /// Runs the route; counts and records the answer.
-async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response {
+async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
-    let admitted = Admitted::default();
+    let admitted = AdmittedRequest::default();
     request.extensions_mut().insert(admitted.clone());
     let extensions = request.extensions();
     let route = extensions.get::<MatchedPath>().cloned();
     let client = extensions.get::<ClientAddr>().map(|client| client.0);
     let id = extensions.get::<RequestId>().cloned();
     let id = id.unwrap_or_else(RequestId::random);
-    let told = extensions.get::<Told>().cloned();
+    let facts = extensions.get::<SpanFacts>().cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
 
-    let mut response = match request.extensions_mut().remove::<Refused>() {
-        Some(Refused(rejection)) => rejection.into_response(),
+    let mut response = match request.extensions_mut().remove::<RejectedRequest>() {
+        Some(RejectedRequest(rejection)) => rejection.into_response(),
         None => {
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-            answered.unwrap_or_else(|_| broken().into_response())
+            answered.unwrap_or_else(|_| panic_rejection().into_response())
         }
     };
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
-    let about = response.extensions_mut().remove::<About>();
+    let about = response.extensions_mut().remove::<ChangeFacts>();
     let rejection = response.extensions_mut().remove::<Rejection>();
     let refused = rejection.as_ref().map(|rejection| rejection.reason);
-    let committed = rejection.as_ref().and_then(Rejection::committed);
-    if let Some(told) = told {
-        told.tell(pattern, refused);
+    let committed = rejection.as_ref().and_then(Rejection::commit_mark);
+    if let Some(facts) = facts {
+        facts.set(pattern, refused);
     }
     if let Some(rejection) = rejection {
         let rejection = match client {
-            Some(client) => gateway.rates.failed(client, rejection),
+            Some(client) => gateway.rates.count_failure(client, rejection),
             None => rejection,
         };
         let rejection = match admitted.allowance() {
-            Some(allowance) => allowance.told_with(rejection),
+            Some(allowance) => allowance.apply_to(rejection),
             None => rejection,
         };
         let refusals = &gateway.metrics.refusals;
-        refusals.count(Plane::Control, rejection.reason);
-        log(&rejection, &id, pattern);
-        response = refusal(&rejection, &id, pattern);
+        refusals.count_refusal(Plane::Control, rejection.reason);
+        log_cause(&rejection, &id, pattern);
+        response = to_response(&rejection, &id, pattern);
     } else if let Some(allowance) = admitted.allowance() {
-        response.headers_mut().extend(allowance.fields());
+        response.headers_mut().extend(allowance.header_fields());
     }
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
-    gateway.metrics.control.answered(pattern, status, elapsed);
-    let asked = Asked {
+    gateway
+        .metrics
+        .control
+        .record_response(pattern, status, elapsed);
+    let asked = ChangeRequest {
         method: &method,
         pattern,
         path: &path,
@@ -140,7 +146,7 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
     // A dry run that was answered is a read, and leaves no record; one that was refused leaves that of the refusal.
     if refused.is_some() || !admitted.is_dry() {
         let meant = admitted.target().filter(|_| refused.is_some());
-        let about = about.or_else(|| meant.map(About::workspace));
+        let about = about.or_else(|| meant.map(ChangeFacts::for_workspace));
         let committed = committed.map(|committed| (COMMITTED, committed));
         let dry = admitted.is_dry().then(|| (DRY_RUN, true.into()));
         let about = [committed, dry].into_iter().flatten().fold(about, add_fact);
@@ -156,21 +162,21 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
     response
 }
 
-fn add_fact(about: Option<About>, (name, value): (&str, Value)) -> Option<About> {
-    Some(about.unwrap_or_default().with(name, value))
+fn add_fact(about: Option<ChangeFacts>, (name, value): (&str, Value)) -> Option<ChangeFacts> {
+    Some(about.unwrap_or_default().with_fact(name, value))
 }
 
 /// Builds the rejection after a panic, which was logged without the request's id.
-fn broken() -> Rejection {
+fn panic_rejection() -> Rejection {
     Rejection::new(
         Reason::Internal,
         "the gateway failed; the log says more under the request's id",
     )
-    .cause(io::Error::other("the route panicked"))
+    .with_cause(io::Error::other("the route panicked"))
 }
 
 /// Formats a rejection as JSON, with the fields of its reason.
-fn refusal(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
+fn to_response(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
     let mut response = Response::new(Body::from(rejection.plain_body(id)));
     *response.status_mut() = status_of(rejection);
     let headers = response.headers_mut();
@@ -183,7 +189,7 @@ fn refusal(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     if rejection.reason == Reason::MethodNotAllowed
-        && let Ok(allow) = HeaderValue::from_str(&allow(pattern))
+        && let Ok(allow) = HeaderValue::from_str(&allowed_methods(pattern))
     {
         headers.insert(ALLOW, allow);
     }
@@ -200,7 +206,7 @@ fn status_of(rejection: &Rejection) -> StatusCode {
 }
 
 /// Returns the methods of a pattern as a list. `HEAD` is allowed with `GET`.
-fn allow(pattern: &str) -> String {
+fn allowed_methods(pattern: &str) -> String {
     let of_pattern = ROUTES.iter().filter(|(_, path)| *path == pattern);
     let mut methods: Vec<&str> = of_pattern.map(|(method, _)| *method).collect();
     if methods.contains(&"GET") {
@@ -210,7 +216,7 @@ fn allow(pattern: &str) -> String {
 }
 
 /// Logs a failure of the gateway with its causes; errors of the caller are counted, and logged at debug level only.
-fn log(rejection: &Rejection, id: &RequestId, pattern: &str) {
+fn log_cause(rejection: &Rejection, id: &RequestId, pattern: &str) {
     let reason = rejection.reason.as_str();
     let Some(cause) = &rejection.cause else {
         return;

@@ -10,17 +10,17 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::extract::Admitted;
-use super::repeated::{place_of_repeated, repeated};
+use super::duplicate_names::{duplicate_path, duplicate_rejection};
+use super::extract::AdmittedRequest;
 use super::turns::{Turn, Turns};
 use crate::a2a::accept::is_json;
-use crate::a2a::names::{self, Broken, DEPTH_MAX, Scan};
+use crate::a2a::names::{self, DEPTH_MAX, NameScan, WalkError};
 use crate::gateway::Gateway;
 pub(super) use crate::hierarchy::check_note;
 use crate::identity::{SLOW_BODY, may_be_credential};
-use crate::members::wrong_member;
-use crate::rejection::{Reason, Refused, Rejection};
-use crate::shares::{Account, Bound, Full, Share, Shares};
+use crate::json_errors::wrong_member;
+use crate::rejection::{Reason, RejectedRequest, Rejection};
+use crate::shares::{Account, Bound, Share, ShareRefusal, Shares};
 
 /// Maximum bytes of a body: an agent card of 256 KiB with worst-case escaping, and the other members.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -61,7 +61,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for Json<T> {
     type Rejection = Rejection;
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
-        parse(&read(request, gateway, BODY_BYTES_MAX).await?).map(Self)
+        parse(&read_body(request, gateway, BODY_BYTES_MAX).await?).map(Self)
     }
 }
 
@@ -72,7 +72,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T
     type Rejection = Rejection;
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
-        let body = read(request, gateway, BODY_BYTES_MAX).await?;
+        let body = read_body(request, gateway, BODY_BYTES_MAX).await?;
         if body.is_empty() {
             return Ok(Self(T::default()));
         }
@@ -88,7 +88,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for UniqueJson<T> {
     type Rejection = Rejection;
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
-        parse_unique(&read(request, gateway, BODY_BYTES_MAX).await?).map(Self)
+        parse_unique(&read_body(request, gateway, BODY_BYTES_MAX).await?).map(Self)
     }
 }
 
@@ -100,9 +100,9 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for PolicyJson<T> {
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
         let max = gateway.config().limits.policy_bytes.bytes();
-        let admitted: Admitted = request.extensions().get().cloned().unwrap_or_default();
+        let admitted: AdmittedRequest = request.extensions().get().cloned().unwrap_or_default();
         let bodies: Bodies = request.extensions().get().cloned().unwrap_or_default();
-        let body = read(request, gateway, max).await?;
+        let body = read_body(request, gateway, max).await?;
         let proof = admitted.proof();
         let proof =
             proof.ok_or_else(|| Rejection::new(Reason::Unauthenticated, "send a credential"))?;
@@ -112,57 +112,57 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for PolicyJson<T> {
 }
 
 /// Reads the body of a request with a proven credential. Its bytes count until the request is answered.
-async fn read(request: Request, gateway: &Gateway, max: usize) -> Result<Bytes, Rejection> {
+async fn read_body(request: Request, gateway: &Gateway, max: usize) -> Result<Bytes, Rejection> {
     let (parts, body) = request.into_parts();
     check_media_type(&parts.headers)?;
     refuse_declared_oversize(&parts.headers, max)?;
-    let admitted: Admitted = parts.extensions.get().cloned().unwrap_or_default();
+    let admitted: AdmittedRequest = parts.extensions.get().cloned().unwrap_or_default();
     let account = admitted
         .proof()
         .map_or(Account::default(), |proof| proof.account);
     let bodies: Bodies = parts.extensions.get().cloned().unwrap_or_default();
-    let room = Room::of(gateway, account);
-    let _receiving = room.enter(&bodies)?;
+    let room = BodyBounds::for_account(gateway, account);
+    let _receiving = room.take_slot(&bodies)?;
     let mut share = Share::empty(&bodies.bytes, account);
     let limit = gateway.config().timeouts.request_body;
     let began = Instant::now();
-    let read = tokio::time::timeout(limit, collect(body, &mut share, &room, max)).await;
+    let read = tokio::time::timeout(limit, collect_pieces(body, &mut share, &room, max)).await;
     let body = read.unwrap_or_else(|_| {
         let message = "the request body did not arrive in time; send it without a pause";
-        let limit = humantime::format_duration(limit);
-        let rejection = Rejection::new(Reason::RequestTimeout, message);
-        Err(rejection.fact("clock", "request_body").fact("limit", limit))
+        let late = Rejection::new(Reason::RequestTimeout, message);
+        let late = late.with_fact("clock", "request_body");
+        Err(late.with_fact("limit", humantime::format_duration(limit)))
     })?;
     if let Some(proof) = admitted.proof().filter(|_| began.elapsed() >= SLOW_BODY) {
-        gateway.identity.check_again(&proof).await?;
+        gateway.identity.recheck(&proof).await?;
     }
-    admitted.hold(share);
+    admitted.keep_share(share);
     Ok(body)
 }
 
-async fn collect(
+async fn collect_pieces(
     mut body: Body,
     share: &mut Share,
-    room: &Room<'_>,
+    room: &BodyBounds<'_>,
     max: usize,
 ) -> Result<Bytes, Rejection> {
     let mut held = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(broken)?.into_data() else {
+        let Ok(piece) = frame.map_err(broken_body)?.into_data() else {
             continue;
         };
         if held.len() + piece.len() > max {
             return Err(too_large(max));
         }
-        room.hold(share, piece.len())?;
+        room.take_bytes(share, piece.len())?;
         held.extend_from_slice(&piece);
     }
     Ok(held.freeze())
 }
 
 /// Returns the data plane's rejection of the body; otherwise the caller left or violated HTTP.
-fn broken(error: axum::Error) -> Rejection {
-    match error.into_inner().downcast::<Refused>() {
+fn broken_body(error: axum::Error) -> Rejection {
+    match error.into_inner().downcast::<RejectedRequest>() {
         Ok(refused) => refused.0,
         Err(_) => Rejection::new(Reason::InvalidRequest, "the body broke off"),
     }
@@ -178,21 +178,21 @@ pub(super) struct Bodies {
 }
 
 /// The bounds of one caller's bodies.
-struct Room<'a> {
+struct BodyBounds<'a> {
     gateway: &'a Gateway,
     account: Account,
     bytes: Bound,
     bodies: Bound,
 }
 
-impl<'a> Room<'a> {
-    fn of(gateway: &'a Gateway, account: Account) -> Self {
+impl<'a> BodyBounds<'a> {
+    fn for_account(gateway: &'a Gateway, account: Account) -> Self {
         let config = gateway.config();
         Self {
             gateway,
             account,
             bytes: Bound::with_least(config.limits.control_bodies_bytes.bytes(), BODY_BYTES_MAX),
-            bodies: Bound::places(config.server.max_exchanges),
+            bodies: Bound::with_places(config.server.max_exchanges),
         }
     }
 
@@ -200,12 +200,12 @@ impl<'a> Room<'a> {
     ///
     /// # Errors
     /// `overloaded`.
-    fn enter(&self, bodies: &Bodies) -> Result<Share, Rejection> {
+    fn take_slot(&self, bodies: &Bodies) -> Result<Share, Rejection> {
         let entered = bodies.receiving.take(self.account, 1, self.bodies);
         entered.map_err(|full| {
-            self.full(match full {
-                Full::All => "too many bodies are on their way (server.max_exchanges)",
-                Full::Share | Full::Each => {
+            self.overloaded(match full {
+                ShareRefusal::All => "too many bodies are on their way (server.max_exchanges)",
+                ShareRefusal::Share | ShareRefusal::Each => {
                     "bodies of this caller are half of what others leave of server.max_exchanges: send fewer at once"
                 }
             })
@@ -216,22 +216,22 @@ impl<'a> Room<'a> {
     ///
     /// # Errors
     /// `overloaded`.
-    fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
+    fn take_bytes(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
         share.grow(bytes, self.bytes).map_err(|full| {
-            self.full(match full {
-                Full::All => {
+            self.overloaded(match full {
+                ShareRefusal::All => {
                     "the control plane holds as many bytes of bodies as it may (limits.control_bodies_bytes)"
                 }
-                Full::Share | Full::Each => {
+                ShareRefusal::Share | ShareRefusal::Each => {
                     "bodies of this caller take half of what others leave of limits.control_bodies_bytes: send fewer at once"
                 }
             })
         })
     }
 
-    fn full(&self, message: &'static str) -> Rejection {
+    fn overloaded(&self, message: &'static str) -> Rejection {
         self.gateway.metrics.bodies_refused.inc();
-        Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+        Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1))
     }
 }
 
@@ -249,7 +249,7 @@ fn too_large(max: usize) -> Rejection {
         BODY_BYTES_MAX => "a body of the control plane has at most 1 MiB",
         _ => "the policy has more bytes than limits.policy_bytes: raise it, or leave sections out",
     };
-    Rejection::new(Reason::BodyTooLarge, message).fact("limit", max)
+    Rejection::new(Reason::BodyTooLarge, message).with_fact("limit", max)
 }
 
 /// Rejects other media types with `unsupported_media_type`. A browser can send a body without a type across origins, so
@@ -274,26 +274,26 @@ fn is_browser(headers: &HeaderMap) -> bool {
 
 /// Parses `body`. An error names the invalid member, and never repeats its content.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
-    let (text, scan) = scanned(body)?;
-    typed(text, &scan)
+    let (text, scan) = scan_object(body)?;
+    deserialize_text(text, &scan)
 }
 
 /// As [`parse`], and no object has a name twice.
 fn parse_unique<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
-    let (text, scan) = scanned(body)?;
+    let (text, scan) = scan_object(body)?;
     match &scan.duplicate {
-        Some(name) => Err(repeated(name, place_of_repeated(text).as_deref())),
-        None => typed(text, &scan),
+        Some(name) => Err(duplicate_rejection(name, duplicate_path(text).as_deref())),
+        None => deserialize_text(text, &scan),
     }
 }
 
 /// Returns the text of a body that is an object, and what a walk over it found.
-fn scanned(body: &[u8]) -> Result<(&str, Scan), Rejection> {
+fn scan_object(body: &[u8]) -> Result<(&str, NameScan), Rejection> {
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     let not_json = || Rejection::new(Reason::ParseError, "the body is not JSON in UTF-8");
     let text = std::str::from_utf8(body).map_err(|_| not_json())?;
-    let scan = names::scan(text, &OPAQUE);
-    if matches!(scan, Err(Broken::Syntax(_))) {
+    let scan = names::scan_names(text, &OPAQUE);
+    if matches!(scan, Err(WalkError::Syntax(_))) {
         return Err(not_json());
     }
     if !text.trim_start().starts_with('{') {
@@ -307,11 +307,11 @@ fn scanned(body: &[u8]) -> Result<(&str, Scan), Rejection> {
     Ok((text, scan))
 }
 
-fn typed<T: DeserializeOwned>(text: &str, scan: &Scan) -> Result<T, Rejection> {
+fn deserialize_text<T: DeserializeOwned>(text: &str, scan: &NameScan) -> Result<T, Rejection> {
     // Tracking the path doubles the cost, so only an invalid body is parsed that way.
     serde_json::from_str(text).or_else(|_| {
         if let Some(name) = &scan.duplicate {
-            return Err(repeated(name, None));
+            return Err(duplicate_rejection(name, None));
         }
         let mut reader = serde_json::Deserializer::from_str(text);
         serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))

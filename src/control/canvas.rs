@@ -15,7 +15,9 @@ use crate::pages::CANVAS;
 use crate::rejection::Rejection;
 
 /// `GET /canvas`: redirects to the path with a slash, relative to which the page finds its files.
-pub(super) async fn door(State(gateway): State<Arc<Gateway>>) -> Result<Response, Rejection> {
+pub(super) async fn redirect_to_page(
+    State(gateway): State<Arc<Gateway>>,
+) -> Result<Response, Rejection> {
     if !gateway.config().canvas.enabled {
         return Err(unknown_path().await);
     }
@@ -29,14 +31,14 @@ pub(super) async fn door(State(gateway): State<Arc<Gateway>>) -> Result<Response
 }
 
 /// `GET /canvas/` and `GET /canvas/{file}`.
-pub(super) async fn file(
+pub(super) async fn serve_file(
     State(gateway): State<Arc<Gateway>>,
     path: RawPathParams,
-    asked: HeaderMap,
+    headers: HeaderMap,
 ) -> Result<Response, Rejection> {
     let name = path.iter().next().map_or("", |(_, name)| name);
     let enabled = gateway.config().canvas.enabled;
-    match CANVAS.answer(name, &asked).filter(|_| enabled) {
+    match CANVAS.respond_to(name, &headers).filter(|_| enabled) {
         Some(answer) => Ok(answer.map(Body::from)),
         None => Err(unknown_path().await),
     }

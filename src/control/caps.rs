@@ -10,7 +10,7 @@ use http::request::Parts;
 use serde::{Deserialize, Serialize};
 
 use super::extract::{Caller, not_permitted};
-use crate::caps::{Shown, Wanted};
+use crate::caps::{CapUsage, UsageQuery};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::rejection::{Reason, Rejection};
@@ -24,20 +24,20 @@ const SUBTREE_MAX: usize = 100_000;
 
 /// The subjects that are asked for.
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct CapsQuery {
     cap: Option<String>,
     subject: Option<String>,
     limit: Option<usize>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for CapsQuery {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        let asked = Query::<Self>::from_request_parts(parts, state).await;
+        let query = Query::<Self>::from_request_parts(parts, state).await;
         let fits = |limit: usize| (1..=SUBJECTS.1).contains(&limit);
-        match asked {
-            Ok(Query(asked)) if asked.limit.is_none_or(fits) => Ok(asked),
+        match query {
+            Ok(Query(query)) if query.limit.is_none_or(fits) => Ok(query),
             _ => {
                 let message = format!("`limit` is a whole number from 1 to {}", SUBJECTS.1);
                 Err(Rejection::new(Reason::InvalidParams, message))
@@ -47,8 +47,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 }
 
 #[derive(Serialize)]
-pub(super) struct Listed {
-    caps: Vec<Shown>,
+pub(super) struct CapsPage {
+    caps: Vec<CapUsage>,
 }
 
 /// Returns the names of the workspaces of a subtree, and that of the caller who looks after it.
@@ -57,7 +57,7 @@ async fn names_in(
     caller: &Caller,
     subtree: Subtree<'_>,
 ) -> Result<HashSet<String>, Rejection> {
-    let ids = subtree.ids(&gateway.workspaces, SUBTREE_MAX).await?;
+    let ids = subtree.load_ids(&gateway.workspaces, SUBTREE_MAX).await?;
     let mut names = ids.ok_or_else(|| {
         let message = format!(
             "the subtree has more than {SUBTREE_MAX} workspaces, too many to tell their use apart: this needs an admin token"
@@ -69,11 +69,11 @@ async fn names_in(
 }
 
 /// `GET /caps`.
-pub(super) async fn list(
+pub(super) async fn list_caps(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-    asked: Asked,
-) -> Result<Answer<Listed>, Rejection> {
+    query: CapsQuery,
+) -> Result<Answer<CapsPage>, Rejection> {
     let (org, among) = match caller.principal() {
         Principal::Operator => (None, None),
         Principal::Org { org, within } => {
@@ -97,21 +97,21 @@ pub(super) async fn list(
             return Err(not_permitted("this needs an admin token or an org token"));
         }
     };
-    let wanted = Wanted {
-        cap: asked.cap.as_deref(),
-        subject: asked.subject.as_deref(),
+    let wanted = UsageQuery {
+        cap: query.cap.as_deref(),
+        subject: query.subject.as_deref(),
         org,
         among: among.as_ref(),
-        limit: asked.limit.unwrap_or(SUBJECTS.0),
+        limit: query.limit.unwrap_or(SUBJECTS.0),
     };
-    let caps = gateway.caps.shown(&wanted).await?;
+    let caps = gateway.caps.read_usage(&wanted).await?;
     let known = |name: &str| gateway.config().cap.iter().any(|cap| cap.name == name);
-    if let Some(name) = asked.cap.filter(|name| !known(name)) {
+    if let Some(name) = query.cap.filter(|name| !known(name)) {
         let message = format!(
             "no cap is named `{}`: GET /caps lists them",
             name.escape_debug()
         );
         return Err(Rejection::new(Reason::NotFound, message));
     }
-    Ok(Answer(Listed { caps }))
+    Ok(Answer(CapsPage { caps }))
 }

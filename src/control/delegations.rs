@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 use super::body::Json;
 use super::extract::{Caller, PathDelegationId, PathId, not_permitted};
 use super::page::Page;
+use crate::a2a::call_names::{CallNames, RUN_BYTES_MAX};
 use crate::a2a::method::Method;
-use crate::a2a::run::{Named, RUN_BYTES_MAX};
-use crate::audit::change::About;
+use crate::audit::change::ChangeFacts;
 use crate::caps::{Caps, Charge, Facts, Names};
-use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown, Task, TaskRun};
+use crate::delivery::jobs::{Content, DelegationView, Job, Kind, NewJob, Task, TaskRun};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
-use crate::hops::hops;
-use crate::identity::{ClientAddr, Proof, WITHHELD, Withheld};
+use crate::hops::count_hops;
+use crate::identity::{ClientAddr, Proof, WITHHELD_CONTENT, WithheldContent};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::traces::context;
@@ -44,7 +44,7 @@ const PRIORITY: i64 = 50;
 
 /// The body of `POST /workspaces/{id}/delegate`.
 #[derive(Deserialize)]
-pub(super) struct New {
+pub(super) struct DelegateRequest {
     target_id: String,
     task: String,
     idempotency_key: Option<String>,
@@ -60,7 +60,7 @@ struct Metadata {
 }
 
 #[derive(Serialize)]
-struct Delegated {
+struct DelegateResponse {
     delegation_id: String,
     status: &'static str,
     target_id: String,
@@ -69,13 +69,13 @@ struct Delegated {
 }
 
 /// `POST /workspaces/{id}/delegate`, by the workspace itself.
-pub(super) async fn create(
+pub(super) async fn create_delegation(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
     client: Option<Extension<ClientAddr>>,
     headers: HeaderMap,
-    Json(mut new): Json<New>,
+    Json(mut new): Json<DelegateRequest>,
 ) -> Result<Response, Rejection> {
     if caller.principal().workspace() != Some(&id) {
         return Err(not_permitted(
@@ -89,18 +89,18 @@ pub(super) async fn create(
         let key = field.map(|field| field.to_str().unwrap_or_default());
         new.idempotency_key = key.map(str::to_owned);
     }
-    caller.means(&target);
-    let hops = hops(&headers, gateway.config().forward.max_hops)?;
+    caller.set_target(&target);
+    let hops = count_hops(&headers, gateway.config().forward.max_hops)?;
     let client = client.map(|Extension(ClientAddr(client))| client);
-    check(&id, &target, &new)?;
+    check_request(&id, &target, &new)?;
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
     let permit = gateway.hierarchy.permit(&caller.0, &target).await?;
     gateway.stops.check(&permit)?;
     let run = run_of(&new.metadata, &headers)?;
-    let charge = count(&gateway, &caller, &permit, run.as_ref()).await?;
+    let charge = count_call(&gateway, &caller, &permit, run.as_ref()).await?;
     let new = NewJob {
         owner: caller.0.owner(),
-        caller: caller.0.stored(),
+        caller: caller.0.to_stored(),
         source: Some(id),
         target,
         content: Content::Task(Task {
@@ -115,17 +115,17 @@ pub(super) async fn create(
     };
     let accepted = gateway.delivery.jobs.accept(&new).await?;
     if let Some(charge) = charge.filter(|_| !accepted.known) {
-        drop(charge.when_sent());
+        drop(charge.into_sent());
     }
     let (code, status) = if accepted.known {
         (StatusCode::OK, accepted.state.as_str())
     } else {
         (StatusCode::ACCEPTED, "delegated")
     };
-    let about = About::workspace(&new.target)
-        .with("delegation_id", accepted.id.as_str())
-        .with("known", accepted.known);
-    let delegated = Delegated {
+    let about = ChangeFacts::for_workspace(&new.target)
+        .with_fact("delegation_id", accepted.id.as_str())
+        .with_fact("known", accepted.known);
+    let delegated = DelegateResponse {
         delegation_id: accepted.id,
         status,
         target_id: new.target.to_string(),
@@ -142,7 +142,7 @@ fn run_of(metadata: &Metadata, headers: &HeaderMap) -> Result<Option<TaskRun>, R
     if let Some(name) = metadata
         .run_id
         .as_deref()
-        .filter(|name| !Named::is_run(name))
+        .filter(|name| !CallNames::is_run(name))
     {
         let message = format!(
             "`metadata.run_id` is 1 to {RUN_BYTES_MAX} visible ASCII characters, not {} bytes of others",
@@ -151,12 +151,12 @@ fn run_of(metadata: &Metadata, headers: &HeaderMap) -> Result<Option<TaskRun>, R
         return Err(Rejection::new(Reason::InvalidParams, message));
     }
     let fields = headers.get_all("traceparent").iter();
-    let trace = context::read(fields.map(http::HeaderValue::as_bytes), []);
+    let trace = context::parse_context(fields.map(http::HeaderValue::as_bytes), []);
     let name = metadata.run_id.clone();
     let name = name.or_else(|| trace.as_ref().map(|trace| trace.trace_id().to_string()));
     Ok(name.map(|name| TaskRun {
         name,
-        traceparent: trace.as_ref().map(context::traceparent),
+        traceparent: trace.as_ref().map(context::to_traceparent),
     }))
 }
 
@@ -164,32 +164,36 @@ fn run_of(metadata: &Metadata, headers: &HeaderMap) -> Result<Option<TaskRun>, R
 ///
 /// # Errors
 /// `cap_reached`, `store_unavailable`.
-async fn count(
+async fn count_call(
     gateway: &Gateway,
     caller: &Caller,
     permit: &Permit,
     run: Option<&TaskRun>,
 ) -> Result<Option<Box<Charge>>, Rejection> {
-    let config = gateway.config.hold();
-    if !Caps::are_on(&config) {
+    let config = gateway.config.snapshot();
+    if !Caps::are_configured(&config) {
         return Ok(None);
     }
     let names = Names {
         run: run.map(|run| run.name.clone()),
         ..Names::default()
     };
-    let facts = Facts::of(
+    let facts = Facts::for_call(
         &gateway.hierarchy,
         &caller.0,
         permit,
         Method::SendMessage,
         names,
     );
-    let charge = gateway.caps.count(&config, &facts.await?).await?;
+    let charge = gateway.caps.count_call(&config, &facts.await?).await?;
     Ok(Some(Box::new(charge)))
 }
 
-fn check(id: &WorkspaceId, target: &WorkspaceId, new: &New) -> Result<(), Rejection> {
+fn check_request(
+    id: &WorkspaceId,
+    target: &WorkspaceId,
+    new: &DelegateRequest,
+) -> Result<(), Rejection> {
     let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
     if target == id {
         return wrong("self-delegation not permitted: `target_id` is the delegating workspace");
@@ -212,27 +216,29 @@ fn check(id: &WorkspaceId, target: &WorkspaceId, new: &New) -> Result<(), Reject
 }
 
 /// `GET /workspaces/{id}/delegations`.
-pub(super) async fn list(
+pub(super) async fn list_delegations(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
     page: Page,
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
-    let life = gateway.identity.life_of(&id).await?;
+    let life = gateway.identity.find_incarnation(&id).await?;
     let jobs = &gateway.delivery.jobs;
     let owner = life.to_string();
-    let found = jobs.delegations(&owner, &page.after, page.limit);
+    let found = jobs.list_delegations(&owner, &page.after, page.limit);
     let (found, more) = found.await?;
-    let next = Page::beyond(found.last().map(|job| &*job.id), more);
-    let shown = found.iter().map(|job| Whole::of(job, &caller.0));
-    let shown: Vec<Whole<'_>> = shown.collect();
-    let look = About::look(&caller.0, Some(&id)).map(Extension);
-    Ok((look, page.answer(&shown, next)).into_response())
+    let next = Page::cursor_after(found.last().map(|job| &*job.id), more);
+    let shown = found
+        .iter()
+        .map(|job| DelegationResponse::from_job(job, &caller.0));
+    let shown: Vec<DelegationResponse<'_>> = shown.collect();
+    let look = ChangeFacts::for_content_read(&caller.0, Some(&id)).map(Extension);
+    Ok((look, page.to_response(&shown, next)).into_response())
 }
 
 /// `GET /workspaces/{id}/delegations/{delegation_id}`.
-pub(super) async fn read(
+pub(super) async fn read_delegation(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     PathDelegationId(delegation): PathDelegationId,
@@ -240,7 +246,7 @@ pub(super) async fn read(
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
     let found = gateway.delivery.jobs.find(&delegation).await?;
-    let owner = gateway.identity.life_of(&id).await?.to_string();
+    let owner = gateway.identity.find_incarnation(&id).await?.to_string();
     let own = |job: &Job| job.kind == Kind::Delegation && job.owner == owner;
     let job = found.filter(own).ok_or_else(|| {
         Rejection::new(
@@ -248,15 +254,15 @@ pub(super) async fn read(
             "the workspace has no such delegation, or it ended longer ago than delegation.retention",
         )
     })?;
-    let look = About::look(&caller.0, Some(&id)).map(Extension);
-    Ok((look, Answer(Whole::of(&job, &caller.0))).into_response())
+    let look = ChangeFacts::for_content_read(&caller.0, Some(&id)).map(Extension);
+    Ok((look, Answer(DelegationResponse::from_job(&job, &caller.0))).into_response())
 }
 
 /// The view of a delegation for its own workspace, and for operators.
 #[derive(Serialize)]
-struct Whole<'a> {
+struct DelegationResponse<'a> {
     #[serde(flatten)]
-    shown: Shown<'a>,
+    shown: DelegationView<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     attempts: i64,
@@ -264,18 +270,18 @@ struct Whole<'a> {
     updated_at: Timestamp,
     deadline: Timestamp,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    withheld: Option<Withheld>,
+    withheld: Option<WithheldContent>,
 }
 
-impl<'a> Whole<'a> {
-    fn of(job: &'a Job, reader: &Proof) -> Self {
-        let withheld = reader.sees_no_content().then_some(WITHHELD);
+impl<'a> DelegationResponse<'a> {
+    fn from_job(job: &'a Job, reader: &Proof) -> Self {
+        let withheld = reader.sees_no_content().then_some(WITHHELD_CONTENT);
         let task = match &job.content {
             Content::Task(task) if withheld.is_none() => Some(task.text.as_str()),
             _ => None,
         };
         Self {
-            shown: Shown::of(job, withheld.is_none()),
+            shown: DelegationView::new(job, withheld.is_none()),
             task,
             withheld,
             attempts: job.attempts,

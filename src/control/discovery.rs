@@ -9,17 +9,17 @@ use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
 use super::extract::{Caller, PathId};
-use crate::audit::change::About;
-use crate::directory::Discovered;
+use crate::audit::change::ChangeFacts;
+use crate::directory::DiscoveryResult;
 use crate::gateway::Gateway;
 use crate::identity::{CredentialKind, IssuedPair};
 use crate::rejection::Rejection;
 use crate::workspace::Timestamp;
 
 #[derive(Serialize)]
-pub(super) struct Discovery {
+pub(super) struct DiscoveryResponse {
     #[serde(flatten)]
-    discovered: Discovered,
+    discovered: DiscoveryResult,
     #[serde(flatten)]
     token: Option<PairToken>,
     proxy_url: String,
@@ -34,7 +34,7 @@ struct PairToken {
 }
 
 impl PairToken {
-    fn of(issued: &IssuedPair) -> Self {
+    fn from_issued(issued: &IssuedPair) -> Self {
         Self {
             token: issued.token.expose_secret().to_owned(),
             token_expires_at: Timestamp(issued.expires_at),
@@ -44,7 +44,7 @@ impl PairToken {
 }
 
 /// `GET /registry/discover/{id}`.
-pub(super) async fn discover(
+pub(super) async fn discover_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
@@ -65,10 +65,10 @@ pub(super) async fn discover(
         .transpose()?;
     let about = token
         .is_some()
-        .then(|| About::workspace(&id).with("kind", CredentialKind::Pair.as_str()));
-    let answer = Answer(Discovery {
+        .then(|| ChangeFacts::for_workspace(&id).with_fact("kind", CredentialKind::Pair.as_str()));
+    let answer = Answer(DiscoveryResponse {
         discovered,
-        token: token.as_ref().map(PairToken::of),
+        token: token.as_ref().map(PairToken::from_issued),
         proxy_url: gateway.config().base_of(&id),
     });
     Ok((about.map(Extension), answer).into_response())

@@ -9,7 +9,7 @@ use http::request::Parts;
 use serde::Serialize;
 use url::form_urlencoded;
 
-use super::extract::{Admitted, Caller, proven};
+use super::extract::{AdmittedRequest, Caller, prove};
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
 use crate::store::{DRY_RUN, Run};
@@ -27,8 +27,8 @@ impl FromRequestParts<Arc<Gateway>> for Changer {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let (caller, [dry_run]) = proven_with(parts, gateway, [DRY_RUN]).await?;
-        let run = Run::of(dry_run);
+        let (caller, [dry_run]) = prove_with(parts, gateway, [DRY_RUN]).await?;
+        let run = Run::from_dry_run(dry_run);
         Ok(Self { caller, run })
     }
 }
@@ -47,24 +47,26 @@ impl FromRequestParts<Arc<Gateway>> for Applier {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let (caller, [dry_run, prune]) = proven_with(parts, gateway, [DRY_RUN, "prune"]).await?;
+        let (caller, [dry_run, prune]) = prove_with(parts, gateway, [DRY_RUN, "prune"]).await?;
         caller.require_operator()?;
-        let run = Run::of(dry_run);
+        let run = Run::from_dry_run(dry_run);
         Ok(Self { caller, run, prune })
     }
 }
 
 /// Proves the caller, then reads the switches of the query, of which the first is `dry_run`.
-async fn proven_with<const N: usize>(
+async fn prove_with<const N: usize>(
     parts: &mut Parts,
     gateway: &Gateway,
     names: [&str; N],
 ) -> Result<(Caller, [bool; N]), Rejection> {
-    let said = switches(parts, names);
-    let is_dry = said.as_ref().is_ok_and(|said| said.first() == Some(&true));
+    let switches = parse_switches(parts, names);
+    let is_dry = switches
+        .as_ref()
+        .is_ok_and(|switches| switches.first() == Some(&true));
     // Also if the caller is refused, so that the record of the refusal says so.
-    Admitted::of(parts).runs(Run::of(is_dry));
-    Ok((proven(parts, gateway).await?, said?))
+    AdmittedRequest::from_parts(parts).set_run(Run::from_dry_run(is_dry));
+    Ok((prove(parts, gateway).await?, switches?))
 }
 
 /// Reads a query that has nothing but these names, each `true` or `false`, and once at most. A misspelt `dry_run` would
@@ -72,31 +74,31 @@ async fn proven_with<const N: usize>(
 ///
 /// # Errors
 /// `invalid_params`.
-fn switches<const N: usize>(parts: &Parts, names: [&str; N]) -> Result<[bool; N], Rejection> {
+fn parse_switches<const N: usize>(parts: &Parts, names: [&str; N]) -> Result<[bool; N], Rejection> {
     let wrong = || {
         let names = names.map(|name| format!("`{name}`")).join(" and ");
         let message =
             format!("the query of this route is {names}: `true` or `false`, and once at most");
         Rejection::new(Reason::InvalidParams, message)
     };
-    let mut said = [None; N];
+    let mut switches = [None; N];
     let query = parts.uri.query().unwrap_or_default();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let place = names.iter().position(|known| **known == *name);
         let switch = place
-            .and_then(|place| said.get_mut(place))
+            .and_then(|place| switches.get_mut(place))
             .ok_or_else(wrong)?;
         let value = value.parse().map_err(|_| wrong())?;
         if switch.replace(value).is_some() {
             return Err(wrong());
         }
     }
-    Ok(said.map(Option::unwrap_or_default))
+    Ok(switches.map(Option::unwrap_or_default))
 }
 
 /// The answer to a change, with `"dry_run": true` if it was one.
 #[derive(Serialize)]
-pub(super) struct Told<T> {
+pub(super) struct ChangeResponse<T> {
     #[serde(flatten)]
     answer: T,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,15 +106,15 @@ pub(super) struct Told<T> {
 }
 
 /// Returns the answer to a change.
-pub(super) fn told<T>(run: Run, answer: T) -> Answer<Told<T>> {
-    Answer(Told {
+pub(super) fn change_response<T>(run: Run, answer: T) -> Answer<ChangeResponse<T>> {
+    Answer(ChangeResponse {
         answer,
         dry_run: run.is_dry().then_some(true),
     })
 }
 
 /// Returns a secret that a change made; of a dry run none.
-pub(super) fn shown_secret<T>(run: Run, secret: T) -> Option<T> {
+pub(super) fn secret_unless_dry<T>(run: Run, secret: T) -> Option<T> {
     (!run.is_dry()).then_some(secret)
 }
 
@@ -123,7 +125,7 @@ mod tests {
     fn read(query: &str) -> Result<[bool; 2], Rejection> {
         let request = http::Request::get(format!("/policy{query}")).body(());
         let (parts, ()) = request.unwrap().into_parts();
-        switches(&parts, [DRY_RUN, "prune"])
+        parse_switches(&parts, [DRY_RUN, "prune"])
     }
 
     #[test]

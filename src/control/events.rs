@@ -16,8 +16,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::extract::Caller;
-use super::watch::{End, Step, Watch, Watcher};
-use crate::audit::change::About;
+use super::watch::{EndReason, Step, Watch, Watcher};
+use crate::audit::change::ChangeFacts;
 use crate::gateway::Gateway;
 use crate::identity::{TICKET_TTL, Tickets};
 use crate::metrics::EventReader;
@@ -34,7 +34,7 @@ pub(super) const COMMENT: &[u8] = b": keepalive\n";
 pub(super) const BEGIN: &[u8] = b"retry: 2000\n\n: open\n\n";
 
 #[derive(Serialize)]
-struct Ticket<'a> {
+struct TicketResponse<'a> {
     ticket: &'a str,
     expires_at: Timestamp,
     /// Lifetime in seconds.
@@ -42,7 +42,7 @@ struct Ticket<'a> {
 }
 
 /// `POST /ws/tickets`. Needs no body.
-pub(super) async fn ticket(
+pub(super) async fn issue_ticket(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
 ) -> Result<Response, Rejection> {
@@ -51,7 +51,7 @@ pub(super) async fn ticket(
     }
     let (identity, shared) = (&gateway.identity, &gateway.shared);
     let (ticket, lapses) = Tickets::new(identity, shared).issue(&caller.0).await?;
-    let answer = Ticket {
+    let answer = TicketResponse {
         ticket: ticket.expose_secret(),
         expires_at: Timestamp(lapses),
         expires_in: TICKET_TTL.as_secs(),
@@ -60,14 +60,14 @@ pub(super) async fn ticket(
 }
 
 /// `GET /events`.
-pub(super) async fn stream(
+pub(super) async fn open_stream(
     State(gateway): State<Arc<Gateway>>,
     watcher: Watcher,
 ) -> Result<Response, Rejection> {
     // Messages to users are content.
-    let look = About::look(&watcher.proof, None).map(Extension);
+    let look = ChangeFacts::for_content_read(&watcher.proof, None).map(Extension);
     let watch = Watch::open(gateway, watcher, EventReader::Stream, COMMENT_EVERY).await?;
-    let pieces = stream::unfold(Position::Begin(watch), |position| async {
+    let pieces = stream::unfold(StreamState::Begin(watch), |position| async {
         let (piece, next) = position.advance().await?;
         Some((Ok::<_, std::convert::Infallible>(piece), next))
     });
@@ -84,13 +84,13 @@ pub(super) fn event_stream(pieces: Body) -> Response {
 }
 
 /// The state of a stream.
-enum Position {
+enum StreamState {
     Begin(Watch),
     Open(Watch),
     Over,
 }
 
-impl Position {
+impl StreamState {
     async fn advance(self) -> Option<(Bytes, Self)> {
         let mut watch = match self {
             Self::Begin(watch) => return Some((Bytes::from_static(BEGIN), Self::Open(watch))),
@@ -98,7 +98,7 @@ impl Position {
             Self::Over => return None,
         };
         Some(match watch.next().await {
-            Step::Frame(frame) => (frame.sse(), Self::Open(watch)),
+            Step::Frame(frame) => (frame.as_sse(), Self::Open(watch)),
             Step::Quiet => (Bytes::from_static(COMMENT), Self::Open(watch)),
             Step::End(end) => (last_event(end), Self::Over),
         })
@@ -106,8 +106,8 @@ impl Position {
 }
 
 /// Builds the last event, with the reason for the end.
-pub(super) fn last_event(end: End) -> Bytes {
-    let (reason, message) = end.words();
+pub(super) fn last_event(end: EndReason) -> Bytes {
+    let (reason, message) = end.reason_and_message();
     named_event("end", reason, message)
 }
 

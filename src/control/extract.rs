@@ -23,11 +23,11 @@ use crate::workspace::Status;
 const NAME_CHARS_MAX: usize = 256;
 
 /// The proven caller.
-pub(super) struct Caller(pub(super) Arc<Proof>, Admitted);
+pub(super) struct Caller(pub(super) Arc<Proof>, AdmittedRequest);
 
 impl Caller {
     /// Sets the workspace of the request if the body names it, so that the record of a rejection names it as well.
-    pub(super) fn means(&self, id: &WorkspaceId) {
+    pub(super) fn set_target(&self, id: &WorkspaceId) {
         let _ = self.1.0.target.set(id.clone());
     }
 
@@ -37,7 +37,7 @@ impl Caller {
         Recheck::new(move || {
             let (gateway, proof, id) = (Arc::clone(&gateway), Arc::clone(&proof), id.clone());
             async move {
-                gateway.identity.check_again(&proof).await?;
+                gateway.identity.recheck(&proof).await?;
                 match id {
                     Some(id) => gateway.hierarchy.permit(&proof, &id).await.map(drop),
                     None => Ok(()),
@@ -67,7 +67,7 @@ impl Caller {
     /// # Errors
     /// `not_permitted`.
     pub(super) fn require_own(&self, id: &WorkspaceId) -> Result<(), Rejection> {
-        self.means(id);
+        self.set_target(id);
         match self.principal() {
             Principal::Operator => Ok(()),
             Principal::Workspace { id: own } if own == id => Ok(()),
@@ -122,7 +122,7 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let caller = proven(parts, gateway).await?;
+        let caller = prove(parts, gateway).await?;
         refuse_dry_run(parts)?;
         Ok(caller)
     }
@@ -131,12 +131,12 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
 /// Proves the caller of a request, which may be a dry run.
 ///
 /// # Errors
-/// `unauthenticated`, and those of [`judge`].
-pub(super) async fn proven(parts: &Parts, gateway: &Gateway) -> Result<Caller, Rejection> {
-    let field = authorization(&parts.headers)?;
+/// `unauthenticated`, and those of [`check_proof`].
+pub(super) async fn prove(parts: &Parts, gateway: &Gateway) -> Result<Caller, Rejection> {
+    let field = single_authorization(&parts.headers)?;
     let proof = gateway.identity.authenticate(field).await?;
-    judge(gateway, parts, &proof)?;
-    Ok(Caller(proof, Admitted::of(parts)))
+    check_proof(gateway, parts, &proof)?;
+    Ok(Caller(proof, AdmittedRequest::from_parts(parts)))
 }
 
 /// A caller that continues a message: a [`Caller`], or a pair token for the target.
@@ -149,7 +149,7 @@ impl FromRequestParts<Arc<Gateway>> for MessageCaller {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let field = authorization(&parts.headers)?;
+        let field = single_authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate_message(field).await?;
         admit(gateway, parts, &proof)?;
         Ok(Self(proof))
@@ -191,15 +191,15 @@ impl FromRequestParts<Arc<Gateway>> for Registrant {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let field = authorization(&parts.headers)?;
+        let field = single_authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate_enrolment(field).await?;
         admit(gateway, parts, &proof)?;
-        Ok(Self(Caller(proof, Admitted::of(parts))))
+        Ok(Self(Caller(proof, AdmittedRequest::from_parts(parts))))
     }
 }
 
 /// Returns the only `Authorization` field. Two of them are ambiguous.
-pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
+pub(super) fn single_authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     let field = fields.next();
     if fields.next().is_some() {
@@ -213,10 +213,10 @@ pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Reject
 
 /// The proven caller and its remaining rate, passed to the middleware around the handler.
 #[derive(Clone, Default)]
-pub(super) struct Admitted(Arc<Entered>);
+pub(super) struct AdmittedRequest(Arc<RequestFacts>);
 
 #[derive(Default)]
-struct Entered {
+struct RequestFacts {
     proof: OnceLock<Arc<Proof>>,
     allowance: OnceLock<Allowance>,
     target: OnceLock<WorkspaceId>,
@@ -224,9 +224,9 @@ struct Entered {
     run: OnceLock<Run>,
 }
 
-impl Admitted {
+impl AdmittedRequest {
     /// Returns the value of a request. Without one, as in a test of a single handler, returns one that is not read.
-    pub(super) fn of(parts: &Parts) -> Self {
+    pub(super) fn from_parts(parts: &Parts) -> Self {
         parts.extensions.get().cloned().unwrap_or_default()
     }
 
@@ -236,7 +236,7 @@ impl Admitted {
     }
 
     /// Sets the run of the change that the request makes.
-    pub(super) fn runs(&self, run: Run) {
+    pub(super) fn set_run(&self, run: Run) {
         let _ = self.0.run.set(run);
     }
 
@@ -246,7 +246,7 @@ impl Admitted {
     }
 
     /// Holds the memory share of the request's body until the answer.
-    pub(super) fn hold(&self, body: Share) {
+    pub(super) fn keep_share(&self, body: Share) {
         let _ = self.0.body.set(body);
     }
 
@@ -264,9 +264,9 @@ impl Admitted {
 /// Checks a proven request of a route without a dry run.
 ///
 /// # Errors
-/// Those of [`judge`]; `invalid_params` for `dry_run`.
+/// Those of [`check_proof`]; `invalid_params` for `dry_run`.
 pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
-    judge(gateway, parts, proof)?;
+    check_proof(gateway, parts, proof)?;
     refuse_dry_run(parts)
 }
 
@@ -280,8 +280,8 @@ fn refuse_dry_run(parts: &Parts) -> Result<(), Rejection> {
 ///
 /// # Errors
 /// `caller_mismatch`, `rate_limited` and `not_permitted`.
-fn judge(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
-    let admitted = parts.extensions.get::<Admitted>();
+fn check_proof(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
+    let admitted = parts.extensions.get::<AdmittedRequest>();
     if let Some(admitted) = admitted {
         let _ = admitted.0.proof.set(Arc::clone(proof));
     }
@@ -295,7 +295,7 @@ fn judge(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rej
     // A request without a route has no handler that could read a caller.
     let pattern = parts.extensions.get::<MatchedPath>();
     let pattern = pattern.map_or("", MatchedPath::as_str);
-    let run = Run::of(admitted.is_some_and(Admitted::is_dry));
+    let run = Run::from_dry_run(admitted.is_some_and(AdmittedRequest::is_dry));
     proof.require_role(&parts.method, pattern, run)
 }
 

@@ -9,10 +9,10 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, check_note};
-use super::dry_run::{Changer, Told, told};
+use super::dry_run::{ChangeResponse, Changer, change_response};
 use super::extract::{Caller, PathGrantId};
 use super::page::{Ends, Page};
-use crate::audit::change::About;
+use crate::audit::change::ChangeFacts;
 use crate::gateway::Gateway;
 use crate::hierarchy::{Grant, NewGrant};
 use crate::ids::WorkspaceId;
@@ -21,7 +21,7 @@ use crate::workspace::Timestamp;
 
 /// The body of `POST /grants`.
 #[derive(Deserialize)]
-pub(super) struct New {
+pub(super) struct GrantRequest {
     caller_id: String,
     target_id: String,
     expires_at: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct New {
 }
 
 #[derive(Serialize)]
-pub(super) struct Shown {
+pub(super) struct GrantResponse {
     id: String,
     caller_id: String,
     target_id: String,
@@ -39,29 +39,29 @@ pub(super) struct Shown {
 }
 
 #[derive(Serialize)]
-pub(super) struct Listed {
-    grants: Vec<Shown>,
+pub(super) struct GrantPage {
+    grants: Vec<GrantResponse>,
     next_cursor: Option<String>,
 }
 
 #[derive(Serialize)]
-pub(super) struct Removed {
+pub(super) struct RemoveResponse {
     status: &'static str,
 }
 
 /// `POST /grants`.
-pub(super) async fn create(
+pub(super) async fn create_grant(
     State(gateway): State<Arc<Gateway>>,
     Changer { caller, run }: Changer,
-    Json(new): Json<New>,
+    Json(new): Json<GrantRequest>,
 ) -> Result<Response, Rejection> {
     if let Ok(target) = WorkspaceId::parse(&new.target_id) {
-        caller.means(&target);
+        caller.set_target(&target);
     }
     caller.require_operator()?;
     let (one, other) = (&new.caller_id, &new.target_id);
     let (caller, target) = (WorkspaceId::parse(one)?, WorkspaceId::parse(other)?);
-    let expires_at = expiry(new.expires_at.as_deref())?;
+    let expires_at = parse_expiry(new.expires_at.as_deref())?;
     check_note(new.note.as_deref())?;
     let new = NewGrant {
         caller,
@@ -69,20 +69,20 @@ pub(super) async fn create(
         expires_at,
         note: new.note,
     };
-    let grant = gateway.hierarchy.grant(&new, run).await?;
-    let about = About::workspace(&new.target)
-        .with("caller_id", new.caller.as_str())
-        .with("expires_at", new.expires_at.map(|at| at.to_string()))
-        .with("grant_id", grant.id.as_str());
+    let grant = gateway.hierarchy.put_grant(&new, run).await?;
+    let about = ChangeFacts::for_workspace(&new.target)
+        .with_fact("caller_id", new.caller.as_str())
+        .with_fact("expires_at", new.expires_at.map(|at| at.to_string()))
+        .with_fact("grant_id", grant.id.as_str());
     Ok((
         StatusCode::CREATED,
         Extension(about),
-        told(run, shown(grant)),
+        change_response(run, grant_response(grant)),
     )
         .into_response())
 }
 
-fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
+fn parse_expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
     let Some(text) = text else {
         return Ok(None);
     };
@@ -94,34 +94,34 @@ fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
 }
 
 /// `GET /grants`.
-pub(super) async fn list(
+pub(super) async fn list_grants(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     page: Page,
     ends: Ends,
-) -> Result<Answer<Listed>, Rejection> {
+) -> Result<Answer<GrantPage>, Rejection> {
     caller.require_operator()?;
     let (one, other) = (ends.caller.as_ref(), ends.target.as_ref());
     let grants = gateway
         .hierarchy
         .list_grants(one, other, &page.after, page.look_ahead());
     let mut grants = grants.await?;
-    let next_cursor = page.cut(&mut grants, |grant| &grant.id);
-    Ok(Answer(Listed {
-        grants: grants.into_iter().map(shown).collect(),
+    let next_cursor = page.truncate_page(&mut grants, |grant| &grant.id);
+    Ok(Answer(GrantPage {
+        grants: grants.into_iter().map(grant_response).collect(),
         next_cursor,
     }))
 }
 
 /// `DELETE /grants/{grant_id}`.
-pub(super) async fn remove(
+pub(super) async fn remove_grant(
     State(gateway): State<Arc<Gateway>>,
     PathGrantId(id): PathGrantId,
     Changer { caller, run }: Changer,
-) -> Result<Answer<Told<Removed>>, Rejection> {
+) -> Result<Answer<ChangeResponse<RemoveResponse>>, Rejection> {
     caller.require_operator()?;
     if gateway.hierarchy.remove_grant(&id, run).await? {
-        return Ok(told(run, Removed { status: "removed" }));
+        return Ok(change_response(run, RemoveResponse { status: "removed" }));
     }
     Err(Rejection::new(
         Reason::NotFound,
@@ -129,8 +129,8 @@ pub(super) async fn remove(
     ))
 }
 
-fn shown(grant: Grant) -> Shown {
-    Shown {
+fn grant_response(grant: Grant) -> GrantResponse {
+    GrantResponse {
         id: grant.id,
         caller_id: grant.caller.to_string(),
         target_id: grant.target.to_string(),

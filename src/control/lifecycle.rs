@@ -8,15 +8,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::{Json, OptionalJson};
-use super::changed::about_change;
-use super::dry_run::{Changer, Told, told};
+use super::change_facts::about_change;
+use super::dry_run::{ChangeResponse, Changer, change_response};
 use super::extract::{Caller, PathId, is_root_of, not_permitted};
 use super::workspaces::{
     operators_only, parse_optional, parse_probe, parse_upstream_auth, parse_upstream_tls,
-    parse_wake, shown,
+    parse_wake, workspace_response,
 };
-use crate::audit::change::About;
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::audit::change::ChangeFacts;
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
@@ -30,59 +30,61 @@ use crate::workspace::{CallerProof, DeliveryMode, Liveness, Move, Resolve, Statu
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Patch {
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     name: Option<String>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     role: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     parent_id: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     org: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     url: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     internal_url: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     card_url: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     urls: Option<Option<Vec<String>>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     delivery_mode: Option<DeliveryMode>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     max_concurrent: Option<Option<u32>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     liveness: Option<Liveness>,
-    #[serde(default, deserialize_with = "said")]
-    complete: Option<Option<Complete>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
+    complete: Option<Option<CompletionMode>>,
+    #[serde(default, deserialize_with = "deserialize_present")]
     push_notifications: Option<Option<bool>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     card_access: Option<Option<CardAccess>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     proof: Option<Option<CallerProof>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     bridge: Option<Option<Bridging>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     resolve: Option<Option<Resolve>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     upstream_auth: Option<Option<Box<RawValue>>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     upstream_tls: Option<Box<RawValue>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     wake: Option<Box<RawValue>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     probe: Option<Box<RawValue>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     status: Option<Status>,
 }
 
 /// Deserializes a present member, `null` included. serde's own `Option` treats `null` as absent.
-fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
+fn deserialize_present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    reader: D,
+) -> Result<Option<T>, D::Error> {
     T::deserialize(reader).map(Some)
 }
 
 impl Patch {
-    fn change(self, principal: &Principal) -> Result<Change, Rejection> {
+    fn into_change(self, principal: &Principal) -> Result<Change, Rejection> {
         let parent_id = match &self.parent_id {
             Some(parent_id) => Some(parse_optional(parent_id.as_deref())?),
             None => None,
@@ -146,28 +148,28 @@ impl Patch {
 }
 
 /// `PATCH /workspaces/{id}`.
-pub(super) async fn change(
+pub(super) async fn change_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     Changer { caller, run }: Changer,
     Json(patch): Json<Patch>,
 ) -> Result<Response, Rejection> {
-    let editor = editor(&gateway, &caller, &id).await?;
+    let editor = find_editor(&gateway, &caller, &id).await?;
     if patch.parent_id.is_some() && is_root_of(&caller, &id) {
         // Also to where it is: the answer would tell.
         return Err(not_permitted(
             "the token looks after this workspace and those below it: moving it needs an admin token",
         ));
     }
-    let mut change = patch.change(caller.principal())?;
+    let mut change = patch.into_change(caller.principal())?;
     change.recheck = Some(caller.recheck(&gateway, Some(&id)));
     let workspace = gateway
         .directory
         .registrations
         .change(&id, &change, editor, run)
         .await?;
-    let about = about_change(About::workspace(&id), &change);
-    let shown = shown(&gateway, &caller, workspace, run).await;
+    let about = about_change(ChangeFacts::for_workspace(&id), &change);
+    let shown = workspace_response(&gateway, &caller, workspace, run).await;
     let mut response = shown.map_err(|why| why.after_commit(false))?;
     response.extensions_mut().insert(about);
     Ok(response)
@@ -175,47 +177,47 @@ pub(super) async fn change(
 
 /// Body of the routes that need none. Its content is ignored.
 #[derive(Default, Deserialize)]
-pub(super) struct Nothing {}
+pub(super) struct NoBody {}
 
 /// `POST /workspaces/{id}/pause`.
-pub(super) async fn pause(
+pub(super) async fn pause_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     Changer { caller, run }: Changer,
-    OptionalJson(Nothing {}): OptionalJson<Nothing>,
+    OptionalJson(NoBody {}): OptionalJson<NoBody>,
 ) -> Result<Response, Rejection> {
-    editor(&gateway, &caller, &id).await?;
+    find_editor(&gateway, &caller, &id).await?;
     let workspace = gateway.directory.registrations.pause(&id, run).await?;
-    let shown = shown(&gateway, &caller, workspace, run).await;
+    let shown = workspace_response(&gateway, &caller, workspace, run).await;
     shown.map_err(|why| why.after_commit(false))
 }
 
 /// `POST /workspaces/{id}/resume`.
-pub(super) async fn resume(
+pub(super) async fn resume_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     Changer { caller, run }: Changer,
-    OptionalJson(Nothing {}): OptionalJson<Nothing>,
+    OptionalJson(NoBody {}): OptionalJson<NoBody>,
 ) -> Result<Response, Rejection> {
-    editor(&gateway, &caller, &id).await?;
+    find_editor(&gateway, &caller, &id).await?;
     let workspace = gateway.directory.registrations.resume(&id, run).await?;
-    let shown = shown(&gateway, &caller, workspace, run).await;
+    let shown = workspace_response(&gateway, &caller, workspace, run).await;
     shown.map_err(|why| why.after_commit(false))
 }
 
 #[derive(Serialize)]
-pub(super) struct Removed {
+pub(super) struct RemoveResponse {
     status: &'static str,
 }
 
 /// `DELETE /workspaces/{id}`.
-pub(super) async fn remove(
+pub(super) async fn remove_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     Changer { caller, run }: Changer,
-) -> Result<axum::Json<Told<Removed>>, Rejection> {
+) -> Result<axum::Json<ChangeResponse<RemoveResponse>>, Rejection> {
     // Also if it was removed before: the earlier removal may not have completed.
-    if let Err(refusal) = editor(&gateway, &caller, &id).await
+    if let Err(refusal) = find_editor(&gateway, &caller, &id).await
         && !is_gone(&refusal)
     {
         return Err(refusal);
@@ -235,7 +237,7 @@ pub(super) async fn remove(
         })?;
     }
     removed?;
-    Ok(told(run, Removed { status: "removed" }))
+    Ok(change_response(run, RemoveResponse { status: "removed" }))
 }
 
 fn is_gone(refusal: &Rejection) -> bool {
@@ -243,18 +245,18 @@ fn is_gone(refusal: &Rejection) -> bool {
 }
 
 /// Returns the role in which the caller changes `id`. A caller without access learns nothing of it.
-pub(super) async fn editor(
+pub(super) async fn find_editor(
     gateway: &Gateway,
     caller: &Caller,
     id: &WorkspaceId,
 ) -> Result<Editor, Rejection> {
-    permitted_editor(gateway, caller, id)
+    find_permitted_editor(gateway, caller, id)
         .await
         .map(|(editor, _)| editor)
 }
 
-/// As [`editor`], with the permit.
-pub(super) async fn permitted_editor(
+/// As [`find_editor`], with the permit.
+pub(super) async fn find_permitted_editor(
     gateway: &Gateway,
     caller: &Caller,
     id: &WorkspaceId,

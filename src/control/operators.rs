@@ -12,24 +12,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::body::Json;
-use super::dry_run::{Changer, Told, shown_secret, told};
+use super::dry_run::{ChangeResponse, Changer, change_response, secret_unless_dry};
 use super::extract::{Caller, PathTokenId, not_permitted};
 use super::page::Page;
-use super::tokens::{Listed, NewToken, Revoked, listed_by, revoked};
-use crate::audit::change::About;
+use super::tokens::{NewToken, RevokeResponse, TokenPage, page_by, revoke_response};
+use crate::audit::change::ChangeFacts;
 use crate::gateway::Gateway;
 use crate::identity::{OperatorRow, Role};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
 
 /// A token in a list, or a session: `id`, `prefix`, `role`, `label`, `issuer`, `subject`, `name` and times.
-type Shown = Map<String, Value>;
+type OperatorToken = Map<String, Value>;
 
 /// `GET /operators/me`: the role and the name of the caller.
-pub(super) async fn me(caller: Caller) -> Result<Answer<Shown>, Rejection> {
+pub(super) async fn show_self(caller: Caller) -> Result<Answer<OperatorToken>, Rejection> {
     let operator = caller.0.operator.as_ref();
     let operator = operator.ok_or_else(|| not_permitted("this needs an admin token"))?;
-    let mut shown = operator.json();
+    let mut shown = operator.to_json();
     if let Some(at) = caller.0.ends_at() {
         shown.insert("expires_at".to_owned(), json!(Timestamp(at)));
     }
@@ -37,24 +37,24 @@ pub(super) async fn me(caller: Caller) -> Result<Answer<Shown>, Rejection> {
 }
 
 /// `GET /operators/tokens`.
-pub(super) async fn list(
+pub(super) async fn list_tokens(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     page: Page,
-) -> Result<Answer<Listed<Shown>>, Rejection> {
+) -> Result<Answer<TokenPage<OperatorToken>>, Rejection> {
     caller.require_operator()?;
     let (after, look_ahead) = (&page.after, page.look_ahead());
     let rows = gateway.identity.tokens.list_operators(after, look_ahead);
-    Ok(listed_by(
+    Ok(page_by(
         &page,
         rows.await?,
         |row: &OperatorRow| &row.token_id,
-        shown,
+        token_row,
     ))
 }
 
-fn shown(row: OperatorRow) -> Shown {
-    let mut shown = row.operator.json();
+fn token_row(row: OperatorRow) -> OperatorToken {
+    let mut shown = row.operator.to_json();
     shown.remove("token_id");
     shown.insert("id".to_owned(), row.token_id.into());
     shown.insert("prefix".to_owned(), row.prefix.into());
@@ -69,7 +69,7 @@ fn shown(row: OperatorRow) -> Shown {
 /// The body of `POST /operators/tokens`. A misspelt end would make a token without one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct New {
+pub(super) struct NewOperatorToken {
     role: String,
     label: Option<String>,
     expires_at: Option<String>,
@@ -77,7 +77,7 @@ pub(super) struct New {
 }
 
 #[derive(Serialize)]
-struct Issued<'a> {
+struct IssueResponse<'a> {
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<&'a str>,
@@ -91,10 +91,10 @@ struct Issued<'a> {
 }
 
 /// `POST /operators/tokens`. The role of the caller covers that of the token, since only `admin` comes here.
-pub(super) async fn issue(
+pub(super) async fn issue_token(
     State(gateway): State<Arc<Gateway>>,
     Changer { caller, run }: Changer,
-    Json(new): Json<New>,
+    Json(new): Json<NewOperatorToken>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
     let role = Role::parse(&new.role).ok_or_else(|| {
@@ -106,38 +106,43 @@ pub(super) async fn issue(
         expires_at: new.expires_at,
         expires_in: new.expires_in,
     };
-    let terms = terms.terms(Timestamp::now())?;
+    let terms = terms.into_terms(Timestamp::now())?;
     let issue = gateway.identity.tokens.issue_operator(role, &terms, run);
     let token = issue.await?;
     let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
-    let mut about = About::default()
-        .with("token_id", token.token_id.as_str())
-        .with("role", role.as_str());
+    let mut about = ChangeFacts::default()
+        .with_fact("token_id", token.token_id.as_str())
+        .with_fact("role", role.as_str());
     if let Some(label) = label {
-        about = about.with("label", label);
+        about = about.with_fact("label", label);
     }
     if let Some(at) = expires_at {
-        about = about.with("expires_at", at.to_string());
+        about = about.with_fact("expires_at", at.to_string());
     }
-    let answer = Issued {
+    let answer = IssueResponse {
         id: &token.token_id,
-        token: shown_secret(run, token.token.expose_secret()),
+        token: secret_unless_dry(run, token.token.expose_secret()),
         prefix: &token.prefix,
         role: role.as_str(),
         created_at: Timestamp(token.created_at),
         label,
         expires_at,
     };
-    Ok((StatusCode::CREATED, Extension(about), told(run, answer)).into_response())
+    Ok((
+        StatusCode::CREATED,
+        Extension(about),
+        change_response(run, answer),
+    )
+        .into_response())
 }
 
 /// `DELETE /operators/tokens/{token_id}`: also ends the session of a person.
-pub(super) async fn revoke(
+pub(super) async fn revoke_token(
     State(gateway): State<Arc<Gateway>>,
     PathTokenId(token_id): PathTokenId,
     Changer { caller, run }: Changer,
-) -> Result<Answer<Told<Revoked>>, Rejection> {
+) -> Result<Answer<ChangeResponse<RevokeResponse>>, Rejection> {
     caller.require_operator()?;
     let found = gateway.identity.tokens.revoke_operator(&token_id, run);
-    revoked(run, found.await?)
+    revoke_response(run, found.await?)
 }

@@ -69,7 +69,7 @@ impl Page {
     ///
     /// # Errors
     /// `invalid_params` if the cursor is not a number.
-    pub(super) fn number(&self) -> Result<Option<i64>, Rejection> {
+    pub(super) fn number_cursor(&self) -> Result<Option<i64>, Rejection> {
         if self.after.is_empty() {
             return Ok(None);
         }
@@ -77,13 +77,17 @@ impl Page {
         number.map(Some).ok_or_else(not_our_cursor)
     }
 
-    /// Builds the cursor that [`Page::number`] reads.
-    pub(super) fn cursor(number: i64) -> String {
+    /// Builds the cursor that [`Page::number_cursor`] reads.
+    pub(super) fn encode_number(number: i64) -> String {
         URL_SAFE_NO_PAD.encode(number.to_string())
     }
 
     /// Truncates to the page size. Returns the cursor of the next page, if there is one.
-    pub(super) fn cut<T>(&self, rows: &mut Vec<T>, name: impl Fn(&T) -> &str) -> Option<String> {
+    pub(super) fn truncate_page<T>(
+        &self,
+        rows: &mut Vec<T>,
+        name: impl Fn(&T) -> &str,
+    ) -> Option<String> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let more = rows.len() > limit;
         rows.truncate(limit);
@@ -93,23 +97,23 @@ impl Page {
 
     /// Returns the cursor of the page after the found entries, if there is one.
     pub(super) fn after_last<T>(&self, found: &[(WorkspaceId, T)], more: bool) -> Option<String> {
-        Self::beyond(found.last().map(|(last, _)| last.as_str()), more)
+        Self::cursor_after(found.last().map(|(last, _)| last.as_str()), more)
     }
 
     /// Returns the cursor of the page after the entry `last`, if there are more entries.
-    pub(super) fn beyond(last: Option<&str>, more: bool) -> Option<String> {
+    pub(super) fn cursor_after(last: Option<&str>, more: bool) -> Option<String> {
         last.filter(|_| more)
             .map(|last| URL_SAFE_NO_PAD.encode(last))
     }
 
     /// Answers with an array. The next page is in `Link` (RFC 8288), with the filters of this one. The reference has no
     /// host, since callers may know the gateway by several.
-    pub(super) fn answer<T: Serialize>(&self, rows: &[T], next: Option<String>) -> Response {
-        self.linked(rows, next.map(|cursor| ("cursor", cursor)))
+    pub(super) fn to_response<T: Serialize>(&self, rows: &[T], next: Option<String>) -> Response {
+        self.to_linked_response(rows, next.map(|cursor| ("cursor", cursor)))
     }
 
     /// Answers with an array; the parameter in `next` selects the next page.
-    pub(super) fn linked<T: Serialize>(
+    pub(super) fn to_linked_response<T: Serialize>(
         &self,
         rows: &[T],
         next: Option<(&'static str, String)>,

@@ -13,36 +13,36 @@ use serde_json::{Value, json};
 use super::body::{Bodies, PolicyJson};
 use super::dry_run::Applier;
 use super::extract::Caller;
-use crate::audit::change::About;
+use crate::audit::change::ChangeFacts;
 use crate::audit::{Detail, Draft, EventType};
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
-use crate::policy::{self, Applied, Raw, Wish};
+use crate::policy::{self, ApplyOptions, ApplyOutcome, RawDocument};
 use crate::rejection::Rejection;
 
 /// Changes that one record of the audit names.
 const CHANGES_OF_A_RECORD: usize = 100;
 
 /// `GET /policy`.
-pub(super) async fn export(
+pub(super) async fn export_policy(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     Extension(bodies): Extension<Bodies>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
     let _turn = bodies.policies.take(&caller.0).await?;
-    let text = policy::export(&gateway).await?;
+    let text = policy::export_document(&gateway).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
 /// Facts of a request for its records.
-pub(super) struct Origin {
+pub(super) struct RequestOrigin {
     id: Option<RequestId>,
     client: Option<ClientAddr>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Origin {
+impl<S: Send + Sync> FromRequestParts<S> for RequestOrigin {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
@@ -54,24 +54,24 @@ impl<S: Send + Sync> FromRequestParts<S> for Origin {
 }
 
 /// `POST /policy`.
-pub(super) async fn apply(
+pub(super) async fn apply_policy(
     State(gateway): State<Arc<Gateway>>,
     Applier { caller, run, prune }: Applier,
-    origin: Origin,
-    PolicyJson(raw, _turn): PolicyJson<Raw>,
+    origin: RequestOrigin,
+    PolicyJson(raw, _turn): PolicyJson<RawDocument>,
 ) -> Result<Response, Rejection> {
-    let wish = Wish {
+    let options = ApplyOptions {
         dry_run: run.is_dry(),
         prune,
         by: caller.0.principal.name().into_owned(),
         operator: caller.0.operator.clone(),
     };
-    let applied = policy::apply(&gateway, raw, &wish).await?;
+    let applied = policy::apply_document(&gateway, raw, &options).await?;
     if run.is_dry() {
         return Ok(Answer(applied).into_response());
     }
     // Also of one that did not reach the shared state: it was committed.
-    let about = record(&gateway, &caller, origin, &applied, prune);
+    let about = record_changes(&gateway, &caller, origin, &applied, prune);
     Ok(match applied.published {
         Ok(()) => (Extension(about), Answer(applied)).into_response(),
         Err(why) => (Extension(about), why).into_response(),
@@ -79,22 +79,24 @@ pub(super) async fn apply(
 }
 
 /// Records all changes, [`CHANGES_OF_A_RECORD`] in each record. Returns the facts of the first, which the frame writes.
-fn record(
+fn record_changes(
     gateway: &Gateway,
     caller: &Caller,
-    origin: Origin,
-    applied: &Applied,
+    origin: RequestOrigin,
+    applied: &ApplyOutcome,
     prune: bool,
-) -> About {
-    let about = About::default()
-        .with("changed", applied.changes.len())
-        .with("prune", prune)
-        .with("revision", applied.revision.as_str());
+) -> ChangeFacts {
+    let about = ChangeFacts::default()
+        .with_fact("changed", applied.changes.len())
+        .with_fact("prune", prune)
+        .with_fact("revision", applied.revision.as_str());
     let mut parts = applied.changes.chunks(CHANGES_OF_A_RECORD);
     let first = parts.next().unwrap_or_default();
-    let client = gateway.audit.shown(origin.client.map(|client| client.0));
+    let client = gateway
+        .audit
+        .mask_client(origin.client.map(|client| client.0));
     for (n, part) in parts.enumerate() {
-        let detail = json!({"changes": told(part), "part": n + 2, "revision": applied.revision});
+        let detail = json!({"changes": changes_for_record(part), "part": n + 2, "revision": applied.revision});
         gateway.audit.record(Draft {
             request_id: origin.id.clone(),
             status: 200,
@@ -104,21 +106,23 @@ fn record(
             ..Draft::new(EventType::PolicyApplied)
         });
     }
-    about.with("changes", told(first)).with("part", 1)
+    about
+        .with_fact("changes", changes_for_record(first))
+        .with_fact("part", 1)
 }
 
 /// Returns changes as records have them: names and the names of members, never values.
-fn told(changes: &[Box<RawValue>]) -> Value {
+fn changes_for_record(changes: &[Box<RawValue>]) -> Value {
     let of = |change: &RawValue| {
         let change: Value = serde_json::from_str(change.get()).unwrap_or_default();
         let fields = change["fields"].as_array().into_iter().flatten();
         let fields: Vec<&Value> = fields.map(|field| &field["field"]).collect();
-        let mut told =
+        let mut facts =
             json!({"action": change["action"], "kind": change["kind"], "name": change["name"]});
         if !fields.is_empty() {
-            told["fields"] = json!(fields);
+            facts["fields"] = json!(fields);
         }
-        told
+        facts
     };
     changes.iter().map(|change| of(change)).collect()
 }

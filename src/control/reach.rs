@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
 use super::page::{Filter, Page};
-use super::workspaces::views;
-use crate::directory::{Peer, Sight};
+use super::workspaces::workspace_views;
+use crate::directory::{ListReader, Peer};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::workspace::{Status, Wish};
+use crate::workspace::{CandidateQuery, Status};
 
 /// The reason a workspace gets about a pair it is not permitted to know, whatever the cause: ids cannot be probed.
 const NO_RULE: &str = "no rule lets the caller message the target, or one of the two does not exist: \
      an operator can move one of them, or make a grant";
 
 /// `GET /workspaces`.
-pub(super) async fn list(
+pub(super) async fn list_workspaces(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     page: Page,
@@ -38,19 +38,19 @@ pub(super) async fn list(
     }
     let reached = gateway
         .hierarchy
-        .visible(&caller.0, &wish(&page, &filter))
+        .list_visible(&caller.0, &list_wish(&page, &filter))
         .await?;
     let next = page.after_last(&reached.found, reached.more);
     let ids: Vec<_> = reached.found.into_iter().map(|(id, _)| id).collect();
     let mut workspaces = gateway.directory.views.find_many(&ids).await?;
     // Drops workspaces that were removed after the page was found.
     workspaces.retain(|one| operator || one.status != Status::Removed);
-    let views = views(&gateway, &caller, &mut workspaces).await;
-    Ok(page.answer(&views, next))
+    let views = workspace_views(&gateway, &caller, &mut workspaces).await;
+    Ok(page.to_response(&views, next))
 }
 
 /// `GET /registry/{id}/peers`.
-pub(super) async fn peers(
+pub(super) async fn list_peers(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
@@ -59,20 +59,27 @@ pub(super) async fn peers(
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
     if filter.status == Some(Status::Removed) {
-        return Ok(page.answer::<Peer>(&[], None));
+        return Ok(page.to_response::<Peer>(&[], None));
     }
-    let reached = gateway.hierarchy.peers(&id, &wish(&page, &filter)).await?;
+    let reached = gateway
+        .hierarchy
+        .list_peers(&id, &list_wish(&page, &filter))
+        .await?;
     let next = page.after_last(&reached.found, reached.more);
     let sight = match caller.principal() {
-        Principal::Workspace { .. } => Sight::Internal,
-        _ => Sight::Host,
+        Principal::Workspace { .. } => ListReader::Internal,
+        _ => ListReader::Host,
     };
-    let peers = gateway.directory.views.peers(reached.found, sight).await?;
-    Ok(page.answer(&peers, next))
+    let peers = gateway
+        .directory
+        .views
+        .load_peers(reached.found, sight)
+        .await?;
+    Ok(page.to_response(&peers, next))
 }
 
-fn wish<'a>(page: &'a Page, filter: &'a Filter) -> Wish<'a> {
-    Wish {
+fn list_wish<'a>(page: &'a Page, filter: &'a Filter) -> CandidateQuery<'a> {
+    CandidateQuery {
         search: filter.search.as_ref(),
         status: filter.status,
         after: &page.after,
@@ -82,13 +89,13 @@ fn wish<'a>(page: &'a Page, filter: &'a Filter) -> Wish<'a> {
 
 /// The body of `POST /registry/check-access`.
 #[derive(Deserialize)]
-pub(super) struct Pair {
+pub(super) struct CheckAccessRequest {
     caller_id: String,
     target_id: String,
 }
 
 #[derive(Serialize)]
-pub(super) struct Access {
+pub(super) struct CheckAccessResponse {
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'static str>,
@@ -100,8 +107,8 @@ pub(super) struct Access {
 pub(super) async fn check_access(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-    Json(pair): Json<Pair>,
-) -> Result<Answer<Access>, Rejection> {
+    Json(pair): Json<CheckAccessRequest>,
+) -> Result<Answer<CheckAccessResponse>, Rejection> {
     let one = WorkspaceId::parse(&pair.caller_id)?;
     let other = WorkspaceId::parse(&pair.target_id)?;
     let operator = match caller.principal() {
@@ -113,11 +120,11 @@ pub(super) async fn check_access(
             ));
         }
     };
-    let said = gateway.hierarchy.check(&one, &other).await?;
+    let verdict = gateway.hierarchy.check_access(&one, &other).await?;
     let why_not = |why: String| if operator { why } else { NO_RULE.to_owned() };
-    Ok(Answer(Access {
-        allowed: said.is_ok(),
-        rule: said.as_ref().ok().map(|rule| rule.as_str()),
-        reason: said.err().map(why_not),
+    Ok(Answer(CheckAccessResponse {
+        allowed: verdict.is_ok(),
+        rule: verdict.as_ref().ok().map(|rule| rule.as_str()),
+        reason: verdict.err().map(why_not),
     }))
 }

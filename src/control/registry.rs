@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::Json;
-use super::changed::about_workspace;
+use super::change_facts::about_workspace;
 use super::extract::{Caller, Registrant, is_root_of, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
-use crate::audit::change::About;
+use crate::audit::change::ChangeFacts;
 use crate::directory::{
     self, AGENT_CARD_BYTES_MAX, Heartbeat, Recheck, Registrar, Registration, Terms,
 };
@@ -27,7 +27,7 @@ use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status};
 
 /// The body of `POST /registry/register`.
 #[derive(Deserialize)]
-pub(super) struct Register {
+pub(super) struct RegisterRequest {
     id: String,
     instance_id: Option<String>,
     url: Option<String>,
@@ -44,7 +44,7 @@ pub(super) struct Register {
 
 /// The answer to a registration. It has the token twice, since existing agents read `auth_token`.
 #[derive(Serialize)]
-pub(super) struct Registered {
+pub(super) struct RegisterResponse {
     status: &'static str,
     id: String,
     delivery_mode: DeliveryMode,
@@ -60,18 +60,18 @@ pub(super) struct Registered {
 }
 
 /// `POST /registry/register`.
-pub(super) async fn register(
+pub(super) async fn register_agent(
     State(gateway): State<Arc<Gateway>>,
     Registrant(caller): Registrant,
-    Json(body): Json<Register>,
-) -> Result<(Extension<About>, Answer<Registered>), Rejection> {
+    Json(body): Json<RegisterRequest>,
+) -> Result<(Extension<ChangeFacts>, Answer<RegisterResponse>), Rejection> {
     refuse_large_card(&body.agent_card)?;
     let id = WorkspaceId::parse(&body.id)?;
-    caller.means(&id);
-    let registrar = registrar(&gateway, &caller, &id, &body).await?;
+    caller.set_target(&id);
+    let registrar = find_registrar(&gateway, &caller, &id, &body).await?;
     let redeemed = Arc::new(AtomicBool::new(false));
     let registration = Registration {
-        recheck: Some(redeeming(&gateway, &caller, &redeemed)),
+        recheck: Some(redemption_check(&gateway, &caller, &redeemed)),
         id,
         instance: parse_instance(body.instance_id.as_deref())?,
         url: body.url,
@@ -80,7 +80,7 @@ pub(super) async fn register(
         delivery_mode: body.delivery_mode,
         proof: body.proof,
     };
-    let enrolled = enrol(&gateway, &caller, &registration, &registrar).await;
+    let enrolled = register_and_issue(&gateway, &caller, &registration, &registrar).await;
     if enrolled.is_err() && redeemed.load(Ordering::Relaxed) {
         let restored = gateway.identity.tokens.restore_enrolment(&caller.0).await;
         if let Err(error) = restored {
@@ -90,12 +90,12 @@ pub(super) async fn register(
     let (registered, token) = enrolled?;
     let token = token.map(|token| token.token.expose_secret().to_owned());
     let workspace = registered.workspace;
-    let about = about_workspace(&workspace).with("token_issued", token.is_some());
+    let about = about_workspace(&workspace).with_fact("token_issued", token.is_some());
     let about = match &registration.instance {
-        Some(instance) => about.with("instance_id", instance.as_str()),
+        Some(instance) => about.with_fact("instance_id", instance.as_str()),
         None => about,
     };
-    let answer = Answer(Registered {
+    let answer = Answer(RegisterResponse {
         status: "registered",
         id: workspace.id.to_string(),
         delivery_mode: workspace.delivery_mode,
@@ -111,18 +111,18 @@ fn refuse_large_card(card: &RawValue) -> Result<(), Rejection> {
     if card.get().len() > AGENT_CARD_BYTES_MAX {
         let message = "`agent_card` has at most 256 KiB";
         return Err(
-            Rejection::new(Reason::BodyTooLarge, message).fact("limit", AGENT_CARD_BYTES_MAX)
+            Rejection::new(Reason::BodyTooLarge, message).with_fact("limit", AGENT_CARD_BYTES_MAX)
         );
     }
     Ok(())
 }
 
 /// Returns the role in which the caller registers `id`.
-async fn registrar(
+async fn find_registrar(
     gateway: &Gateway,
     caller: &Caller,
     id: &WorkspaceId,
-    body: &Register,
+    body: &RegisterRequest,
 ) -> Result<Registrar, Rejection> {
     let terms = Terms {
         name: body.name.clone(),
@@ -163,14 +163,18 @@ async fn registrar(
 
 /// Returns the check that precedes the registration: the caller stands, and an enrolment token is used up, so that of two
 /// concurrent requests with the same token only one registers. `redeemed` is set with that.
-fn redeeming(gateway: &Arc<Gateway>, caller: &Caller, redeemed: &Arc<AtomicBool>) -> Recheck {
+fn redemption_check(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    redeemed: &Arc<AtomicBool>,
+) -> Recheck {
     let proof = Arc::clone(&caller.0);
     let (gateway, redeemed) = (Arc::clone(gateway), Arc::clone(redeemed));
     Recheck::new(move || {
         let proof = Arc::clone(&proof);
         let (gateway, redeemed) = (Arc::clone(&gateway), Arc::clone(&redeemed));
         async move {
-            gateway.identity.check_again(&proof).await?;
+            gateway.identity.recheck(&proof).await?;
             if proof.kind != CredentialKind::Enrolment || redeemed.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -189,12 +193,12 @@ fn redeeming(gateway: &Arc<Gateway>, caller: &Caller, redeemed: &Arc<AtomicBool>
 
 /// Registers the agent, and issues the first token, or to an enrolment token one of its own. Only a successful registration
 /// consumes an enrolment token.
-async fn enrol(
+async fn register_and_issue(
     gateway: &Gateway,
     caller: &Caller,
     registration: &Registration,
     registrar: &Registrar,
-) -> Result<(directory::Registered, Option<IssuedToken>), Rejection> {
+) -> Result<(directory::RegistrationResult, Option<IssuedToken>), Rejection> {
     let registered = gateway
         .directory
         .registrations
@@ -209,7 +213,7 @@ async fn enrol(
         .map_err(|away| Rejection::from(away).after_commit(false))?;
     if let Registrar::Org { .. } = registrar
         && (is_root_of(caller, &registration.id)
-            || gateway.hierarchy.is_granted(&registration.id).await?)
+            || gateway.hierarchy.holds_grant(&registration.id).await?)
     {
         // The token would give the org token's holder access that only the workspace has.
         return Ok((registered, None));
@@ -231,14 +235,14 @@ async fn enrol(
         _ => tokens.issue_first(id).await,
     };
     // A token whose creation is uncertain is revoked when the uncertainty ends. Then another one can be issued.
-    let again = gateway.coherence.doubt() + Duration::from_secs(1);
-    let issued = issued.map_err(|why| why.after_commit(false).retry_after(again));
+    let again = gateway.coherence.write_uncertainty() + Duration::from_secs(1);
+    let issued = issued.map_err(|why| why.after_commit(false).with_retry_after(again));
     Ok((registered, issued?))
 }
 
 /// The body of `POST /registry/heartbeat`. Other members are ignored for now.
 #[derive(Deserialize)]
-pub(super) struct HeartbeatBody {
+pub(super) struct HeartbeatRequest {
     workspace_id: String,
     instance_id: Option<String>,
     error_rate: Option<f64>,
@@ -256,18 +260,18 @@ struct RuntimeMetadata {
 }
 
 #[derive(Serialize)]
-pub(super) struct Heard {
+pub(super) struct HeartbeatResponse {
     status: &'static str,
     /// Lifetime in seconds.
     expires_in: u64,
 }
 
 /// `POST /registry/heartbeat`.
-pub(super) async fn heartbeat(
+pub(super) async fn record_heartbeat(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-    Json(body): Json<HeartbeatBody>,
-) -> Result<Answer<Heard>, Rejection> {
+    Json(body): Json<HeartbeatRequest>,
+) -> Result<Answer<HeartbeatResponse>, Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     let beat = Heartbeat {
@@ -282,10 +286,10 @@ pub(super) async fn heartbeat(
     };
     let beaten = gateway.directory.heartbeats.record(&id, &beat).await;
     let beaten = beaten.map_err(|refusal| match refusal.reason {
-        Reason::WorkspaceNotFound => refusal.fact("reregister", true),
+        Reason::WorkspaceNotFound => refusal.with_fact("reregister", true),
         _ => refusal,
     })?;
-    Ok(Answer(Heard {
+    Ok(Answer(HeartbeatResponse {
         status: "ok",
         expires_in: beaten.expires_in.as_secs(),
     }))
@@ -297,14 +301,14 @@ fn parse_instance(text: Option<&str>) -> Result<Option<InstanceId>, Rejection> {
 
 /// The body of `POST /registry/update-card`.
 #[derive(Deserialize)]
-pub(super) struct NewCard {
+pub(super) struct UpdateCardRequest {
     workspace_id: String,
     agent_card: Box<RawValue>,
 }
 
-/// A plain confirmation.
+/// The confirmation of a change.
 #[derive(Serialize)]
-pub(super) struct Done {
+pub(super) struct StatusResponse {
     status: &'static str,
 }
 
@@ -312,8 +316,8 @@ pub(super) struct Done {
 pub(super) async fn update_card(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-    Json(body): Json<NewCard>,
-) -> Result<(Extension<About>, Answer<Done>), Rejection> {
+    Json(body): Json<UpdateCardRequest>,
+) -> Result<(Extension<ChangeFacts>, Answer<StatusResponse>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     refuse_large_card(&body.agent_card)?;
@@ -323,56 +327,59 @@ pub(super) async fn update_card(
         .update_card(&id, &body.agent_card)
         .await?;
     let status = "updated";
-    Ok((Extension(About::workspace(&id)), Answer(Done { status })))
+    Ok((
+        Extension(ChangeFacts::for_workspace(&id)),
+        Answer(StatusResponse { status }),
+    ))
 }
 
 /// The body of `POST /registry/deregister`.
 #[derive(Deserialize)]
-pub(super) struct Leaving {
+pub(super) struct DeregisterRequest {
     workspace_id: String,
     instance_id: Option<String>,
 }
 
 /// `POST /registry/deregister`.
-pub(super) async fn deregister(
+pub(super) async fn deregister_agent(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-    Json(body): Json<Leaving>,
-) -> Result<(Extension<About>, Answer<Done>), Rejection> {
+    Json(body): Json<DeregisterRequest>,
+) -> Result<(Extension<ChangeFacts>, Answer<StatusResponse>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     let registrations = &gateway.directory.registrations;
-    let mut about = About::workspace(&id);
+    let mut about = ChangeFacts::for_workspace(&id);
     match parse_instance(body.instance_id.as_deref())? {
         None => registrations.deregister(&id).await?,
         Some(instance) => {
             registrations.deregister_instance(&id, &instance).await?;
-            about = about.with("instance_id", instance.as_str());
+            about = about.with_fact("instance_id", instance.as_str());
         }
     }
     let status = "deregistered";
-    Ok((Extension(about), Answer(Done { status })))
+    Ok((Extension(about), Answer(StatusResponse { status })))
 }
 
 /// The body of `POST /registry/drain`.
 #[derive(Deserialize)]
-pub(super) struct Draining {
+pub(super) struct DrainRequest {
     workspace_id: String,
     instance_id: String,
 }
 
 /// `POST /registry/drain`.
-pub(super) async fn drain(
+pub(super) async fn drain_instance(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-    Json(body): Json<Draining>,
-) -> Result<(Extension<About>, Answer<Done>), Rejection> {
+    Json(body): Json<DrainRequest>,
+) -> Result<(Extension<ChangeFacts>, Answer<StatusResponse>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     let instance = InstanceId::parse(&body.instance_id)?;
     let registrations = &gateway.directory.registrations;
     registrations.drain(&id, &instance).await?;
-    let about = About::workspace(&id).with("instance_id", instance.as_str());
+    let about = ChangeFacts::for_workspace(&id).with_fact("instance_id", instance.as_str());
     let status = "draining";
-    Ok((Extension(about), Answer(Done { status })))
+    Ok((Extension(about), Answer(StatusResponse { status })))
 }

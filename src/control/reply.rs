@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::activity::note_life;
 use super::body::Json;
 use super::extract::{Caller, PathActivityId, PathId};
-use crate::a2a::dialect::Update;
+use crate::a2a::agent_reply::Update;
 use crate::a2a::names;
 use crate::delivery::inbox::too_deep;
 use crate::gateway::Gateway;
@@ -21,7 +21,7 @@ use crate::rejection::{Reason, Rejection};
 const LEVELS_MAX: usize = 127;
 
 #[derive(Serialize)]
-pub(super) struct Replied {
+pub(super) struct ReplyResponse {
     status: &'static str,
     task_id: String,
     /// The state as A2A 0.3 spells it.
@@ -29,24 +29,26 @@ pub(super) struct Replied {
 }
 
 /// Updates the task, and notifies the callers that wait for it.
-pub(super) async fn reply(
+pub(super) async fn reply_to_entry(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     PathActivityId(activity): PathActivityId,
     caller: Caller,
     Json(body): Json<Box<RawValue>>,
-) -> Result<Answer<Replied>, Rejection> {
+) -> Result<Answer<ReplyResponse>, Rejection> {
     caller.require_own(&id)?;
-    let said = read(body.get())?;
+    let value = parse_reply(body.get())?;
     let fresh = || uuid::Uuid::new_v4().to_string();
-    let update = Update::read(&said, fresh)
+    let update = Update::parse(&value, fresh)
         .map_err(|error| Rejection::new(Reason::InvalidParams, error.to_string()))?;
     note_life(&gateway, &caller.0, &id).await;
     let inbox = &gateway.delivery.inbox;
-    let task = inbox.reply(&id, &activity, update, body.get()).await?;
+    let task = inbox
+        .record_reply(&id, &activity, update, body.get())
+        .await?;
     // The update is committed. If this call fails, a periodic scan finds the ended task.
     let _ = gateway.delivery.jobs.task_ended(&task).await;
-    Ok(Answer(Replied {
+    Ok(Answer(ReplyResponse {
         status: "ok",
         task_id: task.id,
         state: task.state.as_str(),
@@ -54,8 +56,8 @@ pub(super) async fn reply(
 }
 
 /// Parses a reply. It is valid JSON, and may be such as cannot be stored.
-fn read(text: &str) -> Result<Value, Rejection> {
-    if !names::scan(text, &[]).is_ok_and(|found| found.depth <= LEVELS_MAX) {
+fn parse_reply(text: &str) -> Result<Value, Rejection> {
+    if !names::scan_names(text, &[]).is_ok_and(|found| found.depth <= LEVELS_MAX) {
         return Err(too_deep());
     }
     // Serde's messages for the remaining errors repeat nothing of the reply.
@@ -77,7 +79,7 @@ mod tests {
             ("[1e999]", "number out of range"),
             ("[\"\\ud800\"]", "hex escape"),
         ] {
-            let refused = read(text).unwrap_err();
+            let refused = parse_reply(text).unwrap_err();
             assert_eq!(refused.reason, Reason::InvalidParams);
             assert!(refused.message.contains(named), "{}", refused.message);
         }

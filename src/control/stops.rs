@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::body::UniqueJson;
-use super::dry_run::{Changer, told};
+use super::dry_run::{Changer, change_response};
 use super::extract::{Caller, PathStopId, not_permitted};
 use super::page::Page;
-use crate::audit::change::About;
+use crate::audit::change::ChangeFacts;
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::Principal;
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::rejection::{Reason, Rejection};
 use crate::stops::{
     Cancel, Counts, Mode, NewStop, Scope, Stop, TaskOutcome, read_expiry, read_mode, read_reason,
@@ -27,11 +27,11 @@ use crate::stops::{
 use crate::workspace::Timestamp;
 
 /// Stops that are read at once while those of a subtree are sought.
-const LOOKED_AT: u32 = 500;
+const SEARCH_BATCH: u32 = 500;
 
 /// The body of `POST /stops`.
 #[derive(Deserialize)]
-pub(super) struct New {
+pub(super) struct StopRequest {
     scope: Map<String, Value>,
     mode: String,
     reason: String,
@@ -41,13 +41,13 @@ pub(super) struct New {
 }
 
 #[derive(Serialize)]
-pub(super) struct Shown {
+pub(super) struct StopResponse {
     id: String,
     scope: Value,
     mode: Mode,
     reason: String,
     created_by: String,
-    /// The operator who made it. Told to operators only: it may name a person.
+    /// The operator who made it. Sent to operators only: it may name a person.
     #[serde(skip_serializing_if = "Option::is_none")]
     operator: Option<Value>,
     created_at: Timestamp,
@@ -57,23 +57,23 @@ pub(super) struct Shown {
 }
 
 #[derive(Serialize)]
-pub(super) struct Listed {
-    stops: Vec<Shown>,
+pub(super) struct StopPage {
+    stops: Vec<StopResponse>,
     next_cursor: Option<String>,
 }
 
 #[derive(Serialize)]
-pub(super) struct Released {
+pub(super) struct ReleaseResponse {
     status: &'static str,
     #[serde(flatten)]
-    stop: Shown,
+    stop: StopResponse,
 }
 
 /// The bounds of an org token.
 struct Bounds<'a> {
     org: &'a str,
     /// The root of its subtree.
-    root: Option<&'a Life>,
+    root: Option<&'a WorkspaceIncarnation>,
 }
 
 impl Bounds<'_> {
@@ -89,7 +89,7 @@ impl Bounds<'_> {
 ///
 /// # Errors
 /// `not_permitted`, also while the root of its subtree is in another org; `store_unavailable`.
-async fn authority<'a>(
+async fn find_bounds<'a>(
     gateway: &Gateway,
     caller: &'a Caller,
 ) -> Result<Option<Bounds<'a>>, Rejection> {
@@ -107,20 +107,20 @@ async fn authority<'a>(
 }
 
 /// `POST /stops`.
-pub(super) async fn create(
+pub(super) async fn create_stop(
     State(gateway): State<Arc<Gateway>>,
     Changer { caller, run }: Changer,
-    UniqueJson(new): UniqueJson<New>,
+    UniqueJson(new): UniqueJson<StopRequest>,
 ) -> Result<Response, Rejection> {
-    let bounds = authority(&gateway, &caller).await?;
+    let bounds = find_bounds(&gateway, &caller).await?;
     let scope = read_scope(&new.scope)?;
-    if let Some(id) = scope.named().last() {
-        caller.means(id);
+    if let Some(id) = scope.named_workspaces().last() {
+        caller.set_target(id);
     }
     let org = org_of(&gateway, &caller, &scope, bounds.as_ref()).await?;
     let mode = read_mode(&new.mode)?;
     if new.cancel_tasks && mode == Mode::New {
-        return Err(wrong(
+        return Err(invalid_params(
             r#"`cancel_tasks` goes with mode "running": with "new" what is under way goes on"#,
         ));
     }
@@ -134,43 +134,50 @@ pub(super) async fn create(
         reason: reason.to_owned(),
         created_by: caller.0.principal.name().into_owned(),
         operator: caller.0.operator.clone(),
-        expires_at: expiry(new.expires_at.as_deref())?,
+        expires_at: parse_expiry(new.expires_at.as_deref())?,
         cancel_tasks: new.cancel_tasks,
     };
-    let stop = gateway.stops.stop(&new, run).await?;
-    let about = about(&stop)
-        .with("cancel_tasks", new.cancel_tasks)
-        .with("expires_at", stop.expires_at.map(|at| at.to_string()))
-        .with("mode", stop.mode.as_str())
-        .with("reason", stop.reason.as_str());
-    let shown = shown(stop, &Counts::default(), &caller);
-    Ok((StatusCode::CREATED, Extension(about), told(run, shown)).into_response())
+    let stop = gateway.stops.create_stop(&new, run).await?;
+    let about = describe_stop(&stop)
+        .with_fact("cancel_tasks", new.cancel_tasks)
+        .with_fact("expires_at", stop.expires_at.map(|at| at.to_string()))
+        .with_fact("mode", stop.mode.as_str())
+        .with_fact("reason", stop.reason.as_str());
+    let shown = stop_response(stop, &Counts::default(), &caller);
+    Ok((
+        StatusCode::CREATED,
+        Extension(about),
+        change_response(run, shown),
+    )
+        .into_response())
 }
 
 /// `GET /stops`.
-pub(super) async fn list(
+pub(super) async fn list_stops(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     page: Page,
-) -> Result<Answer<Listed>, Rejection> {
-    let mut stops = match authority(&gateway, &caller).await? {
-        Some(bounds) if bounds.root.is_some() => inside(&gateway, &caller, &bounds, &page).await?,
+) -> Result<Answer<StopPage>, Rejection> {
+    let mut stops = match find_bounds(&gateway, &caller).await? {
+        Some(bounds) if bounds.root.is_some() => {
+            list_in_subtree(&gateway, &caller, &bounds, &page).await?
+        }
         bounds => {
             let org = bounds.map(|bounds| bounds.org);
             let stops = gateway.stops.list(org, &page.after, page.look_ahead());
             stops.await?
         }
     };
-    let next_cursor = page.cut(&mut stops, |stop| &stop.id);
+    let next_cursor = page.truncate_page(&mut stops, |stop| &stop.id);
     let mut listed = Vec::with_capacity(stops.len());
     for stop in stops {
         let counts = match stop.cancel {
             Cancel::None => Counts::default(),
-            _ => gateway.stops.counts(&stop.id).await?,
+            _ => gateway.stops.count_tasks(&stop.id).await?,
         };
-        listed.push(shown(stop, &counts, &caller));
+        listed.push(stop_response(stop, &counts, &caller));
     }
-    Ok(Answer(Listed {
+    Ok(Answer(StopPage {
         stops: listed,
         next_cursor,
     }))
@@ -178,7 +185,7 @@ pub(super) async fn list(
 
 /// Returns the stops of a page that a token of a subtree sees: those that tokens of the subtree made, and those that name
 /// workspaces in it and no others. There are at most [`crate::stops::STOPS_MAX`] to look at.
-async fn inside(
+async fn list_in_subtree(
     gateway: &Gateway,
     caller: &Caller,
     bounds: &Bounds<'_>,
@@ -187,7 +194,7 @@ async fn inside(
     let (mut found, mut after) = (Vec::new(), page.after.clone());
     let wanted = usize::try_from(page.look_ahead()).unwrap_or(usize::MAX);
     loop {
-        let stops = gateway.stops.list(Some(bounds.org), &after, LOOKED_AT);
+        let stops = gateway.stops.list(Some(bounds.org), &after, SEARCH_BATCH);
         let stops = stops.await?;
         let Some(last) = stops.last() else {
             return Ok(found);
@@ -207,9 +214,9 @@ async fn inside(
 /// True if the stop names workspaces, and the caller looks after each of them.
 async fn names_inside(gateway: &Gateway, caller: &Caller, stop: &Stop) -> Result<bool, Rejection> {
     let mut names = false;
-    for id in stop.scope.named() {
+    for id in stop.scope.named_workspaces() {
         let hierarchy = &gateway.hierarchy;
-        if !hierarchy.looks_after_id(caller.principal(), id).await? {
+        if !hierarchy.may_reach_id(caller.principal(), id).await? {
             return Ok(false);
         }
         names = true;
@@ -218,12 +225,12 @@ async fn names_inside(gateway: &Gateway, caller: &Caller, stop: &Stop) -> Result
 }
 
 /// `DELETE /stops/{stop_id}`.
-pub(super) async fn release(
+pub(super) async fn release_stop(
     State(gateway): State<Arc<Gateway>>,
     PathStopId(id): PathStopId,
     Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
-    if let Some(bounds) = authority(&gateway, &caller).await? {
+    if let Some(bounds) = find_bounds(&gateway, &caller).await? {
         let found = gateway.stops.get(&id).await?;
         // One of another org looks like one that does not exist.
         if found.is_none_or(|stop| !bounds.have_made(&stop)) {
@@ -239,22 +246,22 @@ pub(super) async fn release(
             "there is no such stop: it was released, or has expired; GET /stops has the ids",
         ));
     };
-    let about = about(&stop).with("by", "request");
-    let released = Released {
+    let about = describe_stop(&stop).with_fact("by", "request");
+    let released = ReleaseResponse {
         status: "released",
-        stop: shown(stop, &counts, &caller),
+        stop: stop_response(stop, &counts, &caller),
     };
-    Ok((Extension(about), told(run, released)).into_response())
+    Ok((Extension(about), change_response(run, released)).into_response())
 }
 
-fn about(stop: &Stop) -> About {
-    let about = match stop.scope.named().last() {
-        Some(id) => About::workspace(id),
-        None => About::default(),
+fn describe_stop(stop: &Stop) -> ChangeFacts {
+    let about = match stop.scope.named_workspaces().last() {
+        Some(id) => ChangeFacts::for_workspace(id),
+        None => ChangeFacts::default(),
     };
     about
-        .with("scope", stop.scope.json())
-        .with("stop_id", stop.id.as_str())
+        .with_fact("scope", stop.scope.to_json())
+        .with_fact("stop_id", stop.id.as_str())
 }
 
 /// Checks that the caller may stop what the scope names, and returns the one org of that.
@@ -280,33 +287,33 @@ async fn org_of(
         Scope::Workspace(_) | Scope::Subtree(_) | Scope::Pair(..) => {}
     }
     let mut orgs = Vec::new();
-    for id in scope.named() {
+    for id in scope.named_workspaces() {
         let permit: Permit = gateway.hierarchy.permit(&caller.0, id).await?;
-        orgs.push(permit.to().and_then(|place| place.org.clone()));
+        orgs.push(permit.target_lineage().and_then(|place| place.org.clone()));
     }
     orgs.dedup();
     let one = orgs.len() == 1;
     Ok(orgs.pop().flatten().filter(|_| one))
 }
 
-fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
+fn parse_expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
     let Some(text) = text else {
         return Ok(None);
     };
     let at = read_expiry(text)?;
     if at <= Timestamp::now() {
-        return Err(wrong(
+        return Err(invalid_params(
             "`expires_at` has passed; name a time in the future, or leave it out",
         ));
     }
     Ok(Some(at))
 }
 
-fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
+fn invalid_params(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
-fn shown(stop: Stop, counts: &Counts, caller: &Caller) -> Shown {
+fn stop_response(stop: Stop, counts: &Counts, caller: &Caller) -> StopResponse {
     let is_operator = matches!(caller.principal(), Principal::Operator);
     let operator = stop.operator.filter(|_| is_operator);
     let count = |outcome| counts.get(&outcome).copied().unwrap_or(0);
@@ -321,13 +328,13 @@ fn shown(stop: Stop, counts: &Counts, caller: &Caller) -> Shown {
             "failed": count(TaskOutcome::Failed),
         }),
     };
-    Shown {
+    StopResponse {
         id: stop.id,
-        scope: stop.scope.json(),
+        scope: stop.scope.to_json(),
         mode: stop.mode,
         reason: stop.reason,
         created_by: stop.created_by,
-        operator: operator.map(|operator| operator.json().into()),
+        operator: operator.map(|operator| operator.to_json().into()),
         created_at: stop.created_at,
         expires_at: stop.expires_at,
         cancel,

@@ -15,14 +15,14 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use super::events::{last_event, named_event};
 use super::extract::{LastEventId, MessageCaller, PathId, PathStream};
-use super::watch::{Kept, Vigil};
-use crate::audit::change::About;
+use super::watch::{ConnectionWatch, WaitOutcome};
+use crate::access_watch::{AccessBasis, CutOff};
+use crate::audit::change::ChangeFacts;
 use crate::delivery::streams::Reader;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection, STREAM};
-use crate::standing::{CutOff, Needs};
 
 /// Longest wait for the last event of a call that a stop ended.
 const LAST_EVENT_MAX: Duration = Duration::from_millis(300);
@@ -31,7 +31,7 @@ const LAST_EVENT_MAX: Duration = Duration::from_millis(300);
 const KEEPALIVE: &[u8] = b": keepalive\n";
 
 /// `GET /workspaces/{id}/streams/{stream}`.
-pub(super) async fn resume(
+pub(super) async fn resume_stream(
     State(gateway): State<Arc<Gateway>>,
     PathId(target): PathId,
     MessageCaller(proof): MessageCaller,
@@ -40,7 +40,7 @@ pub(super) async fn resume(
     Extension(request_id): Extension<RequestId>,
 ) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
-    let look = About::look(&proof, Some(&target)).map(Extension);
+    let look = ChangeFacts::for_content_read(&proof, Some(&target)).map(Extension);
     gateway.stops.check(&permit)?;
     let (owner, life) = (proof.owner(), permit.life());
     let reader =
@@ -49,24 +49,24 @@ pub(super) async fn resume(
             .streams
             .open((&owner, &life), &stream, after.as_deref(), request_id);
     let quiet = gateway.config().stream.keepalive;
-    let open = Position::Open(Box::new(Open {
+    let open = StreamState::Open(Box::new(OpenStream {
         reader: reader.await?,
-        cut_off: Some(gateway.cut_off(Needs::Credential, Arc::clone(&proof), target)),
+        cut_off: Some(gateway.cut_off(AccessBasis::Credential, Arc::clone(&proof), target)),
         stopped: None,
         proof,
-        vigil: Vigil::new(Arc::clone(&gateway), quiet),
+        supervision: ConnectionWatch::new(Arc::clone(&gateway), quiet),
     }));
     let pieces = futures_util::stream::unfold(open, |position| async {
         let (piece, next) = position.advance().await?;
         Some((Ok::<_, Infallible>(piece), next))
     });
     let mut response = Response::new(Body::from_stream(pieces));
-    head(response.headers_mut(), &stream);
+    set_stream_fields(response.headers_mut(), &stream);
     Ok((look, response).into_response())
 }
 
 /// Sets the fields of the original stream.
-fn head(headers: &mut HeaderMap, stream: &str) {
+fn set_stream_fields(headers: &mut HeaderMap, stream: &str) {
     if let Ok(stream) = HeaderValue::from_str(stream) {
         headers.insert(STREAM, stream);
     }
@@ -76,18 +76,18 @@ fn head(headers: &mut HeaderMap, stream: &str) {
 }
 
 /// The end of a wait.
-enum Next {
+enum NextPiece {
     Piece(Option<Bytes>),
     Stopped(Rejection),
 }
 
 /// Returns the next piece, or the stop that ends the stream. The call itself ends with an event that tells of it, which is
 /// waited for.
-async fn next(
+async fn next_piece(
     reader: &mut Reader,
     cut_off: &mut Option<CutOff>,
     stopped: &mut Option<(Instant, Rejection)>,
-) -> Next {
+) -> NextPiece {
     loop {
         let over = async {
             match stopped {
@@ -97,9 +97,9 @@ async fn next(
         };
         tokio::select! {
             biased;
-            piece = reader.next() => return Next::Piece(piece),
+            piece = reader.next() => return NextPiece::Piece(piece),
             () = over => {}
-            why = crate::standing::cut_off(cut_off) => {
+            why = crate::access_watch::cut_off(cut_off) => {
                 *cut_off = None;
                 // Other reasons end the call itself, or the credential.
                 if why.reason == Reason::Stopped {
@@ -109,41 +109,41 @@ async fn next(
             }
         }
         if let Some((_, why)) = stopped.take() {
-            return Next::Stopped(why);
+            return NextPiece::Stopped(why);
         }
     }
 }
 
 /// The state of a resumed stream.
-enum Position {
-    Open(Box<Open>),
+enum StreamState {
+    Open(Box<OpenStream>),
     Over,
 }
 
-struct Open {
+struct OpenStream {
     reader: Reader,
     /// Ends with the reason why the stream must end; taken once it has.
     cut_off: Option<CutOff>,
     /// The stop that ends the stream, and the time at which it does if the stream has not told of it by then.
     stopped: Option<(Instant, Rejection)>,
     proof: Arc<Proof>,
-    vigil: Vigil,
+    supervision: ConnectionWatch,
 }
 
-impl Position {
+impl StreamState {
     async fn advance(self) -> Option<(Bytes, Self)> {
         let Self::Open(mut open) = self else {
             return None;
         };
-        let next = next(&mut open.reader, &mut open.cut_off, &mut open.stopped);
-        match open.vigil.over(&open.proof, next).await {
-            Kept::Next(Next::Piece(piece)) => Some((piece?, Self::Open(open))),
-            Kept::Next(Next::Stopped(why)) => {
+        let next = next_piece(&mut open.reader, &mut open.cut_off, &mut open.stopped);
+        match open.supervision.wait(&open.proof, next).await {
+            WaitOutcome::Next(NextPiece::Piece(piece)) => Some((piece?, Self::Open(open))),
+            WaitOutcome::Next(NextPiece::Stopped(why)) => {
                 let end = named_event("end", why.reason.as_str(), &why.message);
                 Some((end, Self::Over))
             }
-            Kept::Quiet => Some((Bytes::from_static(KEEPALIVE), Self::Open(open))),
-            Kept::End(end) => Some((last_event(end), Self::Over)),
+            WaitOutcome::Quiet => Some((Bytes::from_static(KEEPALIVE), Self::Open(open))),
+            WaitOutcome::End(end) => Some((last_event(end), Self::Over)),
         }
     }
 }

@@ -12,12 +12,12 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, OptionalJson, check_note, check_token_label};
-use super::dry_run::{Changer, Told, shown_secret, told};
+use super::dry_run::{ChangeResponse, Changer, change_response, secret_unless_dry};
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, is_root_of, not_permitted};
-use super::lifecycle::permitted_editor;
+use super::lifecycle::find_permitted_editor;
 use super::page::Page;
 use super::workspaces::{parse_optional, require_same_org};
-use crate::audit::change::About;
+use crate::audit::change::ChangeFacts;
 use crate::directory::Editor;
 use crate::gateway::Gateway;
 use crate::identity::{
@@ -36,7 +36,7 @@ const CANVAS_WORKSPACES_MAX: usize = 200;
 const EXPIRES_IN_MAX: u64 = 315_576_000;
 
 #[derive(Serialize)]
-struct Issued<'a> {
+struct IssueResponse<'a> {
     id: &'a str,
     /// Absent from a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ struct Issued<'a> {
 
 /// A page of a list of tokens.
 #[derive(Serialize)]
-pub(super) struct Listed<T> {
+pub(super) struct TokenPage<T> {
     tokens: Vec<T>,
     next_cursor: Option<String>,
 }
@@ -83,7 +83,7 @@ pub(super) struct OrgToken {
 }
 
 #[derive(Serialize)]
-pub(super) struct Revoked {
+pub(super) struct RevokeResponse {
     status: &'static str,
     /// The ids of enrolment tokens that ended with it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -91,19 +91,19 @@ pub(super) struct Revoked {
 }
 
 /// `GET /workspaces/{id}/tokens`.
-pub(super) async fn list(
+pub(super) async fn list_tokens(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
     page: Page,
-) -> Result<Answer<Listed<WorkspaceToken>>, Rejection> {
+) -> Result<Answer<TokenPage<WorkspaceToken>>, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
     let (after, look_ahead) = (&page.after, page.look_ahead());
     let rows = gateway
         .identity
         .tokens
         .list_workspace(&id, after, look_ahead);
-    Ok(listed(&page, rows.await?, |row| WorkspaceToken {
+    Ok(token_page(&page, rows.await?, |row| WorkspaceToken {
         id: row.token_id,
         prefix: row.prefix,
         created_at: Timestamp(row.created_at),
@@ -124,7 +124,7 @@ pub(super) struct NewToken {
 }
 
 /// `POST /workspaces/{id}/tokens`.
-pub(super) async fn issue(
+pub(super) async fn issue_token(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     Changer { caller, run }: Changer,
@@ -134,10 +134,10 @@ pub(super) async fn issue(
     if caller.principal().workspace().is_some() {
         gateway.hierarchy.require_running(&id).await?;
     }
-    let terms = new.terms(Timestamp::now())?;
+    let terms = new.into_terms(Timestamp::now())?;
     refuse_outliving(&caller, &terms)?;
     let issue = gateway.identity.tokens.issue_workspace(&id, &terms, run);
-    Ok(issued(&issue.await?, &terms, None, run))
+    Ok(issue_response(&issue.await?, &terms, None, run))
 }
 
 impl NewToken {
@@ -145,7 +145,7 @@ impl NewToken {
     ///
     /// # Errors
     /// `invalid_params`.
-    pub(super) fn terms(self, now: Timestamp) -> Result<TokenTerms, Rejection> {
+    pub(super) fn into_terms(self, now: Timestamp) -> Result<TokenTerms, Rejection> {
         check_token_label(self.label.as_deref())?;
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let expires_at = match (self.expires_at, self.expires_in) {
@@ -203,12 +203,18 @@ fn refuse_outliving(caller: &Caller, terms: &TokenTerms) -> Result<(), Rejection
 }
 
 /// `DELETE /workspaces/{id}/tokens/{token_id}`.
-pub(super) async fn revoke(
+pub(super) async fn revoke_token(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     PathTokenId(token_id): PathTokenId,
     Changer { caller, run }: Changer,
-) -> Result<(Extension<About>, Answer<Told<Revoked>>), Rejection> {
+) -> Result<
+    (
+        Extension<ChangeFacts>,
+        Answer<ChangeResponse<RevokeResponse>>,
+    ),
+    Rejection,
+> {
     caller.require_own_existing(&gateway, &id).await?;
     let found = gateway
         .identity
@@ -216,27 +222,30 @@ pub(super) async fn revoke(
         .revoke_workspace(&id, &token_id, run);
     let ended = found.await?.ok_or_else(no_such_token)?;
     let about = match &*ended {
-        [] => About::default(),
-        ids => About::default().with("ended", ids),
+        [] => ChangeFacts::default(),
+        ids => ChangeFacts::default().with_fact("ended", ids),
     };
     let status = "revoked";
-    Ok((Extension(about), told(run, Revoked { status, ended })))
+    Ok((
+        Extension(about),
+        change_response(run, RevokeResponse { status, ended }),
+    ))
 }
 
 #[derive(Serialize)]
-struct Enrolment<'a> {
+struct EnrolmentResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     enrolment_token: Option<&'a str>,
     expires_at: Timestamp,
 }
 
 /// `POST /workspaces/{id}/enrolment`: issues an enrolment token for an agent that lost its token. Needs no body.
-pub(super) async fn enrol(
+pub(super) async fn issue_enrolment(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
-    let (editor, permit) = permitted_editor(&gateway, &caller, &id).await?;
+    let (editor, permit) = find_permitted_editor(&gateway, &caller, &id).await?;
     if is_root_of(&caller, &id) {
         return Err(not_permitted(
             "the token looks after this workspace and those below it, and a token of its own reaches further: it needs \
@@ -245,20 +254,25 @@ pub(super) async fn enrol(
     }
     let maker = match editor {
         Editor::Org => {
-            gateway.hierarchy.require_ungranted(&id).await?;
+            gateway.hierarchy.require_no_grant(&id).await?;
             // The permit may be older than a move that commits now. Then the token proves nothing.
-            EnrolmentMaker::Org(permit.to().map(|place| place.generation))
+            EnrolmentMaker::Org(permit.target_lineage().map(|place| place.generation))
         }
         Editor::Operator => EnrolmentMaker::Operator,
     };
     let tokens = &gateway.identity.tokens;
     let (token, expires_at) = tokens.issue_enrolment(&id, maker, run).await?;
-    let about = About::default().with("token_id", token.token_id.as_str());
-    let answer = Enrolment {
-        enrolment_token: shown_secret(run, token.token.expose_secret()),
+    let about = ChangeFacts::default().with_fact("token_id", token.token_id.as_str());
+    let answer = EnrolmentResponse {
+        enrolment_token: secret_unless_dry(run, token.token.expose_secret()),
         expires_at: Timestamp(expires_at),
     };
-    Ok((StatusCode::CREATED, Extension(about), told(run, answer)).into_response())
+    Ok((
+        StatusCode::CREATED,
+        Extension(about),
+        change_response(run, answer),
+    )
+        .into_response())
 }
 
 /// `GET /orgs/{org}/tokens`.
@@ -267,7 +281,7 @@ pub(super) async fn list_org(
     PathOrg(org): PathOrg,
     caller: Caller,
     page: Page,
-) -> Result<Answer<Listed<OrgToken>>, Rejection> {
+) -> Result<Answer<TokenPage<OrgToken>>, Rejection> {
     caller.require_operator()?;
     let (after, look_ahead) = (&page.after, page.look_ahead());
     let rows = gateway.identity.tokens.list_org(&org, after, look_ahead);
@@ -278,7 +292,7 @@ pub(super) async fn list_org(
         subtree: row.subtree,
         created_at: Timestamp(row.created_at),
     };
-    Ok(listed_by(&page, rows.await?, |row| &row.token_id, show))
+    Ok(page_by(&page, rows.await?, |row| &row.token_id, show))
 }
 
 /// The body of `POST /orgs/{org}/tokens`, which may be missing. A misspelt subtree would make a token of the whole org.
@@ -305,7 +319,7 @@ pub(super) async fn issue_org(
         .identity
         .tokens
         .issue_org((&org, root.as_ref()), note, run);
-    Ok(issued(
+    Ok(issue_response(
         &issue.await?,
         &TokenTerms::default(),
         root.as_ref(),
@@ -319,10 +333,10 @@ pub(super) async fn revoke_org(
     PathOrg(org): PathOrg,
     PathTokenId(token_id): PathTokenId,
     Changer { caller, run }: Changer,
-) -> Result<Answer<Told<Revoked>>, Rejection> {
+) -> Result<Answer<ChangeResponse<RevokeResponse>>, Rejection> {
     caller.require_operator()?;
     let found = gateway.identity.tokens.revoke_org(&org, &token_id, run);
-    revoked(run, found.await?)
+    revoke_response(run, found.await?)
 }
 
 /// The body of `POST /canvas/tokens`.
@@ -335,7 +349,7 @@ pub(super) struct NewCanvasToken {
 }
 
 #[derive(Serialize)]
-struct IssuedCanvas {
+struct CanvasResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
     expires_at: Timestamp,
@@ -376,16 +390,21 @@ pub(super) async fn issue_canvas(
         ttl,
         maker: Some(&caller.0),
     })?;
-    let about = About::default()
-        .with("kind", CredentialKind::Canvas.as_str())
-        .with("org", org)
-        .with("user", new.user.as_str());
-    let answer = IssuedCanvas {
-        token: shown_secret(run, token),
+    let about = ChangeFacts::default()
+        .with_fact("kind", CredentialKind::Canvas.as_str())
+        .with_fact("org", org)
+        .with_fact("user", new.user.as_str());
+    let answer = CanvasResponse {
+        token: secret_unless_dry(run, token),
         expires_at: Timestamp(expires_at),
         expires_in: ttl.as_secs(),
     };
-    Ok((StatusCode::CREATED, Extension(about), told(run, answer)).into_response())
+    Ok((
+        StatusCode::CREATED,
+        Extension(about),
+        change_response(run, answer),
+    )
+        .into_response())
 }
 
 fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
@@ -397,57 +416,69 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-fn issued(
+fn issue_response(
     token: &IssuedToken,
     terms: &TokenTerms,
     root: Option<&WorkspaceId>,
     run: Run,
 ) -> Response {
     let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
-    let answer = Issued {
+    let answer = IssueResponse {
         id: &token.token_id,
-        token: shown_secret(run, token.token.expose_secret()),
+        token: secret_unless_dry(run, token.token.expose_secret()),
         prefix: &token.prefix,
         created_at: Timestamp(token.created_at),
         label,
         expires_at,
         subtree: root.map(WorkspaceId::as_str),
     };
-    let mut about = About::default().with("token_id", token.token_id.as_str());
+    let mut about = ChangeFacts::default().with_fact("token_id", token.token_id.as_str());
     if let Some(label) = label {
-        about = about.with("label", label);
+        about = about.with_fact("label", label);
     }
     if let Some(at) = expires_at {
-        about = about.with("expires_at", at.to_string());
+        about = about.with_fact("expires_at", at.to_string());
     }
     if let Some(root) = root {
-        about = about.with("subtree", root.as_str());
+        about = about.with_fact("subtree", root.as_str());
     }
-    (StatusCode::CREATED, Extension(about), told(run, answer)).into_response()
+    (
+        StatusCode::CREATED,
+        Extension(about),
+        change_response(run, answer),
+    )
+        .into_response()
 }
 
-fn listed<T>(page: &Page, rows: Vec<TokenRow>, show: impl Fn(TokenRow) -> T) -> Answer<Listed<T>> {
-    listed_by(page, rows, |row| &row.token_id, show)
+fn token_page<T>(
+    page: &Page,
+    rows: Vec<TokenRow>,
+    show: impl Fn(TokenRow) -> T,
+) -> Answer<TokenPage<T>> {
+    page_by(page, rows, |row| &row.token_id, show)
 }
 
 /// Returns a page of rows. Their `id` is the cursor.
-pub(super) fn listed_by<R, T>(
+pub(super) fn page_by<R, T>(
     page: &Page,
     mut rows: Vec<R>,
     id: impl Fn(&R) -> &String,
     show: impl Fn(R) -> T,
-) -> Answer<Listed<T>> {
-    let next_cursor = page.cut(&mut rows, |row| id(row));
+) -> Answer<TokenPage<T>> {
+    let next_cursor = page.truncate_page(&mut rows, |row| id(row));
     let tokens = rows.into_iter().map(show).collect();
-    Answer(Listed {
+    Answer(TokenPage {
         tokens,
         next_cursor,
     })
 }
 
-pub(super) fn revoked(run: Run, found: bool) -> Result<Answer<Told<Revoked>>, Rejection> {
+pub(super) fn revoke_response(
+    run: Run,
+    found: bool,
+) -> Result<Answer<ChangeResponse<RevokeResponse>>, Rejection> {
     let (status, ended) = ("revoked", Vec::new());
-    let revoked = found.then(|| told(run, Revoked { status, ended }));
+    let revoked = found.then(|| change_response(run, RevokeResponse { status, ended }));
     revoked.ok_or_else(no_such_token)
 }
 

@@ -42,7 +42,7 @@ impl Turns {
     /// # Errors
     /// `overloaded`.
     pub(super) async fn take(&self, proof: &Proof) -> Result<Turn, Rejection> {
-        let (mut account, mut bound) = (proof.account, Bound::places(PLACES));
+        let (mut account, mut bound) = (proof.account, Bound::with_places(PLACES));
         if proof.role() == Some(Role::Read) {
             (account.group, bound.each) = (READERS, 1);
         }
@@ -63,5 +63,5 @@ impl Turns {
 }
 
 fn overloaded(message: &'static str) -> Rejection {
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+    Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1))
 }

@@ -16,8 +16,8 @@ use serde::Serialize;
 use url::form_urlencoded;
 
 use super::extract::{Caller, is_name, not_permitted};
-use crate::a2a::accept::prefers;
-use crate::audit::usage::{After, Day, Line, Per, Side, Sums, Usage, Wanted};
+use crate::a2a::accept::prefers_media;
+use crate::audit::usage::{Day, Side, Sums, Usage, UsageCursor, UsageLine, UsageQuery, UsageSpan};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::rejection::{Reason, Rejection};
@@ -40,7 +40,7 @@ struct Query {
     to: Option<Day>,
     side: Option<Side>,
     by_org: Option<bool>,
-    per: Option<Per>,
+    per: Option<UsageSpan>,
     org: Option<String>,
     workspace: Option<String>,
     csv: Option<bool>,
@@ -55,10 +55,10 @@ impl Query {
         let mut query = Self::default();
         for (name, value) in form_urlencoded::parse(text.as_bytes()) {
             let is_again = match &*name {
-                "from" => query.from.replace(day("from", &value)?).is_some(),
-                "to" => query.to.replace(day("to", &value)?).is_some(),
+                "from" => query.from.replace(parse_day("from", &value)?).is_some(),
+                "to" => query.to.replace(parse_day("to", &value)?).is_some(),
                 "side" => {
-                    let side = word("side", "caller or target", Side::parse(&value))?;
+                    let side = require_word("side", "caller or target", Side::parse(&value))?;
                     query.side.replace(side).is_some()
                 }
                 "by" => {
@@ -67,18 +67,18 @@ impl Query {
                         "workspace" => Some(false),
                         _ => None,
                     };
-                    let by_org = word("by", "org or workspace", by_org)?;
+                    let by_org = require_word("by", "org or workspace", by_org)?;
                     query.by_org.replace(by_org).is_some()
                 }
                 "per" => {
-                    let per = word("per", "day or total", Per::parse(&value))?;
+                    let per = require_word("per", "day or total", UsageSpan::parse(&value))?;
                     query.per.replace(per).is_some()
                 }
                 // An empty one stands for callers and targets of no org.
                 "org" if value.is_empty() => query.org.replace(String::new()).is_some(),
-                "org" => query.org.replace(text_of("org", &value)?).is_some(),
+                "org" => query.org.replace(parse_text("org", &value)?).is_some(),
                 "workspace" => {
-                    let workspace = text_of("workspace", &value)?;
+                    let workspace = parse_text("workspace", &value)?;
                     query.workspace.replace(workspace).is_some()
                 }
                 "format" => {
@@ -87,7 +87,7 @@ impl Query {
                         "json" => Some(false),
                         _ => None,
                     };
-                    let csv = word("format", "json or csv", csv)?;
+                    let csv = require_word("format", "json or csv", csv)?;
                     query.csv.replace(csv).is_some()
                 }
                 "limit" => {
@@ -96,14 +96,14 @@ impl Query {
                     let numbers = format!("a whole number from 1 to {}", PAGE.1);
                     query
                         .limit
-                        .replace(word("limit", &numbers, limit)?)
+                        .replace(require_word("limit", &numbers, limit)?)
                         .is_some()
                 }
                 "cursor" => query.cursor.replace(value.into_owned()).is_some(),
-                _ => return Err(wrong(format!("the query takes {NAMES}"))),
+                _ => return Err(invalid_params(format!("the query takes {NAMES}"))),
             };
             if is_again {
-                return Err(wrong(format!("the query takes {NAMES}")));
+                return Err(invalid_params(format!("the query takes {NAMES}")));
             }
         }
         Ok(query)
@@ -113,7 +113,7 @@ impl Query {
     ///
     /// # Errors
     /// `invalid_params`, `not_permitted`.
-    fn wanted(&self, principal: &Principal) -> Result<Wanted, Rejection> {
+    fn to_usage_query(&self, principal: &Principal) -> Result<UsageQuery, Rejection> {
         let org = match principal {
             Principal::Operator => self.org.clone(),
             Principal::Org { org, .. } => {
@@ -128,21 +128,23 @@ impl Query {
                 return Err(not_permitted("this needs an admin token or an org token"));
             }
         };
-        let to = self.to.unwrap_or_else(|| Day::of(Timestamp::now()));
+        let to = self
+            .to
+            .unwrap_or_else(|| Day::from_timestamp(Timestamp::now()));
         let from = self.from.unwrap_or_else(|| to.first_of_month());
         if from > to {
-            return Err(wrong(format!(
+            return Err(invalid_params(format!(
                 "`from` ({from}) is after `to` ({to}): name the earlier day in `from`"
             )));
         }
         if to.0 - from.0 >= DAYS_MAX {
-            return Err(wrong(format!(
+            return Err(invalid_params(format!(
                 "`from` to `to` is at most {DAYS_MAX} days: ask for a shorter time, or several times"
             )));
         }
         let by_org = self.by_org.unwrap_or(false);
         if by_org && self.workspace.is_some() {
-            return Err(wrong(
+            return Err(invalid_params(
                 "`workspace` goes with `by=workspace`: a sum by org has all of its workspaces",
             ));
         }
@@ -152,12 +154,12 @@ impl Query {
                 "a token of a subtree sees the usage of its workspaces; leave `by` out",
             ));
         }
-        Ok(Wanted {
+        Ok(UsageQuery {
             from,
             to,
             side: self.side.unwrap_or(Side::Caller),
             by_org,
-            per: self.per.unwrap_or(Per::Day),
+            per: self.per.unwrap_or(UsageSpan::Day),
             org,
             workspace: self.workspace.clone(),
             within,
@@ -165,35 +167,35 @@ impl Query {
     }
 }
 
-fn day(name: &str, value: &str) -> Result<Day, Rejection> {
-    word(name, "a day of UTC, such as 2026-11-28", Day::parse(value))
+fn parse_day(name: &str, value: &str) -> Result<Day, Rejection> {
+    require_word(name, "a day of UTC, such as 2026-11-28", Day::parse(value))
 }
 
-fn text_of(name: &str, value: &str) -> Result<String, Rejection> {
+fn parse_text(name: &str, value: &str) -> Result<String, Rejection> {
     let text = Some(value.to_owned()).filter(|value| is_name(value));
-    word(name, "text of 1 to 256 characters", text)
+    require_word(name, "text of 1 to 256 characters", text)
 }
 
-fn word<T>(name: &str, words: &str, read: Option<T>) -> Result<T, Rejection> {
-    read.ok_or_else(|| wrong(format!("`{name}` is {words}")))
+fn require_word<T>(name: &str, words: &str, read: Option<T>) -> Result<T, Rejection> {
+    read.ok_or_else(|| invalid_params(format!("`{name}` is {words}")))
 }
 
-fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
+fn invalid_params(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
 /// One sum in JSON.
 #[derive(Serialize)]
-struct Shown {
+struct UsageRow {
     day: Option<Day>,
     org: Option<String>,
     workspace: Option<String>,
     #[serde(flatten)]
-    sums: ShownSums,
+    sums: UsageSums,
 }
 
 #[derive(Serialize)]
-struct ShownSums {
+struct UsageSums {
     calls: i64,
     streams: i64,
     refused: i64,
@@ -204,68 +206,68 @@ struct ShownSums {
 }
 
 #[derive(Serialize)]
-struct Listed {
-    usage: Vec<Shown>,
-    total: ShownSums,
+struct UsagePage {
+    usage: Vec<UsageRow>,
+    total: UsageSums,
     from: Day,
     to: Day,
     side: Side,
     by: &'static str,
-    per: Per,
+    per: UsageSpan,
     /// False: the audit is switched off, so nothing is counted.
     recording: bool,
     next_cursor: Option<String>,
 }
 
 /// `GET /usage`.
-pub(super) async fn list(
+pub(super) async fn list_usage(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     parts: Parts,
 ) -> Result<Response, Rejection> {
     let query = Query::parse(parts.uri.query().unwrap_or_default())?;
-    let wanted = query.wanted(caller.principal())?;
+    let wanted = query.to_usage_query(caller.principal())?;
     let after = query.cursor.as_deref().map(|cursor| {
         let message = "`cursor` is the `next_cursor` of the page before";
-        After::parse(cursor, &wanted).ok_or_else(|| wrong(message))
+        UsageCursor::parse(cursor, &wanted).ok_or_else(|| invalid_params(message))
     });
     let after = after.transpose()?;
     if query.csv.unwrap_or_else(|| prefers_csv(&parts.headers)) {
         if after.is_some() || query.limit.is_some() {
-            return Err(wrong(
+            return Err(invalid_params(
                 "a CSV file has all of it: leave `cursor` and `limit` out",
             ));
         }
-        return file(gateway.audit.usage.clone(), wanted).await;
+        return stream_file(gateway.audit.usage.clone(), wanted).await;
     }
     let usage = &gateway.audit.usage;
     let limit = query.limit.unwrap_or(PAGE.0);
-    let (lines, next) = usage.page(&wanted, after.as_ref(), limit).await?;
-    let listed = Listed {
-        usage: lines.into_iter().map(shown).collect(),
-        total: shown_sums(usage.total(&wanted).await?),
+    let (lines, next) = usage.read_page(&wanted, after.as_ref(), limit).await?;
+    let listed = UsagePage {
+        usage: lines.into_iter().map(usage_row).collect(),
+        total: usage_sums(usage.read_total(&wanted).await?),
         from: wanted.from,
         to: wanted.to,
         side: wanted.side,
         by: if wanted.by_org { "org" } else { "workspace" },
         per: wanted.per,
         recording: gateway.audit.is_on(),
-        next_cursor: next.map(|after| after.cursor()),
+        next_cursor: next.map(|after| after.encode()),
     };
     let vary = [(VARY, HeaderValue::from_static("Accept"))];
     Ok((vary, Answer(listed)).into_response())
 }
 
 fn prefers_csv(headers: &HeaderMap) -> bool {
-    prefers(headers, "text/csv", "application/json")
+    prefers_media(headers, "text/csv", "application/json")
 }
 
-fn shown(line: Line) -> Shown {
-    Shown {
+fn usage_row(line: UsageLine) -> UsageRow {
+    UsageRow {
         day: line.day,
         org: line.org,
         workspace: line.workspace,
-        sums: shown_sums(line.sums),
+        sums: usage_sums(line.sums),
     }
 }
 
@@ -273,8 +275,8 @@ fn shown(line: Line) -> Shown {
     clippy::cast_precision_loss,
     reason = "exact up to 285,000 years, in milliseconds"
 )]
-fn shown_sums(sums: Sums) -> ShownSums {
-    ShownSums {
+fn usage_sums(sums: Sums) -> UsageSums {
+    UsageSums {
         calls: sums.calls,
         streams: sums.streams,
         refused: sums.refused,
@@ -290,32 +292,32 @@ const HEAD: &str =
     "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds\r\n";
 
 /// The position in a file that is being sent.
-enum Place {
-    Begin(Vec<Line>, Option<After>),
-    Behind(After),
+enum FilePosition {
+    Begin(Vec<UsageLine>, Option<UsageCursor>),
+    Behind(UsageCursor),
     End,
 }
 
 /// Answers with all sums as CSV (RFC 4180), read and sent page by page. A store that goes away in between breaks the answer
 /// off, so a file that was received whole is whole.
-async fn file(usage: Usage, wanted: Wanted) -> Result<Response, Rejection> {
-    // The first page is read before the head is sent, so that most failures are told as such.
-    let (lines, next) = usage.page(&wanted, None, PAGE.1).await?;
+async fn stream_file(usage: Usage, wanted: UsageQuery) -> Result<Response, Rejection> {
+    // The first page is read before the head is sent, so that most failures are reported as such.
+    let (lines, next) = usage.read_page(&wanted, None, PAGE.1).await?;
     let name = format!("usage-{}-{}.csv", wanted.from, wanted.to);
-    let begin = (Place::Begin(lines, next), usage, wanted);
+    let begin = (FilePosition::Begin(lines, next), usage, wanted);
     let pieces = try_unfold(begin, |(place, usage, wanted)| async move {
         let (mut text, (lines, next)) = match place {
-            Place::End => return Ok::<_, Unavailable>(None),
-            Place::Begin(lines, next) => (HEAD.to_owned(), (lines, next)),
-            Place::Behind(after) => {
-                let page = usage.page(&wanted, Some(&after), PAGE.1);
+            FilePosition::End => return Ok::<_, Unavailable>(None),
+            FilePosition::Begin(lines, next) => (HEAD.to_owned(), (lines, next)),
+            FilePosition::Behind(after) => {
+                let page = usage.read_page(&wanted, Some(&after), PAGE.1);
                 (String::new(), page.await?)
             }
         };
         for line in &lines {
-            text.push_str(&record(&wanted, line));
+            text.push_str(&csv_record(&wanted, line));
         }
-        let place = next.map_or(Place::End, Place::Behind);
+        let place = next.map_or(FilePosition::End, FilePosition::Behind);
         Ok(Some((Bytes::from(text), (place, usage, wanted))))
     });
     let mut response = Response::new(Body::from_stream(pieces));
@@ -330,10 +332,10 @@ async fn file(usage: Usage, wanted: Wanted) -> Result<Response, Rejection> {
     Ok(response)
 }
 
-fn record(wanted: &Wanted, line: &Line) -> String {
+fn csv_record(wanted: &UsageQuery, line: &UsageLine) -> String {
     let [from, to] = [wanted.from, wanted.to].map(|day| line.day.unwrap_or(day).to_string());
-    let org = cell(line.org.as_deref().unwrap_or_default());
-    let workspace = cell(line.workspace.as_deref().unwrap_or_default());
+    let org = csv_cell(line.org.as_deref().unwrap_or_default());
+    let workspace = csv_cell(line.workspace.as_deref().unwrap_or_default());
     let side = wanted.side.as_str();
     let sums = &line.sums;
     let (seconds, ms) = (sums.duration_ms / 1000, sums.duration_ms % 1000);
@@ -344,7 +346,7 @@ fn record(wanted: &Wanted, line: &Line) -> String {
 }
 
 /// Returns text as a field of CSV. A spreadsheet would run what begins with one of these characters as a formula.
-fn cell(text: &str) -> String {
+fn csv_cell(text: &str) -> String {
     let runs = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = format!("{}{text}", if runs { "'" } else { "" });
     if text.contains([',', '"', '\r', '\n', ';']) || text.trim() != text {
@@ -356,7 +358,7 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Life;
+    use crate::ids::WorkspaceIncarnation;
 
     #[test]
     fn text_in_a_file_is_no_formula_and_no_other_field() {
@@ -373,14 +375,15 @@ mod tests {
             ("a\r\nb", "\"a\r\nb\""),
             (" a", "\" a\""),
         ] {
-            assert_eq!(cell(text), written, "{text}");
+            assert_eq!(csv_cell(text), written, "{text}");
         }
     }
 
     #[test]
     fn a_query_is_read_or_named_as_wrong() {
         let operator = Principal::Operator;
-        let read = |text: &str| Query::parse(text).and_then(|query| query.wanted(&operator));
+        let read =
+            |text: &str| Query::parse(text).and_then(|query| query.to_usage_query(&operator));
         let wanted = read("to=2026-11-28").unwrap();
         assert_eq!(wanted.from.to_string(), "2026-11-01");
         assert_eq!((wanted.side, wanted.by_org), (Side::Caller, false));
@@ -413,15 +416,15 @@ mod tests {
             org: "acme".to_owned(),
             within: None,
         };
-        let read = |text: &str| Query::parse(text).and_then(|query| query.wanted(&org));
+        let read = |text: &str| Query::parse(text).and_then(|query| query.to_usage_query(&org));
         assert_eq!(read("").unwrap().org.as_deref(), Some("acme"));
         assert_eq!(read("org=globex").unwrap_err().reason, Reason::NotPermitted);
-        let root = Life::parse("team").unwrap();
+        let root = WorkspaceIncarnation::parse("team").unwrap();
         let subtree = Principal::Org {
             org: "acme".to_owned(),
             within: Some(root.clone()),
         };
-        let read = |text: &str| Query::parse(text).and_then(|query| query.wanted(&subtree));
+        let read = |text: &str| Query::parse(text).and_then(|query| query.to_usage_query(&subtree));
         let wanted = read("").unwrap();
         assert_eq!(
             (wanted.org.as_deref(), wanted.within),

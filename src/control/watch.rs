@@ -10,14 +10,14 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use tokio::time::Interval;
 
-use super::extract::{LastEventId, admit, authorization};
+use super::extract::{LastEventId, admit, single_authorization};
 use super::ws::Handshake;
-use crate::events::{Cut, Frame, Reader};
+use crate::deadline::ticks_after;
+use crate::events::{Frame, Reader, ReaderLagged};
 use crate::gateway::Gateway;
 use crate::identity::{Proof, Tickets};
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
-use crate::until::ticks_after;
 
 /// Interval of credential checks: a revocation closes the connection within 2 s.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
         };
         let LastEventId(after) = LastEventId::from_request_parts(parts, gateway).await?;
         let proof = match (
-            authorization(&parts.headers)?,
+            single_authorization(&parts.headers)?,
             query.ticket.map(SecretString::from),
         ) {
             (Some(_), Some(_)) => {
@@ -58,7 +58,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
             (None, Some(ticket)) => {
                 if parts.uri.path() == "/ws" {
                     // Before the ticket is redeemed.
-                    Handshake::of(parts)?;
+                    Handshake::from_parts(parts)?;
                 }
                 let (identity, shared) = (&gateway.identity, &gateway.shared);
                 Tickets::new(identity, shared).redeem(&ticket).await?
@@ -77,20 +77,20 @@ pub(super) enum Step {
     /// Silence for the configured time.
     Quiet,
     /// The end of the connection.
-    End(End),
+    End(EndReason),
 }
 
 /// The reason for the end of a connection.
 #[derive(Clone, Copy)]
-pub(super) enum End {
+pub(super) enum EndReason {
     ShuttingDown,
     Credential,
     Slow,
 }
 
-impl End {
+impl EndReason {
     /// Returns the reason, and a message for people.
-    pub(super) const fn words(self) -> (&'static str, &'static str) {
+    pub(super) const fn reason_and_message(self) -> (&'static str, &'static str) {
         match self {
             Self::ShuttingDown => (
                 "shutting_down",
@@ -109,20 +109,20 @@ impl End {
 }
 
 /// The supervision of an open connection: ends it with the gateway or the credential, and reports silence.
-pub(super) struct Vigil {
+pub(super) struct ConnectionWatch {
     gateway: Arc<Gateway>,
     check: Interval,
     quiet: Interval,
 }
 
 /// The first result of a wait.
-pub(super) enum Kept<T> {
+pub(super) enum WaitOutcome<T> {
     Next(T),
     Quiet,
-    End(End),
+    End(EndReason),
 }
 
-impl Vigil {
+impl ConnectionWatch {
     pub(super) fn new(gateway: Arc<Gateway>, quiet: Duration) -> Self {
         Self {
             check: ticks_after(CHECK_EVERY, CHECK_EVERY),
@@ -132,11 +132,11 @@ impl Vigil {
     }
 
     /// Waits for `next`, the shutdown, the end of the credential, or silence. `next` is dropped if another comes first.
-    pub(super) async fn over<T>(
+    pub(super) async fn wait<T>(
         &mut self,
         proof: &Proof,
         next: impl Future<Output = T>,
-    ) -> Kept<T> {
+    ) -> WaitOutcome<T> {
         let Self {
             gateway,
             check,
@@ -148,25 +148,25 @@ impl Vigil {
         loop {
             tokio::select! {
                 biased;
-                () = gateway.drain.leaves() => return Kept::End(End::ShuttingDown),
+                () = gateway.drain.wait_for_leave() => return WaitOutcome::End(EndReason::ShuttingDown),
                 _ = check.tick(), if checking.is_terminated() => {
-                    checking.set(gateway.identity.still_good(proof).fuse());
+                    checking.set(gateway.identity.is_still_valid(proof).fuse());
                 }
                 is_good = &mut checking => {
                     if !is_good {
-                        gateway.metrics.event_reader_cut("credential");
-                        return Kept::End(End::Credential);
+                        gateway.metrics.count_event_reader_cut("credential");
+                        return WaitOutcome::End(EndReason::Credential);
                     }
                 }
-                _ = quiet.tick() => return Kept::Quiet,
-                next = &mut next => return Kept::Next(next),
+                _ = quiet.tick() => return WaitOutcome::Quiet,
+                next = &mut next => return WaitOutcome::Next(next),
             }
         }
     }
 
     /// Counts a cut reader.
     pub(super) fn count_cut(&self, why: &'static str) {
-        self.gateway.metrics.event_reader_cut(why);
+        self.gateway.metrics.count_event_reader_cut(why);
     }
 }
 
@@ -174,7 +174,7 @@ impl Vigil {
 pub(super) struct Watch {
     gateway: Arc<Gateway>,
     reader: Reader,
-    vigil: Vigil,
+    supervision: ConnectionWatch,
 }
 
 impl Watch {
@@ -191,7 +191,7 @@ impl Watch {
         let after = watcher.after.as_deref();
         let reader = gateway.events.open(watcher.proof, kind, after).await?;
         Ok(Self {
-            vigil: Vigil::new(Arc::clone(&gateway), quiet),
+            supervision: ConnectionWatch::new(Arc::clone(&gateway), quiet),
             gateway,
             reader,
         })
@@ -201,19 +201,19 @@ impl Watch {
     pub(super) async fn next(&mut self) -> Step {
         let proof = Arc::clone(self.reader.proof());
         let next = self.reader.next(&self.gateway.hierarchy);
-        match self.vigil.over(&proof, next).await {
-            Kept::Next(Ok(frame)) => Step::Frame(frame),
-            Kept::Next(Err(Cut)) => {
-                self.vigil.count_cut("slow");
-                Step::End(End::Slow)
+        match self.supervision.wait(&proof, next).await {
+            WaitOutcome::Next(Ok(frame)) => Step::Frame(frame),
+            WaitOutcome::Next(Err(ReaderLagged)) => {
+                self.supervision.count_cut("slow");
+                Step::End(EndReason::Slow)
             }
-            Kept::Quiet => Step::Quiet,
-            Kept::End(end) => Step::End(end),
+            WaitOutcome::Quiet => Step::Quiet,
+            WaitOutcome::End(end) => Step::End(end),
         }
     }
 
     /// Counts a cut reader.
     pub(super) fn count_cut(&self, why: &'static str) {
-        self.vigil.count_cut(why);
+        self.supervision.count_cut(why);
     }
 }

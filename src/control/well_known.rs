@@ -32,12 +32,18 @@ const GUARD_CLAIMS: [&str; 9] = [
 ];
 
 /// `GET /.well-known/jwks.json`.
-pub(super) async fn jwks(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
-    public(&headers, gateway.keys.jwks().to_string())
+pub(super) async fn serve_jwks(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+) -> Response {
+    cacheable_response(&headers, gateway.keys.jwks().to_string())
 }
 
 /// `GET /.well-known/a2a-gateway`.
-pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+pub(super) async fn serve_discovery(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+) -> Response {
     let config = gateway.config();
     let more = ["token_use", "method", "bh"];
     let forwarded: Vec<&str> = CLAIMS.iter().copied().chain(more).collect();
@@ -82,14 +88,14 @@ pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: Head
             },
         },
     });
-    public(&headers, document.to_string())
+    cacheable_response(&headers, document.to_string())
 }
 
 /// Answers with a cacheable document, or with 304 if it is unchanged (RFC 9110, 13.1.2).
-fn public(asked: &HeaderMap, body: String) -> Response {
+fn cacheable_response(headers: &HeaderMap, body: String) -> Response {
     let tag = URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
     let tag = format!("\"{tag}\"");
-    let known = asked
+    let known = headers
         .get_all(IF_NONE_MATCH)
         .iter()
         .filter_map(|value| value.to_str().ok())

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::Json;
-use super::changed::{about_workspace, kind, probe, waker};
-use super::dry_run::{Changer, shown_secret, told};
+use super::change_facts::{about_workspace, auth_kind, probe_kind, waker_origin};
+use super::dry_run::{Changer, change_response, secret_unless_dry};
 use super::extract::{Caller, PathId, is_root_of, not_permitted};
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake};
 use crate::gateway::Gateway;
 use crate::identity::{EnrolmentMaker, Issuance, Principal};
@@ -24,13 +24,13 @@ use crate::policy;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Run;
 use crate::workspace::{
-    CallerProof, DeliveryMode, Liveness, Resolve, Status, Urls, View, Workspace,
+    CallerProof, DeliveryMode, Liveness, Resolve, Status, UrlVisibility, Workspace, WorkspaceView,
 };
 
 /// Body of `POST /workspaces`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct New {
+pub(super) struct WorkspaceRequest {
     id: Option<String>,
     name: String,
     parent_id: Option<String>,
@@ -45,7 +45,7 @@ pub(super) struct New {
     upstream_tls: Option<Box<RawValue>>,
     max_concurrent: Option<u32>,
     liveness: Option<Liveness>,
-    complete: Option<Complete>,
+    complete: Option<CompletionMode>,
     push_notifications: Option<bool>,
     card_access: Option<CardAccess>,
     proof: Option<CallerProof>,
@@ -58,24 +58,24 @@ pub(super) struct New {
 }
 
 #[derive(Serialize)]
-struct Created<'a> {
+struct CreateResponse<'a> {
     #[serde(flatten)]
-    workspace: View<'a>,
+    workspace: WorkspaceView<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     enrolment_token: Option<&'a str>,
 }
 
 /// `POST /workspaces`.
-pub(super) async fn create(
+pub(super) async fn create_workspace(
     State(gateway): State<Arc<Gateway>>,
     Changer { caller, run }: Changer,
-    Json(new): Json<New>,
+    Json(new): Json<WorkspaceRequest>,
 ) -> Result<Response, Rejection> {
     let recreates = new.recreate && new.id.is_some();
     if new.recreate {
         operators_only("recreate", caller.principal(), ())?;
     }
-    let mut creation = creation(&gateway, &caller, new).await?;
+    let mut creation = check_creation(&gateway, &caller, new).await?;
     let maker = match creation.editor {
         Editor::Org => EnrolmentMaker::Org(None),
         Editor::Operator => EnrolmentMaker::Operator,
@@ -84,28 +84,28 @@ pub(super) async fn create(
     creation.enrolment = Some(stored);
     creation.recheck = Some(caller.recheck(&gateway, None));
     let workspace = match recreates && is_removed(&gateway, &creation.id).await? {
-        true => policy::recreate(&gateway, &creation, run).await?,
+        true => policy::recreate_workspace(&gateway, &creation, run).await?,
         false => {
             let registrations = &gateway.directory.registrations;
             registrations.create(&creation, run).await?
         }
     };
-    let enrolment = shown_secret(run, enrolment);
-    let created = Created {
-        workspace: workspace.view(urls(caller.principal(), &workspace.id)),
+    let enrolment = secret_unless_dry(run, enrolment);
+    let created = CreateResponse {
+        workspace: workspace.as_view(visible_urls(caller.principal(), &workspace.id)),
         enrolment_token: enrolment.as_ref().map(SecretString::expose_secret),
     };
     if run.is_dry() {
-        return Ok((StatusCode::CREATED, told(run, created)).into_response());
+        return Ok((StatusCode::CREATED, change_response(run, created)).into_response());
     }
     let location = [(LOCATION, format!("/workspaces/{}", workspace.id))];
-    let auth = kind(creation.upstream_auth.as_ref());
-    let wake = waker(creation.wake.as_ref());
-    let about = about_workspace(&workspace).with("upstream_auth", auth);
-    let probe = probe(creation.probe.as_ref());
-    let about = about.with("wake", wake).with("probe", probe);
+    let auth = auth_kind(creation.upstream_auth.as_ref());
+    let wake = waker_origin(creation.wake.as_ref());
+    let about = about_workspace(&workspace).with_fact("upstream_auth", auth);
+    let probe = probe_kind(creation.probe.as_ref());
+    let about = about.with_fact("wake", wake).with_fact("probe", probe);
     let about = match recreates {
-        true => about.with("recreate", true),
+        true => about.with_fact("recreate", true),
         false => about,
     };
     Ok((
@@ -123,7 +123,11 @@ async fn is_removed(gateway: &Gateway, id: &WorkspaceId) -> Result<bool, Rejecti
 }
 
 /// Checks a creation: an org token stays within its org, and within its subtree; without a parent its root is the parent.
-async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creation, Rejection> {
+async fn check_creation(
+    gateway: &Gateway,
+    caller: &Caller,
+    new: WorkspaceRequest,
+) -> Result<Creation, Rejection> {
     let mut parent_id = parse_optional(new.parent_id.as_deref())?;
     let org = match caller.principal() {
         Principal::Operator => new.org,
@@ -192,7 +196,7 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
 }
 
 /// `GET /workspaces/{id}`.
-pub(super) async fn read(
+pub(super) async fn read_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
@@ -202,46 +206,46 @@ pub(super) async fn read(
         gateway.hierarchy.permit(&caller.0, &id).await?;
     }
     let workspace = gateway.directory.views.find(&id).await?;
-    shown(&gateway, &caller, workspace, Run::Real).await
+    workspace_response(&gateway, &caller, workspace, Run::Real).await
 }
 
 /// Returns one workspace in the form for the caller, as it is, or as a change made it.
 ///
 /// # Errors
 /// `store_unavailable`, if its instances cannot be read.
-pub(super) async fn shown(
+pub(super) async fn workspace_response(
     gateway: &Gateway,
     caller: &Caller,
     workspace: Workspace,
     run: Run,
 ) -> Result<Response, Rejection> {
-    let instances = match urls(caller.principal(), &workspace.id) {
-        Urls::Hidden => Vec::new(),
-        Urls::Shown | Urls::WithCertificates => {
-            gateway.directory.views.instances(&workspace).await?
+    let instances = match visible_urls(caller.principal(), &workspace.id) {
+        UrlVisibility::Hidden => Vec::new(),
+        UrlVisibility::Shown | UrlVisibility::WithCertificates => {
+            gateway.directory.views.load_instances(&workspace).await?
         }
     };
     let mut one = [workspace];
-    let view = views(gateway, caller, &mut one).await.pop();
+    let view = workspace_views(gateway, caller, &mut one).await.pop();
     let view = view.map(|view| view.with_instances(instances));
-    Ok(told(run, view).into_response())
+    Ok(change_response(run, view).into_response())
 }
 
 /// Returns workspaces in the form for the caller.
-pub(super) async fn views<'w>(
+pub(super) async fn workspace_views<'w>(
     gateway: &Gateway,
     caller: &Caller,
     workspaces: &'w mut [Workspace],
-) -> Vec<View<'w>> {
-    let sight = |one: &Workspace| urls(caller.principal(), &one.id);
-    let hidden = |one: &Workspace| sight(one) == Urls::Hidden;
+) -> Vec<WorkspaceView<'w>> {
+    let sight = |one: &Workspace| visible_urls(caller.principal(), &one.id);
+    let hidden = |one: &Workspace| sight(one) == UrlVisibility::Hidden;
     gateway
         .directory
         .views
         .redact_cards(workspaces, hidden)
         .await;
     let views = workspaces.iter().map(|one| {
-        let view = one.view(sight(one));
+        let view = one.as_view(sight(one));
         match is_root_of(caller, &one.id) {
             true => view.without_parent(),
             false => view,
@@ -251,12 +255,12 @@ pub(super) async fn views<'w>(
 }
 
 /// The workspace itself and operators see the agent's URLs.
-fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
+fn visible_urls(principal: &Principal, id: &WorkspaceId) -> UrlVisibility {
     match principal {
-        Principal::Operator => Urls::WithCertificates,
-        Principal::Workspace { id: own } if own == id => Urls::Shown,
+        Principal::Operator => UrlVisibility::WithCertificates,
+        Principal::Workspace { id: own } if own == id => UrlVisibility::Shown,
         Principal::Workspace { .. } | Principal::Canvas { .. } | Principal::Org { .. } => {
-            Urls::Hidden
+            UrlVisibility::Hidden
         }
     }
 }

@@ -28,8 +28,8 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use tokio_util::io::{ReaderStream, StreamReader};
 
-use super::watch::{End, Step, Watch, Watcher};
-use crate::audit::change::About;
+use super::watch::{EndReason, Step, Watch, Watcher};
+use crate::audit::change::ChangeFacts;
 use crate::gateway::Gateway;
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
@@ -65,7 +65,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Handshake {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        Self::of(parts)
+        Self::from_parts(parts)
     }
 }
 
@@ -74,19 +74,20 @@ impl Handshake {
     ///
     /// # Errors
     /// `upgrade_required`, or `invalid_request` with the violated rule.
-    pub(super) fn of(parts: &Parts) -> Result<Self, Rejection> {
+    pub(super) fn from_parts(parts: &Parts) -> Result<Self, Rejection> {
         let headers = &parts.headers;
         if parts.version != Version::HTTP_11 {
             return Err(upgrade_required(
                 "a WebSocket is opened over HTTP/1.1 here; or read GET /events, over any version",
             ));
         }
-        if !lists(headers, &UPGRADE, "websocket") || !lists(headers, &CONNECTION, "upgrade") {
+        if !has_token(headers, &UPGRADE, "websocket") || !has_token(headers, &CONNECTION, "upgrade")
+        {
             return Err(upgrade_required(
                 "this is a WebSocket: send `Connection: Upgrade` and `Upgrade: websocket`; or read GET /events",
             ));
         }
-        if sole(headers, &SEC_WEBSOCKET_VERSION) != Some("13") {
+        if single_value(headers, &SEC_WEBSOCKET_VERSION) != Some("13") {
             return Err(upgrade_required(
                 "the one version of WebSocket that is spoken here is 13",
             ));
@@ -97,7 +98,7 @@ impl Handshake {
             let message = "a WebSocket handshake has no body";
             return Err(Rejection::new(Reason::InvalidRequest, message));
         }
-        let key = sole(headers, &SEC_WEBSOCKET_KEY);
+        let key = single_value(headers, &SEC_WEBSOCKET_KEY);
         let key = key.filter(|key| STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16));
         let key = key.ok_or_else(|| {
             let message = "`Sec-WebSocket-Key` is 16 bytes in base64, once";
@@ -109,34 +110,34 @@ impl Handshake {
 
 fn upgrade_required(message: &'static str) -> Rejection {
     Rejection::new(Reason::UpgradeRequired, message)
-        .field("upgrade", "websocket")
-        .field("sec-websocket-version", "13")
+        .with_field("upgrade", "websocket")
+        .with_field("sec-websocket-version", "13")
 }
 
 /// Returns the value of a field that occurs once.
-fn sole<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?.trim();
     values.next().is_none().then_some(value)
 }
 
 /// True if a list field contains `token`, in any case.
-fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
     let mut tokens = values.flat_map(|value| value.split(','));
     tokens.any(|found| found.trim().eq_ignore_ascii_case(token))
 }
 
 /// `GET /ws`.
-pub(super) async fn socket(
+pub(super) async fn open_socket(
     State(gateway): State<Arc<Gateway>>,
     watcher: Watcher,
     Handshake(key): Handshake,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let look = About::look(&watcher.proof, None).map(Extension);
+    let look = ChangeFacts::for_content_read(&watcher.proof, None).map(Extension);
     let watch = Watch::open(gateway, watcher, EventReader::Socket, PING_EVERY).await?;
-    let input = StreamReader::new(metered(body));
+    let input = StreamReader::new(metered_pieces(body));
     let (near, far) = duplex(PIPE_BYTES);
     // Ends with the connection, the credential, a reader that is too slow, or the process.
     tokio::spawn(serve(join(input, near), watch));
@@ -152,7 +153,7 @@ pub(super) async fn socket(
 }
 
 /// Returns the input, up to [`INBOUND_SPAN_BYTES_MAX`] in each span.
-fn metered(body: Body) -> impl Stream<Item = io::Result<Bytes>> + Unpin {
+fn metered_pieces(body: Body) -> impl Stream<Item = io::Result<Bytes>> + Unpin {
     let mut span = (Instant::now(), 0_usize);
     body.into_data_stream().map(move |piece| {
         let piece = piece.map_err(io::Error::other)?;
@@ -198,7 +199,7 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
         // Unbiased: under a storm of events, pongs and closes are read as well.
         let message = tokio::select! {
             step = watch.next() => match step {
-                Step::Frame(frame) => Message::Text(Utf8Bytes::try_from(frame.json()).ok()?),
+                Step::Frame(frame) => Message::Text(Utf8Bytes::try_from(frame.as_json()).ok()?),
                 Step::Quiet if heard => {
                     heard = false;
                     Message::Ping(Bytes::new())
@@ -207,7 +208,7 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
                     watch.count_cut("silent");
                     return Some((CloseCode::Policy, "a ping was not answered"));
                 }
-                Step::End(end) => return Some((code_of(end), end.words().1)),
+                Step::End(end) => return Some((code_of(end), end.reason_and_message().1)),
             },
             message = socket.next() => {
                 match message? {
@@ -225,7 +226,7 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
                         return Some((CloseCode::Protocol, "that was no WebSocket frame"));
                     }
                     Err(Error::Io(error)) if error.kind() == ErrorKind::QuotaExceeded => {
-                        return Some(flood(watch));
+                        return Some(flood_close(watch));
                     }
                     Err(_) => return None,
                 }
@@ -234,7 +235,7 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 inbound.1 += 1;
                 if INBOUND_MAX < inbound.1 {
-                    return Some(flood(watch));
+                    return Some(flood_close(watch));
                 }
                 continue;
             }
@@ -243,16 +244,16 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-fn flood(watch: &Watch) -> (CloseCode, &'static str) {
+fn flood_close(watch: &Watch) -> (CloseCode, &'static str) {
     watch.count_cut("flood");
     let reason = "too many messages; nothing is read here";
     (CloseCode::Policy, reason)
 }
 
-fn code_of(end: End) -> CloseCode {
+fn code_of(end: EndReason) -> CloseCode {
     match end {
-        End::ShuttingDown => CloseCode::Away,
-        End::Credential => CloseCode::Library(4401),
-        End::Slow => CloseCode::Again,
+        EndReason::ShuttingDown => CloseCode::Away,
+        EndReason::Credential => CloseCode::Library(4401),
+        EndReason::Slow => CloseCode::Again,
     }
 }

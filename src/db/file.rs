@@ -10,8 +10,8 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::open::Backend;
-use super::{Db, unavailable};
-use crate::store::{Cause, Refused, Unavailable};
+use super::{Db, to_unavailable};
+use crate::store::{Cause, DatabaseError, Unavailable};
 
 /// The connection, opened at its first use. `None` also after an error.
 pub(super) type File = Arc<Mutex<Option<Connection>>>;
@@ -33,7 +33,7 @@ impl Db {
         work: impl FnOnce(&Transaction<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let Some(path) = self.0.location.file.clone() else {
-            return Err(unavailable(operation, NoFile));
+            return Err(to_unavailable(operation, NoFile));
         };
         self.require_schema(operation)?;
         let (file, timeout) = (Arc::clone(&self.0.file), self.0.timeout);
@@ -41,20 +41,20 @@ impl Db {
             // Taken here, where the wait has a clock: a blocking thread that waits cannot be stopped.
             let mut file = file.lock_owned().await;
             let written = spawn_blocking(move || {
-                let written = write(&mut file, path, timeout, work);
+                let written = write_in_transaction(&mut file, path, timeout, work);
                 if written.is_err() {
                     *file = None;
                 }
                 written
             });
             let written = written.await.map_err(|panic| Arc::new(panic) as Cause)?;
-            written.map_err(cause)
+            written.map_err(to_cause)
         };
-        self.clocked(operation, timeout, written).await
+        self.run_timed(operation, timeout, written).await
     }
 }
 
-fn write<T>(
+fn write_in_transaction<T>(
     file: &mut Option<Connection>,
     path: PathBuf,
     timeout: Duration,
@@ -65,7 +65,7 @@ fn write<T>(
         None => {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let opened = Connection::open_with_flags(path, flags)?;
-            opened.execute_batch(&Backend::Sqlite.session(timeout))?;
+            opened.execute_batch(&Backend::Sqlite.session_settings(timeout))?;
             file.insert(opened)
         }
     };
@@ -75,9 +75,9 @@ fn write<T>(
     Ok(done)
 }
 
-fn cause(error: Error) -> Cause {
+fn to_cause(error: Error) -> Cause {
     match error {
-        Error::SqliteFailure(failure, message) => Arc::new(Refused {
+        Error::SqliteFailure(failure, message) => Arc::new(DatabaseError {
             code: failure.extended_code.to_string(),
             message: message.unwrap_or_else(|| failure.to_string()),
         }),

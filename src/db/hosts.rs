@@ -40,7 +40,7 @@ pub(super) struct Hosts {
     password_file: Option<PathBuf>,
     /// The host that the pool connects to.
     current: AtomicUsize,
-    is_looking: AtomicBool,
+    is_searching: AtomicBool,
     /// The time of the last change of the host: older connections lead to another one.
     changed: Mutex<Option<Instant>>,
     pool: OnceLock<AnyPool>,
@@ -53,7 +53,7 @@ impl Hosts {
             hosts,
             password_file,
             current: AtomicUsize::new(0),
-            is_looking: AtomicBool::new(false),
+            is_searching: AtomicBool::new(false),
             changed: Mutex::new(None),
             pool: OnceLock::new(),
         })
@@ -71,7 +71,7 @@ impl Hosts {
         let mut url = self.hosts[index].url.clone();
         if let Some(file) = &self.password_file {
             // Percent-encodes what a URL cannot hold.
-            let _ = url.set_password(Some(&read(file)?));
+            let _ = url.set_password(Some(&read_password(file)?));
         }
         AnyConnectOptions::from_url(&url)
     }
@@ -82,9 +82,9 @@ impl Hosts {
     }
 
     /// Serves this pool from now on. Must be called inside a runtime.
-    pub(super) fn serve(self: &Arc<Self>, pool: &AnyPool) {
+    pub(super) fn attach_pool(self: &Arc<Self>, pool: &AnyPool) {
         let _ = self.pool.set(pool.clone());
-        self.look();
+        self.search_in_background();
         if self.password_file.is_some() {
             tokio::spawn(Arc::clone(self).follow_password());
         }
@@ -92,25 +92,25 @@ impl Hosts {
 
     /// True if a connection of this age leads to an earlier host.
     pub(super) fn is_outdated(&self, age: Duration) -> bool {
-        self.changed()
+        self.lock_changed()
             .is_some_and(|changed| changed.elapsed() < age)
     }
 
     /// Looks for the host that takes writes, in the background, since a connection or a statement failed. One search at a
     /// time; none if there is one host.
-    pub(super) fn look(self: &Arc<Self>) {
+    pub(super) fn search_in_background(self: &Arc<Self>) {
         if !self.are_several() || self.pool.get().is_none() {
             return;
         }
-        if self.is_looking.swap(true, Ordering::AcqRel) {
+        if self.is_searching.swap(true, Ordering::AcqRel) {
             return;
         }
-        tokio::spawn(Arc::clone(self).search());
+        tokio::spawn(Arc::clone(self).find_writable());
     }
 
-    async fn search(self: Arc<Self>) {
+    async fn find_writable(self: Arc<Self>) {
         let began = Instant::now();
-        let mut told = false;
+        let mut logged = false;
         while began.elapsed() < LOOK_MAX && self.pool.get().is_some_and(|pool| !pool.is_closed()) {
             let asked = (0..self.hosts.len()).map(|index| self.asks_yes(index));
             let answers = join_all(asked).await;
@@ -120,18 +120,18 @@ impl Hosts {
                 _ => answers.iter().position(|takes_writes| *takes_writes),
             };
             if let Some(index) = found {
-                self.choose(index);
+                self.choose_host(index);
                 break;
             }
-            if !told {
+            if !logged {
                 tracing::warn!("no host of stores.sql takes writes; asking them until one does");
-                told = true;
+                logged = true;
             }
             sleep(LOOK_EVERY).await;
         }
         // A failure that is met while the search ends begins the next one at once; not more often than this.
         sleep(LOOK_EVERY).await;
-        self.is_looking.store(false, Ordering::Release);
+        self.is_searching.store(false, Ordering::Release);
     }
 
     /// True if the host takes writes.
@@ -145,7 +145,7 @@ impl Hosts {
         matches!(timeout(ASK_MAX, asked).await, Ok(Ok(true)))
     }
 
-    fn choose(&self, index: usize) {
+    fn choose_host(&self, index: usize) {
         let (Some(pool), Ok(options)) = (self.pool.get(), self.options_of(index)) else {
             return;
         };
@@ -153,7 +153,7 @@ impl Hosts {
             return;
         }
         pool.set_connect_options(options);
-        *self.changed() = Some(Instant::now());
+        *self.lock_changed() = Some(Instant::now());
         tracing::info!(
             server.address = self.hosts[index].name,
             "stores.sql: another host takes the writes; connecting to it"
@@ -165,7 +165,7 @@ impl Hosts {
         let (Some(file), Some(pool)) = (&self.password_file, self.pool.get()) else {
             return;
         };
-        let mut known = read(file).ok();
+        let mut known = read_password(file).ok();
         while !pool.is_closed() {
             sleep(READ_EVERY).await;
             let now = match tokio::fs::read_to_string(file).await {
@@ -185,7 +185,7 @@ impl Hosts {
         }
     }
 
-    fn changed(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn lock_changed(&self) -> MutexGuard<'_, Option<Instant>> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -200,7 +200,7 @@ pub(super) async fn takes_writes(connection: &mut AnyConnection) -> Result<bool,
     Ok(row.try_get::<i32, _>(0)? == 1)
 }
 
-fn read(file: &Path) -> Result<String, sqlx::Error> {
+fn read_password(file: &Path) -> Result<String, sqlx::Error> {
     let text = std::fs::read_to_string(file)?;
     Ok(text.trim_end().to_owned())
 }

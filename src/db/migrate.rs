@@ -9,7 +9,7 @@ use std::time::Duration;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _, SqlSafeStr as _};
 
-use super::{Backend, Db, cause};
+use super::{Backend, Db, to_cause};
 use crate::store::{Cause, Unavailable};
 
 /// Timeout of the migration, including the wait for another replica's.
@@ -18,36 +18,36 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
 const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
-    both(
+    same_for_both(
         1,
         "workspaces",
         include_str!("migrations/0001_workspaces.sql"),
     ),
-    both(
+    same_for_both(
         2,
         "coherence",
         include_str!("migrations/0002_coherence.sql"),
     ),
-    both(3, "moves", include_str!("migrations/0003_moves.sql")),
-    both(4, "grants", include_str!("migrations/0004_grants.sql")),
-    both(5, "overdue", include_str!("migrations/0005_overdue.sql")),
-    both(
+    same_for_both(3, "moves", include_str!("migrations/0003_moves.sql")),
+    same_for_both(4, "grants", include_str!("migrations/0004_grants.sql")),
+    same_for_both(5, "overdue", include_str!("migrations/0005_overdue.sql")),
+    same_for_both(
         6,
         "upstream_tls",
         include_str!("migrations/0006_upstream_tls.sql"),
     ),
-    both(
+    same_for_both(
         7,
         "push_notifications",
         include_str!("migrations/0007_push_notifications.sql"),
     ),
-    both(8, "inbox", include_str!("migrations/0008_inbox.sql")),
-    both(
+    same_for_both(8, "inbox", include_str!("migrations/0008_inbox.sql")),
+    same_for_both(
         9,
         "idempotent_calls",
         include_str!("migrations/0009_idempotent_calls.sql"),
     ),
-    both(
+    same_for_both(
         10,
         "delegations",
         include_str!("migrations/0010_delegations.sql"),
@@ -60,18 +60,18 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
             include_str!("migrations/0011_audit.postgres.sql"),
         ],
     ),
-    both(12, "seen", include_str!("migrations/0012_seen.sql")),
-    both(
+    same_for_both(12, "seen", include_str!("migrations/0012_seen.sql")),
+    same_for_both(
         13,
         "seen_before",
         include_str!("migrations/0013_seen_before.sql"),
     ),
-    both(
+    same_for_both(
         14,
         "card_access",
         include_str!("migrations/0014_card_access.sql"),
     ),
-    both(
+    same_for_both(
         15,
         "enrolment",
         include_str!("migrations/0015_enrolment.sql"),
@@ -84,22 +84,22 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
             include_str!("migrations/0017_kept.postgres.sql"),
         ],
     ),
-    both(
+    same_for_both(
         18,
         "client_address",
         include_str!("migrations/0018_client_address.sql"),
     ),
-    both(
+    same_for_both(
         19,
         "task_owners",
         include_str!("migrations/0019_task_owners.sql"),
     ),
-    both(
+    same_for_both(
         21,
         "agent_origins",
         include_str!("migrations/0021_agent_origins.sql"),
     ),
-    both(
+    same_for_both(
         23,
         "delegation_origin",
         include_str!("migrations/0023_delegation_origin.sql"),
@@ -112,12 +112,12 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
             include_str!("migrations/0026_inbox_bytes.postgres.sql"),
         ],
     ),
-    both(
+    same_for_both(
         27,
         "inbox_hops",
         include_str!("migrations/0027_inbox_hops.sql"),
     ),
-    both(28, "proof", include_str!("migrations/0028_proof.sql")),
+    same_for_both(28, "proof", include_str!("migrations/0028_proof.sql")),
     (
         29,
         "audit_rows",
@@ -126,7 +126,7 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
             include_str!("migrations/0029_audit_rows.postgres.sql"),
         ],
     ),
-    both(30, "bridge", include_str!("migrations/0030_bridge.sql")),
+    same_for_both(30, "bridge", include_str!("migrations/0030_bridge.sql")),
     (
         31,
         "bridged",
@@ -135,49 +135,49 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
             include_str!("migrations/0031_bridged.postgres.sql"),
         ],
     ),
-    both(32, "wake", include_str!("migrations/0032_wake.sql")),
-    both(
+    same_for_both(32, "wake", include_str!("migrations/0032_wake.sql")),
+    same_for_both(
         33,
         "instances",
         include_str!("migrations/0033_instances.sql"),
     ),
-    both(
+    same_for_both(
         34,
         "task bindings",
         include_str!("migrations/0034_task_bindings.sql"),
     ),
-    both(35, "probe", include_str!("migrations/0035_probe.sql")),
-    both(36, "stops", include_str!("migrations/0036_stops.sql")),
-    both(
+    same_for_both(35, "probe", include_str!("migrations/0035_probe.sql")),
+    same_for_both(36, "stops", include_str!("migrations/0036_stops.sql")),
+    same_for_both(
         37,
         "delegation runs",
         include_str!("migrations/0037_delegation_runs.sql"),
     ),
-    both(38, "resolve", include_str!("migrations/0038_resolve.sql")),
-    both(
+    same_for_both(38, "resolve", include_str!("migrations/0038_resolve.sql")),
+    same_for_both(
         39,
         "token ends",
         include_str!("migrations/0039_token_ends.sql"),
     ),
-    both(
+    same_for_both(
         40,
         "operator tokens",
         include_str!("migrations/0040_operator_tokens.sql"),
     ),
-    both(41, "born", include_str!("migrations/0041_born.sql")),
-    both(42, "usage", include_str!("migrations/0042_usage.sql")),
-    both(43, "subtrees", include_str!("migrations/0043_subtrees.sql")),
-    both(
+    same_for_both(41, "born", include_str!("migrations/0041_born.sql")),
+    same_for_both(42, "usage", include_str!("migrations/0042_usage.sql")),
+    same_for_both(43, "subtrees", include_str!("migrations/0043_subtrees.sql")),
+    same_for_both(
         44,
         "stop operators",
         include_str!("migrations/0044_stop_operators.sql"),
     ),
-    both(
+    same_for_both(
         45,
         "enrolment makers",
         include_str!("migrations/0045_enrolment_makers.sql"),
     ),
-    both(
+    same_for_both(
         46,
         "enrolment places",
         include_str!("migrations/0046_enrolment_places.sql"),
@@ -192,7 +192,7 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
     ),
 ];
 
-const fn both(
+const fn same_for_both(
     version: i64,
     name: &'static str,
     text: &'static str,
@@ -207,18 +207,23 @@ impl Db {
     /// # Errors
     /// When the database cannot be queried, or holds an unknown schema. The caller retries.
     pub async fn migrate(&self) -> Result<(), Unavailable> {
-        let done = self.clocked("migrate", MIGRATE_MAX, self.apply()).await;
+        let done = self
+            .run_timed("migrate", MIGRATE_MAX, self.apply_migrations())
+            .await;
         if done.is_ok() {
             self.0.migrated.store(true, Ordering::Release);
         }
         done
     }
 
-    async fn apply(&self) -> Result<(), Cause> {
+    async fn apply_migrations(&self) -> Result<(), Cause> {
         let pool = self.pool();
-        pool.pooler.look(&pool.connections).await.map_err(cause)?;
+        pool.pooler
+            .detect_sessions(&pool.connections)
+            .await
+            .map_err(to_cause)?;
         // Detached, so that dropping it closes it, which also ends a migration that timed out.
-        let mut connection = pool.connections.acquire().await.map_err(cause)?.detach();
+        let mut connection = pool.connections.acquire().await.map_err(to_cause)?.detach();
         let applied = match self.0.location.backend {
             Backend::Postgres => run_alone(&mut connection, pool.pooler.has_own_sessions()).await,
             Backend::Sqlite => run_as_writer(&mut connection).await,
@@ -232,24 +237,24 @@ impl Db {
 /// Runs all migrations in one transaction that holds a lock. A pooler, too, keeps a transaction in one
 /// session.
 async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<(), Cause> {
-    let mut tx = connection.begin().await.map_err(cause)?;
+    let mut tx = connection.begin().await.map_err(to_cause)?;
     let milliseconds = MIGRATE_MAX.as_millis();
     let begin = format!(
         "SET LOCAL statement_timeout = {milliseconds}; \
          SET LOCAL idle_in_transaction_session_timeout = {milliseconds}; \
          SELECT CAST(pg_advisory_xact_lock({MIGRATION_LOCK}) AS TEXT)"
     );
-    tx.execute(AssertSqlSafe(begin)).await.map_err(cause)?;
+    tx.execute(AssertSqlSafe(begin)).await.map_err(to_cause)?;
     // The migrator prepares named statements. They must not collide with those of another client, and none
     // may remain.
     if !own_session {
-        tx.execute(FORGET_STATEMENTS).await.map_err(cause)?;
+        tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
     }
-    run(&mut tx, 1).await?;
+    run_migrations(&mut tx, 1).await?;
     if !own_session {
-        tx.execute(FORGET_STATEMENTS).await.map_err(cause)?;
+        tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
     }
-    tx.commit().await.map_err(cause)
+    tx.commit().await.map_err(to_cause)
 }
 
 const FORGET_STATEMENTS: &str = "DEALLOCATE ALL";
@@ -262,15 +267,15 @@ const MIGRATION_LOCK: i64 = i64::from_be_bytes(*b"a2a-migr");
 async fn run_as_writer(connection: &mut AnyConnection) -> Result<(), Cause> {
     let wait = format!("PRAGMA busy_timeout = {}", MIGRATE_MAX.as_millis());
     let waits = connection.execute(AssertSqlSafe(wait)).await;
-    waits.map_err(cause)?;
+    waits.map_err(to_cause)?;
     let begun = connection.begin_with("BEGIN IMMEDIATE").await;
-    let mut tx = begun.map_err(cause)?;
-    run(&mut tx, 0).await?;
-    tx.commit().await.map_err(cause)
+    let mut tx = begun.map_err(to_cause)?;
+    run_migrations(&mut tx, 0).await?;
+    tx.commit().await.map_err(to_cause)
 }
 
 /// Runs the migrations. `text` is the index of the SQL text of each.
-async fn run(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
+async fn run_migrations(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
     let migrations = MIGRATIONS.map(|(version, name, texts)| {
         Migration::new(
             version,
@@ -286,7 +291,7 @@ async fn run(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
     // Not `run`: its future cannot be spawned (the compiler finds `Acquire` not general enough).
     let done = migrator.run_direct(None, connection, false).await;
     done.map_err(|error| match error {
-        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => cause(error),
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => to_cause(error),
         other => Arc::new(other),
     })
 }

@@ -28,7 +28,7 @@ use self::pooler::Pooler;
 pub use self::statements::{Connection, Pool, Transaction};
 use crate::config;
 use crate::metrics::Metrics;
-use crate::store::{Answering, Cause, InvalidUrl, Refused, Run, TooSlow, Unavailable};
+use crate::store::{Cause, DatabaseError, InvalidUrl, Run, StoreHealth, StoreTimeout, Unavailable};
 
 /// A handle to the SQL store. Clones share one pool.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ struct Inner {
     file: File,
     /// True if the schema is known to be up to date. No queries run before.
     migrated: AtomicBool,
-    answering: Answering,
+    health: StoreHealth,
     /// The lock of the SQLite file, held while this process serves from it.
     claimed: Mutex<Option<std::fs::File>>,
 }
@@ -71,7 +71,7 @@ impl Db {
             pool: OnceLock::new(),
             file: File::default(),
             migrated: AtomicBool::new(false),
-            answering: Answering::default(),
+            health: StoreHealth::default(),
             claimed: Mutex::default(),
         })))
     }
@@ -82,7 +82,7 @@ impl Db {
     }
 
     /// Accepts the schema as it is, for commands that only read. Queries of a missing table or column fail.
-    pub fn take_as_it_is(&self) {
+    pub fn accept_schema(&self) {
         self.0.migrated.store(true, Ordering::Release);
     }
 
@@ -94,12 +94,12 @@ impl Db {
     /// `WouldBlock` when another process holds the lock; otherwise the error of the system.
     pub fn claim(&self) -> std::io::Result<()> {
         if let Some(file) = &self.0.location.file {
-            *self.claimed() = Some(open::claim(file)?);
+            *self.lock_claim() = Some(open::lock_file(file)?);
         }
         Ok(())
     }
 
-    fn claimed(&self) -> MutexGuard<'_, Option<std::fs::File>> {
+    fn lock_claim(&self) -> MutexGuard<'_, Option<std::fs::File>> {
         self.0
             .claimed
             .lock()
@@ -112,7 +112,7 @@ impl Db {
         if let Some(pool) = self.0.pool.get() {
             let _ = tokio::time::timeout(self.0.timeout, pool.connections.close()).await;
         }
-        self.claimed().take();
+        self.lock_claim().take();
     }
 
     /// True for the SQLite file of a single gateway.
@@ -132,10 +132,10 @@ impl Db {
                 inner
                     .location
                     .backend
-                    .hooks(options, inner.timeout, &inner.pooler, hosts);
+                    .add_hooks(options, inner.timeout, &inner.pooler, hosts);
             let connections = options.connect_lazy_with(inner.location.options.clone());
             if let Some(hosts) = hosts {
-                hosts.serve(&connections);
+                hosts.attach_pool(&connections);
             }
             Pool {
                 connections,
@@ -235,18 +235,18 @@ impl Db {
         self.require_schema(operation)?;
         let work = async {
             work.await.map_err(|error| {
-                self.0.pooler.learn(&error);
-                cause(error)
+                self.0.pooler.learn_from(&error);
+                to_cause(error)
             })
         };
-        self.clocked(operation, limit, work).await
+        self.run_timed(operation, limit, work).await
     }
 
     fn require_schema(&self, operation: &'static str) -> Result<(), Unavailable> {
         let known = self.is_migrated();
         known
             .then_some(())
-            .ok_or_else(|| unavailable(operation, NotMigrated))
+            .ok_or_else(|| to_unavailable(operation, NotMigrated))
     }
 
     /// Runs one change outside of any transaction, and returns the number of changed rows.
@@ -268,38 +268,38 @@ impl Db {
     ///
     /// # Errors
     /// The error of the driver, also of the commit.
-    pub async fn changed(
+    pub async fn fetch_changed(
         &self,
         change: Query<'_, Any, AnyArguments>,
     ) -> Result<Option<AnyRow>, sqlx::Error> {
         Ok(change.fetch_all(self.pool()).await?.into_iter().next())
     }
 
-    /// As [`Db::changed`]; a dry run is rolled back.
+    /// As [`Db::fetch_changed`]; a dry run is rolled back.
     ///
     /// # Errors
-    /// As [`Db::changed`].
-    pub async fn changed_in(
+    /// As [`Db::fetch_changed`].
+    pub async fn fetch_changed_in(
         &self,
         run: Run,
         change: Query<'_, Any, AnyArguments>,
     ) -> Result<Option<AnyRow>, sqlx::Error> {
         if run == Run::Real {
-            return self.changed(change).await;
+            return self.fetch_changed(change).await;
         }
-        changed_within(self.begin().await?, run, change).await
+        fetch_and_end(self.begin().await?, run, change).await
     }
 
-    /// As [`Db::changed_in`], in a transaction as [`Db::begin_alone`] begins.
+    /// As [`Db::fetch_changed_in`], in a transaction as [`Db::begin_alone`] begins.
     ///
     /// # Errors
-    /// As [`Db::changed`].
-    pub async fn changed_alone(
+    /// As [`Db::fetch_changed`].
+    pub async fn fetch_changed_alone(
         &self,
         run: Run,
         change: Query<'_, Any, AnyArguments>,
     ) -> Result<Option<AnyRow>, sqlx::Error> {
-        changed_within(self.begin_alone().await?, run, change).await
+        fetch_and_end(self.begin_alone().await?, run, change).await
     }
 
     /// Runs a trivial query, to check that the store responds and is migrated.
@@ -313,14 +313,14 @@ impl Db {
 
     /// True if the store responds, as far as is known. Runs no query.
     pub fn is_well(&self) -> bool {
-        self.is_migrated() && self.0.answering.is_well()
+        self.is_migrated() && self.0.health.is_well()
     }
 
     /// Returns the server's clock, or `None` for a file.
     ///
     /// # Errors
     /// When the store does not respond.
-    pub async fn clock(&self) -> Result<Option<SystemTime>, Unavailable> {
+    pub async fn read_clock(&self) -> Result<Option<SystemTime>, Unavailable> {
         if self.is_embedded() {
             return Ok(None);
         }
@@ -330,7 +330,7 @@ impl Db {
         Ok(Some(SystemTime::UNIX_EPOCH + since))
     }
 
-    async fn clocked<T>(
+    async fn run_timed<T>(
         &self,
         operation: &'static str,
         limit: Duration,
@@ -344,24 +344,24 @@ impl Db {
                 operation,
                 source,
             }),
-            Err(_) => Err(unavailable(operation, TooSlow(limit))),
+            Err(_) => Err(to_unavailable(operation, StoreTimeout(limit))),
         };
         let elapsed = started.elapsed();
         self.0
             .metrics
-            .store(STORE, operation, elapsed, result.is_ok());
-        self.0.answering.note(STORE, &result);
+            .record_operation(STORE, operation, elapsed, result.is_ok());
+        self.0.health.record_result(STORE, &result);
         if result.is_err()
             && let Some(hosts) = &self.0.location.hosts
         {
-            hosts.look();
+            hosts.search_in_background();
         }
         result
     }
 }
 
 /// Runs a change that returns the changed row, and ends the transaction.
-async fn changed_within(
+async fn fetch_and_end(
     mut tx: Transaction,
     run: Run,
     change: Query<'_, Any, AnyArguments>,
@@ -399,9 +399,9 @@ const PARAMETER_REFUSED: &str = "unsupported startup parameter: extra_float_digi
 )]
 struct NoConnection;
 
-fn cause(error: sqlx::Error) -> Cause {
+fn to_cause(error: sqlx::Error) -> Cause {
     match error {
-        sqlx::Error::Database(refused) => Arc::new(Refused {
+        sqlx::Error::Database(refused) => Arc::new(DatabaseError {
             code: refused.code().unwrap_or_default().into_owned(),
             message: match refused.message() {
                 message if message.contains(PARAMETER_REFUSED) => {
@@ -417,7 +417,7 @@ fn cause(error: sqlx::Error) -> Cause {
     }
 }
 
-fn unavailable(
+fn to_unavailable(
     operation: &'static str,
     source: impl std::error::Error + Send + Sync + 'static,
 ) -> Unavailable {

@@ -40,20 +40,20 @@ impl Location {
     pub(super) fn parse(url: &SecretString) -> Result<Self, InvalidUrl> {
         sqlx::any::install_default_drivers();
         let text = url.expose_secret();
-        match store_url::sqlite_path(text).map_err(invalid)? {
-            Some(path) => sqlite(path),
-            None => postgres(text),
+        match store_url::sqlite_path(text).map_err(invalid_url)? {
+            Some(path) => parse_sqlite(path),
+            None => parse_postgres(text),
         }
     }
 }
 
-fn postgres(text: &str) -> Result<Location, InvalidUrl> {
+fn parse_postgres(text: &str) -> Result<Location, InvalidUrl> {
     let mut hosts = Vec::new();
     let mut password_file = None;
     for text in store_url::of_each_host(text) {
-        let mut url = store_url::parse(&text).map_err(invalid)?;
+        let mut url = store_url::parse(&text).map_err(invalid_url)?;
         password_file = take_our_parameters(&mut url)?;
-        store_url::check_postgres(&url).map_err(invalid)?;
+        store_url::check_postgres(&url).map_err(invalid_url)?;
         let (host, port) = (
             url.host_str().unwrap_or_default(),
             url.port().unwrap_or(5432),
@@ -64,12 +64,12 @@ fn postgres(text: &str) -> Result<Location, InvalidUrl> {
         });
     }
     if hosts.len() > 1 && hosts.iter().any(|host| host.name.starts_with(':')) {
-        return Err(invalid("a host is empty: write HOST:PORT,HOST:PORT"));
+        return Err(invalid_url("a host is empty: write HOST:PORT,HOST:PORT"));
     }
     let hosts = Hosts::new(hosts, password_file);
     let options = hosts.options().map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
-        ..invalid("not a PostgreSQL URL, or `password_file` cannot be read")
+        ..invalid_url("not a PostgreSQL URL, or `password_file` cannot be read")
     })?;
     Ok(Location {
         backend: Backend::Postgres,
@@ -89,7 +89,7 @@ fn take_our_parameters(url: &mut url::Url) -> Result<Option<PathBuf>, InvalidUrl
             // What the gateway needs anyway.
             ("target_session_attrs", "read-write" | "primary") => {}
             ("target_session_attrs", _) => {
-                return Err(invalid(
+                return Err(invalid_url(
                     "the gateway writes: target_session_attrs is `read-write`, which needs not be written",
                 ));
             }
@@ -97,7 +97,7 @@ fn take_our_parameters(url: &mut url::Url) -> Result<Option<PathBuf>, InvalidUrl
         }
     }
     if password_file.is_some() && url.password().is_some() {
-        return Err(invalid("give a password or `password_file`, not both"));
+        return Err(invalid_url("give a password or `password_file`, not both"));
     }
     if !others.iter().any(|(key, _)| key == "application_name") {
         others.push(("application_name".to_owned(), "a2a-gateway".to_owned()));
@@ -106,10 +106,10 @@ fn take_our_parameters(url: &mut url::Url) -> Result<Option<PathBuf>, InvalidUrl
     Ok(password_file)
 }
 
-fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
+fn parse_sqlite(path: &str) -> Result<Location, InvalidUrl> {
     let path = create_file(Path::new(path)).map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
-        ..invalid(format!(
+        ..invalid_url(format!(
             "the SQLite file `{path}` cannot be created or opened"
         ))
     })?;
@@ -117,7 +117,7 @@ fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
     let options = url::Url::parse(&url)
         .ok()
         .and_then(|url| AnyConnectOptions::from_url(&url).ok())
-        .ok_or_else(|| invalid("the path of the SQLite file cannot be written as a URL"))?;
+        .ok_or_else(|| invalid_url("the path of the SQLite file cannot be written as a URL"))?;
     Ok(Location {
         backend: Backend::Sqlite,
         options,
@@ -130,7 +130,7 @@ fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
 ///
 /// # Errors
 /// `WouldBlock` when another process holds the lock; otherwise the error of the system.
-pub(super) fn claim(file: &Path) -> io::Result<std::fs::File> {
+pub(super) fn lock_file(file: &Path) -> io::Result<std::fs::File> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     let lock = std::fs::OpenOptions::new()
@@ -190,29 +190,29 @@ fn percent_encode(path: &Path) -> String {
 
 impl Backend {
     /// Adds the hooks that configure new connections, and check them before they return to the pool.
-    pub(super) fn hooks(
+    pub(super) fn add_hooks(
         self,
         options: AnyPoolOptions,
         timeout: Duration,
         pooler: &Arc<Pooler>,
         hosts: Option<&Arc<Hosts>>,
     ) -> AnyPoolOptions {
-        let told = self.session(timeout);
+        let settings = self.session_settings(timeout);
         let known = Arc::clone(pooler);
         let hosts = hosts.filter(|hosts| hosts.are_several()).cloned();
         let several = hosts.clone();
         let options = options.after_connect(move |connection, _| {
             // A session lent by a pooler is not configured: its settings would stay for its next client.
-            let told = known.has_own_sessions().then(|| told.clone());
+            let settings = known.has_own_sessions().then(|| settings.clone());
             let hosts = several.clone();
             Box::pin(async move {
-                if let Some(told) = told {
-                    connection.execute(AssertSqlSafe(told)).await?;
+                if let Some(settings) = settings {
+                    connection.execute(AssertSqlSafe(settings)).await?;
                 }
                 if let Some(hosts) = hosts
                     && !takes_writes(connection).await?
                 {
-                    hosts.look();
+                    hosts.search_in_background();
                     return Err(sqlx::Error::Protocol(
                         "the server takes no writes".to_owned(),
                     ));
@@ -252,7 +252,7 @@ impl Backend {
     /// SQLite: `busy_timeout` comes first, since even the switch to WAL may meet a writer. `FULL`, since a
     /// revoked token must stay revoked after a power cut, and commits are rare. PostgreSQL: work that the
     /// gateway gave up on must not keep its locks.
-    pub(super) fn session(self, timeout: Duration) -> String {
+    pub(super) fn session_settings(self, timeout: Duration) -> String {
         let milliseconds = timeout.as_millis();
         match self {
             Self::Sqlite => format!(
@@ -281,12 +281,12 @@ async fn is_of_use(
     let answer = tokio::time::timeout(limit, takes_writes(connection)).await;
     let is_of_use = matches!(answer, Ok(Ok(true)));
     if !is_of_use {
-        hosts.look();
+        hosts.search_in_background();
     }
     Ok(is_of_use)
 }
 
-fn invalid(problem: impl Into<String>) -> InvalidUrl {
+fn invalid_url(problem: impl Into<String>) -> InvalidUrl {
     InvalidUrl {
         key: "stores.sql",
         problem: problem.into(),

@@ -26,7 +26,7 @@ pub(super) struct Pooler {
     /// True if each connection has its own session.
     own_sessions: AtomicBool,
     /// True if the pooler was logged.
-    told: AtomicBool,
+    logged: AtomicBool,
     /// The time at which a prepared statement of another client was last met.
     noticed: Mutex<Option<Instant>>,
 }
@@ -41,7 +41,7 @@ impl Pooler {
                  SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
             ),
             own_sessions: AtomicBool::new(backend == Backend::Sqlite),
-            told: AtomicBool::new(false),
+            logged: AtomicBool::new(false),
             noticed: Mutex::new(None),
         }
     }
@@ -52,7 +52,7 @@ impl Pooler {
     }
 
     /// Returns `begin`, followed by the settings of the transaction if it needs them.
-    pub(super) fn begin(&self, begin: &str) -> AssertSqlSafe<String> {
+    pub(super) fn begin_statement(&self, begin: &str) -> AssertSqlSafe<String> {
         let local = if self.has_own_sessions() {
             ""
         } else {
@@ -66,7 +66,7 @@ impl Pooler {
     ///
     /// # Errors
     /// When the database cannot be queried.
-    pub(super) async fn look(&self, connections: &AnyPool) -> Result<(), sqlx::Error> {
+    pub(super) async fn detect_sessions(&self, connections: &AnyPool) -> Result<(), sqlx::Error> {
         if self.backend == Backend::Sqlite || self.has_own_sessions() {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl Pooler {
         };
         if keep_their_sessions(&mut one, &mut other).await? {
             self.own_sessions.store(true, Ordering::Release);
-        } else if !self.told.swap(true, Ordering::AcqRel) {
+        } else if !self.logged.swap(true, Ordering::AcqRel) {
             tracing::info!(
                 "stores.sql is behind a pooler in transaction mode: each statement is unnamed and has a transaction"
             );
@@ -93,7 +93,7 @@ impl Pooler {
     }
 
     /// Inspects an error of the database, which may reveal a pooler that was added later.
-    pub(super) fn learn(&self, error: &sqlx::Error) {
+    pub(super) fn learn_from(&self, error: &sqlx::Error) {
         let sqlx::Error::Database(refused) = error else {
             return;
         };
@@ -109,7 +109,7 @@ impl Pooler {
         }
         // Set each time: work that waited for a connection may have prepared a named statement on a newer
         // one.
-        *self.noticed() = Some(Instant::now());
+        *self.lock_noticed() = Some(Instant::now());
         if self.own_sessions.swap(false, Ordering::AcqRel) {
             tracing::warn!(
                 code = code.as_ref(),
@@ -121,11 +121,11 @@ impl Pooler {
 
     /// True if a connection of this age may hold named statements of another client.
     pub(super) fn is_outdated(&self, age: Duration) -> bool {
-        self.noticed()
+        self.lock_noticed()
             .is_some_and(|noticed| noticed.elapsed() < age)
     }
 
-    fn noticed(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn lock_noticed(&self) -> MutexGuard<'_, Option<Instant>> {
         self.noticed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -135,14 +135,14 @@ async fn keep_their_sessions(
     one: &mut AnyConnection,
     other: &mut AnyConnection,
 ) -> Result<bool, sqlx::Error> {
-    let first = backend(one).await?;
+    let first = backend_pid(one).await?;
     for _ in 0..ROUNDS {
         // A pooler that rotates to the least recently used session is detected here, others below.
-        if backend(one).await? != first {
+        if backend_pid(one).await? != first {
             return Ok(false);
         }
         let mut held = other.begin().await?;
-        if backend(&mut held).await? == first || backend(one).await? != first {
+        if backend_pid(&mut held).await? == first || backend_pid(one).await? != first {
             return Ok(false);
         }
         held.rollback().await?;
@@ -151,7 +151,7 @@ async fn keep_their_sessions(
 }
 
 /// Returns the server process behind `connection`. A simple query: nothing is prepared.
-async fn backend(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {
+async fn backend_pid(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {
     let row = connection.fetch_one(BACKEND).await?;
     row.try_get(0)
 }

@@ -26,12 +26,12 @@ pub struct Pool {
 
 /// One connection for several statements.
 pub struct Connection {
-    held: Held,
+    state: ConnectionState,
     /// True if its statements may be prepared by name and cached.
     named: bool,
 }
 
-enum Held {
+enum ConnectionState {
     Plain(PoolConnection<Any>),
     Begun(sqlx::Transaction<'static, Any>),
 }
@@ -52,10 +52,10 @@ impl Pool {
 
     /// Begins a transaction with the SQL text `begin`.
     pub(super) async fn begin(&self, begin: &str) -> Result<Transaction, Error> {
-        let begun = self.pooler.begin(begin);
+        let begun = self.pooler.begin_statement(begin);
         let begun = self.connections.begin_with(begun).await?;
         Ok(Transaction(Connection {
-            held: Held::Begun(begun),
+            state: ConnectionState::Begun(begun),
             named: self.pooler.has_own_sessions(),
         }))
     }
@@ -66,7 +66,7 @@ impl Pool {
             return Ok(self.begin("BEGIN").await?.0);
         }
         Ok(Connection {
-            held: Held::Plain(self.connections.acquire().await?),
+            state: ConnectionState::Plain(self.connections.acquire().await?),
             named: true,
         })
     }
@@ -74,9 +74,9 @@ impl Pool {
 
 impl Connection {
     fn get(&mut self) -> &mut AnyConnection {
-        match &mut self.held {
-            Held::Plain(connection) => connection,
-            Held::Begun(transaction) => transaction,
+        match &mut self.state {
+            ConnectionState::Plain(connection) => connection,
+            ConnectionState::Begun(transaction) => transaction,
         }
     }
 }
@@ -87,9 +87,9 @@ impl Transaction {
     /// # Errors
     /// The error of the driver; the transaction may be committed nevertheless.
     pub async fn commit(self) -> Result<(), Error> {
-        match self.0.held {
-            Held::Plain(_) => Ok(()),
-            Held::Begun(transaction) => transaction.commit().await,
+        match self.0.state {
+            ConnectionState::Plain(_) => Ok(()),
+            ConnectionState::Begun(transaction) => transaction.commit().await,
         }
     }
 
@@ -98,10 +98,10 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::commit`].
     pub async fn end(self, run: Run) -> Result<(), Error> {
-        match (run, self.0.held) {
-            (_, Held::Plain(_)) => Ok(()),
-            (Run::Real, Held::Begun(transaction)) => transaction.commit().await,
-            (Run::Dry, Held::Begun(transaction)) => transaction.rollback().await,
+        match (run, self.0.state) {
+            (_, ConnectionState::Plain(_)) => Ok(()),
+            (Run::Real, ConnectionState::Begun(transaction)) => transaction.commit().await,
+            (Run::Dry, ConnectionState::Begun(transaction)) => transaction.rollback().await,
         }
     }
 }

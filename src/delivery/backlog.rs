@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::Delivery;
+use crate::deadline::ticks;
 use crate::metrics;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
-use crate::until::ticks;
 use crate::workspace::Timestamp;
 
 /// Interval of measurements: the usual scrape interval of Prometheus.
@@ -24,18 +24,21 @@ pub(super) struct Backlog {
 
 impl Delivery {
     /// Measures regularly, until it is dropped. While SQL is unavailable the last values stay.
-    pub(super) async fn measure(&self) {
+    pub(super) async fn measure_backlog(&self) {
         let mut tick = ticks(EVERY);
         loop {
             tick.tick().await;
-            if let Err(error) = self.look_at_backlog().await {
+            if let Err(error) = self.record_backlog().await {
                 tracing::debug!(error = %Chain(&error), "backlog measurement failed; will retry");
             }
         }
     }
 
-    async fn look_at_backlog(&self) -> Result<(), Unavailable> {
-        let (inbox, jobs) = (self.inbox.backlog().await?, self.jobs.backlog().await?);
+    async fn record_backlog(&self) -> Result<(), Unavailable> {
+        let (inbox, jobs) = (
+            self.inbox.read_backlog().await?,
+            self.jobs.read_backlog().await?,
+        );
         let now = Timestamp::now();
         for (which, found) in [
             (metrics::Backlog::Inbox, inbox),
@@ -43,9 +46,12 @@ impl Delivery {
         ] {
             let age = found.oldest.map_or(0, |oldest| now.0 - oldest.0);
             let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
-            self.metrics.queues.backlog(which, found.entries, age);
+            self.metrics.queues.set_backlog(which, found.entries, age);
         }
-        self.metrics.inbox.unread.set(self.inbox.unread().await?);
+        self.metrics
+            .inbox
+            .unread
+            .set(self.inbox.count_unread().await?);
         Ok(())
     }
 }

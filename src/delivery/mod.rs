@@ -8,7 +8,7 @@ mod backlog;
 pub mod calls;
 pub mod inbox;
 pub mod jobs;
-pub mod kept;
+pub mod kept_bytes;
 mod page;
 mod purge;
 pub mod streams;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use self::calls::Calls;
 use self::inbox::Inbox;
 use self::jobs::Jobs;
-use self::kept::KeptBytes;
+use self::kept_bytes::KeptBytes;
 use self::streams::Streams;
 use crate::coherence::Coherence;
 use crate::config::Live;
@@ -88,7 +88,7 @@ impl Delivery {
             self.inbox.run(),
             self.jobs.run(),
             self.streams.run(),
-            self.measure(),
+            self.measure_backlog(),
         );
     }
 }

@@ -4,7 +4,7 @@
 const BYTES_MAX: i64 = 4 << 20;
 
 /// Returns the number of entries, of these sizes, that make a page of at most `limit`.
-pub(super) fn fitting(sizes: &[i64], limit: u32) -> usize {
+pub(super) fn count_fitting(sizes: &[i64], limit: u32) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut bytes = 0;
     let fits = |size: &&i64| {
@@ -22,10 +22,10 @@ mod tests {
     #[test]
     fn a_page_ends_behind_the_entry_that_passes_the_bound() {
         const LARGE: i64 = 3 << 20;
-        assert_eq!(fitting(&[], 5), 0);
-        assert_eq!(fitting(&[1, 1, 1], 2), 2);
-        assert_eq!(fitting(&[LARGE; 5], 5), 2);
-        assert_eq!(fitting(&[10 << 20, 0], 5), 1);
-        assert_eq!(fitting(&[0, BYTES_MAX, 0], 5), 2);
+        assert_eq!(count_fitting(&[], 5), 0);
+        assert_eq!(count_fitting(&[1, 1, 1], 2), 2);
+        assert_eq!(count_fitting(&[LARGE; 5], 5), 2);
+        assert_eq!(count_fitting(&[10 << 20, 0], 5), 1);
+        assert_eq!(count_fitting(&[0, BYTES_MAX, 0], 5), 2);
     }
 }

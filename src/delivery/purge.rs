@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::deadline::ticks;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
-use crate::until::ticks;
 
 /// Interval of purges.
 const PURGE_EVERY: Duration = Duration::from_secs(60);

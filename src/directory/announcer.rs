@@ -14,7 +14,7 @@ use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
-use crate::workspace::{Changed, Origins, Status, Step, Workspace, Workspaces, base};
+use crate::workspace::{Origins, Status, Step, Workspace, WorkspaceChange, Workspaces, url_base};
 
 /// Longest card in an event, in bytes. A longer one must be fetched.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
@@ -68,7 +68,7 @@ impl Announcer {
         if run.is_dry() {
             return;
         }
-        for held in origins.left() {
+        for held in origins.released_origins() {
             self.invalidate_after(&held.by, outcome).await;
         }
     }
@@ -92,7 +92,7 @@ impl Announcer {
 
     /// Publishes a status with more members, as an object.
     pub(super) fn announce_status_with(&self, id: &WorkspaceId, status: Status, payload: Value) {
-        self.events.tell(status_event(id, status, payload));
+        self.events.publish(status_event(id, status, payload));
     }
 
     /// Publishes the row's status if it is not `announced`, the status that was just published. Two replicas
@@ -129,7 +129,7 @@ impl Announcer {
         at: Timestamp,
     ) -> JoinHandle<()> {
         let (workspaces, events) = (self.workspaces.clone(), Arc::clone(&self.events));
-        let (id, doubt) = (id.clone(), self.coherence.doubt());
+        let (id, doubt) = (id.clone(), self.coherence.write_uncertainty());
         tokio::spawn(async move {
             for _ in 0..LATE_LOOKS_MAX {
                 sleep(doubt).await;
@@ -138,7 +138,7 @@ impl Announcer {
                 };
                 let row = row.filter(|row| row.updated_at == at && row.status != Status::Removed);
                 if let Some(row) = row {
-                    events.tell(status_event(&id, row.status, json!({})));
+                    events.publish(status_event(&id, row.status, json!({})));
                 }
                 return;
             }
@@ -152,11 +152,11 @@ impl Announcer {
         let card: Option<Value> = card.and_then(|card| serde_json::from_str(card.get()).ok());
         let payload = json!({"agent_card": card});
         let event = Event::new(Kind::AgentCardUpdated, &redacted.id, payload);
-        self.events.tell(event);
+        self.events.publish(event);
     }
 
     /// Publishes a change of parent, org or status.
-    pub(super) fn announce_change(&self, changed: &Changed) {
+    pub(super) fn announce_change(&self, changed: &WorkspaceChange) {
         let (before, after) = (&changed.before, &changed.after);
         if before.parent_id != after.parent_id || before.org != after.org {
             let parent_id = after.parent_id.as_ref().map(WorkspaceId::as_str);
@@ -172,12 +172,12 @@ impl Announcer {
     /// The event is for all who see the workspace, so it has no address.
     pub(super) fn announce_credential(&self, workspace: &Workspace, to: &str) {
         let id = &workspace.id;
-        let from = workspace.upstream_auth_base.as_deref().map(base);
-        let record = Draft::new(EventType::CredentialMoved).about(id);
+        let from = workspace.upstream_auth_base.as_deref().map(url_base);
+        let record = Draft::new(EventType::CredentialMoved).with_target(id);
         self.events
-            .record(record.with(json!({"from": from, "to": to})));
+            .record_change(record.with_detail(json!({"from": from, "to": to})));
         let event = Event::new(Kind::CredentialMoved, id, json!({}));
-        self.events.tell(event);
+        self.events.publish(event);
     }
 
     /// Publishes a removal. `line` is the workspace with its former ancestors.
@@ -187,8 +187,8 @@ impl Announcer {
 
     fn announce_with_line(&self, kind: Kind, id: &WorkspaceId, payload: Value, line: &[Step]) {
         let mut event = Event::new(kind, id, payload);
-        event.was = Lineage::of_line(line.to_vec()).map(Arc::new);
-        self.events.tell(event);
+        event.was = Lineage::from_line(line.to_vec()).map(Arc::new);
+        self.events.publish(event);
     }
 }
 

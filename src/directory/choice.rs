@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::rejections::RETRY_AFTER;
 use super::resolution::{Agent, Instance};
 use crate::ids::InstanceId;
-use crate::metrics::Chosen;
+use crate::metrics::InstanceChoice;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
@@ -17,7 +17,7 @@ use crate::shares::Account;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preference {
     /// Instances to which its tasks and its context are bound, in order, and by which of the two.
-    pub bound: Vec<(InstanceId, Chosen)>,
+    pub bound: Vec<(InstanceId, InstanceChoice)>,
     /// Context or task of the call. Calls with the same one go to the same instance while nothing is bound.
     pub key: Option<String>,
     /// Those of `bound` that take no call: what they have is bound to the instance that answers.
@@ -30,31 +30,31 @@ pub struct Preference {
 ///
 /// # Errors
 /// `workspace_restarting` if all drain, or were tried.
-pub fn choose<'i>(
+pub fn choose_instance<'i>(
     instances: &'i [Instance],
     account: Account,
     preference: &Preference,
     tried: &[InstanceId],
-) -> Result<(&'i Arc<Agent>, Chosen), Rejection> {
-    find(instances, account, preference, tried).ok_or_else(|| {
+) -> Result<(&'i Arc<Agent>, InstanceChoice), Rejection> {
+    find_instance(instances, account, preference, tried).ok_or_else(|| {
         let message = "all instances of the agent drain (POST /registry/drain): try again once another one has registered";
         Rejection::new(Reason::WorkspaceRestarting, message)
-            .retry_after(RETRY_AFTER)
-            .delivered(Delivery::NotSent)
+            .with_retry_after(RETRY_AFTER)
+            .with_delivery(Delivery::NotSent)
     })
 }
 
-fn find<'i>(
+fn find_instance<'i>(
     instances: &'i [Instance],
     account: Account,
     preference: &Preference,
     tried: &[InstanceId],
-) -> Option<(&'i Arc<Agent>, Chosen)> {
+) -> Option<(&'i Arc<Agent>, InstanceChoice)> {
     let is_untried = |one: &&Instance| {
         let id = one.agent.instance.as_ref();
         !id.is_some_and(|id| tried.contains(id))
     };
-    let bound = |(id, by): &(InstanceId, Chosen)| {
+    let bound = |(id, by): &(InstanceId, InstanceChoice)| {
         let mut untried = instances.iter().filter(is_untried);
         let found = untried.find(|one| one.agent.instance.as_ref() == Some(id))?;
         Some((&found.agent, *by))
@@ -69,7 +69,7 @@ fn find<'i>(
         && preference.key.is_none()
         && let Some(agent) = any_two(instances, account, tried)
     {
-        return Some((agent, Chosen::Load));
+        return Some((agent, InstanceChoice::Load));
     }
     let open: Vec<&Arc<Agent>> = instances
         .iter()
@@ -81,17 +81,21 @@ fn find<'i>(
     let available: Vec<_> = open.iter().copied().filter(is_available).collect();
     let chosen = match (available.as_slice(), first) {
         ([], Some(_)) => return first,
-        ([], None) => pick(&open, preference.key.as_deref())?,
-        (available, _) => pick(available, preference.key.as_deref())?,
+        ([], None) => pick_agent(&open, preference.key.as_deref())?,
+        (available, _) => pick_agent(available, preference.key.as_deref())?,
     };
     Some(match preference.bound.is_empty() {
         true => chosen,
-        false => (chosen.0, Chosen::Rebound),
+        false => (chosen.0, InstanceChoice::Rebound),
     })
 }
 
 /// Returns the instances in `preference` that take no call: they are gone, or their breakers are open.
-pub fn gone(instances: &[Instance], account: Account, preference: &Preference) -> Vec<InstanceId> {
+pub fn find_gone(
+    instances: &[Instance],
+    account: Account,
+    preference: &Preference,
+) -> Vec<InstanceId> {
     let takes_calls = |id: &InstanceId| {
         let mut all = instances.iter();
         let found = all.find(|one| one.agent.instance.as_ref() == Some(id));
@@ -101,11 +105,16 @@ pub fn gone(instances: &[Instance], account: Account, preference: &Preference) -
     bound.filter(|id| !takes_calls(id)).cloned().collect()
 }
 
-fn pick<'i>(agents: &[&'i Arc<Agent>], key: Option<&str>) -> Option<(&'i Arc<Agent>, Chosen)> {
+fn pick_agent<'i>(
+    agents: &[&'i Arc<Agent>],
+    key: Option<&str>,
+) -> Option<(&'i Arc<Agent>, InstanceChoice)> {
     match key {
         Some(key) => {
-            let agent = agents.iter().max_by_key(|agent| weight(agent, key))?;
-            Some((agent, Chosen::Hash))
+            let agent = agents
+                .iter()
+                .max_by_key(|agent| rendezvous_weight(agent, key))?;
+            Some((agent, InstanceChoice::Hash))
         }
         None => {
             let free = agents
@@ -114,13 +123,13 @@ fn pick<'i>(agents: &[&'i Arc<Agent>], key: Option<&str>) -> Option<(&'i Arc<Age
                 .filter(|agent| agent.slots.has_place());
             let free: Vec<_> = free.collect();
             let chosen = less_busy(&free).or_else(|| less_busy(agents));
-            chosen.map(|agent| (agent, Chosen::Load))
+            chosen.map(|agent| (agent, InstanceChoice::Load))
         }
     }
 }
 
 /// Returns the weight of an instance for a key, the same on every replica and in every version.
-fn weight(agent: &Agent, key: &str) -> [u8; 32] {
+fn rendezvous_weight(agent: &Agent, key: &str) -> [u8; 32] {
     let id = agent.instance.as_ref().map_or("", InstanceId::as_str);
     let mut hash = Sha256::new();
     hash.update(id);
@@ -143,12 +152,12 @@ fn any_two<'i>(
         let slots = &one.agent.slots;
         !one.is_draining && slots.is_available(account) && slots.has_place()
     };
-    let (first, second) = two(instances);
+    let (first, second) = pick_two(instances);
     (takes_calls(first) && takes_calls(second)).then(|| less_busy_of(&first.agent, &second.agent))
 }
 
 /// Returns two random ones of at least two.
-fn two<T>(all: &[T]) -> (&T, &T) {
+fn pick_two<T>(all: &[T]) -> (&T, &T) {
     let mut random = rand::rng();
     let first = random.random_range(0..all.len());
     let second = (first + random.random_range(1..all.len())) % all.len();
@@ -156,7 +165,7 @@ fn two<T>(all: &[T]) -> (&T, &T) {
 }
 
 fn less_busy_of<'i>(first: &'i Arc<Agent>, second: &'i Arc<Agent>) -> &'i Arc<Agent> {
-    if second.slots.taken() < first.slots.taken() {
+    if second.slots.in_progress() < first.slots.in_progress() {
         second
     } else {
         first
@@ -168,6 +177,6 @@ fn less_busy<'i>(agents: &[&'i Arc<Agent>]) -> Option<&'i Arc<Agent>> {
     if agents.len() < 2 {
         return agents.first().copied();
     }
-    let (first, second) = two(agents);
+    let (first, second) = pick_two(agents);
     Some(less_busy_of(first, second))
 }

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::announcer::Announcer;
 use super::capacity::Slots;
 use super::liveness::{HeartbeatBuffer, InstanceReport, Presence};
-use super::rejections::{invalid, no_instance, not_found, removed};
-use super::resolution::{Entries, Entry, KnownInstance};
+use super::rejections::{invalid, no_instance, not_found, workspace_removed};
+use super::resolution::{CachedInstance, Entries, Entry};
 use crate::events::{Event, Events, Kind};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::time::Timestamp;
-use crate::workspace::{DeliveryMode, Liveness, Seen, Status, Workspace, Workspaces};
+use crate::workspace::{DeliveryMode, HeartbeatUpdate, Liveness, Status, Workspace, Workspaces};
 
 /// Error rate from which a workspace is degraded.
 const DEGRADED_FROM: f64 = 0.5;
@@ -107,7 +107,7 @@ impl Heartbeats {
             }
         };
         // Renew the lease first: the writer of a lapse reads the lease again afterwards.
-        let workspace = existing(entry.workspace.as_ref())?;
+        let workspace = require_existing(entry.workspace.as_ref())?;
         let known = instance_of(&entry, workspace, beat)?;
         let instance = known.map(|one| one.row.id.clone());
         let drained = self.lapsed_in_drain(id, known, now).await;
@@ -118,10 +118,10 @@ impl Heartbeats {
         }
         if drained.is_some() || entry.has_lapsed() {
             // A replica may have recorded the lapse before the lease was renewed. The row decides.
-            entry = self.reload(id).await?;
+            entry = self.reload_entry(id).await?;
         }
         for _ in 0..ATTEMPTS_MAX {
-            let workspace = existing(entry.workspace.as_ref())?;
+            let workspace = require_existing(entry.workspace.as_ref())?;
             let known = instance_of(&entry, workspace, beat)?;
             let of_all = known.map(|known| self.of_all(&entry, workspace, known, beat));
             let of_all = of_all.as_ref().unwrap_or(beat);
@@ -132,7 +132,7 @@ impl Heartbeats {
             if self.write_changes(workspace, to, of_all).await? {
                 entry.extend(began, self.presence.leases.ttl());
                 self.slots.let_try(id, instance.as_ref(), began);
-                self.announce(workspace, of_all, now);
+                self.announce_heartbeat(workspace, of_all, now);
                 self.count_instance(&entry, known, began, renewed).await;
                 // If the lease cannot be renewed, neither can the keys.
                 if renewed
@@ -149,7 +149,7 @@ impl Heartbeats {
                 });
             }
             // A concurrent writer changed it.
-            entry = self.reload(id).await?;
+            entry = self.reload_entry(id).await?;
         }
         Err(Rejection::new(
             Reason::Conflict,
@@ -162,7 +162,7 @@ impl Heartbeats {
         &self,
         entry: &Entry,
         workspace: &Workspace,
-        instance: &KnownInstance,
+        instance: &CachedInstance,
         beat: &Heartbeat,
     ) -> Heartbeat {
         let (signs, now) = (&self.buffer.instances, Timestamp::now());
@@ -176,7 +176,7 @@ impl Heartbeats {
             active_tasks: beat.active_tasks,
             current_task: beat.current_task.clone(),
         };
-        signs.note(&workspace.id, &instance.row, report, now);
+        signs.record(&workspace.id, &instance.row, report, now);
         let rows = entry.instances.iter().map(|one| &one.row);
         let live_since = now.before(self.presence.leases.ttl());
         let all = signs.report_of(&workspace.id, rows, live_since);
@@ -210,7 +210,7 @@ impl Heartbeats {
     async fn count_instance(
         &self,
         entry: &Entry,
-        instance: Option<&KnownInstance>,
+        instance: Option<&CachedInstance>,
         began: Instant,
         renewed: bool,
     ) {
@@ -228,18 +228,20 @@ impl Heartbeats {
     async fn lapsed_in_drain<'i>(
         &self,
         id: &WorkspaceId,
-        instance: Option<&'i KnownInstance>,
+        instance: Option<&'i CachedInstance>,
         now: Timestamp,
-    ) -> Option<&'i KnownInstance> {
+    ) -> Option<&'i CachedInstance> {
         let instance = instance.filter(|one| one.row.is_draining)?;
         let leases = &self.presence.leases;
-        let found = leases.renewed_instances(id, &[&instance.row.id], now).await;
+        let found = leases
+            .instance_renewal_times(id, &[&instance.row.id], now)
+            .await;
         let has_lapsed = matches!(found.as_deref(), Ok([None])) && leases.doubt_left().is_zero();
         has_lapsed.then_some(instance)
     }
 
     /// Ends the drain of an instance that lapsed. Best effort.
-    async fn end_drain(&self, workspace: &Workspace, instance: &KnownInstance) {
+    async fn end_drain(&self, workspace: &Workspace, instance: &CachedInstance) {
         let (id, row) = (&workspace.id, &instance.row);
         if !row.is_draining {
             return;
@@ -251,25 +253,26 @@ impl Heartbeats {
     }
 
     /// Publishes a heartbeat, and a change of its tasks.
-    fn announce(&self, workspace: &Workspace, beat: &Heartbeat, now: Timestamp) {
+    fn announce_heartbeat(&self, workspace: &Workspace, beat: &Heartbeat, now: Timestamp) {
         let id = &workspace.id;
-        let seen = beat.seen(id, now);
+        let seen = beat.to_update(id, now);
         let current_task = seen.current_task.clone();
-        if self.buffer.note(seen, workspace) {
+        if self.buffer.record(seen, workspace) {
             let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
-            self.events.tell(Event::new(Kind::TaskUpdated, id, payload));
+            self.events
+                .publish(Event::new(Kind::TaskUpdated, id, payload));
         }
-        if self.events.heard() {
+        if self.events.has_readers() {
             let payload =
                 json!({"active_tasks": beat.active_tasks, "uptime_seconds": beat.uptime_seconds});
             let event = Event::new(Kind::WorkspaceHeartbeat, id, payload);
-            self.events.tell(event);
+            self.events.publish(event);
         }
     }
 
     /// Reads the row again, on every replica: the change may have been committed after the store's answer timed
     /// out, so that no replica was notified.
-    async fn reload(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
+    async fn reload_entry(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
         self.announcer.invalidate(id).await;
         self.entries.get(id).await
     }
@@ -344,7 +347,7 @@ impl Heartbeats {
         let Some(workspace) = polls else {
             return;
         };
-        let (active_tasks, current_task) = match self.buffer.of(id) {
+        let (active_tasks, current_task) = match self.buffer.get(id) {
             Some(seen) => (seen.active_tasks, seen.current_task),
             None => (workspace.active_tasks, workspace.current_task.clone()),
         };
@@ -374,7 +377,7 @@ impl Heartbeats {
     /// # Errors
     /// When SQL does not answer.
     pub async fn flush_all(&self) -> Result<(), Unavailable> {
-        self.buffer.hasten_all();
+        self.buffer.queue_all();
         self.buffer.flush(&self.workspaces).await
     }
 
@@ -385,10 +388,10 @@ impl Heartbeats {
     }
 }
 
-fn existing(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
+fn require_existing(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
     match workspace {
         None => Err(not_found()),
-        Some(workspace) if workspace.status == Status::Removed => Err(removed()),
+        Some(workspace) if workspace.status == Status::Removed => Err(workspace_removed()),
         Some(workspace) => Ok(workspace),
     }
 }
@@ -397,7 +400,7 @@ fn instance_of<'e>(
     entry: &'e Entry,
     workspace: &Workspace,
     beat: &Heartbeat,
-) -> Result<Option<&'e KnownInstance>, Rejection> {
+) -> Result<Option<&'e CachedInstance>, Rejection> {
     let found = entry.instance_of(workspace, beat.instance.as_ref());
     found.map_err(|_| no_instance())
 }
@@ -431,22 +434,22 @@ fn status_payload(to: Status, beat: &Heartbeat) -> Value {
             payload["runtime_state"] = json!("wedged");
         }
         if let Some(sample) = &beat.sample_error {
-            payload["sample_error"] = json!(printable(sample, SAMPLE_CHARS_MAX));
+            payload["sample_error"] = json!(to_printable(sample, SAMPLE_CHARS_MAX));
         }
     }
     payload
 }
 
 /// Returns at most `max` characters of `text`, without control characters.
-fn printable(text: &str, max: usize) -> String {
+fn to_printable(text: &str, max: usize) -> String {
     let printable = text.chars().filter(|c| !c.is_control());
     printable.take(max).collect()
 }
 
 impl Heartbeat {
     /// Returns the values that are stored of a heartbeat.
-    fn seen(&self, id: &WorkspaceId, now: Timestamp) -> Seen {
-        Seen {
+    fn to_update(&self, id: &WorkspaceId, now: Timestamp) -> HeartbeatUpdate {
+        HeartbeatUpdate {
             id: id.clone(),
             last_seen: now,
             active_tasks: self.active_tasks,

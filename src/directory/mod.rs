@@ -22,29 +22,29 @@ mod waking;
 use std::sync::Arc;
 
 use self::address::Resolver;
-pub use self::address::{Addresses, Endpoint, LookupFor, Policy, Settled};
+pub use self::address::{AddressDecision, Addresses, Endpoint, LookupFor, Policy};
 use self::announcer::Announcer;
 pub use self::capacity::{
-    CallKind, CallOutcome, CapacityView, NoSlot, Patience, Slot, Slots, TargetSlots,
+    CallKind, CallOutcome, CapacityView, NoSlot, OwnTimeouts, Slot, Slots, TargetSlots,
 };
-pub use self::choice::{Preference, choose, gone};
+pub use self::choice::{Preference, choose_instance, find_gone};
 pub use self::heartbeats::{Heartbeat, HeartbeatResult, Heartbeats};
 pub use self::liveness::Lapses;
 use self::liveness::{HeartbeatBuffer, Presence};
-pub use self::probing::{Probe, ProbeClaim, ProbePlan, Probing};
+pub use self::probing::{Probe, ProbeClaim, ProbePlan, Probes};
 pub use self::registration::{
-    AGENT_CARD_BYTES_MAX, Change, Creation, Editor, Recheck, Registered, Registrar, Registration,
-    Registrations, RegistrationsInBulk, Terms, Update, VettedUpdate, id_taken, listed_urls,
-    org_of_new, reports_itself,
+    AGENT_CARD_BYTES_MAX, BulkRegistrations, Change, Creation, Editor, Recheck, Registrar,
+    Registration, RegistrationResult, Registrations, Terms, Update, VettedUpdate, id_taken,
+    listed_urls, org_of_new, reports_itself,
 };
 use self::resolution::Destinations;
 pub use self::resolution::{
-    Agent, AgentOptions, CardPlace, CardSource, Destination, Entries, Instance, JsonRpc,
-    NotReached, Resolution,
+    Agent, AgentOptions, CardLocation, CardSource, Destination, Entries, Instance, JsonRpc,
+    Resolution, ResolutionFailure,
 };
 pub use self::upstream::{ClientIdentity, UpstreamAuth, UpstreamTls};
-pub use self::views::{Discovered, Peer, Sight, Views};
-pub use self::waking::{Wake, WakeRequest, WakeTimes, Waking};
+pub use self::views::{DiscoveryResult, ListReader, Peer, Views};
+pub use self::waking::{Wake, WakeRequest, WakeTimes, Wakers};
 use crate::coherence::Coherence;
 use crate::config::Live;
 use crate::events::Events;
@@ -72,9 +72,9 @@ pub struct Directory {
     /// Lapses of heartbeats.
     pub lapses: Arc<Lapses>,
     /// Wakers of agents that sleep.
-    pub waking: Waking,
+    pub waking: Wakers,
     /// Probes of agents that do not register.
-    pub probing: Probing,
+    pub probing: Probes,
 }
 
 impl Directory {
@@ -127,8 +127,8 @@ impl Directory {
             slots: Arc::clone(&slots),
         });
         Self {
-            waking: Waking::new(&entries, &addresses, &seal, presence.shared(), config),
-            probing: Probing::new(&entries, &addresses, &slots, presence.shared()),
+            waking: Wakers::new(&entries, &addresses, &seal, presence.shared(), config),
+            probing: Probes::new(&entries, &addresses, &slots, presence.shared()),
             registrations: Registrations {
                 workspaces: workspaces.clone(),
                 seal,

@@ -22,7 +22,7 @@ pub(super) fn no_instance() -> Rejection {
     )
 }
 
-pub(super) fn removed() -> Rejection {
+pub(super) fn workspace_removed() -> Rejection {
     Rejection::new(
         Reason::WorkspaceRemoved,
         "the workspace was removed; an operator gives its id away again with \"recreate\": true (POST /workspaces)",
@@ -33,7 +33,7 @@ pub(super) fn conflict(message: &'static str) -> Rejection {
     Rejection::new(Reason::Conflict, message)
 }
 
-pub(super) fn taken() -> Rejection {
+pub(super) fn workspace_id_taken() -> Rejection {
     conflict(
         "a workspace of this id exists, or did: choose another; an operator gives a removed id away again with \"recreate\": true",
     )

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::address::Resolver;
 use super::capacity::Slots;
-use super::liveness::{HeartbeatBuffer, Presence, Urls, must_beat};
+use super::liveness::{AgentUrls, HeartbeatBuffer, Presence, must_beat};
 use super::rejections::not_found;
 use super::resolution::{Destination, Resolution, hidden_urls};
 use crate::a2a::card;
@@ -26,7 +26,7 @@ use crate::workspace::{
 
 /// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
 #[derive(Clone, Debug, Serialize)]
-pub struct Discovered {
+pub struct DiscoveryResult {
     /// Id of the target.
     pub id: String,
     /// Display name.
@@ -46,7 +46,7 @@ pub struct Discovered {
 
 /// Reader of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum ListReader {
     /// A workspace, on the agents' own network.
     Internal,
     /// An operator, on the host's network.
@@ -95,9 +95,9 @@ impl Views {
     ///
     /// # Errors
     /// As [`Resolution::resolve`], with `last_seen` where it is offline.
-    pub async fn discover(&self, permit: &Permit) -> Result<Discovered, Rejection> {
+    pub async fn discover(&self, permit: &Permit) -> Result<DiscoveryResult, Rejection> {
         let entry = self.resolution.entries.get(permit.target()).await?;
-        let destination = self.resolution.destination(permit.target(), &entry);
+        let destination = self.resolution.find_destination(permit.target(), &entry);
         let destination = destination.await?;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
         let url = match (destination, permit.caller()) {
@@ -113,7 +113,7 @@ impl Views {
             .map(|url| self.resolver.parse(url))
             .transpose()?
             .map(|endpoint| endpoint.url());
-        Ok(Discovered {
+        Ok(DiscoveryResult {
             id: workspace.id.as_str().to_owned(),
             name: workspace.name.clone(),
             url,
@@ -139,7 +139,11 @@ impl Views {
         // counts, even if SQL does not have it yet.
         if must_beat(&workspace) {
             let now = Timestamp::now();
-            let renewed = self.presence.leases.renewed(slice::from_ref(id), now).await;
+            let renewed = self
+                .presence
+                .leases
+                .renewal_times(slice::from_ref(id), now)
+                .await;
             match renewed.as_deref() {
                 Ok([Some(at)]) => workspace.last_seen = workspace.last_seen.max(Some(*at)),
                 Ok(_) => {
@@ -164,12 +168,15 @@ impl Views {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn instances(&self, workspace: &Workspace) -> Result<Vec<InstanceView>, Rejection> {
+    pub async fn load_instances(
+        &self,
+        workspace: &Workspace,
+    ) -> Result<Vec<InstanceView>, Rejection> {
         if workspace.instances == 0 && !workspace.resolves_each() {
             return Ok(Vec::new());
         }
         let found = self.resolution.entries.instances_now(workspace).await?;
-        let capacity = self.slots.views(&workspace.id);
+        let capacity = self.slots.capacity_views(&workspace.id);
         let view = |(row, status, last_seen): (StoredInstance, _, _)| {
             let mut capacity = capacity.iter();
             let capacity = capacity.find(|one| one.instance.as_ref() == Some(&row.id));
@@ -216,10 +223,10 @@ impl Views {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn peers(
+    pub async fn load_peers(
         &self,
         found: Vec<(WorkspaceId, Rule)>,
-        sight: Sight,
+        sight: ListReader,
     ) -> Result<Vec<Peer>, Rejection> {
         let ids: Vec<_> = found.iter().map(|(id, _)| id.clone()).collect();
         let rules: HashMap<WorkspaceId, Rule> = found.into_iter().collect();
@@ -229,20 +236,26 @@ impl Views {
         let mut peers = Vec::with_capacity(workspaces.len());
         for (one, urls) in workspaces.into_iter().zip(urls) {
             if let Some(rule) = rules.get(&one.id) {
-                peers.push(self.peer(one, &urls, rule.as_str(), sight).await);
+                peers.push(self.build_peer(one, &urls, rule.as_str(), sight).await);
             }
         }
         Ok(peers)
     }
 
-    async fn peer(&self, one: Workspace, urls: &Urls, rule: &'static str, sight: Sight) -> Peer {
+    async fn build_peer(
+        &self,
+        one: Workspace,
+        urls: &AgentUrls,
+        rule: &'static str,
+        sight: ListReader,
+    ) -> Peer {
         let agent_card = match sight {
-            Sight::Internal => self.redacted_card(&one, urls).await,
-            Sight::Host => one.agent_card,
+            ListReader::Internal => self.redacted_card(&one, urls).await,
+            ListReader::Host => one.agent_card,
         };
         let url = match sight {
-            Sight::Internal => urls.internal.as_deref(),
-            Sight::Host => urls.host.as_deref(),
+            ListReader::Internal => urls.internal.as_deref(),
+            ListReader::Host => urls.host.as_deref(),
         };
         let url = url.filter(|_| one.delivery_mode == DeliveryMode::Push);
         // Another program may have written the key: a URL that the policy forbids is not returned.
@@ -281,13 +294,18 @@ impl Views {
 
     /// Returns the card without the URLs of its agent. `None` if they cannot be removed reliably, as from a
     /// card with a duplicate key.
-    async fn redacted_card(&self, workspace: &Workspace, urls: &Urls) -> Option<Box<RawValue>> {
+    async fn redacted_card(
+        &self,
+        workspace: &Workspace,
+        urls: &AgentUrls,
+    ) -> Option<Box<RawValue>> {
         // A page may have megabytes of cards: yield to other tasks.
         tokio::task::yield_now().await;
         let registered = workspace.agent_card.as_deref()?;
         urls.instances.as_ref()?;
         let base = self.config.get().base_of(&workspace.id);
-        let shown = card::shown(registered.get(), &base, &hidden_urls(workspace, urls)).ok()?;
+        let shown =
+            card::conceal_addresses(registered.get(), &base, &hidden_urls(workspace, urls)).ok()?;
         RawValue::from_string(shown).ok()
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::record::{Frame, Subject, Told};
+use super::record::{Frame, PublishedEvent, Subject};
 use crate::hierarchy::Hierarchy;
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::store::Unavailable;
 
 /// Lifetime of a decision for other readers of the same workspace. A change of access is in force within 1 s.
@@ -30,19 +30,19 @@ enum View {
 
 /// Decisions on one event that readers of the same workspace, in the same life, share.
 #[derive(Default)]
-pub(super) struct Decided(Mutex<HashMap<Life, (Instant, View)>>);
+pub(super) struct ViewCache(Mutex<HashMap<WorkspaceIncarnation, (Instant, View)>>);
 
-impl Decided {
-    fn view(&self, reader: &Life) -> Option<View> {
+impl ViewCache {
+    fn get(&self, reader: &WorkspaceIncarnation) -> Option<View> {
         let (at, view) = self.lock().get(reader).copied()?;
         (at.elapsed() < DECIDED_FOR).then_some(view)
     }
 
-    fn keep(&self, reader: &Life, view: View) {
+    fn insert(&self, reader: &WorkspaceIncarnation, view: View) {
         self.lock().insert(reader.clone(), (Instant::now(), view));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Life, (Instant, View)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceIncarnation, (Instant, View)>> {
         // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,28 +55,28 @@ impl Decided {
 pub(super) async fn shared_frame_for<'a>(
     hierarchy: &Hierarchy,
     proof: &Proof,
-    told: &'a Told,
+    event: &'a PublishedEvent,
 ) -> Result<Option<&'a Frame>, Unavailable> {
     // For all other principals the proof itself decides.
     let Principal::Workspace { id } = &proof.principal else {
-        return frame_for(hierarchy, proof, told).await;
+        return frame_for(hierarchy, proof, event).await;
     };
-    let reader = Life {
+    let reader = WorkspaceIncarnation {
         id: id.clone(),
         born_at: proof.born_at,
     };
-    let view = match told.decided.view(&reader) {
+    let view = match event.views.get(&reader) {
         Some(view) => view,
         None => {
-            let view = view_for(hierarchy, proof, told).await?;
-            told.decided.keep(&reader, view);
+            let view = view_for(hierarchy, proof, event).await?;
+            event.views.insert(&reader, view);
             view
         }
     };
-    Ok(frame(told, view))
+    Ok(select_frame(event, view))
 }
 
-/// Returns the frame of `told` for the principal of `proof`; `None` if it may not see the event.
+/// Returns the frame of `event` for the principal of `proof`; `None` if it may not see the event.
 ///
 /// A reader that saw a workspace only at its old place learns that it left, and not its new place. What happened before the
 /// life of the reader began, or in an earlier life of the workspace, is for operators.
@@ -86,23 +86,30 @@ pub(super) async fn shared_frame_for<'a>(
 pub(super) async fn frame_for<'a>(
     hierarchy: &Hierarchy,
     proof: &Proof,
-    told: &'a Told,
+    event: &'a PublishedEvent,
 ) -> Result<Option<&'a Frame>, Unavailable> {
-    Ok(frame(told, view_for(hierarchy, proof, told).await?))
+    Ok(select_frame(
+        event,
+        view_for(hierarchy, proof, event).await?,
+    ))
 }
 
-fn frame(told: &Told, view: View) -> Option<&Frame> {
+fn select_frame(event: &PublishedEvent, view: View) -> Option<&Frame> {
     match view {
-        View::Whole => Some(&told.whole),
-        View::Withheld => Some(told.withheld.as_ref().unwrap_or(&told.whole)),
-        View::Limited => told.limited.as_ref().map(|(_, frame)| frame),
-        View::Bare => told.bare.as_ref(),
+        View::Whole => Some(&event.whole),
+        View::Withheld => Some(event.withheld.as_ref().unwrap_or(&event.whole)),
+        View::Limited => event.limited.as_ref().map(|(_, frame)| frame),
+        View::Bare => event.bare.as_ref(),
         View::Nothing => None,
     }
 }
 
-async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<View, Unavailable> {
-    let Some(subject) = &told.subject else {
+async fn view_for(
+    hierarchy: &Hierarchy,
+    proof: &Proof,
+    event: &PublishedEvent,
+) -> Result<View, Unavailable> {
+    let Some(subject) = &event.subject else {
         return Ok(View::Whole);
     };
     if proof.sees_no_content() {
@@ -119,7 +126,7 @@ async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<V
     if matches!(view, View::Nothing) || is_of_earlier_life(hierarchy, subject).await? {
         return Ok(View::Nothing);
     }
-    match &told.limited {
+    match &event.limited {
         Some((besides, _)) if matches!(view, View::Whole) => {
             let all = besides.is_for(hierarchy, &proof.principal).await?;
             Ok(if all { View::Whole } else { View::Limited })
@@ -136,7 +143,7 @@ async fn view_of_place(
 ) -> Result<View, Unavailable> {
     if let Some(now) = &subject.now
         && !now.removed
-        && hierarchy.looks_after(reader, now).await?
+        && hierarchy.may_reach(reader, now).await?
     {
         let root = reader.within();
         let is_root = root.is_some_and(|root| root.id == subject.workspace);
@@ -148,7 +155,7 @@ async fn view_of_place(
     }
     if let Some(was) = &subject.was
         && !was.removed
-        && hierarchy.looks_after(reader, was).await?
+        && hierarchy.may_reach(reader, was).await?
     {
         return Ok(View::Bare);
     }
@@ -159,6 +166,6 @@ async fn view_of_place(
 async fn is_of_earlier_life(hierarchy: &Hierarchy, subject: &Subject) -> Result<bool, Unavailable> {
     let place = subject.now.as_ref().or(subject.was.as_ref());
     let life = place.map_or(0, |place| place.born_at);
-    let present = hierarchy.place(&subject.workspace).await?;
+    let present = hierarchy.load_lineage(&subject.workspace).await?;
     Ok(present.is_some_and(|present| life < present.born_at))
 }

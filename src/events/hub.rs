@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::record::Told;
+use super::record::PublishedEvent;
 use super::ring::Ring;
 use crate::shared::EntryId;
 
@@ -25,20 +25,20 @@ pub(super) const PASSING_BEHIND_MAX: usize = 1024;
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 
 /// Start position of a reader.
-pub(super) struct Resumed {
+pub(super) struct ResumePoint {
     /// Missed events, oldest first.
-    pub(super) replay: VecDeque<Arc<Told>>,
+    pub(super) replay: VecDeque<Arc<PublishedEvent>>,
     /// Missed events that are not kept any more, one of each workspace. A reader that may see one of them has
     /// missed it.
-    pub(super) dropped: Vec<Arc<Told>>,
+    pub(super) dropped: Vec<Arc<PublishedEvent>>,
     /// Future events.
-    pub(super) live: broadcast::Receiver<Arc<Told>>,
+    pub(super) live: broadcast::Receiver<Arc<PublishedEvent>>,
 }
 
 pub(super) struct Hub {
     ring: Mutex<Ring>,
-    live: broadcast::Sender<Arc<Told>>,
-    passing: broadcast::Sender<Arc<Told>>,
+    live: broadcast::Sender<Arc<PublishedEvent>>,
+    passing: broadcast::Sender<Arc<PublishedEvent>>,
     /// Newest id, or `None` before the log was first read.
     reached: watch::Sender<Option<EntryId>>,
 }
@@ -56,47 +56,47 @@ impl Default for Hub {
 
 impl Hub {
     /// Adds the entries that the log had when this replica began to follow it.
-    pub(super) fn fill(&self, backlog: Vec<Told>) {
-        let mut ring = self.ring();
-        for told in backlog {
-            ring.keep(Arc::new(told));
+    pub(super) fn load_backlog(&self, backlog: Vec<PublishedEvent>) {
+        let mut ring = self.lock_ring();
+        for event in backlog {
+            ring.push(Arc::new(event));
         }
-        ring.forget_old();
-        let newest = ring.newest();
+        ring.drop_old();
+        let newest = ring.newest_id();
         drop(ring);
         self.reached.send_replace(Some(newest));
     }
 
     /// Broadcasts the next event of the log.
-    pub(super) fn spread(&self, told: Told) {
-        let told = Arc::new(told);
-        let mut ring = self.ring();
-        ring.keep(Arc::clone(&told));
-        ring.forget_old();
-        let newest = ring.newest();
+    pub(super) fn publish_logged(&self, event: PublishedEvent) {
+        let event = Arc::new(event);
+        let mut ring = self.lock_ring();
+        ring.push(Arc::clone(&event));
+        ring.drop_old();
+        let newest = ring.newest_id();
         // Under the lock, so that a reader that resumes meanwhile gets it once.
-        let _ = self.live.send(told);
+        let _ = self.live.send(event);
         drop(ring);
         self.reached.send_replace(Some(newest));
     }
 
     /// Broadcasts an event that is not kept.
-    pub(super) fn pass(&self, told: Told) {
-        let _ = self.passing.send(Arc::new(told));
+    pub(super) fn publish_passing(&self, event: PublishedEvent) {
+        let _ = self.passing.send(Arc::new(event));
     }
 
     /// Handles a new log: earlier ids have no meaning any more.
-    pub(super) fn lose(&self) {
-        let mut ring = self.ring();
+    pub(super) fn reset(&self) {
+        let mut ring = self.lock_ring();
         *ring = Ring::default();
-        let _ = self.live.send(Told::gap());
+        let _ = self.live.send(PublishedEvent::new_gap());
         drop(ring);
         self.reached.send_replace(Some(EntryId::START));
     }
 
     /// Resumes after `after`; `None`: with the next event. If events in between are not known any more, a gap
     /// comes first, then the known events.
-    pub(super) async fn resume(&self, after: Option<&str>) -> Resumed {
+    pub(super) async fn resume(&self, after: Option<&str>) -> ResumePoint {
         let after = after.map(|text| text.parse::<EntryId>().ok());
         let deadline = Instant::now() + CATCH_UP_MAX;
         let mut reached = self.reached.subscribe();
@@ -104,23 +104,23 @@ impl Hub {
         // Bounded: a reader that names a future event gets a gap.
         let caught_up = reached.wait_for(|reached| reached.is_some_and(|at| needed <= at));
         let _ = timeout_at(deadline, caught_up).await;
-        let mut ring = self.ring();
-        ring.forget_old();
+        let mut ring = self.lock_ring();
+        ring.drop_old();
         let live = self.live.subscribe();
         let mut dropped = Vec::new();
         let replay = match after {
             None => VecDeque::new(),
-            Some(Some(after)) if ring.follows(after) => {
+            Some(Some(after)) if ring.has_all_after(after) => {
                 dropped = ring.dropped_after(after);
-                ring.after(after)
+                ring.events_after(after)
             }
             Some(_) => {
-                let mut replay = ring.after(EntryId::START);
-                replay.push_front(Told::gap());
+                let mut replay = ring.events_after(EntryId::START);
+                replay.push_front(PublishedEvent::new_gap());
                 replay
             }
         };
-        Resumed {
+        ResumePoint {
             replay,
             dropped,
             live,
@@ -128,16 +128,16 @@ impl Hub {
     }
 
     /// Returns a receiver that gets future events only.
-    pub(super) fn silent(&self) -> broadcast::Receiver<Arc<Told>> {
+    pub(super) fn subscribe_live(&self) -> broadcast::Receiver<Arc<PublishedEvent>> {
         self.live.subscribe()
     }
 
     /// Returns a receiver of future passing events.
-    pub(super) fn passing(&self) -> broadcast::Receiver<Arc<Told>> {
+    pub(super) fn subscribe_passing(&self) -> broadcast::Receiver<Arc<PublishedEvent>> {
         self.passing.subscribe()
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring> {
+    fn lock_ring(&self) -> MutexGuard<'_, Ring> {
         // Each step leaves the ring consistent, so a panic elsewhere cannot have broken it.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,38 +1,38 @@
 //! Events for watchers: state changes of workspaces, and the traffic between them (`docs/reference/events.md`).
 //! Publishing never waits; all buffers are bounded.
 //!
-//! An event goes from [`Events::tell`] into a queue, from there with its workspace's place into a log that all
+//! An event goes from [`Events::publish`] into a queue, from there with its workspace's place into a log that all
 //! replicas follow, and from the log, in one order, to every reader on every replica that may see it. A passing
-//! event ([`Kind::passes`]) takes a channel instead, and only while there is a reader: thousands of heartbeats
+//! event ([`Kind::is_passing`]) takes a channel instead, and only while there is a reader: thousands of heartbeats
 //! a second must cost nothing when they are not watched.
 
 mod audience;
-mod besides;
 mod hub;
 mod pace;
-mod places;
 mod publish;
 mod queue;
 mod reader;
 mod record;
+mod restricted;
 mod ring;
+mod slots;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use self::besides::Of;
-pub use self::places::{Bounds, Place, Places};
-pub use self::reader::{Cut, Reader};
+pub use self::reader::{Reader, ReaderLagged};
 pub use self::record::Frame;
+pub use self::restricted::PayloadSubject;
+pub use self::slots::{ReaderSlot, ReaderSlots, SlotLimits};
 
-use self::besides::Besides;
 use self::hub::Hub;
 use self::publish::{LISTENING, PASSING};
 use self::queue::Queue;
+use self::restricted::RestrictedMembers;
 use crate::audit::{Audit, Draft, EventType};
-use crate::broadcast::{Audience, Terms};
+use crate::broadcast::{Audience, AudienceTimes};
 use crate::closed_set::words;
 use crate::config::Live;
 use crate::hierarchy::{Hierarchy, Lineage};
@@ -42,7 +42,7 @@ use crate::shared::Shared;
 use crate::workspace::Timestamp;
 
 /// The times of the readers of events.
-const TERMS: Terms = Terms {
+const TERMS: AudienceTimes = AudienceTimes {
     announce_every: Duration::from_secs(5),
     announced_for: Duration::from_secs(15),
     lingers_for: Duration::ZERO,
@@ -100,7 +100,7 @@ words! {
 impl Kind {
     /// True for a passing event: sent to the readers of the moment, and not kept for replay. There may be
     /// thousands a second; they would push state changes out of the replay buffer.
-    pub const fn passes(self) -> bool {
+    pub const fn is_passing(self) -> bool {
         matches!(
             self,
             Self::TaskUpdated | Self::WorkspaceHeartbeat | Self::A2aResponse
@@ -123,7 +123,7 @@ pub struct Event {
     /// event.
     pub was: Option<Arc<Lineage>>,
     /// Part of the payload that tells of more than the workspace.
-    besides: Option<Besides>,
+    restricted: Option<RestrictedMembers>,
 }
 
 impl Event {
@@ -135,20 +135,20 @@ impl Event {
             at: Timestamp::now(),
             payload,
             was: None,
-            besides: None,
+            restricted: None,
         }
     }
 
     /// Keeps these members of the payload from integrations and users that do not look after all of `of`.
     #[must_use]
-    pub fn telling(mut self, of: Of, members: &[&str]) -> Self {
+    pub fn restrict_members(mut self, of: PayloadSubject, members: &[&str]) -> Self {
         let members = members.iter().map(|name| (*name).to_owned()).collect();
-        self.besides = Some(Besides { of, members });
+        self.restricted = Some(RestrictedMembers { of, members });
         self
     }
 
     /// Returns the new status of the workspace, if the event is about it.
-    fn status(&self) -> Option<&Value> {
+    fn new_status(&self) -> Option<&Value> {
         let of_status = matches!(
             self.kind,
             Kind::WorkspaceOnline | Kind::WorkspaceOffline | Kind::WorkspaceDegraded
@@ -165,7 +165,7 @@ pub struct Events {
     passing: Queue<Event>,
     hub: Hub,
     audience: Audience,
-    places: Arc<Places>,
+    places: Arc<ReaderSlots>,
     /// Audit of status changes.
     audit: OnceLock<Arc<Audit>>,
 }
@@ -180,7 +180,7 @@ impl Events {
             metrics,
             hub: Hub::default(),
             audience: Audience::new(TERMS),
-            places: Places::new(config, |config| Bounds {
+            places: ReaderSlots::new(config, |config| SlotLimits {
                 what: "event streams",
                 section: "events",
                 connections: config.events.connections,
@@ -191,37 +191,38 @@ impl Events {
     }
 
     /// Records each change of a status in `audit`: most of them have no request.
-    pub fn recorded_by(&self, audit: &Arc<Audit>) {
+    pub fn set_audit(&self, audit: &Arc<Audit>) {
         let _ = self.audit.set(Arc::clone(audit));
     }
 
     /// Records a change that no request asked for.
-    pub fn record(&self, draft: Draft) {
+    pub fn record_change(&self, draft: Draft) {
         if let Some(audit) = self.audit.get() {
             audit.record(draft);
         }
     }
 
     /// True if a replica has readers. Checked before a passing event is built.
-    pub fn heard(&self) -> bool {
+    pub fn has_readers(&self) -> bool {
         self.audience.is_anywhere()
     }
 
     /// Publishes to all readers that may see it, on every replica. Never waits.
     ///
     /// Call it after the commit: access to a moved or removed workspace is read from the store afresh.
-    pub fn tell(&self, event: Event) {
-        let passes = event.kind.passes();
-        if passes && !self.heard() {
+    pub fn publish(&self, event: Event) {
+        let passes = event.kind.is_passing();
+        if passes && !self.has_readers() {
             return;
         }
-        if let Some(status) = event.status() {
-            let draft = Draft::new(EventType::WorkspaceStatus).about(&event.workspace);
-            self.record(draft.with(json!({"status": status})));
+        if let Some(status) = event.new_status() {
+            let draft = Draft::new(EventType::WorkspaceStatus).with_target(&event.workspace);
+            self.record_change(draft.with_detail(json!({"status": status})));
         }
         let queue = if passes { &self.passing } else { &self.kept };
         if queue.push(event) {
-            self.metrics.events_dropped(EventKind::of(passes), 1);
+            self.metrics
+                .count_dropped_events(EventKind::from_passing(passes), 1);
         }
     }
 
@@ -231,9 +232,10 @@ impl Events {
         tokio::join!(
             self.publish_kept(hierarchy),
             self.publish_passing(hierarchy),
-            self.follow(),
-            self.listen(),
-            self.audience.announce(&self.shared, PASSING, LISTENING),
+            self.follow_log(),
+            self.receive_passing(),
+            self.audience
+                .announce_readers(&self.shared, PASSING, LISTENING),
         );
     }
 }

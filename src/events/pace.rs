@@ -48,14 +48,14 @@ impl Pace {
     }
 
     /// Waits until it may be woken.
-    pub(super) async fn rested(&self) {
+    pub(super) async fn wait_for_turn(&self) {
         if Instant::now() < self.rests_until {
             sleep_until(self.rests_until).await;
         }
     }
 
     /// Records a wake-up of one of `readers`, of which its caller has `of_caller`.
-    pub(super) fn woken(&mut self, readers: usize, of_caller: usize) {
+    pub(super) fn record_wake(&mut self, readers: usize, of_caller: usize) {
         self.of_caller = of_caller;
         let readers = u32::try_from(readers).unwrap_or(u32::MAX);
         let pause = Duration::from_secs(1) * readers / WAKES_PER_SECOND;
@@ -65,7 +65,7 @@ impl Pace {
     }
 
     /// Counts one event; true if it may pass.
-    pub(super) fn passes(&mut self) -> bool {
+    pub(super) fn try_pass(&mut self) -> bool {
         let now = Instant::now();
         let per_second = self.per_second();
         let gained = per_second * now.duration_since(self.counted_at).as_secs_f64();
@@ -91,7 +91,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn readers_of_one_caller_share_what_passes_and_all_share_the_wake_ups() {
-        let passed = |pace: &mut Pace| (0..20_000).take_while(|_| pace.passes()).count();
+        let passed = |pace: &mut Pace| (0..20_000).take_while(|_| pace.try_pass()).count();
         assert_eq!(passed(&mut Pace::new(1)), 10_000);
         let mut one_of_many = Pace::new(500);
         assert_eq!(passed(&mut one_of_many), 20);
@@ -100,8 +100,8 @@ mod tests {
         let began = Instant::now();
         for (readers, pause) in [(1, 0), (4, 0), (300, 60), (5_000, 1_000), (50_000, 1_000)] {
             let began = Instant::now();
-            one_of_many.woken(readers, 1);
-            one_of_many.rested().await;
+            one_of_many.record_wake(readers, 1);
+            one_of_many.wait_for_turn().await;
             let rested = began.elapsed();
             assert!(
                 rested.as_millis().abs_diff(pause) <= 1,

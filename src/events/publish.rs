@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::record::{Record, Told};
+use super::record::{PublishedEvent, Record};
 use super::ring::{KEPT_MAX, REPLAY_FOR};
 use super::{Event, Events, Kind};
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::metrics::EventKind;
-use crate::shared::{Entry, Followed, Notice};
+use crate::shared::{Entry, LogEvent, Notice};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -41,15 +41,15 @@ const RETRY_PAUSE: Duration = Duration::from_millis(250);
 const NONCES_MAX: usize = 4 * BATCH_MAX;
 
 /// An event, and the nonce that detects its repeated write.
-type Pending = (String, Event);
+type PendingEvent = (String, Event);
 
 impl Events {
     /// Publishes state changes, in order.
     pub(super) async fn publish_kept(&self, hierarchy: &Hierarchy) {
         loop {
-            let mut batch = pending(self.kept.take(BATCH_MAX).await);
+            let mut batch = with_nonces(self.kept.take(BATCH_MAX).await);
             let mut warned = false;
-            while let Err(error) = self.append(hierarchy, &batch).await {
+            while let Err(error) = self.append_batch(hierarchy, &batch).await {
                 if !warned {
                     let error = Chain(&error);
                     tracing::warn!(%error, "failed to publish events; retrying");
@@ -61,23 +61,28 @@ impl Events {
                 let before = batch.len();
                 batch.retain(|(_, event)| oldest <= event.at);
                 self.metrics
-                    .events_dropped(EventKind::Kept, before - batch.len());
+                    .count_dropped_events(EventKind::Kept, before - batch.len());
             }
         }
     }
 
-    async fn append(&self, hierarchy: &Hierarchy, batch: &[Pending]) -> Result<(), Unavailable> {
-        let texts = texts(hierarchy, batch).await?;
+    async fn append_batch(
+        &self,
+        hierarchy: &Hierarchy,
+        batch: &[PendingEvent],
+    ) -> Result<(), Unavailable> {
+        let texts = encode_batch(hierarchy, batch).await?;
         self.shared.append(LOG, &texts, LOG_ENTRIES_MAX).await?;
-        self.metrics.events_published(EventKind::Kept, texts.len());
+        self.metrics
+            .count_published_events(EventKind::Kept, texts.len());
         Ok(())
     }
 
     /// Publishes passing events: one attempt each.
     pub(super) async fn publish_passing(&self, hierarchy: &Hierarchy) {
         loop {
-            let batch = pending(self.passing.take(BATCH_MAX).await);
-            let published = match texts(hierarchy, &batch).await {
+            let batch = with_nonces(self.passing.take(BATCH_MAX).await);
+            let published = match encode_batch(hierarchy, &batch).await {
                 // One message for all of them: JSON in one line has no line ends.
                 Ok(texts) => self.shared.publish(PASSING, &texts.join("\n")).await,
                 Err(error) => Err(error),
@@ -85,9 +90,10 @@ impl Events {
             match published {
                 Ok(()) => self
                     .metrics
-                    .events_published(EventKind::Passing, batch.len()),
+                    .count_published_events(EventKind::Passing, batch.len()),
                 Err(error) => {
-                    self.metrics.events_dropped(EventKind::Passing, batch.len());
+                    self.metrics
+                        .count_dropped_events(EventKind::Passing, batch.len());
                     tracing::debug!(error = %Chain(&error), "failed to publish passing events; dropped");
                     sleep(RETRY_PAUSE).await;
                 }
@@ -96,39 +102,39 @@ impl Events {
     }
 
     /// Follows the log and broadcasts it to the readers of this replica.
-    pub(super) async fn follow(&self) {
-        let mut tail = self.shared.tail(LOG, KEPT_MAX);
+    pub(super) async fn follow_log(&self) {
+        let mut tail = self.shared.follow_log(LOG, KEPT_MAX);
         let mut nonces = VecDeque::with_capacity(NONCES_MAX);
         loop {
             match tail.next().await {
-                Followed::Up => self.metrics.events_linked.set(1),
-                Followed::Down => self.metrics.events_linked.set(0),
-                Followed::Backlog(entries) => {
-                    let told = entries.into_iter();
-                    let told = told.filter_map(|entry| self.read(entry, &mut nonces));
-                    self.hub.fill(told.collect());
+                LogEvent::Up => self.metrics.events_linked.set(1),
+                LogEvent::Down => self.metrics.events_linked.set(0),
+                LogEvent::Backlog(entries) => {
+                    let events = entries.into_iter();
+                    let events = events.filter_map(|entry| self.read_entry(entry, &mut nonces));
+                    self.hub.load_backlog(events.collect());
                 }
-                Followed::Entries(entries) => {
+                LogEvent::Entries(entries) => {
                     for entry in entries {
-                        if let Some(told) = self.read(entry, &mut nonces) {
-                            self.hub.spread(told);
+                        if let Some(event) = self.read_entry(entry, &mut nonces) {
+                            self.hub.publish_logged(event);
                         }
                     }
                     // Yields to the readers if there are many events.
                     tokio::task::yield_now().await;
                 }
-                Followed::Lost => {
+                LogEvent::Lost => {
                     tracing::warn!("event log was lost or truncated; readers get a gap");
                     self.metrics.events_lost.inc();
-                    self.hub.lose();
+                    self.hub.reset();
                 }
             }
         }
     }
 
-    fn read(&self, entry: Entry, nonces: &mut VecDeque<String>) -> Option<Told> {
+    fn read_entry(&self, entry: Entry, nonces: &mut VecDeque<String>) -> Option<PublishedEvent> {
         let Some(mut record) = Record::parse(&entry.text) else {
-            self.metrics.events_dropped(EventKind::Kept, 1);
+            self.metrics.count_dropped_events(EventKind::Kept, 1);
             return None;
         };
         if nonces.contains(&record.nonce) {
@@ -138,19 +144,19 @@ impl Events {
             nonces.pop_front();
         }
         nonces.push_back(std::mem::take(&mut record.nonce));
-        record.told(Some(entry.id))
+        record.into_published(Some(entry.id))
     }
 
     /// Receives passing events and announcements of other replicas.
-    pub(super) async fn listen(&self) {
+    pub(super) async fn receive_passing(&self) {
         let mut passing = self.shared.subscribe(PASSING);
         loop {
             match passing.next().await {
-                Notice::Message(text) if text == LISTENING => self.audience.hear(),
+                Notice::Message(text) if text == LISTENING => self.audience.record_announcement(),
                 Notice::Message(text) if self.audience.is_here() => text
                     .lines()
-                    .filter_map(|line| Record::parse(line)?.told(None))
-                    .for_each(|told| self.hub.pass(told)),
+                    .filter_map(|line| Record::parse(line)?.into_published(None))
+                    .for_each(|event| self.hub.publish_passing(event)),
                 // Passing events are missed while there is no link.
                 Notice::Message(_) | Notice::Down | Notice::Up => {}
             }
@@ -158,29 +164,35 @@ impl Events {
     }
 }
 
-fn pending(batch: Vec<Event>) -> Vec<Pending> {
+fn with_nonces(batch: Vec<Event>) -> Vec<PendingEvent> {
     let nonce = || uuid::Uuid::new_v4().simple().to_string();
     batch.into_iter().map(|event| (nonce(), event)).collect()
 }
 
-async fn texts(hierarchy: &Hierarchy, batch: &[Pending]) -> Result<Vec<String>, Unavailable> {
-    let places = batch.iter().map(|(_, event)| place(hierarchy, event));
+async fn encode_batch(
+    hierarchy: &Hierarchy,
+    batch: &[PendingEvent],
+) -> Result<Vec<String>, Unavailable> {
+    let places = batch.iter().map(|(_, event)| find_place(hierarchy, event));
     let places = join_all(places).await;
     let mut texts = Vec::with_capacity(batch.len());
     for ((nonce, event), place) in batch.iter().zip(places) {
-        texts.extend(Record::new(nonce, event, place?.as_deref()).text());
+        texts.extend(Record::new(nonce, event, place?.as_deref()).encode());
     }
     Ok(texts)
 }
 
 /// Returns the place of the event's workspace. After a move or a removal the cache may still have the old
 /// place.
-async fn place(hierarchy: &Hierarchy, event: &Event) -> Result<Option<Arc<Lineage>>, Unavailable> {
+async fn find_place(
+    hierarchy: &Hierarchy,
+    event: &Event,
+) -> Result<Option<Arc<Lineage>>, Unavailable> {
     match event.kind {
         Kind::WorkspaceMoved | Kind::WorkspaceRemoved => {
-            let place = hierarchy.place_afresh(&event.workspace).await?;
+            let place = hierarchy.reload_lineage(&event.workspace).await?;
             Ok(place.map(Arc::new))
         }
-        _ => hierarchy.place(&event.workspace).await,
+        _ => hierarchy.load_lineage(&event.workspace).await,
     }
 }

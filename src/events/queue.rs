@@ -27,13 +27,13 @@ impl<T> Queue<T> {
 
     /// Adds an item. True if the oldest was dropped for it.
     pub(super) fn push(&self, one: T) -> bool {
-        let mut waiting = self.waiting();
+        let mut waiting = self.lock();
         let full = self.max <= waiting.len();
         if full {
             waiting.pop_front();
         }
         waiting.push_back(one);
-        self.depth.set(depth(&waiting));
+        self.depth.set(queue_depth(&waiting));
         drop(waiting);
         self.filled.notify_one();
         full
@@ -43,10 +43,10 @@ impl<T> Queue<T> {
     pub(super) async fn take(&self, max: usize) -> Vec<T> {
         loop {
             let batch: Vec<T> = {
-                let mut waiting = self.waiting();
+                let mut waiting = self.lock();
                 let count = max.min(waiting.len());
                 let batch = waiting.drain(..count).collect();
-                self.depth.set(depth(&waiting));
+                self.depth.set(queue_depth(&waiting));
                 batch
             };
             if !batch.is_empty() {
@@ -57,13 +57,13 @@ impl<T> Queue<T> {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<T>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
         // Each step leaves the queue consistent, so a panic elsewhere cannot have broken it.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn depth<T>(waiting: &VecDeque<T>) -> i64 {
+fn queue_depth<T>(waiting: &VecDeque<T>) -> i64 {
     i64::try_from(waiting.len()).unwrap_or(i64::MAX)
 }
 

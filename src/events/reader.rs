@@ -10,8 +10,8 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use super::Events;
 use super::audience::{frame_for, shared_frame_for};
 use super::pace::Pace;
-use super::places::Place;
-use super::record::{Frame, Told};
+use super::record::{Frame, PublishedEvent};
+use super::slots::ReaderSlot;
 use crate::hierarchy::Hierarchy;
 use crate::identity::Proof;
 use crate::metrics::{EventKind, EventReader};
@@ -22,22 +22,22 @@ const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// The reader fell too far behind: the events that it missed are not in memory any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut;
+pub struct ReaderLagged;
 
 /// A reader. Dropping it ends the subscription.
 pub struct Reader {
     events: Arc<Events>,
     proof: Arc<Proof>,
     kind: EventReader,
-    replay: VecDeque<Arc<Told>>,
+    replay: VecDeque<Arc<PublishedEvent>>,
     /// Missed events that are not kept.
-    dropped: Vec<Arc<Told>>,
-    live: broadcast::Receiver<Arc<Told>>,
-    passing: broadcast::Receiver<Arc<Told>>,
+    dropped: Vec<Arc<PublishedEvent>>,
+    live: broadcast::Receiver<Arc<PublishedEvent>>,
+    passing: broadcast::Receiver<Arc<PublishedEvent>>,
     /// Received event, not decided yet.
-    current: Option<Arc<Told>>,
+    current: Option<Arc<PublishedEvent>>,
     pace: Pace,
-    place: Place,
+    place: ReaderSlot,
 }
 
 impl Events {
@@ -52,7 +52,7 @@ impl Events {
         after: Option<&str>,
     ) -> Result<Reader, Rejection> {
         let place = self.places.take(proof.account)?;
-        self.audience.enter(usize::MAX);
+        self.audience.add_reader(usize::MAX);
         self.metrics.event_readers(kind).inc();
         // From here on a drop releases the places.
         let mut reader = Reader {
@@ -61,8 +61,8 @@ impl Events {
             kind,
             replay: VecDeque::new(),
             dropped: Vec::new(),
-            live: self.hub.silent(),
-            passing: self.hub.passing(),
+            live: self.hub.subscribe_live(),
+            passing: self.hub.subscribe_passing(),
             current: None,
             pace: Pace::new(place.of_caller()),
             place,
@@ -79,39 +79,41 @@ impl Reader {
     ///
     /// # Errors
     /// When it fell too far behind.
-    pub async fn next(&mut self, hierarchy: &Hierarchy) -> Result<Frame, Cut> {
+    pub async fn next(&mut self, hierarchy: &Hierarchy) -> Result<Frame, ReaderLagged> {
         loop {
             if let Some(dropped) = self.dropped.last() {
                 match frame_for(hierarchy, &self.proof, dropped).await {
                     Ok(Some(_)) => {
                         self.dropped.clear();
-                        return Ok(Told::gap().whole.clone());
+                        return Ok(PublishedEvent::new_gap().whole.clone());
                     }
                     Ok(None) => drop(self.dropped.pop()),
                     Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
                 }
                 continue;
             }
-            let told = match self.current.take().or_else(|| self.replay.pop_front()) {
-                Some(told) => told,
-                None => match self.receive().await? {
-                    Some(told) => told,
+            let event = match self.current.take().or_else(|| self.replay.pop_front()) {
+                Some(event) => event,
+                None => match self.receive_event().await? {
+                    Some(event) => event,
                     None => continue,
                 },
             };
-            let told = self.current.insert(told);
+            let event = self.current.insert(event);
             let frame = if self.pace.is_alone() {
-                frame_for(hierarchy, &self.proof, told).await
+                frame_for(hierarchy, &self.proof, event).await
             } else {
-                shared_frame_for(hierarchy, &self.proof, told).await
+                shared_frame_for(hierarchy, &self.proof, event).await
             };
             match frame {
                 Ok(frame) => {
-                    let (frame, passes) = (frame.cloned(), told.passes());
+                    let (frame, passes) = (frame.cloned(), event.is_passing());
                     self.current = None;
                     let Some(frame) = frame else { continue };
-                    if passes && !self.pace.passes() {
-                        self.events.metrics.events_dropped(EventKind::Passing, 1);
+                    if passes && !self.pace.try_pass() {
+                        self.events
+                            .metrics
+                            .count_dropped_events(EventKind::Passing, 1);
                         continue;
                     }
                     return Ok(frame);
@@ -123,40 +125,40 @@ impl Reader {
     }
 
     /// Waits for the next event; `None`: passing events were missed. Does not wait if there is one.
-    async fn receive(&mut self) -> Result<Option<Arc<Told>>, Cut> {
+    async fn receive_event(&mut self) -> Result<Option<Arc<PublishedEvent>>, ReaderLagged> {
         // Yields to other tasks if there are many events.
         tokio::task::consume_budget().await;
         match self.live.try_recv() {
-            Ok(told) => return Ok(Some(told)),
+            Ok(event) => return Ok(Some(event)),
             Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Closed | TryRecvError::Lagged(_)) => return Err(Cut),
+            Err(TryRecvError::Closed | TryRecvError::Lagged(_)) => return Err(ReaderLagged),
         }
         match self.passing.try_recv() {
-            Ok(told) => return Ok(Some(told)),
+            Ok(event) => return Ok(Some(event)),
             Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Lagged(missed)) => return Ok(self.missed(missed)),
-            Err(TryRecvError::Closed) => return Err(Cut),
+            Err(TryRecvError::Lagged(missed)) => return Ok(self.count_missed(missed)),
+            Err(TryRecvError::Closed) => return Err(ReaderLagged),
         }
-        self.pace.rested().await;
+        self.pace.wait_for_turn().await;
         let received = tokio::select! {
             biased;
-            told = self.live.recv() => told.map(Some).map_err(|_| Cut),
-            told = self.passing.recv() => match told {
-                Ok(told) => Ok(Some(told)),
-                Err(RecvError::Lagged(missed)) => Ok(self.missed(missed)),
-                Err(RecvError::Closed) => Err(Cut),
+            event = self.live.recv() => event.map(Some).map_err(|_| ReaderLagged),
+            event = self.passing.recv() => match event {
+                Ok(event) => Ok(Some(event)),
+                Err(RecvError::Lagged(missed)) => Ok(self.count_missed(missed)),
+                Err(RecvError::Closed) => Err(ReaderLagged),
             },
         };
-        let readers = self.events.audience.readers();
-        self.pace.woken(readers, self.place.of_caller());
+        let readers = self.events.audience.reader_count();
+        self.pace.record_wake(readers, self.place.of_caller());
         received
     }
 
-    fn missed<T>(&self, count: u64) -> Option<T> {
+    fn count_missed<T>(&self, count: u64) -> Option<T> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         self.events
             .metrics
-            .events_dropped(EventKind::Passing, count);
+            .count_dropped_events(EventKind::Passing, count);
         None
     }
 
@@ -169,6 +171,6 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.events.metrics.event_readers(self.kind).dec();
-        self.events.audience.leave();
+        self.events.audience.remove_reader();
     }
 }

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::audience::Decided;
-use super::besides::Besides;
+use super::audience::ViewCache;
+use super::restricted::RestrictedMembers;
 use super::{Event, Kind};
 use crate::hierarchy::Lineage;
-use crate::identity::WITHHELD;
+use crate::identity::WITHHELD_CONTENT;
 use crate::ids::WorkspaceId;
 use crate::shared::EntryId;
 use crate::workspace::Timestamp;
@@ -30,16 +30,16 @@ pub(super) struct Record {
     workspace_id: String,
     timestamp: String,
     payload: Box<RawValue>,
-    now: Option<Place>,
-    was: Option<Place>,
+    now: Option<WorkspacePlace>,
+    was: Option<WorkspacePlace>,
     /// Not known to releases before it, which show the whole payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    besides: Option<Besides>,
+    besides: Option<RestrictedMembers>,
 }
 
 /// Place of a workspace, for decisions about access.
 #[derive(Serialize, Deserialize)]
-struct Place {
+struct WorkspacePlace {
     org: Option<String>,
     above: Vec<String>,
     #[serde(default)]
@@ -52,8 +52,8 @@ struct Place {
     born_at: i64,
 }
 
-impl Place {
-    fn of(lineage: &Lineage) -> Self {
+impl WorkspacePlace {
+    fn from_lineage(lineage: &Lineage) -> Self {
         Self {
             org: lineage.org.clone(),
             above: lineage.ancestors.iter().map(ToString::to_string).collect(),
@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    fn lineage(self, id: &WorkspaceId) -> Option<Lineage> {
+    fn into_lineage(self, id: &WorkspaceId) -> Option<Lineage> {
         let above = self.above.iter().map(|id| WorkspaceId::parse(id).ok());
         Some(Lineage {
             id: id.clone(),
@@ -88,7 +88,7 @@ impl Record {
         let now = now.filter(|now| {
             now.born_at <= event.at.0 && was.is_none_or(|was| was.born_at == now.born_at)
         });
-        let mut now = now.map(Place::of);
+        let mut now = now.map(WorkspacePlace::from_lineage);
         if event.kind == Kind::WorkspaceRemoved
             && was.is_none()
             && let Some(now) = &mut now
@@ -101,14 +101,14 @@ impl Record {
             event: event.kind.as_str().to_owned(),
             workspace_id: event.workspace.to_string(),
             timestamp: event.at.to_string(),
-            payload: payload.unwrap_or_else(empty),
+            payload: payload.unwrap_or_else(empty_payload),
             now,
-            was: was.map(Place::of),
-            besides: event.besides.clone(),
+            was: was.map(WorkspacePlace::from_lineage),
+            besides: event.restricted.clone(),
         }
     }
 
-    pub(super) fn text(&self) -> Option<String> {
+    pub(super) fn encode(&self) -> Option<String> {
         serde_json::to_string(self).ok()
     }
 
@@ -117,7 +117,7 @@ impl Record {
     }
 
     /// Converts it for readers. `id`: its position in the log; `None` for a passing event.
-    pub(super) fn told(self, id: Option<EntryId>) -> Option<Told> {
+    pub(super) fn into_published(self, id: Option<EntryId>) -> Option<PublishedEvent> {
         let workspace = WorkspaceId::parse(&self.workspace_id).ok()?;
         let frame_id = id.map_or_else(|| uuid::Uuid::now_v7().to_string(), |id| id.to_string());
         let parts = Parts {
@@ -128,24 +128,24 @@ impl Record {
             payload: &self.payload,
         };
         let bare = self.was.is_some().then(|| {
-            let payload = &empty();
+            let payload = &empty_payload();
             Frame::new(id, None, &Parts { payload, ..parts })
         });
         let withheld = (self.event == Kind::AgentMessage.as_str()).then(|| {
-            let payload = &serde_json::value::to_raw_value(&WITHHELD);
+            let payload = &serde_json::value::to_raw_value(&WITHHELD_CONTENT);
             let payload = payload.as_ref().map_or(&self.payload, |payload| payload);
             Frame::new(id, None, &Parts { payload, ..parts })
         });
         let limited = self.besides.and_then(|besides| {
-            let payload = &besides.left_of(&self.payload)?;
+            let payload = &besides.payload_without(&self.payload)?;
             let frame = Frame::new(id, None, &Parts { payload, ..parts });
             Some((besides, frame))
         });
         let whole = Frame::new(id, None, &parts);
         // An event with an unreadable place is shown to no reader.
-        let place = |place: Option<Place>| place?.lineage(&workspace);
+        let place = |place: Option<WorkspacePlace>| place?.into_lineage(&workspace);
         let (now, was) = (place(self.now), place(self.was));
-        Some(Told {
+        Some(PublishedEvent {
             id,
             subject: Some(Subject {
                 workspace,
@@ -153,7 +153,7 @@ impl Record {
                 now,
                 was,
             }),
-            decided: Decided::default(),
+            views: ViewCache::default(),
             whole,
             withheld,
             limited,
@@ -163,19 +163,19 @@ impl Record {
 }
 
 /// An event for readers.
-pub(super) struct Told {
+pub(super) struct PublishedEvent {
     /// Position in the log; `None`: it is not in it.
     pub(super) id: Option<EntryId>,
     /// Workspace that it is about. `None`: it is for every reader.
     pub(super) subject: Option<Subject>,
     /// Decisions that several readers share.
-    pub(super) decided: Decided,
+    pub(super) views: ViewCache,
     /// For readers that see the workspace at its new place.
     pub(super) whole: Frame,
     /// For operators who see no content, of an event that has some.
     pub(super) withheld: Option<Frame>,
     /// For readers that look after less than the payload tells of: without a part of it.
-    pub(super) limited: Option<(Besides, Frame)>,
+    pub(super) limited: Option<(RestrictedMembers, Frame)>,
     /// For readers that saw only its old place: without a payload.
     pub(super) bare: Option<Frame>,
 }
@@ -197,26 +197,26 @@ impl Subject {
     }
 }
 
-impl Told {
+impl PublishedEvent {
     /// True if it is sent to the readers of the moment only.
-    pub(super) fn passes(&self) -> bool {
+    pub(super) fn is_passing(&self) -> bool {
         self.id.is_none() && self.subject.is_some()
     }
 
     /// Returns a gap: events may be missing here.
-    pub(super) fn gap() -> Arc<Self> {
+    pub(super) fn new_gap() -> Arc<Self> {
         let id = uuid::Uuid::now_v7().to_string();
         let parts = Parts {
             id: &id,
             event: "GAP",
             workspace_id: None,
             timestamp: &Timestamp::now().to_string(),
-            payload: &empty(),
+            payload: &empty_payload(),
         };
         Arc::new(Self {
             id: None,
             subject: None,
-            decided: Decided::default(),
+            views: ViewCache::default(),
             whole: Frame::new(None, Some("gap"), &parts),
             withheld: None,
             limited: None,
@@ -263,16 +263,16 @@ impl Frame {
     }
 
     /// Returns the frame as one JSON object, in one line.
-    pub fn json(&self) -> Bytes {
+    pub fn as_json(&self) -> Bytes {
         self.sse.slice(self.json.clone())
     }
 
     /// Returns the frame as one event of an event stream.
-    pub fn sse(&self) -> Bytes {
+    pub fn as_sse(&self) -> Bytes {
         self.sse.clone()
     }
 }
 
-fn empty() -> Box<RawValue> {
+fn empty_payload() -> Box<RawValue> {
     serde_json::value::to_raw_value(&Value::Object(serde_json::Map::new())).unwrap_or_default()
 }

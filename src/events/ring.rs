@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::Told;
+use super::record::PublishedEvent;
 use crate::ids::WorkspaceId;
 use crate::shared::EntryId;
 use crate::shares::Bound;
@@ -29,50 +29,50 @@ type Org = Option<String>;
 /// Events in the order of the log.
 #[derive(Default)]
 pub(super) struct Ring {
-    told: VecDeque<(EntryId, Arc<Told>)>,
+    events: VecDeque<(EntryId, Arc<PublishedEvent>)>,
     /// Every event after this one is in the ring, or in `dropped`. `None`: the position in the log is unknown.
     floor: Option<EntryId>,
     /// Events kept, by org and workspace.
     kept: HashMap<Org, HashMap<WorkspaceId, usize>>,
     /// The newest event of each workspace that was dropped for want of room.
-    dropped: HashMap<WorkspaceId, (EntryId, Arc<Told>)>,
+    dropped: HashMap<WorkspaceId, (EntryId, Arc<PublishedEvent>)>,
 }
 
 impl Ring {
     /// Adds the newest event, and drops events beyond the bounds.
-    pub(super) fn keep(&mut self, told: Arc<Told>) {
-        let Some(id) = told.id else { return };
+    pub(super) fn push(&mut self, event: Arc<PublishedEvent>) {
+        let Some(id) = event.id else { return };
         // The predecessor of the first event: earlier ones are unknown.
         self.floor.get_or_insert(id.before());
-        let Some(subject) = &told.subject else {
+        let Some(subject) = &event.subject else {
             return;
         };
         let (org, workspace) = (subject.org().cloned(), subject.workspace.clone());
-        self.told.push_back((id, told));
+        self.events.push_back((id, event));
         let of_org = self.kept.entry(org.clone()).or_default();
         *of_org.entry(workspace).or_default() += 1;
         let own: usize = of_org.values().sum();
-        if own > Bound::places(KEPT_MAX).most(self.told.len() - own) {
+        if own > Bound::with_places(KEPT_MAX).max_for(self.events.len() - own) {
             let busiest = of_org.iter().max_by_key(|(_, count)| **count);
             if let Some(busiest) = busiest.map(|(id, _)| id.clone()) {
-                let is_its = |told: &Told| {
-                    let subject = told.subject.as_ref();
+                let is_its = |event: &PublishedEvent| {
+                    let subject = event.subject.as_ref();
                     subject.is_some_and(|it| it.org() == org.as_ref() && it.workspace == busiest)
                 };
-                let at = self.told.iter().position(|(_, told)| is_its(told));
+                let at = self.events.iter().position(|(_, event)| is_its(event));
                 self.drop_at(at.unwrap_or_default());
             }
         }
-        if KEPT_MAX < self.told.len() {
+        if KEPT_MAX < self.events.len() {
             self.drop_at(0);
         }
     }
 
     /// Drops events older than [`REPLAY_FOR`].
-    pub(super) fn forget_old(&mut self) {
+    pub(super) fn drop_old(&mut self) {
         let now_ms = u64::try_from(Timestamp::now().0).unwrap_or(0);
         let oldest_ms = now_ms.saturating_sub(u64::try_from(REPLAY_FOR.as_millis()).unwrap_or(0));
-        while let Some((id, _)) = self.told.front()
+        while let Some((id, _)) = self.events.front()
             && id.ms < oldest_ms
         {
             self.floor = Some(*id);
@@ -84,37 +84,37 @@ impl Ring {
     }
 
     /// Returns the id of the newest event.
-    pub(super) fn newest(&self) -> EntryId {
-        let kept = self.told.back().map(|(id, _)| *id);
+    pub(super) fn newest_id(&self) -> EntryId {
+        let kept = self.events.back().map(|(id, _)| *id);
         kept.or(self.floor).unwrap_or_default()
     }
 
     /// True if all events after `after` are here, except those that were dropped.
-    pub(super) fn follows(&self, after: EntryId) -> bool {
-        self.floor.is_some_and(|floor| floor <= after) && after <= self.newest()
+    pub(super) fn has_all_after(&self, after: EntryId) -> bool {
+        self.floor.is_some_and(|floor| floor <= after) && after <= self.newest_id()
     }
 
     /// Returns the kept events after `after`.
-    pub(super) fn after(&self, after: EntryId) -> VecDeque<Arc<Told>> {
-        let from = self.told.partition_point(|(id, _)| *id <= after);
-        let kept = self.told.iter().skip(from);
-        kept.map(|(_, told)| Arc::clone(told)).collect()
+    pub(super) fn events_after(&self, after: EntryId) -> VecDeque<Arc<PublishedEvent>> {
+        let from = self.events.partition_point(|(id, _)| *id <= after);
+        let kept = self.events.iter().skip(from);
+        kept.map(|(_, event)| Arc::clone(event)).collect()
     }
 
     /// Returns the newest dropped event after `after` of each workspace.
-    pub(super) fn dropped_after(&self, after: EntryId) -> Vec<Arc<Told>> {
+    pub(super) fn dropped_after(&self, after: EntryId) -> Vec<Arc<PublishedEvent>> {
         let dropped = self.dropped.values().filter(|(id, _)| after < *id);
-        dropped.map(|(_, told)| Arc::clone(told)).collect()
+        dropped.map(|(_, event)| Arc::clone(event)).collect()
     }
 
     fn drop_at(&mut self, at: usize) {
-        let Some((id, told)) = self.take_at(at) else {
+        let Some((id, event)) = self.take_at(at) else {
             return;
         };
-        let Some(subject) = &told.subject else {
+        let Some(subject) = &event.subject else {
             return;
         };
-        self.dropped.insert(subject.workspace.clone(), (id, told));
+        self.dropped.insert(subject.workspace.clone(), (id, event));
         if DROPPED_MAX < self.dropped.len() {
             // From here on a reader that resumes from an earlier event gets a gap, without a search for what it
             // missed.
@@ -125,9 +125,9 @@ impl Ring {
         }
     }
 
-    fn take_at(&mut self, at: usize) -> Option<(EntryId, Arc<Told>)> {
-        let (id, told) = self.told.remove(at)?;
-        if let Some(subject) = &told.subject
+    fn take_at(&mut self, at: usize) -> Option<(EntryId, Arc<PublishedEvent>)> {
+        let (id, event) = self.events.remove(at)?;
+        if let Some(subject) = &event.subject
             && let Some(of_org) = self.kept.get_mut(&subject.org().cloned())
         {
             if let Some(count) = of_org.get_mut(&subject.workspace) {
@@ -140,6 +140,6 @@ impl Ring {
                 self.kept.remove(&subject.org().cloned());
             }
         }
-        Some((id, told))
+        Some((id, event))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::hub::Hub;
-use super::record::{Record, Told};
+use super::record::{PublishedEvent, Record};
 use super::ring::{REPLAY_FOR, REPLAY_MAX};
 use super::*;
 use crate::coherence::Coherence;
@@ -22,9 +22,11 @@ fn id(text: &str) -> WorkspaceId {
     WorkspaceId::parse(text).unwrap()
 }
 
-fn told(at: EntryId) -> Told {
+fn published(at: EntryId) -> PublishedEvent {
     let event = Event::new(Kind::WorkspaceOnline, &id("w"), json!({"status": "online"}));
-    Record::new("n", &event, None).told(Some(at)).unwrap()
+    Record::new("n", &event, None)
+        .into_published(Some(at))
+        .unwrap()
 }
 
 fn now_ms() -> u64 {
@@ -35,7 +37,8 @@ fn now_ms() -> u64 {
 async fn resumed(hub: &Hub, after: Option<EntryId>) -> Vec<String> {
     let after = after.map(|after| after.to_string());
     let resumed = hub.resume(after.as_deref()).await;
-    let name = |told: Arc<Told>| told.id.map_or("gap".to_owned(), |id| id.seq.to_string());
+    let name =
+        |told: Arc<PublishedEvent>| told.id.map_or("gap".to_owned(), |id| id.seq.to_string());
     let gap = (!resumed.dropped.is_empty()).then(|| "gap".to_owned());
     gap.into_iter()
         .chain(resumed.replay.into_iter().map(name))
@@ -47,8 +50,8 @@ async fn what_was_missed_is_replayed_once_and_what_is_not_known_is_a_gap() {
     let hub = Hub::default();
     let ms = now_ms();
     let at = |seq| EntryId { ms, seq };
-    hub.fill(vec![told(at(5)), told(at(6))]);
-    hub.spread(told(at(7)));
+    hub.load_backlog(vec![published(at(5)), published(at(6))]);
+    hub.publish_logged(published(at(7)));
     assert_eq!(resumed(&hub, None).await, Vec::<String>::new());
     assert_eq!(resumed(&hub, Some(at(5))).await, ["6", "7"]);
     assert_eq!(resumed(&hub, Some(at(7))).await, Vec::<String>::new());
@@ -62,15 +65,15 @@ async fn what_was_missed_is_replayed_once_and_what_is_not_known_is_a_gap() {
     // Another replica is ahead: we catch up while it waits.
     let (resumed_later, ()) = tokio::join!(resumed(&hub, Some(at(8))), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        hub.spread(told(at(8)));
+        hub.publish_logged(published(at(8)));
     });
     assert_eq!(resumed_later, Vec::<String>::new());
     // What was before a loss means nothing.
-    let mut live = hub.silent();
-    hub.lose();
+    let mut live = hub.subscribe_live();
+    hub.reset();
     assert!(live.recv().await.unwrap().id.is_none());
     assert_eq!(resumed(&hub, Some(at(8))).await, ["gap"]);
-    hub.spread(told(at(12)));
+    hub.publish_logged(published(at(12)));
     assert_eq!(resumed(&hub, Some(at(8))).await, ["gap", "12"]);
     assert_eq!(resumed(&hub, Some(at(11))).await, ["12"]);
 }
@@ -80,9 +83,9 @@ async fn the_newest_thousand_are_kept_for_ten_minutes() {
     let hub = Hub::default();
     let ms = now_ms();
     let at = |seq| EntryId { ms, seq };
-    hub.fill(Vec::new());
+    hub.load_backlog(Vec::new());
     for seq in 0..1500 {
-        hub.spread(told(at(seq)));
+        hub.publish_logged(published(at(seq)));
     }
     assert_eq!(resumed(&hub, Some(at(499))).await.len(), REPLAY_MAX);
     let replay = resumed(&hub, Some(at(498))).await;
@@ -90,7 +93,7 @@ async fn the_newest_thousand_are_kept_for_ten_minutes() {
     let hub = Hub::default();
     let past = ms - u64::try_from(REPLAY_FOR.as_millis()).unwrap() - 5_000;
     let old = |seq| EntryId { ms: past, seq };
-    hub.fill(vec![told(old(1)), told(old(2)), told(at(3))]);
+    hub.load_backlog(vec![published(old(1)), published(old(2)), published(at(3))]);
     assert_eq!(resumed(&hub, Some(old(1))).await, ["gap", "3"]);
     assert_eq!(resumed(&hub, Some(old(2))).await, ["3"]);
 }
@@ -104,7 +107,7 @@ async fn one_org_pushes_out_nobody_elses_events() {
         seq += 1;
         let event = Event::new(Kind::AgentMessage, &id(name), json!({}));
         let record = Record::new("n", &event, Some(&lineage_of(name, org, &[])));
-        hub.spread(record.told(Some(EntryId { ms, seq })).unwrap());
+        hub.publish_logged(record.into_published(Some(EntryId { ms, seq })).unwrap());
     };
     tell("first", None);
     for name in ["quiet", "loud"] {
@@ -115,8 +118,8 @@ async fn one_org_pushes_out_nobody_elses_events() {
     }
     tell("other", Some("globex"));
     let resumed = hub.resume(Some(&format!("{ms}-1"))).await;
-    let names = |told: &[Arc<Told>]| -> Vec<String> {
-        let name = |told: &Arc<Told>| match &told.subject {
+    let names = |told: &[Arc<PublishedEvent>]| -> Vec<String> {
+        let name = |told: &Arc<PublishedEvent>| match &told.subject {
             Some(subject) => subject.workspace.to_string(),
             None => "gap".to_owned(),
         };
@@ -148,25 +151,31 @@ fn frames_are_one_line_and_have_the_members_of_the_contract() {
         json!({"agent_card": "a\nb\r\u{2028}"}),
     );
     event.at = Timestamp(1_798_761_599_999);
-    let record = Record::new("n", &event, None).text().unwrap();
+    let record = Record::new("n", &event, None).encode().unwrap();
     assert!(!record.contains('\n'));
     let at = EntryId { ms: 17, seq: 3 };
-    let told = Record::parse(&record).unwrap().told(Some(at)).unwrap();
-    let sse = String::from_utf8(told.whole.sse().to_vec()).unwrap();
-    let json = String::from_utf8(told.whole.json().to_vec()).unwrap();
+    let told = Record::parse(&record)
+        .unwrap()
+        .into_published(Some(at))
+        .unwrap();
+    let sse = String::from_utf8(told.whole.as_sse().to_vec()).unwrap();
+    let json = String::from_utf8(told.whole.as_json().to_vec()).unwrap();
     assert_eq!(sse, format!("id: 17-3\ndata: {json}\n\n"));
     assert_eq!(
         json,
         r#"{"id":"17-3","event":"AGENT_CARD_UPDATED","workspace_id":"w","timestamp":"2026-12-31T23:59:59.999Z","payload":{"agent_card":"a\nb\r "}}"#
     );
     assert!(told.bare.is_none());
-    let passing = Record::parse(&record).unwrap().told(None).unwrap();
-    let sse = String::from_utf8(passing.whole.sse().to_vec()).unwrap();
+    let passing = Record::parse(&record)
+        .unwrap()
+        .into_published(None)
+        .unwrap();
+    let sse = String::from_utf8(passing.whole.as_sse().to_vec()).unwrap();
     assert!(sse.starts_with("data: {\"id\":\""), "{sse}");
     // A payload beyond all bounds is left out.
     event.payload = json!({"x": "y".repeat(100_000)});
-    let told = Record::new("n", &event, None).told(None).unwrap();
-    assert!(told.whole.json().ends_with(b"\"payload\":{}}"));
+    let told = Record::new("n", &event, None).into_published(None).unwrap();
+    assert!(told.whole.as_json().ends_with(b"\"payload\":{}}"));
     assert!(Record::parse("{}").is_none());
 }
 
@@ -174,7 +183,10 @@ fn frames_are_one_line_and_have_the_members_of_the_contract() {
 fn an_event_of_an_earlier_release_is_read_and_one_of_this_has_the_life() {
     let earlier = r#"{"nonce":"n","event":"DELEGATION_SENT","workspace_id":"w","timestamp":"2026-12-31T23:59:59.999Z",
         "payload":{"target_id":"x"},"now":{"org":null,"above":["v"]},"was":null}"#;
-    let told = Record::parse(earlier).unwrap().told(None).unwrap();
+    let told = Record::parse(earlier)
+        .unwrap()
+        .into_published(None)
+        .unwrap();
     assert!(told.limited.is_none());
     let subject = told.subject.unwrap();
     assert_eq!(
@@ -186,16 +198,16 @@ fn an_event_of_an_earlier_release_is_read_and_one_of_this_has_the_life() {
         &id("w"),
         json!({"target_id": "x", "n": 1}),
     );
-    let event = event.telling(Of::workspaces([&id("x")]), &["target_id"]);
+    let event = event.restrict_members(PayloadSubject::from_workspaces([&id("x")]), &["target_id"]);
     let later = Lineage {
         born_at: 7,
         ..lineage_of("w", None, &["v"])
     };
-    let text = Record::new("n", &event, Some(&later)).text().unwrap();
-    let told = Record::parse(&text).unwrap().told(None).unwrap();
+    let text = Record::new("n", &event, Some(&later)).encode().unwrap();
+    let told = Record::parse(&text).unwrap().into_published(None).unwrap();
     assert_eq!(told.subject.unwrap().now.unwrap().born_at, 7);
     let (_, limited) = told.limited.unwrap();
-    assert!(limited.json().ends_with(b"\"payload\":{\"n\":1}}"));
+    assert!(limited.as_json().ends_with(b"\"payload\":{\"n\":1}}"));
 }
 
 /// `pm` > `dev`, `qa` in acme; `free` in none; `ext` in other.
@@ -252,19 +264,22 @@ fn org(name: &str) -> Principal {
 }
 
 /// Who sees the event: `w` with its payload, `b` without, `-` not at all.
-async fn seen(hierarchy: &Hierarchy, told: &Told, who: &[Principal]) -> String {
+async fn seen(hierarchy: &Hierarchy, told: &PublishedEvent, who: &[Principal]) -> String {
     let mut seen = String::new();
     for principal in who {
-        let proof = Proof::of(principal.clone());
+        let proof = Proof::for_test(principal.clone());
         let frame = audience::frame_for(hierarchy, &proof, told).await.unwrap();
         // Decided anew for the first of many readers, and remembered for the others.
         for _ in 0..2 {
             let shared = audience::shared_frame_for(hierarchy, &proof, told).await;
-            assert_eq!(shared.unwrap().map(Frame::json), frame.map(Frame::json));
+            assert_eq!(
+                shared.unwrap().map(Frame::as_json),
+                frame.map(Frame::as_json)
+            );
         }
         seen.push(match frame {
             None => '-',
-            Some(frame) if frame.json().ends_with(b"\"payload\":{}}") => 'b',
+            Some(frame) if frame.as_json().ends_with(b"\"payload\":{}}") => 'b',
             Some(_) => 'w',
         });
     }
@@ -297,19 +312,27 @@ async fn who_may_message_a_workspace_sees_its_events_and_nobody_else() {
     };
     let dev = lineage_of("dev", Some("acme"), &["pm"]);
     let online = event(Kind::WorkspaceOnline, None);
-    let told = Record::new("n", &online, Some(&dev)).told(None).unwrap();
+    let told = Record::new("n", &online, Some(&dev))
+        .into_published(None)
+        .unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wwww--w--w-w-");
     // Of nowhere: for operators.
-    let told = Record::new("n", &online, None).told(None).unwrap();
+    let told = Record::new("n", &online, None)
+        .into_published(None)
+        .unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "w------------");
     // Moved away from acme: those who saw it there hear that it went, and not where to.
     let away = lineage_of("dev", Some("other"), &["ext"]);
     let moved = event(Kind::WorkspaceMoved, Some(dev.clone()));
-    let told = Record::new("n", &moved, Some(&away)).told(None).unwrap();
+    let told = Record::new("n", &moved, Some(&away))
+        .into_published(None)
+        .unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wwbbw-bw-w-bw");
     // Moved within it, from below `pm` to the top.
     let top = lineage_of("dev", Some("acme"), &[]);
-    let told = Record::new("n", &moved, Some(&top)).told(None).unwrap();
+    let told = Record::new("n", &moved, Some(&top))
+        .into_published(None)
+        .unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wwwb--w--w-w-");
     // Removed, with the place before, or at least the one that its row still has.
     let gone = Lineage {
@@ -317,13 +340,19 @@ async fn who_may_message_a_workspace_sees_its_events_and_nobody_else() {
         ..dev.clone()
     };
     let removed = event(Kind::WorkspaceRemoved, Some(dev));
-    let told = Record::new("n", &removed, Some(&gone)).told(None).unwrap();
+    let told = Record::new("n", &removed, Some(&gone))
+        .into_published(None)
+        .unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wbbb--b--b-b-");
     let removed = event(Kind::WorkspaceRemoved, None);
-    let told = Record::new("n", &removed, Some(&gone)).told(None).unwrap();
+    let told = Record::new("n", &removed, Some(&gone))
+        .into_published(None)
+        .unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wwww--w--w-w-");
     // A later event of a removed workspace is for operators.
-    let told = Record::new("n", &online, Some(&gone)).told(None).unwrap();
+    let told = Record::new("n", &online, Some(&gone))
+        .into_published(None)
+        .unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "w------------");
 }
 
@@ -339,19 +368,19 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
     let beat = || Event::new(Kind::WorkspaceHeartbeat, &id("dev"), json!({}));
     let status = |n: u32| Event::new(Kind::WorkspaceOnline, &id("dev"), json!({"n": n}));
     let work = async {
-        events.tell(beat());
+        events.publish(beat());
         assert_eq!(metrics.store_operations(), 0, "nobody listens");
-        let proof = || Arc::new(Proof::of(workspace("qa")));
+        let proof = || Arc::new(Proof::for_test(workspace("qa")));
         let mut reader = events
             .open(proof(), EventReader::Stream, None)
             .await
             .unwrap();
         for n in 0..200 {
-            events.tell(status(n));
+            events.publish(status(n));
         }
         let mut last = String::new();
         for n in 0..200 {
-            let frame = reader.next(&hierarchy).await.unwrap().json();
+            let frame = reader.next(&hierarchy).await.unwrap().as_json();
             let frame: Value = serde_json::from_slice(&frame).unwrap();
             assert_eq!(frame["payload"]["n"], n);
             last = frame["id"].as_str().unwrap().to_owned();
@@ -361,12 +390,12 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
                     .open(proof(), EventReader::Socket, after)
                     .await
                     .unwrap();
-                let frame = again.next(&hierarchy).await.unwrap().json();
+                let frame = again.next(&hierarchy).await.unwrap().as_json();
                 assert!(frame.ends_with(b"{\"n\":100}}"));
             }
         }
-        events.tell(beat());
-        let frame = reader.next(&hierarchy).await.unwrap().json();
+        events.publish(beat());
+        let frame = reader.next(&hierarchy).await.unwrap().as_json();
         let frame: Value = serde_json::from_slice(&frame).unwrap();
         assert_eq!(frame["event"], "WORKSPACE_HEARTBEAT");
         assert_ne!(frame["id"], last);
@@ -375,13 +404,15 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
         // A storm of what passes costs a slow reader some of that, and nothing else.
         let dev = lineage_of("dev", Some("acme"), &["pm"]);
         for _ in 0..10_000 {
-            let beat = Record::new("n", &beat(), Some(&dev)).told(None).unwrap();
-            events.hub.pass(beat);
+            let beat = Record::new("n", &beat(), Some(&dev))
+                .into_published(None)
+                .unwrap();
+            events.hub.publish_passing(beat);
         }
-        events.tell(status(200));
+        events.publish(status(200));
         let mut passed = 0;
         loop {
-            let frame = reader.next(&hierarchy).await.unwrap().json();
+            let frame = reader.next(&hierarchy).await.unwrap().as_json();
             if frame.ends_with(b"{\"n\":200}}") {
                 break;
             }
@@ -390,7 +421,7 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
         assert!(passed <= hub::PASSING_BEHIND_MAX, "{passed}");
         // Who does not read is cut, and nothing is held for it.
         for n in 0..6000 {
-            events.tell(status(n));
+            events.publish(status(n));
             if n % 64 == 0 {
                 tokio::task::yield_now().await;
             }

@@ -22,7 +22,7 @@ pub enum Source {
     Dns,
     /// This process: its caches and counters.
     Memory,
-    /// The request itself, or the question of an explanation.
+    /// The request itself, or the query for an explanation.
     Question,
     /// The shared state.
     Redis,
@@ -146,7 +146,7 @@ impl Fact {
 
     /// Returns the fact with the given age.
     #[must_use]
-    pub fn aged(self, age: Duration) -> Self {
+    pub fn with_age(self, age: Duration) -> Self {
         Self { age, ..self }
     }
 }
@@ -154,13 +154,13 @@ impl Fact {
 /// A receiver of the facts of a decision.
 pub trait Witness: Send {
     /// Receives a fact. Implementations that ignore facts do not call the closure.
-    fn hear(&mut self, fact: impl FnOnce() -> Fact);
+    fn record(&mut self, fact: impl FnOnce() -> Fact);
 }
 
 /// For messages: ignores all facts.
 impl Witness for () {
     #[inline]
-    fn hear(&mut self, _: impl FnOnce() -> Fact) {}
+    fn record(&mut self, _: impl FnOnce() -> Fact) {}
 }
 
 /// The facts reported so far, in order.
@@ -169,7 +169,7 @@ pub struct Facts(Vec<Fact>);
 
 impl Facts {
     /// Adds a member to the fact that was reported last.
-    pub fn amend(&mut self, name: &str, value: Value) {
+    pub fn amend_last(&mut self, name: &str, value: Value) {
         if let Some(Value::Object(members)) = self.0.last_mut().map(|fact| &mut fact.value) {
             members.insert(name.to_owned(), value);
         }
@@ -177,7 +177,7 @@ impl Facts {
 }
 
 impl Witness for Facts {
-    fn hear(&mut self, fact: impl FnOnce() -> Fact) {
+    fn record(&mut self, fact: impl FnOnce() -> Fact) {
         self.0.push(fact());
     }
 }
@@ -192,7 +192,7 @@ pub struct Step {
 }
 
 impl Step {
-    fn json(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({
             "step": self.fact.check.as_str(),
             "ok": self.ok,
@@ -211,17 +211,17 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Adds the facts reported by a part of the decision, and its result. `check` is the step of a
+    /// Adds the facts of a part of the decision, and its result. `check` is the step of a
     /// rejection without a reported fact.
     ///
     /// # Errors
-    /// [`Refused`] for a rejection: later checks are not made.
-    pub fn decided<T>(
+    /// [`CheckFailed`] for a rejection: later checks are not made.
+    pub fn record_check<T>(
         &mut self,
         check: Check,
         facts: Facts,
         decided: Result<T, Rejection>,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, CheckFailed> {
         let passed = facts.0.into_iter().map(|fact| Step { fact, ok: true });
         let heard = self.steps.len();
         self.steps.extend(passed);
@@ -230,25 +230,25 @@ impl Explanation {
                 .last()
                 .filter(|step| step.fact.check == check);
             if last.is_none() {
-                let fact = Fact::new(check, source_of(&rejection), json!({}));
+                let fact = Fact::new(check, rejection_source(&rejection), json!({}));
                 self.steps.push(Step { fact, ok: true });
             }
             if let Some(step) = self.steps.last_mut() {
                 step.ok = false;
-                step.fact.because(&rejection);
+                step.fact.add_cause(&rejection);
             }
             self.refusal = Some(rejection);
-            Refused
+            CheckFailed
         })
     }
 
     /// True if a message would be sent.
-    pub fn admitted(&self) -> bool {
+    pub fn is_admitted(&self) -> bool {
         self.refusal.is_none()
     }
 
     /// Returns the body of the response; `caller` and `target` are repeated as they were requested.
-    pub fn json(&self, caller: &str, target: &str) -> Value {
+    pub fn to_json(&self, caller: &str, target: &str) -> Value {
         let refusal = self.refusal.as_ref();
         let mut facts = Map::new();
         for (name, value) in refusal.iter().flat_map(|refusal| refusal.facts()) {
@@ -257,20 +257,20 @@ impl Explanation {
         json!({
             "caller": caller,
             "target": target,
-            "admitted": self.admitted(),
+            "admitted": self.is_admitted(),
             "reason": refusal.map(|refusal| refusal.reason.as_str()),
             "status": refusal.map(|refusal| refusal.reason.status()),
             "message": refusal.map(|refusal| refusal.message.as_ref()),
             "retry_after": refusal.and_then(|refusal| refusal.retry_after),
             "facts": facts,
-            "steps": self.steps.iter().map(Step::json).collect::<Vec<_>>(),
+            "steps": self.steps.iter().map(Step::to_json).collect::<Vec<_>>(),
         })
     }
 }
 
 impl Fact {
     /// Adds the cause of a rejection to the fact. Callers do not get this cause.
-    fn because(&mut self, rejection: &Rejection) {
+    fn add_cause(&mut self, rejection: &Rejection) {
         let (Some(cause), Value::Object(members)) = (&rejection.cause, &mut self.value) else {
             return;
         };
@@ -279,7 +279,7 @@ impl Fact {
     }
 }
 
-fn source_of(rejection: &Rejection) -> Source {
+fn rejection_source(rejection: &Rejection) -> Source {
     let cause = rejection.cause.as_deref();
     let store = cause.and_then(|cause| cause.downcast_ref::<Unavailable>());
     match store.map(|unavailable| unavailable.store) {
@@ -289,13 +289,13 @@ fn source_of(rejection: &Rejection) -> Source {
     }
 }
 
-/// The message is rejected; the explanation has the reason.
+/// A check fails, so the message is rejected; the explanation has the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused;
+pub struct CheckFailed;
 
-/// A question of an operator: would a message of this caller reach this target?
+/// A query of an operator: would a message of this caller reach this target?
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct ExplainQuery {
     /// The caller, named as in audit records.
     pub caller: String,
     /// The target, a workspace id.
@@ -306,12 +306,12 @@ pub struct Question {
     pub workspaces: Option<String>,
 }
 
-/// The data plane's function that answers a [`Question`] of the admin listener.
+/// The data plane's function that answers a [`ExplainQuery`] of the admin listener.
 ///
-/// Its errors: `invalid_params` for a malformed question, `overloaded` for too many questions at
+/// Its errors: `invalid_params` for a malformed query, `overloaded` for too many queries at
 /// once.
-pub type Explain =
-    Arc<dyn Fn(Question) -> BoxFuture<'static, Result<Explanation, Rejection>> + Send + Sync>;
+pub type ExplainFn =
+    Arc<dyn Fn(ExplainQuery) -> BoxFuture<'static, Result<Explanation, Rejection>> + Send + Sync>;
 
 #[cfg(test)]
 mod tests {
@@ -320,19 +320,20 @@ mod tests {
 
     #[test]
     fn nothing_is_made_for_a_message() {
-        ().hear(|| panic!("somebody listens"));
+        ().record(|| panic!("somebody listens"));
     }
 
     #[test]
     fn the_last_check_that_was_heard_of_is_the_one_that_was_not_passed() {
         let mut explanation = Explanation::default();
         let mut facts = Facts::default();
-        facts.hear(|| Fact::new(Check::State, Source::Sql, json!({"status": "online"})));
-        facts.hear(|| Fact::new(Check::Liveness, Source::Redis, json!({"beats": false})));
-        let refusal = Rejection::new(Reason::WorkspaceOffline, "no heartbeat").fact("last_seen", 1);
-        let decided = explanation.decided::<()>(Check::Liveness, facts, Err(refusal));
-        assert_eq!(decided, Err(Refused));
-        let json = explanation.json("a", "b");
+        facts.record(|| Fact::new(Check::State, Source::Sql, json!({"status": "online"})));
+        facts.record(|| Fact::new(Check::Liveness, Source::Redis, json!({"beats": false})));
+        let refusal =
+            Rejection::new(Reason::WorkspaceOffline, "no heartbeat").with_fact("last_seen", 1);
+        let decided = explanation.record_check::<()>(Check::Liveness, facts, Err(refusal));
+        assert_eq!(decided, Err(CheckFailed));
+        let json = explanation.to_json("a", "b");
         assert_eq!(json["admitted"], false);
         assert_eq!(json["reason"], "workspace_offline");
         assert_eq!(json["status"], 503);
@@ -363,10 +364,10 @@ mod tests {
             let decided: Result<(), Rejection> = Err(away.into());
             assert!(
                 explanation
-                    .decided(Check::State, Facts::default(), decided)
+                    .record_check(Check::State, Facts::default(), decided)
                     .is_err()
             );
-            let json = explanation.json("a", "b");
+            let json = explanation.to_json("a", "b");
             assert_eq!(json["steps"][0]["source"], source);
             assert_eq!(json["reason"], "store_unavailable");
             assert!(!json.to_string().contains("secret"), "{json}");

@@ -1,5 +1,5 @@
 //! Explicit grants (`docs/reference/http-api.md`, "Grants"): the table `access_grants` and its cache. All SQL for it is
-//! here, except one join that finds a page of peers (`workspace/reach.rs`).
+//! here, except one join that finds a page of peers (`workspace/candidates.rs`).
 //!
 //! The grant of a pair, or its absence, is cached until a change of that pair is announced. The expiry is
 //! compared at each use, so entries need no other lifetime.
@@ -13,7 +13,7 @@ use sqlx::{Any, Row as _};
 use tokio::time::Instant;
 
 use super::{Hierarchy, Permit, Rule, check_note};
-use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::coherence::{Coherence, CoherentCache, Invalidation};
 use crate::db::{Connection, Db};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
@@ -43,14 +43,14 @@ const LIST: &str = "SELECT id, caller_id, target_id, note, expires_at, created_a
     FROM access_grants WHERE removed_at IS NULL AND id > $1 \
     AND ($2 = '' OR caller_id = $2) AND ($3 = '' OR target_id = $3) ORDER BY id LIMIT $4";
 
-const HELD: &str = "SELECT id FROM access_grants WHERE caller_id = $1 AND removed_at IS NULL \
+const FIND_ANY: &str = "SELECT id FROM access_grants WHERE caller_id = $1 AND removed_at IS NULL \
     AND (expires_at IS NULL OR expires_at > $2) LIMIT 1";
 
 // Idempotent: a caller that lost the first response repeats the request, and the replicas are notified again.
 const REMOVE: &str = "UPDATE access_grants SET removed_at = COALESCE(removed_at, $2) WHERE id = $1";
 
 // A new life of an id has no grant of the earlier one.
-const REMOVE_OF: &str = "UPDATE access_grants SET removed_at = $2 \
+const REMOVE_ALL: &str = "UPDATE access_grants SET removed_at = $2 \
     WHERE removed_at IS NULL AND (caller_id = $1 OR target_id = $1) RETURNING caller_id, target_id";
 
 const ALL: &str = "SELECT id, caller_id, target_id, note, expires_at, created_at \
@@ -90,7 +90,7 @@ pub struct Grant {
 
 /// The cached state of one ordered pair.
 #[derive(Clone, Debug)]
-enum Known {
+enum CachedGrant {
     Nothing,
     Granted {
         id: Arc<str>,
@@ -98,8 +98,8 @@ enum Known {
     },
 }
 
-impl Known {
-    fn holds(&self, now: Timestamp) -> bool {
+impl CachedGrant {
+    fn is_in_force(&self, now: Timestamp) -> bool {
         match self {
             Self::Nothing => false,
             Self::Granted { expires_at, .. } => expires_at.is_none_or(|end| now < end),
@@ -107,11 +107,11 @@ impl Known {
     }
 
     /// Returns the state as JSON, for a witness.
-    fn json(&self, now: Timestamp) -> Value {
+    fn to_json(&self, now: Timestamp) -> Value {
         match self {
             Self::Nothing => json!({"granted": false}),
             Self::Granted { id, expires_at } => {
-                json!({"granted": self.holds(now), "grant": &**id, "expires_at": expires_at})
+                json!({"granted": self.is_in_force(now), "grant": &**id, "expires_at": expires_at})
             }
         }
     }
@@ -121,7 +121,7 @@ impl Known {
 pub(super) struct Grants {
     db: Db,
     coherence: Arc<Coherence>,
-    pairs: Coherent<(WorkspaceId, WorkspaceId), Known>,
+    pairs: CoherentCache<(WorkspaceId, WorkspaceId), CachedGrant>,
 }
 
 impl Grants {
@@ -131,12 +131,12 @@ impl Grants {
         metrics: Arc<Metrics>,
         entries_max: u64,
     ) -> Self {
-        let pairs = Coherent::new(
+        let pairs = CoherentCache::new(
             Arc::clone(coherence),
             metrics,
             metrics::Cache::Grants,
             (entries_max, None),
-            |_: &Known| true,
+            |_: &CachedGrant| true,
         );
         let cache = pairs.clone();
         coherence.on_invalidation(move |what| {
@@ -161,53 +161,55 @@ impl Grants {
     }
 
     /// True if `caller` may message `target` by a grant, now.
-    pub(super) async fn hold(
+    pub(super) async fn has_grant(
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<bool, Unavailable> {
         let pair = (caller.clone(), target.clone());
-        let (known, source, read_at) = match self.pairs.get_aged(&pair) {
-            Some((known, read_at)) => (known, Source::Memory, read_at),
+        let (cached, source, read_at) = match self.pairs.get_aged(&pair) {
+            Some((cached, read_at)) => (cached, Source::Memory, read_at),
             // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
             None => {
                 let loaded = Box::pin(self.pairs.get_or_load(&pair, || self.find(&pair))).await;
-                let known = loaded.map_err(|error| Unavailable::clone(&error))?;
-                (known, Source::Sql, Instant::now())
+                let cached = loaded.map_err(|error| Unavailable::clone(&error))?;
+                (cached, Source::Sql, Instant::now())
             }
         };
         let now = Timestamp::now();
-        witness.hear(|| Fact::new(Check::Grant, source, known.json(now)).aged(read_at.elapsed()));
-        Ok(known.holds(now))
+        witness.record(|| {
+            Fact::new(Check::Grant, source, cached.to_json(now)).with_age(read_at.elapsed())
+        });
+        Ok(cached.is_in_force(now))
     }
 
     /// Returns the end of the grant of a pair, if it has one. `None` also while the store is away.
-    async fn end(&self, pair: (WorkspaceId, WorkspaceId)) -> Option<Timestamp> {
+    async fn find_expiry(&self, pair: (WorkspaceId, WorkspaceId)) -> Option<Timestamp> {
         match self.pairs.get_or_load(&pair, || self.find(&pair)).await {
-            Ok(Known::Granted { expires_at, .. }) => expires_at,
-            Ok(Known::Nothing) | Err(_) => None,
+            Ok(CachedGrant::Granted { expires_at, .. }) => expires_at,
+            Ok(CachedGrant::Nothing) | Err(_) => None,
         }
     }
 
     /// True if `caller` holds a grant for any target, now. Reads the store.
-    async fn held_by(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
-        let query = sqlx::query(HELD)
+    async fn has_any_grant(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
+        let query = sqlx::query(FIND_ANY)
             .bind(caller.as_str())
             .bind(Timestamp::now().0);
         let work = async { query.fetch_optional(self.db.pool()).await };
         Ok(self.db.run("grants_held", work).await?.is_some())
     }
 
-    async fn find(&self, pair: &(WorkspaceId, WorkspaceId)) -> Result<Known, Unavailable> {
+    async fn find(&self, pair: &(WorkspaceId, WorkspaceId)) -> Result<CachedGrant, Unavailable> {
         let query = sqlx::query(FIND)
             .bind(pair.0.as_str())
             .bind(pair.1.as_str());
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
-            row.map_or(Ok(Known::Nothing), |row| {
+            row.map_or(Ok(CachedGrant::Nothing), |row| {
                 let id: String = row.try_get("id")?;
-                Ok(Known::Granted {
+                Ok(CachedGrant::Granted {
                     id: id.into(),
                     expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
                 })
@@ -217,10 +219,10 @@ impl Grants {
     }
 
     async fn put(&self, new: &NewGrant, now: Timestamp, run: Run) -> Result<Grant, Unavailable> {
-        let query = put(new, now);
+        let query = upsert_query(new, now);
         let work = async {
-            let row = self.db.changed_in(run, query).await?;
-            grant(&row.ok_or(sqlx::Error::RowNotFound)?)
+            let row = self.db.fetch_changed_in(run, query).await?;
+            read_grant(&row.ok_or(sqlx::Error::RowNotFound)?)
         };
         self.db.run("grant_put", work).await
     }
@@ -239,17 +241,17 @@ impl Grants {
             .bind(i64::from(limit));
         let work = async {
             let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(grant).collect()
+            rows.iter().map(read_grant).collect()
         };
         self.db.run("grant_list", work).await
     }
 
     /// Returns the pair of a grant, even if it was removed.
-    async fn pair(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
+    async fn find_pair(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
         let query = sqlx::query(PAIR).bind(id);
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| Ok((end(&row, "caller_id")?, end(&row, "target_id")?)))
+            row.map(|row| Ok((read_id(&row, "caller_id")?, read_id(&row, "target_id")?)))
                 .transpose()
         };
         self.db.run("grant_pair", work).await
@@ -264,18 +266,18 @@ impl Grants {
 
 impl Hierarchy {
     /// Returns the time at which a permit ends by itself: the end of the grant that it is by. From memory in steady state.
-    pub async fn end_of(&self, permit: &Permit) -> Option<Timestamp> {
+    pub async fn permit_expiry(&self, permit: &Permit) -> Option<Timestamp> {
         let caller = permit.caller().filter(|_| permit.rule() == Rule::Grant)?;
         let pair = (caller.clone(), permit.target().clone());
-        self.grants.end(pair).await
+        self.grants.find_expiry(pair).await
     }
 
     /// True if `caller` holds a grant that is in force.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn is_granted(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
-        self.grants.held_by(caller).await
+    pub async fn holds_grant(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
+        self.grants.has_any_grant(caller).await
     }
 
     /// Rejects a workspace that holds a grant, since only operators issue credentials for it. With such a
@@ -283,8 +285,8 @@ impl Hierarchy {
     ///
     /// # Errors
     /// `not_permitted`; `store_unavailable`.
-    pub async fn require_ungranted(&self, id: &WorkspaceId) -> Result<(), Rejection> {
-        if self.is_granted(id).await? {
+    pub async fn require_no_grant(&self, id: &WorkspaceId) -> Result<(), Rejection> {
+        if self.holds_grant(id).await? {
             return Err(Rejection::new(
                 Reason::NotPermitted,
                 "the workspace holds a grant, so only an operator gives out credentials of it: ask with an admin token",
@@ -299,12 +301,12 @@ impl Hierarchy {
     /// # Errors
     /// `invalid_params` for a pair of one, or an expiry that has passed; `workspace_not_found`,
     /// `workspace_removed`; `store_unavailable`.
-    pub async fn grant(&self, new: &NewGrant, run: Run) -> Result<Grant, Rejection> {
+    pub async fn put_grant(&self, new: &NewGrant, run: Run) -> Result<Grant, Rejection> {
         let now = Timestamp::now();
         new.check(now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
             let found = self.find(id).await?;
-            check_end(member, found.map(|place| place.removed))?;
+            check_grant_party(member, found.map(|place| place.removed))?;
         }
         let granted = self.grants.put(new, now, run).await;
         if run.is_dry() {
@@ -337,7 +339,7 @@ impl Hierarchy {
     pub async fn remove_grant(&self, id: &str, run: Run) -> Result<bool, Rejection> {
         // Read before the change: if the change is not confirmed, the pair must be known to invalidate
         // caches.
-        let Some(pair) = self.grants.pair(id).await? else {
+        let Some(pair) = self.grants.find_pair(id).await? else {
             return Ok(false);
         };
         if run.is_dry() {
@@ -383,7 +385,7 @@ impl NewGrant {
 ///
 /// # Errors
 /// `workspace_not_found`, `workspace_removed`.
-pub fn check_end(member: &str, removed: Option<bool>) -> Result<(), Rejection> {
+pub fn check_grant_party(member: &str, removed: Option<bool>) -> Result<(), Rejection> {
     let (reason, message) = match removed {
         Some(false) => return Ok(()),
         Some(true) => (
@@ -400,9 +402,9 @@ pub fn check_end(member: &str, removed: Option<bool>) -> Result<(), Rejection> {
 
 /// Grants in a transaction of the caller (`crate::policy`), which invalidates the pairs afterwards
 /// ([`Hierarchy::forget_pairs`]).
-pub struct GrantsInBulk;
+pub struct BulkGrants;
 
-impl GrantsInBulk {
+impl BulkGrants {
     /// Locks the grants until the transaction ends: those of the single routes wait.
     ///
     /// # Errors
@@ -416,28 +418,28 @@ impl GrantsInBulk {
     ///
     /// # Errors
     /// The error of the driver, as all of these.
-    pub async fn all(tx: &mut Connection, limit: usize) -> Result<Vec<Grant>, sqlx::Error> {
+    pub async fn list_all(tx: &mut Connection, limit: usize) -> Result<Vec<Grant>, sqlx::Error> {
         let rows = sqlx::query(ALL).bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = rows.fetch_all(tx).await?;
-        rows.iter().map(grant).collect()
+        rows.iter().map(read_grant).collect()
     }
 
     /// Makes a grant that was checked, or changes it.
     ///
     /// # Errors
-    /// As [`GrantsInBulk::all`].
+    /// As [`BulkGrants::list_all`].
     pub async fn put(
         tx: &mut Connection,
         new: &NewGrant,
         now: Timestamp,
     ) -> Result<(), sqlx::Error> {
-        put(new, now).fetch_all(tx).await.map(drop)
+        upsert_query(new, now).fetch_all(tx).await.map(drop)
     }
 
     /// Removes a grant.
     ///
     /// # Errors
-    /// As [`GrantsInBulk::all`].
+    /// As [`BulkGrants::list_all`].
     pub async fn remove(tx: &mut Connection, id: &str, now: Timestamp) -> Result<(), sqlx::Error> {
         let remove = sqlx::query(REMOVE).bind(id).bind(now.0);
         remove.execute(tx).await.map(drop)
@@ -446,17 +448,17 @@ impl GrantsInBulk {
     /// Removes the grants of a workspace before its id begins a new life, and returns their pairs.
     ///
     /// # Errors
-    /// As [`GrantsInBulk::all`].
-    pub async fn remove_of(
+    /// As [`BulkGrants::list_all`].
+    pub async fn remove_for_workspace(
         tx: &mut Connection,
         workspace: &WorkspaceId,
         now: Timestamp,
     ) -> Result<Vec<(WorkspaceId, WorkspaceId)>, sqlx::Error> {
-        let remove = sqlx::query(REMOVE_OF).bind(workspace.as_str()).bind(now.0);
+        let remove = sqlx::query(REMOVE_ALL).bind(workspace.as_str()).bind(now.0);
         let rows = remove.fetch_all(tx).await?;
         let pairs = rows
             .iter()
-            .map(|row| Ok((end(row, "caller_id")?, end(row, "target_id")?)));
+            .map(|row| Ok((read_id(row, "caller_id")?, read_id(row, "target_id")?)));
         pairs.collect()
     }
 }
@@ -471,7 +473,7 @@ impl Hierarchy {
     }
 }
 
-fn put(new: &NewGrant, now: Timestamp) -> Query<'_, Any, AnyArguments> {
+fn upsert_query(new: &NewGrant, now: Timestamp) -> Query<'_, Any, AnyArguments> {
     sqlx::query(PUT)
         .bind(uuid::Uuid::now_v7().to_string())
         .bind(new.caller.as_str())
@@ -481,18 +483,18 @@ fn put(new: &NewGrant, now: Timestamp) -> Query<'_, Any, AnyArguments> {
         .bind(now.0)
 }
 
-fn grant(row: &AnyRow) -> Result<Grant, sqlx::Error> {
+fn read_grant(row: &AnyRow) -> Result<Grant, sqlx::Error> {
     Ok(Grant {
         id: row.try_get("id")?,
-        caller: end(row, "caller_id")?,
-        target: end(row, "target_id")?,
+        caller: read_id(row, "caller_id")?,
+        target: read_id(row, "target_id")?,
         note: row.try_get("note")?,
         expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
         created_at: Timestamp(row.try_get("created_at")?),
     })
 }
 
-fn end(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
+fn read_id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
     let text: String = row.try_get(column)?;
     WorkspaceId::parse(&text).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }

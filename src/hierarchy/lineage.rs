@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::Lineage;
-use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::coherence::{Coherence, CoherentCache, Invalidation};
 use crate::explain::{Check, Fact, Source};
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
@@ -29,18 +29,18 @@ const MOVES_MAX: usize = 1024;
 
 /// The latest moves, numbered from 1.
 #[derive(Default)]
-struct Moves {
+struct MoveLog {
     /// The number of the newest.
     newest: AtomicU64,
     log: RwLock<VecDeque<WorkspaceId>>,
 }
 
-impl Moves {
-    fn newest(&self) -> u64 {
+impl MoveLog {
+    fn newest_number(&self) -> u64 {
         self.newest.load(Ordering::Acquire)
     }
 
-    fn note(&self, id: WorkspaceId) {
+    fn record(&self, id: WorkspaceId) {
         let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
         if log.len() == MOVES_MAX {
             log.pop_front();
@@ -51,9 +51,9 @@ impl Moves {
 
     /// Returns true if a move after number `seen` touched `lineage`, or if the log no longer has all of them;
     /// and the number up to which this holds.
-    fn touched(&self, seen: u64, id: &WorkspaceId, lineage: Option<&Lineage>) -> (bool, u64) {
+    fn touched_since(&self, seen: u64, id: &WorkspaceId, lineage: Option<&Lineage>) -> (bool, u64) {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
-        let newest = self.newest();
+        let newest = self.newest_number();
         let missed = usize::try_from(newest.saturating_sub(seen)).unwrap_or(usize::MAX);
         if missed > log.len() {
             return (true, newest);
@@ -66,25 +66,27 @@ impl Moves {
 }
 
 /// A lineage as it was read, or its absence.
-struct Known {
+struct CachedLineage {
     id: WorkspaceId,
     lineage: Option<Arc<Lineage>>,
     loaded_at: Instant,
-    moves: Arc<Moves>,
+    moves: Arc<MoveLog>,
     /// No move up to this number touched it.
     seen: AtomicU64,
 }
 
-impl Known {
+impl CachedLineage {
     fn is_current(&self) -> bool {
         if self.lineage.is_none() && self.loaded_at.elapsed() >= ABSENT_TTL {
             return false;
         }
         let seen = self.seen.load(Ordering::Acquire);
-        if seen == self.moves.newest() {
+        if seen == self.moves.newest_number() {
             return true;
         }
-        let (touched, newest) = self.moves.touched(seen, &self.id, self.lineage.as_deref());
+        let (touched, newest) = self
+            .moves
+            .touched_since(seen, &self.id, self.lineage.as_deref());
         if !touched {
             self.seen.fetch_max(newest, Ordering::AcqRel);
         }
@@ -93,15 +95,15 @@ impl Known {
 }
 
 /// A lineage for a decision.
-pub(super) struct Found {
+pub(super) struct LineageLookup {
     /// `None`: there never was such a workspace.
     pub(super) lineage: Option<Arc<Lineage>>,
     pub(super) source: Source,
     read_at: Instant,
 }
 
-impl Found {
-    fn new(known: &Known, source: Source) -> Self {
+impl LineageLookup {
+    fn new(known: &CachedLineage, source: Source) -> Self {
         Self {
             lineage: known.lineage.clone(),
             source,
@@ -110,7 +112,7 @@ impl Found {
     }
 
     /// Returns the lineage as a fact, for a witness.
-    pub(super) fn fact(&self, check: Check, id: &WorkspaceId) -> Fact {
+    pub(super) fn to_fact(&self, check: Check, id: &WorkspaceId) -> Fact {
         let value = match self.lineage.as_deref() {
             None => json!({"workspace": id.as_str(), "exists": false}),
             Some(lineage) => {
@@ -127,15 +129,15 @@ impl Found {
                 })
             }
         };
-        Fact::new(check, self.source, value).aged(self.read_at.elapsed())
+        Fact::new(check, self.source, value).with_age(self.read_at.elapsed())
     }
 }
 
 /// The lineages, with a cache.
 pub(super) struct Lineages {
     workspaces: Workspaces,
-    moves: Arc<Moves>,
-    known: Coherent<WorkspaceId, Arc<Known>>,
+    moves: Arc<MoveLog>,
+    known: CoherentCache<WorkspaceId, Arc<CachedLineage>>,
 }
 
 impl Lineages {
@@ -145,20 +147,20 @@ impl Lineages {
         metrics: Arc<Metrics>,
         entries_max: u64,
     ) -> Self {
-        let moves = Arc::<Moves>::default();
-        let known = Coherent::new(
+        let moves = Arc::<MoveLog>::default();
+        let known = CoherentCache::new(
             Arc::clone(coherence),
             metrics,
             metrics::Cache::Lineages,
             (entries_max, None),
-            |known: &Arc<Known>| known.is_current(),
+            |known: &Arc<CachedLineage>| known.is_current(),
         );
-        let (noted, cache) = (Arc::clone(&moves), known.clone());
+        let (log, cache) = (Arc::clone(&moves), known.clone());
         coherence.on_invalidation(move |what| {
-            let (noted, cache) = (Arc::clone(&noted), cache.clone());
+            let (log, cache) = (Arc::clone(&log), cache.clone());
             async move {
                 match what {
-                    Invalidation::Lineage(id) => noted.note(id),
+                    Invalidation::Lineage(id) => log.record(id),
                     Invalidation::Everything => cache.forget_all(),
                     Invalidation::Address(_)
                     | Invalidation::Credential(_)
@@ -176,31 +178,31 @@ impl Lineages {
     }
 
     /// Returns the lineage of `id`.
-    pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Found, Arc<Unavailable>> {
+    pub(super) async fn find(&self, id: &WorkspaceId) -> Result<LineageLookup, Arc<Unavailable>> {
         if let Some(known) = self.known.get(id) {
-            return Ok(Found::new(&known, Source::Memory));
+            return Ok(LineageLookup::new(&known, Source::Memory));
         }
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
         let known = Box::pin(self.known.get_or_load(id, || self.load(id))).await?;
-        Ok(Found::new(&known, Source::Sql))
+        Ok(LineageLookup::new(&known, Source::Sql))
     }
 
     /// As [`Lineages::find`], from the store instead of the cache.
-    pub(super) async fn find_afresh(
+    pub(super) async fn find_uncached(
         &self,
         id: &WorkspaceId,
     ) -> Result<Option<Lineage>, Unavailable> {
-        Ok(Lineage::of_line(self.workspaces.line(id).await?))
+        Ok(Lineage::from_line(self.workspaces.load_line(id).await?))
     }
 
-    async fn load(&self, id: &WorkspaceId) -> Result<Arc<Known>, Unavailable> {
-        let seen = AtomicU64::new(self.moves.newest());
+    async fn load(&self, id: &WorkspaceId) -> Result<Arc<CachedLineage>, Unavailable> {
+        let seen = AtomicU64::new(self.moves.newest_number());
         let loaded_at = Instant::now();
-        let lineage = Lineage::of_line(self.workspaces.line(id).await?);
+        let lineage = Lineage::from_line(self.workspaces.load_line(id).await?);
         if lineage.as_ref().is_some_and(|lineage| lineage.cyclic) {
             tracing::error!(workspace.id = %id, "hierarchy cycle above this workspace; it can reach no other workspace");
         }
-        Ok(Arc::new(Known {
+        Ok(Arc::new(CachedLineage {
             id: id.clone(),
             lineage: lineage.map(Arc::new),
             loaded_at,
@@ -212,7 +214,7 @@ impl Lineages {
 
 impl Lineage {
     /// Builds the lineage of the first step of `line`; `None` when it is empty. Pure.
-    pub fn of_line(line: Vec<Step>) -> Option<Self> {
+    pub fn from_line(line: Vec<Step>) -> Option<Self> {
         // The query reads one step more than a line may have.
         let mut cyclic = line.len() > LINE_MAX;
         let generation = line.iter().map(|step| step.generation).max().unwrap_or(0);
@@ -267,7 +269,7 @@ mod tests {
     }
 
     fn above(line: &[&str]) -> (String, bool) {
-        let lineage = Lineage::of_line(line.iter().map(|text| step(text)).collect()).unwrap();
+        let lineage = Lineage::from_line(line.iter().map(|text| step(text)).collect()).unwrap();
         let ids: Vec<_> = lineage.ancestors.iter().map(WorkspaceId::as_str).collect();
         (ids.join(" "), lineage.cyclic)
     }
@@ -286,14 +288,14 @@ mod tests {
         ] {
             assert_eq!(above(line), (ancestors.to_owned(), cyclic), "{line:?}");
         }
-        assert!(Lineage::of_line(Vec::new()).is_none());
+        assert!(Lineage::from_line(Vec::new()).is_none());
     }
 
     #[test]
     fn a_line_longer_than_any_that_we_make_counts_as_a_cycle() {
         let line = |steps: usize| {
             let all = (0..steps).map(|i| step(&format!("w{i}<w{}", i + 1)));
-            Lineage::of_line(all.collect()).unwrap()
+            Lineage::from_line(all.collect()).unwrap()
         };
         assert!(!line(LINE_MAX).cyclic);
         assert!(line(LINE_MAX + 1).cyclic);
@@ -301,8 +303,8 @@ mod tests {
 
     #[test]
     fn a_move_touches_those_below_and_nobody_else() {
-        let moves = Arc::<Moves>::default();
-        let known = |name: &str, ancestors: &[&str]| Known {
+        let moves = Arc::<MoveLog>::default();
+        let known = |name: &str, ancestors: &[&str]| CachedLineage {
             id: id(name),
             lineage: Some(Arc::new(Lineage {
                 id: id(name),
@@ -316,25 +318,25 @@ mod tests {
             })),
             loaded_at: Instant::now(),
             moves: Arc::clone(&moves),
-            seen: AtomicU64::new(moves.newest()),
+            seen: AtomicU64::new(moves.newest_number()),
         };
         let (child, other) = (
             known("child", &["parent", "root"]),
             known("other", &["root"]),
         );
         assert!(child.is_current() && other.is_current());
-        moves.note(id("parent"));
+        moves.record(id("parent"));
         assert!(!child.is_current() && other.is_current());
-        moves.note(id("other"));
+        moves.record(id("other"));
         assert!(!child.is_current() && !other.is_current());
         let late = known("late", &[]);
         for _ in 0..MOVES_MAX {
-            moves.note(id("x"));
+            moves.record(id("x"));
         }
         assert!(late.is_current());
         let idle = known("idle", &[]);
         for _ in 0..=MOVES_MAX {
-            moves.note(id("x"));
+            moves.record(id("x"));
         }
         assert!(!idle.is_current(), "more moves than are remembered");
     }

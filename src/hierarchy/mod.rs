@@ -1,6 +1,6 @@
 //! CanCommunicate, the access rule (`docs/reference/credentials.md`, "CanCommunicate"). Its relations are pure functions in
 //! this file; facts are loaded in [`lineage`] and [`grant`], and the rule is applied in [`permit`] and
-//! [`reach`]. What a principal that is no workspace looks after is in [`realm`].
+//! [`reach`]. What a principal that is no workspace may reach is in [`realm`].
 //!
 //! Invariants: no relation crosses orgs, only a grant does; no relation reaches a removed workspace or passes
 //! through one; data with a cycle denies. A [`Permit`] exists only where the rule allowed it.
@@ -15,9 +15,9 @@ use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-pub use self::grant::{Grant, GrantsInBulk, NewGrant, check_end};
+pub use self::grant::{BulkGrants, Grant, NewGrant, check_grant_party};
 pub use self::permit::{Hierarchy, Permit};
-pub use self::reach::Reached;
+pub use self::reach::ReachablePage;
 
 /// The place of a workspace in the hierarchy: its ancestors, nearest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Rule {
 
 /// The reason why the rule denies access. For logs and operators; a caller gets only `not_permitted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
+pub enum Denial {
     /// One of the two was removed, and is in no relation.
     #[error("one of the two workspaces was removed")]
     Removed,
@@ -156,7 +156,7 @@ pub enum Denied {
     Unrelated,
 }
 
-impl Denied {
+impl Denial {
     /// True if a grant can allow the access.
     const fn may_be_granted(self) -> bool {
         matches!(self, Self::OtherOrg | Self::FurtherUp | Self::Unrelated)
@@ -164,26 +164,26 @@ impl Denied {
 }
 
 /// Decides by the relations of CanCommunicate whether `caller` may message `target`. The whole rule, grants
-/// included, is [`Hierarchy::rule`].
+/// included, is [`Hierarchy::find_rule`].
 ///
 /// # Errors
-/// [`Denied`], with the first reason that applies.
-pub fn decide(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<Rule, Denied> {
+/// [`Denial`], with the first reason that applies.
+pub fn decide(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<Rule, Denial> {
     if caller.removed || target.removed {
-        return Err(Denied::Removed);
+        return Err(Denial::Removed);
     }
     if caller.cyclic || target.cyclic {
-        return Err(Denied::Cyclic);
+        return Err(Denial::Cyclic);
     }
     if caller.id == target.id {
         return Ok(Rule::SelfRule);
     }
-    relation(caller, target, reach)
+    find_relation(caller, target, reach)
 }
 
-fn relation(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<Rule, Denied> {
+fn find_relation(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<Rule, Denial> {
     if caller.org != target.org {
-        return Err(Denied::OtherOrg);
+        return Err(Denial::OtherOrg);
     }
     match (caller.parent(), target.parent()) {
         (_, Some(parent)) if *parent == caller.id => return Ok(Rule::Parent),
@@ -198,11 +198,11 @@ fn relation(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<R
     } else if caller.descends_from(target) {
         Rule::Descendant
     } else {
-        return Err(Denied::Unrelated);
+        return Err(Denial::Unrelated);
     };
     match reach {
         LineageReach::Any => Ok(rule),
-        LineageReach::Direct => Err(Denied::FurtherUp),
+        LineageReach::Direct => Err(Denial::FurtherUp),
     }
 }
 

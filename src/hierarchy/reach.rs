@@ -1,14 +1,14 @@
 //! Pages of the workspaces that a caller may reach. The table supplies candidates; the rule decides on each.
 
-use super::realm::{Nowhere, Realm};
+use super::realm::{Realm, RealmDenial};
 use super::{Hierarchy, Lineage, Rule};
 use crate::config::LineageReach;
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::time::Timestamp;
-use crate::workspace::{Among, LINE_MAX, Near, Step, Subtree, Wish};
+use crate::workspace::{CandidateQuery, CandidateScope, LINE_MAX, NearScope, Step, Subtree};
 
 /// Bytes of agent cards in one page: the page ends before the card that would exceed it, but has at least one
 /// workspace. Cards are a few KiB, and at most 256.
@@ -16,7 +16,7 @@ const PAGE_CARD_BYTES_MAX: u64 = 512 << 10;
 
 /// A page of workspaces, in order of id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct ReachablePage {
     /// The workspaces, with the rule that allows each.
     pub found: Vec<(WorkspaceId, Rule)>,
     /// True if there are more beyond the last.
@@ -28,25 +28,35 @@ impl Hierarchy {
     ///
     /// # Errors
     /// `not_permitted` where removed ones are requested, which only operators see; `store_unavailable`.
-    pub async fn visible(&self, proof: &Proof, wish: &Wish<'_>) -> Result<Reached, Rejection> {
+    pub async fn list_visible(
+        &self,
+        proof: &Proof,
+        wish: &CandidateQuery<'_>,
+    ) -> Result<ReachablePage, Rejection> {
         // Development on loopback: any client is the canvas of every org.
         let open = proof.kind == CredentialKind::Open;
         match &proof.principal {
-            Principal::Canvas { .. } if open => self.all(Among::Everyone, Rule::Canvas, wish).await,
-            Principal::Operator => self.all(Among::Everyone, Rule::Operator, wish).await,
+            Principal::Canvas { .. } if open => {
+                self.list_all(CandidateScope::Everyone, Rule::Canvas, wish)
+                    .await
+            }
+            Principal::Operator => {
+                self.list_all(CandidateScope::Everyone, Rule::Operator, wish)
+                    .await
+            }
             Principal::Org { org, within } => {
-                let among = among(Some(org), within.as_ref());
-                self.all(among, Rule::Org, wish).await
+                let among = candidates_of(Some(org), within.as_ref());
+                self.list_all(among, Rule::Org, wish).await
             }
             Principal::Canvas {
                 workspaces: Some(list),
                 ..
-            } => self.listed(list, &proof.principal, wish).await,
+            } => self.list_named(list, &proof.principal, wish).await,
             Principal::Canvas { org, within, .. } => {
-                let among = among(org.as_deref(), within.as_ref());
-                self.all(among, Rule::Canvas, wish).await
+                let among = candidates_of(org.as_deref(), within.as_ref());
+                self.list_all(among, Rule::Canvas, wish).await
             }
-            Principal::Workspace { id } => self.near(id, true, wish).await,
+            Principal::Workspace { id } => self.list_near(id, true, wish).await,
         }
     }
 
@@ -54,103 +64,110 @@ impl Hierarchy {
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`; `store_unavailable`.
-    pub async fn peers(&self, id: &WorkspaceId, wish: &Wish<'_>) -> Result<Reached, Rejection> {
-        self.near(id, false, wish).await
+    pub async fn list_peers(
+        &self,
+        id: &WorkspaceId,
+        wish: &CandidateQuery<'_>,
+    ) -> Result<ReachablePage, Rejection> {
+        self.list_near(id, false, wish).await
     }
 
-    async fn all(
+    async fn list_all(
         &self,
-        among: Among<'_>,
+        among: CandidateScope<'_>,
         rule: Rule,
-        wish: &Wish<'_>,
-    ) -> Result<Reached, Rejection> {
-        let mut page = Filling::new(wish.limit);
-        let look_ahead = Wish {
+        wish: &CandidateQuery<'_>,
+    ) -> Result<ReachablePage, Rejection> {
+        let mut builder = PageBuilder::new(wish.limit);
+        let look_ahead = CandidateQuery {
             limit: wish.limit + 1,
             ..*wish
         };
-        for candidate in self.workspaces.candidates(among, &look_ahead).await? {
-            if !page.take(candidate.step.id, rule, candidate.card_bytes) {
+        for candidate in self.workspaces.find_candidates(among, &look_ahead).await? {
+            if !builder.push(candidate.step.id, rule, candidate.card_bytes) {
                 break;
             }
         }
-        Ok(page.reached)
+        Ok(builder.page)
     }
 
     /// Returns the workspaces of a list that are in the realm of `principal`.
-    async fn listed(
+    async fn list_named(
         &self,
         list: &[WorkspaceId],
         principal: &Principal,
-        wish: &Wish<'_>,
-    ) -> Result<Reached, Rejection> {
-        if Realm::of(principal).is_some_and(|realm| realm.is_list_only()) {
-            return self.all(Among::Listed(list), Rule::Canvas, wish).await;
+        wish: &CandidateQuery<'_>,
+    ) -> Result<ReachablePage, Rejection> {
+        if Realm::from_principal(principal).is_some_and(|realm| realm.is_list_only()) {
+            return self
+                .list_all(CandidateScope::Listed(list), Rule::Canvas, wish)
+                .await;
         }
         let mut within = Vec::with_capacity(list.len());
         for id in list {
-            if self.looks_after_id(principal, id).await? {
+            if self.may_reach_id(principal, id).await? {
                 within.push(id.clone());
             }
         }
         if within.is_empty() {
-            return Ok(Reached::default());
+            return Ok(ReachablePage::default());
         }
-        self.all(Among::Listed(&within), Rule::Canvas, wish).await
+        self.list_all(CandidateScope::Listed(&within), Rule::Canvas, wish)
+            .await
     }
 
-    async fn near(
+    async fn list_near(
         &self,
         id: &WorkspaceId,
         itself: bool,
-        wish: &Wish<'_>,
-    ) -> Result<Reached, Rejection> {
+        wish: &CandidateQuery<'_>,
+    ) -> Result<ReachablePage, Rejection> {
         let own = self.find_present(id).await?;
-        let mut page = Filling::new(wish.limit);
+        let mut builder = PageBuilder::new(wish.limit);
         if own.cyclic {
-            return Ok(page.reached);
+            return Ok(builder.page);
         }
-        let near = Near {
+        let near = NearScope {
             id,
             parent_id: own.parent(),
             org: own.org.as_deref(),
-            lines: self.reach() == LineageReach::Any,
+            lines: self.lineage_reach() == LineageReach::Any,
             itself,
             now: Timestamp::now(),
         };
         let mut after = wish.after.to_owned();
         // The rule denies only candidates that moved just now, so one round is usually enough.
         loop {
-            let look_ahead = Wish {
+            let look_ahead = CandidateQuery {
                 after: &after,
                 limit: wish.limit + 1,
                 ..*wish
             };
-            let among = Among::Near(near);
-            let candidates = self.workspaces.candidates(among, &look_ahead).await?;
+            let among = CandidateScope::Near(near);
+            let candidates = self.workspaces.find_candidates(among, &look_ahead).await?;
             let all = u32::try_from(candidates.len()).unwrap_or(u32::MAX) < look_ahead.limit;
             let last = candidates.last().map(|one| one.step.id.to_string());
             for candidate in candidates {
-                let Some(rule) = self.rule_near(&own, &candidate.step).await? else {
+                let Some(rule) = self.find_rule_near(&own, &candidate.step).await? else {
                     continue;
                 };
-                if !page.take(candidate.step.id, rule, candidate.card_bytes) {
-                    return Ok(page.reached);
+                if !builder.push(candidate.step.id, rule, candidate.card_bytes) {
+                    return Ok(builder.page);
                 }
             }
             match last {
                 Some(last) if !all => after = last,
-                _ => return Ok(page.reached),
+                _ => return Ok(builder.page),
             }
         }
     }
 
-    async fn rule_near(&self, own: &Lineage, step: &Step) -> Result<Option<Rule>, Rejection> {
-        if let Some(place) = place_near(own, step) {
-            return Ok(self.rule(own, &place).await?.ok());
+    async fn find_rule_near(&self, own: &Lineage, step: &Step) -> Result<Option<Rule>, Rejection> {
+        if let Some(place) = derive_lineage(own, step) {
+            return Ok(self.find_rule(own, &place).await?.ok());
         }
         match self.find(&step.id).await? {
-            Some(place) => Ok(self.rule(own, &place).await?.ok()),
+            Some(place) => Ok(self.find_rule(own, &place).await?.ok()),
             None => Ok(None),
         }
     }
@@ -162,19 +179,19 @@ impl Hierarchy {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub(super) async fn outside(
+    pub(super) async fn find_realm_denial(
         &self,
         realm: &Realm<'_>,
         place: &Lineage,
-    ) -> Result<Option<Nowhere>, Unavailable> {
+    ) -> Result<Option<RealmDenial>, Unavailable> {
         // Looked up in each case, so that an answer takes as long inside as outside.
         let root = match realm.within {
-            Some(root) => self.place(&root.id).await?,
+            Some(root) => self.load_lineage(&root.id).await?,
             None => None,
         };
-        Ok(realm.outside(place).or_else(|| {
-            let stands = realm.stands(root.as_deref());
-            (!stands).then_some(Nowhere::Root)
+        Ok(realm.denial_for(place).or_else(|| {
+            let stands = realm.has_valid_root(root.as_deref());
+            (!stands).then_some(RealmDenial::Root)
         }))
     }
 
@@ -183,29 +200,29 @@ impl Hierarchy {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn looks_after(
+    pub async fn may_reach(
         &self,
         principal: &Principal,
         place: &Lineage,
     ) -> Result<bool, Unavailable> {
-        match (principal.workspace(), Realm::of(principal)) {
-            (Some(id), _) => self.reaches(id, place).await,
-            (None, Some(realm)) => Ok(self.outside(&realm, place).await?.is_none()),
+        match (principal.workspace(), Realm::from_principal(principal)) {
+            (Some(id), _) => self.may_message(id, place).await,
+            (None, Some(realm)) => Ok(self.find_realm_denial(&realm, place).await?.is_none()),
             (None, None) => Ok(false),
         }
     }
 
-    /// As [`Hierarchy::looks_after`], of a workspace by its id. `false` also if there never was one.
+    /// As [`Hierarchy::may_reach`], of a workspace by its id. `false` also if there never was one.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn looks_after_id(
+    pub async fn may_reach_id(
         &self,
         principal: &Principal,
         id: &WorkspaceId,
     ) -> Result<bool, Unavailable> {
-        match self.place(id).await? {
-            Some(place) => self.looks_after(principal, &place).await,
+        match self.load_lineage(id).await? {
+            Some(place) => self.may_reach(principal, &place).await,
             None => Ok(false),
         }
     }
@@ -213,8 +230,8 @@ impl Hierarchy {
 
 impl Hierarchy {
     /// True if `principal` is no workspace, and its realm has all of `org`. Asks no store.
-    pub fn looks_after_org(&self, principal: &Principal, org: &str) -> bool {
-        Realm::of(principal).is_some_and(|realm| realm.has_org(org))
+    pub fn may_reach_org(&self, principal: &Principal, org: &str) -> bool {
+        Realm::from_principal(principal).is_some_and(|realm| realm.covers_org(org))
     }
 
     /// Checks that the root of the subtree of `principal` stands: without it the subtree has nothing. Passes principals
@@ -223,64 +240,67 @@ impl Hierarchy {
     /// # Errors
     /// `not_permitted`; `store_unavailable`.
     pub async fn require_root(&self, principal: &Principal) -> Result<(), Rejection> {
-        let Some(realm) = Realm::of(principal) else {
+        let Some(realm) = Realm::from_principal(principal) else {
             return Ok(());
         };
         let root = match realm.within {
-            Some(root) => self.place(&root.id).await?,
+            Some(root) => self.load_lineage(&root.id).await?,
             None => None,
         };
-        if realm.stands(root.as_deref()) {
+        if realm.has_valid_root(root.as_deref()) {
             return Ok(());
         }
         let message = "the root of the subtree of this token is in another org, or was removed: the token reaches nothing \
             until an operator moves the root back (PATCH /workspaces/{id})";
-        Err(Rejection::new(Reason::NotPermitted, message).cause(Nowhere::Root))
+        Err(Rejection::new(Reason::NotPermitted, message).with_cause(RealmDenial::Root))
     }
 }
 
 /// Returns the workspaces of an org, or of the subtree of `root` in it.
-fn among<'a>(org: Option<&'a str>, root: Option<&'a Life>) -> Among<'a> {
+fn candidates_of<'a>(
+    org: Option<&'a str>,
+    root: Option<&'a WorkspaceIncarnation>,
+) -> CandidateScope<'a> {
     match root {
-        None => Among::Org(org),
-        Some(root) => Among::Subtree(Subtree { org, root }),
+        None => CandidateScope::Org(org),
+        Some(root) => CandidateScope::Subtree(Subtree { org, root }),
     }
 }
 
-/// A page that is being filled.
-struct Filling {
-    reached: Reached,
+/// Builder of a page, up to its limits.
+struct PageBuilder {
+    page: ReachablePage,
     room: u32,
     card_bytes: u64,
 }
 
-impl Filling {
+impl PageBuilder {
     fn new(limit: u32) -> Self {
         Self {
-            reached: Reached::default(),
+            page: ReachablePage::default(),
             room: limit,
             card_bytes: 0,
         }
     }
 
     /// Adds a workspace. False when it does not fit: then there are more.
-    fn take(&mut self, id: WorkspaceId, rule: Rule, card_bytes: u64) -> bool {
+    fn push(&mut self, id: WorkspaceId, rule: Rule, card_bytes: u64) -> bool {
         let card_bytes = self.card_bytes.saturating_add(card_bytes);
-        let heavy = card_bytes > PAGE_CARD_BYTES_MAX && !self.reached.found.is_empty();
+        let heavy = card_bytes > PAGE_CARD_BYTES_MAX && !self.page.found.is_empty();
         if self.room == 0 || heavy {
-            self.reached.more = true;
+            self.page.more = true;
             return false;
         }
         self.room -= 1;
         self.card_bytes = card_bytes;
-        self.reached.found.push((id, rule));
+        self.page.found.push((id, rule));
         true
     }
 }
 
 /// Derives the lineage of a root, or of a child of `own` or of one of its ancestors, without reading it: most
 /// candidates are of these.
-fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
+fn derive_lineage(own: &Lineage, step: &Step) -> Option<Lineage> {
     let ancestors: Vec<_> = match &step.parent_id {
         None => Vec::new(),
         Some(parent) if *parent == own.id => {
@@ -305,8 +325,8 @@ fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
 }
 
 /// Returns the reason for a denial, in terms that an operator can act on.
-pub(super) fn why_not(caller: &Lineage, target: &Lineage, denied: super::Denied) -> String {
-    use super::Denied::{Cyclic, FurtherUp, OtherOrg, Removed, Unrelated};
+pub(super) fn explain_denial(caller: &Lineage, target: &Lineage, denied: super::Denial) -> String {
+    use super::Denial::{Cyclic, FurtherUp, OtherOrg, Removed, Unrelated};
     let (one, other) = (&caller.id, &target.id);
     let culprit = |is: fn(&Lineage) -> bool| if is(caller) { one } else { other };
     match denied {
@@ -331,7 +351,7 @@ pub(super) fn why_not(caller: &Lineage, target: &Lineage, denied: super::Denied)
 }
 
 /// Returns the message for a workspace that does not exist.
-pub(super) fn unknown(id: &WorkspaceId) -> String {
+pub(super) fn unknown_workspace(id: &WorkspaceId) -> String {
     format!("there is no workspace `{id}`: create it with POST /workspaces")
 }
 
@@ -377,20 +397,20 @@ mod tests {
                 born_at: 0,
             };
             let expected = above.map(|above| lineage_of(name, None, above));
-            assert_eq!(place_near(&own, &step), expected, "{name}");
+            assert_eq!(derive_lineage(&own, &step), expected, "{name}");
         }
     }
 
     #[test]
     fn a_page_ends_with_its_limit_or_with_cards_that_are_too_long() {
-        let mut page = Filling::new(2);
-        assert!(page.take(id("a"), Rule::Parent, PAGE_CARD_BYTES_MAX + 1));
-        assert!(!page.reached.more);
-        assert!(!page.take(id("b"), Rule::Parent, 1));
-        assert!(page.reached.more);
-        let mut page = Filling::new(2);
-        assert!(page.take(id("a"), Rule::Parent, 1) && page.take(id("b"), Rule::Parent, 1));
-        assert!(!page.take(id("c"), Rule::Parent, 1));
-        assert_eq!((page.reached.found.len(), page.reached.more), (2, true));
+        let mut builder = PageBuilder::new(2);
+        assert!(builder.push(id("a"), Rule::Parent, PAGE_CARD_BYTES_MAX + 1));
+        assert!(!builder.page.more);
+        assert!(!builder.push(id("b"), Rule::Parent, 1));
+        assert!(builder.page.more);
+        let mut builder = PageBuilder::new(2);
+        assert!(builder.push(id("a"), Rule::Parent, 1) && builder.push(id("b"), Rule::Parent, 1));
+        assert!(!builder.push(id("c"), Rule::Parent, 1));
+        assert_eq!((builder.page.found.len(), builder.page.more), (2, true));
     }
 }

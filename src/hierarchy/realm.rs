@@ -1,14 +1,14 @@
-//! Realms: the workspaces that a principal looks after which is no workspace itself. Calls, lists, events, stops and caps all
+//! Realms: the workspaces that a principal other than a workspace may reach. Calls, lists, events, stops and caps all
 //! ask here.
 
 use super::Lineage;
 use crate::identity::Principal;
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 
 /// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
 /// not be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Nowhere {
+pub(super) enum RealmDenial {
     #[error("there is no workspace of the caller's id")]
     Caller,
     #[error("there is no workspace of the target's id")]
@@ -31,12 +31,12 @@ pub(super) struct Realm<'p> {
     /// Only those of this org; no org counts as one org.
     org: Option<Option<&'p str>>,
     /// Only this one, in its present life, and those below it.
-    pub(super) within: Option<&'p Life>,
+    pub(super) within: Option<&'p WorkspaceIncarnation>,
 }
 
 impl<'p> Realm<'p> {
     /// Returns the realm of a principal; `None`: it is a workspace, and its relations decide.
-    pub(super) fn of(principal: &'p Principal) -> Option<Self> {
+    pub(super) fn from_principal(principal: &'p Principal) -> Option<Self> {
         Some(match principal {
             Principal::Workspace { .. } => return None,
             Principal::Operator => Self {
@@ -67,12 +67,12 @@ impl<'p> Realm<'p> {
     }
 
     /// True if a list leaves the workspace out.
-    pub(super) fn leaves_out(&self, id: &WorkspaceId) -> bool {
+    pub(super) fn excludes(&self, id: &WorkspaceId) -> bool {
         self.listed.is_some_and(|list| !list.contains(id))
     }
 
     /// True if it has each workspace of `org`, whatever its place.
-    pub(super) fn has_org(&self, org: &str) -> bool {
+    pub(super) fn covers_org(&self, org: &str) -> bool {
         let of_org = self.org.is_none_or(|own| own == Some(org));
         of_org && self.listed.is_none() && self.within.is_none()
     }
@@ -83,21 +83,21 @@ impl<'p> Realm<'p> {
     }
 
     /// Returns the reason why a workspace at `place` is outside; `None`: it is inside, if the root of the subtree stands.
-    pub(super) fn outside(&self, place: &Lineage) -> Option<Nowhere> {
-        if self.leaves_out(&place.id) {
-            return Some(Nowhere::List);
+    pub(super) fn denial_for(&self, place: &Lineage) -> Option<RealmDenial> {
+        if self.excludes(&place.id) {
+            return Some(RealmDenial::List);
         }
         if self.org.is_some_and(|org| place.org.as_deref() != org) {
-            return Some(Nowhere::Org);
+            return Some(RealmDenial::Org);
         }
         let root = self.within?;
         let below = place.id == root.id || place.ancestors.contains(&root.id);
-        (!below || place.cyclic).then_some(Nowhere::Subtree)
+        (!below || place.cyclic).then_some(RealmDenial::Subtree)
     }
 
     /// True if the root of the subtree stands at `place`: it is the life that the realm is of, was not removed, and is in
     /// its org.
-    pub(super) fn stands(&self, place: Option<&Lineage>) -> bool {
+    pub(super) fn has_valid_root(&self, place: Option<&Lineage>) -> bool {
         let Some(root) = self.within else {
             return true;
         };
@@ -121,7 +121,7 @@ mod tests {
     fn team(born_at: i64) -> Principal {
         Principal::Org {
             org: "acme".to_owned(),
-            within: Some(Life {
+            within: Some(WorkspaceIncarnation {
                 id: id("team"),
                 born_at,
             }),
@@ -132,37 +132,37 @@ mod tests {
     fn a_subtree_has_its_root_and_those_below_it() {
         let (acme, other) = (Some("acme"), Some("other"));
         let team = team(0);
-        let realm = Realm::of(&team).unwrap();
+        let realm = Realm::from_principal(&team).unwrap();
         for (name, org, above, expected) in [
             ("team", acme, &["boss"][..], None),
             ("dev", acme, &["team", "boss"], None),
             ("tool", acme, &["dev", "team", "boss"], None),
-            ("boss", acme, &[], Some(Nowhere::Subtree)),
-            ("peer", acme, &["boss"], Some(Nowhere::Subtree)),
-            ("dev", other, &["team"], Some(Nowhere::Org)),
-            ("team", None, &[], Some(Nowhere::Org)),
+            ("boss", acme, &[], Some(RealmDenial::Subtree)),
+            ("peer", acme, &["boss"], Some(RealmDenial::Subtree)),
+            ("dev", other, &["team"], Some(RealmDenial::Org)),
+            ("team", None, &[], Some(RealmDenial::Org)),
         ] {
             let place = lineage_of(name, org, above);
-            assert_eq!(realm.outside(&place), expected, "{name} of {org:?}");
+            assert_eq!(realm.denial_for(&place), expected, "{name} of {org:?}");
         }
         let looped = Lineage {
             cyclic: true,
             ..lineage_of("dev", acme, &["team"])
         };
-        assert_eq!(realm.outside(&looped), Some(Nowhere::Subtree));
+        assert_eq!(realm.denial_for(&looped), Some(RealmDenial::Subtree));
     }
 
     #[test]
     fn a_root_stands_in_its_life_and_its_org() {
         let team = team(5);
-        let realm = Realm::of(&team).unwrap();
+        let realm = Realm::from_principal(&team).unwrap();
         let root = |org, born_at, removed| Lineage {
             born_at,
             removed,
             ..lineage_of("team", org, &[])
         };
         let acme = Some("acme");
-        assert!(realm.stands(Some(&root(acme, 5, false))));
+        assert!(realm.has_valid_root(Some(&root(acme, 5, false))));
         for gone in [
             root(acme, 5, true),
             root(acme, 0, false),
@@ -170,16 +170,16 @@ mod tests {
             root(Some("other"), 5, false),
             root(None, 5, false),
         ] {
-            assert!(!realm.stands(Some(&gone)), "{gone:?}");
+            assert!(!realm.has_valid_root(Some(&gone)), "{gone:?}");
         }
-        assert!(!realm.stands(None));
+        assert!(!realm.has_valid_root(None));
         let org = Principal::Org {
             org: "acme".to_owned(),
             within: None,
         };
-        let realm = Realm::of(&org).unwrap();
-        assert!(realm.stands(None));
-        assert!(realm.has_org("acme") && !realm.has_org("other"));
-        assert!(!Realm::of(&team).unwrap().has_org("acme"));
+        let realm = Realm::from_principal(&org).unwrap();
+        assert!(realm.has_valid_root(None));
+        assert!(realm.covers_org("acme") && !realm.covers_org("other"));
+        assert!(!Realm::from_principal(&team).unwrap().covers_org("acme"));
     }
 }

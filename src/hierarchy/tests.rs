@@ -25,13 +25,13 @@ fn the_rule_is_the_contracts_table() {
         ("dev", "pm", Ok(Rule::Child), Ok(Rule::Child)),
         ("dev", "qa", Ok(Rule::Sibling), Ok(Rule::Sibling)),
         ("pm", "ops", Ok(Rule::RootSibling), Ok(Rule::RootSibling)),
-        ("pm", "bot", Err(Denied::FurtherUp), Ok(Rule::Ancestor)),
-        ("pm", "sub", Err(Denied::FurtherUp), Ok(Rule::Ancestor)),
-        ("sub", "pm", Err(Denied::FurtherUp), Ok(Rule::Descendant)),
-        ("qa", "bot", Err(Denied::Unrelated), Err(Denied::Unrelated)),
-        ("ops", "dev", Err(Denied::Unrelated), Err(Denied::Unrelated)),
-        ("pm", "ext", Err(Denied::OtherOrg), Err(Denied::OtherOrg)),
-        ("ext", "dev", Err(Denied::OtherOrg), Err(Denied::OtherOrg)),
+        ("pm", "bot", Err(Denial::FurtherUp), Ok(Rule::Ancestor)),
+        ("pm", "sub", Err(Denial::FurtherUp), Ok(Rule::Ancestor)),
+        ("sub", "pm", Err(Denial::FurtherUp), Ok(Rule::Descendant)),
+        ("qa", "bot", Err(Denial::Unrelated), Err(Denial::Unrelated)),
+        ("ops", "dev", Err(Denial::Unrelated), Err(Denial::Unrelated)),
+        ("pm", "ext", Err(Denial::OtherOrg), Err(Denial::OtherOrg)),
+        ("ext", "dev", Err(Denial::OtherOrg), Err(Denial::OtherOrg)),
     ] {
         for (reach, expected) in [(Direct, direct), (Any, any)] {
             let said = decide(&at(caller), &at(target), reach);
@@ -46,7 +46,7 @@ fn no_org_is_one_org() {
     let said = decide(&free("a"), &free("b"), LineageReach::Direct);
     assert_eq!(said, Ok(Rule::RootSibling));
     let said = decide(&free("a"), &at("pm"), LineageReach::Direct);
-    assert_eq!(said, Err(Denied::OtherOrg));
+    assert_eq!(said, Err(Denial::OtherOrg));
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn a_parent_in_another_org_is_no_relation() {
     let parent = lineage_of("p", Some("other"), &[]);
     let sibling = lineage_of("s", Some("other"), &["p"]);
     for reach in [LineageReach::Direct, LineageReach::Any] {
-        assert_eq!(decide(&parent, &child, reach), Err(Denied::OtherOrg));
-        assert_eq!(decide(&child, &parent, reach), Err(Denied::OtherOrg));
-        assert_eq!(decide(&child, &sibling, reach), Err(Denied::OtherOrg));
+        assert_eq!(decide(&parent, &child, reach), Err(Denial::OtherOrg));
+        assert_eq!(decide(&child, &parent, reach), Err(Denial::OtherOrg));
+        assert_eq!(decide(&child, &sibling, reach), Err(Denial::OtherOrg));
     }
 }
 
@@ -69,9 +69,9 @@ fn a_removed_workspace_is_in_no_relation_and_its_children_keep_one_another() {
     };
     for other in ["pm", "dev", "ops"] {
         let said = decide(&gone, &at(other), LineageReach::Any);
-        assert_eq!(said, Err(Denied::Removed), "{other}");
+        assert_eq!(said, Err(Denial::Removed), "{other}");
         let said = decide(&at(other), &gone, LineageReach::Any);
-        assert_eq!(said, Err(Denied::Removed), "{other}");
+        assert_eq!(said, Err(Denial::Removed), "{other}");
     }
     assert_eq!(
         decide(&at("dev"), &at("qa"), LineageReach::Direct),
@@ -80,7 +80,7 @@ fn a_removed_workspace_is_in_no_relation_and_its_children_keep_one_another() {
     // They are not roots: their parent was removed, not absent.
     assert_eq!(
         decide(&at("dev"), &at("ops"), LineageReach::Direct),
-        Err(Denied::Unrelated)
+        Err(Denial::Unrelated)
     );
 }
 
@@ -92,7 +92,7 @@ fn a_cycle_denies_even_oneself() {
     };
     for other in ["dev", "pm", "qa"] {
         let said = decide(&looped, &at(other), LineageReach::Any);
-        assert_eq!(said, Err(Denied::Cyclic), "{other}");
+        assert_eq!(said, Err(Denial::Cyclic), "{other}");
     }
 }
 

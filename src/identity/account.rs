@@ -5,7 +5,7 @@
 
 use super::credential::CredentialHash;
 use super::proof::{CredentialKind, OPEN, Principal, Proof};
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::shares::Account;
 
 impl Proof {
@@ -18,7 +18,9 @@ impl Proof {
     pub(super) fn with_account(mut self) -> Self {
         self.account = match (&self.principal, self.credential) {
             _ if self.kind == CredentialKind::Open => OPEN,
-            (Principal::Operator, Some(credential)) => Account::alone(credential.number()),
+            (Principal::Operator, Some(credential)) => {
+                Account::without_group(credential.to_number())
+            }
             // An org token issued its token, with a user name of its choice.
             (
                 Principal::Canvas {
@@ -29,31 +31,31 @@ impl Proof {
                 },
                 _,
             ) => Account {
-                own: number(&self.owner()),
-                group: group(org.as_deref(), within.as_ref()),
+                own: account_number(&self.owner()),
+                group: group_number(org.as_deref(), within.as_ref()),
             },
             (Principal::Org { org, within }, _) => {
-                Account::alone(group(Some(org), within.as_ref()))
+                Account::without_group(group_number(Some(org), within.as_ref()))
             }
             // Of all lives of the id.
-            (Principal::Workspace { id }, _) => Account::alone(number(id.as_str())),
-            _ => Account::alone(number(&self.owner())),
+            (Principal::Workspace { id }, _) => Account::without_group(account_number(id.as_str())),
+            _ => Account::without_group(account_number(&self.owner())),
         };
         self
     }
 }
 
 /// Returns the number of what the holders of an org's tokens, or of those of a subtree, do together.
-fn group(org: Option<&str>, within: Option<&Life>) -> u64 {
-    number(&match within {
+fn group_number(org: Option<&str>, within: Option<&WorkspaceIncarnation>) -> u64 {
+    account_number(&match within {
         None => format!("users:{}", serde_json::json!(org)),
         Some(root) => format!("users:{}", serde_json::json!([org, root.to_string()])),
     })
 }
 
 /// Returns the number of a name: of a principal as [`Proof::owner`] writes it, or `users:` and an org.
-fn number(name: &str) -> u64 {
-    CredentialHash::of(&format!("account:{name}")).number()
+fn account_number(name: &str) -> u64 {
+    CredentialHash::digest(&format!("account:{name}")).to_number()
 }
 
 #[cfg(test)]
@@ -66,7 +68,7 @@ mod tests {
         let proof = Proof {
             principal,
             kind,
-            credential: Some(CredentialHash::of(credential)),
+            credential: Some(CredentialHash::digest(credential)),
             ..open_proof()
         };
         proof.with_account().account
@@ -117,11 +119,11 @@ mod tests {
             user("ada", Some("acme")),
             Principal::Org {
                 org: "acme".into(),
-                within: Life::parse("team"),
+                within: WorkspaceIncarnation::parse("team"),
             },
             Principal::Org {
                 org: "acme".into(),
-                within: Life::parse("team~7"),
+                within: WorkspaceIncarnation::parse("team~7"),
             },
             Principal::Operator,
         ];
@@ -151,7 +153,7 @@ mod tests {
         assert_ne!(ada.own, bob.own);
         let (org, within) = ("acme".to_owned(), None);
         let org = account(Principal::Org { org, within }, CredentialKind::Org, "1");
-        assert_eq!(org, Account::alone(ada.group), "one party");
+        assert_eq!(org, Account::without_group(ada.group), "one party");
         assert_eq!(ada.group, bob.group);
         assert_ne!(ada.group, named("ada", "globex", true).group);
         let of_subtree = Principal::Canvas {
@@ -159,11 +161,11 @@ mod tests {
             org: Some("acme".to_owned()),
             workspaces: None,
             confined: true,
-            within: Life::parse("team"),
+            within: WorkspaceIncarnation::parse("team"),
         };
         let of_subtree = account(of_subtree, CredentialKind::Canvas, "1");
         assert!(of_subtree.own != ada.own && of_subtree.group != ada.group);
         // An operator or an issuer named it.
-        assert_eq!(named("ada", "acme", false), Account::alone(ada.own));
+        assert_eq!(named("ada", "acme", false), Account::without_group(ada.own));
     }
 }

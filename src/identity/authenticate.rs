@@ -7,15 +7,15 @@ use std::time::Duration;
 use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::credential::{Credential, CredentialHash, Form, Fresh};
+use super::credential::{Credential, CredentialHash, Form, NewCredential};
 use super::issuance::Issuance;
-use super::issuers::{Issuers, NotForeign};
-use super::places::{Places, Unplaced};
+use super::issuers::{ForeignTokenError, Issuers};
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::refusal::{Refusal, unauthenticated};
-use super::signed::SignedTokens;
-use super::token::{Tokens, Uses};
-use crate::coherence::{Coherence, Coherent, Invalidation};
+use super::signed_tokens::SignedTokens;
+use super::token::{Tokens, UseQueue};
+use super::workspace_states::{WorkspaceRefusal, WorkspaceStates};
+use crate::coherence::{Coherence, CoherentCache, Invalidation};
 use crate::config::{self, AuthMode, Config, Derived, Live};
 use crate::db::Db;
 use crate::metrics::{self, CredentialFlaw, Metrics};
@@ -33,14 +33,14 @@ const REFUSALS_MAX: u64 = 10_000;
 const REFUSAL_TTL: Duration = Duration::from_secs(1);
 
 /// The reason why there is no proof.
-enum NoProof {
+enum AuthError {
     Refused(Refusal),
     Unavailable(Unavailable),
     /// The keys of its issuer are unavailable.
     NoKeys(Rejection),
 }
 
-impl From<Unavailable> for NoProof {
+impl From<Unavailable> for AuthError {
     fn from(error: Unavailable) -> Self {
         Self::Unavailable(error)
     }
@@ -58,13 +58,13 @@ pub struct Identity {
     pub(super) table: Tokens,
     /// Hashes from the configuration and the environment.
     pub(super) admins: Derived<Vec<CredentialHash>>,
-    pub(super) proofs: Coherent<CredentialHash, Arc<Proof>>,
+    pub(super) proofs: CoherentCache<CredentialHash, Arc<Proof>>,
     /// The workspaces that tokens of platforms name.
-    pub(super) places: Places,
+    pub(super) workspaces: WorkspaceStates,
     refusals: Cache<CredentialHash, Refusal>,
     /// The proof of requests without a credential, in open mode.
     open: Arc<Proof>,
-    uses: Uses,
+    uses: UseQueue,
 }
 
 impl Identity {
@@ -76,7 +76,7 @@ impl Identity {
         coherence: Arc<Coherence>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let proofs = Coherent::new(
+        let proofs = CoherentCache::new(
             Arc::clone(&coherence),
             Arc::clone(&metrics),
             metrics::Cache::Credentials,
@@ -85,8 +85,8 @@ impl Identity {
         );
         let table = Tokens::new(db);
         let entries_max = config.get().directory.cache_entries;
-        let places = Places::new(&coherence, &metrics, entries_max, table.clone());
-        drop_on_invalidation(&coherence, &proofs, &places);
+        let workspaces = WorkspaceStates::new(&coherence, &metrics, entries_max, table.clone());
+        drop_on_invalidation(&coherence, &proofs, &workspaces);
         Self {
             issuers: Issuers::new(&config.get().auth, Arc::clone(&metrics)),
             metrics,
@@ -96,21 +96,21 @@ impl Identity {
             },
             signed: SignedTokens::new(config.clone(), keys),
             table,
-            admins: Derived::new(&config, |config, _| admins(config)),
+            admins: Derived::new(&config, |config, _| admin_hashes(config)),
             config,
             proofs,
-            places,
+            workspaces,
             refusals: Cache::builder()
                 .max_capacity(REFUSALS_MAX)
                 .time_to_live(REFUSAL_TTL)
                 .build(),
             open: Arc::new(open_proof()),
-            uses: Uses::default(),
+            uses: UseQueue::default(),
         }
     }
 
     /// Returns the proof of a request without a credential: none, except in open mode.
-    pub(super) fn open(&self) -> Option<Arc<Proof>> {
+    pub(super) fn open_mode_proof(&self) -> Option<Arc<Proof>> {
         let open = self.config.get().auth.mode == AuthMode::Open;
         open.then(|| Arc::clone(&self.open))
     }
@@ -139,7 +139,7 @@ impl Identity {
         if !self.admins.get().is_empty() {
             return Ok(None);
         }
-        let Fresh { hash, text, .. } = &candidate.0;
+        let NewCredential { hash, text, .. } = &candidate.0;
         let made = self
             .table
             .operators()
@@ -174,24 +174,27 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let proof = self.verify(authorization).await?;
-        self.require_place(proof).await
+        self.require_workspace(proof).await
     }
 
     /// Rejects a platform's token if its workspace does not stand. Does nothing for any other credential.
-    async fn require_place(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
-        if let Some(why) = self.places.unplaced(&proof).await? {
-            return Err(self.refuse_unplaced(&proof, why));
+    async fn require_workspace(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
+        if let Some(why) = self.workspaces.find_refusal(&proof).await? {
+            return Err(self.reject_workspace(&proof, why));
         }
-        self.in_its_life(proof).await
+        self.with_present_life(proof).await
     }
 
     /// Sets the life of the workspace that a signed credential names. A pair token of an earlier life proves nothing.
-    pub(super) async fn in_its_life(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
-        let Some(born_at) = self.places.born_at(&proof).await? else {
+    pub(super) async fn with_present_life(
+        &self,
+        proof: Arc<Proof>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let Some(born_at) = self.workspaces.find_born_at(&proof).await? else {
             return Ok(proof);
         };
         if proof.pair_generation.is_some_and(|issued| issued < born_at) {
-            return Err(self.refused(Refusal::Unknown));
+            return Err(self.count_refusal(Refusal::Unknown));
         }
         if proof.born_at == born_at {
             return Ok(proof);
@@ -203,17 +206,17 @@ impl Identity {
         Ok(Arc::new(proof.with_account()))
     }
 
-    fn refuse_unplaced(&self, proof: &Proof, why: Unplaced) -> Rejection {
-        let (flaw, rejection) = why.rejection(proof);
-        self.metrics.refusals.credential(flaw);
+    fn reject_workspace(&self, proof: &Proof, why: WorkspaceRefusal) -> Rejection {
+        let (flaw, rejection) = why.to_rejection(proof);
+        self.metrics.refusals.count_credential(flaw);
         rejection
     }
 
     /// Returns the principal that a credential proves, apart from the workspace behind the token of a platform.
     async fn verify(&self, authorization: Option<&[u8]>) -> Result<Arc<Proof>, Rejection> {
         let Some(field) = authorization else {
-            return self.open().ok_or_else(|| {
-                self.flawed(
+            return self.open_mode_proof().ok_or_else(|| {
+                self.count_flaw(
                     CredentialFlaw::Missing,
                     "send `Authorization: Bearer <token>` with a workspace, canvas, org or admin token",
                 )
@@ -221,13 +224,13 @@ impl Identity {
         };
         let credential = self.parse(field)?;
         if credential.form == Form::Enrolment {
-            return Err(self.flawed(
+            return Err(self.count_flaw(
                 CredentialFlaw::Misplaced,
                 "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with",
             ));
         }
         if credential.form == Form::Ticket {
-            return Err(self.flawed(
+            return Err(self.count_flaw(
                 CredentialFlaw::Misplaced,
                 "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else",
             ));
@@ -238,23 +241,23 @@ impl Identity {
             return self.require_maker(hash, proof).await;
         }
         if let Some(refusal) = self.refusals.get(&hash).await {
-            return Err(self.refused(refusal));
+            return Err(self.count_refusal(refusal));
         }
         let load = || self.load(credential, hash);
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
         let loaded = Box::pin(self.proofs.get_or_load(&hash, load)).await;
         match loaded {
             Ok(proof) => self.require_maker(hash, proof).await,
-            Err(no_proof) => match &*no_proof {
-                NoProof::Refused(refusal) => {
+            Err(error) => match &*error {
+                AuthError::Refused(refusal) => {
                     // The key may become known at any moment.
                     if *refusal != Refusal::Signed(TokenError::UnknownKey) {
                         Box::pin(self.refusals.insert(hash, *refusal)).await;
                     }
-                    Err(self.refused(*refusal))
+                    Err(self.count_refusal(*refusal))
                 }
-                NoProof::Unavailable(error) => Err(error.clone().into()),
-                NoProof::NoKeys(rejection) => Err(rejection.clone()),
+                AuthError::Unavailable(error) => Err(error.clone().into()),
+                AuthError::NoKeys(rejection) => Err(rejection.clone()),
             },
         }
     }
@@ -265,13 +268,13 @@ impl Identity {
         hash: CredentialHash,
         proof: Arc<Proof>,
     ) -> Result<Arc<Proof>, Rejection> {
-        if proof.maker.is_none() || self.maker_stands(&proof).await? {
+        if proof.maker.is_none() || self.is_maker_unrevoked(&proof).await? {
             return Ok(proof);
         }
         // Cached as rejected, so that its next use reads no store.
         self.proofs.forget(&hash);
         Box::pin(self.refusals.insert(hash, Refusal::Unknown)).await;
-        Err(self.refused(Refusal::Unknown))
+        Err(self.count_refusal(Refusal::Unknown))
     }
 
     /// As [`Identity::authenticate`], for the one route that accepts an enrolment token, and the token of a platform for a
@@ -289,11 +292,11 @@ impl Identity {
                 let proof = self.verify(authorization).await?;
                 refuse_pair(&proof)?;
                 // The registration itself refuses a workspace that does not exist.
-                return match self.places.unplaced(&proof).await? {
-                    Some(Unplaced::Elsewhere) => {
-                        Err(self.refuse_unplaced(&proof, Unplaced::Elsewhere))
+                return match self.workspaces.find_refusal(&proof).await? {
+                    Some(WorkspaceRefusal::Elsewhere) => {
+                        Err(self.reject_workspace(&proof, WorkspaceRefusal::Elsewhere))
                     }
-                    _ => self.in_its_life(proof).await,
+                    _ => self.with_present_life(proof).await,
                 };
             }
         };
@@ -301,34 +304,34 @@ impl Identity {
         // Never cached: it is presented once.
         let found = self.table.find_enrolment(hash, Timestamp::now().0).await?;
         let id = found.ok_or_else(|| {
-            self.flawed(
+            self.count_flaw(
                 CredentialFlaw::Unknown,
                 "the enrolment token is unknown, used or older than 24 h; ask an operator for a token of the workspace",
             )
         })?;
         let principal = Principal::Workspace { id };
-        let mut proof = prove(principal, CredentialKind::Enrolment, credential, hash);
+        let mut proof = new_proof(principal, CredentialKind::Enrolment, credential, hash);
         proof.hash = Some(hash);
         Ok(Arc::new(proof))
     }
 
     fn parse<'a>(&self, field: &'a [u8]) -> Result<Credential<'a>, Rejection> {
         Credential::parse(field).map_err(|_| {
-            self.flawed(
+            self.count_flaw(
                 CredentialFlaw::Form,
                 "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
             )
         })
     }
 
-    fn refused(&self, refusal: Refusal) -> Rejection {
-        self.metrics.refusals.credential(refusal.flaw());
-        refusal.rejection()
+    fn count_refusal(&self, refusal: Refusal) -> Rejection {
+        self.metrics.refusals.count_credential(refusal.flaw());
+        refusal.to_rejection()
     }
 
     /// Counts a credential that proves nothing, and returns its rejection.
-    fn flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
-        self.metrics.refusals.credential(flaw);
+    fn count_flaw(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
+        self.metrics.refusals.count_credential(flaw);
         unauthenticated(message)
     }
 
@@ -336,20 +339,20 @@ impl Identity {
         &self,
         credential: Credential<'_>,
         hash: CredentialHash,
-    ) -> Result<Arc<Proof>, NoProof> {
-        let unknown = NoProof::Refused(Refusal::Unknown);
+    ) -> Result<Arc<Proof>, AuthError> {
+        let unknown = AuthError::Refused(Refusal::Unknown);
         let (principal, kind) = match credential.form {
             Form::Workspace => {
                 let found = self.table.find_workspace(hash).await?.ok_or(unknown)?;
-                if found.is_over() {
-                    return Err(NoProof::Refused(Refusal::Over));
+                if found.has_expired() {
+                    return Err(AuthError::Refused(Refusal::Over));
                 }
-                self.uses.note(found.token_id, found.last_used_at);
+                self.uses.record(found.token_id, found.last_used_at);
                 let principal = Principal::Workspace {
                     id: found.workspace,
                 };
                 let kind = CredentialKind::Workspace;
-                let mut proof = prove(principal, kind, credential, hash);
+                let mut proof = new_proof(principal, kind, credential, hash);
                 proof.expires_at = found.expires_at;
                 proof.born_at = found.born_at;
                 return Ok(Arc::new(proof));
@@ -360,11 +363,11 @@ impl Identity {
             }
             Form::Admin => {
                 let kind = CredentialKind::Admin;
-                let found = self.operator_of(hash).await?.ok_or(unknown)?;
-                if found.is_over() {
-                    return Err(NoProof::Refused(Refusal::Over));
+                let found = self.find_operator(hash).await?.ok_or(unknown)?;
+                if found.has_expired() {
+                    return Err(AuthError::Refused(Refusal::Over));
                 }
-                let mut proof = prove(found.principal, kind, credential, hash);
+                let mut proof = new_proof(found.principal, kind, credential, hash);
                 proof.expires_at = found.expires_at;
                 proof.operator = found.operator;
                 return Ok(Arc::new(proof));
@@ -373,7 +376,7 @@ impl Identity {
             // `authenticate` has rejected them.
             Form::Enrolment | Form::Ticket => return Err(unknown),
         };
-        Ok(Arc::new(prove(principal, kind, credential, hash)))
+        Ok(Arc::new(new_proof(principal, kind, credential, hash)))
     }
 
     /// Verifies a token of the foreign issuer that it names, or else a canvas or pair token of this
@@ -382,26 +385,26 @@ impl Identity {
         &self,
         credential: Credential<'_>,
         hash: CredentialHash,
-    ) -> Result<Arc<Proof>, NoProof> {
+    ) -> Result<Arc<Proof>, AuthError> {
         let text = credential.text();
         let foreign = self.issuers.verify(text).await;
         let foreign = foreign.map_err(|not| match not {
-            NotForeign::Refused(refusal) => NoProof::Refused(refusal),
-            NotForeign::Unavailable(rejection) => NoProof::NoKeys(rejection),
+            ForeignTokenError::Refused(refusal) => AuthError::Refused(refusal),
+            ForeignTokenError::Unavailable(rejection) => AuthError::NoKeys(rejection),
         })?;
         let signed = match foreign {
             Some(signed) => signed,
             None => match self.signed.verify(text) {
                 // Another replica may have created the key just now.
                 Err(Refusal::Signed(TokenError::UnknownKey)) => {
-                    self.signed.reload_keys().await.map_err(NoProof::NoKeys)?;
+                    self.signed.reload_keys().await.map_err(AuthError::NoKeys)?;
                     self.signed.verify(text)
                 }
                 known => known,
             }
-            .map_err(NoProof::Refused)?,
+            .map_err(AuthError::Refused)?,
         };
-        let mut proof = prove(signed.principal, signed.kind, credential, hash);
+        let mut proof = new_proof(signed.principal, signed.kind, credential, hash);
         proof.expires_at = Some(signed.expires_at);
         proof.signer = Some(signed.signer);
         proof.maker = signed.maker;
@@ -412,31 +415,31 @@ impl Identity {
         Ok(Arc::new(proof.with_account()))
     }
 
-    /// Restores the principal from the output of [`Proof::stored`]. No request can create such a proof, and
+    /// Restores the principal from the output of [`Proof::to_stored`]. No request can create such a proof, and
     /// permits are checked again with it. `None`: the text is invalid, or it is from open mode, which is off
     /// now.
-    pub fn recall(&self, stored: &str) -> Option<Proof> {
-        Proof::recall(stored, self.open().is_some())
+    pub fn restore_proof(&self, stored: &str) -> Option<Proof> {
+        Proof::from_stored(stored, self.open_mode_proof().is_some())
     }
 }
 
 /// The admin token to be stored by a first start.
-pub struct FirstAdmin(Fresh);
+pub struct FirstAdmin(NewCredential);
 
 impl Default for FirstAdmin {
     /// Generates a new one.
     fn default() -> Self {
-        Self(Fresh::new(Form::Admin))
+        Self(NewCredential::new(Form::Admin))
     }
 }
 
 /// Returns the hashes of the admin tokens in the configuration and the environment.
-fn admins(config: &Config) -> Vec<CredentialHash> {
+fn admin_hashes(config: &Config) -> Vec<CredentialHash> {
     let listed = config.auth.admin_token_sha256.iter().copied();
     let token = config.auth.admin_token.as_ref();
     listed
         .map(CredentialHash::from)
-        .chain(token.map(|token| CredentialHash::of(token.expose_secret())))
+        .chain(token.map(|token| CredentialHash::digest(token.expose_secret())))
         .collect()
 }
 
@@ -453,12 +456,12 @@ fn refuse_pair(proof: &Proof) -> Result<(), Rejection> {
 
 fn drop_on_invalidation(
     coherence: &Coherence,
-    proofs: &Coherent<CredentialHash, Arc<Proof>>,
-    places: &Places,
+    proofs: &CoherentCache<CredentialHash, Arc<Proof>>,
+    workspaces: &WorkspaceStates,
 ) {
-    let (proofs, places) = (proofs.clone(), places.clone());
+    let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
     coherence.on_invalidation(move |what| {
-        let (proofs, places) = (proofs.clone(), places.clone());
+        let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
         async move {
             match what {
                 Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
@@ -467,9 +470,9 @@ fn drop_on_invalidation(
                 },
                 Invalidation::Everything => {
                     proofs.forget_all();
-                    places.forget_all();
+                    workspaces.forget_all();
                 }
-                Invalidation::Lineage(_) => places.forget_all(),
+                Invalidation::Lineage(_) => workspaces.forget_all(),
                 // A proof contains only the workspace's id; other modules cache its other facts.
                 Invalidation::Address(_)
                 | Invalidation::Grant(..)
@@ -480,7 +483,7 @@ fn drop_on_invalidation(
     });
 }
 
-fn prove(
+fn new_proof(
     principal: Principal,
     kind: CredentialKind,
     credential: Credential<'_>,

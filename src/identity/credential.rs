@@ -37,7 +37,7 @@ pub(super) enum Form {
 
 impl Form {
     /// Returns the prefix of the 43 characters in tokens of this gateway.
-    const fn label(self) -> &'static str {
+    const fn prefix(self) -> &'static str {
         match self {
             Self::Admin => "a2aa_",
             Self::Enrolment => "a2ae_",
@@ -48,7 +48,7 @@ impl Form {
         }
     }
 
-    pub(super) fn of(text: &str) -> Option<Self> {
+    pub(super) fn detect(text: &str) -> Option<Self> {
         let forms = [
             Self::Admin,
             Self::Enrolment,
@@ -58,7 +58,7 @@ impl Form {
         ];
         let opaque = forms
             .into_iter()
-            .find(|form| text.strip_prefix(form.label()).is_some_and(is_random));
+            .find(|form| text.strip_prefix(form.prefix()).is_some_and(is_random));
         match opaque {
             Some(form) => Some(form),
             None if is_random(text) => Some(Self::Workspace),
@@ -78,7 +78,7 @@ fn is_base64url(byte: u8) -> bool {
 
 /// The field `Authorization` is not one bearer credential of a known form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreadable;
+pub(super) struct MalformedCredential;
 
 /// The credential in `Authorization`, borrowed from the request.
 #[derive(Clone, Copy)]
@@ -89,16 +89,19 @@ pub(super) struct Credential<'a> {
 
 impl<'a> Credential<'a> {
     /// Parses the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential.
-    pub(super) fn parse(field: &'a [u8]) -> Result<Self, Unreadable> {
-        let field = std::str::from_utf8(field).map_err(|_| Unreadable)?;
-        let (scheme, rest) = field.trim_matches(' ').split_once(' ').ok_or(Unreadable)?;
+    pub(super) fn parse(field: &'a [u8]) -> Result<Self, MalformedCredential> {
+        let field = std::str::from_utf8(field).map_err(|_| MalformedCredential)?;
+        let (scheme, rest) = field
+            .trim_matches(' ')
+            .split_once(' ')
+            .ok_or(MalformedCredential)?;
         let text = rest.trim_matches(' ');
         // Excludes separators of several credentials or list entries, and control characters.
         let clean = text.bytes().all(|b| is_base64url(b) || b == b'.');
         if !scheme.eq_ignore_ascii_case("bearer") || !clean {
-            return Err(Unreadable);
+            return Err(MalformedCredential);
         }
-        let form = Form::of(text).ok_or(Unreadable)?;
+        let form = Form::detect(text).ok_or(MalformedCredential)?;
         Ok(Self { text, form })
     }
 
@@ -115,7 +118,7 @@ impl<'a> Credential<'a> {
 
     /// Returns the SHA-256 of the text.
     pub(super) fn hash(&self) -> CredentialHash {
-        CredentialHash::of(self.text)
+        CredentialHash::digest(self.text)
     }
 }
 
@@ -133,7 +136,7 @@ pub struct CredentialHash([u8; 32]);
 
 impl CredentialHash {
     /// Hashes the text of a credential.
-    pub fn of(text: &str) -> Self {
+    pub fn digest(text: &str) -> Self {
         Self(Sha256::digest(text).into())
     }
 
@@ -158,7 +161,7 @@ impl CredentialHash {
     }
 
     /// Returns a number that distinguishes hashes, for counting. Not secret.
-    pub(super) fn number(&self) -> u64 {
+    pub(super) fn to_number(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
@@ -177,21 +180,21 @@ impl fmt::Debug for CredentialHash {
 }
 
 /// A credential that was just made. Its text is returned to the caller once.
-pub(super) struct Fresh {
+pub(super) struct NewCredential {
     pub(super) text: SecretString,
     pub(super) prefix: String,
     pub(super) hash: CredentialHash,
 }
 
-impl Fresh {
+impl NewCredential {
     /// Generates a random credential of an opaque `form`.
     pub(super) fn new(form: Form) -> Self {
         let mut random = [0; 32];
         rand::rng().fill_bytes(&mut random);
-        let text = format!("{}{}", form.label(), URL_SAFE_NO_PAD.encode(random));
+        let text = format!("{}{}", form.prefix(), URL_SAFE_NO_PAD.encode(random));
         Self {
             prefix: text.chars().take(PREFIX_LEN).collect(),
-            hash: CredentialHash::of(&text),
+            hash: CredentialHash::digest(&text),
             text: text.into(),
         }
     }
@@ -199,12 +202,12 @@ impl Fresh {
 
 /// Generates an operator's token.
 pub fn new_admin_token() -> SecretString {
-    Fresh::new(Form::Admin).text
+    NewCredential::new(Form::Admin).text
 }
 
 /// True if `text` has the form of an admin token: `a2aa_` and 43 base64url characters.
 pub fn is_admin_token(text: &str) -> bool {
-    Form::of(text) == Some(Form::Admin)
+    Form::detect(text) == Some(Form::Admin)
 }
 
 /// True if `text` may be or contain a credential: it has the form of one, or contains a prefix of this
@@ -212,7 +215,7 @@ pub fn is_admin_token(text: &str) -> bool {
 pub fn may_be_credential(text: &str) -> bool {
     let ours =
         |part: &[u8]| part.starts_with(b"a2a") && part[3].is_ascii_lowercase() && part[4] == b'_';
-    Form::of(text).is_some() || text.as_bytes().windows(5).any(ours)
+    Form::detect(text).is_some() || text.as_bytes().windows(5).any(ours)
 }
 
 #[cfg(test)]
@@ -225,7 +228,7 @@ mod tests {
         "x-_9".repeat(11)[..43].to_owned()
     }
 
-    fn form(field: &str) -> Result<Form, Unreadable> {
+    fn form(field: &str) -> Result<Form, MalformedCredential> {
         Credential::parse(field.as_bytes()).map(|credential| credential.form)
     }
 
@@ -279,21 +282,21 @@ mod tests {
             "Bearer a.b".into(),
             "Bearer a.b.c.d".into(),
         ] {
-            assert_eq!(form(&field), Err(Unreadable), "{field}");
+            assert_eq!(form(&field), Err(MalformedCredential), "{field}");
         }
         assert_eq!(
             Credential::parse(b"Bearer \xff.\xff.\xff").map(|c| c.form),
-            Err(Unreadable)
+            Err(MalformedCredential)
         );
     }
 
     #[test]
     fn what_is_made_can_be_presented() {
         for made in [Form::Admin, Form::Enrolment, Form::Org, Form::Workspace] {
-            let fresh = Fresh::new(made);
+            let fresh = NewCredential::new(made);
             let text = fresh.text.expose_secret();
             assert_eq!(form(&format!("Bearer {text}")), Ok(made));
-            assert_eq!(CredentialHash::of(text), fresh.hash);
+            assert_eq!(CredentialHash::digest(text), fresh.hash);
             assert_eq!(fresh.prefix, text[..8]);
             assert_eq!(
                 CredentialHash::from_hex(&fresh.hash.to_hex()),

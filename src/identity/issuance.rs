@@ -8,8 +8,8 @@ use super::credential::Form;
 use super::proof::Proof;
 use super::role::{Person, Role};
 use super::token::{
-    EnrolmentMaker, Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgIssue,
-    OrgTokenRow, Owner, TokenRow, TokenTerms, Tokens, fresh,
+    EnrolmentMaker, IssueOutcome, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow,
+    OrgIssueOutcome, OrgTokenRow, Owner, TokenRow, TokenTerms, Tokens, new_token,
 };
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Connection;
@@ -70,7 +70,7 @@ impl Issuance {
         live_max: i64,
         run: Run,
     ) -> Result<Option<IssuedToken>, Rejection> {
-        let (token, hash) = fresh(Form::Workspace);
+        let (token, hash) = new_token(Form::Workspace);
         let issue = self
             .tokens
             .issue_workspace(workspace, (&token, hash), terms, live_max, run);
@@ -80,9 +80,9 @@ impl Issuance {
             self.withdraw_later(workspace, &token.token_id);
         }
         match issued? {
-            Issue::Done => Ok(Some(token)),
-            Issue::Full => Ok(None),
-            Issue::NoWorkspace => Err(Rejection::new(
+            IssueOutcome::Done => Ok(Some(token)),
+            IssueOutcome::Full => Ok(None),
+            IssueOutcome::NoWorkspace => Err(Rejection::new(
                 Reason::WorkspaceNotFound,
                 "there is no such workspace, or it was removed; create it with POST /workspaces",
             )),
@@ -92,7 +92,7 @@ impl Issuance {
     /// Revokes a token that no caller got, in case the store committed it after its timeout: it would keep
     /// the workspace from a first token. Best effort, as long as the process lives.
     fn withdraw_later(&self, workspace: &WorkspaceId, token_id: &str) {
-        let (tokens, doubt) = (self.tokens.clone(), self.coherence.doubt());
+        let (tokens, doubt) = (self.tokens.clone(), self.coherence.write_uncertainty());
         let (workspace, token_id) = (workspace.clone(), token_id.to_owned());
         tokio::spawn(async move {
             for _ in 0..WITHDRAWALS_MAX {
@@ -157,7 +157,7 @@ impl Issuance {
     /// When the store cannot be asked.
     pub async fn revoke_all(&self, workspace: &WorkspaceId) -> Result<(), Unavailable> {
         let since = Timestamp::now().0 - REPUBLISHED_MS;
-        let known = self.tokens.hashes_of_all(workspace, since).await?;
+        let known = self.tokens.list_hashes(workspace, since).await?;
         let revoked = self.tokens.revoke_all(workspace, since).await;
         self.invalidate_revoked(known, revoked).await
     }
@@ -188,7 +188,7 @@ impl Issuance {
     }
 
     /// Drops what every replica knows of revoked tokens.
-    pub async fn forget(&self, revoked: Vec<String>) {
+    pub async fn forget_revoked(&self, revoked: Vec<String>) {
         for hash in revoked {
             let what = Invalidation::Credential(hash);
             self.coherence.invalidate(what).await;
@@ -201,7 +201,7 @@ impl Issuance {
         workspace: &WorkspaceId,
         maker: EnrolmentMaker,
     ) -> (SecretString, NewEnrolment) {
-        let (token, _, new) = fresh_enrolment(workspace, maker);
+        let (token, _, new) = new_enrolment_token(workspace, maker);
         (token.token, new)
     }
 
@@ -216,7 +216,7 @@ impl Issuance {
         maker: EnrolmentMaker,
         run: Run,
     ) -> Result<(IssuedToken, i64), Rejection> {
-        let (token, expires_at, new) = fresh_enrolment(workspace, maker);
+        let (token, expires_at, new) = new_enrolment_token(workspace, maker);
         if !self.tokens.insert_enrolment(&new, run).await? {
             return Err(too_many("workspace"));
         }
@@ -278,20 +278,20 @@ impl Issuance {
         note: Option<&str>,
         run: Run,
     ) -> Result<IssuedToken, Rejection> {
-        let (token, hash) = fresh(Form::Org);
+        let (token, hash) = new_token(Form::Org);
         let tokens = self.tokens.orgs();
         match tokens.issue(of, note, (&token, hash), run).await? {
-            OrgIssue::Done => Ok(token),
-            OrgIssue::Full => Err(too_many("org")),
-            OrgIssue::NoRoot => Err(Rejection::new(
+            OrgIssueOutcome::Done => Ok(token),
+            OrgIssueOutcome::Full => Err(too_many("org")),
+            OrgIssueOutcome::NoRoot => Err(Rejection::new(
                 Reason::WorkspaceNotFound,
                 "there is no workspace of the id in `subtree`: create it first",
             )),
-            OrgIssue::RootRemoved => Err(Rejection::new(
+            OrgIssueOutcome::RootRemoved => Err(Rejection::new(
                 Reason::WorkspaceRemoved,
                 "the workspace in `subtree` was removed: name another",
             )),
-            OrgIssue::RootElsewhere => Err(Rejection::new(
+            OrgIssueOutcome::RootElsewhere => Err(Rejection::new(
                 Reason::Conflict,
                 "the workspace in `subtree` is not in the org of the path: name one of that org",
             )),
@@ -336,7 +336,7 @@ impl Issuance {
         terms: &TokenTerms,
         run: Run,
     ) -> Result<IssuedToken, Rejection> {
-        let (token, hash) = fresh(Form::Admin);
+        let (token, hash) = new_token(Form::Admin);
         let operators = self.tokens.operators();
         if !operators.issue(role, terms, (&token, hash), run).await? {
             return Err(too_many_of("operators have"));
@@ -354,7 +354,7 @@ impl Issuance {
         person: &Person,
         expires_at: i64,
     ) -> Result<IssuedToken, Unavailable> {
-        let (token, hash) = fresh(Form::Admin);
+        let (token, hash) = new_token(Form::Admin);
         let operators = self.tokens.operators();
         let issued = operators.issue_session((role, person), expires_at, (&token, hash));
         issued.await.map(|()| token)
@@ -389,7 +389,7 @@ impl Issuance {
     ) -> Result<bool, Unavailable> {
         // Read before the change: if the change is not confirmed, the hash must be known to invalidate
         // caches.
-        let Some(hash) = self.tokens.hash(owner, token_id).await? else {
+        let Some(hash) = self.tokens.find_hash(owner, token_id).await? else {
             return Ok(false);
         };
         if run.is_dry() {
@@ -419,11 +419,11 @@ impl Issuance {
 }
 
 /// Returns an enrolment token of `workspace`, its expiry in milliseconds since 1970, and what is stored of it.
-fn fresh_enrolment(
+fn new_enrolment_token(
     workspace: &WorkspaceId,
     maker: EnrolmentMaker,
 ) -> (IssuedToken, i64, NewEnrolment) {
-    let (token, hash) = fresh(Form::Enrolment);
+    let (token, hash) = new_token(Form::Enrolment);
     let expires_at = token.created_at + ENROLMENT_TTL_MS;
     let new = NewEnrolment::new(workspace, (&token, hash), expires_at, maker);
     (token, expires_at, new)
@@ -438,5 +438,5 @@ fn too_many_of(owners: &str) -> Rejection {
         Reason::Conflict,
         format!("{owners} {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
     )
-    .fact("limit", LIVE_TOKENS_MAX)
+    .with_fact("limit", LIVE_TOKENS_MAX)
 }

@@ -6,41 +6,43 @@
 
 mod account;
 mod authenticate;
-mod callers;
+mod caller_tokens;
 mod credential;
 mod issuance;
 mod issuers;
-mod named;
-mod places;
+mod named_caller;
 mod proof;
 mod rate;
 mod refusal;
 mod role;
-mod signed;
-mod standing;
-mod stored;
+mod signed_tokens;
+mod stored_principal;
 mod ticket;
 mod token;
+mod validity;
+mod workspace_states;
 
 pub use self::authenticate::{FirstAdmin, Identity};
-pub use self::callers::CallerToken;
+pub use self::caller_tokens::CallerToken;
 pub use self::credential::{CredentialHash, is_admin_token, may_be_credential, new_admin_token};
 pub use self::issuance::Issuance;
-pub use self::named::{Credentials, Named};
+pub use self::named_caller::{Credentials, NamedCaller};
 pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
-pub use self::role::{A2A, Operator, Person, Role, WITHHELD, Withheld, role_for};
-pub use self::signed::{
+pub use self::role::{
+    A2A, Operator, Person, Role, WITHHELD_CONTENT, WithheldContent, required_role,
+};
+pub use self::signed_tokens::{
     CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
     SignedTokens,
 };
-pub use self::standing::SLOW_BODY;
-pub use self::stored::stored_account;
+pub use self::stored_principal::stored_account;
 pub use self::ticket::{TICKET_TTL, Tickets};
 pub use self::token::{
     EnrolmentMaker, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow,
     TokenTerms,
 };
+pub use self::validity::SLOW_BODY;
 
 #[cfg(test)]
 mod tests;

@@ -9,8 +9,8 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
-use super::role::{Operator, Role, role_for};
-use crate::ids::{Life, WorkspaceId};
+use super::role::{Operator, Role, required_role};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Run;
@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 use crate::trust::{PublicKey, TokenHead};
 
 /// Account of all callers without a credential, in open mode: they cannot be told apart.
-pub(super) const OPEN: Account = Account::alone(0);
+pub(super) const OPEN: Account = Account::without_group(0);
 
 /// Characters of the longest name of a user or an org.
 pub(super) const NAME_CHARS_MAX: usize = 256;
@@ -46,14 +46,14 @@ pub enum Principal {
         /// True if these count only while they are in `org`: the token was made with an org token.
         confined: bool,
         /// The subtree of that org token, if it has one: the user reaches nothing outside of it.
-        within: Option<Life>,
+        within: Option<WorkspaceIncarnation>,
     },
     /// An integration that acts in one org, or in a subtree of it.
     Org {
         /// Its name.
         org: String,
         /// The root of the subtree: it looks after this workspace and those below it. `None`: after all of the org.
-        within: Option<Life>,
+        within: Option<WorkspaceIncarnation>,
     },
     /// The holder of an admin token.
     Operator,
@@ -78,7 +78,7 @@ impl Principal {
     }
 
     /// Returns the root of the subtree that it is confined to. `None`: it is confined to none.
-    pub fn within(&self) -> Option<&Life> {
+    pub fn within(&self) -> Option<&WorkspaceIncarnation> {
         match self {
             Self::Canvas { within, .. } | Self::Org { within, .. } => within.as_ref(),
             Self::Workspace { .. } | Self::Operator => None,
@@ -190,7 +190,7 @@ pub struct Proof {
 impl Proof {
     /// For tests of modules that need one.
     #[cfg(test)]
-    pub(crate) fn of(principal: Principal) -> Self {
+    pub(crate) fn for_test(principal: Principal) -> Self {
         Self {
             principal,
             kind: CredentialKind::Workspace,
@@ -201,7 +201,8 @@ impl Proof {
 
     /// Returns the owner of what the caller starts. It is the principal's name, except for canvas users:
     /// their names are unique only together with their org and the issuer, and with the subtree of the token that named
-    /// them. `:` is in no workspace id. A later life of a workspace id owns nothing of the earlier ones ([`Life`]).
+    /// them. `:` is in no workspace id. A later incarnation of a workspace id owns nothing of the
+    /// earlier ones ([`WorkspaceIncarnation`]).
     pub fn owner(&self) -> String {
         let (user, org, within) = match &self.principal {
             Principal::Canvas {
@@ -209,7 +210,7 @@ impl Proof {
             } => (user, org, within),
             Principal::Workspace { id } => {
                 let (id, born_at) = (id.clone(), self.born_at);
-                return Life { id, born_at }.to_string();
+                return WorkspaceIncarnation { id, born_at }.to_string();
             }
             Principal::Org {
                 org,
@@ -264,7 +265,7 @@ impl Proof {
     }
 
     /// Returns the time at which streams that it opened end. `None`: when it is revoked. Streams outlive a signed token.
-    pub fn opens_until(&self) -> Option<Timestamp> {
+    pub fn stream_end(&self) -> Option<Timestamp> {
         let ends_at = self.expires_at.map(Timestamp);
         ends_at.filter(|_| matches!(self.kind, CredentialKind::Workspace | CredentialKind::Admin))
     }
@@ -289,14 +290,14 @@ impl Proof {
     /// # Errors
     /// As [`Proof::require`].
     pub fn require_role(&self, method: &Method, pattern: &str, run: Run) -> Result<(), Rejection> {
-        self.require(role_for(method, pattern, run))
+        self.require_at_least(required_role(method, pattern, run))
     }
 
     /// Checks that an operator has a role. Says nothing of other principals.
     ///
     /// # Errors
     /// `role_required`, with the needed role.
-    pub fn require(&self, needed: Role) -> Result<(), Rejection> {
+    pub fn require_at_least(&self, needed: Role) -> Result<(), Rejection> {
         match (&self.principal, self.role()) {
             (Principal::Operator, Some(role)) if role.covers(needed) => Ok(()),
             (Principal::Operator, role) => Err(Rejection::new(
@@ -307,7 +308,7 @@ impl Proof {
                     role.map_or("none", Role::as_str),
                 ),
             )
-            .fact("needed_role", needed.as_str())),
+            .with_fact("needed_role", needed.as_str())),
             _ => Ok(()),
         }
     }
@@ -329,7 +330,7 @@ pub(super) struct Signer {
 
 impl Signer {
     /// Returns a key of this gateway as a signer.
-    pub(super) fn own(head: TokenHead, key: Arc<PublicKey>) -> Self {
+    pub(super) fn from_own_key(head: TokenHead, key: Arc<PublicKey>) -> Self {
         let named = KeyName {
             issuer: None,
             rules: None,
@@ -352,7 +353,7 @@ pub(super) struct KeyName {
 }
 
 /// The contents of a valid signed token.
-pub(super) struct Signed {
+pub(super) struct VerifiedToken {
     pub(super) principal: Principal,
     pub(super) kind: CredentialKind,
     /// Milliseconds since 1970.
@@ -394,7 +395,7 @@ pub(super) fn open_proof() -> Proof {
 }
 
 /// True if `text` can be the name of a user or an org.
-pub(super) fn is_name(text: &str) -> bool {
+pub(super) fn is_valid_name(text: &str) -> bool {
     !text.trim().is_empty()
         && text.chars().count() <= NAME_CHARS_MAX
         && !text.chars().any(char::is_control)

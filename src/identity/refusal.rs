@@ -36,7 +36,7 @@ impl Refusal {
         }
     }
 
-    pub(super) fn rejection(self) -> Rejection {
+    pub(super) fn to_rejection(self) -> Rejection {
         match self {
             Self::Unknown => unauthenticated(
                 "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live",

@@ -28,7 +28,7 @@ impl Role {
     }
 }
 
-/// The pattern of the A2A routes in [`role_for`], whatever their form and whatever stands behind it.
+/// The pattern of the A2A routes in [`required_role`], whatever their form and whatever stands behind it.
 pub const A2A: &str = "/workspaces/{id}/a2a";
 
 /// The route of the policy.
@@ -42,7 +42,7 @@ const STREAM: &str = "/workspaces/{id}/streams/{stream}";
 /// [`Role::Admin`]. A dry run needs the role of the change, except that of a policy, which compares the document with what
 /// `GET /policy` shows. Calls of A2A that return content need [`Role::Admin`] whatever their method
 /// ([`returns_content`](crate::a2a::method::Method::returns_content)); inboxes and delegations are shown without it.
-pub fn role_for(method: &Method, pattern: &str, run: Run) -> Role {
+pub fn required_role(method: &Method, pattern: &str, run: Run) -> Role {
     if pattern == STREAM {
         return Role::Admin;
     }
@@ -70,13 +70,13 @@ pub fn role_for(method: &Method, pattern: &str, run: Run) -> Role {
 
 /// Members of an answer in place of content that the role of its reader does not cover.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Withheld {
+pub struct WithheldContent {
     body: (),
     body_withheld: bool,
 }
 
 /// The members of an answer without its content.
-pub const WITHHELD: Withheld = Withheld {
+pub const WITHHELD_CONTENT: WithheldContent = WithheldContent {
     body: (),
     body_withheld: true,
 };
@@ -119,7 +119,7 @@ impl Operator {
     };
 
     /// Returns the members by which audit records and answers name the operator.
-    pub fn json(&self) -> Map<String, Value> {
+    pub fn to_json(&self) -> Map<String, Value> {
         let said = serde_json::to_value(self);
         // Strings: serialization cannot fail.
         said.ok()
@@ -152,7 +152,7 @@ mod tests {
             (Method::POST, "unmatched", Role::Admin),
             (Method::DELETE, "/workspaces/{id}", Role::Admin),
         ] {
-            let found = role_for(&method, pattern, Run::Real);
+            let found = required_role(&method, pattern, Run::Real);
             assert_eq!(found, role, "{method} {pattern}");
         }
     }
@@ -164,7 +164,7 @@ mod tests {
             (Method::POST, "/grants", Role::Operate),
             (Method::DELETE, "/workspaces/{id}", Role::Admin),
         ] {
-            let found = role_for(&method, pattern, Run::Dry);
+            let found = required_role(&method, pattern, Run::Dry);
             assert_eq!(found, role, "{method} {pattern}");
         }
     }
@@ -173,7 +173,7 @@ mod tests {
     fn an_operator_is_named_by_what_is_known() {
         let mut operator = Operator::CONFIGURED;
         assert_eq!(
-            Value::Object(operator.json()).to_string(),
+            Value::Object(operator.to_json()).to_string(),
             r#"{"role":"admin"}"#
         );
         operator.person = Some(Person {
@@ -181,7 +181,7 @@ mod tests {
             subject: "1".to_owned(),
             name: None,
         });
-        let said = Value::Object(operator.json());
+        let said = Value::Object(operator.to_json());
         assert_eq!(said["subject"], "1");
         assert_eq!(serde_json::from_value::<Operator>(said).unwrap(), operator);
     }

@@ -473,7 +473,7 @@ async fn an_operator_has_what_the_role_of_now_covers() {
     let lower = sqlx::query("UPDATE operator_tokens SET role = 'read'");
     lower.execute(house.db.pool()).await.unwrap();
     house.identity.proofs.forget_all();
-    assert!(!house.identity.still_good(&before).await);
+    assert!(!house.identity.is_still_valid(&before).await);
     let now = house.ask(text(&token)).await.unwrap();
     assert_eq!(now.role(), Some(Role::Read));
 }

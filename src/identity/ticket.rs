@@ -7,14 +7,14 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::authenticate::Identity;
-use super::credential::{CredentialHash, Form, Fresh};
-use super::issuers::NotForeign;
+use super::credential::{CredentialHash, Form, NewCredential};
+use super::issuers::ForeignTokenError;
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, open_proof};
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
 use crate::time::Timestamp;
-use crate::trust::{TOKEN_BYTES_MAX, TokenError, Verified};
+use crate::trust::{TOKEN_BYTES_MAX, TokenError, VerifiedClaims};
 
 /// Lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ const TYP: &str = "a2a-ticket+jwt";
 /// The value stored under a ticket's hash. Write access to the store gains nothing: a credential of a table
 /// is looked up again, and the claims of a signed one are signed.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct TicketRecord {
     kind: String,
     prefix: String,
     hash: Option<String>,
@@ -64,7 +64,7 @@ struct Claims {
 }
 
 /// The maker of a ticket whose credential was signed.
-struct Vouched {
+struct TicketMaker {
     principal: Principal,
     kind: CredentialKind,
     in_org: Option<String>,
@@ -91,18 +91,18 @@ impl<'a> Tickets<'a> {
     /// # Errors
     /// `store_unavailable`; `invalid_params` when a canvas token names too many workspaces.
     pub async fn issue(&self, proof: &Proof) -> Result<(SecretString, i64), Rejection> {
-        let fresh = Fresh::new(Form::Ticket);
-        let stored = Stored {
+        let fresh = NewCredential::new(Form::Ticket);
+        let stored = TicketRecord {
             kind: proof.kind.as_str().to_owned(),
             prefix: proof.prefix.clone(),
             hash: proof.credential.map(CredentialHash::to_hex),
             signed: self.sign_claims(proof)?,
         };
         let text = serde_json::to_string(&stored)
-            .map_err(|error| Rejection::new(Reason::Internal, "no ticket").cause(error))?;
+            .map_err(|error| Rejection::new(Reason::Internal, "no ticket").with_cause(error))?;
         let lapses = Timestamp::now().0 + i64::try_from(TICKET_TTL.as_millis()).unwrap_or(0);
         self.shared
-            .set(&key(fresh.hash), &text, Some(TICKET_TTL))
+            .set(&ticket_key(fresh.hash), &text, Some(TICKET_TTL))
             .await?;
         Ok((fresh.text, lapses))
     }
@@ -120,18 +120,21 @@ impl<'a> Tickets<'a> {
             )
         };
         let text = ticket.expose_secret();
-        if Form::of(text) != Some(Form::Ticket) {
+        if Form::detect(text) != Some(Form::Ticket) {
             return Err(refused());
         }
-        let stored = self.shared.take(&key(CredentialHash::of(text))).await?;
+        let stored = self
+            .shared
+            .take(&ticket_key(CredentialHash::digest(text)))
+            .await?;
         let stored = stored.ok_or_else(refused)?;
-        let stored: Stored = serde_json::from_str(&stored).map_err(|_| refused())?;
-        self.maker(stored).await?.ok_or_else(refused)
+        let stored: TicketRecord = serde_json::from_str(&stored).map_err(|_| refused())?;
+        self.restore_maker(stored).await?.ok_or_else(refused)
     }
 
-    async fn maker(&self, stored: Stored) -> Result<Option<Arc<Proof>>, Rejection> {
+    async fn restore_maker(&self, stored: TicketRecord) -> Result<Option<Arc<Proof>>, Rejection> {
         if stored.kind == CredentialKind::Open.as_str() {
-            return Ok(self.identity.open());
+            return Ok(self.identity.open_mode_proof());
         }
         let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
             return Ok(None);
@@ -139,26 +142,35 @@ impl<'a> Tickets<'a> {
         let (mut signer, mut maker, mut in_org, mut operator) = (None, None, None, None);
         let mut life = 0;
         let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
-            let Some(vouched) = self.verify_signed(signed).await? else {
+            let Some(ticket_maker) = self.verify_signed(signed).await? else {
                 return Ok(None);
             };
-            let (principal, until, named) = (vouched.principal, vouched.until_ms, vouched.signer);
-            (maker, in_org) = (vouched.maker, vouched.in_org);
+            let (principal, until, named) = (
+                ticket_maker.principal,
+                ticket_maker.until_ms,
+                ticket_maker.signer,
+            );
+            (maker, in_org) = (ticket_maker.maker, ticket_maker.in_org);
             let found = if named.issuer.is_none() {
                 let key = self.identity.signed.keys.find(&named.head);
-                key.map(|key| Signer::own(named.head, key))
+                key.map(|key| Signer::from_own_key(named.head, key))
             } else {
-                match self.identity.issuers.signer(named, vouched.kind).await {
+                match self
+                    .identity
+                    .issuers
+                    .find_signer(named, ticket_maker.kind)
+                    .await
+                {
                     Ok(found) => found,
-                    Err(NotForeign::Refused(_)) => None,
-                    Err(NotForeign::Unavailable(rejection)) => return Err(rejection),
+                    Err(ForeignTokenError::Refused(_)) => None,
+                    Err(ForeignTokenError::Unavailable(rejection)) => return Err(rejection),
                 }
             };
             let Some(found) = found else {
                 return Ok(None);
             };
             signer = Some(found);
-            (vouched.kind, principal, Some(until))
+            (ticket_maker.kind, principal, Some(until))
         } else {
             let tables = [
                 CredentialKind::Workspace,
@@ -167,7 +179,7 @@ impl<'a> Tickets<'a> {
             ];
             let kind = tables.into_iter().find(|kind| kind.as_str() == stored.kind);
             let Some(kind) = kind else { return Ok(None) };
-            match self.identity.meaning_of(kind, hash).await? {
+            match self.identity.resolve_credential(kind, hash).await? {
                 Some(now) => {
                     (operator, life) = (now.operator, now.born_at);
                     (kind, now.principal, now.expires_at)
@@ -189,13 +201,18 @@ impl<'a> Tickets<'a> {
             ..open_proof()
         };
         let good = proof.is_current()
-            && self.identity.maker_stands(&proof).await?
-            && self.identity.places.unplaced(&proof).await?.is_none();
+            && self.identity.is_maker_unrevoked(&proof).await?
+            && self
+                .identity
+                .workspaces
+                .find_refusal(&proof)
+                .await?
+                .is_none();
         if !good {
             return Ok(None);
         }
         let proof = Arc::new(proof.with_account());
-        self.identity.in_its_life(proof).await.map(Some)
+        self.identity.with_present_life(proof).await.map(Some)
     }
 
     /// Signs the principal of a signed credential. `None`: the credential is in a table.
@@ -240,7 +257,10 @@ impl<'a> Tickets<'a> {
             org,
             workspaces: workspaces.map(ids),
             via: proof.maker.map(CredentialHash::to_hex),
-            within: proof.principal.within().map(Life::to_string),
+            within: proof
+                .principal
+                .within()
+                .map(WorkspaceIncarnation::to_string),
             until_ms,
             signer: signer.named.clone(),
         };
@@ -250,7 +270,7 @@ impl<'a> Tickets<'a> {
             .keys
             .sign(TYP, &claims)
             .map_err(|error| {
-                Rejection::new(Reason::Internal, "the ticket could not be signed").cause(error)
+                Rejection::new(Reason::Internal, "the ticket could not be signed").with_cause(error)
             })?;
         if TOKEN_BYTES_MAX < signed.len() {
             return Err(Rejection::new(
@@ -262,7 +282,7 @@ impl<'a> Tickets<'a> {
     }
 
     /// Verifies the claims of a ticket. `None`: they are invalid.
-    async fn verify_signed(&self, signed: &str) -> Result<Option<Vouched>, Rejection> {
+    async fn verify_signed(&self, signed: &str) -> Result<Option<TicketMaker>, Rejection> {
         let issuer = self.identity.config.get().issuer();
         let verify = || {
             self.identity
@@ -276,7 +296,7 @@ impl<'a> Tickets<'a> {
             self.identity.signed.reload_keys().await?;
             verified = verify();
         }
-        let Ok(Verified { claims, .. }) = verified else {
+        let Ok(VerifiedClaims { claims, .. }) = verified else {
             return Ok(None);
         };
         let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
@@ -284,7 +304,7 @@ impl<'a> Tickets<'a> {
             return Ok(None);
         };
         let maker = claims.via.as_deref().and_then(CredentialHash::from_hex);
-        let within = claims.within.as_deref().map(Life::parse);
+        let within = claims.within.as_deref().map(WorkspaceIncarnation::parse);
         if matches!(within, Some(None)) {
             return Ok(None);
         }
@@ -306,7 +326,7 @@ impl<'a> Tickets<'a> {
             ),
             Some(Err(_)) => return Ok(None),
         };
-        Ok(Some(Vouched {
+        Ok(Some(TicketMaker {
             principal,
             kind,
             in_org,
@@ -318,6 +338,6 @@ impl<'a> Tickets<'a> {
 }
 
 /// Returns the key of a ticket in the shared state.
-fn key(ticket: CredentialHash) -> String {
+fn ticket_key(ticket: CredentialHash) -> String {
     format!("gw:ticket:{}", ticket.to_hex())
 }

@@ -2,7 +2,10 @@
 
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{begin, counter, counters, counters_by, gauge, measure};
+use super::family::{
+    create_children, register_counter, register_counters, register_counters_by,
+    register_float_gauge, register_gauge,
+};
 use super::label::By;
 use crate::closed_set::words;
 
@@ -36,7 +39,7 @@ pub struct AuditMetrics {
 
 impl AuditMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let records = counters(
+        let records = register_counters(
             r,
             "a2a_gateway_audit_records_total",
             "Audit records that this replica chained, by event.",
@@ -44,41 +47,41 @@ impl AuditMetrics {
         );
         // The children of other events are created at their first record: there are many, and most are
         // rare.
-        begin(&records, &["A2A_CALL"]);
+        create_children(&records, &["A2A_CALL"]);
         Self {
             records,
-            lag: measure(
+            lag: register_float_gauge(
                 r,
                 "a2a_gateway_audit_lag_seconds",
                 "Age of the oldest audit record that is not in SQL yet; 0 while all are.",
             ),
-            waiting: gauge(
+            waiting: register_gauge(
                 r,
                 "a2a_gateway_audit_waiting_records",
                 "Audit records that are not in SQL yet, in memory and in the spool.",
             ),
-            spool_bytes: gauge(
+            spool_bytes: register_gauge(
                 r,
                 "a2a_gateway_audit_spool_bytes",
                 "Bytes of audit records that the spool file holds (audit.spool_bytes is its bound).",
             ),
-            lost: counters_by(
+            lost: register_counters_by(
                 r,
                 "a2a_gateway_audit_lost_total",
                 "Audit records that were lost for want of room, by where: queue (in memory), spool (audit.spool_bytes).",
                 "where",
             ),
-            checkpoints: counter(
+            checkpoints: register_counter(
                 r,
                 "a2a_gateway_audit_checkpoints_total",
                 "Signed checkpoints of the audit chain that this replica wrote.",
             ),
-            anchors_failed: counter(
+            anchors_failed: register_counter(
                 r,
                 "a2a_gateway_audit_anchor_failures_total",
                 "Attempts to keep the signed end of the audit chain at audit.anchor that failed, and are made again.",
             ),
-            write_failures: counter(
+            write_failures: register_counter(
                 r,
                 "a2a_gateway_audit_write_failures_total",
                 "Attempts to write audit records or checkpoints that failed, and were made again.",
@@ -87,17 +90,17 @@ impl AuditMetrics {
     }
 
     /// Counts chained records of one event, a value of a closed set.
-    pub fn records(&self, event: &'static str, count: u64) {
+    pub fn count_records(&self, event: &'static str, count: u64) {
         self.records.with_label_values(&[event]).inc_by(count);
     }
 
     /// Returns the counter of one event. Frequent users resolve it once.
-    pub fn records_of(&self, event: &'static str) -> IntCounter {
+    pub fn event_counter(&self, event: &'static str) -> IntCounter {
         self.records.with_label_values(&[event])
     }
 
     /// Counts lost records.
-    pub fn lost(&self, place: AuditLoss, records: u64) {
+    pub fn count_lost(&self, place: AuditLoss, records: u64) {
         self.lost[place].inc_by(records);
     }
 }

@@ -2,9 +2,9 @@
 
 use prometheus::{IntCounterVec, Registry};
 
-use super::family::counters;
+use super::family::register_counters;
 use crate::a2a::Generation;
-use crate::a2a::bridge::{LeftOut, Side};
+use crate::a2a::bridge::{OmittedMembers, Side};
 use crate::a2a::card::Binding;
 use crate::a2a::method::Method;
 
@@ -18,20 +18,20 @@ pub struct BridgeMetrics {
 impl BridgeMetrics {
     pub(super) fn new(r: &Registry) -> Self {
         Self {
-            calls: counters(
+            calls: register_counters(
                 r,
                 "a2a_gateway_bridged_calls_total",
                 "Calls that were translated for their agent, by the generation of the caller, generation and binding of \
                  the agent, and method.",
                 &["from", "to", "binding", "method"],
             ),
-            left_out: counters(
+            left_out: register_counters(
                 r,
                 "a2a_gateway_bridge_left_out_total",
                 "Members of calls and answers that have no place in the other generation, by object and name.",
                 &["object", "member"],
             ),
-            failed: counters(
+            failed: register_counters(
                 r,
                 "a2a_gateway_bridge_failed_total",
                 "Calls, answers and events without a translation, by why.",
@@ -41,7 +41,7 @@ impl BridgeMetrics {
     }
 
     /// Counts a call that is translated.
-    pub fn translated(&self, from: Generation, to: Side, method: Method) {
+    pub fn count_call(&self, from: Generation, to: Side, method: Method) {
         let binding = match to.binding {
             Binding::JsonRpc => "jsonrpc",
             Binding::HttpJson => "http_json",
@@ -56,7 +56,7 @@ impl BridgeMetrics {
     }
 
     /// Counts members without a place in the other generation. Their names come from the tables of the translation.
-    pub fn left_out(&self, left_out: &LeftOut) {
+    pub fn count_left_out(&self, left_out: &OmittedMembers) {
         for (object, member, count) in left_out.iter() {
             let counter = self.left_out.with_label_values(&[object, member]);
             counter.inc_by(count.into());
@@ -65,7 +65,7 @@ impl BridgeMetrics {
 
     /// Counts what has no translation. `why` comes from the closed set of
     /// [`Failure::label`](crate::a2a::bridge::Failure::label).
-    pub fn failed(&self, why: &'static str) {
+    pub fn count_failed(&self, why: &'static str) {
         self.failed.with_label_values(&[why]).inc();
     }
 }

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
-use super::family::{begin, counter, counters};
+use super::family::{create_children, register_counter, register_counters};
 
 /// Metrics of calls with a key.
 pub struct Calls {
@@ -13,13 +13,13 @@ pub struct Calls {
 
 impl Calls {
     pub(super) fn new(r: &Registry) -> Self {
-        let outcomes = counters(
+        let outcomes = register_counters(
             r,
             "a2a_gateway_idempotent_calls_total",
             "Calls with a key, by what became of them: dispatched, joined, replayed, conflict, unknown, unkept (the answer was passed on and not kept).",
             &["outcome"],
         );
-        begin(
+        create_children(
             &outcomes,
             &[
                 "dispatched",
@@ -32,7 +32,7 @@ impl Calls {
         );
         Self {
             outcomes,
-            unstored: counter(
+            unstored: register_counter(
                 r,
                 "a2a_gateway_idempotent_unstored_total",
                 "Answers to calls with a key that could not be stored, and were given all the same.",
@@ -41,7 +41,7 @@ impl Calls {
     }
 
     /// Counts one call by its outcome, a value of a closed set.
-    pub fn counted(&self, outcome: &'static str) {
+    pub fn count_outcome(&self, outcome: &'static str) {
         self.outcomes.with_label_values(&[outcome]).inc();
     }
 }

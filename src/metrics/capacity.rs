@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::family::{counter, counters_by, gauge};
+use super::family::{register_counter, register_counters_by, register_gauge};
 use super::label::By;
 use crate::closed_set::words;
 
@@ -24,7 +24,7 @@ words! {
 
 words! {
     /// The way in which an instance was chosen for a call. The label `by`.
-    Chosen {
+    InstanceChoice {
         /// The call's task is bound to it.
         Task => "task",
         /// The call's context is bound to it.
@@ -40,7 +40,7 @@ words! {
 
 words! {
     /// The end of a wait for a place at a target. The label `outcome`.
-    Queued {
+    QueueOutcome {
         /// It got a place.
         Placed => "placed",
         /// `limits.target_queue_wait` passed.
@@ -56,7 +56,7 @@ words! {
 
 words! {
     /// The end of a wait for an agent that refuses connections. The label `outcome`.
-    Held {
+    HoldOutcome {
         /// The agent was back.
         Connected => "connected",
         /// `upstream.hold` passed.
@@ -73,7 +73,7 @@ pub struct Capacity {
     /// Targets with a breaker that is not closed.
     pub breakers_open: IntGauge,
     opened: By<AgentFailure, IntCounter>,
-    choices: By<Chosen, IntCounter>,
+    choices: By<InstanceChoice, IntCounter>,
     /// Breakers that closed.
     pub breakers_closed: IntCounter,
     failures: By<AgentFailure, IntCounter>,
@@ -81,10 +81,10 @@ pub struct Capacity {
     pub overloads: IntCounter,
     /// Calls that wait for a place at their target.
     pub queued: IntGauge,
-    queue: By<Queued, IntCounter>,
+    queue: By<QueueOutcome, IntCounter>,
     /// Calls that wait for their agent to be back.
     pub held: IntGauge,
-    hold: By<Held, IntCounter>,
+    hold: By<HoldOutcome, IntCounter>,
     /// Attempts to connect for calls that wait, and requests sent again.
     pub retries: IntCounter,
     /// Those that the budget of retries refused.
@@ -94,67 +94,67 @@ pub struct Capacity {
 impl Capacity {
     pub(super) fn new(r: &Registry) -> Self {
         Self {
-            breakers_open: gauge(
+            breakers_open: register_gauge(
                 r,
                 "a2a_gateway_breakers_open",
                 "Targets with a breaker that is open, or lets one call try, at this replica.",
             ),
-            opened: counters_by(
+            opened: register_counters_by(
                 r,
                 "a2a_gateway_breaker_opened_total",
                 "Times that the breaker of a target opened, by the last failure: connect, timeout, protocol, stream, status.",
                 "cause",
             ),
-            choices: counters_by(
+            choices: register_counters_by(
                 r,
                 "a2a_gateway_instance_choices_total",
                 "Choices of an instance for a call, by: task, context, hash, load; rebound: the task or context is bound to another one that cannot take it.",
                 "by",
             ),
-            breakers_closed: counter(
+            breakers_closed: register_counter(
                 r,
                 "a2a_gateway_breaker_closed_total",
                 "Times that the breaker of a target closed.",
             ),
-            failures: counters_by(
+            failures: register_counters_by(
                 r,
                 "a2a_gateway_agent_failures_total",
                 "Calls that failed at their agent and count for its breaker, by cause.",
                 "cause",
             ),
-            overloads: counter(
+            overloads: register_counter(
                 r,
                 "a2a_gateway_agent_overloads_total",
                 "Calls that an agent refused for its load (429, 503, connection refused), which lower its learned limit.",
             ),
-            queued: gauge(
+            queued: register_gauge(
                 r,
                 "a2a_gateway_target_queue_calls",
                 "Calls that wait for a place at their target (limits.target_queue).",
             ),
-            queue: counters_by(
+            queue: register_counters_by(
                 r,
                 "a2a_gateway_target_queue_total",
                 "Calls that waited for a place at their target, or found the queue full, by outcome: placed, timed_out, left, refused, full.",
                 "outcome",
             ),
-            held: gauge(
+            held: register_gauge(
                 r,
                 "a2a_gateway_held_calls",
                 "Calls that wait for an agent that refuses connections (upstream.hold).",
             ),
-            hold: counters_by(
+            hold: register_counters_by(
                 r,
                 "a2a_gateway_hold_total",
                 "Calls that waited for an agent that refused connections, or found no room to wait, by outcome: connected, timed_out, left, full.",
                 "outcome",
             ),
-            retries: counter(
+            retries: register_counter(
                 r,
                 "a2a_gateway_retries_total",
                 "Connections that were tried again, and requests sent again of which nothing had been sent.",
             ),
-            retries_refused: counter(
+            retries_refused: register_counter(
                 r,
                 "a2a_gateway_retries_refused_total",
                 "Requests that were not sent again, since the target's budget of retries was used up.",
@@ -163,27 +163,27 @@ impl Capacity {
     }
 
     /// Counts a call that failed at its agent.
-    pub fn failed(&self, cause: AgentFailure) {
+    pub fn count_failure(&self, cause: AgentFailure) {
         self.failures[cause].inc();
     }
 
     /// Counts the choice of an instance.
-    pub fn chosen(&self, by: Chosen) {
+    pub fn count_choice(&self, by: InstanceChoice) {
         self.choices[by].inc();
     }
 
     /// Counts a breaker that opens.
-    pub fn opened(&self, cause: AgentFailure) {
+    pub fn count_opened(&self, cause: AgentFailure) {
         self.opened[cause].inc();
     }
 
     /// Counts the end of a wait for a place.
-    pub fn left_queue(&self, outcome: Queued) {
+    pub fn count_queue_wait(&self, outcome: QueueOutcome) {
         self.queue[outcome].inc();
     }
 
     /// Counts the end of a wait for an agent.
-    pub fn left_hold(&self, outcome: Held) {
+    pub fn count_hold(&self, outcome: HoldOutcome) {
         self.hold[outcome].inc();
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Registry};
 
-use super::family::{counters, register};
+use super::family::{register, register_counters};
 
 /// Histogram buckets in seconds: a route responds within a millisecond, or waits for a store.
 const SECONDS: [f64; 7] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
@@ -22,7 +22,7 @@ impl Control {
             "Time until a control-plane answer began, by route pattern. Waits that callers asked for count.",
         );
         Self {
-            answers: counters(
+            answers: register_counters(
                 r,
                 "a2a_gateway_control_answers_total",
                 "Control-plane answers, by route pattern and status.",
@@ -36,7 +36,7 @@ impl Control {
     }
 
     /// Counts one response. `route` is the pattern, never the path.
-    pub fn answered(&self, route: &str, status: u16, elapsed: Duration) {
+    pub fn record_response(&self, route: &str, status: u16, elapsed: Duration) {
         self.answers
             .with_label_values(&[route, &status.to_string()])
             .inc();

@@ -9,7 +9,7 @@ use crate::a2a::method::Method;
 
 /// Creates the children of exchanges, by method and outcome. Those of `answered` begin at 0. The others are
 /// created when needed: there are many, and most never are.
-pub(super) fn children(exchanges: &IntCounterVec) -> Vec<OnceLock<IntCounter>> {
+pub(super) fn create_children(exchanges: &IntCounterVec) -> Vec<OnceLock<IntCounter>> {
     let mut children = vec![OnceLock::new(); Method::ALL.len() * Outcome::COUNT];
     let outcome = Outcome::Answered;
     for method in Method::ALL {

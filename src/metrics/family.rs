@@ -26,11 +26,11 @@ pub(super) fn register<C: Collector + Clone + 'static>(
         .expect("metric names of this room are valid and unique: every test starts with them")
 }
 
-pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
+pub(super) fn register_counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
     register(registry, IntCounter::new(name, help))
 }
 
-pub(super) fn counters(
+pub(super) fn register_counters(
     registry: &Registry,
     name: &str,
     help: &str,
@@ -40,59 +40,69 @@ pub(super) fn counters(
 }
 
 /// Registers counters, one for each value of their label.
-pub(super) fn counters_by<L: ClosedSet>(
+pub(super) fn register_counters_by<L: ClosedSet>(
     registry: &Registry,
     name: &str,
     help: &str,
     label: &str,
 ) -> By<L, IntCounter> {
-    let family = counters(registry, name, help, &[label]);
+    let family = register_counters(registry, name, help, &[label]);
     By::new(|word| family.with_label_values(&[word]))
 }
 
 /// Registers gauges, one for each value of their label.
-pub(super) fn gauges_by<L: ClosedSet>(
+pub(super) fn register_gauges_by<L: ClosedSet>(
     registry: &Registry,
     name: &str,
     help: &str,
     label: &str,
 ) -> By<L, IntGauge> {
-    let family = gauges(registry, name, help, &[label]);
+    let family = register_gauges(registry, name, help, &[label]);
     By::new(|word| family.with_label_values(&[word]))
 }
 
-pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
+pub(super) fn register_gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     register(registry, IntGauge::new(name, help))
 }
 
 /// Registers a gauge of seconds or ratios.
-pub(super) fn measure(registry: &Registry, name: &str, help: &str) -> Gauge {
+pub(super) fn register_float_gauge(registry: &Registry, name: &str, help: &str) -> Gauge {
     register(registry, Gauge::new(name, help))
 }
 
-pub(super) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+pub(super) fn register_gauges(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> IntGaugeVec {
     register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
 }
 
 /// Registers gauges of seconds or ratios.
-pub(super) fn measures(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+pub(super) fn register_float_gauges(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> GaugeVec {
     register(registry, GaugeVec::new(Opts::new(name, help), labels))
 }
 
 /// Creates the children of a label with known values, so that `rate()` includes the first event.
-pub(super) fn begin(family: &IntCounterVec, words: &[&str]) {
+pub(super) fn create_children(family: &IntCounterVec, words: &[&str]) {
     for word in words {
         family.with_label_values(&[word]);
     }
 }
 
 /// Registers a histogram of durations.
-pub(super) fn histogram(registry: &Registry, name: &str, help: &str) -> Histogram {
+pub(super) fn register_histogram(registry: &Registry, name: &str, help: &str) -> Histogram {
     let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
     register(registry, Histogram::with_opts(options))
 }
 
-pub(super) fn histograms(
+pub(super) fn register_histograms(
     registry: &Registry,
     name: &str,
     help: &str,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 
-use super::family::{counters, histograms};
+use super::family::{register_counters, register_histograms};
 use crate::closed_set::words;
 
 words! {
@@ -47,13 +47,13 @@ pub struct GuardMetrics {
 impl GuardMetrics {
     pub(super) fn new(r: &Registry) -> Self {
         Self {
-            verdicts: counters(
+            verdicts: register_counters(
                 r,
                 "a2a_gateway_guard_verdicts_total",
                 "Verdicts of guards, by guard, phase and verdict; other verdicts than pass, reject and replace are failures.",
                 &["guard", "phase", "verdict"],
             ),
-            seconds: histograms(
+            seconds: register_histograms(
                 r,
                 "a2a_gateway_guard_seconds",
                 "Time until the verdict of a guard, or its failure, by guard and phase.",
@@ -63,7 +63,7 @@ impl GuardMetrics {
     }
 
     /// Counts one verdict. `phase`: a word of the configuration.
-    pub fn judged(
+    pub fn record_verdict(
         &self,
         guard: &str,
         phase: &'static str,

@@ -2,7 +2,10 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{begin, counter, counters, gauge, gauges_by, register};
+use super::family::{
+    create_children, register, register_counter, register_counters, register_gauge,
+    register_gauges_by,
+};
 use super::label::By;
 use crate::closed_set::words;
 
@@ -39,46 +42,46 @@ pub struct InboxMetrics {
 
 impl InboxMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let refused = counters(
+        let refused = register_counters(
             r,
             "a2a_gateway_inbox_refused_total",
             "Entries that were not put into an inbox, by why: full, or queue (this replica cannot keep up).",
             &["why"],
         );
-        begin(&refused, &["full", "queue"]);
+        create_children(&refused, &["full", "queue"]);
         let batches = HistogramOpts::new(
             "a2a_gateway_inbox_batch_entries",
             "Entries of inboxes that were committed together.",
         );
         Self {
-            waiting: gauge(
+            waiting: register_gauge(
                 r,
                 "a2a_gateway_inbox_waiting",
                 "Entries of inboxes that wait to be written down.",
             ),
-            unread: gauge(
+            unread: register_gauge(
                 r,
                 "a2a_gateway_inbox_unread",
                 "Inboxes in which a message waits for longer than registry.heartbeat_ttl, while their agents neither read, reply nor acknowledge; for all replicas.",
             ),
-            waits_refused: counter(
+            waits_refused: register_counter(
                 r,
                 "a2a_gateway_inbox_waits_refused_total",
                 "Messages whose senders would have waited for the reply and were answered at once: as many as may be waited.",
             ),
-            pruned: counter(
+            pruned: register_counter(
                 r,
                 "a2a_gateway_inbox_pruned_total",
                 "Entries of inboxes that were forgotten: acknowledged long ago, or older than inbox.retention.",
             ),
-            entries: counter(
+            entries: register_counter(
                 r,
                 "a2a_gateway_inbox_entries_total",
                 "Entries that this replica put into inboxes.",
             ),
             batches: register(r, Histogram::with_opts(batches.buckets(BATCHES.to_vec()))),
             refused,
-            readers: gauges_by(
+            readers: register_gauges_by(
                 r,
                 "a2a_gateway_inbox_readers",
                 "Open feeds of inboxes, requests that wait for an entry, and messages whose senders wait for the reply.",
@@ -88,13 +91,13 @@ impl InboxMetrics {
     }
 
     /// Counts entries that were committed together.
-    pub fn batch(&self, entries: u32) {
+    pub fn record_batch(&self, entries: u32) {
         self.entries.inc_by(u64::from(entries));
         self.batches.observe(f64::from(entries));
     }
 
     /// Counts one rejected entry, by a value of a closed set.
-    pub fn refused(&self, why: &'static str) {
+    pub fn count_refused(&self, why: &'static str) {
         self.refused.with_label_values(&[why]).inc();
     }
 

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{begin, counter, counters, gauge};
+use super::family::{create_children, register_counter, register_counters, register_gauge};
 
 /// The values of the label `kind`.
 const KINDS: [&str; 2] = ["delegation", "deferred"];
@@ -22,14 +22,14 @@ pub struct JobMetrics {
 
 impl JobMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let accepted = counters(
+        let accepted = register_counters(
             r,
             "a2a_gateway_jobs_accepted_total",
             "Calls that this replica accepted to be made later, by kind: delegation, deferred.",
             &["kind"],
         );
-        begin(&accepted, &KINDS);
-        let finished = counters(
+        create_children(&accepted, &KINDS);
+        let finished = register_counters(
             r,
             "a2a_gateway_jobs_finished_total",
             "Delegations and deferred calls that this replica saw end, by kind and state.",
@@ -41,24 +41,24 @@ impl JobMetrics {
             }
         }
         Self {
-            running: gauge(
+            running: register_gauge(
                 r,
                 "a2a_gateway_jobs_running",
                 "Delegations and deferred calls that this replica is sending, or whose answer it awaits.",
             ),
-            retries: counter(
+            retries: register_counter(
                 r,
                 "a2a_gateway_job_retries_total",
                 "Attempts to send a delegation or a deferred call at which nothing was delivered.",
             ),
-            untold: counter(
+            untold: register_counter(
                 r,
                 "a2a_gateway_job_results_put_off_total",
                 "Times that a delegator could not be told how its delegation ended, and was to be told later.",
             ),
             accepted,
             finished,
-            refused: counter(
+            refused: register_counter(
                 r,
                 "a2a_gateway_jobs_refused_total",
                 "Calls that were not accepted to be made later, since as many as may be wait (delegation.max_pending).",
@@ -67,17 +67,17 @@ impl JobMetrics {
     }
 
     /// Counts one accepted call by its kind.
-    pub fn accepted(&self, kind: &'static str) {
+    pub fn count_accepted(&self, kind: &'static str) {
         self.accepted.with_label_values(&[kind]).inc();
     }
 
     /// Counts one finished call by its kind and state.
-    pub fn finished(&self, kind: &'static str, state: &'static str) {
+    pub fn count_finished(&self, kind: &'static str, state: &'static str) {
         self.finished.with_label_values(&[kind, state]).inc();
     }
 
     /// Counts one rejected call.
-    pub fn refused(&self) {
+    pub fn count_refused(&self) {
         self.refused.inc();
     }
 }

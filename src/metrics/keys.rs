@@ -2,7 +2,7 @@
 
 use prometheus::{Gauge, IntGauge, Registry};
 
-use super::family::{gauge, gauges, measures};
+use super::family::{register_float_gauges, register_gauge, register_gauges};
 
 /// Metrics of the trust keys in `keys.dir`.
 pub struct KeyMetrics {
@@ -28,20 +28,20 @@ pub struct KeyAges {
 
 impl KeyMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let count = gauges(
+        let count = register_gauges(
             r,
             "a2a_gateway_keys",
             "Trust keys, by where they are in their life: active, next, retired.",
             &["state"],
         );
-        let age = measures(
+        let age = register_float_gauges(
             r,
             "a2a_gateway_key_age_seconds",
             "Time since the trust key that signs (active), and the one that will (next), was made; 0 without one.",
             &["state"],
         );
         Self {
-            current: gauge(
+            current: register_gauge(
                 r,
                 "a2a_gateway_keys_current",
                 "1 while the trust keys in force are those in keys.dir; 0 while they cannot be read again.",
@@ -55,7 +55,7 @@ impl KeyMetrics {
     }
 
     /// Sets the metrics.
-    pub fn set(&self, ages: KeyAges) {
+    pub fn set_ages(&self, ages: KeyAges) {
         self.active.set(1);
         self.next.set(ages.next.is_some().into());
         let retired = i64::try_from(ages.retired).unwrap_or(i64::MAX);

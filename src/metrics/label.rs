@@ -86,7 +86,7 @@ words! {
 
 words! {
     /// The way in which a lapse was noticed. The label `noticed`.
-    Noticed {
+    LapseSource {
         /// The shared store reported that a lease expired.
         Expiry => "expiry",
         /// A message was addressed to the workspace.
@@ -152,7 +152,7 @@ words! {
 
 words! {
     /// The reason why a caller's connection was rejected or closed. The label `why`.
-    Cut {
+    ConnectionCut {
         /// `server.max_connections` is reached.
         Full => "full",
         /// `server.connections_per_address` is reached.
@@ -184,7 +184,7 @@ words! {
 
 impl EventKind {
     /// Returns the kind of an event that passes, or does not.
-    pub const fn of(passing: bool) -> Self {
+    pub const fn from_passing(passing: bool) -> Self {
         if passing { Self::Passing } else { Self::Kept }
     }
 }

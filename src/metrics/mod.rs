@@ -13,13 +13,13 @@ mod guards;
 mod in_progress;
 mod inbox;
 mod jobs;
-mod kept;
 mod keys;
 mod label;
 mod process;
 mod queues;
 mod refusals;
 mod render;
+mod retained_bytes;
 mod role;
 mod streams;
 mod tasks;
@@ -34,23 +34,25 @@ use opentelemetry::TraceId;
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 pub use self::audit::{AuditLoss, AuditMetrics};
-pub use self::capacity::{AgentFailure, Capacity, Chosen, Held, Queued};
-use self::exchanges::children;
-use self::family::{begin, counter, counters, counters_by, gauge, gauges_by, histograms};
+pub use self::capacity::{AgentFailure, Capacity, HoldOutcome, InstanceChoice, QueueOutcome};
+use self::family::{
+    create_children, register_counter, register_counters, register_counters_by, register_gauge,
+    register_gauges_by, register_histograms,
+};
 pub use self::guards::{GuardMetrics, GuardVerdict};
 pub use self::in_progress::InProgress;
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
-pub use self::kept::{Kept, KeptKind};
 pub use self::keys::{KeyAges, KeyMetrics};
 use self::label::By;
 pub use self::label::{
-    Cache, Cut, EventKind, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape,
+    Cache, ConnectionCut, EventKind, EventReader, JwksFetch, LapseSource, Outcome, RateShare, Shape,
 };
 use self::process::Process;
 pub use self::queues::{Backlog, LostSample, Queues};
 pub use self::refusals::{CredentialFlaw, Plane, Refusals};
 pub use self::render::Format;
+pub use self::retained_bytes::{RetainedBytesMetrics, RetainedKind};
 use self::role::Role;
 pub use self::streams::Streams;
 pub use self::tasks::TaskMetrics;
@@ -96,7 +98,7 @@ pub struct Metrics {
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     /// Lapses that this replica recorded, by the way they were noticed.
-    lapses: By<Noticed, IntCounter>,
+    lapses: By<LapseSource, IntCounter>,
     /// Metrics of logs and traces.
     pub telemetry: Telemetry,
     /// 1 while the link that carries cache invalidations is up.
@@ -114,7 +116,7 @@ pub struct Metrics {
     /// Event readers that were disconnected, by reason.
     event_readers_cut: IntCounterVec,
     /// Connections of callers that were rejected or closed, by reason.
-    connections_cut: By<Cut, IntCounter>,
+    connections_cut: By<ConnectionCut, IntCounter>,
     /// Events that this replica published: kept for replay, or passing.
     events_published: By<EventKind, IntCounter>,
     /// Events that were not published, kept and passing.
@@ -134,7 +136,7 @@ pub struct Metrics {
     /// Metrics of calls with an idempotency key.
     pub calls: Calls,
     /// Metrics of bytes stored in SQL.
-    pub kept: Kept,
+    pub kept: RetainedBytesMetrics,
     /// Metrics of streams and their resumption.
     pub streams: Streams,
     /// Metrics of deferred calls and delegations.
@@ -171,63 +173,63 @@ impl Metrics {
     )]
     pub fn new() -> Self {
         let r = Registry::new();
-        let exchanges = counters(
+        let exchanges = register_counters(
             &r,
             "a2a_gateway_exchanges_total",
             "A2A exchanges that ended, by method and outcome.",
             &["method", "outcome"],
         );
-        let heads = histograms(
+        let heads = register_histograms(
             &r,
             HEADS,
             "Time from the request head to the agent's response head.",
             &["shape"],
         );
-        let totals = histograms(&r, TOTALS, "Time of a whole A2A exchange.", &["shape"]);
+        let totals = register_histograms(&r, TOTALS, "Time of a whole A2A exchange.", &["shape"]);
         let by_shape =
-            |family, times: &HistogramVec| By::new(|shape| Times::of(family, times, shape));
-        let caches = counters(
+            |family, times: &HistogramVec| By::new(|shape| Times::for_shape(family, times, shape));
+        let caches = register_counters(
             &r,
             "a2a_gateway_cache_lookups_total",
             "Look-ups in the caches of admission, by cache and whether they were answered from memory.",
             &["cache", "result"],
         );
         let cached = |result| By::new(|cache| caches.with_label_values(&[cache, result]));
-        let event_readers_cut = counters(
+        let event_readers_cut = register_counters(
             &r,
             "a2a_gateway_event_readers_cut_total",
             "Readers of events that the gateway cut, by why: slow, credential, silent, flood.",
             &["why"],
         );
-        begin(
+        create_children(
             &event_readers_cut,
             &["slow", "credential", "silent", "flood"],
         );
-        let token_uses = counters(
+        let token_uses = register_counters(
             &r,
             "a2a_gateway_token_uses_total",
             "Tokens bound to a body that a sidecar verified: first use, again (refused), late (expired while its body came; refused), full (refused, since a second use could not be told apart).",
             &["use"],
         );
-        begin(&token_uses, &["first", "again", "late", "full"]);
-        let card_fetches = counters(
+        create_children(&token_uses, &["first", "again", "late", "full"]);
+        let card_fetches = register_counters(
             &r,
             "a2a_gateway_card_fetches_total",
             "Fetches of agents' cards: fetched, or the reason why not.",
             &["outcome"],
         );
-        begin(
+        create_children(
             &card_fetches,
             &["fetched", Reason::AgentUnreachable.as_str()],
         );
         Self {
-            connections_cut: counters_by(
+            connections_cut: register_counters_by(
                 &r,
                 "a2a_gateway_connections_cut_total",
                 "Connections that were refused, or cut outside of an exchange, by why; admin_*: to the admin listener.",
                 "why",
             ),
-            lapses: counters_by(
+            lapses: register_counters_by(
                 &r,
                 "a2a_gateway_lapses_total",
                 "Workspaces that this replica moved to offline for want of heartbeats, by how it noticed.",
@@ -235,36 +237,40 @@ impl Metrics {
             ),
             head_seconds: by_shape(HEADS, &heads),
             total_seconds: by_shape(TOTALS, &totals),
-            exchange_children: children(&exchanges),
+            exchange_children: exchanges::create_children(&exchanges),
             exchanges,
-            request_bytes: counter(
+            request_bytes: register_counter(
                 &r,
                 "a2a_gateway_request_bytes_total",
                 "Bytes of request bodies sent to agents.",
             ),
-            bodies_refused: counter(
+            bodies_refused: register_counter(
                 &r,
                 "a2a_gateway_bodies_refused_total",
                 "Request bodies that were not received to their end for want of room.",
             ),
-            response_bytes: counter(
+            response_bytes: register_counter(
                 &r,
                 "a2a_gateway_response_bytes_total",
                 "Bytes of response bodies sent to callers.",
             ),
-            events: counter(
+            events: register_counter(
                 &r,
                 "a2a_gateway_stream_events_total",
                 "Events passed on in streams.",
             ),
-            open_exchanges: gauge(&r, "a2a_gateway_open_exchanges", "Exchanges in progress."),
-            open_streams: gauge(&r, "a2a_gateway_open_streams", "Streams in progress."),
-            target_permits: gauge(
+            open_exchanges: register_gauge(
+                &r,
+                "a2a_gateway_open_exchanges",
+                "Exchanges in progress.",
+            ),
+            open_streams: register_gauge(&r, "a2a_gateway_open_streams", "Streams in progress."),
+            target_permits: register_gauge(
                 &r,
                 "a2a_gateway_target_permits",
                 "Calls that hold a slot of their target's concurrency limit.",
             ),
-            resends: counter(
+            resends: register_counter(
                 &r,
                 "a2a_gateway_resends_total",
                 "Requests sent on a new connection because the pooled one had died before anything was sent.",
@@ -272,25 +278,25 @@ impl Metrics {
             capacity: Capacity::new(&r),
             cache_hits: cached("hit"),
             cache_misses: cached("miss"),
-            store_seconds: histograms(
+            store_seconds: register_histograms(
                 &r,
                 "a2a_gateway_store_seconds",
                 "Time of one store operation.",
                 &["store", "operation"],
             ),
-            store_errors: counters(
+            store_errors: register_counters(
                 &r,
                 "a2a_gateway_store_errors_total",
                 "Store operations that failed or took too long.",
                 &["store", "operation"],
             ),
             telemetry: Telemetry::new(&r),
-            coherent: gauge(
+            coherent: register_gauge(
                 &r,
                 "a2a_gateway_coherent",
                 "1 while the link that carries invalidations is up.",
             ),
-            jwks_fetches: counters_by(
+            jwks_fetches: register_counters_by(
                 &r,
                 "a2a_gateway_jwks_fetches_total",
                 "Fetches of the keys of foreign issuers, by how they ended.",
@@ -298,57 +304,57 @@ impl Metrics {
             ),
             card_fetches,
             token_uses,
-            tokens_kept: gauge(
+            tokens_kept: register_gauge(
                 &r,
                 "a2a_gateway_tokens_kept",
                 "Used tokens that a sidecar remembers until they expire.",
             ),
-            rate_shares: counters_by(
+            rate_shares: register_counters_by(
                 &r,
                 "a2a_gateway_rate_shares_total",
                 "Requests that count against a rate on every replica, by whether others were told.",
                 "outcome",
             ),
-            config_reloaded: gauge(
+            config_reloaded: register_gauge(
                 &r,
                 "a2a_gateway_config_last_reload_successful",
                 "1 while the configuration as it is written is good; 0 while the last good one is in force instead.",
             ),
-            config_loaded_at: gauge(
+            config_loaded_at: register_gauge(
                 &r,
                 "a2a_gateway_config_last_reload_success_timestamp_seconds",
                 "When the configuration was last read and found good, in seconds since 1970.",
             ),
-            config_waiting: gauge(
+            config_waiting: register_gauge(
                 &r,
                 "a2a_gateway_config_restart_needed",
                 "Changed configuration keys that wait for a restart.",
             ),
-            event_readers: gauges_by(
+            event_readers: register_gauges_by(
                 &r,
                 "a2a_gateway_event_readers",
                 "Open sockets and streams of events.",
                 "kind",
             ),
             event_readers_cut,
-            events_published: counters_by(
+            events_published: register_counters_by(
                 &r,
                 "a2a_gateway_events_published_total",
                 "Events published by this replica: kept for replay, or only passing.",
                 "kind",
             ),
-            events_dropped: counters_by(
+            events_dropped: register_counters_by(
                 &r,
                 "a2a_gateway_events_dropped_total",
                 "Events that were not published (the queue was full, too old by the time the stores were back, or unreadable), and passing ones that a slow reader missed.",
                 "kind",
             ),
-            events_linked: gauge(
+            events_linked: register_gauge(
                 &r,
                 "a2a_gateway_events_linked",
                 "1 while the log of events is followed.",
             ),
-            events_lost: counter(
+            events_lost: register_counter(
                 &r,
                 "a2a_gateway_events_lost_total",
                 "How often the log of events was flushed or cut before it was read to its end.",
@@ -358,7 +364,7 @@ impl Metrics {
             guards: GuardMetrics::new(&r),
             inbox: InboxMetrics::new(&r),
             calls: Calls::new(&r),
-            kept: Kept::new(&r),
+            kept: RetainedBytesMetrics::new(&r),
             streams: Streams::new(&r),
             jobs: JobMetrics::new(&r),
             audit: AuditMetrics::new(&r),
@@ -375,7 +381,7 @@ impl Metrics {
     }
 
     /// Registers the families of a sidecar, which omits those of modules that only a gateway has.
-    pub fn of_sidecar() -> Self {
+    pub fn for_sidecar() -> Self {
         Self {
             role: Role::Sidecar,
             ..Self::new()
@@ -383,7 +389,7 @@ impl Metrics {
     }
 
     /// Counts one finished exchange. `trace_id` is that of its trace if it is recorded.
-    pub fn exchange(
+    pub fn record_exchange(
         &self,
         (method, outcome, shape): (Method, Outcome, Shape),
         total: Duration,
@@ -397,52 +403,52 @@ impl Metrics {
             })
             .inc();
         if let Outcome::Rejected(reason) = outcome {
-            self.refusals.count(Plane::A2a, reason);
+            self.refusals.count_refusal(Plane::A2a, reason);
         }
         self.total_seconds[shape].observe(total, trace_id);
     }
 
     /// Records the time to the agent's response head. `trace_id` is that of the trace if it is recorded.
-    pub fn head(&self, shape: Shape, elapsed: Duration, trace_id: Option<TraceId>) {
+    pub fn record_head_time(&self, shape: Shape, elapsed: Duration, trace_id: Option<TraceId>) {
         self.head_seconds[shape].observe(elapsed, trace_id);
     }
 
     /// Counts one fetch of an issuer's keys.
-    pub fn jwks_fetch(&self, outcome: JwksFetch) {
+    pub fn count_jwks_fetch(&self, outcome: JwksFetch) {
         self.jwks_fetches[outcome].inc();
     }
 
     /// Counts one fetch of a card: `fetched`, or a reason.
-    pub fn card_fetch(&self, outcome: &'static str) {
+    pub fn count_card_fetch(&self, outcome: &'static str) {
         self.card_fetches.with_label_values(&[outcome]).inc();
     }
 
     /// Counts one token that a sidecar verified, by a value of a closed set. `kept` is the size of the
     /// replay cache.
-    pub fn token_use(&self, word: &'static str, kept: usize) {
+    pub fn count_token_use(&self, word: &'static str, kept: usize) {
         self.token_uses.with_label_values(&[word]).inc();
         self.tokens_kept
             .set(i64::try_from(kept).unwrap_or(i64::MAX));
     }
 
     /// Counts requests whose rate usage is shared between replicas.
-    pub fn rate_share(&self, outcome: RateShare, count: u64) {
+    pub fn count_rate_share(&self, outcome: RateShare, count: u64) {
         self.rate_shares[outcome].inc_by(count);
     }
 
     /// Counts one look-up in a cache.
-    pub fn cache(&self, cache: Cache, hit: bool) {
+    pub fn count_lookup(&self, cache: Cache, hit: bool) {
         let children = [&self.cache_misses, &self.cache_hits][usize::from(hit)];
         children[cache].inc();
     }
 
     /// Counts one lapse.
-    pub fn lapse(&self, noticed: Noticed) {
+    pub fn count_lapse(&self, noticed: LapseSource) {
         self.lapses[noticed].inc();
     }
 
     /// Records one store operation.
-    pub fn store(&self, store: &str, operation: &str, elapsed: Duration, ok: bool) {
+    pub fn record_operation(&self, store: &str, operation: &str, elapsed: Duration, ok: bool) {
         self.store_seconds
             .with_label_values(&[store, operation])
             .observe(elapsed.as_secs_f64());
@@ -452,7 +458,7 @@ impl Metrics {
     }
 
     /// Records a valid configuration; `waiting` changed keys need a restart.
-    pub fn config_loaded(&self, waiting: usize) {
+    pub fn record_config_loaded(&self, waiting: usize) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());
         self.config_reloaded.set(1);
@@ -463,7 +469,7 @@ impl Metrics {
     }
 
     /// Records an invalid configuration.
-    pub fn config_refused(&self) {
+    pub fn record_config_refused(&self) {
         self.config_reloaded.set(0);
     }
 
@@ -473,22 +479,22 @@ impl Metrics {
     }
 
     /// Counts a reader that was disconnected. `why` is a value of a closed set.
-    pub fn event_reader_cut(&self, why: &'static str) {
+    pub fn count_event_reader_cut(&self, why: &'static str) {
         self.event_readers_cut.with_label_values(&[why]).inc();
     }
 
     /// Counts a connection that was rejected or closed.
-    pub fn connection_cut(&self, why: Cut) {
+    pub fn count_connection_cut(&self, why: ConnectionCut) {
         self.connections_cut[why].inc();
     }
 
     /// Counts published events.
-    pub fn events_published(&self, kind: EventKind, count: usize) {
+    pub fn count_published_events(&self, kind: EventKind, count: usize) {
         self.events_published[kind].inc_by(u64::try_from(count).unwrap_or(0));
     }
 
     /// Counts events that were not published.
-    pub fn events_dropped(&self, kind: EventKind, count: usize) {
+    pub fn count_dropped_events(&self, kind: EventKind, count: usize) {
         self.events_dropped[kind].inc_by(u64::try_from(count).unwrap_or(0));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{Counter, Gauge, IntGauge, Opts, Registry};
 
-use super::family::{gauge, gauges, measure, register};
+use super::family::{register, register_float_gauge, register_gauge, register_gauges};
 
 /// Ticks per second in `/proc/self/stat`. Linux always reports 100 to user space.
 const TICKS: f64 = 100.0;
@@ -25,7 +25,7 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(r: &Registry) -> Self {
-        let info = gauges(
+        let info = register_gauges(
             r,
             "a2a_gateway_build_info",
             "1; the labels say what runs: version, and commit where the build knew it.",
@@ -34,7 +34,7 @@ impl Process {
         let commit = option_env!("A2A_GATEWAY_COMMIT").unwrap_or_default();
         info.with_label_values(&[env!("CARGO_PKG_VERSION"), commit])
             .set(1);
-        let started = measure(
+        let started = register_float_gauge(
             r,
             "process_start_time_seconds",
             "When the process started, in seconds since 1970.",
@@ -47,27 +47,27 @@ impl Process {
         Self {
             cpu: register(r, Counter::with_opts(cpu)),
             counted: Mutex::default(),
-            memory: gauge(
+            memory: register_gauge(
                 r,
                 "process_resident_memory_bytes",
                 "Bytes of memory that the process has in RAM.",
             ),
-            open_fds: gauge(
+            open_fds: register_gauge(
                 r,
                 "process_open_fds",
                 "Open file descriptors: connections, mostly.",
             ),
-            max_fds: gauge(
+            max_fds: register_gauge(
                 r,
                 "process_max_fds",
                 "File descriptors that may be open (ulimit -n).",
             ),
-            threads: gauge(r, "process_threads", "Threads of the process."),
+            threads: register_gauge(r, "process_threads", "Threads of the process."),
         }
     }
 
     /// Reads the current values.
-    pub(super) fn look(&self) {
+    pub(super) fn refresh_values(&self) {
         let read =
             |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
         if let Some(seconds) = cpu_seconds(&read("stat")) {
@@ -136,12 +136,12 @@ mod tests {
     #[test]
     fn this_process_is_seen() {
         let process = Process::new(&Registry::new());
-        process.look();
+        process.refresh_values();
         assert!(process.memory.get() > 1 << 20, "{}", process.memory.get());
         assert!(process.open_fds.get() > 2 && process.max_fds.get() > process.open_fds.get());
         assert!(process.threads.get() >= 2);
         let before = process.cpu.get();
-        process.look();
+        process.refresh_values();
         assert!(process.cpu.get() >= before);
     }
 }

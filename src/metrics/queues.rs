@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Gauge, IntCounter, IntGauge, Registry};
 
-use super::family::{counters_by, gauges, measures};
+use super::family::{register_counters_by, register_float_gauges, register_gauges};
 use super::label::By;
 use crate::closed_set::words;
 
@@ -47,13 +47,13 @@ words! {
 
 impl Queues {
     pub(super) fn new(r: &Registry) -> Self {
-        let entries = gauges(
+        let entries = register_gauges(
             r,
             "a2a_gateway_queue_entries",
             "What waits: in SQL, for all replicas (inbox, jobs), and in this replica's memory (events_kept, events_passing, task_notes).",
             &["queue"],
         );
-        let oldest = measures(
+        let oldest = register_float_gauges(
             r,
             "a2a_gateway_queue_oldest_seconds",
             "Age of what waits longest in SQL (inbox, jobs); 0 while nothing does.",
@@ -65,7 +65,7 @@ impl Queues {
             events_passing: entries("events_passing"),
             task_notes: entries("task_notes"),
             backlog: By::new(|queue| (entries(queue), oldest.with_label_values(&[queue]))),
-            samples_lost: counters_by(
+            samples_lost: register_counters_by(
                 r,
                 "a2a_gateway_console_samples_lost_total",
                 "Seconds of a replica that were not shown in consoles, by why: too_long or malformed as it came, cut (in part) as it left, full (no place for another replica).",
@@ -75,12 +75,12 @@ impl Queues {
     }
 
     /// Counts a sample that is not shown, or not completely.
-    pub fn console_sample_lost(&self, why: LostSample) {
+    pub fn count_lost_sample(&self, why: LostSample) {
         self.samples_lost[why].inc();
     }
 
     /// Sets the length of a queue in SQL and the age of its oldest entry.
-    pub fn backlog(&self, which: Backlog, entries: i64, oldest: Duration) {
+    pub fn set_backlog(&self, which: Backlog, entries: i64, oldest: Duration) {
         let (count, age) = &self.backlog[which];
         count.set(entries);
         age.set(oldest.as_secs_f64());

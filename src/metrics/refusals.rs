@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::family::{counters, counters_by, gauge};
+use super::family::{register_counters, register_counters_by, register_gauge};
 use super::label::By;
 use crate::closed_set::words;
 use crate::rejection::Reason;
@@ -63,7 +63,7 @@ pub struct Refusals {
 
 impl Refusals {
     pub(super) fn new(r: &Registry) -> Self {
-        let by_reason = counters(
+        let by_reason = register_counters(
             r,
             "a2a_gateway_refusals_total",
             "What the gateway refused, or cut, instead of an agent's answer, by plane (a2a, control) and reason.",
@@ -73,13 +73,13 @@ impl Refusals {
             by_reason: By::new(|plane| {
                 Reason::ALL.map(|reason| by_reason.with_label_values(&[plane, reason.as_str()]))
             }),
-            credentials: counters_by(
+            credentials: register_counters_by(
                 r,
                 "a2a_gateway_credentials_refused_total",
                 "Requests whose credential proved nothing, by why.",
                 "why",
             ),
-            stops: gauge(
+            stops: register_gauge(
                 r,
                 "a2a_gateway_stops",
                 "Stops of operators that are in force on this replica.",
@@ -88,12 +88,12 @@ impl Refusals {
     }
 
     /// Counts one rejection.
-    pub fn count(&self, plane: Plane, reason: Reason) {
+    pub fn count_refusal(&self, plane: Plane, reason: Reason) {
         self.by_reason[plane][reason as usize].inc();
     }
 
     /// Counts one rejected credential.
-    pub fn credential(&self, flaw: CredentialFlaw) {
+    pub fn count_credential(&self, flaw: CredentialFlaw) {
         self.credentials[flaw].inc();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use prometheus::TextEncoder;
 
 use super::Metrics;
-use super::role::{Role, is_of_gateways};
+use super::role::{Role, is_gateway_only};
 
 /// The format of a response with metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +40,10 @@ impl Metrics {
 
     /// Renders the current values of all families.
     pub fn render(&self, format: Format) -> String {
-        self.process.look();
+        self.process.refresh_values();
         let mut families = self.registry.gather();
         if self.role == Role::Sidecar {
-            families.retain(|family| !is_of_gateways(family.name()));
+            families.retain(|family| !is_gateway_only(family.name()));
         }
         let mut text = String::with_capacity(64 * 1024);
         // Encoding into memory fails only for inconsistent families, which `new` rules out.
@@ -75,7 +75,7 @@ fn open_metrics(text: &str, exemplars: &HashMap<String, String>) -> String {
             let family = name.strip_suffix("_total").unwrap_or(name);
             let what = what.replace('"', "\\\"");
             out.extend(["# ", keyword, " ", family, " ", &what]);
-        } else if let Some((before, bound, value)) = bucket(line) {
+        } else if let Some((before, bound, value)) = split_bucket_line(line) {
             let point = if bound.contains(['.', '+']) { "" } else { ".0" };
             out.extend([before, bound, point, value]);
             let series = line.rsplit_once(' ').map_or("", |(series, _)| series);
@@ -90,7 +90,7 @@ fn open_metrics(text: &str, exemplars: &HashMap<String, String>) -> String {
 }
 
 /// Splits the line of a bucket into the part before its bound, the bound and the rest.
-fn bucket(line: &str) -> Option<(&str, &str, &str)> {
+fn split_bucket_line(line: &str) -> Option<(&str, &str, &str)> {
     const BOUND: &str = "le=\"";
     // The last label.
     let at = line.rfind(BOUND)? + BOUND.len();
@@ -117,13 +117,13 @@ mod tests {
         let metrics = Metrics::new();
         let (method, outcome) = (Method::ALL[0], Outcome::Answered);
         let long = Duration::from_millis(1500);
-        metrics.exchange(
+        metrics.record_exchange(
             (method, outcome, Shape::Unary),
             long,
             Some(TraceId::from(0xab)),
         );
-        metrics.exchange((method, outcome, Shape::Unary), long * 10, None);
-        metrics.head(
+        metrics.record_exchange((method, outcome, Shape::Unary), long * 10, None);
+        metrics.record_head_time(
             Shape::Stream,
             Duration::from_secs(3600),
             Some(TraceId::from(0xcd)),

@@ -8,7 +8,7 @@ pub(super) enum Role {
 }
 
 /// True if only a gateway has the family. A sidecar's constant zero would look like a fault.
-pub(super) fn is_of_gateways(name: &str) -> bool {
+pub(super) fn is_gateway_only(name: &str) -> bool {
     const ROOMS: [&str; 21] = [
         "audit_",
         "cache_",

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, Registry};
 
-use super::family::{counter, counters};
+use super::family::{register_counter, register_counters};
 use crate::a2a::state::TaskState;
 
 /// Metrics of tasks.
@@ -16,19 +16,19 @@ pub struct TaskMetrics {
 
 impl TaskMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let states = counters(
+        let states = register_counters(
             r,
             "a2a_gateway_task_states_total",
             "States of tasks that passed: in answers to messages and to questions for a task, in events, and in what agents that poll say.",
             &["state"],
         );
         Self {
-            learnt: counter(
+            learnt: register_counter(
                 r,
                 "a2a_gateway_tasks_learnt_total",
                 "Tasks whose owner this replica learnt from an agent's answer.",
             ),
-            notes_dropped: counter(
+            notes_dropped: register_counter(
                 r,
                 "a2a_gateway_task_notes_dropped_total",
                 "Owners and uses of tasks that were not written down for other replicas: the queue was full.",
@@ -39,7 +39,7 @@ impl TaskMetrics {
     }
 
     /// Counts a reported state.
-    pub fn seen(&self, state: TaskState) {
+    pub fn count_state(&self, state: TaskState) {
         self.states[state as usize].inc();
     }
 }

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::{counters, gauge};
+use super::{register_counters, register_gauge};
 
 /// Metrics of log lines and spans.
 pub struct Telemetry {
@@ -20,19 +20,19 @@ pub struct Telemetry {
 
 impl Telemetry {
     pub(super) fn new(r: &Registry) -> Self {
-        let spans = counters(
+        let spans = register_counters(
             r,
             "a2a_gateway_spans_total",
             "Recorded spans, by what became of them: exported, dropped (no room to wait), failed (the collector did not take them).",
             &["outcome"],
         );
         Self {
-            log_lines_dropped: gauge(
+            log_lines_dropped: register_gauge(
                 r,
                 "a2a_gateway_log_lines_dropped",
                 "Log lines dropped because the writer was behind.",
             ),
-            spans_waiting: gauge(
+            spans_waiting: register_gauge(
                 r,
                 "a2a_gateway_spans_waiting",
                 "Recorded spans that wait to be sent to the collector.",

@@ -27,7 +27,11 @@ pub(super) struct Times {
 }
 
 impl Times {
-    pub(super) fn of(family: &'static str, histograms: &HistogramVec, shape: &'static str) -> Self {
+    pub(super) fn for_shape(
+        family: &'static str,
+        histograms: &HistogramVec,
+        shape: &'static str,
+    ) -> Self {
         Self {
             family,
             shape,
@@ -60,13 +64,13 @@ impl Times {
             let exemplar = (*lock(last))?;
             let (family, shape) = (self.family, self.shape);
             let series = format!("{family}_bucket{{shape=\"{shape}\",le=\"{bound}\"}}");
-            Some((series, exemplar.text()))
+            Some((series, exemplar.to_suffix()))
         })
     }
 }
 
 impl Exemplar {
-    fn text(self) -> String {
+    fn to_suffix(self) -> String {
         let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut text = format!(" # {{trace_id=\"{}\"}} {}", self.trace_id, self.seconds);
         // Writing to a string cannot fail.

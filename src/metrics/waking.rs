@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::family::{counter, counters_by, gauge};
+use super::family::{register_counter, register_counters_by, register_gauge};
 use super::label::By;
 use crate::closed_set::words;
 
@@ -53,28 +53,28 @@ pub struct WakeMetrics {
 impl WakeMetrics {
     pub(super) fn new(r: &Registry) -> Self {
         Self {
-            parked: gauge(
+            parked: register_gauge(
                 r,
                 "a2a_gateway_parked_calls",
                 "Calls that wait until their agents are awake.",
             ),
-            parked_bytes: gauge(
+            parked_bytes: register_gauge(
                 r,
                 "a2a_gateway_parked_bytes",
                 "Bytes of the bodies of calls that wait until their agents are awake.",
             ),
-            parked_refused: counter(
+            parked_refused: register_counter(
                 r,
                 "a2a_gateway_parked_refused_total",
                 "Calls to agents that sleep that were refused at once, since as many as may be wait (wake.max_parked, wake.max_parked_bytes).",
             ),
-            probes: counters_by(
+            probes: register_counters_by(
                 r,
                 "a2a_gateway_probes_total",
                 "Probes of agents that do not register by this replica, by how they ended.",
                 "outcome",
             ),
-            wakes: counters_by(
+            wakes: register_counters_by(
                 r,
                 "a2a_gateway_wakes_total",
                 "Requests of this replica to wakers of agents that sleep, by how they ended.",
@@ -84,12 +84,12 @@ impl WakeMetrics {
     }
 
     /// Counts one probe.
-    pub fn probed(&self, outcome: ProbeOutcome) {
+    pub fn count_probe(&self, outcome: ProbeOutcome) {
         self.probes[outcome].inc();
     }
 
     /// Counts one request to a waker.
-    pub fn woke(&self, outcome: WakeOutcome) {
+    pub fn count_wake(&self, outcome: WakeOutcome) {
         self.wakes[outcome].inc();
     }
 }

@@ -57,7 +57,7 @@ struct File {
 macro_rules! site {
     ($($path:literal,)+) => {
         Site(LazyLock::new(|| [
-            $(File::embedded($path, include_bytes!(concat!("../../pages/", $path)))),+
+            $(File::from_bytes($path, include_bytes!(concat!("../../pages/", $path)))),+
         ].into()))
     };
 }
@@ -125,7 +125,7 @@ pub static CONSOLE: Site = site![
 ];
 
 impl File {
-    fn embedded(path: &'static str, bytes: &'static [u8]) -> (&'static str, Self) {
+    fn from_bytes(path: &'static str, bytes: &'static [u8]) -> (&'static str, Self) {
         let name = path.rsplit('/').next().unwrap_or(path);
         let media_type = match name.rsplit('.').next() {
             Some("html") => "text/html; charset=utf-8",
@@ -147,11 +147,11 @@ impl File {
 impl Site {
     /// Returns the response to a `GET` of the file `name` (empty: the page itself); 304 if the
     /// client has it. A `HEAD` gets the same without the body. `None`: there is no such file.
-    pub fn answer(&self, name: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
+    pub fn respond_to(&self, name: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
         let name = if name.is_empty() { INDEX } else { name };
         let file = self.0.get(name)?;
         let mut response = Response::new(Bytes::new());
-        if has(asked, &file.tag) {
+        if has_current_version(asked, &file.tag) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             *response.body_mut() = Bytes::from_static(file.bytes);
@@ -168,13 +168,13 @@ impl Site {
     }
 
     /// Returns the names of the files.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+    pub fn file_names(&self) -> impl Iterator<Item = &'static str> {
         self.0.keys().copied()
     }
 }
 
 /// True if the client has the version that `tag` names (RFC 9110, 13.1.2).
-fn has(asked: &HeaderMap, tag: &str) -> bool {
+fn has_current_version(asked: &HeaderMap, tag: &str) -> bool {
     asked
         .get_all(IF_NONE_MATCH)
         .iter()
@@ -190,23 +190,26 @@ mod tests {
 
     #[test]
     fn the_page_itself_has_no_name_and_each_file_its_type() {
-        let page = CANVAS.answer("", &HeaderMap::new()).unwrap();
+        let page = CANVAS.respond_to("", &HeaderMap::new()).unwrap();
         assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
         assert_eq!(page.status(), 200);
-        for name in CANVAS.names() {
-            let file = CANVAS.answer(name, &HeaderMap::new()).unwrap();
+        for name in CANVAS.file_names() {
+            let file = CANVAS.respond_to(name, &HeaderMap::new()).unwrap();
             assert!(!file.body().is_empty(), "{name}");
             let media_type = &file.headers()[CONTENT_TYPE];
             assert_ne!(media_type, "application/octet-stream", "{name}");
         }
         for name in [".", "..", "nothing.js", "canvas/canvas.js", "manifest.json"] {
-            assert!(CANVAS.answer(name, &HeaderMap::new()).is_none(), "{name}");
+            assert!(
+                CANVAS.respond_to(name, &HeaderMap::new()).is_none(),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn who_has_a_file_is_told_so() {
-        let first = CANVAS.answer("canvas.js", &HeaderMap::new()).unwrap();
+        let first = CANVAS.respond_to("canvas.js", &HeaderMap::new()).unwrap();
         let tag = first.headers()[ETAG].to_str().unwrap();
         for (known, status) in [
             (tag.to_owned(), 304),
@@ -216,7 +219,7 @@ mod tests {
         ] {
             let mut asked = HeaderMap::new();
             asked.insert(IF_NONE_MATCH, known.parse().unwrap());
-            let answer = CANVAS.answer("canvas.js", &asked).unwrap();
+            let answer = CANVAS.respond_to("canvas.js", &asked).unwrap();
             assert_eq!(answer.status(), status, "{known}");
             assert_eq!(answer.body().is_empty(), status == 304);
             assert_eq!(answer.headers()[CONTENT_SECURITY_POLICY], POLICY);

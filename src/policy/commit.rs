@@ -6,16 +6,16 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::document::too_many;
-use super::plan::{Birth, Edit, Plan, other_org_below, too_deep};
-use super::problems::Problems;
+use super::plan::{Plan, PlannedChange, PlannedCreation};
+use super::problems::{Problems, other_org_below, too_deep};
 use super::state::State;
 use crate::coherence::Invalidation;
 use crate::db::Connection;
 use crate::delivery::inbox::empty_inbox;
 use crate::delivery::jobs::end_jobs_of;
-use crate::directory::{Creation, RegistrationsInBulk, VettedUpdate, id_taken, org_of_new};
+use crate::directory::{BulkRegistrations, Creation, VettedUpdate, id_taken, org_of_new};
 use crate::gateway::Gateway;
-use crate::hierarchy::GrantsInBulk;
+use crate::hierarchy::BulkGrants;
 use crate::identity::Issuance;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -24,7 +24,8 @@ use crate::store::Run;
 use crate::tasks::OpenTasks;
 use crate::time::Timestamp;
 use crate::workspace::{
-    Changed, Created, InBulk, LINE_MAX, NewWorkspace, Settings, Status, Workspace,
+    BulkWorkspaces, CreateOutcome, LINE_MAX, NewWorkspace, Settings, Status, Workspace,
+    WorkspaceChange,
 };
 
 /// Longest transaction of a policy. Each of its statements has `stores.timeout`.
@@ -37,10 +38,10 @@ const VETTED_AT_ONCE: usize = 16;
 const INVALIDATIONS_MAX: usize = 256;
 
 /// Names of changed objects that a conflict tells.
-pub(super) const TOLD_MAX: usize = 100;
+pub(super) const LISTED_MAX: usize = 100;
 
 /// A plan with checked URLs.
-pub(super) struct Vetted<'p> {
+pub(super) struct VettedPlan<'p> {
     plan: &'p Plan,
     births: Vec<NewWorkspace>,
     edits: Vec<VettedUpdate<'p>>,
@@ -48,9 +49,9 @@ pub(super) struct Vetted<'p> {
 
 /// Changes of a transaction.
 #[derive(Default)]
-struct Done {
+struct CommittedChanges {
     created: Vec<Workspace>,
-    changed: Vec<Changed>,
+    changed: Vec<WorkspaceChange>,
     hashes: Vec<String>,
     pairs: Vec<(WorkspaceId, WorkspaceId)>,
     made: Vec<Stop>,
@@ -58,16 +59,16 @@ struct Done {
 }
 
 /// Checks what needs more than the state: URLs, and the rules of changed settings. A dry run keeps none of it.
-pub(super) async fn vet<'p>(
+pub(super) async fn vet_plan<'p>(
     gateway: &Gateway,
     (plan, is_dry): (&'p Plan, bool),
     problems: &mut Problems,
-) -> Result<Vetted<'p>, Rejection> {
-    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
+) -> Result<VettedPlan<'p>, Rejection> {
+    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
     let (mut births, mut edits) = (Vec::new(), Vec::new());
     for chunk in plan.births.chunks(VETTED_AT_ONCE) {
         let each = chunk.iter().map(|birth| async move {
-            let creation = birth.wanted.creation();
+            let creation = birth.wanted.to_creation();
             registrations.vet_creation(&creation).await
         });
         for (birth, vetted) in chunk.iter().zip(join_all(each).await) {
@@ -80,7 +81,7 @@ pub(super) async fn vet<'p>(
                     births.push(new);
                 }
                 Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
-                Err(why) => problems.note(&birth.wanted.path, &why),
+                Err(why) => problems.add(&birth.wanted.path, &why),
             }
         }
     }
@@ -90,47 +91,49 @@ pub(super) async fn vet<'p>(
             .map(|edit| registrations.vet_update(&edit.held.row, &edit.update));
         for (edit, vetted) in chunk.iter().zip(join_all(each).await) {
             let judged = match vetted {
-                Ok(vetted) => judge(gateway, plan, edit, &vetted).await.map(|()| vetted),
+                Ok(vetted) => check_change(gateway, plan, edit, &vetted)
+                    .await
+                    .map(|()| vetted),
                 Err(why) => Err(why),
             };
             match judged {
                 Ok(_) if is_dry => {}
                 Ok(vetted) => edits.push(vetted),
                 Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
-                Err(why) => problems.note(&edit.path, &why),
+                Err(why) => problems.add(&edit.path, &why),
             }
         }
     }
-    Ok(Vetted {
+    Ok(VettedPlan {
         plan,
         births,
         edits,
     })
 }
 
-async fn judge(
+async fn check_change(
     gateway: &Gateway,
     plan: &Plan,
-    edit: &Edit,
+    edit: &PlannedChange,
     vetted: &VettedUpdate<'_>,
 ) -> Result<(), Rejection> {
     let row = &edit.held.row;
     let instances = match row.instances {
         0 => Vec::new(),
-        _ => gateway.workspaces.instances.all_of(&row.id).await?,
+        _ => gateway.workspaces.instances.find_all(&row.id).await?,
     };
-    let around = plan.after.around(&row.id, Vec::new(), instances);
-    vetted.judge(row, &around).map(drop)
+    let around = plan.after.surroundings_of(&row.id, Vec::new(), instances);
+    vetted.apply_to(row, &around).map(drop)
 }
 
 /// The transaction did not change anything.
-enum Refusal {
+enum CommitError {
     /// Objects differ from the plan.
     Differs(Vec<Value>),
     Refused(Rejection),
 }
 
-impl From<Rejection> for Refusal {
+impl From<Rejection> for CommitError {
     fn from(why: Rejection) -> Self {
         Self::Refused(why)
     }
@@ -142,9 +145,9 @@ impl From<Rejection> for Refusal {
 ///
 /// # Errors
 /// `conflict`, with what was changed meanwhile; `store_unavailable`.
-pub(super) async fn commit(
+pub(super) async fn commit_plan(
     gateway: &Gateway,
-    vetted: &Vetted<'_>,
+    vetted: &VettedPlan<'_>,
     (state, max): (&State, usize),
 ) -> Result<Result<(), Rejection>, Rejection> {
     let ids = || {
@@ -154,14 +157,14 @@ pub(super) async fn commit(
     };
     let work = async {
         let mut tx = gateway.db.begin_alone().await?;
-        GrantsInBulk::lock_all(&gateway.db, &mut tx).await?;
+        BulkGrants::lock_all(&gateway.db, &mut tx).await?;
         let Some(now) = State::read(&mut tx, ids(), max).await? else {
-            return Ok(Err(Refusal::Refused(too_many(max))));
+            return Ok(Err(CommitError::Refused(too_many(max))));
         };
         if !now.is_as(state) {
-            return Ok(Err(Refusal::Differs(state.differing(&now))));
+            return Ok(Err(CommitError::Differs(state.differing_names(&now))));
         }
-        let done = write(&mut tx, vetted, state).await?;
+        let done = write_plan(&mut tx, vetted, state).await?;
         if done.is_ok() {
             tx.commit().await?;
         }
@@ -179,38 +182,38 @@ pub(super) async fn commit(
             .await;
     }
     match done? {
-        Ok(done) => Ok(publish(gateway, vetted, done).await),
-        Err(Refusal::Refused(why)) => Err(why),
-        Err(Refusal::Differs(changed)) => Err(differs(changed)),
+        Ok(done) => Ok(publish_changes(gateway, vetted, done).await),
+        Err(CommitError::Refused(why)) => Err(why),
+        Err(CommitError::Differs(changed)) => Err(conflict_rejection(changed)),
     }
 }
 
 /// Returns the rejection of a policy after a change of its state.
-pub(super) fn differs(mut changed: Vec<Value>) -> Rejection {
-    changed.truncate(TOLD_MAX);
+pub(super) fn conflict_rejection(mut changed: Vec<Value>) -> Rejection {
+    changed.truncate(LISTED_MAX);
     Rejection::new(
         Reason::Conflict,
         "the state was changed meanwhile, and nothing of the policy was applied: look at the difference again \
          (?dry_run=true)",
     )
-    .list("changed", changed)
+    .with_list("changed", changed)
 }
 
-async fn write(
+async fn write_plan(
     tx: &mut Connection,
-    vetted: &Vetted<'_>,
+    vetted: &VettedPlan<'_>,
     state: &State,
-) -> Result<Result<Done, Refusal>, sqlx::Error> {
-    let (plan, now, mut done) = (vetted.plan, Timestamp::now(), Done::default());
+) -> Result<Result<CommittedChanges, CommitError>, sqlx::Error> {
+    let (plan, now, mut done) = (vetted.plan, Timestamp::now(), CommittedChanges::default());
     for id in &plan.removals {
         if !is_as_planned(tx, state, id).await? {
             return Ok(Err(differing_workspace(id)));
         }
-        InBulk::remove(tx, id, now).await?;
+        BulkWorkspaces::remove(tx, id, now).await?;
         done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
     }
     for (edit, update) in plan.edits.iter().zip(&vetted.edits) {
-        match change(tx, plan, edit, update, now).await? {
+        match change_workspace(tx, plan, edit, update, now).await? {
             Ok(changed) => done.changed.push(changed),
             Err(refusal) => return Ok(Err(refusal)),
         }
@@ -219,25 +222,25 @@ async fn write(
         let created = match state.removed.get(&new.id) {
             Some(gone) => {
                 end_of(tx, &new.id, now, &mut done).await?;
-                InBulk::revive(tx, new, gone.at, now).await?
+                BulkWorkspaces::revive(tx, new, gone.at, now).await?
             }
-            None => InBulk::insert(tx, new, now).await?,
+            None => BulkWorkspaces::insert(tx, new, now).await?,
         };
         match created {
-            Created::Done(workspace) => done.created.push(*workspace),
-            Created::OriginTaken(taken) => return Ok(Err(at(birth, taken.into()))),
-            Created::Taken => {
+            CreateOutcome::Done(workspace) => done.created.push(*workspace),
+            CreateOutcome::OriginTaken(taken) => return Ok(Err(conflict_at(birth, taken.into()))),
+            CreateOutcome::Taken => {
                 let one = json!({"kind": "workspace", "name": new.id.as_str()});
-                return Ok(Err(Refusal::Differs(vec![one])));
+                return Ok(Err(CommitError::Differs(vec![one])));
             }
         }
     }
     for (id, pair) in &plan.ungranted {
-        GrantsInBulk::remove(tx, id, now).await?;
+        BulkGrants::remove(tx, id, now).await?;
         done.pairs.push(pair.clone());
     }
     for new in &plan.grants {
-        GrantsInBulk::put(tx, new, now).await?;
+        BulkGrants::put(tx, new, now).await?;
         done.pairs.push((new.caller.clone(), new.target.clone()));
     }
     for id in &plan.released {
@@ -252,8 +255,8 @@ async fn write(
     Ok(Ok(done))
 }
 
-fn differing_workspace(id: &WorkspaceId) -> Refusal {
-    Refusal::Differs(vec![json!({"kind": "workspace", "name": id.as_str()})])
+fn differing_workspace(id: &WorkspaceId) -> CommitError {
+    CommitError::Differs(vec![json!({"kind": "workspace", "name": id.as_str()})])
 }
 
 /// Locks the row of a workspace to remove. True if it says the same as the one that the plan removes.
@@ -262,66 +265,70 @@ async fn is_as_planned(
     state: &State,
     id: &WorkspaceId,
 ) -> Result<bool, sqlx::Error> {
-    let (Some(held), Some(row)) = (state.workspaces.get(id), InBulk::hold(tx, id).await?) else {
+    let (Some(held), Some(row)) = (
+        state.workspaces.get(id),
+        BulkWorkspaces::lock_row(tx, id).await?,
+    ) else {
         return Ok(false);
     };
     let instances = match row.instances {
         0 => Vec::new(),
-        _ => InBulk::instances(tx, id).await?,
+        _ => BulkWorkspaces::load_instances(tx, id).await?,
     };
     Ok(held.is_as(&row, &instances))
 }
 
-fn at(birth: &Birth, why: Rejection) -> Refusal {
+fn conflict_at(birth: &PlannedCreation, why: Rejection) -> CommitError {
     let mut problems = Problems::default();
-    problems.note(&birth.wanted.path, &why);
-    let told = problems.check().err().unwrap_or(why);
-    Refusal::Refused(Rejection {
+    problems.add(&birth.wanted.path, &why);
+    let told = problems.into_result().err().unwrap_or(why);
+    CommitError::Refused(Rejection {
         reason: Reason::Conflict,
         ..told
     })
 }
 
 /// Changes one workspace, by the rules as they hold for its present row.
-async fn change(
+async fn change_workspace(
     tx: &mut Connection,
     plan: &Plan,
-    edit: &Edit,
+    edit: &PlannedChange,
     update: &VettedUpdate<'_>,
     now: Timestamp,
-) -> Result<Result<Changed, Refusal>, sqlx::Error> {
+) -> Result<Result<WorkspaceChange, CommitError>, sqlx::Error> {
     let id = &edit.held.row.id;
-    let Some(before) = InBulk::hold(tx, id).await? else {
+    let Some(before) = BulkWorkspaces::lock_row(tx, id).await? else {
         return Ok(Err(differing_workspace(id)));
     };
     let instances = match before.instances {
         0 => Vec::new(),
-        _ => InBulk::instances(tx, id).await?,
+        _ => BulkWorkspaces::load_instances(tx, id).await?,
     };
     if !edit.held.is_as(&before, &instances) {
         return Ok(Err(differing_workspace(id)));
     }
-    let line = match update.place().is_empty() {
+    let line = match update.requested_move().is_empty() {
         true => Vec::new(),
-        false => plan.before.line(id),
+        false => plan.before.line_of(id),
     };
-    let around = plan.after.around(id, line, instances);
-    let settings = match update.judge(&before, &around) {
+    let around = plan.after.surroundings_of(id, line, instances);
+    let settings = match update.apply_to(&before, &around) {
         Ok(settings) => settings,
         Err(why) => return Ok(Err(why.into())),
     };
     let line = around.line;
-    if settings == Settings::of(&before) {
+    if settings == Settings::from_workspace(&before) {
         let after = before.clone();
-        return Ok(Ok(Changed {
+        return Ok(Ok(WorkspaceChange {
             before,
             after,
             line,
         }));
     }
-    let written = InBulk::put(tx, &before, (&settings, update.origins()), now).await?;
+    let written =
+        BulkWorkspaces::write_settings(tx, &before, (&settings, update.origins()), now).await?;
     Ok(match written {
-        Ok(Some(after)) => Ok(Changed {
+        Ok(Some(after)) => Ok(WorkspaceChange {
             before,
             after,
             line,
@@ -336,25 +343,29 @@ async fn end_of(
     tx: &mut Connection,
     id: &WorkspaceId,
     now: Timestamp,
-    done: &mut Done,
+    done: &mut CommittedChanges,
 ) -> Result<(), sqlx::Error> {
     done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
     done.pairs
-        .extend(GrantsInBulk::remove_of(tx, id, now).await?);
+        .extend(BulkGrants::remove_for_workspace(tx, id, now).await?);
     empty_inbox(tx, id).await?;
     end_jobs_of(tx, id, now).await?;
-    OpenTasks::end_of(tx, id).await
+    OpenTasks::forget_workspace(tx, id).await
 }
 
-async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(), Rejection> {
+async fn publish_changes(
+    gateway: &Gateway,
+    vetted: &VettedPlan<'_>,
+    done: CommittedChanges,
+) -> Result<(), Rejection> {
     let plan = vetted.plan;
-    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
+    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
     let count = done.created.len() + done.changed.len() + plan.removals.len();
     let each = count <= INVALIDATIONS_MAX;
     if !each {
         gateway.coherence.invalidate(Invalidation::Everything).await;
     }
-    gateway.identity.tokens.forget(done.hashes).await;
+    gateway.identity.tokens.forget_revoked(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
     gateway.stops.publish(&done.made, &done.released).await;
     for workspace in &done.created {
@@ -365,15 +376,15 @@ async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(
         // The caches were not told of those behind the first failure.
         gateway.coherence.invalidate(Invalidation::Everything).await;
     }
-    published.map_err(unpublished)
+    published.map_err(unpublished_rejection)
 }
 
 /// Publishes changes and removals, up to the first failure: a shared state that is away holds up each of them. Its keys
 /// lapse, and agents write theirs again.
 async fn publish_keys(
-    registrations: RegistrationsInBulk<'_>,
-    vetted: &Vetted<'_>,
-    changed: &[Changed],
+    registrations: BulkRegistrations<'_>,
+    vetted: &VettedPlan<'_>,
+    changed: &[WorkspaceChange],
     each: bool,
 ) -> Result<(), Rejection> {
     let plan = vetted.plan;
@@ -381,7 +392,7 @@ async fn publish_keys(
         registrations.publish_update(update, changed, each).await?;
     }
     for id in &plan.removals {
-        let line = plan.before.line(id);
+        let line = plan.before.line_of(id);
         registrations.publish_removal(id, &line, each).await?;
     }
     Ok(())
@@ -389,7 +400,7 @@ async fn publish_keys(
 
 /// Returns the rejection of a policy that was committed, and of which not all reached the shared state. To repeat it
 /// publishes nothing.
-fn unpublished(why: Rejection) -> Rejection {
+fn unpublished_rejection(why: Rejection) -> Rejection {
     let mut why = why.after_commit(false);
     if why.reason == Reason::StoreUnavailable {
         why.message = "the policy is applied, but the shared state (stores.shared) did not take all that follows from it: a \
@@ -403,30 +414,30 @@ fn unpublished(why: Rejection) -> Rejection {
 ///
 /// # Errors
 /// As `Registrations::create`; `conflict` also if workspaces below it are in another org.
-pub(super) async fn recreate(
+pub(super) async fn recreate_workspace(
     gateway: &Gateway,
     creation: &Creation,
     removed_at: Timestamp,
     run: Run,
 ) -> Result<Workspace, Rejection> {
-    let mut new = RegistrationsInBulk::of(&gateway.directory.registrations)
+    let mut new = BulkRegistrations::new(&gateway.directory.registrations)
         .vet_creation(creation)
         .await?;
     let work = async {
-        let (now, mut done) = (Timestamp::now(), Done::default());
+        let (now, mut done) = (Timestamp::now(), CommittedChanges::default());
         let mut tx = gateway.db.begin_alone().await?;
-        if let Err(why) = settle(&mut tx, &mut new).await? {
+        if let Err(why) = settle_org(&mut tx, &mut new).await? {
             return Ok(Err(why));
         }
         end_of(&mut tx, &new.id, now, &mut done).await?;
-        match InBulk::revive(&mut tx, &new, removed_at, now).await? {
-            Created::Done(workspace) => {
+        match BulkWorkspaces::revive(&mut tx, &new, removed_at, now).await? {
+            CreateOutcome::Done(workspace) => {
                 tx.end(run).await?;
                 done.created.push(*workspace);
                 Ok(Ok(done))
             }
-            Created::OriginTaken(taken) => Ok(Err(taken.into())),
-            Created::Taken => Ok(Err(id_taken())),
+            CreateOutcome::OriginTaken(taken) => Ok(Err(taken.into())),
+            CreateOutcome::Taken => Ok(Err(id_taken())),
         }
     };
     let done = gateway.db.run("workspace_recreate", work).await;
@@ -441,28 +452,28 @@ pub(super) async fn recreate(
     if run.is_dry() {
         return Ok(created);
     }
-    gateway.identity.tokens.forget(done.hashes).await;
+    gateway.identity.tokens.forget_revoked(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
-    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
+    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
     registrations.publish_created(&created, true).await;
     Ok(created)
 }
 
 /// Settles the org of a recreated workspace, if its place is a possible one.
-async fn settle(
+async fn settle_org(
     tx: &mut Connection,
     new: &mut NewWorkspace,
 ) -> Result<Result<(), Rejection>, sqlx::Error> {
-    let (height, orgs) = InBulk::below(tx, &new.id).await?;
+    let (height, orgs) = BulkWorkspaces::measure_below(tx, &new.id).await?;
     let mut levels = 1 + height;
     if let Some(parent) = &new.parent_id {
-        let line = InBulk::line(tx, parent).await?;
+        let line = BulkWorkspaces::load_line(tx, parent).await?;
         levels += line.len();
         match org_of_new(&new.id, &line, new.org.as_deref()) {
             Ok(org) => new.org = org,
             Err(why) => return Ok(Err(why)),
         }
-        if InBulk::is_above(tx, &new.id, parent).await? {
+        if BulkWorkspaces::is_above(tx, &new.id, parent).await? {
             return Ok(Err(Rejection::new(
                 Reason::Conflict,
                 "the parent is below the workspace, which would be its own ancestor: move the parent elsewhere first",

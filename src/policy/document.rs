@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::problems::Problems;
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{CallerProof, DeliveryMode, Liveness, Resolve};
@@ -18,7 +18,7 @@ pub(super) const VERSION: u32 = 1;
 /// absent is not the policy's: nothing of it is changed or removed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Raw {
+pub struct RawDocument {
     version: u32,
     revision: Option<String>,
     #[serde(default)]
@@ -56,7 +56,7 @@ pub(super) struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_concurrent: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) complete: Option<Complete>,
+    pub(super) complete: Option<CompletionMode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) push_notifications: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ pub(super) struct StopEntry {
 
 /// An entry, with its place in the document.
 #[derive(Debug)]
-pub(super) struct Located<T> {
+pub(super) struct LocatedEntry<T> {
     pub(super) path: String,
     pub(super) entry: Box<T>,
 }
@@ -109,9 +109,9 @@ pub(super) struct Located<T> {
 pub(super) struct Document {
     pub(super) revision: Option<String>,
     pub(super) recreate: bool,
-    pub(super) workspaces: Option<Vec<Located<Entry>>>,
-    pub(super) grants: Option<Vec<Located<GrantEntry>>>,
-    pub(super) stops: Option<Vec<Located<StopEntry>>>,
+    pub(super) workspaces: Option<Vec<LocatedEntry<Entry>>>,
+    pub(super) grants: Option<Vec<LocatedEntry<GrantEntry>>>,
+    pub(super) stops: Option<Vec<LocatedEntry<StopEntry>>>,
 }
 
 impl Document {
@@ -119,7 +119,11 @@ impl Document {
     ///
     /// # Errors
     /// `invalid_params`: another version, or more entries than `limits.policy_workspaces`.
-    pub(super) fn read(raw: Raw, max: usize, problems: &mut Problems) -> Result<Self, Rejection> {
+    pub(super) fn read(
+        raw: RawDocument,
+        max: usize,
+        problems: &mut Problems,
+    ) -> Result<Self, Rejection> {
         if raw.version != VERSION {
             let message = format!("`version` is {VERSION} in this release");
             return Err(Rejection::new(Reason::InvalidParams, message));
@@ -132,25 +136,25 @@ impl Document {
         Ok(Self {
             revision: raw.revision,
             recreate: raw.recreate,
-            workspaces: section("workspaces", raw.workspaces, problems),
-            grants: section("grants", raw.grants, problems),
-            stops: section("stops", raw.stops, problems),
+            workspaces: read_section("workspaces", raw.workspaces, problems),
+            grants: read_section("grants", raw.grants, problems),
+            stops: read_section("stops", raw.stops, problems),
         })
     }
 }
 
-fn section<T: for<'de> Deserialize<'de>>(
+fn read_section<T: for<'de> Deserialize<'de>>(
     name: &str,
     entries: Option<Vec<Box<RawValue>>>,
     problems: &mut Problems,
-) -> Option<Vec<Located<T>>> {
+) -> Option<Vec<LocatedEntry<T>>> {
     let mut read = Vec::new();
     for (n, entry) in entries?.into_iter().enumerate() {
         let path = format!("{name}[{n}]");
         let mut reader = serde_json::Deserializer::from_str(entry.get());
         match serde_path_to_error::deserialize(&mut reader) {
-            Ok(entry) => read.push(Located { path, entry }),
-            Err(error) => problems.note_member(&path, &error),
+            Ok(entry) => read.push(LocatedEntry { path, entry }),
+            Err(error) => problems.add_member(&path, &error),
         }
     }
     Some(read)
@@ -162,11 +166,11 @@ pub(super) fn too_many(max: usize) -> Rejection {
         "a policy has at most {max} workspaces and as many grants (limits.policy_workspaces): raise it, or use the single \
          routes"
     );
-    Rejection::new(Reason::Conflict, message).fact("limit", max)
+    Rejection::new(Reason::Conflict, message).with_fact("limit", max)
 }
 
 /// Returns the members of an entry but its names.
-pub(super) fn members<T: Serialize>(entry: &T, names: &[&str]) -> Map<String, Value> {
+pub(super) fn members_without<T: Serialize>(entry: &T, names: &[&str]) -> Map<String, Value> {
     let mut members = match json!(entry) {
         Value::Object(members) => members,
         _ => Map::new(),
@@ -179,7 +183,7 @@ pub(super) fn members<T: Serialize>(entry: &T, names: &[&str]) -> Map<String, Va
 
 impl Entry {
     /// Returns an entry of which only the id is said.
-    pub(super) fn of(id: &WorkspaceId) -> Self {
+    pub(super) fn with_id(id: &WorkspaceId) -> Self {
         Self {
             id: id.to_string(),
             name: None,

@@ -6,12 +6,12 @@
 //! that the difference was computed from ([`mod@commit`]).
 
 mod commit;
+mod desired;
 mod document;
 mod plan;
 mod problems;
 mod state;
 mod tree;
-mod wanted;
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-pub use self::document::Raw;
-pub use self::plan::Wish;
+pub use self::document::RawDocument;
+pub use self::plan::ApplyOptions;
 
-use self::commit::{TOLD_MAX, commit, differs, vet};
+use self::commit::{LISTED_MAX, commit_plan, conflict_rejection, vet_plan};
 use self::document::{Document, too_many};
-use self::plan::{Plan, plan};
+use self::plan::{Plan, compute_plan};
 use self::problems::Problems;
 use self::state::State;
-use crate::directory::{Creation, RegistrationsInBulk, id_taken};
+use crate::directory::{BulkRegistrations, Creation, id_taken};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -41,7 +41,7 @@ const LIFE_GAP: Duration = Duration::from_secs(5);
 
 /// The result of a policy.
 #[derive(Debug, Serialize)]
-pub struct Applied {
+pub struct ApplyOutcome {
     /// True if nothing was changed.
     pub dry_run: bool,
     /// True if what the document does not have is removed.
@@ -65,10 +65,10 @@ pub struct Applied {
 ///
 /// # Errors
 /// `conflict` if there is more than a policy may have; `store_unavailable`.
-pub async fn export(gateway: &Gateway) -> Result<String, Rejection> {
+pub async fn export_document(gateway: &Gateway) -> Result<String, Rejection> {
     let max = gateway.config().limits.policy_workspaces;
-    let state = read(gateway, Vec::new(), max).await?;
-    Ok(state.document())
+    let state = read_state(gateway, Vec::new(), max).await?;
+    Ok(state.to_document())
 }
 
 /// Compares a document with the present state and, unless it is a dry run, makes all changes or none.
@@ -76,35 +76,39 @@ pub async fn export(gateway: &Gateway) -> Result<String, Rejection> {
 /// # Errors
 /// `invalid_params`, with all that is wrong with the document; `conflict` if the state was changed meanwhile;
 /// `store_unavailable`.
-pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, Rejection> {
+pub async fn apply_document(
+    gateway: &Gateway,
+    raw: RawDocument,
+    options: &ApplyOptions,
+) -> Result<ApplyOutcome, Rejection> {
     let max = gateway.config().limits.policy_workspaces;
     let mut problems = Problems::default();
     let document = Document::read(raw, max, &mut problems)?;
-    let state = read(gateway, ids(&document), max).await?;
+    let state = read_state(gateway, named_ids(&document), max).await?;
     let revision = state.revision();
     let is_other = |said: &String| *said != revision;
     let stale = document.revision.as_ref().is_some_and(is_other);
-    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
-    let plan = plan(registrations, document, &state, wish, &mut problems);
-    if stale && !wish.dry_run {
+    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let plan = compute_plan(registrations, document, &state, options, &mut problems);
+    if stale && !options.dry_run {
         return Err(stale_revision(&plan, &revision));
     }
     plan.check_stops(&state)?;
-    let vetted = vet(gateway, (&plan, wish.dry_run), &mut problems).await?;
-    problems.check()?;
+    let vetted = vet_plan(gateway, (&plan, options.dry_run), &mut problems).await?;
+    problems.into_result()?;
     let mut published = Ok(());
-    if !wish.dry_run && !plan.changes.is_empty() {
+    if !options.dry_run && !plan.changes.is_empty() {
         let revived = plan.births.iter().filter(|birth| birth.revives);
         let gone = revived.filter_map(|birth| state.removed.get(&birth.wanted.id));
         if let Some(last) = gone.map(|gone| gone.at).max() {
             await_end_of_requests(last).await;
         }
-        published = commit(gateway, &vetted, (&state, max)).await?;
+        published = commit_plan(gateway, &vetted, (&state, max)).await?;
     }
     drop(vetted);
-    Ok(Applied {
-        dry_run: wish.dry_run,
-        prune: wish.prune,
+    Ok(ApplyOutcome {
+        dry_run: options.dry_run,
+        prune: options.prune,
         published,
         revision,
         changes: plan.changes,
@@ -118,7 +122,7 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
 ///
 /// # Errors
 /// As `Registrations::create`; `conflict` if no removed workspace has the id.
-pub async fn recreate(
+pub async fn recreate_workspace(
     gateway: &Gateway,
     creation: &Creation,
     run: Run,
@@ -129,7 +133,7 @@ pub async fn recreate(
     if !run.is_dry() {
         await_end_of_requests(removed_at).await;
     }
-    commit::recreate(gateway, creation, removed_at, run).await
+    commit::recreate_workspace(gateway, creation, removed_at, run).await
 }
 
 /// Waits until requests that were proven before a removal have ended, so that none of them acts on the next life of the
@@ -140,7 +144,11 @@ async fn await_end_of_requests(removed_at: Timestamp) {
     tokio::time::sleep(LIFE_GAP.saturating_sub(age)).await;
 }
 
-async fn read(gateway: &Gateway, ids: Vec<WorkspaceId>, max: usize) -> Result<State, Rejection> {
+async fn read_state(
+    gateway: &Gateway,
+    ids: Vec<WorkspaceId>,
+    max: usize,
+) -> Result<State, Rejection> {
     let work = async {
         let mut connection = gateway.db.begin_reading().await?;
         State::read(&mut connection, ids.into_iter(), max).await
@@ -151,7 +159,7 @@ async fn read(gateway: &Gateway, ids: Vec<WorkspaceId>, max: usize) -> Result<St
 }
 
 /// Returns the ids that a document names as workspaces and as parents.
-fn ids(document: &Document) -> Vec<WorkspaceId> {
+fn named_ids(document: &Document) -> Vec<WorkspaceId> {
     let workspaces = document.workspaces.iter().flatten().flat_map(|located| {
         let entry = &located.entry;
         [Some(&entry.id), entry.parent_id.as_ref()]
@@ -176,13 +184,13 @@ fn stale_revision(plan: &Plan, revision: &str) -> Rejection {
         let row: Value = serde_json::from_str(row.get()).unwrap_or_default();
         json!({"kind": row["kind"], "name": row["name"]})
     };
-    let now = plan.changes.iter().chain(&plan.unmanaged).take(TOLD_MAX);
-    let mut rejection = differs(now.map(|row| name(row)).collect());
+    let now = plan.changes.iter().chain(&plan.unmanaged).take(LISTED_MAX);
+    let mut rejection = conflict_rejection(now.map(|row| name(row)).collect());
     rejection.reason = Reason::Conflict;
     rejection.message = "the state is not the one of the `revision` that the policy says, and nothing was applied: \
                          `changed` has what differs from the policy now; look at the difference again (?dry_run=true)"
         .into();
-    rejection.fact("revision", revision)
+    rejection.with_fact("revision", revision)
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::document::{Document, StopEntry, members};
-use super::problems::Problems;
-use super::state::{Held, State, grant_entry, grant_name, shown, stop_entry, stop_name};
-use super::tree::{Place, Tree};
-use super::wanted::Wanted;
-use crate::directory::{RegistrationsInBulk, Update, id_taken, org_of_new};
-use crate::hierarchy::{NewGrant, check_end};
+use super::desired::DesiredWorkspace;
+use super::document::{Document, StopEntry, members_without};
+use super::problems::{Problems, id_removed, other_org_below, too_deep};
+use super::state::{
+    CurrentWorkspace, State, compared_members, grant_entry, grant_name, stop_entry, stop_name,
+};
+use super::tree::{Tree, TreeNode};
+use crate::directory::{BulkRegistrations, Update, org_of_new};
+use crate::hierarchy::{NewGrant, check_grant_party};
 use crate::identity::Operator;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -24,8 +26,8 @@ use crate::workspace::LINE_MAX;
 
 /// The options of an apply.
 #[derive(Clone, Debug)]
-pub struct Wish {
-    /// True: the difference is told, and nothing is changed.
+pub struct ApplyOptions {
+    /// True: the difference is returned, and nothing is changed.
     pub dry_run: bool,
     /// True: what the document does not have is removed.
     pub prune: bool,
@@ -37,25 +39,25 @@ pub struct Wish {
 
 /// A workspace to create.
 #[derive(Debug)]
-pub(super) struct Birth {
-    pub(super) wanted: Wanted,
+pub(super) struct PlannedCreation {
+    pub(super) wanted: DesiredWorkspace,
     /// True if it begins a new life of a removed id.
     pub(super) revives: bool,
 }
 
 /// A workspace to change.
 #[derive(Debug)]
-pub(super) struct Edit {
+pub(super) struct PlannedChange {
     pub(super) path: String,
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<CurrentWorkspace>,
     pub(super) update: Update,
 }
 
 /// The difference.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    pub(super) births: Vec<Birth>,
-    pub(super) edits: Vec<Edit>,
+    pub(super) births: Vec<PlannedCreation>,
+    pub(super) edits: Vec<PlannedChange>,
     pub(super) removals: Vec<WorkspaceId>,
     pub(super) grants: Vec<NewGrant>,
     /// Grants to remove: their ids and pairs.
@@ -66,7 +68,7 @@ pub(super) struct Plan {
     /// The tree as it is, and as it will be.
     pub(super) before: Tree,
     pub(super) after: Tree,
-    /// The changes, as answers and records tell them. As values, not as text, they would take many times their bytes.
+    /// The changes, as answers and records show them. As values, not as text, they would take many times their bytes.
     pub(super) changes: Vec<Box<RawValue>>,
     /// Objects that the section of their kind does not have, and that are not removed.
     pub(super) unmanaged: Vec<Box<RawValue>>,
@@ -76,114 +78,119 @@ pub(super) struct Plan {
 }
 
 /// Computes the difference. What is refused is noted in `problems`.
-pub(super) fn plan(
-    registrations: RegistrationsInBulk<'_>,
+pub(super) fn compute_plan(
+    registrations: BulkRegistrations<'_>,
     mut document: Document,
     state: &State,
-    wish: &Wish,
+    options: &ApplyOptions,
     problems: &mut Problems,
 ) -> Plan {
     let mut plan = Plan {
-        before: Tree::of(state),
+        before: Tree::from_state(state),
         ..Plan::default()
     };
-    plan.workspaces(registrations, &mut document, state, wish, problems);
-    plan.grants(&document, state, wish, problems);
-    plan.stops(&document, state, wish, problems);
+    plan.add_workspaces(registrations, &mut document, state, options, problems);
+    plan.add_grants(&document, state, options, problems);
+    plan.add_stops(&document, state, options, problems);
     plan
 }
 
 impl Plan {
-    fn workspaces(
+    fn add_workspaces(
         &mut self,
-        registrations: RegistrationsInBulk<'_>,
+        registrations: BulkRegistrations<'_>,
         document: &mut Document,
         state: &State,
-        wish: &Wish,
+        options: &ApplyOptions,
         problems: &mut Problems,
     ) {
         self.after = self.before.clone();
         let Some(entries) = document.workspaces.take() else {
-            self.after.settle();
+            self.after.index_children();
             return;
         };
-        let mut wanted: Vec<Wanted> = Vec::with_capacity(entries.len());
+        let mut wanted: Vec<DesiredWorkspace> = Vec::with_capacity(entries.len());
         let mut named: HashSet<WorkspaceId> = HashSet::with_capacity(entries.len());
         for located in entries {
             let path = located.path.clone();
-            match Wanted::read(registrations, located, state) {
+            match DesiredWorkspace::read(registrations, located, state) {
                 Ok(one) if named.insert(one.id.clone()) => wanted.push(one),
-                Ok(_) => problems.note(&path, &twice("workspace of this id")),
-                Err(why) => problems.note(&path, &why),
+                Ok(_) => problems.add(&path, &duplicate_entry("workspace of this id")),
+                Err(why) => problems.add(&path, &why),
             }
         }
-        self.place(&mut wanted, &named, state, wish);
+        self.place_workspaces(&mut wanted, &named, state, options);
         for one in wanted {
             let path = one.path.clone();
             let done = match state.workspaces.get(&one.id) {
-                Some(held) => self.edit(one, held),
-                None => self.birth(one, document.recreate),
+                Some(held) => self.add_change(one, held),
+                None => self.add_creation(one, document.recreate),
             };
             if let Err(why) = done {
-                problems.note(&path, &why);
+                problems.add(&path, &why);
             }
         }
     }
 
     /// Puts the workspaces of the document at their places, and removes the others with `prune`.
-    fn place(
+    fn place_workspaces(
         &mut self,
-        wanted: &mut [Wanted],
+        wanted: &mut [DesiredWorkspace],
         named: &HashSet<WorkspaceId>,
         state: &State,
-        wish: &Wish,
+        options: &ApplyOptions,
     ) {
         let mut unsaid = HashSet::new();
         for one in &*wanted {
             if one.parent.is_some() && one.entry.org.is_none() {
                 unsaid.insert(one.id.clone());
             }
-            let place = Place {
+            let place = TreeNode {
                 parent: one.parent.clone(),
                 org: one.entry.org.clone(),
                 removed: false,
             };
-            self.after.put(&one.id, place);
+            self.after.insert(&one.id, place);
         }
         for id in state.workspaces.keys().filter(|id| !named.contains(*id)) {
-            if wish.prune {
+            if options.prune {
                 self.after.remove(id);
                 self.removals.push(id.clone());
-                self.note("remove", "workspace", id.as_str(), None);
+                self.record_change("remove", "workspace", id.as_str(), None);
             } else {
-                self.unmanaged.extend(row("workspace", id.as_str()));
+                self.unmanaged
+                    .extend(unchanged_row("workspace", id.as_str()));
             }
         }
-        self.after.inherit(&unsaid);
-        self.after.settle();
+        self.after.inherit_orgs(&unsaid);
+        self.after.index_children();
         for one in wanted {
             let place = self.after.get(&one.id);
             one.entry.org = place.and_then(|place| place.org.clone());
         }
     }
 
-    fn edit(&mut self, one: Wanted, held: &Arc<Held>) -> Result<(), Rejection> {
+    fn add_change(
+        &mut self,
+        one: DesiredWorkspace,
+        held: &Arc<CurrentWorkspace>,
+    ) -> Result<(), Rejection> {
         if let Some(parent) = &one.parent {
             self.check_parent(parent)?;
         }
-        let differences = one.differences(held);
+        let differences = one.differing_members(held);
         if differences.is_empty() {
             self.unchanged += 1;
             return Ok(());
         }
-        let update = one.update(held, &differences);
+        let update = one.to_update(held, &differences);
         let fields = differences.into_iter();
         let fields = fields.map(
             |(field, before, after)| json!({"field": field, "before": before, "after": after}),
         );
         let fields = Some(("fields", Value::from_iter(fields)));
-        self.note("change", "workspace", one.id.as_str(), fields);
-        self.edits.push(Edit {
+        self.record_change("change", "workspace", one.id.as_str(), fields);
+        self.edits.push(PlannedChange {
             path: one.path,
             held: Arc::clone(held),
             update,
@@ -211,18 +218,18 @@ impl Plan {
         is.is_some_and(|place| place.removed) && was.is_some_and(|place| !place.removed)
     }
 
-    fn birth(&mut self, one: Wanted, recreate: bool) -> Result<(), Rejection> {
+    fn add_creation(&mut self, one: DesiredWorkspace, recreate: bool) -> Result<(), Rejection> {
         let revives = self.before.get(&one.id).is_some();
         if revives && !recreate {
             return Err(id_removed());
         }
         if let Some(parent) = &one.parent {
             self.check_parent(parent)?;
-            let line = self.after.line(parent);
+            let line = self.after.line_of(parent);
             org_of_new(&one.id, &line, one.entry.org.as_deref())?;
             // A new one has a level below it only if other workspaces of the document, or of an earlier life, have it as
             // their parent, and they are judged, too.
-            if line.len() + 1 + self.after.height(&one.id) > LINE_MAX {
+            if line.len() + 1 + self.after.height_of(&one.id) > LINE_MAX {
                 return Err(too_deep());
             }
         }
@@ -230,16 +237,22 @@ impl Plan {
             return Err(other_org_below());
         }
         let action = if revives { "recreate" } else { "create" };
-        let after = Some(("after", Value::Object(shown(&one.entry))));
-        self.note(action, "workspace", one.id.as_str(), after);
-        self.births.push(Birth {
+        let after = Some(("after", Value::Object(compared_members(&one.entry))));
+        self.record_change(action, "workspace", one.id.as_str(), after);
+        self.births.push(PlannedCreation {
             wanted: one,
             revives,
         });
         Ok(())
     }
 
-    fn grants(&mut self, document: &Document, state: &State, wish: &Wish, problems: &mut Problems) {
+    fn add_grants(
+        &mut self,
+        document: &Document,
+        state: &State,
+        options: &ApplyOptions,
+        problems: &mut Problems,
+    ) {
         let Some(entries) = &document.grants else {
             return;
         };
@@ -252,21 +265,21 @@ impl Plan {
             let (expires_at, [caller, target]) = match (expires_at, ends) {
                 (Ok(expires_at), [Ok(caller), Ok(target)]) => (expires_at, [caller, target]),
                 (Err(why), _) => {
-                    problems.note(&located.path, &why);
+                    problems.add(&located.path, &why);
                     continue;
                 }
                 (_, [Err(why), _] | [_, Err(why)]) => {
-                    problems.note(&located.path, &why.into());
+                    problems.add(&located.path, &why.into());
                     continue;
                 }
             };
             let name = grant_name(&caller, &target);
             if !named.insert((caller.clone(), target.clone())) {
-                problems.note(&located.path, &twice("grant of this pair"));
+                problems.add(&located.path, &duplicate_entry("grant of this pair"));
                 continue;
             }
             if expires_at.is_some_and(|end| end <= now) {
-                self.expired.extend(row("grant", &name));
+                self.expired.extend(unchanged_row("grant", &name));
                 continue;
             }
             let new = NewGrant {
@@ -275,8 +288,8 @@ impl Plan {
                 note: entry.note.clone(),
                 expires_at,
             };
-            if let Err(why) = self.grant(new, state, now) {
-                problems.note(&located.path, &why);
+            if let Err(why) = self.add_grant(new, state, now) {
+                problems.add(&located.path, &why);
             }
         }
         for (pair, grant) in state
@@ -285,16 +298,16 @@ impl Plan {
             .filter(|(pair, _)| !named.contains(pair))
         {
             let name = grant_name(&pair.0, &pair.1);
-            if wish.prune {
-                self.note("remove", "grant", &name, None);
+            if options.prune {
+                self.record_change("remove", "grant", &name, None);
                 self.ungranted.push((grant.id.clone(), pair.clone()));
             } else {
-                self.unmanaged.extend(row("grant", &name));
+                self.unmanaged.extend(unchanged_row("grant", &name));
             }
         }
     }
 
-    fn grant(&mut self, new: NewGrant, state: &State, now: Timestamp) -> Result<(), Rejection> {
+    fn add_grant(&mut self, new: NewGrant, state: &State, now: Timestamp) -> Result<(), Rejection> {
         new.check(now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
             if self.is_pruned(id) {
@@ -304,7 +317,7 @@ impl Plan {
                 );
                 return Err(Rejection::new(Reason::Conflict, message));
             }
-            check_end(member, self.after.get(id).map(|place| place.removed))?;
+            check_grant_party(member, self.after.get(id).map(|place| place.removed))?;
         }
         let name = grant_name(&new.caller, &new.target);
         let pair = (new.caller.clone(), new.target.clone());
@@ -321,32 +334,38 @@ impl Plan {
                 return Ok(());
             }
             Some(old) => {
-                let before = members(&grant_entry(old), &["caller_id", "target_id"]);
+                let before = members_without(&grant_entry(old), &["caller_id", "target_id"]);
                 let fields = ["note", "expires_at"].into_iter();
                 let fields = fields.filter(|name| before.get(*name) != after.get(*name));
                 let fields = fields.map(|name| json!({"field": name, "before": before.get(name), "after": after.get(name)}));
                 let fields = Some(("fields", Value::from_iter(fields)));
-                self.note("change", "grant", &name, fields);
+                self.record_change("change", "grant", &name, fields);
             }
-            None => self.note("create", "grant", &name, Some(("after", after.into()))),
+            None => self.record_change("create", "grant", &name, Some(("after", after.into()))),
         }
         self.grants.push(new);
         Ok(())
     }
 
-    fn stops(&mut self, document: &Document, state: &State, wish: &Wish, problems: &mut Problems) {
+    fn add_stops(
+        &mut self,
+        document: &Document,
+        state: &State,
+        options: &ApplyOptions,
+        problems: &mut Problems,
+    ) {
         let Some(entries) = &document.stops else {
             return;
         };
         let now = Timestamp::now();
         // A stop is never changed: one that differs is another one.
         let key = |new: &NewStop| {
-            let scope = new.scope.json().to_string();
+            let scope = new.scope.to_json().to_string();
             (scope, new.mode.as_str(), new.reason.clone(), new.expires_at)
         };
         let mut present: HashMap<_, Vec<&Stop>> = HashMap::new();
         for stop in self.present_stops(state) {
-            let scope = stop.scope.json().to_string();
+            let scope = stop.scope.to_json().to_string();
             let key = (
                 scope,
                 stop.mode.as_str(),
@@ -357,28 +376,31 @@ impl Plan {
         }
         for located in entries {
             let entry = &located.entry;
-            match self.new_stop(entry, wish) {
+            match self.new_stop(entry, options) {
                 Ok(new) if new.expires_at.is_some_and(|end| end <= now) => {
-                    self.expired.extend(row("stop", &stop_name(entry)));
+                    self.expired
+                        .extend(unchanged_row("stop", &stop_name(entry)));
                 }
                 Ok(new) => match present.get_mut(&key(&new)).and_then(Vec::pop) {
                     Some(_) => self.unchanged += 1,
                     None => {
-                        let after =
-                            Some(("after", Value::Object(members(entry, &["scope", "mode"]))));
-                        self.note("create", "stop", &stop_name(entry), after);
+                        let after = Some((
+                            "after",
+                            Value::Object(members_without(entry, &["scope", "mode"])),
+                        ));
+                        self.record_change("create", "stop", &stop_name(entry), after);
                         self.stops.push(new);
                     }
                 },
-                Err(why) => problems.note(&located.path, &why),
+                Err(why) => problems.add(&located.path, &why),
             }
         }
         let mut others: Vec<&Stop> = present.into_values().flatten().collect();
         others.sort_by(|one, other| one.id.cmp(&other.id));
         for stop in others {
             let name = stop_name(&stop_entry(stop));
-            if wish.prune {
-                self.note(
+            if options.prune {
+                self.record_change(
                     "remove",
                     "stop",
                     &name,
@@ -386,7 +408,7 @@ impl Plan {
                 );
                 self.released.push(stop.id.clone());
             } else {
-                self.unmanaged.extend(row("stop", &name));
+                self.unmanaged.extend(unchanged_row("stop", &name));
             }
         }
     }
@@ -394,7 +416,7 @@ impl Plan {
     /// Returns the stops that a document is compared with: also those of ids that come back.
     fn present_stops<'s>(&self, state: &'s State) -> impl Iterator<Item = &'s Stop> {
         let comes_back = move |stop: &&Stop| {
-            let mut named = stop.scope.named().map(|id| self.after.get(id));
+            let mut named = stop.scope.named_workspaces().map(|id| self.after.get(id));
             named.all(|place| place.is_some_and(|place| !place.removed))
         };
         state
@@ -415,12 +437,12 @@ impl Plan {
         }
     }
 
-    fn new_stop(&self, entry: &StopEntry, wish: &Wish) -> Result<NewStop, Rejection> {
+    fn new_stop(&self, entry: &StopEntry, options: &ApplyOptions) -> Result<NewStop, Rejection> {
         let scope = read_scope(&entry.scope)?;
         let mut orgs = Vec::new();
-        for id in scope.named() {
+        for id in scope.named_workspaces() {
             let place = self.after.get(id);
-            check_end("scope", place.map(|place| place.removed))?;
+            check_grant_party("scope", place.map(|place| place.removed))?;
             orgs.push(place.and_then(|place| place.org.clone()));
         }
         orgs.dedup();
@@ -436,14 +458,14 @@ impl Plan {
             by_subtree: None,
             mode: read_mode(&entry.mode)?,
             reason: read_reason(&entry.reason)?.to_owned(),
-            created_by: wish.by.clone(),
-            operator: wish.operator.clone(),
+            created_by: options.by.clone(),
+            operator: options.operator.clone(),
             expires_at: entry.expires_at.as_deref().map(read_expiry).transpose()?,
             cancel_tasks: false,
         })
     }
 
-    fn note(&mut self, action: &str, kind: &str, name: &str, more: Option<(&str, Value)>) {
+    fn record_change(&mut self, action: &str, kind: &str, name: &str, more: Option<(&str, Value)>) {
         let mut change = json!({"action": action, "kind": kind, "name": name});
         if let Some((member, value)) = more {
             change[member] = value;
@@ -452,38 +474,12 @@ impl Plan {
     }
 }
 
-/// Returns an object that is not changed, as answers tell it.
-fn row(kind: &str, name: &str) -> Option<Box<RawValue>> {
+/// Returns an object that is not changed, as answers show it.
+fn unchanged_row(kind: &str, name: &str) -> Option<Box<RawValue>> {
     to_raw_value(&json!({"kind": kind, "name": name})).ok()
 }
 
-fn twice(what: &str) -> Rejection {
+fn duplicate_entry(what: &str) -> Rejection {
     let message = format!("the policy has another {what}: leave one out");
     Rejection::new(Reason::InvalidParams, message)
-}
-
-/// Returns the rejection of a removed id in a policy that does not recreate.
-pub(super) fn id_removed() -> Rejection {
-    let mut rejection = id_taken();
-    rejection.reason = Reason::WorkspaceRemoved;
-    rejection.message = "the workspace of this id was removed: choose another id, or say \"recreate\": true in the policy, \
-                         and it comes back without tokens, grants, tasks and messages"
-        .into();
-    rejection
-}
-
-/// Returns the rejection of a place that makes the hierarchy too deep.
-pub(super) fn too_deep() -> Rejection {
-    let message = format!(
-        "the hierarchy is {LINE_MAX} levels deep at most: choose a parent that is higher up"
-    );
-    Rejection::new(Reason::Conflict, message).fact("limit", LINE_MAX)
-}
-
-/// Returns the rejection of an id that comes back in another org than the workspaces below it.
-pub(super) fn other_org_below() -> Rejection {
-    Rejection::new(
-        Reason::Conflict,
-        "workspaces below it belong to another org: name that org, or move them to another parent first",
-    )
 }

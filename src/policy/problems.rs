@@ -1,33 +1,35 @@
-//! The problems of a document, each with its place, up to a bound.
+//! The problems of a document, each with its place, up to a bound, and the rejections of places in the hierarchy.
 
 use serde_json::{Value, json};
 
-use crate::members::wrong_member;
+use crate::directory::id_taken;
+use crate::json_errors::wrong_member;
 use crate::rejection::{Reason, Rejection};
+use crate::workspace::LINE_MAX;
 
-/// Problems that are told at most.
-const TOLD_MAX: usize = 100;
+/// Problems that are listed at most.
+const LISTED_MAX: usize = 100;
 
 /// The problems of a document.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
-    told: Vec<Value>,
+    listed: Vec<Value>,
     count: usize,
 }
 
 impl Problems {
     /// Notes that the entry at `path` is refused.
-    pub(super) fn note(&mut self, path: &str, why: &Rejection) {
+    pub(super) fn add(&mut self, path: &str, why: &Rejection) {
         self.count += 1;
-        if self.told.len() < TOLD_MAX {
-            self.told.push(json!({
+        if self.listed.len() < LISTED_MAX {
+            self.listed.push(json!({
                 "path": path, "reason": why.reason.as_str(), "error": why.message,
             }));
         }
     }
 
     /// Notes a member of a wrong name or type.
-    pub(super) fn note_member(
+    pub(super) fn add_member(
         &mut self,
         path: &str,
         error: &serde_path_to_error::Error<serde_json::Error>,
@@ -37,27 +39,53 @@ impl Problems {
             "." => path.to_owned(),
             member => format!("{path}.{member}"),
         };
-        self.note(&path, &wrong_member(error));
+        self.add(&path, &wrong_member(error));
     }
 
     /// Refuses the document if there is a problem.
     ///
     /// # Errors
     /// `invalid_params`.
-    pub(super) fn check(self) -> Result<(), Rejection> {
+    pub(super) fn into_result(self) -> Result<(), Rejection> {
         if self.count == 0 {
             return Ok(());
         }
         let message = match self.count {
             1 => "the policy has an error, and nothing was changed: `errors` has its place"
                 .to_owned(),
-            count if count > TOLD_MAX => format!(
-                "the policy has {count} errors, and nothing was changed: `errors` has the first {TOLD_MAX}"
+            count if count > LISTED_MAX => format!(
+                "the policy has {count} errors, and nothing was changed: `errors` has the first {LISTED_MAX}"
             ),
             count => {
                 format!("the policy has {count} errors, and nothing was changed: `errors` has them")
             }
         };
-        Err(Rejection::new(Reason::InvalidParams, message).list("errors", self.told))
+        Err(Rejection::new(Reason::InvalidParams, message).with_list("errors", self.listed))
     }
+}
+
+/// Returns the rejection of a removed id in a policy that does not recreate.
+pub(super) fn id_removed() -> Rejection {
+    let mut rejection = id_taken();
+    rejection.reason = Reason::WorkspaceRemoved;
+    rejection.message = "the workspace of this id was removed: choose another id, or say \"recreate\": true in the policy, \
+                         and it comes back without tokens, grants, tasks and messages"
+        .into();
+    rejection
+}
+
+/// Returns the rejection of a place that makes the hierarchy too deep.
+pub(super) fn too_deep() -> Rejection {
+    let message = format!(
+        "the hierarchy is {LINE_MAX} levels deep at most: choose a parent that is higher up"
+    );
+    Rejection::new(Reason::Conflict, message).with_fact("limit", LINE_MAX)
+}
+
+/// Returns the rejection of an id that comes back in another org than the workspaces below it.
+pub(super) fn other_org_below() -> Rejection {
+    Rejection::new(
+        Reason::Conflict,
+        "workspaces below it belong to another org: name that org, or move them to another parent first",
+    )
 }

@@ -7,18 +7,20 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::document::{Entry, GrantEntry, StopEntry, VERSION, members};
+use super::document::{Entry, GrantEntry, StopEntry, VERSION, members_without};
 use crate::db::Connection;
 use crate::directory::{listed_urls, reports_itself};
-use crate::hierarchy::{Grant, GrantsInBulk};
+use crate::hierarchy::{BulkGrants, Grant};
 use crate::ids::WorkspaceId;
 use crate::stops::{Stop, Stops};
 use crate::time::Timestamp;
-use crate::workspace::{DeliveryMode, Gone, InBulk, Liveness, Status, StoredInstance, Workspace};
+use crate::workspace::{
+    BulkWorkspaces, DeliveryMode, Liveness, Status, StoredInstance, Tombstone, Workspace,
+};
 
 /// A workspace with its named instances, which are read only where they are an operator's.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct CurrentWorkspace {
     pub(super) row: Workspace,
     pub(super) instances: Vec<StoredInstance>,
     /// The workspace as a document has it.
@@ -28,9 +30,9 @@ pub(super) struct Held {
 /// All workspaces, grants and stops.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) workspaces: BTreeMap<WorkspaceId, Arc<Held>>,
+    pub(super) workspaces: BTreeMap<WorkspaceId, Arc<CurrentWorkspace>>,
     /// Removed ids that are of interest.
-    pub(super) removed: HashMap<WorkspaceId, Gone>,
+    pub(super) removed: HashMap<WorkspaceId, Tombstone>,
     pub(super) grants: BTreeMap<(WorkspaceId, WorkspaceId), Grant>,
     /// Stops of operators.
     pub(super) stops: Vec<Stop>,
@@ -48,18 +50,18 @@ impl State {
         max: usize,
     ) -> Result<Option<Self>, sqlx::Error> {
         let mut state = Self::default();
-        let rows = InBulk::live(tx, max.saturating_add(1)).await?;
+        let rows = BulkWorkspaces::load_live(tx, max.saturating_add(1)).await?;
         if rows.len() > max {
             return Ok(None);
         }
         for row in rows {
             let has_list = row.instances > 0 && row.liveness == Liveness::Assumed;
             let instances = match has_list {
-                true => InBulk::instances(tx, &row.id).await?,
+                true => BulkWorkspaces::load_instances(tx, &row.id).await?,
                 false => Vec::new(),
             };
             let entry = entry_of(&row, &instances);
-            let held = Arc::new(Held {
+            let held = Arc::new(CurrentWorkspace {
                 entry,
                 instances,
                 row,
@@ -72,8 +74,11 @@ impl State {
             .chain(parents)
             .filter(|id| !state.workspaces.contains_key(id))
             .collect();
-        state.removed = InBulk::removed(tx, asked).await?.into_iter().collect();
-        let grants = GrantsInBulk::all(tx, max.saturating_add(1)).await?;
+        state.removed = BulkWorkspaces::load_removed(tx, asked)
+            .await?
+            .into_iter()
+            .collect();
+        let grants = BulkGrants::list_all(tx, max.saturating_add(1)).await?;
         if grants.len() > max {
             return Ok(None);
         }
@@ -94,21 +99,21 @@ impl State {
         let counts =
             |stop: &Stop| stop.by_org.is_none() && stop.expires_at.is_none_or(|end| now < end);
         (state.stops, state.dormant) = stops.filter(counts).partition(|stop| {
-            let mut named = stop.scope.named();
+            let mut named = stop.scope.named_workspaces();
             named.all(|id| state.workspaces.contains_key(id))
         });
         Ok(Some(state))
     }
 
     /// Returns the state as a document in JSON, with its revision.
-    pub(super) fn document(&self) -> String {
+    pub(super) fn to_document(&self) -> String {
         let (mut text, revision) = (String::new(), self.revision());
-        self.write(Some(&revision), &mut |piece| text.push_str(piece));
+        self.write_document(Some(&revision), &mut |piece| text.push_str(piece));
         text
     }
 
     /// Passes the document on as text, entry by entry, so that no more than one is in memory as values.
-    fn write(&self, revision: Option<&str>, out: &mut impl FnMut(&str)) {
+    fn write_document(&self, revision: Option<&str>, out: &mut impl FnMut(&str)) {
         out("{\"grants\":");
         write_list(self.grants.values().map(grant_entry), out);
         if let Some(revision) = revision {
@@ -124,7 +129,7 @@ impl State {
     /// Returns a hash of all that a document can say.
     pub(super) fn revision(&self) -> String {
         let mut hash = Sha256::new();
-        self.write(None, &mut |piece| hash.update(piece));
+        self.write_document(None, &mut |piece| hash.update(piece));
         hex::encode(&hash.finalize()[..16])
     }
 
@@ -139,7 +144,7 @@ impl State {
     }
 
     /// Returns the names of objects that differ between two states, each with its kind.
-    pub(super) fn differing(&self, other: &Self) -> Vec<Value> {
+    pub(super) fn differing_names(&self, other: &Self) -> Vec<Value> {
         let mut found = Vec::new();
         let ids: HashSet<_> = self
             .workspaces
@@ -194,7 +199,7 @@ pub(super) fn stop_name(entry: &StopEntry) -> String {
     format!("{scope} ({})", entry.mode)
 }
 
-impl Held {
+impl CurrentWorkspace {
     /// True if a row, with all of its instances, says the same as this one.
     pub(super) fn is_as(&self, row: &Workspace, instances: &[StoredInstance]) -> bool {
         let is_assumed = row.liveness == Liveness::Assumed;
@@ -204,7 +209,7 @@ impl Held {
 }
 
 fn entry_of(row: &Workspace, instances: &[StoredInstance]) -> Entry {
-    let mut entry = Entry::of(&row.id);
+    let mut entry = Entry::with_id(&row.id);
     entry.name = Some(row.name.clone()).filter(|name| *name != row.id.as_str());
     entry.parent_id = row.parent_id.as_ref().map(ToString::to_string);
     entry.org.clone_from(&row.org);
@@ -243,7 +248,7 @@ pub(super) fn grant_entry(grant: &Grant) -> GrantEntry {
 
 /// Returns a stop as a document has it.
 pub(super) fn stop_entry(stop: &Stop) -> StopEntry {
-    let scope = match stop.scope.json() {
+    let scope = match stop.scope.to_json() {
         Value::Object(scope) => scope,
         _ => Map::new(),
     };
@@ -256,6 +261,6 @@ pub(super) fn stop_entry(stop: &Stop) -> StopEntry {
 }
 
 /// Returns the members of a workspace that differences show.
-pub(super) fn shown(entry: &Entry) -> Map<String, Value> {
-    members(entry, &["id"])
+pub(super) fn compared_members(entry: &Entry) -> Map<String, Value> {
+    members_without(entry, &["id"])
 }

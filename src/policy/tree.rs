@@ -8,7 +8,7 @@ use crate::workspace::{LINE_MAX, Step, StoredInstance, Surroundings};
 
 /// The place of a workspace.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct TreeNode {
     pub(super) parent: Option<WorkspaceId>,
     pub(super) org: Option<String>,
     pub(super) removed: bool,
@@ -17,16 +17,16 @@ pub(super) struct Place {
 /// The places of all workspaces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
-    places: HashMap<WorkspaceId, Place>,
+    places: HashMap<WorkspaceId, TreeNode>,
     children: HashMap<WorkspaceId, Vec<WorkspaceId>>,
 }
 
 impl Tree {
     /// Returns the present tree.
-    pub(super) fn of(state: &State) -> Self {
+    pub(super) fn from_state(state: &State) -> Self {
         let mut tree = Self::default();
         for (id, held) in &state.workspaces {
-            let place = Place {
+            let place = TreeNode {
                 parent: held.row.parent_id.clone(),
                 org: held.row.org.clone(),
                 removed: false,
@@ -34,7 +34,7 @@ impl Tree {
             tree.places.insert(id.clone(), place);
         }
         for (id, gone) in &state.removed {
-            let place = Place {
+            let place = TreeNode {
                 parent: gone.parent_id.clone(),
                 org: None,
                 removed: true,
@@ -45,7 +45,7 @@ impl Tree {
     }
 
     /// Puts a workspace at a place.
-    pub(super) fn put(&mut self, id: &WorkspaceId, place: Place) {
+    pub(super) fn insert(&mut self, id: &WorkspaceId, place: TreeNode) {
         self.places.insert(id.clone(), place);
     }
 
@@ -57,12 +57,12 @@ impl Tree {
     }
 
     /// Returns the place of a workspace.
-    pub(super) fn get(&self, id: &WorkspaceId) -> Option<&Place> {
+    pub(super) fn get(&self, id: &WorkspaceId) -> Option<&TreeNode> {
         self.places.get(id)
     }
 
     /// Sets orgs that are not said: that of the parent. `unsaid`: the workspaces below a parent that say none.
-    pub(super) fn inherit(&mut self, unsaid: &HashSet<WorkspaceId>) {
+    pub(super) fn inherit_orgs(&mut self, unsaid: &HashSet<WorkspaceId>) {
         for id in unsaid {
             let mut above = id;
             let mut org = None;
@@ -87,8 +87,8 @@ impl Tree {
         }
     }
 
-    /// Finds the children of each workspace. To be called once all of them have their places.
-    pub(super) fn settle(&mut self) {
+    /// Finds the children of each workspace. Called once all of them have their places.
+    pub(super) fn index_children(&mut self) {
         self.children.clear();
         for (id, place) in &self.places {
             if let (Some(parent), false) = (&place.parent, place.removed) {
@@ -100,7 +100,7 @@ impl Tree {
 
     /// Returns a workspace and its ancestors, nearest first, up to the first removed one; at most one more than
     /// [`LINE_MAX`]. Empty: there is none of this id.
-    pub(super) fn line(&self, id: &WorkspaceId) -> Vec<Step> {
+    pub(super) fn line_of(&self, id: &WorkspaceId) -> Vec<Step> {
         let mut line = Vec::new();
         let mut next = Some(id);
         while let Some((id, place)) = next.and_then(|id| self.places.get_key_value(id)) {
@@ -122,7 +122,7 @@ impl Tree {
     }
 
     /// Returns the surroundings of a workspace at its place in this tree. `line`: as it is in the present one.
-    pub(super) fn around(
+    pub(super) fn surroundings_of(
         &self,
         id: &WorkspaceId,
         line: Vec<Step>,
@@ -132,9 +132,9 @@ impl Tree {
         let parent = place.and_then(|place| place.parent.as_ref());
         Surroundings {
             line,
-            above: parent.map_or(Vec::new(), |parent| self.line(parent)),
+            above: parent.map_or(Vec::new(), |parent| self.line_of(parent)),
             is_circular: parent.is_some_and(|parent| self.is_above(id, parent)),
-            height: self.height(id),
+            height: self.height_of(id),
             leaves_children: self.leaves_children(id),
             instances,
         }
@@ -164,7 +164,7 @@ impl Tree {
     }
 
     /// Returns the levels below a workspace.
-    pub(super) fn height(&self, id: &WorkspaceId) -> usize {
+    pub(super) fn height_of(&self, id: &WorkspaceId) -> usize {
         let mut level = vec![id];
         for height in 0..=LINE_MAX {
             let below = level.iter().flat_map(|id| self.children.get(*id));
@@ -188,14 +188,14 @@ mod tests {
     fn tree(places: &[(&str, Option<&str>, Option<&str>)]) -> Tree {
         let mut tree = Tree::default();
         for (name, parent, org) in places {
-            let place = Place {
+            let place = TreeNode {
                 parent: parent.map(id),
                 org: org.map(str::to_owned),
                 removed: false,
             };
-            tree.put(&id(name), place);
+            tree.insert(&id(name), place);
         }
-        tree.settle();
+        tree.index_children();
         tree
     }
 
@@ -207,15 +207,22 @@ mod tests {
             ("low", Some("mid"), Some("b")),
         ]);
         let line: Vec<_> = tree
-            .line(&id("low"))
+            .line_of(&id("low"))
             .into_iter()
             .map(|step| step.id)
             .collect();
         assert_eq!(line, [id("low"), id("mid"), id("root")]);
-        assert_eq!((tree.height(&id("root")), tree.height(&id("low"))), (2, 0));
+        assert_eq!(
+            (tree.height_of(&id("root")), tree.height_of(&id("low"))),
+            (2, 0)
+        );
         assert!(tree.leaves_children(&id("mid")) && !tree.leaves_children(&id("root")));
-        assert!(!tree.around(&id("low"), Vec::new(), Vec::new()).is_circular);
-        assert_eq!(tree.line(&id("none")).len(), 0);
+        assert!(
+            !tree
+                .surroundings_of(&id("low"), Vec::new(), Vec::new())
+                .is_circular
+        );
+        assert_eq!(tree.line_of(&id("none")).len(), 0);
     }
 
     #[test]
@@ -226,10 +233,13 @@ mod tests {
             ("c", Some("a"), None),
         ]);
         for name in ["a", "b", "c"] {
-            assert!(tree.around(&id(name), Vec::new(), Vec::new()).is_circular);
+            assert!(
+                tree.surroundings_of(&id(name), Vec::new(), Vec::new())
+                    .is_circular
+            );
         }
-        assert_eq!(tree.line(&id("a")).len(), LINE_MAX + 1);
-        assert_eq!(tree.height(&id("a")), LINE_MAX);
+        assert_eq!(tree.line_of(&id("a")).len(), LINE_MAX + 1);
+        assert_eq!(tree.height_of(&id("a")), LINE_MAX);
     }
 
     #[test]
@@ -240,7 +250,7 @@ mod tests {
             ("low", Some("mid"), None),
             ("lost", Some("nothing"), None),
         ]);
-        tree.inherit(&["mid", "low", "lost"].map(id).into_iter().collect());
+        tree.inherit_orgs(&["mid", "low", "lost"].map(id).into_iter().collect());
         let org = |name: &str| tree.get(&id(name)).and_then(|place| place.org.clone());
         assert_eq!(org("low").as_deref(), Some("a"));
         assert_eq!(org("lost"), None);

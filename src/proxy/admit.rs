@@ -14,7 +14,7 @@ use crate::config::{Config, Limits};
 use crate::directory::{AgentOptions, Destination, Preference};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
-use crate::hops::{hops, whole_number};
+use crate::hops::{count_hops, whole_number};
 use crate::identity::{A2A, Proof, Role};
 use crate::ids::{InstanceId, InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::parking::Turn;
@@ -25,10 +25,10 @@ use crate::store::Run;
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
-/// Proof that all checks except those of the body passed.
-pub(super) struct Admitted {
+/// Call that passed all checks except those of its body.
+pub(super) struct AdmittedCall {
     /// The caller and its permission for the target.
-    pub(super) allowed: Allowed,
+    pub(super) allowed: AllowedCaller,
     /// The resolved target.
     pub(super) destination: Destination,
     /// The timeout that `X-Timeout` requests.
@@ -41,13 +41,13 @@ pub(super) struct Admitted {
     pub(super) turn: Option<Turn>,
 }
 
-impl Admitted {
+impl AdmittedCall {
     /// Runs the checks of the call.
     ///
     /// # Errors
     /// The first rejection.
     pub(super) fn new(
-        allowed: Allowed,
+        allowed: AllowedCaller,
         destination: Destination,
         head: &RequestHeader,
         config: &Config,
@@ -56,7 +56,7 @@ impl Admitted {
             allowed,
             destination,
             timeout: requested_timeout(head, config.timeouts.max)?,
-            hops: hops(&head.headers, config.forward.max_hops)?,
+            hops: count_hops(&head.headers, config.forward.max_hops)?,
             preference: None,
             turn: None,
         })
@@ -76,15 +76,15 @@ impl Admitted {
     }
 }
 
-/// Proof that the caller may reach the target, whatever state the target is in.
-pub(super) struct Allowed {
+/// Caller that may reach the target, whatever state the target is in.
+pub(super) struct AllowedCaller {
     /// The proven caller.
     pub(super) proof: Arc<Proof>,
     /// The permission of the caller for the target.
     pub(super) permit: Permit,
 }
 
-impl Allowed {
+impl AllowedCaller {
     /// Returns the account under which the call takes memory and places.
     pub(super) fn account(&self) -> Account {
         self.proof.account
@@ -95,23 +95,23 @@ impl Allowed {
 ///
 /// # Errors
 /// The first rejection.
-pub(super) async fn allow(
+pub(super) async fn authorize_caller(
     gateway: &Gateway,
     exchange: &mut Exchange,
     head: &RequestHeader,
     target: Result<WorkspaceId, InvalidWorkspaceId>,
-) -> Result<Allowed, Rejection> {
+) -> Result<AllowedCaller, Rejection> {
     let target = target?;
     exchange.callee = Some(target.clone());
-    let proof = prove(gateway, exchange, head).await?;
-    permit(gateway, exchange, proof, &target).await
+    let proof = authenticate_caller(gateway, exchange, head).await?;
+    authorize_target(gateway, exchange, proof, &target).await
 }
 
 /// Proves the caller's identity, and that its rate, and the role of an operator, allow a request now.
 ///
 /// # Errors
 /// The first rejection.
-pub(super) async fn prove(
+pub(super) async fn authenticate_caller(
     gateway: &Gateway,
     exchange: &mut Exchange,
     head: &RequestHeader,
@@ -119,7 +119,7 @@ pub(super) async fn prove(
     refuse_declared_oversize(&exchange.config.limits, head)?;
     let proof = gateway
         .identity
-        .authenticate_message(authorization(head)?)
+        .authenticate_message(authorization_field(head)?)
         .await?;
     exchange.proof = Some(Arc::clone(&proof));
     for claimed in head.headers.get_all("x-workspace-id") {
@@ -128,7 +128,7 @@ pub(super) async fn prove(
     exchange.allowance = gateway.rates.admit(&proof)?;
     proof.require_role(&head.method, A2A, Run::Real)?;
     if exchange.method.returns_content() {
-        proof.require(Role::Admin)?;
+        proof.require_at_least(Role::Admin)?;
     }
     Ok(proof)
 }
@@ -138,25 +138,25 @@ pub(super) async fn prove(
 ///
 /// # Errors
 /// `not_permitted`, `stopped`, `store_unavailable`.
-pub(super) async fn permit(
+pub(super) async fn authorize_target(
     gateway: &Gateway,
     exchange: &mut Exchange,
     proof: Arc<Proof>,
     target: &WorkspaceId,
-) -> Result<Allowed, Rejection> {
+) -> Result<AllowedCaller, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, target).await?;
-    exchange.permitted(&permit);
+    exchange.record_permit(&permit);
     if exchange.method != Method::AgentCard {
         gateway.stops.check(&permit)?;
     }
-    Ok(Allowed { proof, permit })
+    Ok(AllowedCaller { proof, permit })
 }
 
 /// Returns the only `Authorization` field. Two of them are ambiguous and prove nothing.
 ///
 /// # Errors
 /// `unauthenticated`.
-pub(super) fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
+pub(super) fn authorization_field(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
     let mut values = head.headers.get_all(header::AUTHORIZATION).iter();
     match (values.next(), values.next()) {
         (_, Some(_)) => Err(Rejection::new(
@@ -171,7 +171,7 @@ pub(super) fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejec
 ///
 /// # Errors
 /// `invalid_request`.
-pub(super) fn single<'h>(
+pub(super) fn single_field<'h>(
     head: &'h RequestHeader,
     name: &HeaderName,
 ) -> Result<Option<&'h [u8]>, Rejection> {
@@ -210,7 +210,7 @@ pub(super) fn too_large(limit: u64) -> Rejection {
         Reason::BodyTooLarge,
         format!("the request body is larger than limits.request_bytes, {limit} bytes"),
     )
-    .fact("limit", limit)
+    .with_fact("limit", limit)
 }
 
 /// Reads `X-Timeout: <seconds>`, bounded by `timeouts.max`.
@@ -221,7 +221,7 @@ pub(super) fn requested_timeout(
     head: &RequestHeader,
     max: Duration,
 ) -> Result<Option<Duration>, Rejection> {
-    let Some(field) = single(head, &X_TIMEOUT)? else {
+    let Some(field) = single_field(head, &X_TIMEOUT)? else {
         return Ok(None);
     };
     match whole_number(field) {

@@ -9,21 +9,21 @@ use http::Method as Verb;
 use pingora::protocols::http::ServerSession;
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::{Bridge, Call, Failure, Sent, Side};
-use crate::a2a::card::{Binding as Carried, Spoke, Spoken};
+use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, Side};
+use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
 use crate::config::Bridging;
 use crate::directory::AgentOptions;
-use crate::proxy::beside;
-use crate::proxy::bridged::{Fields, Wire, refuse};
 use crate::proxy::context::Context;
-use crate::proxy::outcome::{Ended, rare};
+use crate::proxy::offload;
+use crate::proxy::outcome::{ExchangeOutcome, box_cold_path};
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::back::Back;
 use crate::proxy::relay::forward::AgentCall;
+use crate::proxy::relay::response_translator::ResponseTranslator;
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::request::checked_call::CheckedCall;
+use crate::proxy::translation::{TranslatedHeaders, TranslationFields, reject_untranslatable};
 use crate::rejection::{Delivery, Rejection};
 
 /// Returns the form in which a call is, if it is one that has a translation: a method that its generation defines.
@@ -43,16 +43,16 @@ fn side_of(method: Method, call: &CheckedCall) -> Option<Side> {
 ///
 /// # Errors
 /// The agent does not speak its generation, and translation is off.
-pub(in crate::proxy) fn agents_side(
+pub(in crate::proxy) fn agent_side(
     asked: Side,
-    spoken: &Spoken,
+    spoken: &AgentSides,
     options: &AgentOptions,
-) -> Result<Option<Spoke>, Failure> {
-    let spoke = match spoken.nearest(asked) {
+) -> Result<Option<AgentSide>, Failure> {
+    let spoke = match spoken.find_nearest(asked) {
         Some(spoke) => spoke.clone(),
         // Nothing says what the agent speaks: a call of JSON-RPC passes as it is.
         None if asked.binding == Carried::JsonRpc => return Ok(None),
-        None => Spoke {
+        None => AgentSide {
             side: Side::json_rpc(options.generation),
             tenant: None,
         },
@@ -70,14 +70,17 @@ pub(in crate::proxy) fn agents_side(
 }
 
 /// True if an agent has an HTTP+JSON interface of its own.
-pub(in crate::proxy) fn serves_http_json(spoken: &Spoken) -> bool {
+pub(in crate::proxy) fn serves_http_json(spoken: &AgentSides) -> bool {
     spoken.sides().any(|side| side.binding == Carried::HttpJson)
 }
 
 /// Returns the side on which an agent that polls gets a call of `asked`, if it speaks only the other generation.
 /// Entries of inboxes are calls of JSON-RPC.
-pub(in crate::proxy) fn inbox_side(asked: Generation, options: &AgentOptions) -> Option<&Spoke> {
-    let spoke = options.spoken.nearest(Side::json_rpc(asked))?;
+pub(in crate::proxy) fn inbox_side(
+    asked: Generation,
+    options: &AgentOptions,
+) -> Option<&AgentSide> {
+    let spoke = options.spoken.find_nearest(Side::json_rpc(asked))?;
     (options.bridge == Bridging::Auto && spoke.side.generation != asked).then_some(spoke)
 }
 
@@ -85,7 +88,7 @@ pub(in crate::proxy) fn inbox_side(asked: Generation, options: &AgentOptions) ->
 ///
 /// # Errors
 /// The reason that the call has no translation.
-pub(in crate::proxy) async fn meet_inbox(
+pub(in crate::proxy) async fn translate_for_inbox(
     context: &Context,
     options: &AgentOptions,
     exchange: &mut Exchange,
@@ -105,15 +108,16 @@ pub(in crate::proxy) async fn meet_inbox(
             agent,
             tenant: tenant.as_deref(),
         };
-        let (sent, _) = bridge.request(method, Call::Rpc(body))?;
+        let (sent, _) = bridge.translate_request(method, Call::Rpc(body))?;
         Ok((sent, bridge.label()))
     };
     let metrics = &context.gateway.metrics;
-    let done = rare(beside::on(&call.body, work)).await;
-    let done = done.map_err(|failure: Failure| refuse(metrics, &failure, Delivery::NotSent));
+    let done = box_cold_path(offload::run_on_body(&call.body, work)).await;
+    let done = done
+        .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
     let (sent, label) = done?;
-    account_for(context, exchange, call, &sent, (caller, agent))?;
-    exchange.bridged = Some(Fields::new(label, caller.generation));
+    charge_translation(context, exchange, call, &sent, (caller, agent))?;
+    exchange.bridged = Some(TranslationFields::new(label, caller.generation));
     call.body = sent.body.into();
     call.method_name = sent.method.map(Cow::Borrowed);
     Ok(())
@@ -123,13 +127,13 @@ pub(in crate::proxy) async fn meet_inbox(
 ///
 /// # Errors
 /// `version_not_supported` if translation is off; the reason that the call has no translation; as
-/// [`Cards::http_json`](crate::proxy::cards::store::Cards::http_json).
-pub(in crate::proxy) async fn meet(
+/// [`Cards::http_json_path`](crate::proxy::cards::store::Cards::http_json_path).
+pub(in crate::proxy) async fn translate_for_agent(
     agents: &AgentCall<'_>,
     mut caller: Option<&mut ServerSession>,
     exchange: &mut Exchange,
     call: &mut CheckedCall,
-) -> Result<(), Ended> {
+) -> Result<(), ExchangeOutcome> {
     let Some(asked) = side_of(exchange.method, call) else {
         return Ok(());
     };
@@ -137,47 +141,49 @@ pub(in crate::proxy) async fn meet(
     let options = &agents.agent.options;
     let spoken = if options.path_in_card || call.route.is_some() {
         // The card says the path, so it is fetched in any case.
-        let fetched = cards.fetched(caller.as_deref_mut(), exchange, agents.admitted);
-        rare(fetched).await?
+        let fetched = cards.fetch_sides(caller.as_deref_mut(), exchange, agents.admitted);
+        box_cold_path(fetched).await?
     } else {
-        cards.spoken(agents.admitted).await?
+        cards.known_sides(agents.admitted).await?
     };
     let metrics = &agents.context.gateway.metrics;
-    let side = agents_side(asked, &spoken, options);
-    let Some(spoke) = side.map_err(|failure| refuse(metrics, &failure, Delivery::NotSent))? else {
+    let side = agent_side(asked, &spoken, options);
+    let Some(spoke) =
+        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?
+    else {
         return Ok(());
     };
     let interface = match spoke.side.binding {
         Carried::HttpJson => {
             let generation = spoke.side.generation;
-            let path = cards.http_json(caller.take(), exchange, agents.admitted, generation);
-            Some(rare(path).await?)
+            let path = cards.http_json_path(caller.take(), exchange, agents.admitted, generation);
+            Some(box_cold_path(path).await?)
         }
         Carried::JsonRpc => None,
     };
     if spoke.side == asked {
         if let (Some(route), Some(interface)) = (&call.route, interface) {
-            call.path = Some(route.below(&interface));
+            call.path = Some(route.path_below(&interface));
         }
         return Ok(());
     }
     let sides = (asked, &spoke);
-    Ok(rare(translate(agents, exchange, call, sides, interface)).await?)
+    Ok(box_cold_path(translate_call(agents, exchange, call, sides, interface)).await?)
 }
 
 /// Translates the call for an agent that speaks `spoke`.
-async fn translate(
+async fn translate_call(
     agents: &AgentCall<'_>,
     exchange: &mut Exchange,
     call: &mut CheckedCall,
-    (asked, spoke): (Side, &Spoke),
+    (asked, spoke): (Side, &AgentSide),
     interface: Option<String>,
 ) -> Result<(), Rejection> {
     let metrics = &agents.context.gateway.metrics;
     let method = exchange.method;
     let (side, tenant) = (spoke.side, spoke.tenant.clone());
     let (route, body) = (call.route.clone(), call.body.clone());
-    let long = beside::is_long(body.len());
+    let long = offload::is_long(body.len());
     let work = move || {
         let bridge = Bridge {
             caller: asked,
@@ -193,22 +199,23 @@ async fn translate(
             },
         };
         let snapshot = match bridge.needs_snapshot(method) {
-            true => Some(bridge.snapshot(asked)?),
+            true => Some(bridge.snapshot_request(asked)?),
             false => None,
         };
-        let (sent, exchange) = bridge.request(method, asked)?;
+        let (sent, exchange) = bridge.translate_request(method, asked)?;
         Ok((sent, exchange, snapshot, bridge.label()))
     };
     let done = match long {
-        true => rare(beside::run(work)).await,
+        true => box_cold_path(offload::run(work)).await,
         false => work(),
     };
-    let done = done.map_err(|failure: Failure| refuse(metrics, &failure, Delivery::NotSent));
+    let done = done
+        .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
     let (sent, back, snapshot, label) = done?;
-    account_for(agents.context, exchange, call, &sent, (asked, side))?;
-    exchange.bridged = Some(Fields::new(label, asked.generation));
+    charge_translation(agents.context, exchange, call, &sent, (asked, side))?;
+    exchange.bridged = Some(TranslationFields::new(label, asked.generation));
     if let Some(learner) = &mut exchange.learner {
-        learner.reads(match side.binding {
+        learner.set_binding(match side.binding {
             Carried::JsonRpc => Binding::Rpc,
             Carried::HttpJson => Binding::Rest,
         });
@@ -218,14 +225,14 @@ async fn translate(
     }
     let inner = call.rewrite.take();
     let limit = exchange.config.limits.event_bytes.bytes();
-    let back = Back::new(back, Arc::clone(metrics), limit);
+    let back = ResponseTranslator::new(back, Arc::clone(metrics), limit);
     let snapshot = snapshot.map(|sent| {
-        let share = agents.context.relay.load.share(Default::default());
+        let share = agents.context.relay.load.new_share(Default::default());
         let mut asks = CheckedCall::json_rpc(bytes::Bytes::new(), share);
-        put(&mut asks, sent, interface.as_deref(), false);
+        replace_call(&mut asks, sent, interface.as_deref(), false);
         Box::new(asks)
     });
-    put(call, sent, interface.as_deref(), method.streams());
+    replace_call(call, sent, interface.as_deref(), method.streams());
     call.rewrite = Some(Rewrite::Bridged(Box::new(back), inner.map(Box::new)));
     call.snapshot = snapshot;
     Ok(())
@@ -234,23 +241,31 @@ async fn translate(
 /// Charges the caller for a translated request, and counts it.
 ///
 /// # Errors
-/// `overloaded`, as [`Load::hold`](crate::proxy::load::Load::hold).
-fn account_for(
+/// `overloaded`, as [`Load::reserve`](crate::proxy::load::Load::reserve).
+fn charge_translation(
     context: &Context,
     exchange: &Exchange,
     call: &mut CheckedCall,
-    sent: &Sent,
+    sent: &AgentRequest,
     (asked, side): (Side, Side),
 ) -> Result<(), Rejection> {
-    context.relay.load.hold(&mut call.share, sent.body.len())?;
+    context
+        .relay
+        .load
+        .reserve(&mut call.share, sent.body.len())?;
     let counts = &context.gateway.metrics.bridge;
-    counts.translated(asked.generation, side, exchange.method);
-    counts.left_out(&sent.left_out);
+    counts.count_call(asked.generation, side, exchange.method);
+    counts.count_left_out(&sent.left_out);
     Ok(())
 }
 
 /// Replaces the call by the translated request.
-fn put(call: &mut CheckedCall, sent: Sent, interface: Option<&str>, streams: bool) {
+fn replace_call(
+    call: &mut CheckedCall,
+    sent: AgentRequest,
+    interface: Option<&str>,
+    streams: bool,
+) {
     call.verb = match sent.verb {
         "GET" => Verb::GET,
         "DELETE" => Verb::DELETE,
@@ -262,7 +277,7 @@ fn put(call: &mut CheckedCall, sent: Sent, interface: Option<&str>, streams: boo
     call.body = sent.body.into();
     call.method_name = sent.method.map(Cow::Borrowed);
     call.route = None;
-    call.wire = Some(Wire {
+    call.wire = Some(TranslatedHeaders {
         content_type: sent.content_type,
         accept: if streams {
             "text/event-stream"

@@ -14,18 +14,18 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::admit::{Admitted, Allowed};
-use super::bridge::meet;
+use super::admit::{AdmittedCall, AllowedCaller};
+use super::bridge::translate_for_agent;
 use super::context::Context;
-use super::outcome::Ended;
+use super::outcome::ExchangeOutcome;
 use super::record::Exchange;
-use super::relay::fetch::Question;
-use super::relay::forward::{AgentCall, Origin, address, callee};
-use super::relay::upstream::Call;
-use super::request::body::{CallShape, complete};
-use super::request::checked::CheckedCall;
-use super::request::instance::choose_instance;
-use super::respond::internal;
+use super::relay::fetch::BufferedRequest;
+use super::relay::forward::{AgentCall, Origin, callee_attributes, resolve_address};
+use super::relay::upstream::WireRequest;
+use super::request::body::{CallShape, complete_body};
+use super::request::checked_call::CheckedCall;
+use super::request::instance::assign_instance;
+use super::respond::internal_error;
 use crate::a2a::Generation;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::refs::Refs;
@@ -85,36 +85,36 @@ impl Canceller {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                () = gateway.stops.cancels() => {}
+                () = gateway.stops.wait_for_cancel() => {}
                 Some(_) = running.join_next() => {}
-                () = gateway.drain.leaves() => return,
+                () = gateway.drain.wait_for_leave() => return,
             }
             while running.len() < RUNNING_MAX && gateway.stops.may_cancel() {
                 // An outage of the store: the next look finds it.
                 let Ok(Some(stop)) = gateway.stops.claim_cancel().await else {
                     break;
                 };
-                let work = Work {
+                let cancellation = StopCancellation {
                     context: Arc::clone(&self.context),
                     stop: Arc::new(stop),
                 };
-                running.spawn(work.run());
+                running.spawn(cancellation.run());
             }
         }
     }
 }
 
 /// The cancellation of one stop's tasks.
-struct Work {
+struct StopCancellation {
     context: Arc<Context>,
     stop: Arc<Stop>,
 }
 
-impl Work {
+impl StopCancellation {
     async fn run(self) {
         let done = tokio::select! {
             done = self.cancel_all() => done,
-            () = self.lost() => return,
+            () = self.wait_until_lost() => return,
         };
         if let Err(error) = done {
             tracing::debug!(stop = self.stop.id, error = %Chain(&error), "the cancellation of a stop's tasks is interrupted; it goes on once its claim ends");
@@ -122,7 +122,7 @@ impl Work {
     }
 
     /// Resolves when another replica has the claim, or the stop was released.
-    async fn lost(&self) {
+    async fn wait_until_lost(&self) {
         let stops = &self.context.gateway.stops;
         loop {
             sleep(RENEW_EVERY).await;
@@ -136,7 +136,7 @@ impl Work {
         let gateway = &self.context.gateway;
         if self.stop.cancel == Cancel::Wanted {
             sleep(LIST_AFTER).await;
-            self.list().await?;
+            self.list_tasks().await?;
             if !gateway
                 .stops
                 .advance_cancel(&self.stop, Cancel::Listed)
@@ -151,16 +151,16 @@ impl Work {
             if pending.is_empty() {
                 break;
             }
-            self.cancel_some(pending).await?;
+            self.cancel_batch(pending).await?;
         }
         if gateway
             .stops
             .advance_cancel(&self.stop, Cancel::Done)
             .await?
         {
-            let counts = gateway.stops.counts(&self.stop.id).await?;
+            let counts = gateway.stops.count_tasks(&self.stop.id).await?;
             let count = |outcome| counts.get(&outcome).copied().unwrap_or(0);
-            let draft = Draft::new(EventType::StopTasksCanceled).with(json!({
+            let draft = Draft::new(EventType::StopTasksCanceled).with_detail(json!({
                 "canceled": count(TaskOutcome::Canceled),
                 "failed": count(TaskOutcome::Failed),
                 "over": count(TaskOutcome::Over),
@@ -172,11 +172,11 @@ impl Work {
     }
 
     /// Writes down the tasks that the stop covers.
-    async fn list(&self) -> Result<(), Unavailable> {
+    async fn list_tasks(&self) -> Result<(), Unavailable> {
         let gateway = &self.context.gateway;
         let (mut after, mut listed) = ((String::new(), String::new()), 0);
         while listed < TASKS_MAX {
-            let page = gateway.tasks.open.page(&after, PAGE).await?;
+            let page = gateway.tasks.open.load_page(&after, PAGE).await?;
             let Some(last) = page.last() else {
                 return Ok(());
             };
@@ -185,17 +185,17 @@ impl Work {
             for open in page {
                 let caller = WorkspaceId::parse(&open.caller).ok();
                 let from = match &caller {
-                    Some(caller) => gateway.hierarchy.place(caller).await?,
+                    Some(caller) => gateway.hierarchy.load_lineage(caller).await?,
                     None => None,
                 };
-                let to = gateway.hierarchy.place(&open.target).await?;
+                let to = gateway.hierarchy.load_lineage(&open.target).await?;
                 let caller = match &caller {
-                    Some(id) => End::at(id, from.as_deref()),
+                    Some(id) => End::at_workspace(id, from.as_deref()),
                     None => End::of_org(open.caller_org.as_deref()),
                 };
                 if self
                     .stop
-                    .covers(&[caller, End::at(&open.target, to.as_deref())])
+                    .covers_call(&[caller, End::at_workspace(&open.target, to.as_deref())])
                 {
                     covered.push((open.target, open.task));
                 }
@@ -212,20 +212,20 @@ impl Work {
         Ok(())
     }
 
-    async fn cancel_some(&self, pending: Vec<(WorkspaceId, String)>) -> Result<(), Unavailable> {
+    async fn cancel_batch(&self, pending: Vec<(WorkspaceId, String)>) -> Result<(), Unavailable> {
         let mut calls = JoinSet::new();
         let mut pending = pending.into_iter();
         loop {
             while calls.len() < CALLS_MAX
                 && let Some((target, task)) = pending.next()
             {
-                let one = One {
+                let cancellation = TaskCancellation {
                     context: Arc::clone(&self.context),
                     stop: Arc::clone(&self.stop),
                     target,
                     task,
                 };
-                calls.spawn(one.run());
+                calls.spawn(cancellation.run());
             }
             match calls.join_next().await {
                 None => return Ok(()),
@@ -241,17 +241,17 @@ impl Work {
 }
 
 /// The cancellation of one task.
-struct One {
+struct TaskCancellation {
     context: Arc<Context>,
     stop: Arc<Stop>,
     target: WorkspaceId,
     task: String,
 }
 
-impl One {
+impl TaskCancellation {
     async fn run(self) -> Result<(), Unavailable> {
         // The type is nested too deeply for the compiler when this future is spawned.
-        let asked = self.ask().boxed();
+        let asked = self.cancel_at_agent().boxed();
         let outcome = match timeout(CALL_MAX, asked).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(why)) => {
@@ -272,30 +272,30 @@ impl One {
     }
 
     /// Asks the agent, and records the exchange as one of an operator.
-    async fn ask(&self) -> Result<TaskOutcome, Rejection> {
+    async fn cancel_at_agent(&self) -> Result<TaskOutcome, Rejection> {
         let gateway = &self.context.gateway;
-        let operator = gateway.identity.recall(OPERATOR);
+        let operator = gateway.identity.restore_proof(OPERATOR);
         let proof = Arc::new(operator.ok_or_else(no_operator)?);
-        let mut exchange = self.context.begin(RequestId::random(), false);
+        let mut exchange = self.context.begin_exchange(RequestId::random(), false);
         exchange.method = A2aMethod::CancelTask;
         exchange.callee = Some(self.target.clone());
         exchange.task = Some(self.task.clone());
         exchange.proof = Some(Arc::clone(&proof));
-        let outcome = self.exchange(proof, &mut exchange).await;
+        let outcome = self.run_exchange(proof, &mut exchange).await;
         match &outcome {
             Ok(_) => {
                 // Cannot fail: no response is left to send.
-                let _ = exchange.ended(Ok(Ended::Answered));
+                let _ = exchange.record_outcome(Ok(ExchangeOutcome::Answered));
             }
             Err(why) => {
-                exchange.rejected(why);
+                exchange.record_rejection(why);
                 exchange.answer.status = why.reason.status();
             }
         }
         outcome
     }
 
-    async fn exchange(
+    async fn run_exchange(
         &self,
         proof: Arc<Proof>,
         exchange: &mut Exchange,
@@ -303,10 +303,10 @@ impl One {
         let context = &*self.context;
         let gateway = &context.gateway;
         let permit = gateway.hierarchy.permit(&proof, &self.target).await?;
-        exchange.permitted(&permit);
+        exchange.record_permit(&permit);
         let destination = gateway.resolution.resolve(&permit).await?;
-        let mut admitted = Admitted {
-            allowed: Allowed { proof, permit },
+        let mut admitted = AdmittedCall {
+            allowed: AllowedCaller { proof, permit },
             destination,
             timeout: None,
             hops: 1,
@@ -317,9 +317,9 @@ impl One {
             tasks: vec![self.task.clone()],
             ..Refs::default()
         };
-        choose_instance(gateway, &mut admitted, &refs).await?;
+        assign_instance(gateway, &mut admitted, &refs).await?;
         exchange.instance = admitted.instance().cloned();
-        let mut call = self.call(exchange, &admitted).await?;
+        let mut call = self.build_call(exchange, &admitted).await?;
         let Destination::Agent(agent) = &admitted.destination else {
             // Its tasks are in its inbox, which it does not read while it is stopped.
             return Ok(TaskOutcome::Over);
@@ -330,51 +330,51 @@ impl One {
             admitted: &admitted,
             agent,
         };
-        meet(&agents, None, exchange, &mut call)
+        translate_for_agent(&agents, None, exchange, &mut call)
             .await
-            .map_err(refused)?;
+            .map_err(into_rejection)?;
         let path = agents.set_path(None, exchange, &mut call).await;
-        path.map_err(refused)?;
-        let asker = LookupFor::calling(Account::default());
-        let address = address(context, agent, call.path.as_deref(), asker).await?;
-        exchange.will_call(&callee(agent, &call));
-        let head = RequestHeader::build(Method::POST, b"/", None).map_err(internal)?;
+        path.map_err(into_rejection)?;
+        let asker = LookupFor::for_call(Account::default());
+        let address = resolve_address(context, agent, call.path.as_deref(), asker).await?;
+        exchange.begin_call_span(&callee_attributes(agent, &call));
+        let head = RequestHeader::build(Method::POST, b"/", None).map_err(internal_error)?;
         let origin = Origin {
             head: &head,
             client: IpAddr::V4(Ipv4Addr::LOCALHOST),
         };
-        let wire = agents.head(&origin, exchange, &call).await?;
+        let wire = agents.write_head(&origin, exchange, &call).await?;
         let upstream = &context.relay.upstream;
         let connect = exchange.config.timeouts.connect;
-        let peer = upstream.peer(agent, address, connect).await;
-        let question = Question {
+        let peer = upstream.agent_peer(agent, address, connect).await;
+        let question = BufferedRequest {
             peer: &peer,
-            call: Call::new(wire, call.body),
+            call: WireRequest::new(wire, call.body),
             deadline: Instant::now() + CALL_MAX,
             bytes_max: exchange.config.limits.response_bytes.bytes(),
             idle: exchange.config.upstream.idle,
-            late,
+            late: cancel_timeout,
         };
-        exchange.calls();
-        let (mut head, mut body) = question.ask(upstream, &context.relay.metrics).await?;
-        exchange.called(head.status);
+        exchange.record_call_sent();
+        let (mut head, mut body) = question.send(upstream, &context.relay.metrics).await?;
+        exchange.record_call_status(head.status);
         exchange.answer.status = head.status.as_u16();
         exchange.answer.bytes = body.len() as u64;
         if let Some(rewrite) = call.rewrite {
-            body = rewrite.answer(&mut head, body).await?;
+            body = rewrite.rewrite_body(&mut head, body).await?;
         }
-        Ok(outcome_of(&body))
+        Ok(read_outcome(&body))
     }
 
     /// Returns the call in the agent's generation.
-    async fn call(
+    async fn build_call(
         &self,
         exchange: &mut Exchange,
-        admitted: &Admitted,
+        admitted: &AdmittedCall,
     ) -> Result<CheckedCall, Rejection> {
         let context = &*self.context;
         let spoken = context.cards.generation(None, exchange, admitted, true);
-        let generation = spoken.await.map_err(refused)?;
+        let generation = spoken.await.map_err(into_rejection)?;
         let method = match generation {
             Generation::V0 => "tasks/cancel",
             Generation::V1 => "CancelTask",
@@ -387,9 +387,9 @@ impl One {
             message_only: false,
         };
         let body = Bytes::from(body.to_string());
-        let completed = complete(exchange, &admitted.allowed.permit, &body, &shape).await?;
-        let share = context.relay.load.share(Account::default());
-        let (call, _) = CheckedCall::completed(completed, generation, share);
+        let completed = complete_body(exchange, &admitted.allowed.permit, &body, &shape).await?;
+        let share = context.relay.load.new_share(Account::default());
+        let (call, _) = CheckedCall::from_completed(completed, generation, share);
         Ok(CheckedCall {
             version_1_0: generation == Generation::V1,
             ..call
@@ -398,8 +398,8 @@ impl One {
 }
 
 /// Returns what an agent's answer says of the task.
-fn outcome_of(body: &[u8]) -> TaskOutcome {
-    let reply = Reply::read(body);
+fn read_outcome(body: &[u8]) -> TaskOutcome {
+    let reply = Reply::parse(body);
     if let Some(error) = reply.as_ref().and_then(Reply::error) {
         let error: serde_json::Value = serde_json::from_str(error).unwrap_or_default();
         // TaskNotFoundError, TaskNotCancelableError.
@@ -408,17 +408,17 @@ fn outcome_of(body: &[u8]) -> TaskOutcome {
             _ => TaskOutcome::Failed,
         };
     }
-    match TaskState::of(body) {
+    match TaskState::from_answer(body) {
         Some(TaskState::Canceled) => TaskOutcome::Canceled,
         Some(state) if state.is_terminal() => TaskOutcome::Over,
         _ => TaskOutcome::Failed,
     }
 }
 
-fn refused(ended: Ended) -> Rejection {
+fn into_rejection(ended: ExchangeOutcome) -> Rejection {
     match ended {
-        Ended::Refused(why) | Ended::BrokenOff(why) => why,
-        Ended::Answered | Ended::CallerLeft => late(),
+        ExchangeOutcome::Refused(why) | ExchangeOutcome::BrokenOff(why) => why,
+        ExchangeOutcome::Answered | ExchangeOutcome::CallerLeft => cancel_timeout(),
     }
 }
 
@@ -426,11 +426,11 @@ fn no_operator() -> Rejection {
     Rejection::new(Reason::Internal, "the operator is no principal")
 }
 
-fn late() -> Rejection {
+fn cancel_timeout() -> Rejection {
     let message = "the agent did not answer tasks/cancel in time";
     Rejection::new(Reason::AgentTimeout, message)
-        .fact("clock", "cancel")
-        .delivered(Delivery::Sent)
+        .with_fact("clock", "cancel")
+        .with_delivery(Delivery::Sent)
 }
 
 #[cfg(test)]
@@ -466,7 +466,7 @@ mod tests {
             ),
             ("hello", TaskOutcome::Failed),
         ] {
-            assert_eq!(outcome_of(body.as_bytes()), expected, "{body}");
+            assert_eq!(read_outcome(body.as_bytes()), expected, "{body}");
         }
     }
 }

@@ -9,20 +9,20 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
 use super::cards::store::Cards;
+use super::connect_wait::WaitingCalls;
 use super::guard::Guards;
-use super::held::HeldCalls;
 use super::load::Slot;
 use super::parking::Parking;
 use super::record::Exchange;
 use super::relay::Relay;
 use super::request::origin::{Origins, client_address};
 use super::request::validate;
-use crate::a2a::done::Done;
+use crate::a2a::completion_steps::CompletionSteps;
 use crate::config::Derived;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::proxy::relay::fields::extra_fields;
-use crate::proxy::respond::internal;
+use crate::proxy::respond::internal_error;
 use crate::proxy::respond::response_head;
 use crate::rejection::Rejection;
 
@@ -41,7 +41,7 @@ pub(in crate::proxy) struct Context {
     /// The control plane, for all other routes.
     pub(in crate::proxy) control: axum::Router,
     /// The calls that wait for agents that refuse connections.
-    pub(in crate::proxy) held: HeldCalls,
+    pub(in crate::proxy) held: WaitingCalls,
     /// The guards of the configuration in force.
     pub(in crate::proxy) guards: Guards,
     /// The request fields of `forward.headers`.
@@ -70,7 +70,7 @@ impl Context {
             guards: Guards::new(&gateway, &relay.drain),
             relay,
             control,
-            held: HeldCalls::default(),
+            held: WaitingCalls::default(),
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
             extra_fields: Derived::new(&gateway.config, |config, _| {
                 extra_fields(&config.forward.headers).unwrap_or_default()
@@ -84,34 +84,34 @@ impl Context {
     /// # Errors
     /// The first rejection.
     pub(in crate::proxy) fn check(&self, session: &mut ServerSession) -> Result<(), Rejection> {
-        validate::require(session)?;
+        validate::require_valid(session)?;
         self.origins.get().check(session.req_header())?;
-        self.relay.load.open()
+        self.relay.load.check_open()
     }
 
     /// Runs the same checks, and takes a slot among the exchanges.
     ///
     /// # Errors
     /// As [`Context::check`]; `overloaded`.
-    pub(in crate::proxy) fn enter(
+    pub(in crate::proxy) fn take_slot(
         &self,
         session: &mut ServerSession,
     ) -> Result<Slot<'_>, Rejection> {
         self.check(session)?;
-        self.relay.load.place()
+        self.relay.load.take_slot()
     }
 
     /// Begins the record of an exchange. `heard`: it is announced to subscribers of its target.
-    pub(in crate::proxy) fn begin(&self, request_id: RequestId, heard: bool) -> Exchange {
+    pub(in crate::proxy) fn begin_exchange(&self, request_id: RequestId, heard: bool) -> Exchange {
         let watchers = heard.then_some(&self.gateway.events);
         let (metrics, config) = (&self.relay.metrics, &self.relay.config);
         Exchange::begin(metrics, config, watchers, request_id)
-            .audited(&self.gateway.audit)
-            .shown(&self.gateway.console)
+            .with_audit(&self.gateway.audit)
+            .with_console(&self.gateway.console)
     }
 
     /// Returns the client's address: the peer's, or the one that a trusted proxy forwarded.
-    pub(in crate::proxy) fn client(&self, session: &ServerSession) -> IpAddr {
+    pub(in crate::proxy) fn client_address(&self, session: &ServerSession) -> IpAddr {
         let peer = session
             .client_addr()
             .and_then(|a| a.as_inet())
@@ -134,13 +134,14 @@ impl Context {
         session: &ServerSession,
         exchange: &Exchange,
         mut head: ResponseHeader,
-        done: Done,
+        done: CompletionSteps,
     ) -> Result<ResponseHeader, Rejection> {
         if let Some(bridged) = exchange.bridged {
-            bridged.put(&mut head).map_err(internal)?;
+            bridged.write_to(&mut head).map_err(internal_error)?;
         }
         let request = &session.req_header().headers;
         let completed = (!done.is_empty()).then(|| done.to_string());
-        response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
+        response_head(head, request, &self.origins.get(), exchange, completed)
+            .map_err(internal_error)
     }
 }

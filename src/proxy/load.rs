@@ -11,7 +11,7 @@ use crate::drain::Drain;
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
-use crate::shares::{Account, Bound, Full, Share, Shares};
+use crate::shares::{Account, Bound, Share, ShareRefusal, Shares};
 
 /// The load of this process, with its bounds.
 pub(in crate::proxy) struct Load {
@@ -35,7 +35,7 @@ impl Load {
     }
 
     /// Returns a share of the memory for bodies, with no bytes yet.
-    pub(in crate::proxy) fn share(&self, account: Account) -> Share {
+    pub(in crate::proxy) fn new_share(&self, account: Account) -> Share {
         Share::empty(&self.bodies, account)
     }
 
@@ -43,11 +43,11 @@ impl Load {
     ///
     /// # Errors
     /// `shutting_down`.
-    pub(in crate::proxy) fn open(&self) -> Result<(), Rejection> {
-        if self.drain.begun() {
+    pub(in crate::proxy) fn check_open(&self) -> Result<(), Rejection> {
+        if self.drain.has_begun() {
             let message = "this process is shutting down; connect again to reach another one";
             let again = Duration::from_secs(1);
-            return Err(Rejection::new(Reason::ShuttingDown, message).retry_after(again));
+            return Err(Rejection::new(Reason::ShuttingDown, message).with_retry_after(again));
         }
         Ok(())
     }
@@ -57,7 +57,11 @@ impl Load {
     /// # Errors
     /// `overloaded` if all bodies together would exceed `limits.bodies_bytes`, or if those of this caller would exceed
     /// both half of what other callers leave free and the maximum of one body.
-    pub(in crate::proxy) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
+    pub(in crate::proxy) fn reserve(
+        &self,
+        share: &mut Share,
+        bytes: usize,
+    ) -> Result<(), Rejection> {
         let limits = &self.config.get().limits;
         let (all, least) = (limits.bodies_bytes.bytes(), limits.request_bytes.bytes());
         let bound = Bound::with_least(all, least);
@@ -71,43 +75,42 @@ impl Load {
     ///
     /// # Errors
     /// `overloaded` if `server.max_exchanges` are in progress.
-    pub(in crate::proxy) fn place(&self) -> Result<Slot<'_>, Rejection> {
+    pub(in crate::proxy) fn take_slot(&self) -> Result<Slot<'_>, Rejection> {
         let limit = self.config.get().server.max_exchanges;
-        Slot::take(&self.exchanges, limit).ok_or_else(|| no_place(limit))
+        Slot::take(&self.exchanges, limit).ok_or_else(|| no_slot(limit))
     }
 
     /// Checks for a free slot without taking it, and records the number of taken slots in `witness`.
     ///
     /// # Errors
-    /// As [`Load::place`].
-    pub(in crate::proxy) fn look_for_place(
-        &self,
-        witness: &mut impl Witness,
-    ) -> Result<(), Rejection> {
+    /// As [`Load::take_slot`].
+    pub(in crate::proxy) fn check_slot(&self, witness: &mut impl Witness) -> Result<(), Rejection> {
         let limit = self.config.get().server.max_exchanges;
-        let (taken, there_is_one) = Slot::look(&self.exchanges, limit);
-        witness.hear(|| {
+        let (taken, there_is_one) = Slot::count(&self.exchanges, limit);
+        witness.record(|| {
             let value = json!({"taken": taken, "limit": limit, "of": "this replica"});
             Fact::new(Check::Places, Source::Memory, value)
         });
-        there_is_one.then_some(()).ok_or_else(|| no_place(limit))
+        there_is_one.then_some(()).ok_or_else(|| no_slot(limit))
     }
 }
 
 /// Builds `overloaded` for a body without memory.
-fn no_room(full: Full) -> Rejection {
+fn no_room(full: ShareRefusal) -> Rejection {
     let message = match full {
-        Full::All => "the gateway holds as many bytes of bodies as it may (limits.bodies_bytes)",
-        Full::Share | Full::Each => {
+        ShareRefusal::All => {
+            "the gateway holds as many bytes of bodies as it may (limits.bodies_bytes)"
+        }
+        ShareRefusal::Share | ShareRefusal::Each => {
             "bodies of this caller take half of what others leave of limits.bodies_bytes: send fewer at once"
         }
     };
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+    Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1))
 }
 
-fn no_place(limit: usize) -> Rejection {
+fn no_slot(limit: usize) -> Rejection {
     let message = format!("too many requests in progress (server.max_exchanges = {limit})");
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+    Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1))
 }
 
 /// A slot, for example one of `server.max_exchanges`. Dropping it frees the slot.
@@ -121,7 +124,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Returns the number of taken slots, and whether one is free.
-    pub(in crate::proxy) fn look(taken: &AtomicUsize, max: usize) -> (usize, bool) {
+    pub(in crate::proxy) fn count(taken: &AtomicUsize, max: usize) -> (usize, bool) {
         let before = taken.load(Ordering::Relaxed);
         (before, before < max)
     }

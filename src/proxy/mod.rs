@@ -5,17 +5,17 @@
 //! | [`connection`] | bytes | a session with a complete head, within the bounds of its address |
 //! | [`request::route`] | the path | the form of the request |
 //! | [`record`] | the request id | the `Exchange`, which reports the outcome when it is dropped |
-//! | [`admit`] | the head | `Admitted`: the caller is proven and permitted, and the target is resolved |
-//! | [`request::body`] | `Admitted` | `Received`: a JSON body within its bounds, and its share of the memory |
-//! | [`request::call`], [`request::rest`] | `Received` | `CheckedCall`: completed, with its key, and with allowed references |
+//! | [`admit`] | the head | `AdmittedCall`: the caller is proven and permitted, and the target is resolved |
+//! | [`request::body`] | `AdmittedCall` | `ReceivedBody`: a JSON body within its bounds, and its share of the memory |
+//! | [`request::call`], [`request::rest`] | `ReceivedBody` | `CheckedCall`: completed, with its key, and with allowed references |
 //! | [`destination`] | `CheckedCall` | the response: of the agent, an inbox, an earlier call, or of deferral |
 //! | [`relay`] | the call on the wire | the agent's answer, within clocks and bounds |
 //! | [`respond`] | a rejection, or an own answer | the bytes for the caller |
 //!
-//! [`guarding`] asks guards ([`guard`]) about a call that is about to be sent or stored, and about what comes back.
+//! [`guard_stage`] asks guards ([`guard`]) about a call that is about to be sent or stored, and about what comes back.
 //!
-//! A call to an agent that sleeps waits in [`parking`], between `Received` and `CheckedCall`, while [`waker`] has the
-//! agent started.
+//! A call to an agent that sleeps waits in [`parking`], between `ReceivedBody` and `CheckedCall`, while [`waker`] has
+//! the agent started.
 //!
 //! [`cards`] and [`control_plane`] answer other routes; [`dispatch`] makes deferred calls; [`prober`] asks agents whether
 //! they live; [`explain`] predicts a call; [`sidecar`] uses the relay behind a token.
@@ -27,12 +27,11 @@
 
 mod admit;
 mod batch;
-mod beside;
 mod bridge;
-mod bridged;
 mod canceller;
-mod capped;
+mod caps_stage;
 mod cards;
+mod connect_wait;
 mod connection;
 mod context;
 mod control_plane;
@@ -40,15 +39,14 @@ mod destination;
 mod dispatch;
 mod explain;
 mod guard;
-mod guarding;
-mod held;
+mod guard_stage;
 mod hop_by_hop;
 mod load;
+mod offload;
 mod outcome;
 mod parking;
 mod pipeline;
 mod prober;
-mod reading;
 mod record;
 mod relay;
 mod request;
@@ -56,13 +54,15 @@ mod respond;
 mod sidecar;
 #[cfg(test)]
 mod tests;
+mod thread_buffer;
+mod translation;
 mod waker;
 
 // Pure, and for `fuzz/` only: these parsers read every byte that arrives.
 pub use self::canceller::Canceller;
 pub use self::connection::Connections;
-pub use self::connection::chunks::{Broken, Chunks};
-pub use self::connection::head::{Scan, Whole, Why};
+pub use self::connection::chunks::{ChunkParser, InvalidChunks};
+pub use self::connection::head::{HeadError, HeadScanner, ScannedHead};
 pub use self::connection::listener::Listener;
 pub use self::dispatch::Dispatcher;
 pub use self::explain::Explainer;
@@ -71,4 +71,4 @@ pub use self::relay::answer::{AnswerHead, AnswerReader};
 pub use self::relay::fields::extra_fields;
 pub use self::relay::pool::serve_on_this_thread;
 pub use self::request::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
-pub use self::request::validate::check as check_head;
+pub use self::request::validate::check_head;

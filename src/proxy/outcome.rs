@@ -8,19 +8,19 @@ use pingora::{Error, ErrorType};
 use crate::rejection::Rejection;
 
 /// Boxes the future of a step that is rarely taken. An inline one would enlarge the future of every exchange.
-pub(in crate::proxy) fn rare<F: Future>(step: F) -> Pin<Box<F>> {
+pub(in crate::proxy) fn box_cold_path<F: Future>(step: F) -> Pin<Box<F>> {
     Box::pin(step)
 }
 
 /// Boxes the future that `make` returns. It is made in its box: `Box::pin` makes it on the stack and copies all of it,
 /// its states to come included.
-pub(in crate::proxy) fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+pub(in crate::proxy) fn box_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     let place = Box::new_uninit();
     Box::into_pin(Box::write(place, make()))
 }
 
 /// The outcome of a relayed exchange.
-pub(in crate::proxy) enum Ended {
+pub(in crate::proxy) enum ExchangeOutcome {
     /// The whole answer was sent.
     Answered,
     /// No byte of an answer was sent: the caller gets the rejection.
@@ -32,47 +32,47 @@ pub(in crate::proxy) enum Ended {
     CallerLeft,
 }
 
-impl From<Rejection> for Ended {
+impl From<Rejection> for ExchangeOutcome {
     fn from(rejection: Rejection) -> Self {
         Self::Refused(rejection)
     }
 }
 
 /// Reasons for having no body.
-pub(in crate::proxy) enum NoBody {
+pub(in crate::proxy) enum BodyError {
     /// The request is rejected, and the caller gets an answer.
     Refused(Rejection),
     /// The caller left, so there is no answer.
     CallerLeft,
 }
 
-impl From<Rejection> for NoBody {
+impl From<Rejection> for BodyError {
     fn from(rejection: Rejection) -> Self {
         Self::Refused(rejection)
     }
 }
 
-impl From<NoBody> for Ended {
-    fn from(none: NoBody) -> Self {
+impl From<BodyError> for ExchangeOutcome {
+    fn from(none: BodyError) -> Self {
         match none {
-            NoBody::Refused(rejection) => Self::Refused(rejection),
-            NoBody::CallerLeft => Self::CallerLeft,
+            BodyError::Refused(rejection) => Self::Refused(rejection),
+            BodyError::CallerLeft => Self::CallerLeft,
         }
     }
 }
 
 /// The connection (of HTTP/2, the stream) had to be aborted.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::proxy) enum BrokenOff {
+pub(in crate::proxy) enum AbortCause {
     /// The caller left, or does not read.
     CallerLeft,
     /// The gateway aborted it: the agent broke off, or timed out, after part of its answer was sent.
     Ours,
 }
 
-impl BrokenOff {
+impl AbortCause {
     /// Returns the outcome of sending the gateway's own answer: it fails only because of the caller.
-    pub(in crate::proxy) fn unless<E>(answered: Result<(), E>) -> Result<(), Self> {
+    pub(in crate::proxy) fn from_write<E>(answered: Result<(), E>) -> Result<(), Self> {
         answered.map_err(|_| Self::CallerLeft)
     }
 }

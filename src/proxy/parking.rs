@@ -14,7 +14,7 @@ use crate::config::Live;
 use crate::ids::WorkspaceId;
 use crate::metrics::{InProgress, Metrics};
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Account, Bound, Full, Share, Shares};
+use crate::shares::{Account, Bound, Share, ShareRefusal, Shares};
 
 /// Longest time for which a call that is being sent keeps the next one back: an agent may not accept its connection.
 const TURN_MAX: Duration = Duration::from_secs(1);
@@ -29,44 +29,44 @@ const DUE_SWEEP: usize = 1024;
 pub(in crate::proxy) struct Parking {
     config: Live,
     metrics: Arc<Metrics>,
-    lines: Mutex<HashMap<WorkspaceId, Line>>,
+    queues: Mutex<HashMap<WorkspaceId, CallQueue>>,
     /// Time before which no waker of the workspace is called by this replica.
     due: Mutex<HashMap<WorkspaceId, Instant>>,
     places: Arc<Shares>,
     bytes: Arc<Shares>,
 }
 
-/// Parked calls to one workspace, by their tickets.
+/// Queue of the parked calls to one workspace, by their tickets.
 #[derive(Default)]
-struct Line {
+struct CallQueue {
     last: u64,
-    places: BTreeMap<u64, Place>,
+    places: BTreeMap<u64, QueueEntry>,
 }
 
-enum Place {
+enum QueueEntry {
     /// It waits, and is notified when it may look.
-    Waits(Arc<Notify>),
+    Waiting(Arc<Notify>),
     /// Its agent is awake, and its caller has its share of the places: calls of others may look, too.
     PassedOver(Account),
     /// It is being sent, since this time.
-    Sends(Instant),
+    Sending(Instant),
 }
 
-impl Line {
+impl CallQueue {
     /// True if no call before this one waits, or is about to be sent. Those of one `account` keep their order.
     fn is_next(&self, ticket: u64, account: Account) -> bool {
         let mut before = self.places.range(..ticket);
         before.all(|(_, place)| match place {
-            Place::Waits(_) => false,
-            Place::PassedOver(of) => *of != account,
-            Place::Sends(since) => since.elapsed() > TURN_MAX,
+            QueueEntry::Waiting(_) => false,
+            QueueEntry::PassedOver(of) => *of != account,
+            QueueEntry::Sending(since) => since.elapsed() > TURN_MAX,
         })
     }
 
     fn notify_first(&self) {
         let first = self.places.values().find_map(|place| match place {
-            Place::Waits(notify) => Some(notify),
-            Place::PassedOver(_) | Place::Sends(_) => None,
+            QueueEntry::Waiting(notify) => Some(notify),
+            QueueEntry::PassedOver(_) | QueueEntry::Sending(_) => None,
         });
         if let Some(notify) = first {
             notify.notify_one();
@@ -84,36 +84,36 @@ impl Parking {
         let parking = Arc::new(Self {
             config,
             metrics,
-            lines: Mutex::default(),
+            queues: Mutex::default(),
             due: Mutex::default(),
             places: Arc::default(),
             bytes: Arc::default(),
         });
-        let told = Arc::downgrade(&parking);
+        let weak = Arc::downgrade(&parking);
         // After the directory's own, which has dropped the entry by then.
         coherence.on_invalidation(move |what| {
-            if let Some(parking) = told.upgrade() {
-                parking.changed(&what);
+            if let Some(parking) = weak.upgrade() {
+                parking.notify_changed(&what);
             }
             std::future::ready(())
         });
         parking
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<WorkspaceId, Line>> {
-        // Each step leaves the lines consistent, so a panic elsewhere cannot have broken them.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_queues(&self) -> MutexGuard<'_, HashMap<WorkspaceId, CallQueue>> {
+        // Each step leaves the queues consistent, so a panic elsewhere cannot have broken them.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changed(&self, what: &Invalidation) {
-        let lines = self.lines();
+    fn notify_changed(&self, what: &Invalidation) {
+        let queues = self.lock_queues();
         match what {
             Invalidation::Address(id) | Invalidation::Workspace(id) | Invalidation::Lineage(id) => {
-                if let Some(line) = lines.get(id) {
-                    line.notify_first();
+                if let Some(queue) = queues.get(id) {
+                    queue.notify_first();
                 }
             }
-            Invalidation::Everything => lines.values().for_each(Line::notify_first),
+            Invalidation::Everything => queues.values().for_each(CallQueue::notify_first),
             Invalidation::Credential(_) | Invalidation::Grant(..) | Invalidation::Stops => {}
         }
     }
@@ -127,7 +127,7 @@ impl Parking {
         id: &WorkspaceId,
         account: Account,
         bytes: usize,
-    ) -> Result<Parked, Rejection> {
+    ) -> Result<ParkedCall, Rejection> {
         let config = self.config.get();
         let (wake, body) = (&config.wake, config.limits.request_bytes.bytes());
         let full = |key, limit: u64| {
@@ -136,7 +136,7 @@ impl Parking {
                 no_room(key, limit, full)
             }
         };
-        let places = Bound::places(wake.max_parked);
+        let places = Bound::with_places(wake.max_parked);
         let place = self.places.take(account, 1, places);
         let place = place.map_err(full("wake.max_parked", wake.max_parked as u64))?;
         let room = wake.max_parked_bytes;
@@ -144,15 +144,16 @@ impl Parking {
         let body = self.bytes.take(account, bytes, bound);
         let body = body.map_err(full("wake.max_parked_bytes", room.0))?;
         let notify = Arc::<Notify>::default();
-        let mut lines = self.lines();
-        let line = lines.entry(id.clone()).or_default();
-        line.last += 1;
-        let ticket = line.last;
-        line.places
-            .insert(ticket, Place::Waits(Arc::clone(&notify)));
-        drop(lines);
+        let mut queues = self.lock_queues();
+        let queue = queues.entry(id.clone()).or_default();
+        queue.last += 1;
+        let ticket = queue.last;
+        queue
+            .places
+            .insert(ticket, QueueEntry::Waiting(Arc::clone(&notify)));
+        drop(queues);
         let waking = &self.metrics.waking;
-        Ok(Parked {
+        Ok(ParkedCall {
             ticket: Ticket {
                 parking: Arc::clone(self),
                 id: id.clone(),
@@ -162,12 +163,13 @@ impl Parking {
             notify,
             _room: [place, body],
             _counted: InProgress::begin(&waking.parked),
-            _bytes: Bytes::count(&waking.parked_bytes, bytes),
+            _bytes: ParkedBytes::add(&waking.parked_bytes, bytes),
         })
     }
 
-    /// True if the waker of `id` may be called by this replica now. Then the next one may after `cool_down`.
-    pub(in crate::proxy) fn is_due(&self, id: &WorkspaceId, cool_down: Duration) -> bool {
+    /// Claims a call of the waker of `id` for this replica. True if it may be called now; the next claim succeeds after
+    /// `cool_down`.
+    pub(in crate::proxy) fn claim_wake(&self, id: &WorkspaceId, cool_down: Duration) -> bool {
         let now = Instant::now();
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         if due.get(id).is_some_and(|at| *at > now) {
@@ -181,13 +183,13 @@ impl Parking {
     }
 
     /// Lets the waker of `id` be called again after `pause`: another replica has called it.
-    pub(in crate::proxy) fn put_off(&self, id: &WorkspaceId, pause: Duration) {
+    pub(in crate::proxy) fn postpone_wake(&self, id: &WorkspaceId, pause: Duration) {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         due.insert(id.clone(), Instant::now() + pause);
     }
 }
 
-/// The place of a call in its line. Dropping it lets the next call look for the agent.
+/// The place of a call in its queue. Dropping it lets the next call look for the agent.
 struct Ticket {
     parking: Arc<Parking>,
     id: WorkspaceId,
@@ -196,58 +198,58 @@ struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut lines = self.parking.lines();
-        if let Some(line) = lines.get_mut(&self.id) {
-            line.places.remove(&self.number);
-            line.notify_first();
-            if line.places.is_empty() {
-                lines.remove(&self.id);
+        let mut queues = self.parking.lock_queues();
+        if let Some(queue) = queues.get_mut(&self.id) {
+            queue.places.remove(&self.number);
+            queue.notify_first();
+            if queue.places.is_empty() {
+                queues.remove(&self.id);
             }
         }
     }
 }
 
-/// A parked call. Dropping it takes it out of its line.
-pub(in crate::proxy) struct Parked {
+/// A parked call. Dropping it takes it out of its queue.
+pub(in crate::proxy) struct ParkedCall {
     ticket: Ticket,
     account: Account,
     notify: Arc<Notify>,
     _room: [Share; 2],
     _counted: InProgress,
-    _bytes: Bytes,
+    _bytes: ParkedBytes,
 }
 
-impl Parked {
+impl ParkedCall {
     /// True if the call may look for its agent.
     pub(in crate::proxy) fn is_next(&self) -> bool {
-        let lines = self.ticket.parking.lines();
-        let line = lines.get(&self.ticket.id);
-        line.is_none_or(|line| line.is_next(self.ticket.number, self.account))
+        let queues = self.ticket.parking.lock_queues();
+        let queue = queues.get(&self.ticket.id);
+        queue.is_none_or(|queue| queue.is_next(self.ticket.number, self.account))
     }
 
     /// Lets calls of others look for the agent, too: the caller of this one has its share of the places.
-    pub(in crate::proxy) fn pass(&self) {
-        let mut lines = self.ticket.parking.lines();
-        if let Some(line) = lines.get_mut(&self.ticket.id) {
-            let passed = Place::PassedOver(self.account);
-            line.places.insert(self.ticket.number, passed);
-            line.notify_first();
+    pub(in crate::proxy) fn pass_over(&self) {
+        let mut queues = self.ticket.parking.lock_queues();
+        if let Some(queue) = queues.get_mut(&self.ticket.id) {
+            let passed = QueueEntry::PassedOver(self.account);
+            queue.places.insert(self.ticket.number, passed);
+            queue.notify_first();
         }
     }
 
     /// Resolves when the call may have become the next one, or the workspace has changed.
-    pub(in crate::proxy) async fn notified(&self) {
+    pub(in crate::proxy) async fn wait_notified(&self) {
         self.notify.notified().await;
     }
 
     /// Takes the turn of the call: it is sent now.
     pub(in crate::proxy) fn take_turn(self) -> Turn {
-        let mut lines = self.ticket.parking.lines();
-        if let Some(line) = lines.get_mut(&self.ticket.id) {
-            let sends = Place::Sends(Instant::now());
-            line.places.insert(self.ticket.number, sends);
+        let mut queues = self.ticket.parking.lock_queues();
+        if let Some(queue) = queues.get_mut(&self.ticket.id) {
+            let sends = QueueEntry::Sending(Instant::now());
+            queue.places.insert(self.ticket.number, sends);
         }
-        drop(lines);
+        drop(queues);
         Turn {
             _ticket: Box::new(self.ticket),
         }
@@ -260,14 +262,14 @@ pub(in crate::proxy) struct Turn {
     _ticket: Box<Ticket>,
 }
 
-/// Bytes in a gauge.
-struct Bytes {
+/// Bytes of a parked call in a gauge.
+struct ParkedBytes {
     gauge: IntGauge,
     count: i64,
 }
 
-impl Bytes {
-    fn count(gauge: &IntGauge, bytes: usize) -> Self {
+impl ParkedBytes {
+    fn add(gauge: &IntGauge, bytes: usize) -> Self {
         let count = i64::try_from(bytes).unwrap_or(i64::MAX);
         gauge.add(count);
         Self {
@@ -277,29 +279,31 @@ impl Bytes {
     }
 }
 
-impl Drop for Bytes {
+impl Drop for ParkedBytes {
     fn drop(&mut self) {
         self.gauge.sub(self.count);
     }
 }
 
-fn no_room(key: &'static str, limit: u64, full: Full) -> Rejection {
+fn no_room(key: &'static str, limit: u64, full: ShareRefusal) -> Rejection {
     let whose = match full {
-        Full::All => "calls to agents that sleep",
-        Full::Share | Full::Each => {
+        ShareRefusal::All => "calls to agents that sleep",
+        ShareRefusal::Share | ShareRefusal::Each => {
             "calls of this caller to agents that sleep take half of what others leave, and"
         }
     };
     let message = match full {
-        Full::All => format!("as many {whose} wait as may ({key} = {limit}); try again shortly"),
-        Full::Share | Full::Each => {
+        ShareRefusal::All => {
+            format!("as many {whose} wait as may ({key} = {limit}); try again shortly")
+        }
+        ShareRefusal::Share | ShareRefusal::Each => {
             format!("{whose} no more of them may wait ({key} = {limit}); try again shortly")
         }
     };
     Rejection::new(Reason::WorkspaceRestarting, message)
-        .retry_after(RETRY_AFTER)
-        .fact("limit", limit)
-        .delivered(Delivery::NotSent)
+        .with_retry_after(RETRY_AFTER)
+        .with_fact("limit", limit)
+        .with_delivery(Delivery::NotSent)
 }
 
 #[cfg(test)]
@@ -314,7 +318,7 @@ mod tests {
         Arc::new(Parking {
             config: config.into(),
             metrics,
-            lines: Mutex::default(),
+            queues: Mutex::default(),
             due: Mutex::default(),
             places: Arc::default(),
             bytes: Arc::default(),
@@ -325,8 +329,8 @@ mod tests {
         WorkspaceId::parse("target").unwrap()
     }
 
-    fn park(parking: &Arc<Parking>, account: u64) -> Result<Parked, Rejection> {
-        parking.park(&id(), Account::alone(account), 10)
+    fn park(parking: &Arc<Parking>, account: u64) -> Result<ParkedCall, Rejection> {
+        parking.park(&id(), Account::without_group(account), 10)
     }
 
     #[tokio::test(start_paused = true)]
@@ -340,7 +344,7 @@ mod tests {
         let turn = first.take_turn();
         assert!(!third.is_next(), "the first is being sent");
         drop(turn);
-        third.notified().await;
+        third.wait_notified().await;
         assert!(third.is_next() && !fourth.is_next());
         let turn = third.take_turn();
         tokio::time::advance(TURN_MAX).await;
@@ -352,7 +356,7 @@ mod tests {
         );
         drop(turn);
         drop(fourth);
-        assert!(parking.lines().is_empty());
+        assert!(parking.lock_queues().is_empty());
         assert_eq!(parking.metrics.waking.parked.get(), 0);
         assert_eq!(parking.metrics.waking.parked_bytes.get(), 0);
     }
@@ -362,7 +366,7 @@ mod tests {
         let parking = parking(100);
         let calls = [1, 2, 3, 1].map(|account| park(&parking, account).unwrap());
         let [first, second, third, own] = calls;
-        first.pass();
+        first.pass_over();
         assert!(first.is_next() && second.is_next() && !third.is_next());
         let turn = second.take_turn();
         assert!(
@@ -397,23 +401,28 @@ mod tests {
         assert_eq!(parking.metrics.waking.parked_refused.get(), 3);
         drop((held, last));
         let large = 64 << 20;
-        let one = parking.park(&id(), Account::alone(1), 20 << 20).unwrap();
-        let refusal = parking.park(&id(), Account::alone(2), large).err().unwrap();
+        let one = parking
+            .park(&id(), Account::without_group(1), 20 << 20)
+            .unwrap();
+        let refusal = parking
+            .park(&id(), Account::without_group(2), large)
+            .err()
+            .unwrap();
         assert!(refusal.message.contains("wake.max_parked_bytes"));
         drop(one);
-        assert!(parking.lines().is_empty());
+        assert!(parking.lock_queues().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_waker_is_due_once_in_its_cool_down() {
         let parking = parking(1);
         let cool_down = Duration::from_secs(30);
-        assert!(parking.is_due(&id(), cool_down));
-        assert!(!parking.is_due(&id(), cool_down));
+        assert!(parking.claim_wake(&id(), cool_down));
+        assert!(!parking.claim_wake(&id(), cool_down));
         tokio::time::advance(cool_down).await;
-        assert!(parking.is_due(&id(), cool_down));
-        parking.put_off(&id(), Duration::from_secs(1));
+        assert!(parking.claim_wake(&id(), cool_down));
+        parking.postpone_wake(&id(), Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(parking.is_due(&id(), cool_down));
+        assert!(parking.claim_wake(&id(), cool_down));
     }
 }

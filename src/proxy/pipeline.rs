@@ -5,15 +5,15 @@ use std::sync::Arc;
 use http::Method;
 use pingora::protocols::http::ServerSession;
 
-use super::cards::{self, Whose};
+use super::cards::{self, CardTarget};
 use super::context::Context;
 use super::control_plane;
 use super::control_plane::span::ControlSpan;
-use super::outcome::{BrokenOff, rare};
+use super::outcome::{AbortCause, box_cold_path};
 use super::record::Exchange;
-use super::record::trace::Came;
+use super::record::trace::ExchangeOrigin;
 use super::relay::Relay;
-use super::request::route::{Route, route};
+use super::request::route::{Route, match_route};
 use super::request::{Request, call, rest, validate};
 use super::respond::{put_request_id, reject, write_response};
 use crate::a2a::method::Method as A2aMethod;
@@ -41,128 +41,132 @@ impl Proxy {
     pub(in crate::proxy) async fn serve(
         &self,
         session: &mut ServerSession,
-    ) -> Result<(), BrokenOff> {
+    ) -> Result<(), AbortCause> {
         let head = session.req_header();
         let request_id = validate::request_id(&head.headers);
-        let route = route(head.uri.path());
+        let route = match_route(head.uri.path());
         let dialect = route.dialect();
         let reads = matches!(head.method, Method::GET | Method::HEAD);
         let asked = match route {
-            Route::A2a(target) if !reads => Asked::Call(target),
+            Route::A2a(target) if !reads => RequestKind::Call(target),
             Route::A2a(target) | Route::Card(target) | Route::CardBeside(target) => {
-                Asked::Card(Whose::Workspace(target), dialect)
+                RequestKind::Card(CardTarget::Workspace(target), dialect)
             }
-            Route::DefaultCard => Asked::Card(Whose::Default, dialect),
+            Route::DefaultCard => RequestKind::Card(CardTarget::Default, dialect),
             Route::Below(target, tail) | Route::TaskBeside(target, tail) => {
-                Asked::Below(target, tail.to_owned(), dialect)
+                RequestKind::Below(target, tail.to_owned(), dialect)
             }
-            Route::Task(task) => Asked::Task(task.to_owned()),
-            Route::Control => return rare(self.control(session, request_id)).await,
+            Route::Task(task) => RequestKind::Task(task.to_owned()),
+            Route::Control => return box_cold_path(self.serve_control(session, request_id)).await,
         };
-        self.a2a(session, request_id, asked).await
+        self.serve_a2a(session, request_id, asked).await
     }
 
     /// Serves a request of A2A in one of its forms, from its first check to its record.
-    async fn a2a(
+    async fn serve_a2a(
         &self,
         session: &mut ServerSession,
         request_id: RequestId,
-        asked: Asked,
-    ) -> Result<(), BrokenOff> {
-        if let Some(answered) = self.preflight(session, &request_id).await {
+        asked: RequestKind,
+    ) -> Result<(), AbortCause> {
+        if let Some(answered) = self.answer_preflight(session, &request_id).await {
             return answered;
         }
         let context = &*self.context;
         // No event is published for a card: its request is no call.
-        let exchange = context.begin(request_id, !matches!(asked, Asked::Card(..)));
-        let mut exchange = exchange.by_client(context.client(session));
+        let exchange = context.begin_exchange(request_id, !matches!(asked, RequestKind::Card(..)));
+        let mut exchange = exchange.with_client(context.client_address(session));
         exchange.dialect = asked.dialect();
-        exchange.trace(&context.relay.traces, session.req_header(), asked.came());
+        exchange.begin_trace(&context.relay.traces, session.req_header(), asked.origin());
         let mut request = Request {
             context,
             session,
             exchange: &mut exchange,
         };
         let ended = match asked {
-            Asked::Call(target) => call::call(&mut request, target).await,
-            Asked::Below(target, tail, _) => rare(rest::call(&mut request, target, &tail)).await,
-            Asked::Task(task) => rare(rest::task(&mut request, &task)).await,
-            Asked::Card(whose, _) => {
+            RequestKind::Call(target) => call::serve_call(&mut request, target).await,
+            RequestKind::Below(target, tail, _) => {
+                box_cold_path(rest::serve_request(&mut request, target, &tail)).await
+            }
+            RequestKind::Task(task) => box_cold_path(rest::serve_task(&mut request, &task)).await,
+            RequestKind::Card(whose, _) => {
                 request.exchange.method = A2aMethod::AgentCard;
-                rare(cards::serve(&mut request, whose)).await
+                box_cold_path(cards::serve(&mut request, whose)).await
             }
         };
-        match exchange.ended(ended) {
+        match exchange.record_outcome(ended) {
             Ok(ended) => ended,
-            Err(rejection) => self.refuse(session, exchange, rejection).await,
+            Err(rejection) => self.reject_exchange(session, exchange, rejection).await,
         }
     }
 
     /// Sends a rejection to the caller, with the remaining rate.
-    async fn refuse(
+    async fn reject_exchange(
         &self,
         session: &mut ServerSession,
         mut exchange: Exchange,
         rejection: Rejection,
-    ) -> Result<(), BrokenOff> {
+    ) -> Result<(), AbortCause> {
         let context = &self.context;
-        let client = context.client(session);
-        let mut rejection = context.gateway.rates.failed(client, rejection);
+        let client = context.client_address(session);
+        let mut rejection = context.gateway.rates.count_failure(client, rejection);
         if let Some(allowance) = &exchange.allowance {
-            rejection = allowance.told_with(rejection);
+            rejection = allowance.apply_to(rejection);
         }
         let origins = context.origins.get();
-        let told = reject::refuse(session, &origins, &mut exchange, &rejection);
-        BrokenOff::unless(rare(told).await)
+        let sent = reject::reject_exchange(session, &origins, &mut exchange, &rejection);
+        AbortCause::from_write(box_cold_path(sent).await)
     }
 
     /// Passes any other request to the control plane.
-    async fn control(
+    async fn serve_control(
         &self,
         session: &mut ServerSession,
         request_id: RequestId,
-    ) -> Result<(), BrokenOff> {
-        if let Some(answered) = self.preflight(session, &request_id).await {
+    ) -> Result<(), AbortCause> {
+        if let Some(answered) = self.answer_preflight(session, &request_id).await {
             return answered;
         }
         let mut span = ControlSpan::begin(&self.context, session, &request_id);
-        let told = span.as_ref().map(ControlSpan::told);
-        let asked = control_plane::Asked {
+        let span_facts = span.as_ref().map(ControlSpan::facts);
+        let asked = control_plane::ControlRequest {
             request_id: &request_id,
-            told,
+            span_facts,
         };
         let answered = match self.context.check(session) {
-            Ok(()) => control_plane::pass(&self.context, session, asked).await,
-            Err(rejection) => control_plane::refuse(&self.context, session, asked, rejection).await,
+            Ok(()) => control_plane::pass_request(&self.context, session, asked).await,
+            Err(rejection) => {
+                control_plane::reject_request(&self.context, session, asked, rejection).await
+            }
         };
-        let answered = BrokenOff::unless(answered);
+        let answered = AbortCause::from_write(answered);
         if let Some(span) = &mut span {
-            span.answered(session);
+            span.record_status(session);
         }
         answered
     }
 
     /// Answers a CORS preflight, before any credential is checked.
-    async fn preflight(
+    async fn answer_preflight(
         &self,
         session: &mut ServerSession,
         request_id: &RequestId,
-    ) -> Option<Result<(), BrokenOff>> {
+    ) -> Option<Result<(), AbortCause>> {
         let origins = self.context.origins.get();
-        let mut head = origins.preflight(session.req_header())?;
-        validate::check(session.req_header()).ok()?;
+        let mut head = origins.answer_preflight(session.req_header())?;
+        validate::check_head(session.req_header()).ok()?;
         origins.check(session.req_header()).ok()?;
         origins.put_browser_fields(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
         let _ = put_request_id(&mut head, request_id);
         drop(origins);
         let write = write_response(session, head, bytes::Bytes::new());
-        Some(BrokenOff::unless(rare(write).await))
+        Some(AbortCause::from_write(box_cold_path(write).await))
     }
 }
 
 /// The forms of a request of A2A.
-enum Asked {
+enum RequestKind {
     /// JSON-RPC at the base of a workspace.
     Call(Result<WorkspaceId, InvalidWorkspaceId>),
     /// A path below the base, or beside it and treated as below.
@@ -170,19 +174,19 @@ enum Asked {
     /// `/tasks/{task_id}`, at any agent. The id is as spelled in the path.
     Task(String),
     /// The card of an agent.
-    Card(Whose, Dialect),
+    Card(CardTarget, Dialect),
 }
 
-impl Asked {
-    fn came(&self) -> Came {
+impl RequestKind {
+    fn origin(&self) -> ExchangeOrigin {
         match self {
-            Self::Call(_) => Came::by("/workspaces/{id}/a2a", true),
+            Self::Call(_) => ExchangeOrigin::for_route("/workspaces/{id}/a2a", true),
             Self::Below(_, _, Dialect::Plain) => {
-                Came::by("/workspaces/{id}/tasks/{task_id}", false)
+                ExchangeOrigin::for_route("/workspaces/{id}/tasks/{task_id}", false)
             }
-            Self::Below(..) => Came::by("/workspaces/{id}/a2a/{*path}", false),
-            Self::Task(_) => Came::by("/tasks/{task_id}", false),
-            Self::Card(whose, dialect) => whose.came(*dialect),
+            Self::Below(..) => ExchangeOrigin::for_route("/workspaces/{id}/a2a/{*path}", false),
+            Self::Task(_) => ExchangeOrigin::for_route("/tasks/{task_id}", false),
+            Self::Card(whose, dialect) => whose.origin(*dialect),
         }
     }
 

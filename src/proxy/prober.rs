@@ -15,11 +15,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use super::cards::fetch::end_head;
 use super::context::Context;
 use super::relay::answer_head::refuse_redirect;
-use super::relay::fetch::Question;
-use super::relay::upstream::{Call, peer};
-use super::relay::verdict::of_rejection;
+use super::relay::fetch::BufferedRequest;
+use super::relay::upstream::{WireRequest, build_peer};
+use super::relay::verdict::outcome_of_rejection;
 use crate::directory::{
-    AGENT_CARD_BYTES_MAX, CardPlace, LookupFor, Patience, ProbeClaim, ProbePlan,
+    AGENT_CARD_BYTES_MAX, CardLocation, LookupFor, OwnTimeouts, ProbeClaim, ProbePlan,
 };
 use crate::ids::WorkspaceId;
 use crate::metrics::ProbeOutcome;
@@ -69,34 +69,34 @@ impl Prober {
                 _ = tick.tick() => {
                     if listed_at.is_none_or(|at| at.elapsed() >= LIST_EVERY) {
                         listed_at = Some(Instant::now());
-                        self.list(&mut schedule).await;
+                        self.read_list(&mut schedule).await;
                     }
                     schedule.queue_due(Instant::now());
                 }
                 Some(ended) = running.join_next() => match ended {
-                    Ok((id, next)) => schedule.ended(&id, next),
+                    Ok((id, next)) => schedule.finish(&id, next),
                     // A bug: the workspace of the probe is unknown. Claims keep those in progress from a second one.
                     Err(_) => schedule.forget_running(),
                 },
-                () = gateway.drain.leaves() => break,
+                () = gateway.drain.wait_for_leave() => break,
             }
             while running.len() < RUNNING_MAX
-                && let Some((id, is_early)) = schedule.take()
+                && let Some((id, is_early)) = schedule.next_due()
             {
-                let attempt = Attempt {
+                let attempt = ProbeAttempt {
                     context: Arc::clone(&self.context),
                     id,
                 };
-                running.spawn(attempt.make(is_early));
+                running.spawn(attempt.run(is_early));
             }
         }
         while running.join_next().await.is_some() {}
     }
 
     /// Reads the list of workspaces with a probe. Without SQL the last one counts.
-    async fn list(&self, schedule: &mut Schedule) {
+    async fn read_list(&self, schedule: &mut Schedule) {
         let probing = &self.context.gateway.directory.probing;
-        match probing.probed(PROBED_MAX + 1).await {
+        match probing.list_probed(PROBED_MAX + 1).await {
             Ok(mut all) => {
                 if all.len() > PROBED_MAX {
                     all.truncate(PROBED_MAX);
@@ -109,7 +109,7 @@ impl Prober {
                 } else {
                     schedule.is_over = false;
                 }
-                schedule.set(all, probing.forgets_claims());
+                schedule.set_workspaces(all, probing.forgets_claims());
             }
             Err(error) => {
                 tracing::debug!(%error, "failed to list the workspaces with a probe; the last list counts");
@@ -121,7 +121,7 @@ impl Prober {
 /// Times of the probes at this replica.
 #[derive(Default)]
 struct Schedule {
-    planned: HashMap<WorkspaceId, Planned>,
+    planned: HashMap<WorkspaceId, ProbeEntry>,
     /// Due probes, in order.
     queue: VecDeque<WorkspaceId>,
     /// True once the list has been read.
@@ -131,7 +131,7 @@ struct Schedule {
 }
 
 /// Next probe of one workspace.
-struct Planned {
+struct ProbeEntry {
     /// Last change of its row.
     changed_at: Timestamp,
     next: Instant,
@@ -143,7 +143,7 @@ struct Planned {
 
 impl Schedule {
     /// Sets the workspaces to probe. New and changed ones are due at once.
-    fn set(&mut self, all: Vec<(WorkspaceId, Timestamp)>, forgets_claims: bool) {
+    fn set_workspaces(&mut self, all: Vec<(WorkspaceId, Timestamp)>, forgets_claims: bool) {
         let now = Instant::now();
         let is_early = forgets_claims && !self.is_begun;
         self.is_begun = true;
@@ -153,7 +153,7 @@ impl Schedule {
         for (id, changed_at) in all {
             match self.planned.entry(id) {
                 Entry::Vacant(place) => {
-                    place.insert(Planned {
+                    place.insert(ProbeEntry {
                         changed_at,
                         next: now,
                         is_busy: false,
@@ -182,7 +182,7 @@ impl Schedule {
     }
 
     /// Returns the next due probe, and whether it may come too early.
-    fn take(&mut self) -> Option<(WorkspaceId, bool)> {
+    fn next_due(&mut self) -> Option<(WorkspaceId, bool)> {
         let id = self.queue.pop_front()?;
         let is_early = self
             .planned
@@ -191,7 +191,7 @@ impl Schedule {
         Some((id, is_early))
     }
 
-    fn ended(&mut self, id: &WorkspaceId, next: Instant) {
+    fn finish(&mut self, id: &WorkspaceId, next: Instant) {
         if let Some(one) = self.planned.get_mut(id) {
             one.is_busy = false;
             one.next = next;
@@ -208,68 +208,68 @@ impl Schedule {
 }
 
 /// One probe of one workspace.
-struct Attempt {
+struct ProbeAttempt {
     context: Arc<Context>,
     id: WorkspaceId,
 }
 
-/// Outcomes of the requests of one probe.
-struct Asked {
+/// Results of the requests of one probe.
+struct ProbeResults {
     /// Of each place, in order.
     outcomes: Vec<Result<(), Rejection>>,
     /// Time at which the last request was sent; before that, time at which it would have been.
     sent_at: Instant,
 }
 
-impl Attempt {
+impl ProbeAttempt {
     /// Probes the workspace if it is due, and returns the time of the next look at it. `is_early`: it waits for a period.
-    async fn make(self, is_early: bool) -> (WorkspaceId, Instant) {
-        let next = self.try_make(is_early).await;
+    async fn run(self, is_early: bool) -> (WorkspaceId, Instant) {
+        let next = self.probe(is_early).await;
         (self.id, next)
     }
 
-    async fn try_make(&self, is_early: bool) -> Instant {
+    async fn probe(&self, is_early: bool) -> Instant {
         let probing = &self.context.gateway.directory.probing;
-        let plan = match probing.plan(&self.id).await {
+        let plan = match probing.load_plan(&self.id).await {
             Ok(Some(plan)) => plan,
             // The next list does not have it.
             Ok(None) => return Instant::now() + LOOK_EVERY,
             Err(why) => {
-                self.count(ProbeOutcome::NotMade);
+                self.count_outcome(ProbeOutcome::NotMade);
                 tracing::debug!(workspace.id = %self.id, why = %why.message, "no probe");
                 return Instant::now() + AWAY_PAUSE;
             }
         };
         if is_early {
-            return Instant::now() + plan.every();
+            return Instant::now() + plan.interval();
         }
         match probing.claim(&plan).await {
             Ok(ProbeClaim::Ours) => {}
             Ok(ProbeClaim::In(left)) => return Instant::now() + left,
             Err(error) => {
-                self.count(ProbeOutcome::NotMade);
+                self.count_outcome(ProbeOutcome::NotMade);
                 tracing::debug!(%error, workspace.id = %self.id, "no probe without the shared state: another replica may make it");
                 return Instant::now() + AWAY_PAUSE;
             }
         }
         let began = Instant::now();
         let asked = tokio::select! {
-            asked = self.ask(&plan, began + plan.patience()) => asked,
+            asked = self.probe_places(&plan, began + plan.timeout()) => asked,
             // It counts for nothing; the claim ends by itself.
-            () = self.context.gateway.drain.leaves() => return Instant::now() + plan.every(),
+            () = self.context.gateway.drain.wait_for_leave() => return Instant::now() + plan.interval(),
         };
-        probing.sent(&plan, asked.sent_at).await;
-        if let Err(error) = self.conclude(&plan, &asked.outcomes, began).await {
+        probing.record_sent(&plan, asked.sent_at).await;
+        if let Err(error) = self.record_outcomes(&plan, &asked.outcomes, began).await {
             tracing::debug!(%error, workspace.id = %self.id, "failed to record a probe; the next one counts");
         }
-        asked.sent_at + plan.every()
+        asked.sent_at + plan.interval()
     }
 
-    fn count(&self, outcome: ProbeOutcome) {
-        self.context.gateway.metrics.waking.probed(outcome);
+    fn count_outcome(&self, outcome: ProbeOutcome) {
+        self.context.gateway.metrics.waking.count_probe(outcome);
     }
 
-    async fn conclude(
+    async fn record_outcomes(
         &self,
         plan: &ProbePlan,
         outcomes: &[Result<(), Rejection>],
@@ -278,7 +278,8 @@ impl Attempt {
         let probing = &self.context.gateway.directory.probing;
         for ((place, _), outcome) in plan.places.iter().zip(outcomes) {
             let why = outcome.as_ref().err();
-            let of_agent = why.and_then(|why| of_rejection(why, Patience::default())?.failure);
+            let of_agent =
+                why.and_then(|why| outcome_of_rejection(why, OwnTimeouts::default())?.failure);
             if let (Some(agent), Some(failure)) = (&place.agent, of_agent) {
                 agent.slots.probe_failed(failure);
             }
@@ -287,24 +288,24 @@ impl Attempt {
         let answered = answered.filter(|(_, outcome)| outcome.is_ok());
         let answered: Vec<_> = answered.map(|((_, id), _)| id.clone()).collect();
         if !answered.is_empty() {
-            self.count(ProbeOutcome::Succeeded);
-            return probing.succeeded(plan, &answered, began).await;
+            self.count_outcome(ProbeOutcome::Succeeded);
+            return probing.record_success(plan, &answered, began).await;
         }
         let mut failures = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
-        let Some(why) = failures.find(|why| tells_of_agent(why.reason)) else {
-            self.count(ProbeOutcome::NotMade);
+        let Some(why) = failures.find(|why| concerns_agent(why.reason)) else {
+            self.count_outcome(ProbeOutcome::NotMade);
             let why = outcomes.iter().find_map(|outcome| outcome.as_ref().err());
             let why = why.map(|why| why.message.as_ref());
             tracing::debug!(workspace.id = %self.id, why, "no probe");
             return Ok(());
         };
-        self.count(ProbeOutcome::Failed);
+        self.count_outcome(ProbeOutcome::Failed);
         tracing::debug!(workspace.id = %self.id, why = %why.message, "a probe failed");
-        probing.failed(plan, &why.message).await
+        probing.record_failure(plan, &why.message).await
     }
 
     /// Asks at all places at once.
-    async fn ask(&self, plan: &ProbePlan, deadline: Instant) -> Asked {
+    async fn probe_places(&self, plan: &ProbePlan, deadline: Instant) -> ProbeResults {
         let bytes_max = if plan.is_card {
             AGENT_CARD_BYTES_MAX
         } else {
@@ -312,54 +313,55 @@ impl Attempt {
         };
         let asked = plan.places.iter().map(async |(place, _)| {
             let mut sent_at = Instant::now();
-            let outcome = self.ask_at(place, bytes_max, deadline, &mut sent_at);
+            let outcome = self.probe_place(place, bytes_max, deadline, &mut sent_at);
             let outcome = outcome.await;
             (outcome, sent_at)
         });
         let asked = join_all(asked).await;
         let sent_at = asked.iter().map(|(_, sent_at)| *sent_at).max();
-        Asked {
+        ProbeResults {
             sent_at: sent_at.unwrap_or_else(Instant::now),
             outcomes: asked.into_iter().map(|(outcome, _)| outcome).collect(),
         }
     }
 
-    async fn ask_at(
+    async fn probe_place(
         &self,
-        place: &CardPlace,
+        place: &CardLocation,
         bytes_max: usize,
         deadline: Instant,
         sent_at: &mut Instant,
     ) -> Result<(), Rejection> {
         let (gateway, relay) = (&self.context.gateway, &self.context.relay);
-        let config = relay.config.hold();
-        let (asker, witness) = (LookupFor::calling(Account::default()), &mut ());
+        let config = relay.config.snapshot();
+        let (asker, witness) = (LookupFor::for_call(Account::default()), &mut ());
         let addresses = &gateway.directory.addresses;
-        let address = addresses.agent_address(&place.settled, &place.endpoint, asker, witness);
+        let address =
+            addresses.agent_address(&place.address_decision, &place.endpoint, asker, witness);
         let address = timeout_at(deadline, address).await;
-        let address = address.map_err(|_| late())??;
+        let address = address.map_err(|_| probe_timeout())??;
         let (upstream, connect) = (&relay.upstream, config.timeouts.connect);
         let peer = match &place.agent {
-            Some(agent) => upstream.peer(agent, address, connect).await,
+            Some(agent) => upstream.agent_peer(agent, address, connect).await,
             None => {
                 let endpoint = &place.endpoint;
-                peer(address, endpoint.tls, &endpoint.sni, connect)
+                build_peer(address, endpoint.tls, &endpoint.sni, connect)
             }
         };
-        let question = Question {
+        let question = BufferedRequest {
             peer: &peer,
-            call: Call::new(head(place), Bytes::new()),
+            call: WireRequest::new(request_head(place), Bytes::new()),
             deadline,
             bytes_max,
             // It is not kept.
             idle: Duration::ZERO,
-            late,
+            late: probe_timeout,
         };
         // A pooled connection may be dead, and whether a second request is one too many could not be told.
         let connection = timeout_at(deadline, upstream.connect_anew(&peer)).await;
-        let connection = connection.map_err(|_| late())??;
+        let connection = connection.map_err(|_| probe_timeout())??;
         *sent_at = Instant::now();
-        let answered = question.ask_over(connection, upstream, &relay.metrics);
+        let answered = question.send_over(connection, upstream, &relay.metrics);
         let (head, _) = answered.await?;
         refuse_redirect(&head)?;
         if head.status.is_success() {
@@ -370,8 +372,8 @@ impl Attempt {
     }
 }
 
-/// False if the outcome tells of the gateway, its stores or its settings.
-const fn tells_of_agent(reason: Reason) -> bool {
+/// False if the outcome concerns the gateway, its stores or its settings.
+const fn concerns_agent(reason: Reason) -> bool {
     !matches!(
         reason,
         Reason::AddressForbidden
@@ -382,7 +384,7 @@ const fn tells_of_agent(reason: Reason) -> bool {
 }
 
 /// Returns the request at the first path of a place.
-fn head(place: &CardPlace) -> Vec<u8> {
+fn request_head(place: &CardLocation) -> Vec<u8> {
     let path = place.paths.first().map_or("/", String::as_str);
     let mut wire = format!(
         "GET {path} HTTP/1.1\r\nhost: {}\r\naccept: */*\r\nuser-agent: a2a-gateway\r\n\
@@ -394,7 +396,7 @@ fn head(place: &CardPlace) -> Vec<u8> {
     wire
 }
 
-fn late() -> Rejection {
+fn probe_timeout() -> Rejection {
     let message = "the agent did not answer the probe in time";
-    Rejection::new(Reason::AgentTimeout, message).fact("clock", "probe")
+    Rejection::new(Reason::AgentTimeout, message).with_fact("clock", "probe")
 }

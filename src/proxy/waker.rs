@@ -14,8 +14,8 @@ use super::context::Context;
 use super::parking::Parking;
 use super::relay::Relay;
 use super::relay::answer_head::refuse_redirect;
-use super::relay::fetch::Question;
-use super::relay::upstream::{Call, peer};
+use super::relay::fetch::BufferedRequest;
+use super::relay::upstream::{WireRequest, build_peer};
 use crate::audit::{DONE, Draft, EventType};
 use crate::directory::{WakeRequest, WakeTimes};
 use crate::events::{Event, Kind};
@@ -35,37 +35,37 @@ const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Has the waker of `id` called, unless it was within its cool-down. Returns at once: the request outlives the call
 /// that caused it.
-pub(in crate::proxy) fn wake(context: &Context, id: &WorkspaceId, times: WakeTimes) {
-    if !context.parking.is_due(id, times.cool_down) {
+pub(in crate::proxy) fn wake_workspace(context: &Context, id: &WorkspaceId, times: WakeTimes) {
+    if !context.parking.claim_wake(id, times.cool_down) {
         return;
     }
-    let attempt = Attempt {
+    let attempt = WakeAttempt {
         gateway: Arc::clone(&context.gateway),
         relay: Arc::clone(&context.relay),
         parking: Arc::clone(&context.parking),
         id: id.clone(),
     };
-    let running = context.gateway.drain.enter();
+    let running = context.gateway.drain.count_work();
     tokio::spawn(async move {
         let _running = running;
-        attempt.make(times.cool_down).await;
+        attempt.run(times.cool_down).await;
     });
 }
 
 /// One attempt to wake a workspace.
-struct Attempt {
+struct WakeAttempt {
     gateway: Arc<Gateway>,
     relay: Arc<Relay>,
     parking: Arc<Parking>,
     id: WorkspaceId,
 }
 
-impl Attempt {
-    async fn make(&self, cool_down: Duration) {
+impl WakeAttempt {
+    async fn run(&self, cool_down: Duration) {
         let id = &self.id;
         match self.gateway.directory.waking.claim(id, cool_down).await {
             Ok(true) => {}
-            Ok(false) => return self.parking.put_off(id, CLAIM_PAUSE),
+            Ok(false) => return self.parking.postpone_wake(id, CLAIM_PAUSE),
             // Without the shared state each replica keeps to its own cool-down.
             Err(error) => {
                 tracing::debug!(%error, workspace.id = %id, "failed to claim the request to a waker; calling it for this replica");
@@ -73,45 +73,45 @@ impl Attempt {
         }
         let payload = json!({"reason": "message"});
         let event = Event::new(Kind::WorkspaceWaking, id, payload);
-        self.gateway.events.tell(event);
+        self.gateway.events.publish(event);
         let asked = Instant::now();
-        let answered = self.ask(asked + PATIENCE).await;
-        self.record(&answered, asked.elapsed());
+        let answered = self.send_request(asked + PATIENCE).await;
+        self.record_outcome(&answered, asked.elapsed());
     }
 
     /// Sends the request, and returns the status of the answer.
-    async fn ask(&self, deadline: Instant) -> Result<u16, Rejection> {
-        let request = self.gateway.directory.waking.request(&self.id);
+    async fn send_request(&self, deadline: Instant) -> Result<u16, Rejection> {
+        let request = self.gateway.directory.waking.build_request(&self.id);
         let request = timeout_at(deadline, request).await;
-        let request = request.map_err(|_| late())??;
-        let config = self.relay.config.hold();
+        let request = request.map_err(|_| waker_timeout())??;
+        let config = self.relay.config.snapshot();
         let endpoint = &request.endpoint;
-        let question = Question {
-            peer: &peer(
+        let question = BufferedRequest {
+            peer: &build_peer(
                 request.address,
                 endpoint.tls,
                 &endpoint.sni,
                 config.timeouts.connect.min(PATIENCE),
             ),
-            call: Call::new(self.head(&request)?, self.body()),
+            call: WireRequest::new(self.request_head(&request)?, self.request_body()),
             deadline,
             bytes_max: ANSWER_BYTES_MAX,
             idle: config.upstream.idle,
-            late,
+            late: waker_timeout,
         };
-        let asked = question.ask(&self.relay.upstream, &self.relay.metrics);
+        let asked = question.send(&self.relay.upstream, &self.relay.metrics);
         let (head, _) = asked.await?;
         refuse_redirect(&head)?;
         Ok(head.status.as_u16())
     }
 
-    fn body(&self) -> Bytes {
+    fn request_body(&self) -> Bytes {
         let body = json!({"workspace_id": self.id.as_str(), "reason": "message"});
         Bytes::from(body.to_string())
     }
 
     /// Writes the head. The operator's field takes the place of the token's if it has that name.
-    fn head(&self, request: &WakeRequest) -> Result<Vec<u8>, Rejection> {
+    fn request_head(&self, request: &WakeRequest) -> Result<Vec<u8>, Rejection> {
         let endpoint = &request.endpoint;
         let scheme = if endpoint.tls { "https" } else { "http" };
         let audience = format!("{scheme}://{}", endpoint.host);
@@ -126,7 +126,7 @@ impl Attempt {
             request.method.as_str(),
             endpoint.path_and_query,
             endpoint.host,
-            self.body().len(),
+            self.request_body().len(),
         )
         .into_bytes();
         let mut own = false;
@@ -147,13 +147,13 @@ impl Attempt {
         Ok(wire)
     }
 
-    fn record(&self, answered: &Result<u16, Rejection>, elapsed: Duration) {
+    fn record_outcome(&self, answered: &Result<u16, Rejection>, elapsed: Duration) {
         let (outcome, status) = match answered {
             Ok(status @ 200..=299) => (WakeOutcome::Accepted, *status),
             Ok(status) => (WakeOutcome::Refused, *status),
-            Err(why) => (outcome_of(why.reason), 0),
+            Err(why) => (failure_outcome(why.reason), 0),
         };
-        self.gateway.metrics.waking.woke(outcome);
+        self.gateway.metrics.waking.count_wake(outcome);
         let (id, word) = (&self.id, outcome.as_str());
         if outcome == WakeOutcome::Accepted {
             tracing::info!(workspace.id = %id, "woke a workspace");
@@ -165,7 +165,7 @@ impl Attempt {
         if status > 0 {
             detail["status"] = Value::from(status);
         }
-        let draft = Draft::new(EventType::WorkspaceWake).about(id);
+        let draft = Draft::new(EventType::WorkspaceWake).with_target(id);
         self.gateway.audit.record(Draft {
             outcome: match answered {
                 Ok(200..=299) => DONE,
@@ -173,12 +173,12 @@ impl Attempt {
                 Err(why) => why.reason.as_str(),
             },
             duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            ..draft.with(detail)
+            ..draft.with_detail(detail)
         });
     }
 }
 
-const fn outcome_of(reason: Reason) -> WakeOutcome {
+const fn failure_outcome(reason: Reason) -> WakeOutcome {
     match reason {
         Reason::AgentUnreachable => WakeOutcome::Unreachable,
         Reason::AgentTimeout => WakeOutcome::TimedOut,
@@ -188,7 +188,7 @@ const fn outcome_of(reason: Reason) -> WakeOutcome {
     }
 }
 
-fn late() -> Rejection {
+fn waker_timeout() -> Rejection {
     let message = "the waker did not answer within 10 s";
-    Rejection::new(Reason::AgentTimeout, message).fact("clock", "wake")
+    Rejection::new(Reason::AgentTimeout, message).with_fact("clock", "wake")
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
-use crate::audit::change::{operator_token, settings};
+use crate::audit::change::{operator_token_hash, settings_as_json};
 use crate::audit::{Draft, EventType};
 use crate::coherence::Invalidation;
 use crate::config::load::ADMIN_TOKEN;
@@ -22,7 +22,7 @@ use crate::telemetry::{self, Chain};
 
 /// Keys, or prefixes of keys, that cached facts depend on: the principal of a credential, the access to a
 /// call, the permitted addresses of agents.
-const JUDGED_BY: [&str; 13] = [
+const CACHED_FACT_KEYS: [&str; 13] = [
     "A2A_GATEWAY_ADMIN_TOKEN",
     "a2a.bridge",
     "a2a.complete",
@@ -51,39 +51,39 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
         let path = path.display();
         tracing::warn!(%path, "not a regular file; the configuration is read at startup only and cannot be reloaded");
         loop {
-            next(hangup.as_mut()).await;
+            next_hangup(hangup.as_mut()).await;
             tracing::warn!(%path, "SIGHUP ignored: a part of the configuration cannot be read again");
         }
     }
     let filled: Vec<PathBuf> = read.iter().filter(|p| is_filled(p)).cloned().collect();
-    let mut files = Files::watch(watched(gateway, layers));
+    let mut files = Files::watch(watched_files(gateway, layers));
     // Applies changes made between startup and the watch.
-    reload(gateway, layers, &filled).await;
+    reload_once(gateway, layers, &filled).await;
     loop {
-        while files.set(watched(gateway, layers)) {
+        while files.set_paths(watched_files(gateway, layers)) {
             // Those that are watched from now on may have changed since they were read.
-            reload(gateway, layers, &filled).await;
+            reload_once(gateway, layers, &filled).await;
         }
         let asked = tokio::select! {
-            () = next(hangup.as_mut()) => true,
-            () = files.changed() => false,
+            () = next_hangup(hangup.as_mut()) => true,
+            () = files.wait_for_change() => false,
         };
         if asked {
             tracing::info!("SIGHUP received; reloading the configuration");
-            files.look();
+            files.accept_current();
         }
-        reload(gateway, layers, &filled).await;
+        reload_once(gateway, layers, &filled).await;
     }
 }
 
 /// Returns all files that are read: those of the layers, and those named by the current configuration.
-fn watched(gateway: &Gateway, layers: &Layers) -> Vec<PathBuf> {
+fn watched_files(gateway: &Gateway, layers: &Layers) -> Vec<PathBuf> {
     let mut files = layers.files();
     files.extend(gateway.config().server.tls.files().cloned());
     files
 }
 
-async fn next(signal: Option<&mut Signal>) {
+async fn next_hangup(signal: Option<&mut Signal>) {
     if let Some(signal) = signal
         && signal.recv().await.is_some()
     {
@@ -109,7 +109,7 @@ fn is_filled(path: &Path) -> bool {
 /// Returns a problem with files that had content at startup. An empty file is valid TOML, and would apply
 /// the defaults and remove an operator's token: it is about to be written, or the disk is full. A file that
 /// became a pipe could block forever.
-fn unready(filled: &[PathBuf]) -> Option<ConfigError> {
+fn find_unready(filled: &[PathBuf]) -> Option<ConfigError> {
     let problem = |path: &PathBuf| {
         let reason = match std::fs::metadata(path) {
             Ok(file) if !file.is_file() => "is no regular file any more",
@@ -129,22 +129,22 @@ fn unready(filled: &[PathBuf]) -> Option<ConfigError> {
 }
 
 /// Reloads once. An invalid configuration changes nothing.
-async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
-    let loaded = unready(filled).map_or_else(|| load(layers), Err);
+async fn reload_once(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
+    let loaded = find_unready(filled).map_or_else(|| load(layers), Err);
     match gateway.config.reload(loaded) {
-        Outcome::Refused(error) => return refused(gateway, &error),
+        Outcome::Refused(error) => return report_refusal(gateway, &error),
         Outcome::Unchanged { mended: false } => {}
         Outcome::Unchanged { mended: true } => {
             tracing::info!("configuration is valid again, and unchanged");
         }
-        Outcome::Changed(change) => follow(gateway, change).await,
+        Outcome::Changed(change) => follow_change(gateway, change).await,
     }
-    let waiting = gateway.config.told().waiting.len();
-    gateway.metrics.config_loaded(waiting);
+    let waiting = gateway.config.view().waiting.len();
+    gateway.metrics.record_config_loaded(waiting);
 }
 
-fn refused(gateway: &Gateway, error: &ConfigError) {
-    gateway.metrics.config_refused();
+fn report_refusal(gateway: &Gateway, error: &ConfigError) {
+    gateway.metrics.record_config_refused();
     // Only the keys, never their values.
     let keys = error
         .problems
@@ -155,7 +155,9 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
         outcome: Reason::InvalidParams.as_str(),
         ..Draft::new(EventType::ConfigRefused)
     };
-    gateway.audit.record(draft.with(json!({"keys": keys})));
+    gateway
+        .audit
+        .record(draft.with_detail(json!({"keys": keys})));
     // One line, since log collectors split entries at line ends.
     let problems: Vec<String> = error.problems.iter().map(ToString::to_string).collect();
     let problems = problems.join("; ");
@@ -167,25 +169,29 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
 
 /// Applies a changed configuration: invalidates facts that depend on the old one, shows it to operators, and logs the
 /// changes.
-async fn follow(gateway: &Gateway, change: Change) {
+async fn follow_change(gateway: &Gateway, change: Change) {
     // Recorded first: what follows depends on it.
-    let applied = change.told.settings.iter();
+    let applied = change.view.settings.iter();
     let applied = applied.filter(|setting| change.applied.contains(&setting.key));
-    let mut values = settings(applied);
+    let mut values = settings_as_json(applied);
     for key in &change.applied {
         let value = || match key.as_str() {
-            ADMIN_TOKEN => operator_token(&gateway.config()),
+            ADMIN_TOKEN => operator_token_hash(&gateway.config()),
             _ => Value::Null,
         };
         values.entry(key.as_str()).or_insert_with(value);
     }
     let detail = json!({"keys": change.applied, "settings": values, "waiting": change.waiting});
-    let changed = Draft::new(EventType::ConfigChanged).with(detail);
+    let changed = Draft::new(EventType::ConfigChanged).with_detail(detail);
     gateway.audit.record(changed);
-    let of = |key: &String| JUDGED_BY.iter().any(|judged| key.starts_with(judged));
+    let of = |key: &String| {
+        CACHED_FACT_KEYS
+            .iter()
+            .any(|prefix| key.starts_with(prefix))
+    };
     let within = |section: &str| change.applied.iter().any(|key| key.starts_with(section));
     if within("auth.issuers") || within("auth.workspace_issuers") {
-        let config = gateway.config.hold();
+        let config = gateway.config.snapshot();
         gateway.identity.set_issuers(&config.auth);
     }
     if within("rate.") {
@@ -195,11 +201,11 @@ async fn follow(gateway: &Gateway, change: Change) {
         gateway.coherence.apply(&Invalidation::Everything).await;
     }
     if change.applied.iter().any(|key| key == "telemetry.log")
-        && let Err(error) = telemetry::refilter(&gateway.config().telemetry.log)
+        && let Err(error) = telemetry::replace_filter(&gateway.config().telemetry.log)
     {
         tracing::error!(error = %Chain(&error), "failed to change the log filter; the old one stays");
     }
-    gateway.config.tell(change.told);
+    gateway.config.set_view(change.view);
     if within("a2a.default_workspace") {
         gateway.look_for_default_workspace().await;
     }

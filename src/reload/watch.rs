@@ -29,16 +29,16 @@ const QUIET_WAIT_MAX: Duration = Duration::from_secs(2);
 const LINKS_MAX: usize = 40;
 
 /// The state of each file: inode, length and times.
-type Look = Vec<Option<[i64; 5]>>;
+type FileStamps = Vec<Option<[i64; 5]>>;
 
 /// The watched files.
 pub(super) struct Files {
     paths: Vec<PathBuf>,
     watcher: Option<RecommendedWatcher>,
     woken: Arc<Notify>,
-    seen: Look,
+    seen: FileStamps,
     /// True if the failure of the watch was logged.
-    complained: bool,
+    warned: bool,
 }
 
 impl Files {
@@ -53,15 +53,15 @@ impl Files {
             }
         });
         let mut files = Self {
-            seen: look(&paths),
+            seen: read_stamps(&paths),
             paths,
             watcher: None,
             woken,
-            complained: false,
+            warned: false,
         };
         match made {
             Ok(watcher) => files.watcher = Some(watcher),
-            Err(error) => files.complain(&error),
+            Err(error) => files.warn_once(&error),
         }
         files.watch_folders();
         files
@@ -69,7 +69,7 @@ impl Files {
 
     /// Waits until a file differs from the last check and is written completely. Never resolves if there
     /// are no files.
-    pub(super) async fn changed(&mut self) {
+    pub(super) async fn wait_for_change(&mut self) {
         if self.paths.is_empty() {
             return std::future::pending().await;
         }
@@ -80,8 +80,8 @@ impl Files {
                 () = self.woken.notified() => sleep(QUIET).await,
                 () = sleep(LOOK_EVERY) => self.watch_folders(),
             }
-            if look(&self.paths) != self.seen {
-                self.seen = self.settled().await;
+            if read_stamps(&self.paths) != self.seen {
+                self.seen = self.wait_until_settled().await;
                 self.watch_folders();
                 return;
             }
@@ -89,27 +89,27 @@ impl Files {
     }
 
     /// Replaces the set of watched files. False if it is the same.
-    pub(super) fn set(&mut self, paths: Vec<PathBuf>) -> bool {
+    pub(super) fn set_paths(&mut self, paths: Vec<PathBuf>) -> bool {
         let is_other = paths != self.paths;
         if is_other {
             self.paths = paths;
-            self.look();
+            self.accept_current();
             self.watch_folders();
         }
         is_other
     }
 
     /// Takes the current state of the files as unchanged.
-    pub(super) fn look(&mut self) {
-        self.seen = look(&self.paths);
+    pub(super) fn accept_current(&mut self) {
+        self.seen = read_stamps(&self.paths);
     }
 
-    async fn settled(&self) -> Look {
+    async fn wait_until_settled(&self) -> FileStamps {
         let deadline = Instant::now() + QUIET_WAIT_MAX;
-        let mut before = look(&self.paths);
+        let mut before = read_stamps(&self.paths);
         loop {
             sleep(QUIET).await;
-            let now = look(&self.paths);
+            let now = read_stamps(&self.paths);
             if now == before || Instant::now() >= deadline {
                 return now;
             }
@@ -123,7 +123,7 @@ impl Files {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        let folders: BTreeSet<PathBuf> = self.paths.iter().flat_map(|p| folders(p)).collect();
+        let folders: BTreeSet<PathBuf> = self.paths.iter().flat_map(|p| folders_of(p)).collect();
         let mut failed = None;
         for folder in folders {
             match watcher.watch(&folder, RecursiveMode::NonRecursive) {
@@ -133,13 +133,13 @@ impl Files {
             }
         }
         if let Some(error) = failed {
-            self.complain(&error);
+            self.warn_once(&error);
         }
     }
 
-    fn complain(&mut self, error: &notify::Error) {
-        if !self.complained {
-            self.complained = true;
+    fn warn_once(&mut self, error: &notify::Error) {
+        if !self.warned {
+            self.warned = true;
             let every = humantime::format_duration(LOOK_EVERY);
             tracing::warn!(
                 %error,
@@ -157,7 +157,7 @@ fn is_absent(error: &notify::Error) -> bool {
     }
 }
 
-fn look(paths: &[PathBuf]) -> Look {
+fn read_stamps(paths: &[PathBuf]) -> FileStamps {
     let state = |path: &PathBuf| {
         let data = std::fs::metadata(path).ok()?;
         let inode = i64::from_ne_bytes(data.ino().to_ne_bytes());
@@ -169,7 +169,7 @@ fn look(paths: &[PathBuf]) -> Look {
 }
 
 /// Returns the folders of a file and of all its link targets.
-fn folders(path: &Path) -> Vec<PathBuf> {
+fn folders_of(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -205,8 +205,8 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("a")).unwrap();
         symlink("../b/..data/file", at("a/file")).unwrap();
-        assert_eq!(folders(&at("a/file")), [at("a"), at("a/../b/..data")]);
-        assert_eq!(folders(Path::new("file")), [PathBuf::from(".")]);
+        assert_eq!(folders_of(&at("a/file")), [at("a"), at("a/../b/..data")]);
+        assert_eq!(folders_of(Path::new("file")), [PathBuf::from(".")]);
     }
 
     #[tokio::test]
@@ -222,7 +222,7 @@ mod tests {
         fs::write(at("plain"), "1").unwrap();
         let mut files = Files::watch(vec![at("plain"), at("linked")]);
 
-        let other = timeout(Duration::from_millis(500), files.changed());
+        let other = timeout(Duration::from_millis(500), files.wait_for_change());
         fs::write(at("other"), "1").unwrap();
         other.await.expect_err("a file beside it is none of ours");
 
@@ -243,7 +243,7 @@ mod tests {
         ];
         for (way, change) in ways {
             change();
-            timeout(SOON, files.changed()).await.expect(way);
+            timeout(SOON, files.wait_for_change()).await.expect(way);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The connections of the admin listener: their number, and their timeouts.
 //!
 //! hyper bounds the time for the head of a request and between two requests. This module bounds the time in
-//! which a client reads nothing. If all places are taken, a new connection replaces the one that has been
-//! idle longest. Otherwise a response that waits for its client keeps its place as long as the client's
+//! which a client reads nothing. If all slots are taken, a new connection replaces the one that has been
+//! idle longest. Otherwise a response that waits for its client keeps its slot as long as the client's
 //! machine responds.
 
 use std::convert::Infallible;
@@ -32,11 +32,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::ServiceExt as _;
 use tracing::Dispatch;
 
-use super::accepting::{AcceptFailures, Reserve};
-use super::lasting::unopened;
-use super::locked::locked;
-use super::sockets::{GivenUp, Socket};
-use crate::metrics::{Cut, Metrics};
+use super::accept_failures::{AcceptFailures, DescriptorReserve};
+use super::background::exit_unopened;
+use super::lock::lock;
+use super::sockets::{HandoverWatch, Socket};
+use crate::metrics::{ConnectionCut, Metrics};
 use crate::telemetry::log;
 
 /// Maximum number of connections: 16 consoles with six browser connections each, and space for scrapers and
@@ -63,7 +63,7 @@ pub(super) struct AdminListener {
     /// Taken at the start.
     socket: Mutex<Option<Socket>>,
     /// The signal that another process accepts connections.
-    given_up: GivenUp,
+    handover: HandoverWatch,
     router: axum::Router,
     metrics: Arc<Metrics>,
     log: Option<Dispatch>,
@@ -72,16 +72,16 @@ pub(super) struct AdminListener {
 impl AdminListener {
     pub(super) fn new(
         socket: Socket,
-        given_up: GivenUp,
+        handover: HandoverWatch,
         router: axum::Router,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             socket: Mutex::new(Some(socket)),
-            given_up,
+            handover,
             router,
             metrics,
-            log: log::of_this_thread(),
+            log: log::thread_log(),
         }
     }
 }
@@ -94,24 +94,24 @@ impl BackgroundService for AdminListener {
         ready: ServiceReadyNotifier,
     ) {
         if let Some(own) = &self.log {
-            log::keep_on_this_thread(own);
+            log::set_thread_log(own);
         }
-        let socket = locked(&self.socket).take();
+        let socket = lock(&self.socket).take();
         let Some(socket) = socket else { return };
         let listener = match socket.into_tokio() {
             Ok(listener) => listener,
-            Err(error) => unopened(error).await,
+            Err(error) => exit_unopened(error).await,
         };
         ready.notify_ready();
-        let mut given_up = self.given_up.clone();
-        let mut seats = Vec::new();
+        let mut handover = self.handover.clone();
+        let mut slots = Vec::new();
         let mut open = JoinSet::new();
-        let (failures, mut reserve) = (AcceptFailures::new("admin"), Reserve::default());
+        let (failures, mut reserve) = (AcceptFailures::new("admin"), DescriptorReserve::default());
         reserve.fill();
         loop {
             let accepted = tokio::select! {
                 _ = shutdown.changed() => break,
-                () = given_up.wait() => break,
+                () = handover.wait() => break,
                 Some(_) = open.join_next() => {
                     reserve.fill();
                     continue;
@@ -121,27 +121,27 @@ impl BackgroundService for AdminListener {
             let (socket, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) if reserve.release() => {
-                    failures.note(&error);
+                    failures.log_failure(&error);
                     continue;
                 }
                 Err(error) => {
-                    failures.pause(&error).await;
+                    failures.log_and_pause(&error).await;
                     continue;
                 }
             };
-            let (seat, full) = take_seat(&mut seats);
+            let (slot, full) = take_slot(&mut slots);
             if full {
-                self.metrics.connection_cut(Cut::AdminFull);
+                self.metrics.count_connection_cut(ConnectionCut::AdminFull);
                 tracing::debug!(%peer, "admin listener has its maximum number of connections");
             }
-            let Some(seat) = seat else { continue };
-            let connection = Connection {
+            let Some(slot) = slot else { continue };
+            let connection = AdminConnection {
                 peer,
                 router: self.router.clone(),
                 metrics: Arc::clone(&self.metrics),
-                seat,
+                slot,
             };
-            open.spawn(connection.serve(socket, given_up.clone(), shutdown.clone()));
+            open.spawn(connection.serve(socket, handover.clone(), shutdown.clone()));
         }
         drop(listener);
         // Responses in progress are completed, until the process exits.
@@ -150,73 +150,73 @@ impl BackgroundService for AdminListener {
 }
 
 /// A connection.
-struct Connection {
+struct AdminConnection {
     peer: SocketAddr,
     router: axum::Router,
     metrics: Arc<Metrics>,
-    seat: Arc<Seat>,
+    slot: Arc<ConnectionSlot>,
 }
 
-/// The place of a connection, held by it until it ends.
-struct Seat {
+/// The slot of a connection, held by it until it ends.
+struct ConnectionSlot {
     /// The time since which no request is in progress; it may be in the future.
     idle_since: Mutex<Option<Instant>>,
-    /// Notified when another connection takes the place: this one must close.
+    /// Notified when another connection takes the slot: this one must close.
     lost: Notify,
 }
 
-impl Seat {
+impl ConnectionSlot {
     fn idle_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        locked(&self.idle_since)
+        lock(&self.idle_since)
     }
 }
 
-/// Takes a seat, and returns whether all were taken. In that case the seat is that of the connection idle longest, or
+/// Takes a slot, and returns whether all were taken. In that case the slot is that of the connection idle longest, or
 /// `None` if none is idle.
-fn take_seat(seats: &mut Vec<Arc<Seat>>) -> (Option<Arc<Seat>>, bool) {
-    // The seats of connections that have ended.
-    seats.retain(|seat| Arc::strong_count(seat) > 1);
+fn take_slot(slots: &mut Vec<Arc<ConnectionSlot>>) -> (Option<Arc<ConnectionSlot>>, bool) {
+    // The slots of connections that have ended.
+    slots.retain(|slot| Arc::strong_count(slot) > 1);
     let now = Instant::now();
-    let full = CONNECTIONS_MAX <= seats.len();
+    let full = CONNECTIONS_MAX <= slots.len();
     if full {
-        let idle = |(n, seat): (usize, &Arc<Seat>)| Some(((*seat.idle_since())?, n));
-        let longest = seats.iter().enumerate().filter_map(idle).min();
+        let idle = |(n, slot): (usize, &Arc<ConnectionSlot>)| Some(((*slot.idle_since())?, n));
+        let longest = slots.iter().enumerate().filter_map(idle).min();
         let Some((_, n)) = longest.filter(|(since, _)| *since <= now) else {
             return (None, full);
         };
-        seats.swap_remove(n).lost.notify_one();
+        slots.swap_remove(n).lost.notify_one();
     }
-    let seat = Arc::new(Seat {
+    let slot = Arc::new(ConnectionSlot {
         idle_since: Mutex::new(Some(now + NEW_FOR)),
         lost: Notify::new(),
     });
-    seats.push(Arc::clone(&seat));
-    (Some(seat), full)
+    slots.push(Arc::clone(&slot));
+    (Some(slot), full)
 }
 
 /// A request in progress. Dropping it marks the connection idle.
-struct Busy(Arc<Seat>);
+struct BusyGuard(Arc<ConnectionSlot>);
 
-impl Busy {
-    fn new(seat: &Arc<Seat>) -> Self {
-        *seat.idle_since() = None;
-        Self(Arc::clone(seat))
+impl BusyGuard {
+    fn new(slot: &Arc<ConnectionSlot>) -> Self {
+        *slot.idle_since() = None;
+        Self(Arc::clone(slot))
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         *self.0.idle_since() = Some(Instant::now());
     }
 }
 
 /// The body of a response. The request is in progress until it is dropped.
-struct Answering {
+struct ResponseBody {
     body: Body,
-    _busy: Busy,
+    _busy: BusyGuard,
 }
 
-impl HttpBody for Answering {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -236,37 +236,42 @@ impl HttpBody for Answering {
     }
 }
 
-impl Connection {
-    async fn serve(self, socket: TcpStream, mut given_up: GivenUp, mut shutdown: ShutdownWatch) {
+impl AdminConnection {
+    async fn serve(
+        self,
+        socket: TcpStream,
+        mut handover: HandoverWatch,
+        mut shutdown: ShutdownWatch,
+    ) {
         // Responses are written in whole, so Nagle's algorithm only delays them.
         let _ = socket.set_nodelay(true);
         let answer = service_fn(|mut request: Request<Incoming>| {
             // The handlers count failures by client address.
             request.extensions_mut().insert(ConnectInfo(self.peer));
-            let (router, busy) = (self.router.clone(), Busy::new(&self.seat));
+            let (router, busy) = (self.router.clone(), BusyGuard::new(&self.slot));
             async move {
                 let answer = router.oneshot(request.map(Body::new)).await;
                 // The router is infallible: its error type has no values.
                 let answer = answer.unwrap_or_else(|never| match never {});
-                Ok::<_, Infallible>(answer.map(|body| Answering { body, _busy: busy }))
+                Ok::<_, Infallible>(answer.map(|body| ResponseBody { body, _busy: busy }))
             }
         });
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_WITHIN)
             .max_buf_size(BUFFER_MAX)
-            .serve_connection(TokioIo::new(Patient::new(socket)), answer);
+            .serve_connection(TokioIo::new(TimedSocket::new(socket)), answer);
         let mut served = std::pin::pin!(served);
         // The next request goes to the successor, if there is one.
         let leaves = async {
             tokio::select! {
-                () = given_up.wait() => {}
+                () = handover.wait() => {}
                 _ = shutdown.changed() => {}
             }
         };
         let ended = tokio::select! {
             ended = &mut served => ended,
-            () = self.seat.lost.notified() => return,
+            () = self.slot.lost.notified() => return,
             () = leaves => {
                 served.as_mut().graceful_shutdown();
                 served.await
@@ -278,7 +283,7 @@ impl Connection {
             cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut)
         };
         if ended.as_ref().is_err_and(slow) {
-            self.metrics.connection_cut(Cut::AdminSlow);
+            self.metrics.count_connection_cut(ConnectionCut::AdminSlow);
             tracing::debug!(peer = %self.peer, "client of the admin listener stopped reading");
         }
     }
@@ -286,47 +291,48 @@ impl Connection {
 
 /// A socket that fails with `TimedOut` if its peer does not read: after [`STALLED_MAX`] without a byte, or
 /// after [`BEHIND_MAX`] in which bytes always waited.
-struct Patient<S> {
+struct TimedSocket<S> {
     socket: S,
-    behind: Option<Behind>,
+    stall: Option<WriteStall>,
 }
 
-struct Behind {
+/// A write that waits for its peer.
+struct WriteStall {
     since: Instant,
     alarm: Pin<Box<Sleep>>,
 }
 
-impl<S> Patient<S> {
+impl<S> TimedSocket<S> {
     fn new(socket: S) -> Self {
         Self {
             socket,
-            behind: None,
+            stall: None,
         }
     }
 
     /// Handles a write that would block.
-    fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let behind = self.behind.get_or_insert_with(|| {
+    fn poll_stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let stall = self.stall.get_or_insert_with(|| {
             let since = Instant::now();
             let alarm = Box::pin(sleep_until(since + STALLED_MAX));
-            Behind { since, alarm }
+            WriteStall { since, alarm }
         });
-        ready!(behind.alarm.as_mut().poll(cx));
+        ready!(stall.alarm.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Handles a write of `taken` of `offered` bytes.
-    fn went_on(&mut self, taken: usize, offered: usize) {
+    fn record_write(&mut self, taken: usize, offered: usize) {
         if taken >= offered {
-            self.behind = None;
-        } else if let Some(behind) = &mut self.behind {
-            let next = (Instant::now() + STALLED_MAX).min(behind.since + BEHIND_MAX);
-            behind.alarm.as_mut().reset(next);
+            self.stall = None;
+        } else if let Some(stall) = &mut self.stall {
+            let next = (Instant::now() + STALLED_MAX).min(stall.since + BEHIND_MAX);
+            stall.alarm.as_mut().reset(next);
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -336,17 +342,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let Poll::Ready(written) = Pin::new(&mut self.socket).poll_write(cx, bytes) else {
-            return self.wait(cx);
+            return self.poll_stalled(cx);
         };
         let taken = written?;
-        self.went_on(taken, bytes.len());
+        self.record_write(taken, bytes.len());
         Poll::Ready(Ok(taken))
     }
 
@@ -368,30 +374,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_newcomer_gets_the_place_of_who_was_idle_longest_and_of_nobody_else() {
-        let mut seats = Vec::new();
+        let mut slots = Vec::new();
         let mut taken: Vec<_> = (0..CONNECTIONS_MAX)
-            .map(|_| take_seat(&mut seats).0.unwrap())
+            .map(|_| take_slot(&mut slots).0.unwrap())
             .collect();
-        assert!(take_seat(&mut seats).0.is_none(), "all are new");
-        let mut busy: Vec<_> = taken.iter().map(Busy::new).collect();
+        assert!(take_slot(&mut slots).0.is_none(), "all are new");
+        let mut busy: Vec<_> = taken.iter().map(BusyGuard::new).collect();
         tokio::time::advance(NEW_FOR * 2).await;
-        assert!(take_seat(&mut seats).0.is_none(), "all are busy");
+        assert!(take_slot(&mut slots).0.is_none(), "all are busy");
         drop(busy.remove(7));
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(busy.remove(3));
-        let (new, full) = take_seat(&mut seats);
+        let (new, full) = take_slot(&mut slots);
         let new = new.unwrap();
         assert!(full);
         taken[7].lost.notified().await;
-        // The evicted connection frees no other seat, and takes none.
-        drop(Busy::new(&taken[7]));
-        let another = take_seat(&mut seats).0.unwrap();
+        // The evicted connection frees no other slot, and takes none.
+        drop(BusyGuard::new(&taken[7]));
+        let another = take_slot(&mut slots).0.unwrap();
         taken[3].lost.notified().await;
-        assert!(take_seat(&mut seats).0.is_none());
+        assert!(take_slot(&mut slots).0.is_none());
         busy.clear();
         taken.clear();
-        let (last, full) = take_seat(&mut seats);
-        assert!(!full && seats.len() == 3);
+        let (last, full) = take_slot(&mut slots);
+        assert!(!full && slots.len() == 3);
         drop((new, another, last));
     }
 
@@ -399,7 +405,10 @@ mod tests {
     async fn who_takes_nothing_is_given_up() {
         let (ours, _theirs) = tokio::io::duplex(16);
         let began = Instant::now();
-        let error = Patient::new(ours).write_all(&[0; 64]).await.unwrap_err();
+        let error = TimedSocket::new(ours)
+            .write_all(&[0; 64])
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(began.elapsed(), STALLED_MAX);
     }
@@ -413,7 +422,7 @@ mod tests {
                     sleep(pause).await;
                 }
             });
-            let mut ours = Patient::new(ours);
+            let mut ours = TimedSocket::new(ours);
             let began = Instant::now();
             let written = ours.write_all(&vec![0; bytes]).await;
             read.abort();

@@ -1,11 +1,11 @@
 //! The gateway process: its Pingora services, readiness and shutdown. A sidecar's process is in
 //! [`sidecar`].
 
-mod accepting;
+mod accept_failures;
 mod admin;
-pub mod beside;
-mod lasting;
-mod locked;
+mod background;
+pub mod in_process;
+mod lock;
 pub mod sidecar;
 mod signals;
 mod sockets;
@@ -22,8 +22,8 @@ use pingora::services::{ServiceHandle, ServiceReadyNotifier};
 use secrecy::{ExposeSecret, SecretString};
 
 use self::admin::AdminListener;
-use self::lasting::Background;
-use self::signals::{Caught, Signals};
+use self::background::Background;
+use self::signals::{SignalHandlers, Signals};
 use self::sockets::Sockets;
 use crate::config::Live;
 use crate::config::load::Layers;
@@ -37,7 +37,10 @@ use crate::{control, reload};
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address is in use or not of this machine.
-    #[error("cannot listen on {address} ({key}): {error}; {}", advice(key, error))]
+    #[error(
+        "cannot listen on {address} ({key}): {error}; {}",
+        listen_advice(key, error)
+    )]
     Listen {
         /// The configuration key.
         key: &'static str,
@@ -86,54 +89,53 @@ pub enum ServeError {
 /// invalid.
 pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let reloads = layers.is_some();
-    let prepared = Prepared::new(live, layers)?;
-    let caught = Caught::new(reloads).map_err(ServeError::Signals)?;
+    let prepared = PreparedServer::new(live, layers)?;
+    let handlers = SignalHandlers::new(reloads).map_err(ServeError::Signals)?;
     let signals = prepared.signals();
-    prepared.serve(signals.into_watch(caught));
+    prepared.serve(signals.into_watch(handlers));
     Ok(())
 }
 
 /// A gateway with its addresses, that does not serve yet.
-struct Prepared {
+struct PreparedServer {
     gateway: Arc<Gateway>,
     server: Server,
     sockets: Arc<Sockets>,
     traces: Traces,
 }
 
-impl Prepared {
+impl PreparedServer {
     fn new(live: Live, layers: Option<Layers>) -> Result<Self, ServeError> {
-        let config = live.hold();
+        let config = live.snapshot();
         let metrics = Arc::new(Metrics::new());
         let gateway = Gateway::open(live, metrics)?;
         let sockets = Sockets::new();
         claim_stores(&gateway, &sockets)?;
         let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
-        let public_socket = sockets.socket("server.listen", config.server.listen)?;
-        let admin_socket = sockets.socket("admin.listen", config.admin.listen)?;
-        let mut server = pingora();
+        let public_socket = sockets.reserve_socket("server.listen", config.server.listen)?;
+        let admin_socket = sockets.reserve_socket("admin.listen", config.admin.listen)?;
+        let mut server = pingora_server();
 
         let control = control::router(Arc::clone(&gateway));
-        let answers = Listener::of_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
+        let answers = Listener::for_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
             .map_err(ServeError::ForwardHeaders)?;
         let senders = (answers.dispatcher(), answers.prober(), answers.canceller());
         let working = Arc::clone(&gateway);
-        let rooms = Background::notifying("rooms", |ready| run_rooms(working, ready));
+        let rooms = Background::notifying_service("rooms", |ready| run_rooms(working, ready));
         let router = crate::admin::router(
             Arc::clone(&gateway),
             answers.explainer().map(Explainer::into_fn),
             &control,
         );
         let metrics = Arc::clone(&gateway.metrics);
-        let admin = AdminListener::new(admin_socket, sockets.given_up(), router, metrics);
+        let admin = AdminListener::new(admin_socket, sockets.watch_handover(), router, metrics);
         let rooms = server.add_service(rooms);
         let audit = Arc::clone(&gateway.audit);
-        server.add_service(Background::service(
-            "audit",
-            async move { audit.run().await },
-        ));
+        server.add_service(Background::new_service("audit", async move {
+            audit.run().await
+        }));
         let admin = server.add_service(background_service("admin", admin));
-        let public = threads::add_to(
+        let public = threads::add_threads(
             &mut server,
             "public",
             config.server.threads(),
@@ -147,7 +149,7 @@ impl Prepared {
         if let Some(layers) = layers {
             let gateway = Arc::clone(&gateway);
             let reloads = async move { reload::run(&gateway, &layers).await };
-            server.add_service(Background::service("reload", reloads));
+            server.add_service(Background::new_service("reload", reloads));
         }
         add_senders(&mut server, senders, &public);
         Ok(Self {
@@ -171,7 +173,7 @@ impl Prepared {
 
     /// Serves until the signal.
     fn serve(self, shutdown_signal: Box<dyn ShutdownSignalWatch>) {
-        let config = self.gateway.config.hold();
+        let config = self.gateway.config.snapshot();
         let (own, pid) = (&config.server, std::process::id());
         tracing::info!(address = %own.listen, admin = %config.admin.listen, threads = own.threads(), pid, "a2a-gateway is starting");
         self.server.run(RunArgs { shutdown_signal });
@@ -186,15 +188,15 @@ fn add_senders(
     public: &ServiceHandle,
 ) {
     if let Some(dispatcher) = dispatcher {
-        let dispatch = Background::service("dispatch", async move { dispatcher.run().await });
+        let dispatch = Background::new_service("dispatch", async move { dispatcher.run().await });
         server.add_service(dispatch).add_dependency(public);
     }
     if let Some(prober) = prober {
-        let probes = Background::service("probes", async move { prober.run().await });
+        let probes = Background::new_service("probes", async move { prober.run().await });
         server.add_service(probes).add_dependency(public);
     }
     if let Some(canceller) = canceller {
-        let cancels = Background::service("cancels", async move { canceller.run().await });
+        let cancels = Background::new_service("cancels", async move { canceller.run().await });
         server.add_service(cancels).add_dependency(public);
     }
 }
@@ -202,7 +204,7 @@ fn add_senders(
 /// Claims stores that only one process can use.
 fn claim_stores(gateway: &Gateway, sockets: &Sockets) -> Result<(), ServeError> {
     // A previous process with such stores refuses to start a successor, so the previous process had other stores.
-    if let Some(why) = gateway.alone().filter(|_| sockets.inherited()) {
+    if let Some(why) = gateway.why_alone().filter(|_| sockets.is_successor()) {
         return Err(ServeError::Alone(why));
     }
     gateway.db.claim().map_err(|error| match error.kind() {
@@ -212,7 +214,7 @@ fn claim_stores(gateway: &Gateway, sockets: &Sockets) -> Result<(), ServeError> 
 }
 
 /// Returns the Pingora server.
-fn pingora() -> Server {
+fn pingora_server() -> Server {
     let conf = ServerConf {
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(0),
@@ -226,7 +228,7 @@ fn pingora() -> Server {
 }
 
 /// Returns the advice for an address that cannot be bound.
-fn advice(key: &str, error: &std::io::Error) -> String {
+fn listen_advice(key: &str, error: &std::io::Error) -> String {
     let guess = match error.kind() {
         std::io::ErrorKind::AddrInUse => "is another gateway running? ",
         std::io::ErrorKind::AddrNotAvailable => "this machine has no such address; ",
@@ -236,8 +238,8 @@ fn advice(key: &str, error: &std::io::Error) -> String {
     format!("{guess}`--set {key}=ADDRESS:PORT` chooses another")
 }
 
-/// Runs the background work of the gateway: migrations, invalidations, sweeps, flushes. Notifies `ready` when the listener
-/// may open: even if a store is down, since requests that need the store are rejected.
+/// Runs the background work of the gateway: migrations, invalidations, sweeps, flushes. Notifies `ready` when the
+/// listener may open: even if a store is down, since requests that need the store are rejected.
 async fn run_rooms(gateway: Arc<Gateway>, ready: ServiceReadyNotifier) {
     let mut prepared = std::pin::pin!(gateway.prepare());
     let wait = gateway.config().stores.timeout;
@@ -248,14 +250,14 @@ async fn run_rooms(gateway: Arc<Gateway>, ready: ServiceReadyNotifier) {
         Err(_) => prepared.await,
     };
     if let Some(token) = admin_token {
-        announce(&token);
+        print_admin_token(&token);
     }
     gateway.look_for_default_workspace().await;
     gateway.run().await;
 }
 
 /// Prints the first admin token to standard error, once. It is not logged, since logs are kept.
-fn announce(token: &SecretString) {
+fn print_admin_token(token: &SecretString) {
     let text = token.expose_secret();
     let _ = writeln!(
         std::io::stderr(),

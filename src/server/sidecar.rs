@@ -6,11 +6,11 @@ use std::sync::Arc;
 use pingora::server::{RunArgs, Server, ShutdownSignalWatch};
 use pingora::services::background::background_service;
 
-use super::beside::ServerHandle;
-use super::lasting::Background;
-use super::signals::{Caught, Signals};
+use super::background::Background;
+use super::in_process::ServerHandle;
+use super::signals::{SignalHandlers, Signals};
 use super::sockets::Sockets;
-use super::{AdminListener, ServeError, pingora, threads};
+use super::{AdminListener, ServeError, pingora_server, threads};
 use crate::admin;
 use crate::config::Live;
 use crate::ids::ReplicaId;
@@ -24,8 +24,8 @@ use crate::telemetry::traces::Traces;
 /// # Errors
 /// Before anything is served: an address is in use, or the exporter of spans cannot be started.
 pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
-    let caught = Caught::new(false).map_err(ServeError::Signals)?;
-    let prepared = Prepared::new(live, settings, admin)?;
+    let handlers = SignalHandlers::new(false).map_err(ServeError::Signals)?;
+    let prepared = PreparedSidecar::new(live, settings, admin)?;
     let signals = Signals {
         drain: Arc::clone(&prepared.sidecar.drain),
         config: prepared.sidecar.config.clone(),
@@ -33,7 +33,7 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
         sockets: Arc::clone(&prepared.sockets),
         traces: prepared.traces.clone(),
     };
-    prepared.serve(signals.into_watch(caught));
+    prepared.serve(signals.into_watch(handlers));
     Ok(())
 }
 
@@ -41,39 +41,39 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
 ///
 /// # Errors
 /// As [`run`].
-pub fn beside(
+pub fn start(
     live: Live,
     settings: Settings,
     admin: Option<SocketAddr>,
 ) -> Result<ServerHandle, ServeError> {
-    let prepared = Prepared::new(live, settings, admin)?;
+    let prepared = PreparedSidecar::new(live, settings, admin)?;
     let drain = Arc::clone(&prepared.sidecar.drain);
     let traces = prepared.traces.clone();
-    ServerHandle::sidecar(drain, traces, |signal| prepared.serve(signal))
+    ServerHandle::start_sidecar(drain, traces, |signal| prepared.serve(signal))
 }
 
 /// A sidecar with its addresses, that does not serve yet.
-struct Prepared {
+struct PreparedSidecar {
     sidecar: Arc<Sidecar>,
     server: Server,
     sockets: Arc<Sockets>,
     traces: Traces,
 }
 
-impl Prepared {
+impl PreparedSidecar {
     fn new(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<Self, ServeError> {
-        let config = live.hold();
+        let config = live.snapshot();
         let sockets = Sockets::new();
-        let front_socket = sockets.socket("server.listen", config.server.listen)?;
-        let admin_socket = admin.map(|admin| sockets.socket("admin.listen", admin));
+        let front_socket = sockets.reserve_socket("server.listen", config.server.listen)?;
+        let admin_socket = admin.map(|admin| sockets.reserve_socket("admin.listen", admin));
         let admin_socket = admin_socket.transpose()?;
-        let metrics = Arc::new(Metrics::of_sidecar());
+        let metrics = Arc::new(Metrics::for_sidecar());
         let traces = Traces::start(&live, &metrics, &ReplicaId::random())?;
         let sidecar = Sidecar::new(live, metrics, settings);
-        let mut server = pingora();
+        let mut server = pingora_server();
 
-        let answers = Listener::of_sidecar(&sidecar, traces.clone());
-        threads::add_to(
+        let answers = Listener::for_sidecar(&sidecar, traces.clone());
+        threads::add_threads(
             &mut server,
             "sidecar",
             config.server.threads(),
@@ -82,14 +82,13 @@ impl Prepared {
             Arc::clone(&sockets),
         );
         let fetching = Arc::clone(&sidecar);
-        server.add_service(Background::service(
-            "keys",
-            async move { fetching.run().await },
-        ));
+        server.add_service(Background::new_service("keys", async move {
+            fetching.run().await
+        }));
         if let Some(socket) = admin_socket {
             let metrics = Arc::clone(&sidecar.metrics);
             let router = admin::sidecar_router(Arc::clone(&sidecar));
-            let listener = AdminListener::new(socket, sockets.given_up(), router, metrics);
+            let listener = AdminListener::new(socket, sockets.watch_handover(), router, metrics);
             server.add_service(background_service("admin", listener));
         }
         Ok(Self {
@@ -102,7 +101,7 @@ impl Prepared {
 
     /// Serves until the signal.
     fn serve(self, shutdown_signal: Box<dyn ShutdownSignalWatch>) {
-        let config = self.sidecar.config.hold();
+        let config = self.sidecar.config.snapshot();
         let (address, threads) = (config.server.listen, config.server.threads());
         let workspace = self.sidecar.settings.workspace.as_str();
         tracing::info!(%address, workspace.id = workspace, threads, "sidecar is starting");

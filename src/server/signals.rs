@@ -14,8 +14,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::locked::locked;
-use super::sockets::{Sockets, tell_supervisor};
+use super::lock::lock;
+use super::sockets::{Sockets, notify_supervisor};
 use crate::config::Live;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
@@ -48,9 +48,9 @@ pub(super) struct Signals {
 }
 
 /// Signal handlers. They are installed when this is created, before the listeners open.
-pub(super) struct Caught([Signal; 3]);
+pub(super) struct SignalHandlers([Signal; 3]);
 
-impl Caught {
+impl SignalHandlers {
     /// Installs the handlers. With `reloads` also that of SIGHUP, whose default would end the process until
     /// the reloader waits for it.
     ///
@@ -74,10 +74,10 @@ impl Caught {
 }
 
 /// A wait for the end of the server, as Pingora asks for it.
-struct Wait(Mutex<Option<BoxFuture<'static, ShutdownSignal>>>);
+struct ShutdownWait(Mutex<Option<BoxFuture<'static, ShutdownSignal>>>);
 
-impl Wait {
-    fn boxed(
+impl ShutdownWait {
+    fn new_boxed(
         wait: impl Future<Output = ShutdownSignal> + Send + 'static,
     ) -> Box<dyn ShutdownSignalWatch> {
         Box::new(Self(Mutex::new(Some(wait.boxed()))))
@@ -85,10 +85,10 @@ impl Wait {
 }
 
 #[async_trait]
-impl ShutdownSignalWatch for Wait {
+impl ShutdownSignalWatch for ShutdownWait {
     async fn recv(&self) -> ShutdownSignal {
         // Pingora calls this once.
-        let wait = locked(&self.0).take();
+        let wait = lock(&self.0).take();
         match wait {
             Some(wait) => wait.await,
             None => std::future::pending().await,
@@ -96,16 +96,16 @@ impl ShutdownSignalWatch for Wait {
     }
 }
 
-/// The end of a sidecar that is a part of another process. That process has the signals, and waits for the calls.
-pub(super) struct Told {
-    pub(super) told: watch::Receiver<End>,
+/// The shutdown of a sidecar that is a part of another process. That process has the signals, and waits for the calls.
+pub(super) struct SidecarShutdown {
+    pub(super) mode: watch::Receiver<ShutdownMode>,
     pub(super) drain: Arc<Drain>,
     pub(super) traces: Traces,
 }
 
-/// How a server beside the other work of a process is to end.
+/// The way in which a server beside the other work of a process is to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
+pub(super) enum ShutdownMode {
     /// Not yet.
     #[default]
     No,
@@ -117,21 +117,21 @@ pub(super) enum End {
     AtOnce,
 }
 
-/// Resolves when the server is to end so, or faster.
-async fn until(told: &mut watch::Receiver<End>, least: End) {
+/// Resolves when the server is to end in this mode, or faster.
+async fn wait_for_mode(mode: &mut watch::Receiver<ShutdownMode>, least: ShutdownMode) {
     // An error means that the other part is gone.
-    let _ = told.wait_for(|told| least <= *told).await;
+    let _ = mode.wait_for(|mode| least <= *mode).await;
 }
 
-impl Told {
+impl SidecarShutdown {
     /// Returns the wait for the end of the server.
     pub(super) fn into_watch(self) -> Box<dyn ShutdownSignalWatch> {
-        Wait::boxed(self.shut_down())
+        ShutdownWait::new_boxed(self.shut_down())
     }
 
     async fn shut_down(mut self) -> ShutdownSignal {
-        until(&mut self.told, End::InOrder).await;
-        last_words(&self.drain).await;
+        wait_for_mode(&mut self.mode, ShutdownMode::InOrder).await;
+        cut_exchanges(&self.drain).await;
         self.traces.stop(LAST_SPANS).await;
         ShutdownSignal::FastShutdown
     }
@@ -139,17 +139,17 @@ impl Told {
 
 impl Signals {
     /// Returns the wait for a signal that ends the process, and for the end of the calls.
-    pub(super) fn into_watch(self, caught: Caught) -> Box<dyn ShutdownSignalWatch> {
-        Wait::boxed(self.shut_down(caught))
+    pub(super) fn into_watch(self, handlers: SignalHandlers) -> Box<dyn ShutdownSignalWatch> {
+        ShutdownWait::new_boxed(self.shut_down(handlers))
     }
 
-    async fn shut_down(self, caught: Caught) -> ShutdownSignal {
-        let Caught([mut terminate, mut interrupt, mut follow]) = caught;
+    async fn shut_down(self, handlers: SignalHandlers) -> ShutdownSignal {
+        let SignalHandlers([mut terminate, mut interrupt, mut follow]) = handlers;
         let followed = loop {
             tokio::select! {
                 _ = terminate.recv() => break false,
                 _ = interrupt.recv() => break false,
-                _ = follow.recv() => if self.is_followed().await { break true },
+                _ = follow.recv() => if self.start_successor().await { break true },
             }
         };
         let hurry = async {
@@ -158,26 +158,26 @@ impl Signals {
                 _ = interrupt.recv() => {}
             }
         };
-        self.finish(followed, hurry).await;
-        end_in_any_case();
+        self.finish_exchanges(followed, hurry).await;
+        spawn_exit_watchdog();
         ShutdownSignal::FastShutdown
     }
 
     /// Returns the wait for the end of a gateway that is a part of another process.
-    pub(super) fn into_told_watch(
+    pub(super) fn into_in_process_watch(
         self,
-        told: watch::Receiver<End>,
+        mode: watch::Receiver<ShutdownMode>,
     ) -> Box<dyn ShutdownSignalWatch> {
-        Wait::boxed(self.shut_down_when_told(told))
+        ShutdownWait::new_boxed(self.shut_down_in_process(mode))
     }
 
-    async fn shut_down_when_told(self, mut told: watch::Receiver<End>) -> ShutdownSignal {
-        until(&mut told, End::InOrder).await;
-        let mut killed = told.clone();
+    async fn shut_down_in_process(self, mut mode: watch::Receiver<ShutdownMode>) -> ShutdownSignal {
+        wait_for_mode(&mut mode, ShutdownMode::InOrder).await;
+        let mut killed = mode.clone();
         tokio::select! {
             biased;
-            () = until(&mut killed, End::AtOnce) => {}
-            () = self.finish(false, until(&mut told, End::Hurried)) => {}
+            () = wait_for_mode(&mut killed, ShutdownMode::AtOnce) => {}
+            () = self.finish_exchanges(false, wait_for_mode(&mut mode, ShutdownMode::Hurried)) => {}
         }
         if let Some(gateway) = &self.gateway {
             gateway.dismantle().await;
@@ -186,10 +186,10 @@ impl Signals {
     }
 
     /// Drains, lets the remaining exchanges end, and writes what is not written, less of it once `hurry` resolves.
-    async fn finish(&self, followed: bool, hurry: impl Future<Output = ()>) {
+    async fn finish_exchanges(&self, followed: bool, hurry: impl Future<Output = ()>) {
         let in_order = async {
-            drain(&self.drain, &self.config, followed).await;
-            last_words(&self.drain).await;
+            drain_exchanges(&self.drain, &self.config, followed).await;
+            cut_exchanges(&self.drain).await;
             if let Some(gateway) = &self.gateway {
                 gateway.flush().await;
             }
@@ -197,21 +197,24 @@ impl Signals {
         };
         tokio::select! {
             () = in_order => {}
-            () = hurry => last_words(&self.drain).await,
+            () = hurry => cut_exchanges(&self.drain).await,
         }
         // Also after a second signal: a chain without a stop record looks as if its end had been removed.
         if let Some(gateway) = &self.gateway {
             gateway.close();
             // Closed before the audit is: a later response would have no record.
             self.drain.close();
-            idle_within(LAST_REFUSALS, || self.drain.running() == 0).await;
-            tokio::join!(gateway.audit.flush(), gateway.console.goodbye());
+            wait_until_idle(LAST_REFUSALS, || self.drain.work_count() == 0).await;
+            tokio::join!(gateway.audit.flush(), gateway.console.send_goodbye());
         }
     }
 
     /// Starts a successor if possible. Returns true if it serves.
-    async fn is_followed(&self) -> bool {
-        let alone = self.gateway.as_ref().and_then(|gateway| gateway.alone());
+    async fn start_successor(&self) -> bool {
+        let alone = self
+            .gateway
+            .as_ref()
+            .and_then(|gateway| gateway.why_alone());
         if let Some(why) = alone {
             tracing::warn!(
                 "No new process can take over (SIGUSR2): {why}; it would serve beside this one until all calls are over. \
@@ -220,7 +223,7 @@ impl Signals {
             return false;
         }
         tracing::info!("starting a new process to take over (SIGUSR2)");
-        match self.sockets.give_up().await {
+        match self.sockets.hand_over().await {
             Ok(()) => {
                 tracing::info!("The new process serves");
                 true
@@ -234,7 +237,7 @@ impl Signals {
 }
 
 /// Exits after [`THREADS_END`] if the process still runs. Everything is flushed by then.
-fn end_in_any_case() {
+fn spawn_exit_watchdog() {
     let watch = std::thread::Builder::new().name("end".into());
     let watched = watch.spawn(|| {
         std::thread::sleep(THREADS_END);
@@ -248,30 +251,30 @@ fn end_in_any_case() {
 
 /// Waits until no exchange is in progress, for at most `server.drain`. With a successor it also waits until
 /// all connections are closed.
-async fn drain(drain: &Drain, config: &Live, followed: bool) {
+async fn drain_exchanges(drain: &Drain, config: &Live, followed: bool) {
     if followed {
-        drain.leave();
+        drain.begin_hand_over();
     } else {
-        tell_supervisor(vec![sd_notify::NotifyState::Stopping]);
+        notify_supervisor(vec![sd_notify::NotifyState::Stopping]);
         drain.begin();
     }
-    let connections = drain.connections();
-    tracing::info!(running = drain.running(), connections, "Draining");
+    let connections = drain.connection_count();
+    tracing::info!(running = drain.work_count(), connections, "Draining");
     let limit = config.get().server.drain;
-    idle_within(limit, || {
-        drain.running() == 0 && (!followed || drain.connections() == 0)
+    wait_until_idle(limit, || {
+        drain.work_count() == 0 && (!followed || drain.connection_count() == 0)
     })
     .await;
 }
 
 /// Ends the remaining exchanges: streams with their last event, others with an error.
-async fn last_words(drain: &Drain) {
+async fn cut_exchanges(drain: &Drain) {
     drain.begin();
-    drain.cut();
-    idle_within(LAST_WORDS, || drain.running() == 0).await;
+    drain.cut_all();
+    wait_until_idle(LAST_WORDS, || drain.work_count() == 0).await;
 }
 
-async fn idle_within(limit: Duration, idle: impl Fn() -> bool) {
+async fn wait_until_idle(limit: Duration, idle: impl Fn() -> bool) {
     let deadline = Instant::now() + limit;
     while !idle() && Instant::now() < deadline {
         sleep(Duration::from_millis(20)).await;

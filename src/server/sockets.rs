@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::ServeError;
-use super::locked::locked;
+use super::lock::lock;
 
 /// Backlog of a listening socket; the system may lower it. Pingora's default.
 const BACKLOG: i32 = 65_535;
@@ -27,7 +27,7 @@ const VERSION_WITHIN: Duration = Duration::from_secs(5);
 /// The listening sockets of this process.
 pub(super) struct Sockets {
     ecdysis: Mutex<Ecdysis>,
-    given_up: watch::Sender<bool>,
+    handover: watch::Sender<bool>,
 }
 
 /// A listening socket for one listener.
@@ -45,13 +45,13 @@ impl Sockets {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             ecdysis: Mutex::new(Ecdysis::new()),
-            given_up: watch::Sender::new(false),
+            handover: watch::Sender::new(false),
         })
     }
 
     /// True if this process is the successor of another.
-    pub(super) fn inherited(&self) -> bool {
-        self.with(|ecdysis| ecdysis.is_child())
+    pub(super) fn is_successor(&self) -> bool {
+        self.with_ecdysis(|ecdysis| ecdysis.is_child())
     }
 
     /// Reserves a socket for `address`. It listens only when the service starts. Pingora would panic if the
@@ -59,7 +59,7 @@ impl Sockets {
     ///
     /// # Errors
     /// The address is in use, or not of this machine.
-    pub(super) fn socket(
+    pub(super) fn reserve_socket(
         self: &Arc<Self>,
         key: &'static str,
         address: SocketAddr,
@@ -72,23 +72,23 @@ impl Sockets {
         };
         // An inherited socket is taken at once, since those that are not taken are closed when this process
         // is ready.
-        let taken = if self.inherited() {
+        let taken = if self.is_successor() {
             socket.bind().map(|given| socket.given = Some(given))
         } else {
             socket.try_bind()
         };
         match taken {
             Ok(()) => Ok(socket),
-            Err(error) => Err(socket.refused(error)),
+            Err(error) => Err(socket.listen_error(error)),
         }
     }
 
     /// Reports that this process serves, to the previous process, which then ends, and to the supervisor.
-    pub(super) fn ready(&self) {
-        if let Err(error) = self.with(Ecdysis::ready) {
+    pub(super) fn report_ready(&self) {
+        if let Err(error) = self.with_ecdysis(Ecdysis::ready) {
             tracing::warn!(%error, "failed to notify the previous process that this one serves");
         }
-        tell_supervisor(vec![
+        notify_supervisor(vec![
             NotifyState::Ready,
             NotifyState::MainPid(std::process::id()),
         ]);
@@ -98,36 +98,37 @@ impl Sockets {
     ///
     /// # Errors
     /// The reason why it did not start. This process continues to serve.
-    pub(super) async fn give_up(self: &Arc<Self>) -> Result<(), String> {
+    pub(super) async fn hand_over(self: &Arc<Self>) -> Result<(), String> {
         // If the program cannot be started, `ecdysis` would wait forever.
-        program_runs().await?;
+        check_program().await?;
         let sockets = Arc::clone(self);
-        let upgrade = move || sockets.with(|ecdysis| ecdysis.upgrade().map_err(|e| e.to_string()));
+        let upgrade =
+            move || sockets.with_ecdysis(|ecdysis| ecdysis.upgrade().map_err(|e| e.to_string()));
         let begun = spawn_blocking(upgrade).await;
         begun.map_err(|error| error.to_string()).flatten()?;
-        self.given_up.send_replace(true);
-        self.with(|ecdysis| ecdysis.quit());
+        self.handover.send_replace(true);
+        self.with_ecdysis(|ecdysis| ecdysis.quit());
         Ok(())
     }
 
     /// Returns the signal for the accept loops.
-    pub(super) fn given_up(&self) -> GivenUp {
-        GivenUp(self.given_up.subscribe())
+    pub(super) fn watch_handover(&self) -> HandoverWatch {
+        HandoverWatch(self.handover.subscribe())
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Ecdysis) -> T) -> T {
-        work(&mut locked(&self.ecdysis))
+    fn with_ecdysis<T>(&self, work: impl FnOnce(&mut Ecdysis) -> T) -> T {
+        work(&mut lock(&self.ecdysis))
     }
 }
 
 /// A signal that another process accepts connections.
 #[derive(Clone)]
-pub(super) struct GivenUp(watch::Receiver<bool>);
+pub(super) struct HandoverWatch(watch::Receiver<bool>);
 
-impl GivenUp {
+impl HandoverWatch {
     /// Resolves when another process accepts.
     pub(super) async fn wait(&mut self) {
-        if self.0.wait_for(|given_up| *given_up).await.is_err() {
+        if self.0.wait_for(|handover| *handover).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -141,11 +142,11 @@ impl Socket {
     /// The address is in use by now, or the system has no resources for a socket.
     pub(super) fn listen(&mut self) -> Result<TcpListener, ServeError> {
         let listener = self.given.take().map_or_else(|| self.bind(), Ok);
-        listener.map_err(|error| self.refused(error))
+        listener.map_err(|error| self.listen_error(error))
     }
 
     /// Returns the error of this socket.
-    pub(super) fn refused(&self, error: io::Error) -> ServeError {
+    pub(super) fn listen_error(&self, error: io::Error) -> ServeError {
         ServeError::Listen {
             key: self.key,
             address: self.address,
@@ -162,7 +163,7 @@ impl Socket {
     }
 
     fn bind(&self) -> io::Result<TcpListener> {
-        let listener = self.sockets.with(|ecdysis| {
+        let listener = self.sockets.with_ecdysis(|ecdysis| {
             ecdysis.build_listen_tcp(self.address, |socket, address| {
                 // As in the standard library: connections in TIME_WAIT must not block the address.
                 socket.set_reuse_address(true)?;
@@ -181,12 +182,12 @@ impl Socket {
     /// As `Socket::listen`.
     pub(super) fn into_tokio(mut self) -> Result<tokio::net::TcpListener, ServeError> {
         let listener = tokio::net::TcpListener::from_std(self.listen()?);
-        listener.map_err(|error| self.refused(error))
+        listener.map_err(|error| self.listen_error(error))
     }
 }
 
 /// Runs the program with `--version`, to check that it exists and can be executed.
-async fn program_runs() -> Result<(), String> {
+async fn check_program() -> Result<(), String> {
     let program = std::env::args_os().next().unwrap_or_default();
     let said = Command::new(&program)
         .arg("--version")
@@ -207,16 +208,17 @@ async fn program_runs() -> Result<(), String> {
 /// Notifies the supervisor through `NOTIFY_SOCKET`, if it is set (`sd_notify(3)`). It runs on its own
 /// thread, since a supervisor that does not read blocks the writer, which must delay neither the accept
 /// loop nor the shutdown.
-pub(super) fn tell_supervisor(states: Vec<NotifyState<'static>>) {
-    let tell = move || sd_notify::notify(&states).unwrap_or_else(|error| untold(&error));
+pub(super) fn notify_supervisor(states: Vec<NotifyState<'static>>) {
+    let tell =
+        move || sd_notify::notify(&states).unwrap_or_else(|error| log_notify_failure(&error));
     if let Err(error) = std::thread::Builder::new()
         .name("supervisor".into())
         .spawn(tell)
     {
-        untold(&error);
+        log_notify_failure(&error);
     }
 }
 
-fn untold(error: &io::Error) {
+fn log_notify_failure(error: &io::Error) {
     tracing::warn!(%error, "failed to notify the supervisor of the state of the process (NOTIFY_SOCKET)");
 }

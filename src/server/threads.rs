@@ -16,24 +16,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::ServeError;
-use super::accepting::AcceptFailures;
-use super::lasting::{Background, unopened};
-use super::locked::locked;
+use super::accept_failures::AcceptFailures;
+use super::background::{Background, exit_unopened};
+use super::lock::lock;
 use super::sockets::{Socket, Sockets};
 use crate::proxy::{Connections, serve_on_this_thread};
 
 /// Maximum connections that wait to be taken by the thread that they were given to. Beyond it the thread that accepted
 /// serves.
-const GIVEN_MAX: usize = 256;
+const HANDOFF_MAX: usize = 256;
 
 /// The part of its connections by which a thread may have more than another one. They come and go, and each that is
 /// given away wakes a thread.
 const MORE: usize = 8;
 
 /// The threads of one listener.
-struct Threads {
+struct ThreadPool {
     connections: Arc<Connections>,
-    seats: Box<[Seat]>,
+    workers: Box<[Worker]>,
     sockets: Arc<Sockets>,
     socket: Mutex<Socket>,
     /// The listening socket, once for each thread that has not started yet. Empty until the first one opened it.
@@ -42,34 +42,34 @@ struct Threads {
 }
 
 /// State of one thread, which all threads read.
-struct Seat {
+struct Worker {
     /// Its connections, with those that it is given.
     open: AtomicUsize,
-    given: mpsc::Sender<Given>,
+    given: mpsc::Sender<HandoffConnection>,
 }
 
 /// An accepted connection for another thread. No byte of it was read.
-struct Given {
+struct HandoffConnection {
     socket: net::TcpStream,
     peer: SocketAddr,
-    place: Place,
+    guard: ConnectionGuard,
 }
 
 /// A connection that is counted at a thread, until it ends.
-struct Place {
-    threads: Arc<Threads>,
+struct ConnectionGuard {
+    threads: Arc<ThreadPool>,
     number: usize,
 }
 
 /// The service of one thread.
-struct Thread {
-    threads: Arc<Threads>,
+struct ThreadService {
+    threads: Arc<ThreadPool>,
     number: usize,
 }
 
 /// Adds a service for each of `number` threads, which serve the connections of `socket`. Returns the first one, which
 /// opens the socket: the others follow what it depends on.
-pub(super) fn add_to(
+pub(super) fn add_threads(
     server: &mut Server,
     name: &'static str,
     number: usize,
@@ -77,10 +77,10 @@ pub(super) fn add_to(
     socket: Socket,
     sockets: Arc<Sockets>,
 ) -> ServiceHandle {
-    let (seats, given): (Vec<_>, Vec<_>) = (0..number).map(|_| Seat::new()).unzip();
-    let threads = Arc::new(Threads {
+    let (workers, given): (Vec<_>, Vec<_>) = (0..number).map(|_| Worker::new()).unzip();
+    let threads = Arc::new(ThreadPool {
         connections: Arc::new(connections),
-        seats: seats.into(),
+        workers: workers.into(),
         sockets,
         socket: Mutex::new(socket),
         listeners: Mutex::default(),
@@ -88,8 +88,8 @@ pub(super) fn add_to(
     });
     let mut services = given.into_iter().enumerate().map(|(number, given)| {
         let threads = Arc::clone(&threads);
-        let thread = Thread { threads, number };
-        server.add_service(Background::notifying(name, move |ready| {
+        let thread = ThreadService { threads, number };
+        server.add_service(Background::notifying_service(name, move |ready| {
             thread.serve(given, ready)
         }))
     });
@@ -98,9 +98,9 @@ pub(super) fn add_to(
     first
 }
 
-impl Seat {
-    fn new() -> (Self, mpsc::Receiver<Given>) {
-        let (sender, given) = mpsc::channel(GIVEN_MAX);
+impl Worker {
+    fn new() -> (Self, mpsc::Receiver<HandoffConnection>) {
+        let (sender, given) = mpsc::channel(HANDOFF_MAX);
         let open = AtomicUsize::new(0);
         let given_to = Self {
             open,
@@ -110,124 +110,130 @@ impl Seat {
     }
 }
 
-impl Threads {
+impl ThreadPool {
     /// Counts a connection at a thread.
-    fn place(self: &Arc<Self>, number: usize) -> Place {
-        self.seats[number].open.fetch_add(1, Ordering::Relaxed);
-        Place {
+    fn count_connection(self: &Arc<Self>, number: usize) -> ConnectionGuard {
+        self.workers[number].open.fetch_add(1, Ordering::Relaxed);
+        ConnectionGuard {
             threads: Arc::clone(self),
             number,
         }
     }
 
     /// Serves a connection that the thread `number` accepted, on that thread or on one that has clearly fewer.
-    fn accepted(self: &Arc<Self>, number: usize, socket: TcpStream, peer: SocketAddr) {
-        let Some(other) = self.with_fewer(number) else {
-            let place = self.place(number);
-            return self.connections.accepted(socket, peer, place);
+    fn assign_connection(self: &Arc<Self>, number: usize, socket: TcpStream, peer: SocketAddr) {
+        let Some(other) = self.find_less_loaded(number) else {
+            let guard = self.count_connection(number);
+            return self.connections.spawn_connection(socket, peer, guard);
         };
         // The runtime of the other thread is to watch the socket.
         let socket = match socket.into_std() {
             Ok(socket) => socket,
-            Err(error) => return lost(&error),
+            Err(error) => return log_lost(&error),
         };
-        let place = self.place(other);
-        let given = Given {
+        let guard = self.count_connection(other);
+        let given = HandoffConnection {
             socket,
             peer,
-            place,
+            guard,
         };
-        if let Err(refused) = self.seats[other].given.try_send(given) {
+        if let Err(refused) = self.workers[other].given.try_send(given) {
             let mut given = refused.into_inner();
-            given.place = self.place(number);
-            self.serve(given);
+            given.guard = self.count_connection(number);
+            self.serve_handoff(given);
         }
     }
 
     /// Serves a connection that no runtime watches, on this thread.
-    fn serve(&self, given: Given) {
+    fn serve_handoff(&self, given: HandoffConnection) {
         match TcpStream::from_std(given.socket) {
-            Ok(socket) => self.connections.accepted(socket, given.peer, given.place),
-            Err(error) => lost(&error),
+            Ok(socket) => self
+                .connections
+                .spawn_connection(socket, given.peer, given.guard),
+            Err(error) => log_lost(&error),
         }
     }
 
     /// Returns the thread to give a connection to, which the thread `number` accepted.
-    fn with_fewer(&self, number: usize) -> Option<usize> {
-        let open = |seat: &Seat| seat.open.load(Ordering::Relaxed);
-        with_fewer(self.seats.iter().map(open), number)
+    fn find_less_loaded(&self, number: usize) -> Option<usize> {
+        let open = |worker: &Worker| worker.open.load(Ordering::Relaxed);
+        find_less_loaded(self.workers.iter().map(open), number)
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.threads.seats[self.number]
+        self.threads.workers[self.number]
             .open
             .fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Thread {
+impl ThreadService {
     /// Listens. The first thread opens the socket for all.
     ///
     /// # Errors
     /// As [`Socket::listen`].
     fn listen(&self) -> Result<TcpListener, ServeError> {
-        let Threads {
+        let ThreadPool {
             socket,
             listeners,
-            seats,
+            workers,
             ..
         } = &*self.threads;
-        let (mut socket, mut listeners) = (locked(socket), locked(listeners));
+        let (mut socket, mut listeners) = (lock(socket), lock(listeners));
         let listener = match listeners.pop() {
             Some(listener) => listener,
             None => {
                 let listener = socket.listen()?;
-                let others = (1..seats.len()).map(|_| listener.try_clone());
+                let others = (1..workers.len()).map(|_| listener.try_clone());
                 let others: Result<Vec<_>, _> = others.collect();
-                *listeners = others.map_err(|error| socket.refused(error))?;
+                *listeners = others.map_err(|error| socket.listen_error(error))?;
                 listener
             }
         };
-        TcpListener::from_std(listener).map_err(|error| socket.refused(error))
+        TcpListener::from_std(listener).map_err(|error| socket.listen_error(error))
     }
 
     /// Accepts until a new process does.
     async fn accept(&self, listener: TcpListener) {
-        let mut given_up = self.threads.sockets.given_up();
+        let mut handover = self.threads.sockets.watch_handover();
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = given_up.wait() => return,
+                () = handover.wait() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((socket, peer)) => self.threads.accepted(self.number, socket, peer),
+                Ok((socket, peer)) => self.threads.assign_connection(self.number, socket, peer),
                 // The caller closed it before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) => self.threads.failures.pause(&error).await,
+                Err(error) => self.threads.failures.log_and_pause(&error).await,
             }
         }
     }
 
     /// Serves connections. Notifies `ready` when the socket listens.
-    async fn serve(self, mut given: mpsc::Receiver<Given>, ready: ServiceReadyNotifier) {
+    async fn serve(
+        self,
+        mut given: mpsc::Receiver<HandoffConnection>,
+        ready: ServiceReadyNotifier,
+    ) {
         // The service has one thread, and a runtime of its own on it.
         serve_on_this_thread(self.number);
         let listener = match self.listen() {
             Ok(listener) => listener,
-            Err(error) => unopened(error).await,
+            Err(error) => exit_unopened(error).await,
         };
         if self.number == 0 {
-            self.threads.connections.open();
+            self.threads.connections.mark_open();
             // What it depends on is ready: background work starts before the listener.
-            self.threads.sockets.ready();
+            self.threads.sockets.report_ready();
         }
         ready.notify_ready();
         let serve = async {
             while let Some(given) = given.recv().await {
-                self.threads.serve(given);
+                self.threads.serve_handoff(given);
             }
         };
         tokio::join!(self.accept(listener), serve);
@@ -235,13 +241,13 @@ impl Thread {
 }
 
 /// Returns the thread with the fewest connections, if `number` has clearly more. `open`: the connections of each.
-fn with_fewer(open: impl Iterator<Item = usize> + Clone, number: usize) -> Option<usize> {
+fn find_less_loaded(open: impl Iterator<Item = usize> + Clone, number: usize) -> Option<usize> {
     let own = open.clone().nth(number)?;
     let (fewest, other) = open.zip(0..).min()?;
     (own > fewest + fewest / MORE).then_some(other)
 }
 
-fn lost(error: &io::Error) {
+fn log_lost(error: &io::Error) {
     tracing::warn!(%error, "failed to give an accepted connection to another thread; it is closed");
 }
 
@@ -263,7 +269,7 @@ mod tests {
             (&[5, 3, 9, 3], 2, Some(1)),
             (&[5, 3, 9, 3], 3, None),
         ] {
-            let chosen = with_fewer(open.iter().copied(), number);
+            let chosen = find_less_loaded(open.iter().copied(), number);
             assert_eq!(chosen, given, "{open:?}, accepted by {number}");
         }
     }
@@ -274,7 +280,7 @@ mod tests {
         for n in 0..1000 {
             // One thread accepts most of them.
             let number = if n % 10 == 0 { n / 10 % open.len() } else { 0 };
-            let chosen = with_fewer(open.iter().copied(), number);
+            let chosen = find_less_loaded(open.iter().copied(), number);
             open[chosen.unwrap_or(number)] += 1;
             let (fewest, most) = (open.iter().min().unwrap(), open.iter().max().unwrap());
             assert!(most - fewest <= 1 + fewest / MORE, "{open:?}");

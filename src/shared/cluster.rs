@@ -14,7 +14,7 @@ use redis::{FromRedisValue as _, Value, pipe};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::node::{Address, unclocked};
+use super::node::{Address, config_without_timeouts};
 use super::server::Server;
 use crate::store::Cause;
 
@@ -77,25 +77,25 @@ impl Cluster {
         }
     }
 
-    /// Has the next caller of [`Self::shards`] ask the nodes.
-    pub(super) fn doubt(&self) {
+    /// Has the next caller of [`Self::load_shards`] ask the nodes.
+    pub(super) fn mark_stale(&self) {
         self.stale.store(true, Ordering::Release);
     }
 
     /// The same, if the owners are known only from before an epoch.
-    pub(super) fn doubt_before(&self, epoch: u64) {
-        if self.known().is_none_or(|known| known.epoch < epoch) {
-            self.doubt();
+    pub(super) fn mark_stale_before(&self, epoch: u64) {
+        if self.cached().is_none_or(|known| known.epoch < epoch) {
+            self.mark_stale();
         }
     }
 
-    fn known(&self) -> Option<Arc<Shards>> {
+    fn cached(&self) -> Option<Arc<Shards>> {
         self.shards.load_full()
     }
 
-    fn undoubted(&self) -> Option<Arc<Shards>> {
+    fn cached_fresh(&self) -> Option<Arc<Shards>> {
         let in_doubt = self.stale.load(Ordering::Acquire);
-        self.known().filter(|_| !in_doubt)
+        self.cached().filter(|_| !in_doubt)
     }
 
     /// Returns the owners of slots, and those that they replace if others were known until now. Asks the nodes if the
@@ -103,15 +103,15 @@ impl Cluster {
     ///
     /// # Errors
     /// When no node answers.
-    pub(super) async fn shards(
+    pub(super) async fn load_shards(
         &self,
         server: &Server,
     ) -> Result<(Arc<Shards>, Option<Arc<Shards>>), Cause> {
-        if let Some(shards) = self.undoubted() {
+        if let Some(shards) = self.cached_fresh() {
             return Ok((shards, None));
         }
         let mut asked = self.asked.lock().await;
-        if let Some(shards) = self.undoubted() {
+        if let Some(shards) = self.cached_fresh() {
             return Ok((shards, None));
         }
         if let Some(last) = *asked {
@@ -119,24 +119,24 @@ impl Cluster {
         }
         // Before the nodes are asked: a doubt that comes meanwhile remains.
         self.stale.store(false, Ordering::Release);
-        let known = self.known();
-        let told = self.ask(server, known.as_deref()).await;
+        let known = self.cached();
+        let learned = self.ask_nodes(server, known.as_deref()).await;
         *asked = Some(Instant::now());
-        let told = told.inspect_err(|_| self.doubt())?;
+        let learned = learned.inspect_err(|_| self.mark_stale())?;
         if let Some(known) = &known
-            && (known.epoch > told.epoch || **known == told)
+            && (known.epoch > learned.epoch || **known == learned)
         {
             return Ok((Arc::clone(known), None));
         }
-        let told = Arc::new(told);
-        tracing::debug!(masters = ?told.masters, epoch = told.epoch, "Learned the owners of slots");
-        self.shards.store(Some(Arc::clone(&told)));
-        Ok((told, known))
+        let learned = Arc::new(learned);
+        tracing::debug!(masters = ?learned.masters, epoch = learned.epoch, "Learned the owners of slots");
+        self.shards.store(Some(Arc::clone(&learned)));
+        Ok((learned, known))
     }
 
     /// Asks all known nodes at once. Returns the answer of the latest epoch once more than half have answered or the
     /// time is over.
-    async fn ask(&self, server: &Server, known: Option<&Shards>) -> Result<Shards, Cause> {
+    async fn ask_nodes(&self, server: &Server, known: Option<&Shards>) -> Result<Shards, Cause> {
         let deadline = Instant::now() + ASK_MAX;
         let mut nodes: BTreeSet<&Address> = self.seeds.iter().collect();
         nodes.extend(known.iter().flat_map(|known| &known.nodes));
@@ -174,8 +174,8 @@ impl Shards {
     ///
     /// # Errors
     /// When none owns it.
-    pub(super) fn owner(&self, key: &[u8]) -> Result<&Address, Cause> {
-        let slot = slot(key);
+    pub(super) fn owner_of(&self, key: &[u8]) -> Result<&Address, Cause> {
+        let slot = slot_of(key);
         let behind = self.ranges.partition_point(|(first, _, _)| *first <= slot);
         let range = self.ranges[..behind].last();
         let range = range.filter(|(_, last, _)| slot <= *last);
@@ -200,7 +200,7 @@ impl Shards {
             }
             let key = format!("{name}:{number}");
             if self
-                .owner(key.as_bytes())
+                .owner_of(key.as_bytes())
                 .is_ok_and(|owner| left.remove(owner))
             {
                 keys.push(key);
@@ -210,7 +210,7 @@ impl Shards {
     }
 
     /// Reads the answer to `CLUSTER SLOTS`. A node without a host is the one that was asked.
-    fn read(slots: Value, epoch: u64, asked: &Address) -> Option<Self> {
+    fn parse(slots: Value, epoch: u64, asked: &Address) -> Option<Self> {
         let mut shards = Self {
             epoch,
             ..Self::default()
@@ -251,7 +251,7 @@ fn read_node(node: Value, asked: &Address) -> Option<Address> {
 }
 
 /// Returns the slot of a key: that of the part in its first braces, if there is one.
-pub(super) fn slot(key: &[u8]) -> u16 {
+pub(super) fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let behind = &key[open + 1..];
         let close = behind.iter().position(|byte| *byte == b'}')?;
@@ -280,8 +280,8 @@ pub(super) fn epoch_of(info: &str) -> Result<u64, Cause> {
 
 async fn ask_node(server: &Server, node: &Address) -> Result<Shards, Cause> {
     let error = |error: redis::RedisError| Arc::new(error) as Cause;
-    let config = unclocked();
-    let (client, _) = server.client(Some(node)).await?;
+    let config = config_without_timeouts();
+    let (client, _) = server.make_client(Some(node)).await?;
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     let mut connection = connection.await.map_err(error)?;
     let mut ask = pipe();
@@ -289,7 +289,7 @@ async fn ask_node(server: &Server, node: &Address) -> Result<Shards, Cause> {
     let answers = ask.query_async(&mut connection).await;
     let (info, slots): (String, Value) = answers.map_err(error)?;
     let epoch = epoch_of(&info)?;
-    let shards = Shards::read(slots, epoch, node).ok_or(ClusterError::Slots);
+    let shards = Shards::parse(slots, epoch, node).ok_or(ClusterError::Slots);
     let shards = shards.map_err(|error| Arc::new(error) as Cause)?;
     if shards.masters.is_empty() {
         return Err(Arc::new(ClusterError::NoMaster));
@@ -316,15 +316,15 @@ mod tests {
             ),
             range(0, 4999, vec![node(Value::Nil, 1)]),
         ]);
-        Shards::read(slots, 7, &("asked".to_owned(), 9)).unwrap()
+        Shards::parse(slots, 7, &("asked".to_owned(), 9)).unwrap()
     }
 
     #[test]
     fn a_key_belongs_to_the_slot_that_the_specification_gives() {
-        assert_eq!(slot(b"123456789"), 0x31c3);
-        assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
-        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
-        assert_ne!(slot(b"foo{}{bar}"), slot(b"bar"));
+        assert_eq!(slot_of(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"user1000"));
+        assert_eq!(slot_of(b"foo{{bar}}zap"), slot_of(b"{bar"));
+        assert_ne!(slot_of(b"foo{}{bar}"), slot_of(b"bar"));
     }
 
     #[test]
@@ -332,10 +332,10 @@ mod tests {
         let shards = shards();
         let key = |wanted: std::ops::Range<u16>| {
             let mut keys = (0..).map(|n: u32| n.to_string());
-            keys.find(|key| wanted.contains(&slot(key.as_bytes())))
+            keys.find(|key| wanted.contains(&slot_of(key.as_bytes())))
                 .unwrap()
         };
-        let owner = |wanted| shards.owner(key(wanted).as_bytes()).ok().cloned();
+        let owner = |wanted| shards.owner_of(key(wanted).as_bytes()).ok().cloned();
         assert_eq!(owner(0..5000), Some(("asked".to_owned(), 1)));
         assert_eq!(owner(5000..8000), None);
         assert_eq!(owner(8000..16_384), Some(("two".to_owned(), 2)));

@@ -17,9 +17,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::cluster::{Cluster, Shards};
-use super::node::{Address, unclocked};
+use super::node::{Address, config_without_timeouts};
 use super::server::Server;
-use crate::store::{Cause, TooSlow};
+use crate::store::{Cause, StoreTimeout};
 
 /// Limit for TCP, TLS and the first commands of a connection.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Connections {
     pub(super) server: Arc<Server>,
     pub(super) cluster: Option<Cluster>,
-    slots: DashMap<Place, Arc<Mutex<Slot>>>,
+    slots: DashMap<SlotKey, Arc<Mutex<Slot>>>,
     losses: Arc<AtomicU64>,
     /// The number of times that all connections were retired.
     retired: AtomicU64,
@@ -38,12 +38,12 @@ pub(super) struct Connections {
 }
 
 /// A runtime, and a node of the cluster. Without a cluster there is no node.
-type Place = (Id, Option<Address>);
+type SlotKey = (Id, Option<Address>);
 
 /// The connection of one runtime to one node. Locked while connecting, so that callers share one attempt.
 #[derive(Default)]
 struct Slot {
-    connected: Option<Connected>,
+    connected: Option<NodeConnection>,
     /// True once a connection was opened.
     had: bool,
     /// The last failed attempt, for callers that waited while it ran.
@@ -51,7 +51,7 @@ struct Slot {
 }
 
 #[derive(Clone)]
-pub(super) struct Connected {
+pub(super) struct NodeConnection {
     pub(super) connection: MultiplexedConnection,
     gone: Arc<AtomicBool>,
     losses: Arc<AtomicU64>,
@@ -59,7 +59,7 @@ pub(super) struct Connected {
     retired: u64,
 }
 
-impl Connected {
+impl NodeConnection {
     /// Retires the connection. Called by the first to detect a failure: the driver, or an operation
     /// without an answer.
     pub(super) fn give_up(&self) {
@@ -88,12 +88,12 @@ impl Connections {
     }
 
     /// Returns the number of times that other servers took the place of those before.
-    pub(super) fn moves(&self) -> u64 {
+    pub(super) fn move_count(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
     }
 
     /// Notes the master that sentinels name. The connections to another one are retired.
-    pub(super) fn follow(&self, master: &Address) {
+    pub(super) fn follow_master(&self, master: &Address) {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         if followed.as_ref() == Some(master) {
             return;
@@ -108,14 +108,14 @@ impl Connections {
 
     /// Returns the number of connections lost and reopened. Values read after a change may come
     /// from a server that lost its data.
-    pub(super) fn losses(&self) -> u64 {
+    pub(super) fn loss_count(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
 
     /// Returns the connection of this runtime, to a node of the cluster or to the server.
-    pub(super) async fn get(&self, node: Option<&Address>) -> Result<Connected, Cause> {
+    pub(super) async fn get(&self, node: Option<&Address>) -> Result<NodeConnection, Cause> {
         let asked = Instant::now();
-        let slot = self.slot(node);
+        let slot = self.slot_for(node);
         let mut slot = slot.lock().await;
         if let Some(connected) = &slot.connected
             && !connected.gone.load(Ordering::Acquire)
@@ -129,7 +129,7 @@ impl Connections {
         {
             return Err(cause.clone());
         }
-        match self.make(node).await {
+        match self.open_connection(node).await {
             Ok(connected) => {
                 if slot.had {
                     // Before any answer over it is read.
@@ -149,7 +149,7 @@ impl Connections {
 
     /// Retires the connection of this runtime to the server: an operation on it failed.
     pub(super) async fn give_up(&self) {
-        if let Some(connected) = &self.slot(None).lock().await.connected {
+        if let Some(connected) = &self.slot_for(None).lock().await.connected {
             connected.give_up();
         }
     }
@@ -159,7 +159,7 @@ impl Connections {
     /// # Errors
     /// When no node answers.
     pub(super) async fn shards(&self, cluster: &Cluster) -> Result<Arc<Shards>, Cause> {
-        let (shards, replaced) = cluster.shards(&self.server).await?;
+        let (shards, replaced) = cluster.load_shards(&self.server).await?;
         if let Some(replaced) = replaced {
             self.losses.fetch_add(1, Ordering::AcqRel);
             if replaced.masters() != shards.masters() {
@@ -179,7 +179,7 @@ impl Connections {
         self.losses.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn slot(&self, node: Option<&Address>) -> Arc<Mutex<Slot>> {
+    fn slot_for(&self, node: Option<&Address>) -> Arc<Mutex<Slot>> {
         let place = (Handle::current().id(), node.cloned());
         if let Some(slot) = self.slots.get(&place) {
             return Arc::clone(&slot);
@@ -187,17 +187,17 @@ impl Connections {
         Arc::clone(&self.slots.entry(place).or_default())
     }
 
-    async fn make(&self, node: Option<&Address>) -> Result<Connected, Cause> {
+    async fn open_connection(&self, node: Option<&Address>) -> Result<NodeConnection, Cause> {
         let retired = self.retired.load(Ordering::Acquire);
         let gone = Arc::<AtomicBool>::default();
-        let (told, losses) = (Arc::clone(&gone), Arc::clone(&self.losses));
+        let (lost, losses) = (Arc::clone(&gone), Arc::clone(&self.losses));
         let connection = self.connect(node, move |push| {
             if push.kind == PushKind::Disconnection {
-                give_up(&told, &losses);
+                give_up(&lost, &losses);
             }
         });
         let (connection, _) = connection.await?;
-        Ok(Connected {
+        Ok(NodeConnection {
             connection,
             gone,
             losses: Arc::clone(&self.losses),
@@ -212,25 +212,25 @@ impl Connections {
         node: Option<&Address>,
         pushed: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<(MultiplexedConnection, Option<Address>), Cause> {
-        let config = unclocked().set_push_sender(move |push| {
+        let config = config_without_timeouts().set_push_sender(move |push| {
             pushed(push);
             Ok::<(), SendError>(())
         });
         // Boxed: rare, and each operation would be larger by it, on the stack of the task that polls it, too.
         let connection = Box::pin(async {
-            let (client, at) = self.server.client(node).await?;
+            let (client, at) = self.server.make_client(node).await?;
             let connection = client.get_multiplexed_async_connection_with_config(&config);
             let connection = connection.await;
             let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;
             self.server.check(&mut connection).await?;
             if let (Some(master), None) = (&at, node) {
-                self.follow(master);
+                self.follow_master(master);
             }
             Ok((connection, at))
         });
         match timeout(CONNECT_MAX, connection).await {
             Ok(connection) => connection,
-            Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),
+            Err(_) => Err(Arc::new(StoreTimeout(CONNECT_MAX))),
         }
     }
 }

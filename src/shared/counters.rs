@@ -19,7 +19,7 @@ pub(super) const PART: u64 = 4;
 
 /// A change of one counter.
 #[derive(Clone, Debug)]
-pub struct Count {
+pub struct CounterChange {
     /// The key of the counter.
     pub key: String,
     /// The key of the index in which it is listed, as `member`.
@@ -42,7 +42,7 @@ pub struct Count {
 
 /// A counter after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct CounterState {
     /// The name of its life; empty: it has not begun, since nothing is counted.
     pub life: String,
     /// All units that were added or taken.
@@ -56,7 +56,7 @@ pub struct Counted {
 /// There are as many counters as may be.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the in-process store is full of counters; put `stores.shared` on Redis")]
-pub(super) struct NoRoom;
+pub(super) struct CountersFull;
 
 /// The counters of a single gateway. Lost when the process ends.
 #[derive(Default)]
@@ -86,9 +86,12 @@ impl Counters {
 }
 
 impl Table {
-    pub(super) fn count(&mut self, count: &Count) -> Result<Counted, NoRoom> {
+    pub(super) fn apply_change(
+        &mut self,
+        count: &CounterChange,
+    ) -> Result<CounterState, CountersFull> {
         let now = Instant::now();
-        self.sweep(now);
+        self.remove_lapsed(now);
         let found = self.counters.get(&count.key);
         let found = found.filter(|counter| now < counter.lapses_at);
         let (total, life, lapses_at) = match found {
@@ -98,7 +101,7 @@ impl Table {
         let same = count.life.is_empty() || count.life == life;
         let add = if same { count.add } else { 0 };
         let mut total = total.saturating_add_signed(add);
-        let taken = share(count.want, count.limit.saturating_sub(total));
+        let taken = share_of(count.want, count.limit.saturating_sub(total));
         total += taken;
         let lapses_at = if count.renews {
             now + count.ttl
@@ -113,7 +116,7 @@ impl Table {
         };
         if !life.is_empty() {
             if is_new && self.counters.len() >= COUNTERS_MAX {
-                return Err(NoRoom);
+                return Err(CountersFull);
             }
             let counter = Counter {
                 life: life.clone(),
@@ -125,7 +128,7 @@ impl Table {
             };
             self.counters.insert(count.key.clone(), counter);
         }
-        Ok(Counted {
+        Ok(CounterState {
             life,
             total,
             taken,
@@ -133,14 +136,14 @@ impl Table {
         })
     }
 
-    pub(super) fn total(&self, key: &str) -> u64 {
+    pub(super) fn total_of(&self, key: &str) -> u64 {
         let now = Instant::now();
         let found = self.counters.get(key);
         let found = found.filter(|counter| now < counter.lapses_at);
         found.map_or(0, |counter| counter.total)
     }
 
-    pub(super) fn list(&self, index: &str) -> Vec<(String, Counted)> {
+    pub(super) fn list_index(&self, index: &str) -> Vec<(String, CounterState)> {
         let now = Instant::now();
         let counters = self.counters.values();
         let mut listed: Vec<_> = counters
@@ -148,7 +151,7 @@ impl Table {
             .collect();
         listed.sort_by_key(|counter| std::cmp::Reverse(counter.used_at));
         let listed = listed.into_iter().take(LISTED_MAX).map(|counter| {
-            let counted = Counted {
+            let counted = CounterState {
                 life: counter.life.clone(),
                 total: counter.total,
                 taken: 0,
@@ -160,7 +163,7 @@ impl Table {
     }
 
     /// Removes lapsed counters each time that their number has grown by a half.
-    fn sweep(&mut self, now: Instant) {
+    fn remove_lapsed(&mut self, now: Instant) {
         if self.counters.len() <= self.sweep_at {
             return;
         }
@@ -171,7 +174,7 @@ impl Table {
 }
 
 /// Returns the share of `left` for a wish of `want` units.
-pub(super) fn share(want: u64, left: u64) -> u64 {
+pub(super) fn share_of(want: u64, left: u64) -> u64 {
     want.min((left / PART).max(1)).min(left)
 }
 
@@ -188,8 +191,8 @@ fn rand_bits() -> u32 {
 mod tests {
     use super::*;
 
-    fn count(life: &str, add: i64, want: u64) -> Count {
-        Count {
+    fn change(life: &str, add: i64, want: u64) -> CounterChange {
+        CounterChange {
             key: "k".to_owned(),
             index: "i".to_owned(),
             member: "m".to_owned(),
@@ -206,40 +209,40 @@ mod tests {
     fn shares_shrink_and_end_at_the_limit() {
         let mut table = Table::default();
         let mut taken = Vec::new();
-        let mut take = |count: &Count| table.count(count).unwrap();
+        let mut take = |count: &CounterChange| table.apply_change(count).unwrap();
         for _ in 0..12 {
-            taken.push(take(&count("", 0, 100)).taken);
+            taken.push(take(&change("", 0, 100)).taken);
         }
         assert_eq!(taken, [2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
-        let life = take(&count("", 0, 0)).life;
+        let life = take(&change("", 0, 0)).life;
         // What is given back can be taken again; of another life nothing is given back.
-        assert_eq!(take(&count("else", -3, 0)).total, 10);
-        assert_eq!(take(&count(&life, -3, 1)).taken, 1);
-        assert_eq!(take(&count(&life, 0, 0)).total, 8);
+        assert_eq!(take(&change("else", -3, 0)).total, 10);
+        assert_eq!(take(&change(&life, -3, 1)).taken, 1);
+        assert_eq!(take(&change(&life, 0, 0)).total, 8);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_counter_lapses_after_its_first_use_or_its_last() {
         for (renews, left) in [(false, 0), (true, 1)] {
             let mut table = Table::default();
-            let first = Count {
+            let first = CounterChange {
                 renews,
-                ..count("", 1, 0)
+                ..change("", 1, 0)
             };
-            let life = table.count(&first).unwrap().life;
+            let life = table.apply_change(&first).unwrap().life;
             tokio::time::advance(Duration::from_secs(40)).await;
             table
-                .count(&Count {
+                .apply_change(&CounterChange {
                     renews,
-                    ..count(&life, 0, 0)
+                    ..change(&life, 0, 0)
                 })
                 .unwrap();
             tokio::time::advance(Duration::from_secs(40)).await;
-            assert_eq!(table.list("i").len(), left);
+            assert_eq!(table.list_index("i").len(), left);
             let again = table
-                .count(&Count {
+                .apply_change(&CounterChange {
                     renews,
-                    ..count(&life, 1, 0)
+                    ..change(&life, 1, 0)
                 })
                 .unwrap();
             assert_eq!(again.total, if renews { 2 } else { 0 });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::memory::Memory;
-use super::redis::{LogLink, Redis};
+use super::redis::{LogConnection, Redis};
 use crate::store::Cause;
 
 /// Most entries that one read of a log returns.
@@ -56,18 +56,18 @@ impl fmt::Display for EntryId {
 /// The text is not the id of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id of an entry is two numbers with `-` between")]
-pub struct NotAnEntryId;
+pub struct InvalidEntryId;
 
 impl FromStr for EntryId {
-    type Err = NotAnEntryId;
+    type Err = InvalidEntryId;
 
-    fn from_str(text: &str) -> Result<Self, NotAnEntryId> {
+    fn from_str(text: &str) -> Result<Self, InvalidEntryId> {
         let number = |digits: &str| {
             let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
             let number = plain.then(|| digits.parse().ok()).flatten();
-            number.ok_or(NotAnEntryId)
+            number.ok_or(InvalidEntryId)
         };
-        let (ms, seq) = text.split_once('-').ok_or(NotAnEntryId)?;
+        let (ms, seq) = text.split_once('-').ok_or(InvalidEntryId)?;
         Ok(Self {
             ms: number(ms)?,
             seq: number(seq)?,
@@ -86,7 +86,7 @@ pub struct Entry {
 
 /// An event of a followed log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Followed {
+pub enum LogEvent {
     /// The newest existing entries, oldest first. Sent once, before any other entry.
     Backlog(Vec<Entry>),
     /// The entries appended since, in order.
@@ -101,20 +101,20 @@ pub enum Followed {
 }
 
 /// The result of one read of a log.
-pub(super) struct Look {
+pub(super) struct LogRead {
     /// The oldest and the newest entry kept, if there are any.
     pub(super) ends: Option<(EntryId, EntryId)>,
     /// The entries after the requested id.
     pub(super) entries: Vec<Entry>,
 }
 
-/// Follows one log ([`Shared::tail`](super::Shared::tail)).
+/// Follows one log ([`Shared::follow_log`](super::Shared::follow_log)).
 pub struct Tail {
     source: Source,
     log: &'static str,
     keep: usize,
     last: Option<EntryId>,
-    told: VecDeque<Followed>,
+    pending: VecDeque<LogEvent>,
 }
 
 enum Source {
@@ -124,7 +124,7 @@ enum Source {
     },
     Redis {
         redis: Arc<Redis>,
-        link: Option<LogLink>,
+        link: Option<LogConnection>,
         pause: Duration,
         warned: bool,
     },
@@ -153,47 +153,47 @@ impl Tail {
             // With no entry kept, the position at which the log continues would be unknown.
             keep: keep.max(1),
             last: None,
-            told: VecDeque::new(),
+            pending: VecDeque::new(),
         }
     }
 
     /// Waits for the next event, without a limit: silence is normal. Cancellation-safe: may be
     /// dropped and called again without losing an event.
-    pub async fn next(&mut self) -> Followed {
+    pub async fn next(&mut self) -> LogEvent {
         loop {
-            if let Some(news) = self.told.pop_front() {
-                return news;
+            if let Some(event) = self.pending.pop_front() {
+                return event;
             }
-            self.advance().await;
+            self.read_or_wait().await;
         }
     }
 
     /// Reads once, or waits once.
-    async fn advance(&mut self) {
+    async fn read_or_wait(&mut self) {
         match &mut self.source {
             Source::Memory { memory, grown } => {
                 let Some(last) = self.last else {
                     let backlog = memory.log_newest(self.log, self.keep);
-                    self.told.push_back(Followed::Up);
-                    self.begin(backlog);
+                    self.pending.push_back(LogEvent::Up);
+                    self.start_with(backlog);
                     return;
                 };
-                let look = memory.log_look(self.log, last);
-                if look.entries.is_empty() {
+                let read = memory.log_read(self.log, last);
+                if read.entries.is_empty() {
                     // The sender lives as long as `memory`, which is held here.
                     let _ = grown.changed().await;
                 } else {
-                    self.judge(last, look);
+                    self.apply_read(last, read);
                 }
             }
-            Source::Redis { .. } => match self.ask().await {
+            Source::Redis { .. } => match self.read_over_link().await {
                 Ok(()) => {}
-                Err(error) => self.lose(&error).await,
+                Err(error) => self.handle_loss(&error).await,
             },
         }
     }
 
-    async fn ask(&mut self) -> Result<(), Cause> {
+    async fn read_over_link(&mut self) -> Result<(), Cause> {
         let Source::Redis {
             redis,
             link,
@@ -208,56 +208,56 @@ impl Tail {
             None => {
                 let mut fresh = redis.log_link(self.log).await?;
                 let newest =
-                    fresh.newest(self.log, if self.last.is_none() { self.keep } else { 1 });
+                    fresh.read_newest(self.log, if self.last.is_none() { self.keep } else { 1 });
                 let newest = newest.await?;
                 *link = Some(fresh);
                 if std::mem::take(warned) {
                     tracing::info!(log = self.log, "Following a log in shared state again");
                 }
-                self.told.push_back(Followed::Up);
+                self.pending.push_back(LogEvent::Up);
                 if self.last.is_none() {
-                    self.begin(newest);
+                    self.start_with(newest);
                 }
                 return Ok(());
             }
         };
         let last = self.last.unwrap_or_default();
-        let look = link.look(self.log, last).await?;
+        let read = link.read_after(self.log, last).await?;
         *pause = PAUSE.0;
-        self.judge(last, look);
+        self.apply_read(last, read);
         Ok(())
     }
 
-    fn begin(&mut self, backlog: Vec<Entry>) {
+    fn start_with(&mut self, backlog: Vec<Entry>) {
         self.last = Some(backlog.last().map_or(EntryId::START, |entry| entry.id));
-        self.told.push_back(Followed::Backlog(backlog));
+        self.pending.push_back(LogEvent::Backlog(backlog));
     }
 
     /// Advances, or detects that the log was replaced or trimmed.
-    fn judge(&mut self, last: EntryId, look: Look) {
+    fn apply_read(&mut self, last: EntryId, read: LogRead) {
         let known = last != EntryId::START;
-        match look.ends {
+        match read.ends {
             // Another log: it is read from its beginning.
             None if known => {
                 self.last = Some(EntryId::START);
-                self.told.push_back(Followed::Lost);
+                self.pending.push_back(LogEvent::Lost);
                 return;
             }
             Some((_, newest)) if newest < last => {
                 self.last = Some(EntryId::START);
-                self.told.push_back(Followed::Lost);
+                self.pending.push_back(LogEvent::Lost);
                 return;
             }
-            Some((oldest, _)) if known && last < oldest => self.told.push_back(Followed::Lost),
+            Some((oldest, _)) if known && last < oldest => self.pending.push_back(LogEvent::Lost),
             _ => {}
         }
-        if let Some(entry) = look.entries.last() {
+        if let Some(entry) = read.entries.last() {
             self.last = Some(entry.id);
-            self.told.push_back(Followed::Entries(look.entries));
+            self.pending.push_back(LogEvent::Entries(read.entries));
         }
     }
 
-    async fn lose(&mut self, error: &Cause) {
+    async fn handle_loss(&mut self, error: &Cause) {
         let Source::Redis {
             link,
             pause,
@@ -274,7 +274,7 @@ impl Tail {
         let wait = *pause;
         *pause = (wait * 2).min(PAUSE.1);
         if link.take().is_some() {
-            self.told.push_back(Followed::Down);
+            self.pending.push_back(LogEvent::Down);
             return;
         }
         tokio::time::sleep(wait).await;
@@ -304,7 +304,7 @@ mod tests {
             "a-1",
             "1-99999999999999999999",
         ] {
-            assert_eq!(bad.parse::<EntryId>(), Err(NotAnEntryId), "{bad}");
+            assert_eq!(bad.parse::<EntryId>(), Err(InvalidEntryId), "{bad}");
         }
         assert_eq!(id("5-0").before(), id("4-18446744073709551615"));
         assert_eq!(id("5-2").before(), id("5-1"));
@@ -319,8 +319,8 @@ mod tests {
         };
         memory.log_append("log", &texts(0..5), 1000);
         let mut tail = Tail::in_memory(Arc::clone(&memory), "log", 3);
-        assert_eq!(tail.next().await, Followed::Up);
-        let Followed::Backlog(backlog) = tail.next().await else {
+        assert_eq!(tail.next().await, LogEvent::Up);
+        let LogEvent::Backlog(backlog) = tail.next().await else {
             panic!("the backlog comes first");
         };
         let backlog: Vec<_> = backlog.iter().map(|entry| entry.text.as_str()).collect();
@@ -328,7 +328,7 @@ mod tests {
         memory.log_append("log", &texts(5..700), 1000);
         let mut seen = Vec::new();
         while seen.len() < 695 {
-            let Followed::Entries(entries) = tail.next().await else {
+            let LogEvent::Entries(entries) = tail.next().await else {
                 panic!("nothing else");
             };
             seen.extend(entries.into_iter().map(|entry| entry.text));
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(seen, texts(5..700));
         // More than is kept: it reports the loss and goes on with the entries there are.
         memory.log_append("log", &texts(0..2000), 1000);
-        assert_eq!(tail.next().await, Followed::Lost);
-        assert!(matches!(tail.next().await, Followed::Entries(_)));
+        assert_eq!(tail.next().await, LogEvent::Lost);
+        assert!(matches!(tail.next().await, LogEvent::Entries(_)));
     }
 }

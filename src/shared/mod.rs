@@ -5,12 +5,12 @@
 
 mod cluster;
 mod connections;
-mod counted;
 mod counters;
+mod counting;
 mod log;
 mod memory;
 mod node;
-mod numbered;
+mod numbered_logs;
 mod redis;
 mod sentinel;
 mod server;
@@ -24,14 +24,14 @@ use bytes::Bytes;
 use secrecy::ExposeSecret as _;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-pub use self::counters::{Count, Counted};
-pub use self::log::{Entry, EntryId, Followed, NotAnEntryId, Tail};
+pub use self::counters::{CounterChange, CounterState};
+pub use self::log::{Entry, EntryId, InvalidEntryId, LogEvent, Tail};
 use self::memory::Memory;
 use self::redis::Redis;
 pub use self::subscription::{Notice, Subscription};
 use crate::config;
 use crate::metrics::Metrics;
-use crate::store::{Answering, Cause, InvalidUrl, Unavailable};
+use crate::store::{Cause, InvalidUrl, StoreHealth, Unavailable};
 
 /// A handle to the shared state. Clones share one store.
 ///
@@ -41,7 +41,7 @@ use crate::store::{Answering, Cause, InvalidUrl, Unavailable};
 pub struct Shared {
     store: Store,
     metrics: Arc<Metrics>,
-    answering: Arc<Answering>,
+    health: Arc<StoreHealth>,
 }
 
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl Shared {
         Ok(Self {
             store,
             metrics,
-            answering: Arc::default(),
+            health: Arc::default(),
         })
     }
 
@@ -76,19 +76,19 @@ impl Shared {
 
     /// Returns a number that changes when a link to the store is lost or reopened: the store may have come back
     /// empty.
-    pub fn losses(&self) -> u64 {
+    pub fn loss_count(&self) -> u64 {
         match &self.store {
             Store::Memory(_) => 0,
-            Store::Redis(redis) => redis.losses(),
+            Store::Redis(redis) => redis.loss_count(),
         }
     }
 
     /// Returns the number of times that other servers took the place of those before. A message that was published at an
     /// earlier one may not have reached every replica.
-    pub fn moves(&self) -> u64 {
+    pub fn move_count(&self) -> u64 {
         match &self.store {
             Store::Memory(_) => 0,
-            Store::Redis(redis) => redis.moves(),
+            Store::Redis(redis) => redis.move_count(),
         }
     }
 
@@ -326,7 +326,7 @@ impl Shared {
 
     /// Follows `log`, beginning with the newest `keep` entries. On Redis it has its own connection. A dead
     /// connection is detected within 1 s, and no entry is lost over it.
-    pub fn tail(&self, log: &'static str, keep: usize) -> Tail {
+    pub fn follow_log(&self, log: &'static str, keep: usize) -> Tail {
         match &self.store {
             Store::Memory(memory) => Tail::in_memory(Arc::clone(memory), log, keep),
             Store::Redis(redis) => Tail::on_redis(Arc::clone(redis), log, keep),
@@ -392,18 +392,18 @@ impl Shared {
             }
         });
         written.await?;
-        self.answering.takes_writes(STORE);
+        self.health.record_accepted_write(STORE);
         Ok(())
     }
 
     /// Returns true if the store has answered since the process began.
     pub fn has_answered(&self) -> bool {
-        self.answering.has_answered()
+        self.health.has_answered()
     }
 
     /// Returns true if the store answered and took writes when last used. Sends nothing.
     pub fn is_well(&self) -> bool {
-        self.answering.is_well()
+        self.health.is_well()
     }
 
     /// Probes Redis regularly, until dropped: its reads may succeed while its writes fail.
@@ -424,11 +424,11 @@ impl Shared {
     ///
     /// # Errors
     /// If the store does not answer.
-    pub async fn clock(&self) -> Result<Option<SystemTime>, Unavailable> {
+    pub async fn read_clock(&self) -> Result<Option<SystemTime>, Unavailable> {
         match &self.store {
             Store::Memory(_) => Ok(None),
             Store::Redis(redis) => {
-                let asked = self.run("ping", async { redis::clock(redis).await });
+                let asked = self.run("ping", async { redis::read_clock(redis).await });
                 asked.await.map(Some)
             }
         }
@@ -446,10 +446,10 @@ impl Shared {
     /// Subscribes to changes of keys that begin with one of `prefixes`, by any writer. Each message is the name
     /// of a key that was written or deleted, or has lapsed (which may be reported late). Otherwise like
     /// [`Shared::subscribe`].
-    pub fn watch(&self, prefixes: Vec<String>) -> Subscription {
+    pub fn watch_keys(&self, prefixes: Vec<String>) -> Subscription {
         match &self.store {
-            Store::Memory(memory) => memory.watch(prefixes),
-            Store::Redis(redis) => redis.watch(prefixes),
+            Store::Memory(memory) => memory.watch_keys(prefixes),
+            Store::Redis(redis) => redis.watch_keys(prefixes),
         }
     }
 
@@ -457,10 +457,10 @@ impl Shared {
     /// Redis reports them only if `notify-keyspace-events` has `E` and `x` (which the operator sets, not the
     /// gateway), late under load, and never for lapses while the link was down. Otherwise like
     /// [`Shared::subscribe`].
-    pub fn lapses(&self, prefix: &str) -> Subscription {
+    pub fn watch_lapses(&self, prefix: &str) -> Subscription {
         match &self.store {
-            Store::Memory(memory) => Memory::lapses(memory, prefix),
-            Store::Redis(redis) => redis.lapses(prefix),
+            Store::Memory(memory) => Memory::watch_lapses(memory, prefix),
+            Store::Redis(redis) => redis.watch_lapses(prefix),
         }
     }
 
@@ -476,12 +476,12 @@ impl Shared {
             source,
         });
         self.metrics
-            .store(STORE, operation, started.elapsed(), result.is_ok());
+            .record_operation(STORE, operation, started.elapsed(), result.is_ok());
         match &result {
             Err(error) if redis::refuses_writes(&error.source) => {
-                self.answering.refuses_writes(STORE, error);
+                self.health.record_refused_write(STORE, error);
             }
-            _ => self.answering.note(STORE, &result),
+            _ => self.health.record_result(STORE, &result),
         }
         result
     }

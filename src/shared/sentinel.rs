@@ -9,7 +9,7 @@ use redis::{Client, RedisResult, cmd};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::node::{Address, unclocked};
+use super::node::{Address, config_without_timeouts};
 use crate::store::Cause;
 
 /// Port of a sentinel that a URL names without one.
@@ -67,11 +67,11 @@ impl Sentinels {
     ///
     /// # Errors
     /// When none names a master.
-    pub(super) async fn master(
+    pub(super) async fn find_master(
         &self,
         client: impl Fn(&Address, &Credential) -> RedisResult<Client>,
     ) -> Result<Address, Cause> {
-        self.vote(client).await.map(|(master, _)| master)
+        self.count_votes(client).await.map(|(master, _)| master)
     }
 
     /// Returns the master that more than half of the sentinels name. They are asked if that is [`ASK_EVERY`] ago.
@@ -82,7 +82,7 @@ impl Sentinels {
         let mut named = self.named.lock().await;
         let (master, asked) = &mut *named;
         if asked.is_none_or(|asked| ASK_EVERY <= asked.elapsed()) {
-            *master = match self.vote(client).await {
+            *master = match self.count_votes(client).await {
                 Ok((master, true)) => Some(master),
                 Ok((_, false)) | Err(_) => None,
             };
@@ -92,14 +92,14 @@ impl Sentinels {
     }
 
     /// Returns the address that most of the sentinels name, and true if more than half of them do.
-    async fn vote(
+    async fn count_votes(
         &self,
         client: impl Fn(&Address, &Credential) -> RedisResult<Client>,
     ) -> Result<(Address, bool), Cause> {
         let deadline = Instant::now() + ASK_MAX;
         let asked = self.addresses.iter().map(|address| {
             let client = client(address, &self.credential);
-            async move { timeout_at(deadline, self.ask(client)).await }
+            async move { timeout_at(deadline, self.ask_sentinel(client)).await }
         });
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut votes: HashMap<Address, usize> = HashMap::new();
@@ -128,8 +128,8 @@ impl Sentinels {
         })
     }
 
-    async fn ask(&self, client: RedisResult<Client>) -> RedisResult<Option<Address>> {
-        let config = unclocked();
+    async fn ask_sentinel(&self, client: RedisResult<Client>) -> RedisResult<Option<Address>> {
+        let config = config_without_timeouts();
         let client = client?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut ask = cmd("SENTINEL");

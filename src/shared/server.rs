@@ -26,11 +26,11 @@ pub(super) struct Server {
     issuer: Option<Vec<u8>>,
     /// The file of the password, read for each connection: a new password needs no restart.
     password_file: Option<PathBuf>,
-    found: Found,
+    discovery: Discovery,
 }
 
 /// How the server is found.
-enum Found {
+enum Discovery {
     ByUrl,
     BySentinels(Sentinels),
     /// By the owner of a key's slot. These nodes are asked first.
@@ -57,14 +57,14 @@ impl Server {
     /// # Errors
     /// When it has no known form, or names a certificate or a password file that cannot be read.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
-        let (form, text) = store_url::redis_form(text).map_err(invalid)?;
+        let (form, text) = store_url::redis_form(text).map_err(invalid_url)?;
         let tls = text.starts_with("rediss");
         let (mut url, hosts) = match form {
-            RedisForm::Server => (store_url::parse(&text).map_err(invalid)?, Vec::new()),
+            RedisForm::Server => (store_url::parse(&text).map_err(invalid_url)?, Vec::new()),
             RedisForm::Sentinels => several_hosts(&text, SENTINEL_PORT)?,
             RedisForm::Cluster => several_hosts(&text, NODE_PORT)?,
         };
-        store_url::check_fragment(&url).map_err(invalid)?;
+        store_url::check_fragment(&url).map_err(invalid_url)?;
         let issuer = match take(&mut url, "sslrootcert") {
             Some(path) => Some(read("sslrootcert", &path)?),
             None => None,
@@ -73,27 +73,29 @@ impl Server {
         if let Some(file) = &password_file {
             read("password_file", &file.display().to_string())?;
             if url.password().is_some() {
-                return Err(invalid("give a password or `password_file`, not both"));
+                return Err(invalid_url("give a password or `password_file`, not both"));
             }
         }
         let credential = (
             take(&mut url, "sentinel_username"),
             take(&mut url, "sentinel_password"),
         );
-        let found = match form {
-            RedisForm::Server => Found::ByUrl,
+        let discovery = match form {
+            RedisForm::Server => Discovery::ByUrl,
             RedisForm::Sentinels => {
                 let service = take_service(&mut url)?;
-                Found::BySentinels(Sentinels::new(hosts, service, credential))
+                Discovery::BySentinels(Sentinels::new(hosts, service, credential))
             }
             RedisForm::Cluster if !matches!(url.path(), "" | "/" | "/0") => {
-                return Err(invalid("a cluster has only database 0: leave out the path"));
+                return Err(invalid_url(
+                    "a cluster has only database 0: leave out the path",
+                ));
             }
-            RedisForm::Cluster => Found::InCluster(hosts),
+            RedisForm::Cluster => Discovery::InCluster(hosts),
         };
         let info = url
             .into_connection_info()
-            .map_err(|error| invalid(format!("not a Redis URL: {error}")))?;
+            .map_err(|error| invalid_url(format!("not a Redis URL: {error}")))?;
         let settings = info
             .redis_settings()
             .clone()
@@ -105,11 +107,11 @@ impl Server {
             tls,
             issuer,
             password_file,
-            found,
+            discovery,
         };
         server
             .build(server.info.clone())
-            .map_err(|error| invalid(format!("not a Redis URL: {error}")))?;
+            .map_err(|error| invalid_url(format!("not a Redis URL: {error}")))?;
         Ok(server)
     }
 
@@ -120,16 +122,16 @@ impl Server {
 
     /// Returns the nodes of a cluster that the URL names. `None`: the server is in no cluster.
     pub(super) fn cluster_nodes(&self) -> Option<&[Address]> {
-        match &self.found {
-            Found::InCluster(nodes) => Some(nodes),
-            Found::ByUrl | Found::BySentinels(_) => None,
+        match &self.discovery {
+            Discovery::InCluster(nodes) => Some(nodes),
+            Discovery::ByUrl | Discovery::BySentinels(_) => None,
         }
     }
 
     /// Returns the master that more than half of the sentinels name, if there are sentinels. They are asked twice a second
     /// at most.
     pub(super) async fn agreed_master(&self) -> Option<Address> {
-        let Found::BySentinels(sentinels) = &self.found else {
+        let Discovery::BySentinels(sentinels) = &self.discovery else {
             return None;
         };
         let connect = |address: &Address, credential: &Credential| {
@@ -143,20 +145,20 @@ impl Server {
     ///
     /// # Errors
     /// When they name no master, or the file of the password cannot be read.
-    pub(super) async fn client(
+    pub(super) async fn make_client(
         &self,
         node: Option<&Address>,
     ) -> Result<(Client, Option<Address>), Cause> {
         let mut info = self.info.clone();
         let mut at = node.cloned();
         if let Some(node) = node {
-            info = info.set_addr(addr(self.tls, node));
-        } else if let Found::BySentinels(sentinels) = &self.found {
+            info = info.set_addr(connection_addr(self.tls, node));
+        } else if let Discovery::BySentinels(sentinels) = &self.discovery {
             let connect = |address: &Address, credential: &Credential| {
                 self.build(of_sentinel(&self.info, self.tls, address, credential))
             };
-            let master = Box::pin(sentinels.master(connect)).await?;
-            info = info.set_addr(addr(self.tls, &master));
+            let master = Box::pin(sentinels.find_master(connect)).await?;
+            info = info.set_addr(connection_addr(self.tls, &master));
             at = Some(master);
         }
         if let Some(file) = &self.password_file {
@@ -176,27 +178,27 @@ impl Server {
     /// # Errors
     /// When it is not, or does not answer.
     pub(super) async fn check(&self, connection: &mut MultiplexedConnection) -> Result<(), Cause> {
-        if matches!(self.found, Found::ByUrl) {
+        if matches!(self.discovery, Discovery::ByUrl) {
             return Ok(());
         }
-        let answer = self.probe().query_async(connection).await;
-        self.judge(&answer.map_err(|error| Arc::new(error) as Cause)?)
+        let answer = self.probe_command().query_async(connection).await;
+        self.check_role(&answer.map_err(|error| Arc::new(error) as Cause)?)
     }
 
     /// Returns the command that shows that a connection is of use.
-    pub(super) fn probe(&self) -> Cmd {
-        match self.found {
-            Found::ByUrl => cmd("PING"),
-            Found::BySentinels(_) | Found::InCluster(_) => cmd("ROLE"),
+    pub(super) fn probe_command(&self) -> Cmd {
+        match self.discovery {
+            Discovery::ByUrl => cmd("PING"),
+            Discovery::BySentinels(_) | Discovery::InCluster(_) => cmd("ROLE"),
         }
     }
 
-    /// Judges the answer to the probe.
+    /// Checks the role in the answer to the probe.
     ///
     /// # Errors
     /// When the server is no master any more.
-    pub(super) fn judge(&self, answer: &Value) -> Result<(), Cause> {
-        if matches!(self.found, Found::ByUrl) {
+    pub(super) fn check_role(&self, answer: &Value) -> Result<(), Cause> {
+        if matches!(self.discovery, Discovery::ByUrl) {
             return Ok(());
         }
         let role = match answer {
@@ -234,7 +236,7 @@ impl Server {
 }
 
 /// Returns the cause of an answer that is an error. A node of a cluster that is used as one server is told.
-pub(super) fn refused(error: RedisError) -> Cause {
+pub(super) fn to_cause(error: RedisError) -> Cause {
     let moved = ErrorKind::Server(ServerErrorKind::Moved);
     if error.kind() == moved {
         return Arc::new(ServerError::InCluster(error));
@@ -258,11 +260,11 @@ fn of_sentinel(
     }
     master
         .clone()
-        .set_addr(addr(tls, address))
+        .set_addr(connection_addr(tls, address))
         .set_redis_settings(settings)
 }
 
-fn addr(tls: bool, (host, port): &Address) -> ConnectionAddr {
+fn connection_addr(tls: bool, (host, port): &Address) -> ConnectionAddr {
     let (host, port) = (host.clone(), *port);
     if tls {
         return ConnectionAddr::TcpTls {
@@ -280,16 +282,16 @@ fn several_hosts(text: &str, port: u16) -> Result<(url::Url, Vec<Address>), Inva
     let mut first = None;
     let mut addresses = Vec::new();
     for text in store_url::of_each_host(text) {
-        let url = store_url::parse(&text).map_err(invalid)?;
+        let url = store_url::parse(&text).map_err(invalid_url)?;
         let host = url.host_str().unwrap_or_default();
         if host.is_empty() {
-            return Err(invalid("a host is empty: write HOST or HOST:PORT"));
+            return Err(invalid_url("a host is empty: write HOST or HOST:PORT"));
         }
         let host = host.trim_start_matches('[').trim_end_matches(']');
         addresses.push((host.to_owned(), url.port().unwrap_or(port)));
         first.get_or_insert(url);
     }
-    let first = first.ok_or_else(|| invalid("name at least one host"))?;
+    let first = first.ok_or_else(|| invalid_url("name at least one host"))?;
     Ok((first, addresses))
 }
 
@@ -298,7 +300,7 @@ fn take_service(url: &mut url::Url) -> Result<String, InvalidUrl> {
     let path = url.path().trim_start_matches('/').to_owned();
     let (service, database) = path.split_once('/').unwrap_or((&path, ""));
     if service.is_empty() {
-        return Err(invalid(
+        return Err(invalid_url(
             "name the service as the sentinels know it: `redis+sentinel://HOST,HOST,HOST/SERVICE`",
         ));
     }
@@ -322,11 +324,11 @@ fn take(url: &mut url::Url, name: &str) -> Option<String> {
 fn read(parameter: &str, path: &str) -> Result<Vec<u8>, InvalidUrl> {
     std::fs::read(path).map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
-        ..invalid(format!("`{parameter}`: cannot read `{path}`"))
+        ..invalid_url(format!("`{parameter}`: cannot read `{path}`"))
     })
 }
 
-fn invalid(problem: impl Into<String>) -> InvalidUrl {
+fn invalid_url(problem: impl Into<String>) -> InvalidUrl {
     InvalidUrl {
         key: "stores.shared",
         problem: problem.into(),
@@ -383,7 +385,7 @@ mod tests {
         let settings = server.info.redis_settings();
         assert_eq!(settings.username(), Some("user"));
         assert_eq!(settings.password(), Some("pass"));
-        let Found::BySentinels(sentinels) = server.found else {
+        let Discovery::BySentinels(sentinels) = server.discovery else {
             panic!("found by sentinels");
         };
         let named = |host: &str, port| (host.to_owned(), port);
@@ -414,11 +416,15 @@ mod tests {
     fn only_a_master_is_of_use_where_sentinels_or_nodes_name_it() {
         let role = |name: &str| Value::Array(vec![Value::BulkString(name.into())]);
         let sentinels = Server::parse("redis+sentinel://one/main").unwrap();
-        assert!(sentinels.judge(&role("master")).is_ok());
-        assert!(sentinels.judge(&role("slave")).is_err());
+        assert!(sentinels.check_role(&role("master")).is_ok());
+        assert!(sentinels.check_role(&role("slave")).is_err());
         let cluster = Server::parse("redis+cluster://one").unwrap();
-        assert!(cluster.judge(&role("slave")).is_err());
+        assert!(cluster.check_role(&role("slave")).is_err());
         let fixed = Server::parse("redis://one").unwrap();
-        assert!(fixed.judge(&Value::SimpleString("PONG".to_owned())).is_ok());
+        assert!(
+            fixed
+                .check_role(&Value::SimpleString("PONG".to_owned()))
+                .is_ok()
+        );
     }
 }

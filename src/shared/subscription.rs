@@ -25,32 +25,32 @@ pub enum Notice {
 }
 
 /// The receiving end of [`Shared::subscribe`](super::Shared::subscribe) and
-/// [`Shared::watch`](super::Shared::watch). Dropping it closes the link.
+/// [`Shared::watch_keys`](super::Shared::watch_keys). Dropping it closes the link.
 pub struct Subscription {
     feed: Arc<Feed>,
     link: Link,
 }
 
 /// A future that keeps a link up while it is polled.
-pub(super) type Plan = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type LinkTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 enum Link {
     /// In process: the writer fills the feed.
     Direct,
     /// Spawned by the first `next`, which is called inside a runtime.
-    Planned(Option<Plan>),
+    Planned(Option<LinkTask>),
     Running(JoinHandle<()>),
 }
 
 impl Subscription {
-    pub(super) fn direct(feed: Arc<Feed>) -> Self {
+    pub(super) fn in_process(feed: Arc<Feed>) -> Self {
         Self {
             feed,
             link: Link::Direct,
         }
     }
 
-    pub(super) fn linked(feed: Arc<Feed>, link: Plan) -> Self {
+    pub(super) fn over_link(feed: Arc<Feed>, link: LinkTask) -> Self {
         Self {
             feed,
             link: Link::Planned(Some(link)),
@@ -67,7 +67,7 @@ impl Subscription {
         }
         loop {
             let ready = self.feed.ready.notified();
-            if let Some(notice) = self.feed.state().waiting.pop_front() {
+            if let Some(notice) = self.feed.lock().waiting.pop_front() {
                 return notice;
             }
             ready.await;
@@ -77,8 +77,8 @@ impl Subscription {
 
 impl Subscription {
     /// Returns the next notice if there is one already, so that a caller can handle many at once.
-    pub fn ready(&mut self) -> Option<Notice> {
-        self.feed.state().waiting.pop_front()
+    pub fn try_next(&mut self) -> Option<Notice> {
+        self.feed.lock().waiting.pop_front()
     }
 }
 
@@ -104,30 +104,30 @@ struct State {
 }
 
 impl Feed {
-    pub(super) fn message(&self, text: String) {
+    pub(super) fn push_message(&self, text: String) {
         self.push(Notice::Message(text));
     }
 
-    pub(super) fn up(&self) {
-        self.state().up = true;
+    pub(super) fn push_up(&self) {
+        self.lock().up = true;
         self.push(Notice::Up);
     }
 
-    pub(super) fn down(&self) {
-        self.state().up = false;
+    pub(super) fn push_down(&self) {
+        self.lock().up = false;
         self.push(Notice::Down);
     }
 
     /// Reports that notices were missed although the link is up.
-    pub(super) fn gap(&self) {
-        let mut state = self.state();
+    pub(super) fn push_gap(&self) {
+        let mut state = self.lock();
         state.replace_by_gap();
         drop(state);
         self.ready.notify_one();
     }
 
     fn push(&self, notice: Notice) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if state.waiting.len() < WAITING_MAX {
             state.waiting.push_back(notice);
         } else {
@@ -138,7 +138,7 @@ impl Feed {
         self.ready.notify_one();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,12 +161,12 @@ mod tests {
     #[tokio::test]
     async fn who_falls_behind_is_told_of_a_break_and_nothing_else() {
         let feed = Arc::new(Feed::default());
-        let mut subscription = Subscription::direct(feed.clone());
-        feed.up();
+        let mut subscription = Subscription::in_process(feed.clone());
+        feed.push_up();
         for number in 0..WAITING_MAX {
-            feed.message(number.to_string());
+            feed.push_message(number.to_string());
         }
-        feed.message("after".to_owned());
+        feed.push_message("after".to_owned());
         assert_eq!(subscription.next().await, Notice::Down);
         assert_eq!(subscription.next().await, Notice::Up);
         assert_eq!(
@@ -179,10 +179,10 @@ mod tests {
     async fn a_flapping_link_nobody_reads_stays_bounded() {
         let feed = Arc::new(Feed::default());
         for _ in 0..WAITING_MAX {
-            feed.up();
-            feed.down();
+            feed.push_up();
+            feed.push_down();
         }
-        assert!(feed.state().waiting.len() <= WAITING_MAX);
-        assert_eq!(feed.state().waiting.back(), Some(&Notice::Down));
+        assert!(feed.lock().waiting.len() <= WAITING_MAX);
+        assert_eq!(feed.lock().waiting.back(), Some(&Notice::Down));
     }
 }

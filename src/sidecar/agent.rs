@@ -83,7 +83,7 @@ impl Agent {
     ///
     /// # Errors
     /// `agent_unreachable` if the agent's name has no address.
-    pub async fn address(&self) -> Result<SocketAddr, Rejection> {
+    pub async fn resolve_address(&self) -> Result<SocketAddr, Rejection> {
         let ip = match &self.name {
             Host::Ipv4(address) => (*address).into(),
             Host::Ipv6(address) => (*address).into(),
@@ -93,26 +93,26 @@ impl Agent {
     }
 
     async fn look_up(&self, name: &str) -> Result<IpAddr, Rejection> {
-        let kept = *self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((asked_at, ip)) = kept {
+        let cached = *self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((asked_at, ip)) = cached {
             let ttl = ip.map_or(FAILURE_TTL, |_| ANSWER_TTL);
             if asked_at.elapsed() < ttl {
                 return ip.ok_or_else(unknown_name);
             }
         }
-        let answer = self.ask(name).await;
+        let answer = self.query_resolver(name).await;
         let ip = answer.as_ref().ok().copied();
-        let mut kept = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = Some((Instant::now(), ip));
+        let mut cached = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        *cached = Some((Instant::now(), ip));
         answer
     }
 
-    async fn ask(&self, name: &str) -> Result<IpAddr, Rejection> {
+    async fn query_resolver(&self, name: &str) -> Result<IpAddr, Rejection> {
         let asked = timeout(LOOKUP_MAX, tokio::net::lookup_host((name, self.port)));
         let answers: Vec<IpAddr> = match asked.await {
             Ok(Ok(answers)) => answers.map(|address| address.ip()).collect(),
-            Ok(Err(error)) => return Err(unknown_name().cause(error)),
-            Err(late) => return Err(unknown_name().cause(late)),
+            Ok(Err(error)) => return Err(unknown_name().with_cause(error)),
+            Err(late) => return Err(unknown_name().with_cause(late)),
         };
         // IPv4 is preferred: an agent that listens on "localhost" usually uses it.
         let first = answers.iter().find(|address| address.is_ipv4());
@@ -122,7 +122,7 @@ impl Agent {
 
 fn unknown_name() -> Rejection {
     let message = "the name of the agent in --upstream has no address";
-    Rejection::new(Reason::AgentUnreachable, message).delivered(Delivery::NotSent)
+    Rejection::new(Reason::AgentUnreachable, message).with_delivery(Delivery::NotSent)
 }
 
 #[cfg(test)]
@@ -160,11 +160,11 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_looked_up_and_remembered() {
         let agent = parse("http://localhost:81").unwrap();
-        let address = agent.address().await.unwrap();
+        let address = agent.resolve_address().await.unwrap();
         assert!(address.ip().is_loopback() && address.port() == 81);
         assert!(agent.answer.lock().unwrap().is_some());
         let nobody = parse("http://agent.invalid:81").unwrap();
-        let refusal = nobody.address().await.unwrap_err();
+        let refusal = nobody.resolve_address().await.unwrap_err();
         assert_eq!(refusal.reason, Reason::AgentUnreachable);
         assert!(matches!(*nobody.answer.lock().unwrap(), Some((_, None))));
     }
@@ -174,9 +174,9 @@ mod tests {
         let agent = parse("http://localhost:81").unwrap();
         let now = Instant::now();
         *agent.answer.lock().unwrap() = Some((now + Duration::from_secs(60), None));
-        let refusal = agent.address().await.unwrap_err();
+        let refusal = agent.resolve_address().await.unwrap_err();
         assert_eq!(refusal.reason, Reason::AgentUnreachable);
         *agent.answer.lock().unwrap() = Some((now.checked_sub(FAILURE_TTL).unwrap(), None));
-        agent.address().await.unwrap();
+        agent.resolve_address().await.unwrap();
     }
 }

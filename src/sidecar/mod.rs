@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use url::Url;
 
 pub use self::agent::{Agent, InvalidUpstream};
-pub use self::replay::{Use, Uses, is_over};
+pub use self::replay::{ReplayCache, TokenUse, is_expired};
 use crate::config::Live;
 use crate::drain::Drain;
 use crate::ids::WorkspaceId;
@@ -22,12 +22,13 @@ use crate::metrics::{CredentialFlaw, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::{
-    Crowded, PAIR_TYP, PairClaims, Patience, Published, TokenError, TokenHead, body_hash, issuer_of,
+    FetchTiming, PAIR_TYP, PairClaims, RemoteKeySet, TokenError, TokenHead, TooManyWaiters,
+    body_hash, fetch_issuer,
 };
 
 /// Retries for a gateway that does not respond. An unavailable gateway issues no tokens either. A
 /// gateway that only fails to publish its keys does, as long as it signs with a known key.
-const PATIENCE: Patience = Patience {
+const FETCH_TIMING: FetchTiming = FetchTiming {
     first_pause: Duration::from_secs(1),
     stale_max: Duration::from_secs(24 * 3600),
 };
@@ -44,9 +45,9 @@ pub struct Settings {
     /// The required `iss` of every token.
     pub issuer: Issuer,
     /// Access to the agent's card.
-    pub card: Card,
+    pub card: CardAccess,
     /// Treatment of tokens that are not bound to a body.
-    pub unbound: Unbound,
+    pub unbound: UnboundTokens,
 }
 
 /// The accepted issuer.
@@ -55,24 +56,24 @@ pub enum Issuer {
     /// This issuer.
     Named(String),
     /// The issuer named by the gateway's discovery document at this URL.
-    AsSaidAt(Url),
+    FromDiscovery(Url),
 }
 
 /// Access to the agent's card at its well-known paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Card {
+pub enum CardAccess {
     /// A token is needed.
     ForCallers,
     /// No token is needed.
     Public,
 }
 
-/// Treatment of a token that is valid with any body: one of a workspace with `proof` `pair`, or of discovery.
+/// Treatment of tokens that are valid with any body: those of a workspace with `proof` `pair`, or of discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unbound {
-    /// It is accepted repeatedly, until it expires.
+pub enum UnboundTokens {
+    /// They are accepted repeatedly, until they expire.
     Admitted,
-    /// It is rejected.
+    /// They are rejected.
     Refused,
 }
 
@@ -86,9 +87,9 @@ pub struct Sidecar {
     pub drain: Arc<Drain>,
     /// The agent and the gateway.
     pub settings: Settings,
-    keys: Published,
+    keys: RemoteKeySet,
     issuer: OnceLock<String>,
-    uses: Uses,
+    replays: ReplayCache,
 }
 
 impl Sidecar {
@@ -96,47 +97,47 @@ impl Sidecar {
     pub fn new(config: Live, metrics: Arc<Metrics>, settings: Settings) -> Arc<Self> {
         let issuer = match &settings.issuer {
             Issuer::Named(issuer) => OnceLock::from(issuer.clone()),
-            Issuer::AsSaidAt(_) => OnceLock::new(),
+            Issuer::FromDiscovery(_) => OnceLock::new(),
         };
         let host = settings.jwks.origin().ascii_serialization();
         Arc::new(Self {
             config,
             metrics,
             drain: Arc::default(),
-            keys: Published::new(host, settings.jwks.clone(), PATIENCE),
+            keys: RemoteKeySet::new(host, settings.jwks.clone(), FETCH_TIMING),
             settings,
             issuer,
-            uses: Uses::default(),
+            replays: ReplayCache::default(),
         })
     }
 
     /// Keeps the keys fresh. Runs until the future is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.keys.keep(&self.metrics), self.learn_issuer());
+        tokio::join!(self.keys.keep_fresh(&self.metrics), self.learn_issuer());
     }
 
     /// Fetches the issuer from the gateway until it succeeds, and never again: a change of the
     /// issuer needs a restart.
     async fn learn_issuer(&self) {
-        let Issuer::AsSaidAt(url) = &self.settings.issuer else {
+        let Issuer::FromDiscovery(url) = &self.settings.issuer else {
             return;
         };
-        let mut told = false;
+        let mut is_logged = false;
         loop {
-            match issuer_of(url).await {
+            match fetch_issuer(url).await {
                 Ok(issuer) => {
                     tracing::info!(issuer, "learned the gateway's issuer");
                     self.issuer.get_or_init(|| issuer);
                     return;
                 }
-                Err(failure) if !told => {
-                    told = true;
+                Err(failure) if !is_logged => {
+                    is_logged = true;
                     let (reason, error) = (failure.outcome.as_str(), Chain(failure.cause.as_ref()));
                     tracing::warn!(reason, %error, "cannot learn the gateway's issuer; retrying (--issuer sets it)");
                 }
                 Err(_) => {}
             }
-            sleep(PATIENCE.first_pause).await;
+            sleep(FETCH_TIMING.first_pause).await;
         }
     }
 
@@ -144,8 +145,8 @@ impl Sidecar {
     ///
     /// # Errors
     /// `store_unavailable`, with the missing part in its message.
-    pub fn ready(&self) -> Result<(), Rejection> {
-        let keys = self.keys.keys();
+    pub fn check_ready(&self) -> Result<(), Rejection> {
+        let keys = self.keys.valid_keys();
         let why = match (&keys, self.issuer.get()) {
             (Some(keys), Some(_)) if !keys.is_empty() => return Ok(()),
             (Some(keys), _) if keys.is_empty() => "it publishes none",
@@ -155,7 +156,8 @@ impl Sidecar {
         let message = format!(
             "the gateway's keys are not known yet ({why}), so no caller can be verified; check --gateway and --jwks"
         );
-        Err(Rejection::new(Reason::StoreUnavailable, message).retry_after(PATIENCE.first_pause))
+        Err(Rejection::new(Reason::StoreUnavailable, message)
+            .with_retry_after(FETCH_TIMING.first_pause))
     }
 
     /// Verifies `token`. Returns the claims about a caller that the gateway permits to message this
@@ -164,27 +166,28 @@ impl Sidecar {
     /// # Errors
     /// `unauthenticated`; `store_unavailable` without keys.
     pub async fn authenticate(&self, token: &str) -> Result<PairClaims, Rejection> {
-        let head = TokenHead::own(token, PAIR_TYP).map_err(|error| self.refused(error))?;
-        let none_published = self.keys.keys().is_some_and(|keys| keys.is_empty());
+        let head =
+            TokenHead::parse_own(token, PAIR_TYP).map_err(|error| self.reject_token(error))?;
+        let none_published = self.keys.valid_keys().is_some_and(|keys| keys.is_empty());
         if !none_published {
-            self.ready()?;
+            self.check_ready()?;
         }
-        let claims = match self.verify(token, &head) {
+        let claims = match self.verify_token(token, &head) {
             Err(TokenError::UnknownKey) => {
-                let crowded = |Crowded| {
+                let crowded = |TooManyWaiters| {
                     let message = "many requests wait for the gateway's keys; try again shortly";
                     let again = Duration::from_secs(1);
-                    Rejection::new(Reason::StoreUnavailable, message).retry_after(again)
+                    Rejection::new(Reason::StoreUnavailable, message).with_retry_after(again)
                 };
                 self.keys.refresh().await.map_err(crowded)?;
-                self.ready()?;
-                self.verify(token, &head)
+                self.check_ready()?;
+                self.verify_token(token, &head)
             }
             verified => verified,
         };
-        let claims = claims.map_err(|error| self.refused(error))?;
-        if self.settings.unbound == Unbound::Refused && !claims.is_bound() {
-            return Err(self.flawed(
+        let claims = claims.map_err(|error| self.reject_token(error))?;
+        if self.settings.unbound == UnboundTokens::Refused && !claims.is_bound() {
+            return Err(self.reject_flawed(
                 CredentialFlaw::Unbound,
                 "the token is not bound to a request (`bh`), and this sidecar takes no others (--require-bound): an \
                  operator sets proof: \"request\" for this workspace (PATCH /workspaces/{id} at the gateway), and \
@@ -194,8 +197,8 @@ impl Sidecar {
         Ok(claims)
     }
 
-    fn verify(&self, token: &str, head: &TokenHead) -> Result<PairClaims, TokenError> {
-        let keys = self.keys.keys().ok_or(TokenError::UnknownKey)?;
+    fn verify_token(&self, token: &str, head: &TokenHead) -> Result<PairClaims, TokenError> {
+        let keys = self.keys.valid_keys().ok_or(TokenError::UnknownKey)?;
         let issuer = self.issuer.get().ok_or(TokenError::UnknownKey)?;
         let audience = self.settings.workspace.as_str();
         PairClaims::verify(token, head, &keys, issuer, audience)
@@ -216,13 +219,13 @@ impl Sidecar {
         }
         if claims.bh.as_deref() != Some(body_hash(body).as_str()) {
             let message = "the token was made for another body";
-            return Err(self.flawed(CredentialFlaw::OtherBody, message));
+            return Err(self.reject_flawed(CredentialFlaw::OtherBody, message));
         }
         // The claim is absent for a call without a method, or with one of excessive length: only
         // its body is bound.
         if claims.method.is_some() && claims.method.as_deref() != method {
             let message = "the token was made for another method";
-            return Err(self.flawed(CredentialFlaw::OtherBody, message));
+            return Err(self.reject_flawed(CredentialFlaw::OtherBody, message));
         }
         Ok(())
     }
@@ -234,46 +237,47 @@ impl Sidecar {
     /// # Errors
     /// `unauthenticated` for a replay or an expired token; `overloaded` if the replay cache is
     /// full.
-    pub fn use_up(&self, claims: &PairClaims) -> Result<(), Rejection> {
-        let now = seconds_now();
+    pub fn mark_used(&self, claims: &PairClaims) -> Result<(), Rejection> {
+        let now = unix_seconds();
         if !claims.is_bound() {
-            if is_over(claims.exp, now) {
-                return Err(self.refused(TokenError::Expired));
+            if is_expired(claims.exp, now) {
+                return Err(self.reject_token(TokenError::Expired));
             }
             return Ok(());
         }
-        let used = self.uses.note(&claims.jti, claims.exp, now);
-        self.metrics.token_use(used.as_str(), self.uses.len());
-        match used {
-            Use::First => Ok(()),
-            Use::Late => Err(self.refused(TokenError::Expired)),
-            Use::Again => Err(self.flawed(
+        let outcome = self.replays.record(&claims.jti, claims.exp, now);
+        self.metrics
+            .count_token_use(outcome.as_str(), self.replays.len());
+        match outcome {
+            TokenUse::First => Ok(()),
+            TokenUse::Late => Err(self.reject_token(TokenError::Expired)),
+            TokenUse::Again => Err(self.reject_flawed(
                 CredentialFlaw::Replayed,
                 "the token was used before: it was made for one request",
             )),
-            Use::Full => Err(Rejection::new(
+            TokenUse::Full => Err(Rejection::new(
                 Reason::Overloaded,
                 "too many tokens were used in the last minute to tell a second use of one",
             )
-            .retry_after(Duration::from_secs(1))),
+            .with_retry_after(Duration::from_secs(1))),
         }
     }
 }
 
 impl Sidecar {
-    fn refused(&self, error: TokenError) -> Rejection {
-        self.metrics.refusals.credential(error.flaw());
-        refused(error)
+    fn reject_token(&self, error: TokenError) -> Rejection {
+        self.metrics.refusals.count_credential(error.flaw());
+        token_rejection(error)
     }
 
-    fn flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
-        self.metrics.refusals.credential(flaw);
+    fn reject_flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
+        self.metrics.refusals.count_credential(flaw);
         unauthenticated(message)
     }
 
     /// Counts a request without a usable token, and returns its rejection.
-    pub fn no_token(&self, message: &'static str) -> Rejection {
-        self.flawed(CredentialFlaw::Missing, message)
+    pub fn reject_missing_token(&self, message: &'static str) -> Rejection {
+        self.reject_flawed(CredentialFlaw::Missing, message)
     }
 }
 
@@ -282,7 +286,7 @@ fn unauthenticated(message: &'static str) -> Rejection {
     Rejection::new(Reason::Unauthenticated, message)
 }
 
-fn refused(error: TokenError) -> Rejection {
+fn token_rejection(error: TokenError) -> Rejection {
     unauthenticated(match error {
         TokenError::TooLong => "the token has more than 8192 bytes",
         TokenError::Malformed => "the token is no pair token: the gateway puts one on each request",
@@ -296,7 +300,7 @@ fn refused(error: TokenError) -> Rejection {
     })
 }
 
-fn seconds_now() -> i64 {
+fn unix_seconds() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)

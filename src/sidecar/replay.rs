@@ -16,7 +16,7 @@ const SWEEP_MAX: usize = 1000;
 
 /// The result of using a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum TokenUse {
     /// First use; the token is in the cache from now on.
     First,
     /// A replay.
@@ -28,7 +28,7 @@ pub enum Use {
     Full,
 }
 
-impl Use {
+impl TokenUse {
     /// Returns the label of the metric.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,64 +40,65 @@ impl Use {
     }
 }
 
-/// The first 128 bits of the SHA-256 of a `jti`, so that an issuer's choice of ids does not matter.
-type Name = u128;
+/// Digest of a token: the first 128 bits of the SHA-256 of its `jti`, so that an issuer's choice of ids does not
+/// matter.
+type TokenDigest = u128;
 
-/// The used tokens that have not expired.
-pub struct Uses {
-    kept: Mutex<Kept>,
+/// Cache of the used tokens that have not expired.
+pub struct ReplayCache {
+    used: Mutex<UsedTokens>,
     max: usize,
 }
 
 #[derive(Default)]
-struct Kept {
-    names: HashSet<Name>,
+struct UsedTokens {
+    digests: HashSet<TokenDigest>,
     /// The same tokens by the second in which they expire.
-    by_expiry: BTreeMap<i64, Vec<Name>>,
+    by_expiry: BTreeMap<i64, Vec<TokenDigest>>,
     /// The latest expiry of an evicted token. A token that expires at or before it could be a
     /// replay, whatever the clock reads now: the clock may have been set back, or been read before
     /// another request's.
-    forgotten: Option<i64>,
+    evicted_until: Option<i64>,
 }
 
-impl Default for Uses {
+impl Default for ReplayCache {
     fn default() -> Self {
-        Self::with_room(TOKENS_MAX)
+        Self::with_capacity(TOKENS_MAX)
     }
 }
 
-impl Uses {
-    fn with_room(max: usize) -> Self {
+impl ReplayCache {
+    fn with_capacity(max: usize) -> Self {
         Self {
-            kept: Mutex::default(),
+            used: Mutex::default(),
             max,
         }
     }
 
     /// Records the use of the token `jti`, which expires at `exp`. Both times are in seconds since
     /// 1970.
-    pub fn note(&self, jti: &str, exp: i64, now: i64) -> Use {
-        let name = name(jti);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.forget_expired(now);
-        if is_over(exp, now) || kept.forgotten.is_some_and(|last| exp <= last) {
-            return Use::Late;
+    pub fn record(&self, jti: &str, exp: i64, now: i64) -> TokenUse {
+        let digest = digest_of(jti);
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.evict_expired(now);
+        if is_expired(exp, now) || used.evicted_until.is_some_and(|last| exp <= last) {
+            return TokenUse::Late;
         }
-        if kept.names.contains(&name) {
-            return Use::Again;
+        if used.digests.contains(&digest) {
+            return TokenUse::Again;
         }
-        if kept.names.len() >= self.max {
-            return Use::Full;
+        if used.digests.len() >= self.max {
+            return TokenUse::Full;
         }
-        kept.names.insert(name);
-        kept.by_expiry.entry(exp).or_default().push(name);
-        Use::First
+        used.digests.insert(digest);
+        used.by_expiry.entry(exp).or_default().push(digest);
+        TokenUse::First
     }
 
     /// Returns the number of tokens in the cache.
     pub fn len(&self) -> usize {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.names.len()
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.digests.len()
     }
 
     /// True if the cache is empty.
@@ -106,19 +107,19 @@ impl Uses {
     }
 }
 
-impl Kept {
-    fn forget_expired(&mut self, now: i64) {
+impl UsedTokens {
+    fn evict_expired(&mut self, now: i64) {
         let mut room = SWEEP_MAX;
         while room > 0
             && let Some(mut first) = self.by_expiry.first_entry()
-            && is_over(*first.key(), now)
+            && is_expired(*first.key(), now)
         {
-            self.forgotten = self.forgotten.max(Some(*first.key()));
-            let names = first.get_mut();
-            let rest = names.len().saturating_sub(room);
-            room -= names.len() - rest;
-            for name in names.drain(rest..) {
-                self.names.remove(&name);
+            self.evicted_until = self.evicted_until.max(Some(*first.key()));
+            let digests = first.get_mut();
+            let rest = digests.len().saturating_sub(room);
+            room -= digests.len() - rest;
+            for digest in digests.drain(rest..) {
+                self.digests.remove(&digest);
             }
             if rest == 0 {
                 first.remove();
@@ -128,16 +129,16 @@ impl Kept {
 }
 
 /// True if a token has expired. It is valid until the end of its leeway, the last second included.
-pub fn is_over(exp: i64, now: i64) -> bool {
+pub fn is_expired(exp: i64, now: i64) -> bool {
     let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
     exp.saturating_add(leeway) < now
 }
 
-fn name(jti: &str) -> Name {
+fn digest_of(jti: &str) -> TokenDigest {
     let digest = Sha256::digest(jti);
     let mut beginning = [0; 16];
     beginning.copy_from_slice(&digest[..16]);
-    Name::from_le_bytes(beginning)
+    TokenDigest::from_le_bytes(beginning)
 }
 
 #[cfg(test)]
@@ -146,55 +147,55 @@ mod tests {
 
     #[test]
     fn a_token_counts_once_for_as_long_as_it_is_good() {
-        let uses = Uses::with_room(10);
-        assert_eq!(uses.note("a", 60, 0), Use::First);
-        assert_eq!(uses.note("a", 60, 0), Use::Again);
-        assert_eq!(uses.note("b", 60, 0), Use::First);
+        let cache = ReplayCache::with_capacity(10);
+        assert_eq!(cache.record("a", 60, 0), TokenUse::First);
+        assert_eq!(cache.record("a", 60, 0), TokenUse::Again);
+        assert_eq!(cache.record("b", 60, 0), TokenUse::First);
         // The last second in which a verifier with this leeway accepts the token.
-        assert_eq!(uses.note("a", 60, 65), Use::Again);
-        assert_eq!(uses.note("c", 200, 66), Use::First);
-        assert_eq!(uses.len(), 1, "the others are forgotten");
+        assert_eq!(cache.record("a", 60, 65), TokenUse::Again);
+        assert_eq!(cache.record("c", 200, 66), TokenUse::First);
+        assert_eq!(cache.len(), 1, "the others are evicted");
     }
 
     #[test]
     fn a_token_that_is_over_when_it_is_used_counts_no_more() {
-        let uses = Uses::with_room(10);
-        assert_eq!(uses.note("a", 60, 0), Use::First);
-        assert_eq!(uses.note("a", 60, 66), Use::Late);
-        assert_eq!(uses.note("b", 200, 300), Use::Late);
-        assert!(uses.is_empty());
+        let cache = ReplayCache::with_capacity(10);
+        assert_eq!(cache.record("a", 60, 0), TokenUse::First);
+        assert_eq!(cache.record("a", 60, 66), TokenUse::Late);
+        assert_eq!(cache.record("b", 200, 300), TokenUse::Late);
+        assert!(cache.is_empty());
         // The clock was set back: tokens that expire at or before the latest eviction are rejected,
         // later ones are new.
-        assert_eq!(uses.note("a", 60, 0), Use::Late);
-        assert_eq!(uses.note("c", 60, 0), Use::Late);
-        assert_eq!(uses.note("d", 61, 0), Use::First);
-        assert_eq!(uses.note("d", 61, 0), Use::Again);
+        assert_eq!(cache.record("a", 60, 0), TokenUse::Late);
+        assert_eq!(cache.record("c", 60, 0), TokenUse::Late);
+        assert_eq!(cache.record("d", 61, 0), TokenUse::First);
+        assert_eq!(cache.record("d", 61, 0), TokenUse::Again);
     }
 
     #[test]
     fn one_use_forgets_a_bounded_number() {
-        let uses = Uses::with_room(5 * SWEEP_MAX);
+        let cache = ReplayCache::with_capacity(5 * SWEEP_MAX);
         for n in 0..2 * SWEEP_MAX {
             let exp = if n % 2 == 0 { 60 } else { 61 };
-            assert_eq!(uses.note(&format!("t{n}"), exp, 0), Use::First);
+            assert_eq!(cache.record(&format!("t{n}"), exp, 0), TokenUse::First);
         }
-        assert_eq!(uses.note("x", 1000, 100), Use::First);
-        assert_eq!(uses.len(), SWEEP_MAX + 1);
+        assert_eq!(cache.record("x", 1000, 100), TokenUse::First);
+        assert_eq!(cache.len(), SWEEP_MAX + 1);
         for n in 0..2 * SWEEP_MAX {
             let exp = if n % 2 == 0 { 60 } else { 61 };
-            assert_ne!(uses.note(&format!("t{n}"), exp, 0), Use::First);
+            assert_ne!(cache.record(&format!("t{n}"), exp, 0), TokenUse::First);
         }
-        assert_eq!(uses.note("x", 1000, 100), Use::Again);
-        assert_eq!(uses.len(), 1);
+        assert_eq!(cache.record("x", 1000, 100), TokenUse::Again);
+        assert_eq!(cache.len(), 1);
     }
 
     #[test]
     fn a_full_guard_says_so_until_something_expires() {
-        let uses = Uses::with_room(2);
-        assert_eq!(uses.note("a", 10, 0), Use::First);
-        assert_eq!(uses.note("b", 60, 0), Use::First);
-        assert_eq!(uses.note("c", 60, 0), Use::Full);
-        assert_eq!(uses.note("b", 60, 0), Use::Again);
-        assert_eq!(uses.note("c", 60, 16), Use::First);
+        let cache = ReplayCache::with_capacity(2);
+        assert_eq!(cache.record("a", 10, 0), TokenUse::First);
+        assert_eq!(cache.record("b", 60, 0), TokenUse::First);
+        assert_eq!(cache.record("c", 60, 0), TokenUse::Full);
+        assert_eq!(cache.record("b", 60, 0), TokenUse::Again);
+        assert_eq!(cache.record("c", 60, 16), TokenUse::First);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::table::{self, Room};
-use super::told::tell_watchers;
+use super::table::{self, StopLimits};
+use super::watchers::notify_watchers;
 use super::{NewStop, STOPS_MAX, Stop, Stops};
 use crate::db::Connection;
 use crate::events::Kind;
@@ -16,7 +16,7 @@ impl Stops {
     /// # Errors
     /// The error of the driver, as all of these.
     pub async fn all_in(tx: &mut Connection) -> Result<Vec<Stop>, sqlx::Error> {
-        table::all(tx, STOPS_MAX).await
+        table::read_all(tx, STOPS_MAX).await
     }
 
     /// Makes a stop of an operator; `None` if there are as many as may be.
@@ -29,7 +29,7 @@ impl Stops {
         now: Timestamp,
     ) -> Result<Option<Stop>, sqlx::Error> {
         let bound = i64::try_from(STOPS_MAX).unwrap_or(i64::MAX);
-        let room = Room {
+        let room = StopLimits {
             all: bound,
             own: bound,
         };
@@ -49,12 +49,12 @@ impl Stops {
         if made.is_empty() && released.is_empty() {
             return;
         }
-        self.announce(&Ok(())).await;
+        self.announce_change(&Ok(())).await;
         for stop in made {
-            tell_watchers(self, Kind::WorkspaceStopped, stop, "request");
+            notify_watchers(self, Kind::WorkspaceStopped, stop, "request");
         }
         for stop in released {
-            tell_watchers(self, Kind::WorkspaceReleased, stop, "request");
+            notify_watchers(self, Kind::WorkspaceReleased, stop, "request");
         }
     }
 }
@@ -64,5 +64,5 @@ pub fn too_many() -> Rejection {
     let message = format!(
         "as many stops as may be, {STOPS_MAX}, are in force: release some with DELETE /stops/{{id}}"
     );
-    Rejection::new(Reason::Conflict, message).fact("limit", STOPS_MAX)
+    Rejection::new(Reason::Conflict, message).with_fact("limit", STOPS_MAX)
 }

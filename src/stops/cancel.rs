@@ -35,7 +35,7 @@ const FORGET: &str = "DELETE FROM stop_tasks WHERE stop_id = $1";
 pub type Counts = HashMap<TaskOutcome, i64>;
 
 /// Deletes the tasks of a stop.
-pub(super) async fn forget(tx: &mut Connection, stop: &str) -> Result<(), sqlx::Error> {
+pub(super) async fn delete_tasks(tx: &mut Connection, stop: &str) -> Result<(), sqlx::Error> {
     let forget = sqlx::query(FORGET).bind(stop);
     forget.execute(&mut *tx).await.map(drop)
 }
@@ -62,7 +62,7 @@ impl Stops {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn advance_cancel(&self, stop: &Stop, to: Cancel) -> Result<bool, Unavailable> {
-        self.table.advance(stop, to).await
+        self.table.advance_cancel(stop, to).await
     }
 
     /// Adds tasks to those that a stop cancels.
@@ -127,7 +127,7 @@ impl Stops {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn counts(&self, stop: &str) -> Result<Counts, Unavailable> {
+    pub async fn count_tasks(&self, stop: &str) -> Result<Counts, Unavailable> {
         let query = sqlx::query(COUNTS).bind(stop);
         let work = async {
             let rows = query.fetch_all(self.table.0.pool()).await?;

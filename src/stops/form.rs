@@ -26,23 +26,23 @@ pub fn read_scope(said: &Map<String, Value>) -> Result<Scope, Rejection> {
     let text = |name: &str| said.get(name).and_then(Value::as_str);
     let members: Vec<&str> = said.keys().map(String::as_str).collect();
     Ok(match members.as_slice() {
-        ["workspace"] => Scope::Workspace(id(text("workspace"))?),
-        ["subtree"] => Scope::Subtree(id(text("subtree"))?),
+        ["workspace"] => Scope::Workspace(parse_id(text("workspace"))?),
+        ["subtree"] => Scope::Subtree(parse_id(text("subtree"))?),
         ["org"] => {
             let org = text("org").filter(|org| is_name(org));
             let message = "`scope.org` is the name of an org, text of 1 to 256 characters";
-            Scope::Org(org.ok_or_else(|| wrong(message))?.to_owned())
+            Scope::Org(org.ok_or_else(|| invalid_params(message))?.to_owned())
         }
         ["caller", "target"] | ["target", "caller"] => {
-            Scope::Pair(id(text("caller"))?, id(text("target"))?)
+            Scope::Pair(parse_id(text("caller"))?, parse_id(text("target"))?)
         }
         ["all"] if said["all"] == true => Scope::All,
-        _ => return Err(wrong(SCOPES)),
+        _ => return Err(invalid_params(SCOPES)),
     })
 }
 
-fn id(text: Option<&str>) -> Result<WorkspaceId, Rejection> {
-    let text = text.ok_or_else(|| wrong(SCOPES))?;
+fn parse_id(text: Option<&str>) -> Result<WorkspaceId, Rejection> {
+    let text = text.ok_or_else(|| invalid_params(SCOPES))?;
     Ok(WorkspaceId::parse(text)?)
 }
 
@@ -58,7 +58,7 @@ fn is_name(text: &str) -> bool {
 /// `invalid_params`.
 pub fn read_mode(said: &str) -> Result<Mode, Rejection> {
     Mode::parse(said).ok_or_else(|| {
-        wrong(r#"`mode` is "new" (new calls are refused) or "running" (calls and streams under way end, too)"#)
+        invalid_params(r#"`mode` is "new" (new calls are refused) or "running" (calls and streams under way end, too)"#)
     })
 }
 
@@ -70,7 +70,7 @@ pub fn read_reason(said: &str) -> Result<&str, Rejection> {
     let reason = said.trim();
     let length = reason.chars().count();
     if !(1..=REASON_CHARS_MAX).contains(&length) || reason.chars().any(char::is_control) {
-        return Err(wrong(format!(
+        return Err(invalid_params(format!(
             "`reason` is text of 1 to {REASON_CHARS_MAX} characters, none of them a control character: refused callers get it"
         )));
     }
@@ -82,10 +82,11 @@ pub fn read_reason(said: &str) -> Result<&str, Rejection> {
 /// # Errors
 /// `invalid_params`.
 pub fn read_expiry(said: &str) -> Result<Timestamp, Rejection> {
-    Timestamp::parse(said)
-        .ok_or_else(|| wrong("`expires_at` is a time by RFC 3339, such as 2026-11-21T10:00:00Z"))
+    Timestamp::parse(said).ok_or_else(|| {
+        invalid_params("`expires_at` is a time by RFC 3339, such as 2026-11-21T10:00:00Z")
+    })
 }
 
-fn wrong(message: impl Into<Cow<'static, str>>) -> Rejection {
+fn invalid_params(message: impl Into<Cow<'static, str>>) -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }

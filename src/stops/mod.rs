@@ -1,21 +1,21 @@
 //! Stops of operators (`docs/reference/http-api.md`, "Stops"): calls from and to a workspace, a subtree, an org, a pair or
 //! all are refused until the stop is released or expires.
 //!
-//! Owns the tables `stops`, `stop_changes` and `stop_tasks`. Every replica holds all stops in memory ([`InForce`]), so a
-//! call asks no store; without a stop the check is one atomic load. A change is announced to all replicas, and a number
-//! that grows with it is compared several times a second: a replica that made a change and ended before it told of it,
-//! or a link that is down, delays nothing beyond a second.
+//! Owns the tables `stops`, `stop_changes` and `stop_tasks`. Every replica holds all stops in memory ([`ActiveStops`]),
+//! so a call asks no store; without a stop the check is one atomic load. A change is announced to all replicas, and a
+//! number that grows with it is compared several times a second: a replica that made a change and ended before it
+//! announced it, or a link that is down, delays nothing beyond a second.
 //!
 //! Invariant: a replica that does not know the stops refuses calls with `store_unavailable`.
 
+mod active;
 mod bulk;
 mod cancel;
 mod form;
-mod in_force;
 mod scope;
 mod stop;
 mod table;
-mod told;
+mod watchers;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,14 +27,14 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use self::active::ActiveStops;
 pub use self::bulk::too_many;
 pub use self::cancel::{Counts, TASKS_MAX};
 pub use self::form::{read_expiry, read_mode, read_reason, read_scope};
-use self::in_force::InForce;
 pub use self::scope::{End, Scope};
 pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
-use self::table::{Room, Table};
-use self::told::tell_watchers;
+use self::table::{StopLimits, Table};
+use self::watchers::notify_watchers;
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Db;
@@ -71,14 +71,14 @@ const STALE_MAX: Duration = Duration::from_millis(700);
 /// Interval of attempts to remove expired stops.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 
-/// How much is known, for the check of each call.
-mod known {
+/// State of the cache of stops, for the check of each call.
+mod cache_state {
     /// No stop is in force.
     pub(super) const NONE: u8 = 0;
     /// There are stops.
     pub(super) const SOME: u8 = 1;
     /// The stops are not known.
-    pub(super) const NOTHING: u8 = 2;
+    pub(super) const UNKNOWN: u8 = 2;
 }
 
 /// The stops, and the check of each call.
@@ -90,7 +90,7 @@ pub struct Stops {
     audit: Arc<Audit>,
     workspaces: Workspaces,
     known: AtomicU8,
-    in_force: ArcSwap<InForce>,
+    in_force: ArcSwap<ActiveStops>,
     /// The number of changes that `in_force` includes. Locked while it is read.
     version: Mutex<Option<i64>>,
     /// Notified when the stops are to be read again.
@@ -119,7 +119,7 @@ impl Stops {
             events: Arc::clone(events),
             audit: Arc::clone(audit),
             workspaces,
-            known: AtomicU8::new(known::NOTHING),
+            known: AtomicU8::new(cache_state::UNKNOWN),
             in_force: ArcSwap::default(),
             version: Mutex::default(),
             news: Notify::new(),
@@ -127,10 +127,10 @@ impl Stops {
             telling: std::sync::Mutex::default(),
             changed: OnceLock::new(),
         });
-        let told = Arc::downgrade(&stops);
+        let weak = Arc::downgrade(&stops);
         coherence.on_invalidation(move |what| {
             if matches!(what, Invalidation::Stops | Invalidation::Everything)
-                && let Some(stops) = told.upgrade()
+                && let Some(stops) = weak.upgrade()
             {
                 stops.news.notify_one();
             }
@@ -150,12 +150,14 @@ impl Stops {
     /// `stopped`; `store_unavailable` while the stops are not known.
     pub fn check(&self, permit: &Permit) -> Result<(), Rejection> {
         match self.known.load(Ordering::Acquire) {
-            known::NONE => Ok(()),
-            known::SOME => match self.in_force.load().find(&scope::ends(permit), false) {
-                Some(stop) => Err(stop.refusal()),
-                None => Ok(()),
-            },
-            _ => Err(unknown()),
+            cache_state::NONE => Ok(()),
+            cache_state::SOME => {
+                match self.in_force.load().find(&scope::call_ends(permit), false) {
+                    Some(stop) => Err(stop.as_rejection()),
+                    None => Ok(()),
+                }
+            }
+            _ => Err(stops_unknown()),
         }
     }
 
@@ -164,32 +166,33 @@ impl Stops {
         if self.is_idle() {
             return None;
         }
-        self.in_force.load().find(&scope::ends(permit), false)
+        self.in_force.load().find(&scope::call_ends(permit), false)
     }
 
     /// Returns the rejection of a call under way that a stop ends.
-    pub fn cut(&self, permit: &Permit) -> Option<Rejection> {
+    pub fn find_cut(&self, permit: &Permit) -> Option<Rejection> {
         if self.is_idle() {
             return None;
         }
-        let stop = self.in_force.load().find(&scope::ends(permit), true)?;
-        Some(stop.refusal())
+        let stop = self.in_force.load().find(&scope::call_ends(permit), true)?;
+        Some(stop.as_rejection())
     }
 
-    /// As [`Stops::cut`], without a permit: finds only stops that name the caller, its org or the target, and those of all.
-    pub fn cut_by_names(&self, caller: &Principal, target: &WorkspaceId) -> Option<Rejection> {
+    /// As [`Stops::find_cut`], without a permit: finds only stops that name the caller, its org or the target, and those
+    /// of all.
+    pub fn find_cut_by_names(&self, caller: &Principal, target: &WorkspaceId) -> Option<Rejection> {
         if self.is_idle() {
             return None;
         }
         let caller = match caller {
-            Principal::Workspace { id } => End::at(id, None),
+            Principal::Workspace { id } => End::at_workspace(id, None),
             Principal::Canvas { org, .. } => End::of_org(org.as_deref()),
             Principal::Org { org, .. } => End::of_org(Some(org)),
             Principal::Operator => End::of_org(None),
         };
-        let ends = [caller, End::at(target, None)];
+        let ends = [caller, End::at_workspace(target, None)];
         let stop = self.in_force.load().find(&ends, true)?;
-        Some(stop.refusal())
+        Some(stop.as_rejection())
     }
 
     /// True if a message between these ends waits in an inbox. A stop that a token of the caller's org made keeps no
@@ -203,22 +206,22 @@ impl Stops {
     /// # Errors
     /// `store_unavailable`.
     pub fn require_known(&self) -> Result<(), Rejection> {
-        if self.known.load(Ordering::Acquire) == known::NOTHING {
-            return Err(unknown());
+        if self.known.load(Ordering::Acquire) == cache_state::UNKNOWN {
+            return Err(stops_unknown());
         }
         Ok(())
     }
 
     /// True if no stop is known.
     pub fn is_idle(&self) -> bool {
-        self.known.load(Ordering::Acquire) == known::NONE
+        self.known.load(Ordering::Acquire) == cache_state::NONE
     }
 
     /// Makes a stop. It is in force here when this returns, and on every replica within 1 s.
     ///
     /// # Errors
     /// `conflict` if there are as many as may be; `store_unavailable`: it may have been made.
-    pub async fn stop(self: &Arc<Self>, new: &NewStop, run: Run) -> Result<Stop, Rejection> {
+    pub async fn create_stop(self: &Arc<Self>, new: &NewStop, run: Run) -> Result<Stop, Rejection> {
         let room = match (&new.by_org, &new.by_subtree) {
             (Some(_), Some(_)) => (ALL_ORGS_STOPS_MAX, SUBTREE_STOPS_MAX),
             (Some(_), None) => (ALL_ORGS_STOPS_MAX, ORG_STOPS_MAX),
@@ -226,10 +229,10 @@ impl Stops {
         };
         let bound = |max: usize| i64::try_from(max).unwrap_or(i64::MAX);
         let (all, own) = (bound(room.0), bound(room.1));
-        let (now, room_left) = (Timestamp::now(), Room { all, own });
+        let (now, room_left) = (Timestamp::now(), StopLimits { all, own });
         let made = self.table.insert(new, now, room_left, run).await;
         if !run.is_dry() {
-            self.announce(&made).await;
+            self.announce_change(&made).await;
         }
         let Some(stop) = made? else {
             if new.by_org.is_none() {
@@ -239,14 +242,14 @@ impl Stops {
                 "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of a subtree {SUBTREE_STOPS_MAX}, \
                  those of all orgs {ALL_ORGS_STOPS_MAX}: release some with DELETE /stops/{{id}}, or ask an operator"
             );
-            return Err(Rejection::new(Reason::Conflict, message).fact("limit", room.1));
+            return Err(Rejection::new(Reason::Conflict, message).with_fact("limit", room.1));
         };
         if run.is_dry() {
             return Ok(stop);
         } else if stop.cancel == Cancel::Wanted {
             self.cancels.notify_one();
         }
-        tell_watchers(self, Kind::WorkspaceStopped, &stop, "request");
+        notify_watchers(self, Kind::WorkspaceStopped, &stop, "request");
         Ok(stop)
     }
 
@@ -259,16 +262,16 @@ impl Stops {
         id: &str,
         run: Run,
     ) -> Result<Option<(Stop, Counts)>, Rejection> {
-        let counts = self.counts(id).await?;
+        let counts = self.count_tasks(id).await?;
         let released = self.table.delete(id, run).await;
         if run.is_dry() {
             return Ok(released?.map(|stop| (stop, counts)));
         }
-        self.announce(&released).await;
+        self.announce_change(&released).await;
         let Some(stop) = released? else {
             return Ok(None);
         };
-        tell_watchers(self, Kind::WorkspaceReleased, &stop, "request");
+        notify_watchers(self, Kind::WorkspaceReleased, &stop, "request");
         Ok(Some((stop, counts)))
     }
 
@@ -290,7 +293,7 @@ impl Stops {
         after: &str,
         limit: u32,
     ) -> Result<Vec<Stop>, Rejection> {
-        Ok(self.table.page(org, after, limit).await?)
+        Ok(self.table.list_page(org, after, limit).await?)
     }
 
     /// True if tasks of a stop may have to be canceled.
@@ -299,12 +302,12 @@ impl Stops {
     }
 
     /// Resolves when tasks may have to be canceled.
-    pub async fn cancels(&self) {
+    pub async fn wait_for_cancel(&self) {
         self.cancels.notified().await;
     }
 
     /// Puts a change in force here, and tells the other replicas.
-    pub(super) async fn announce<T>(&self, changed: &Result<T, Unavailable>) {
+    pub(super) async fn announce_change<T>(&self, changed: &Result<T, Unavailable>) {
         if self.read().await.is_err() {
             self.news.notify_one();
         }
@@ -318,7 +321,7 @@ impl Stops {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn ensure_known(&self) -> Result<(), Unavailable> {
-        if self.known.load(Ordering::Acquire) == known::NOTHING {
+        if self.known.load(Ordering::Acquire) == cache_state::UNKNOWN {
             self.read().await?;
         }
         Ok(())
@@ -332,27 +335,31 @@ impl Stops {
         let mut version = self.version.lock().await;
         let (read, stops) = self.table.read(STOPS_MAX).await?;
         *version = Some(read);
-        self.put(InForce::new(stops, Timestamp::now()));
+        self.replace_active(ActiveStops::new(stops, Timestamp::now()));
         Ok(())
     }
 
-    fn put(&self, in_force: InForce) {
+    fn replace_active(&self, in_force: ActiveStops) {
         let count = in_force.len();
-        let known = if count == 0 { known::NONE } else { known::SOME };
+        let known = if count == 0 {
+            cache_state::NONE
+        } else {
+            cache_state::SOME
+        };
         self.in_force.store(Arc::new(in_force));
         let before = self.known.swap(known, Ordering::AcqRel);
         self.metrics
             .refusals
             .stops
             .set(i64::try_from(count).unwrap_or(i64::MAX));
-        let is_news = (before, known) != (known::NONE, known::NONE);
+        let is_news = (before, known) != (cache_state::NONE, cache_state::NONE);
         if let Some(changed) = self.changed.get().filter(|_| is_news) {
             changed();
         }
     }
 
-    fn forget(&self) {
-        if self.known.swap(known::NOTHING, Ordering::AcqRel) != known::NOTHING {
+    fn mark_unknown(&self) {
+        if self.known.swap(cache_state::UNKNOWN, Ordering::AcqRel) != cache_state::UNKNOWN {
             tracing::warn!(
                 "the stops in force are not known; calls are refused until the store answers"
             );
@@ -361,10 +368,10 @@ impl Stops {
 
     /// Keeps the stops current. A background task; runs until it is dropped.
     pub async fn run(self: &Arc<Self>) {
-        tokio::join!(self.follow(), self.expire());
+        tokio::join!(self.follow_changes(), self.expire_regularly());
     }
 
-    async fn follow(&self) {
+    async fn follow_changes(&self) {
         let mut since = Instant::now();
         let mut pause = Duration::ZERO;
         // The time of the first announcement that is not read yet.
@@ -374,7 +381,7 @@ impl Stops {
                 () = self.news.notified() => { announced.get_or_insert_with(Instant::now); }
                 () = sleep(pause) => {}
             }
-            match self.look(announced.is_some()).await {
+            match self.read_if_changed(announced.is_some()).await {
                 Ok(()) => {
                     (since, announced) = (Instant::now(), None);
                     pause = LOOK_EVERY;
@@ -385,7 +392,7 @@ impl Stops {
                     let misses = self.coherence.max_age() <= Duration::from_secs(1);
                     let stale = announced.or(misses.then_some(since));
                     if stale.is_some_and(|since| since.elapsed() >= STALE_MAX) {
-                        self.forget();
+                        self.mark_unknown();
                     }
                 }
             }
@@ -393,14 +400,14 @@ impl Stops {
     }
 
     /// Reads the stops if they have changed. `announced`: they have.
-    async fn look(&self, announced: bool) -> Result<(), Unavailable> {
-        let known = self.known.load(Ordering::Acquire) != known::NOTHING;
+    async fn read_if_changed(&self, announced: bool) -> Result<(), Unavailable> {
+        let known = self.known.load(Ordering::Acquire) != cache_state::UNKNOWN;
         if known && !announced {
             // Nothing else writes to a store that is in this process.
             if self.table.0.is_embedded() {
                 return Ok(());
             }
-            let version = self.table.version().await?;
+            let version = self.table.read_version().await?;
             if *self.version.lock().await == Some(version) {
                 return Ok(());
             }
@@ -408,7 +415,7 @@ impl Stops {
         self.read().await
     }
 
-    async fn expire(self: &Arc<Self>) {
+    async fn expire_regularly(self: &Arc<Self>) {
         loop {
             let next = self.in_force.load().expires_at();
             let now = Timestamp::now();
@@ -433,10 +440,10 @@ impl Stops {
                     }
                     for stop in &expired {
                         let draft = Draft::new(EventType::StopReleased);
-                        self.audit.record(draft.with(json!({
-                            "by": "expiry", "scope": stop.scope.json(), "stop_id": stop.id,
+                        self.audit.record(draft.with_detail(json!({
+                            "by": "expiry", "scope": stop.scope.to_json(), "stop_id": stop.id,
                         })));
-                        tell_watchers(self, Kind::WorkspaceReleased, stop, "expiry");
+                        notify_watchers(self, Kind::WorkspaceReleased, stop, "expiry");
                     }
                 }
                 Err(error) => {
@@ -448,10 +455,10 @@ impl Stops {
     }
 }
 
-fn unknown() -> Rejection {
+fn stops_unknown() -> Rejection {
     Rejection::new(
         Reason::StoreUnavailable,
         "the gateway cannot read which calls an operator stopped; try again shortly",
     )
-    .retry_after(Duration::from_secs(1))
+    .with_retry_after(Duration::from_secs(1))
 }

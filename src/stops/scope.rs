@@ -22,7 +22,7 @@ pub enum Scope {
 
 impl Scope {
     /// Returns the kind, the name and the target, as the table has them.
-    pub(super) fn columns(&self) -> [&str; 3] {
+    pub(super) fn to_columns(&self) -> [&str; 3] {
         match self {
             Self::Workspace(id) => ["workspace", id.as_str(), ""],
             Self::Subtree(id) => ["subtree", id.as_str(), ""],
@@ -32,8 +32,8 @@ impl Scope {
         }
     }
 
-    /// Reads what [`Scope::columns`] returns.
-    pub(super) fn of_columns([kind, name, target]: [&str; 3]) -> Option<Self> {
+    /// Reads what [`Scope::to_columns`] returns.
+    pub(super) fn from_columns([kind, name, target]: [&str; 3]) -> Option<Self> {
         let id = |text| WorkspaceId::parse(text).ok();
         Some(match kind {
             "workspace" => Self::Workspace(id(name)?),
@@ -46,7 +46,7 @@ impl Scope {
     }
 
     /// Returns the form in requests and answers.
-    pub fn json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         match self {
             Self::Workspace(id) => json!({"workspace": id.as_str()}),
             Self::Subtree(id) => json!({"subtree": id.as_str()}),
@@ -59,7 +59,7 @@ impl Scope {
     }
 
     /// Returns the workspaces that it names.
-    pub fn named(&self) -> impl Iterator<Item = &WorkspaceId> {
+    pub fn named_workspaces(&self) -> impl Iterator<Item = &WorkspaceId> {
         let named = match self {
             Self::Workspace(id) | Self::Subtree(id) => [Some(id), None],
             Self::Pair(caller, target) => [Some(caller), Some(target)],
@@ -82,7 +82,7 @@ pub struct End<'a> {
 
 impl<'a> End<'a> {
     /// Returns the end at a workspace.
-    pub fn at(id: &'a WorkspaceId, place: Option<&'a Lineage>) -> Self {
+    pub fn at_workspace(id: &'a WorkspaceId, place: Option<&'a Lineage>) -> Self {
         Self {
             id: Some(id),
             org: place.and_then(|place| place.org.as_deref()),
@@ -106,12 +106,15 @@ impl<'a> End<'a> {
 }
 
 /// The ends of a call, as a permit found them.
-pub(super) fn ends(permit: &Permit) -> [End<'_>; 2] {
+pub(super) fn call_ends(permit: &Permit) -> [End<'_>; 2] {
     let caller = match permit.caller() {
-        Some(id) => End::at(id, permit.from()),
+        Some(id) => End::at_workspace(id, permit.caller_lineage()),
         None => End::of_org(permit.org()),
     };
-    [caller, End::at(permit.target(), permit.to())]
+    [
+        caller,
+        End::at_workspace(permit.target(), permit.target_lineage()),
+    ]
 }
 
 #[cfg(test)]
@@ -128,9 +131,9 @@ mod tests {
             Scope::Pair(id("dev"), id("qa")),
             Scope::All,
         ] {
-            assert_eq!(Scope::of_columns(scope.columns()), Some(scope));
+            assert_eq!(Scope::from_columns(scope.to_columns()), Some(scope));
         }
-        assert_eq!(Scope::of_columns(["workspace", "a b", ""]), None);
-        assert_eq!(Scope::of_columns(["other", "dev", ""]), None);
+        assert_eq!(Scope::from_columns(["workspace", "a b", ""]), None);
+        assert_eq!(Scope::from_columns(["other", "dev", ""]), None);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::scope::{End, Scope};
 use crate::closed_set::words;
 use crate::identity::Operator;
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 
@@ -57,7 +57,7 @@ pub struct NewStop {
     /// The org of the org token that makes it. It then covers that org only.
     pub by_org: Option<String>,
     /// The root of that token's subtree, if it has one. It then covers that subtree only.
-    pub by_subtree: Option<Life>,
+    pub by_subtree: Option<WorkspaceIncarnation>,
     /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason, which refused callers get.
@@ -84,7 +84,7 @@ pub struct Stop {
     /// The org of the org token that made it.
     pub by_org: Option<String>,
     /// The root of that token's subtree.
-    pub by_subtree: Option<Life>,
+    pub by_subtree: Option<WorkspaceIncarnation>,
     /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason.
@@ -104,7 +104,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    pub(super) fn holds(&self, now: Timestamp) -> bool {
+    pub(super) fn is_active_at(&self, now: Timestamp) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
 
@@ -120,7 +120,7 @@ impl Stop {
 
     /// True if it covers a call between these ends. One that an org token made covers nothing of another org, or outside
     /// of the token's subtree, also after a move.
-    pub fn covers(&self, ends: &[End<'_>; 2]) -> bool {
+    pub fn covers_call(&self, ends: &[End<'_>; 2]) -> bool {
         let at = |end: &End<'_>| {
             self.is_over(end)
                 && match &self.scope {
@@ -141,7 +141,7 @@ impl Stop {
     }
 
     /// Returns the rejection of a call.
-    pub(super) fn refusal(&self) -> Rejection {
-        Rejection::new(Reason::Stopped, self.reason.clone()).fact("stop", &self.id)
+    pub(super) fn as_rejection(&self) -> Rejection {
+        Rejection::new(Reason::Stopped, self.reason.clone()).with_fact("stop", &self.id)
     }
 }

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use super::scope::Scope;
 use super::{Cancel, Mode, NewStop, Stop};
 use crate::db::{Connection, Db};
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
@@ -66,7 +66,7 @@ const ADVANCE: &str = "UPDATE stops SET cancel = $3 WHERE id = $1 AND fence = $2
 
 /// Bounds on stops in force.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct StopLimits {
     /// All of them.
     pub(super) all: i64,
     /// Those that the tokens of the maker's org, or of its subtree, made.
@@ -78,7 +78,7 @@ pub(super) struct Table(pub(super) Db);
 
 impl Table {
     /// Returns the number of changes so far.
-    pub(super) async fn version(&self) -> Result<i64, Unavailable> {
+    pub(super) async fn read_version(&self) -> Result<i64, Unavailable> {
         let query = sqlx::query_scalar(VERSION);
         let work = async { query.fetch_optional(self.0.pool()).await };
         let noted: Option<i64> = self.0.run("stops_version", work).await?;
@@ -87,17 +87,17 @@ impl Table {
 
     /// Returns at most `max` stops, and a number of changes that all of them include.
     pub(super) async fn read(&self, max: usize) -> Result<(i64, Vec<Stop>), Unavailable> {
-        let version = self.version().await?;
+        let version = self.read_version().await?;
         let query = sqlx::query(ALL).bind(i64::try_from(max).unwrap_or(i64::MAX));
         let work = async {
             let rows = query.fetch_all(self.0.pool()).await?;
-            rows.iter().map(stop).collect()
+            rows.iter().map(read_row).collect()
         };
         Ok((version, self.0.run("stops_read", work).await?))
     }
 
     /// Returns stops after the id `after`; of one org only, if `org` names one.
-    pub(super) async fn page(
+    pub(super) async fn list_page(
         &self,
         org: Option<&str>,
         after: &str,
@@ -110,7 +110,7 @@ impl Table {
             .bind(i64::from(limit));
         let work = async {
             let rows = query.fetch_all(self.0.pool()).await?;
-            rows.iter().map(stop).collect()
+            rows.iter().map(read_row).collect()
         };
         self.0.run("stops_list", work).await
     }
@@ -119,17 +119,17 @@ impl Table {
         let query = sqlx::query(FIND).bind(id);
         let work = async {
             let row = query.fetch_optional(self.0.pool()).await?;
-            row.as_ref().map(stop).transpose()
+            row.as_ref().map(read_row).transpose()
         };
         self.0.run("stop_find", work).await
     }
 
-    /// Inserts a stop; `None` if there are as many as [`Room`] allows.
+    /// Inserts a stop; `None` if there are as many as [`StopLimits`] allows.
     pub(super) async fn insert(
         &self,
         new: &NewStop,
         now: Timestamp,
-        room: Room,
+        room: StopLimits,
         run: Run,
     ) -> Result<Option<Stop>, Unavailable> {
         let work = async {
@@ -163,10 +163,10 @@ impl Table {
             sqlx::query(CHANGED).execute(&mut *tx).await?;
             let delete = sqlx::query(DELETE_EXPIRED).bind(now.0);
             let rows = delete.fetch_all(&mut *tx).await?;
-            let deleted = rows.iter().map(stop).collect::<Result<Vec<_>, _>>()?;
+            let deleted = rows.iter().map(read_row).collect::<Result<Vec<_>, _>>()?;
             if !deleted.is_empty() {
                 for stop in &deleted {
-                    super::cancel::forget(&mut tx, &stop.id).await?;
+                    super::cancel::delete_tasks(&mut tx, &stop.id).await?;
                 }
                 tx.commit().await?;
             }
@@ -180,8 +180,8 @@ impl Table {
         let now = Timestamp::now();
         let claim = sqlx::query(CLAIM).bind(now.0).bind(now.after(lease).0);
         let work = async {
-            let row = self.0.changed(claim).await?;
-            row.as_ref().map(stop).transpose()
+            let row = self.0.fetch_changed(claim).await?;
+            row.as_ref().map(read_row).transpose()
         };
         self.0.run("stop_claim", work).await
     }
@@ -195,7 +195,11 @@ impl Table {
     }
 
     /// Records how far the cancellation is; false: another replica has it.
-    pub(super) async fn advance(&self, stop: &Stop, to: Cancel) -> Result<bool, Unavailable> {
+    pub(super) async fn advance_cancel(
+        &self,
+        stop: &Stop,
+        to: Cancel,
+    ) -> Result<bool, Unavailable> {
         let advance = sqlx::query(ADVANCE).bind(&stop.id).bind(stop.fence);
         let advance = advance.bind(to.as_str());
         let work = async {
@@ -210,22 +214,22 @@ impl Table {
 }
 
 /// Returns all stops, at most `max`.
-pub(super) async fn all(tx: &mut Connection, max: usize) -> Result<Vec<Stop>, sqlx::Error> {
+pub(super) async fn read_all(tx: &mut Connection, max: usize) -> Result<Vec<Stop>, sqlx::Error> {
     let query = sqlx::query(ALL).bind(i64::try_from(max).unwrap_or(i64::MAX));
     let rows = query.fetch_all(tx).await?;
-    rows.iter().map(stop).collect()
+    rows.iter().map(read_row).collect()
 }
 
-/// Inserts a stop; `None` if there are as many as [`Room`] allows.
+/// Inserts a stop; `None` if there are as many as [`StopLimits`] allows.
 pub(super) async fn insert(
     tx: &mut Connection,
     new: &NewStop,
     now: Timestamp,
-    room: Room,
+    room: StopLimits,
 ) -> Result<Option<Stop>, sqlx::Error> {
     // First: its row serializes the changes, so that the count still holds at the commit.
     sqlx::query(CHANGED).execute(&mut *tx).await?;
-    let by_subtree = new.by_subtree.as_ref().map(Life::to_string);
+    let by_subtree = new.by_subtree.as_ref().map(WorkspaceIncarnation::to_string);
     let count = sqlx::query(COUNT).bind(new.by_org.as_deref().unwrap_or_default());
     let count = count.bind(by_subtree.clone().unwrap_or_default());
     let count = count.fetch_one(&mut *tx).await?;
@@ -233,7 +237,7 @@ pub(super) async fn insert(
     {
         return Ok(None);
     }
-    let [scope, name, target] = new.scope.columns();
+    let [scope, name, target] = new.scope.to_columns();
     let cancel = if new.cancel_tasks {
         Cancel::Wanted
     } else {
@@ -259,27 +263,28 @@ pub(super) async fn insert(
         .bind(by_subtree)
         .bind(operator);
     let rows = insert.fetch_all(tx).await?;
-    rows.first().map(stop).transpose()
+    rows.first().map(read_row).transpose()
 }
 
 /// Deletes a stop, and returns it.
 pub(super) async fn delete(tx: &mut Connection, id: &str) -> Result<Option<Stop>, sqlx::Error> {
     sqlx::query(CHANGED).execute(&mut *tx).await?;
     let rows = sqlx::query(DELETE).bind(id).fetch_all(&mut *tx).await?;
-    let deleted = rows.first().map(stop).transpose()?;
+    let deleted = rows.first().map(read_row).transpose()?;
     if deleted.is_some() {
-        super::cancel::forget(tx, id).await?;
+        super::cancel::delete_tasks(tx, id).await?;
     }
     Ok(deleted)
 }
 
-fn stop(row: &AnyRow) -> Result<Stop, sqlx::Error> {
+fn read_row(row: &AnyRow) -> Result<Stop, sqlx::Error> {
     let text = |column| row.try_get::<String, _>(column);
     let unknown = |column: &str| sqlx::Error::Decode(format!("an unknown {column}").into());
     let (scope, name, target) = (text("scope")?, text("name")?, text("target")?);
-    let scope = Scope::of_columns([&scope, &name, &target]);
+    let scope = Scope::from_columns([&scope, &name, &target]);
     let by_subtree: Option<String> = row.try_get("by_subtree")?;
-    let by_subtree = by_subtree.map(|root| Life::parse(&root).ok_or_else(|| unknown("by_subtree")));
+    let by_subtree = by_subtree
+        .map(|root| WorkspaceIncarnation::parse(&root).ok_or_else(|| unknown("by_subtree")));
     let operator: Option<String> = row.try_get("operator")?;
     Ok(Stop {
         id: text("id")?,

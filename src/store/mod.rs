@@ -31,7 +31,7 @@ impl Unavailable {
     /// True if the store itself rejected the operation, so nothing was changed. After any other error it
     /// may have been done, or may still be.
     pub fn is_refusal(&self) -> bool {
-        let refused = self.source.downcast_ref::<Refused>();
+        let refused = self.source.downcast_ref::<DatabaseError>();
         // A broken connection behind a pooler, a server shutdown and "completion unknown" also have codes.
         refused.is_some_and(|refused| {
             let code = refused.code.as_str();
@@ -46,15 +46,15 @@ impl From<Unavailable> for Rejection {
             Reason::StoreUnavailable,
             "the gateway cannot read a fact it needs to decide safely; try again shortly",
         )
-        .retry_after(Duration::from_secs(1))
-        .cause(error)
+        .with_retry_after(Duration::from_secs(1))
+        .with_cause(error)
     }
 }
 
 /// A rejection by the database, without the detail line, in which PostgreSQL repeats whole rows.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("database error {code}: {message}")]
-pub struct Refused {
+pub struct DatabaseError {
     /// The code of the database (SQLSTATE).
     pub code: String,
     /// The message of the database.
@@ -64,7 +64,7 @@ pub struct Refused {
 /// The operation exceeded its timeout.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]
-pub struct TooSlow(pub Duration);
+pub struct StoreTimeout(pub Duration);
 
 /// The URL of a store is invalid. Never shows the URL, which may contain a password.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -83,26 +83,26 @@ pub struct InvalidUrl {
 const AWAY: u32 = 3;
 
 /// Minimum interval between two log lines about an outage.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The health of a store. Logs when it stops responding and when it responds again, also in a gateway
 /// without traffic.
 #[derive(Debug, Default)]
-pub struct Answering {
+pub struct StoreHealth {
     /// Failed operations since the last success.
     failed: AtomicU32,
     /// True if the last log line was about an outage.
     away: AtomicBool,
-    told: Mutex<Option<Instant>>,
+    logged_at: Mutex<Option<Instant>>,
     /// True if the store has responded since startup.
     answered: AtomicBool,
     /// True if the store responds, but rejects writes.
     read_only: AtomicBool,
 }
 
-impl Answering {
+impl StoreHealth {
     /// Records the result of an operation on `store`.
-    pub fn note<T>(&self, store: &'static str, result: &Result<T, Unavailable>) {
+    pub fn record_result<T>(&self, store: &'static str, result: &Result<T, Unavailable>) {
         match result {
             Ok(_) if self.failed.load(Ordering::Relaxed) == 0 => {
                 if !self.answered.load(Ordering::Relaxed) {
@@ -118,8 +118,8 @@ impl Answering {
             }
             Err(error) => {
                 let failed = self.failed.fetch_add(1, Ordering::Relaxed) + 1;
-                let untold = failed >= AWAY && !self.away.load(Ordering::Acquire);
-                if untold && self.may_tell() {
+                let unlogged = failed >= AWAY && !self.away.load(Ordering::Acquire);
+                if unlogged && self.may_log() {
                     self.away.store(true, Ordering::Release);
                     tracing::warn!(store, error = %Chain(error), "A store does not answer");
                 }
@@ -140,24 +140,27 @@ impl Answering {
     }
 
     /// Records that `store` responds but rejects a write: a read-only replica, or a full server.
-    pub fn refuses_writes(&self, store: &'static str, error: &Unavailable) {
+    pub fn record_refused_write(&self, store: &'static str, error: &Unavailable) {
         if !self.read_only.swap(true, Ordering::AcqRel) {
             tracing::warn!(store, error = %Chain(error), "A store takes no writes");
         }
     }
 
     /// Records that `store` accepted a write.
-    pub fn takes_writes(&self, store: &'static str) {
+    pub fn record_accepted_write(&self, store: &'static str) {
         if self.read_only.swap(false, Ordering::AcqRel) {
             tracing::info!(store, "A store takes writes again");
         }
     }
 
-    fn may_tell(&self) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = told.is_none_or(|at| at.elapsed() >= TELL_AGAIN);
+    fn may_log(&self) -> bool {
+        let mut logged_at = self
+            .logged_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let may = logged_at.is_none_or(|at| at.elapsed() >= LOG_AGAIN);
         if may {
-            *told = Some(Instant::now());
+            *logged_at = Some(Instant::now());
         }
         may
     }
@@ -169,17 +172,17 @@ mod tests {
 
     #[test]
     fn an_outage_is_told_of_once_and_a_slow_operation_not() {
-        let answering = Answering::default();
+        let health = StoreHealth::default();
         let note = |ends: &[bool]| {
             for well in ends {
                 let failed = Unavailable {
                     store: "sql",
                     operation: "ping",
-                    source: Arc::new(TooSlow(Duration::from_secs(2))),
+                    source: Arc::new(StoreTimeout(Duration::from_secs(2))),
                 };
-                answering.note("sql", &well.then_some(()).ok_or(failed));
+                health.record_result("sql", &well.then_some(()).ok_or(failed));
             }
-            answering.away.load(Ordering::Relaxed)
+            health.away.load(Ordering::Relaxed)
         };
         assert!(!note(&[false, false, true, false, false]));
         assert!(note(&[false]));
@@ -187,7 +190,7 @@ mod tests {
         assert!(!note(&[true]));
         // An outage within a minute of the last log line is logged only if it lasts beyond that minute.
         assert!(!note(&[false, false, false, false]));
-        *answering.told.lock().unwrap() = None;
+        *health.logged_at.lock().unwrap() = None;
         assert!(note(&[false]));
         assert!(!note(&[true]));
     }

@@ -19,7 +19,7 @@ pub enum Run {
 
 impl Run {
     /// Returns the run that the value of `dry_run` asks for.
-    pub const fn of(dry_run: bool) -> Self {
+    pub const fn from_dry_run(dry_run: bool) -> Self {
         if dry_run { Self::Dry } else { Self::Real }
     }
 

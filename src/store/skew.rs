@@ -13,13 +13,16 @@ pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Skew {
     store: &'static str,
-    told: bool,
+    logged: bool,
 }
 
 impl Skew {
     /// Creates the clock of `store`: `sql` or `shared`.
     pub fn new(store: &'static str) -> Self {
-        Self { store, told: false }
+        Self {
+            store,
+            logged: false,
+        }
     }
 
     /// Reads the store's clock, and logs when the skew becomes too large and when it no longer is.
@@ -36,24 +39,24 @@ impl Skew {
             Ok(ahead) => ahead,
             Err(behind) => behind.duration(),
         };
-        self.tell(apart, apart > CLOCK_SKEW_MAX + taken);
+        self.log_change(apart, apart > CLOCK_SKEW_MAX + taken);
     }
 
-    fn tell(&mut self, apart: Duration, differs: bool) {
+    fn log_change(&mut self, apart: Duration, differs: bool) {
         let store = self.store;
-        if differs && !self.told {
+        if differs && !self.logged {
             tracing::warn!(
                 store,
                 apart_ms = u64::try_from(apart.as_millis()).unwrap_or(u64::MAX),
                 "The clock of a store and of this machine differ by more than {CLOCK_SKEW_MAX:?}: leases and \
                  tokens end too early or too late; let all machines follow one time server"
             );
-        } else if !differs && self.told {
+        } else if !differs && self.logged {
             tracing::info!(
                 store,
                 "The clock of a store and of this machine agree again"
             );
         }
-        self.told = differs;
+        self.logged = differs;
     }
 }

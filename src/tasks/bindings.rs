@@ -16,11 +16,11 @@ use moka::sync::Cache;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::note::{Bind, Note, Over};
-use super::{Stored, Tasks, key};
+use super::note::{BindingWrite, Note, ReplaceRule};
+use super::{OwnerStore, Tasks, key};
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
 use crate::identity::Proof;
-use crate::ids::{InstanceId, Life};
+use crate::ids::{InstanceId, WorkspaceIncarnation};
 use crate::shared::Shared;
 use crate::store::Unavailable;
 
@@ -40,15 +40,15 @@ const ENDED: &str = " ended";
 
 /// Value of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bound {
+pub(super) struct BindingValue {
     pub(super) instance: InstanceId,
     /// True if the task has ended: a use does not renew the binding.
     has_ended: bool,
 }
 
-impl Bound {
+impl BindingValue {
     /// Returns the value as it is stored.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let ended = if self.has_ended { ENDED } else { "" };
         format!("{}{ended}", self.instance)
     }
@@ -62,7 +62,7 @@ impl Bound {
     }
 
     /// Returns the lifetime, where `ttl` is that of others.
-    pub(super) fn ttl(&self, ttl: Duration) -> Duration {
+    pub(super) fn clamp_ttl(&self, ttl: Duration) -> Duration {
         if self.has_ended {
             ttl.min(ENDED_TTL)
         } else {
@@ -71,13 +71,13 @@ impl Bound {
     }
 }
 
-impl Bind {
+impl BindingWrite {
     /// True if it may be written over a stored value.
     pub(super) fn may_replace(&self, stored: &str) -> bool {
-        let Over::Gone(gone) = &self.over else {
+        let ReplaceRule::Gone(gone) = &self.over else {
             return true;
         };
-        Bound::parse(stored).is_none_or(|stored| {
+        BindingValue::parse(stored).is_none_or(|stored| {
             stored.instance == self.bound.instance || gone.contains(&stored.instance)
         })
     }
@@ -85,42 +85,48 @@ impl Bind {
 
 /// Binding in memory.
 #[derive(Debug)]
-struct Known {
-    bound: Bound,
-    /// Time at which it ends here, in milliseconds of [`Memory::now`].
+struct CachedBinding {
+    bound: BindingValue,
+    /// Time at which it ends here, in milliseconds of [`BindingCache::now_millis`].
     until: u64,
     /// Time of the last renewal that was written; 0: unknown.
     renewed: AtomicU64,
 }
 
 /// Bindings in memory.
-pub(super) struct Memory {
-    known: Cache<String, Arc<Known>>,
+pub(super) struct BindingCache {
+    known: Cache<String, Arc<CachedBinding>>,
     started: Instant,
 }
 
-impl Memory {
+impl BindingCache {
     pub(super) fn new() -> Self {
         let bytes = |key: &String| u32::try_from(key.len() + ENTRY_BYTES).unwrap_or(u32::MAX);
         Self {
             known: Cache::builder()
                 .max_capacity(BYTES_MAX)
-                .weigher(move |key: &String, _: &Arc<Known>| bytes(key))
+                .weigher(move |key: &String, _: &Arc<CachedBinding>| bytes(key))
                 .eviction_policy(EvictionPolicy::lru())
                 .build(),
             started: Instant::now(),
         }
     }
 
-    fn get(&self, key: &str) -> Option<Arc<Known>> {
+    fn get(&self, key: &str) -> Option<Arc<CachedBinding>> {
         let known = self.known.get(key)?;
-        (self.now() < known.until).then_some(known)
+        (self.now_millis() < known.until).then_some(known)
     }
 
-    fn put(&self, key: &str, bound: Bound, lasts: Duration, renewed: u64) -> Arc<Known> {
-        let known = Arc::new(Known {
+    fn insert(
+        &self,
+        key: &str,
+        bound: BindingValue,
+        lasts: Duration,
+        renewed: u64,
+    ) -> Arc<CachedBinding> {
+        let known = Arc::new(CachedBinding {
             bound,
-            until: self.now() + millis(lasts),
+            until: self.now_millis() + to_millis(lasts),
             renewed: AtomicU64::new(renewed),
         });
         self.known.insert(key.to_owned(), Arc::clone(&known));
@@ -128,12 +134,12 @@ impl Memory {
     }
 
     /// Never 0.
-    fn now(&self) -> u64 {
-        millis(self.started.elapsed()).max(1)
+    fn now_millis(&self) -> u64 {
+        to_millis(self.started.elapsed()).max(1)
     }
 }
 
-fn millis(span: Duration) -> u64 {
+fn to_millis(span: Duration) -> u64 {
     // At most a year, by the configuration.
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX / 4)
 }
@@ -148,7 +154,7 @@ pub enum Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn key(self, target: &Life) -> String {
+    fn binding_key(self, target: &WorkspaceIncarnation) -> String {
         match self {
             Self::Task(task) => key::bound_task(target, task),
             Self::Context(context) => key::bound_context(target, context),
@@ -162,13 +168,13 @@ impl Tasks {
     ///
     /// # Errors
     /// [`Unavailable`] if a binding that is not in memory cannot be read.
-    pub async fn bound<'s>(
+    pub async fn find_bindings<'s>(
         &self,
-        target: &Life,
+        target: &WorkspaceIncarnation,
         subjects: &[Subject<'s>],
         owner: &str,
     ) -> Result<Vec<(Subject<'s>, InstanceId)>, Unavailable> {
-        let keys: Vec<String> = subjects.iter().map(|one| one.key(target)).collect();
+        let keys: Vec<String> = subjects.iter().map(|one| one.binding_key(target)).collect();
         let known: Vec<_> = keys.iter().map(|key| self.bindings.get(key)).collect();
         let missing: Vec<&str> = keys
             .iter()
@@ -181,10 +187,14 @@ impl Tasks {
         for ((subject, key), known) in subjects.iter().zip(&keys).zip(known) {
             let known = match known {
                 Some(known) => known,
-                None => match read.next().flatten().and_then(|text| Bound::parse(&text)) {
+                None => match read
+                    .next()
+                    .flatten()
+                    .and_then(|text| BindingValue::parse(&text))
+                {
                     Some(bound) => {
-                        let lasts = self.lasts(&bound);
-                        self.bindings.put(key, bound, lasts, 0)
+                        let lasts = self.cached_ttl(&bound);
+                        self.bindings.insert(key, bound, lasts, 0)
                     }
                     None => continue,
                 },
@@ -197,11 +207,11 @@ impl Tasks {
 
     async fn read_bindings(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Unavailable> {
         match &self.stored {
-            Stored::Shared(shared) => shared.get_many(keys).await,
-            Stored::Sql(table) => {
+            OwnerStore::Shared(shared) => shared.get_many(keys).await,
+            OwnerStore::Sql(table) => {
                 let mut read = Vec::with_capacity(keys.len());
                 for key in keys {
-                    read.push(table.bound(key).await?);
+                    read.push(table.load_binding(key).await?);
                 }
                 Ok(read)
             }
@@ -209,13 +219,13 @@ impl Tasks {
     }
 
     /// Renews the lifetime of a binding that is used, unless its task has ended.
-    fn renew_binding(&self, key: &str, known: &Known, owner: &str) {
+    fn renew_binding(&self, key: &str, known: &CachedBinding, owner: &str) {
         if known.bound.has_ended {
             return;
         }
-        let (now, ttl) = (self.bindings.now(), self.config.get().affinity.ttl);
+        let (now, ttl) = (self.bindings.now_millis(), self.config.get().affinity.ttl);
         let last = known.renewed.load(Ordering::Relaxed);
-        let due = last == 0 || now >= last + millis(ttl / RENEWALS_IN_TTL);
+        let due = last == 0 || now >= last + to_millis(ttl / RENEWALS_IN_TTL);
         let relaxed = Ordering::Relaxed;
         // Of several concurrent uses one is written.
         if due
@@ -226,12 +236,12 @@ impl Tasks {
         {
             let bound = known.bound.clone();
             self.bindings
-                .put(key, bound.clone(), self.lasts(&bound), now);
-            self.note(Note::Bind(Bind {
+                .insert(key, bound.clone(), self.cached_ttl(&bound), now);
+            self.queue_note(Note::Bind(BindingWrite {
                 key: key.to_owned(),
                 bound,
-                over: Over::Renewed,
-                account: account(owner),
+                over: ReplaceRule::Renewed,
+                account: binding_account(owner),
                 owner: owner.into(),
                 written: None,
             }));
@@ -239,8 +249,8 @@ impl Tasks {
     }
 
     /// Returns how long a binding lasts in memory.
-    fn lasts(&self, bound: &Bound) -> Duration {
-        let ttl = bound.ttl(self.config.get().affinity.ttl);
+    fn cached_ttl(&self, bound: &BindingValue) -> Duration {
+        let ttl = bound.clamp_ttl(self.config.get().affinity.ttl);
         if self.is_shared() {
             ttl.min(ASKED_AGAIN_AFTER)
         } else {
@@ -250,10 +260,10 @@ impl Tasks {
 
     /// Binds, unless it is bound already. Returns what resolves when the binding is written. `gone`: instances that take no
     /// call, in whose place it is bound.
-    fn bind(
+    fn queue_binding(
         &self,
         key: String,
-        bound: Bound,
+        bound: BindingValue,
         gone: &[InstanceId],
         proof: &Proof,
     ) -> Option<oneshot::Receiver<()>> {
@@ -264,20 +274,24 @@ impl Tasks {
                 if known.bound.has_ended || known.bound == bound {
                     return None;
                 }
-                Over::Own
+                ReplaceRule::Own
             }
             Some(known) if !gone.contains(&known.bound.instance) => return None,
-            _ => Over::Gone(gone.to_vec()),
+            _ => ReplaceRule::Gone(gone.to_vec()),
         };
-        self.bindings
-            .put(&key, bound.clone(), self.lasts(&bound), self.bindings.now());
+        self.bindings.insert(
+            &key,
+            bound.clone(),
+            self.cached_ttl(&bound),
+            self.bindings.now_millis(),
+        );
         let owner = proof.owner();
         let (written, wait) = oneshot::channel();
-        self.note(Note::Bind(Bind {
+        self.queue_note(Note::Bind(BindingWrite {
             key,
             bound,
             over,
-            account: account(&owner),
+            account: binding_account(&owner),
             owner: owner.into(),
             written: Some(written),
         }));
@@ -294,9 +308,9 @@ impl Tasks {
 
     /// Keeps the binding that is stored.
     pub(super) fn keep_binding(&self, key: &str, value: &str) {
-        if let Some(first) = Bound::parse(value) {
-            let lasts = self.lasts(&first);
-            self.bindings.put(key, first, lasts, 0);
+        if let Some(first) = BindingValue::parse(value) {
+            let lasts = self.cached_ttl(&first);
+            self.bindings.insert(key, first, lasts, 0);
         }
     }
 
@@ -304,15 +318,15 @@ impl Tasks {
     pub(super) async fn write_binding(
         &self,
         shared: &Shared,
-        bind: &Bind,
+        bind: &BindingWrite,
     ) -> Result<(), Unavailable> {
-        let ttl = bind.bound.ttl(self.config.get().affinity.ttl);
-        let (key, text) = (&*bind.key, bind.bound.text());
+        let ttl = bind.bound.clamp_ttl(self.config.get().affinity.ttl);
+        let (key, text) = (&*bind.key, bind.bound.to_text());
         match &bind.over {
-            Over::Renewed => return shared.refresh(&[key], ttl).await.map(drop),
-            Over::Own => return shared.set(key, &text, Some(ttl)).await,
-            Over::Gone(_) if shared.set_if_absent(key, &text, ttl).await? => {}
-            Over::Gone(_) => {
+            ReplaceRule::Renewed => return shared.refresh(&[key], ttl).await.map(drop),
+            ReplaceRule::Own => return shared.set(key, &text, Some(ttl)).await,
+            ReplaceRule::Gone(_) if shared.set_if_absent(key, &text, ttl).await? => {}
+            ReplaceRule::Gone(_) => {
                 // Another replica may have bound it first.
                 let first = shared.get(key).await?;
                 match first.filter(|first| !bind.may_replace(first)) {
@@ -328,9 +342,9 @@ impl Tasks {
     pub(super) async fn bound_bindings(
         &self,
         shared: &Shared,
-        bind: &Bind,
+        bind: &BindingWrite,
     ) -> Result<(), Unavailable> {
-        if !matches!(bind.over, Over::Gone(_)) {
+        if !matches!(bind.over, ReplaceRule::Gone(_)) {
             return Ok(());
         }
         let config = self.config.get();
@@ -347,14 +361,14 @@ impl Tasks {
 
 /// Returns the account of a caller's bindings in the queue of notes. Owners have one of their own: without an owner a task is
 /// open to all callers.
-fn account(owner: &str) -> Arc<str> {
+fn binding_account(owner: &str) -> Arc<str> {
     format!("bindings of {owner}").into()
 }
 
 /// Binds what an answer names to the instance that answers.
 pub struct Binder {
     tasks: Arc<Tasks>,
-    target: Life,
+    target: WorkspaceIncarnation,
     instance: InstanceId,
     /// The proven caller.
     proof: Arc<Proof>,
@@ -369,7 +383,7 @@ impl Binder {
     /// `proof`: the caller. `gone`: instances that take no call, in whose place it binds.
     pub fn new(
         tasks: &Arc<Tasks>,
-        (target, instance): (Life, &InstanceId),
+        (target, instance): (WorkspaceIncarnation, &InstanceId),
         proof: &Arc<Proof>,
         gone: Vec<InstanceId>,
     ) -> Self {
@@ -410,18 +424,19 @@ impl Binder {
         self.tasks.await_written(waits).await;
     }
 
-    /// Notes that the task has ended.
-    pub async fn end(&mut self) {
+    /// Records that the task has ended.
+    pub async fn record_end(&mut self) {
         if !self.has_ended {
             self.bind(None, None, true).await;
         }
     }
 
     fn bind_key(&self, key: String, has_ended: bool) -> Option<oneshot::Receiver<()>> {
-        let bound = Bound {
+        let bound = BindingValue {
             instance: self.instance.clone(),
             has_ended,
         };
-        self.tasks.bind(key, bound, &self.gone, &self.proof)
+        self.tasks
+            .queue_binding(key, bound, &self.gone, &self.proof)
     }
 }

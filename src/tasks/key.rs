@@ -1,38 +1,38 @@
 //! Keys in the shared state. Task ids come from agents and user names from issuers, so both are escaped:
 //! neither can reach another key.
 
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 
 /// Returns the key of a task's owner. Agents may treat ids that differ in case or in surrounding spaces as
 /// equal, so the id is folded.
-pub(super) fn task(target: &Life, task: &str) -> String {
+pub(super) fn task_owner(target: &WorkspaceIncarnation, task: &str) -> String {
     let mut key = format!("gw:task:{target}:");
-    escape(&folded(task), &mut key);
+    push_escaped(&fold_id(task), &mut key);
     key
 }
 
 /// Returns the key of the instance that has a task.
-pub(super) fn bound_task(target: &Life, task: &str) -> String {
+pub(super) fn bound_task(target: &WorkspaceIncarnation, task: &str) -> String {
     let mut key = format!("gw:bound:{target}:t:");
-    escape(&folded(task), &mut key);
+    push_escaped(&fold_id(task), &mut key);
     key
 }
 
 /// Returns the key of the list of a caller's bindings.
 pub(super) fn bindings_of(owner: &str) -> String {
     let mut key = "gw:bindings-of:".to_owned();
-    escape(owner, &mut key);
+    push_escaped(owner, &mut key);
     key
 }
 
 /// Returns the key of the instance that has a context.
-pub(super) fn bound_context(target: &Life, context: &str) -> String {
+pub(super) fn bound_context(target: &WorkspaceIncarnation, context: &str) -> String {
     let mut key = format!("gw:bound:{target}:c:");
-    escape(context, &mut key);
+    push_escaped(context, &mut key);
     key
 }
 
-fn folded(task: &str) -> String {
+fn fold_id(task: &str) -> String {
     task.trim_matches(is_space).to_ascii_lowercase()
 }
 
@@ -43,24 +43,24 @@ fn is_space(c: char) -> bool {
 }
 
 /// Returns the key of the target at which `owner` started `task`.
-pub(super) fn at(owner: &str, task: &str) -> String {
+pub(super) fn task_target(owner: &str, task: &str) -> String {
     let mut key = "gw:task-at:".to_owned();
-    escape(owner, &mut key);
+    push_escaped(owner, &mut key);
     key.push(':');
-    escape(&folded(task), &mut key);
+    push_escaped(&fold_id(task), &mut key);
     key
 }
 
 /// Returns the key of the list of an owner's tasks.
 pub(super) fn of_owner(owner: &str) -> String {
     let mut key = "gw:tasks-of:".to_owned();
-    escape(owner, &mut key);
+    push_escaped(owner, &mut key);
     key
 }
 
 /// Percent-encodes `text`. The characters of workspace ids, and of the ids that agents usually generate, stay
 /// as they are.
-fn escape(text: &str, out: &mut String) {
+fn push_escaped(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-') {
             out.push(char::from(byte));
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn no_id_reaches_another_key() {
-        let target = Life::parse("dev").unwrap();
+        let target = WorkspaceIncarnation::parse("dev").unwrap();
         for (id, escaped) in [
             (" 0199c-AZ_.1 ", "0199c-az_.1"),
             ("\u{a0}t\u{3000}", "t"),
@@ -87,9 +87,9 @@ mod tests {
             ("ä", "%C3%A4"),
             ("../*", "..%2F%2A"),
         ] {
-            assert_eq!(task(&target, id), format!("gw:task:dev:{escaped}"));
-            assert_eq!(at("pm", id), format!("gw:task-at:pm:{escaped}"));
+            assert_eq!(task_owner(&target, id), format!("gw:task:dev:{escaped}"));
+            assert_eq!(task_target("pm", id), format!("gw:task-at:pm:{escaped}"));
         }
-        assert_ne!(at("a:b", "c"), at("a", "b:c"));
+        assert_ne!(task_target("a:b", "c"), task_target("a", "b:c"));
     }
 }

@@ -6,28 +6,28 @@ use super::{Binder, Tasks};
 use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::identity::Proof;
-use crate::ids::{InstanceId, Life, WorkspaceId};
+use crate::ids::{InstanceId, WorkspaceId, WorkspaceIncarnation};
 
 /// Scans a response as it passes. The first task counts.
 pub struct Learner {
     scan: TaskScan,
     /// `None`: the owner is known already, or does not matter here.
-    learns: Option<Learns>,
+    recorder: Option<OwnerRecorder>,
     /// `None`: the target has no instances.
     binder: Option<Box<Binder>>,
-    /// Notes the end of the task that the response is about. `None`: a response to a message, or it does not matter.
-    ender: Option<Box<Ender>>,
+    /// Records the end of the task that the response is about. `None`: a response to a message, or it does not matter.
+    ender: Option<Box<EndRecorder>>,
 }
 
-/// Notes the end of one task.
-pub struct Ender {
+/// Records the end of one task.
+pub struct EndRecorder {
     tasks: Arc<Tasks>,
     target: WorkspaceId,
     by: String,
     task: Option<String>,
 }
 
-impl Ender {
+impl EndRecorder {
     /// Returns one for a task of `target` that is not known yet. `by`: the caller.
     pub fn new(tasks: &Arc<Tasks>, proof: &Proof, target: &WorkspaceId) -> Box<Self> {
         Box::new(Self {
@@ -38,8 +38,8 @@ impl Ender {
         })
     }
 
-    /// Notes that the task has ended.
-    pub fn end(&self) {
+    /// Records that the task has ended.
+    pub fn record_end(&self) {
         if let Some(task) = &self.task {
             self.tasks.note_end(&self.target, task, &self.by);
         }
@@ -47,73 +47,73 @@ impl Ender {
 }
 
 /// The owner and target to record for the task.
-struct Learns {
+struct OwnerRecorder {
     tasks: Arc<Tasks>,
     /// The proven caller.
     proof: Arc<Proof>,
-    target: Life,
+    target: WorkspaceIncarnation,
 }
 
 impl Learner {
     pub(super) fn new(
         tasks: Arc<Tasks>,
         proof: Arc<Proof>,
-        target: Life,
+        target: WorkspaceIncarnation,
         binding: Binding,
     ) -> Self {
-        let learns = Learns {
+        let recorder = OwnerRecorder {
             tasks,
             proof,
             target,
         };
         Self {
             scan: TaskScan::new(binding),
-            learns: Some(learns),
+            recorder: Some(recorder),
             binder: None,
             ender: None,
         }
     }
 
     /// Returns a learner that records no owner and only reports the state of the task.
-    pub fn of_state(binding: Binding) -> Self {
+    pub fn for_state(binding: Binding) -> Self {
         Self {
             scan: TaskScan::new(binding),
-            learns: None,
+            recorder: None,
             binder: None,
             ender: None,
         }
     }
 
-    /// Reads a response of another binding than the one it was made for.
-    pub fn reads(&mut self, binding: Binding) {
+    /// Sets the protocol binding of the response, where it is not the one the learner was made for.
+    pub fn set_binding(&mut self, binding: Binding) {
         self.scan = TaskScan::new(binding);
         if self.binder.is_some() {
             self.scan.want_context();
         }
     }
 
-    /// Has the task and the context of the response bound to an instance.
-    pub fn binds(&mut self, binder: Binder) {
+    /// Sets what binds the task and the context of the response to an instance.
+    pub fn set_binder(&mut self, binder: Binder) {
         self.binder = Some(Box::new(binder));
         self.scan.want_context();
     }
 
-    /// Has the task and the context of the response bound to another instance, which answers instead.
-    pub fn binds_to(&mut self, instance: &InstanceId) {
+    /// Sets the instance to bind to: another one answers instead.
+    pub fn set_instance(&mut self, instance: &InstanceId) {
         if let Some(binder) = &mut self.binder {
             binder.set_instance(instance);
         }
     }
 
-    /// Has the end of the task noted that the response is about.
-    pub fn ends(&mut self, ender: Box<Ender>) {
+    /// Sets what records the end of the task that the response is about.
+    pub fn set_end_recorder(&mut self, ender: Box<EndRecorder>) {
         self.ender = Some(ender);
     }
 
-    /// Returns what notes the end of `task`, if the response may have begun it.
-    pub fn ender_of(&self, task: &str) -> Option<Box<Ender>> {
-        let learns = self.learns.as_ref()?;
-        let mut ender = Ender::new(&learns.tasks, &learns.proof, &learns.target.id);
+    /// Returns what records the end of `task`, if the response may have begun it.
+    pub fn end_recorder_for(&self, task: &str) -> Option<Box<EndRecorder>> {
+        let recorder = self.recorder.as_ref()?;
+        let mut ender = EndRecorder::new(&recorder.tasks, &recorder.proof, &recorder.target.id);
         ender.task = Some(task.to_owned());
         Some(ender)
     }
@@ -124,12 +124,12 @@ impl Learner {
     }
 
     /// Reads the next piece of a unary response. Returns the task id once, when it is complete.
-    pub fn look_at(&mut self, piece: &[u8]) -> Option<String> {
+    pub fn push(&mut self, piece: &[u8]) -> Option<String> {
         self.scan.push(piece)
     }
 
     /// Reads the next whole events of a stream.
-    pub fn look_at_events(&mut self, events: &[u8]) -> Option<String> {
+    pub fn push_events(&mut self, events: &[u8]) -> Option<String> {
         self.scan.push_events(events)
     }
 
@@ -151,19 +151,22 @@ impl Learner {
 
     /// Records the caller as the owner of `task`, if the task has none, and binds the task and the context that were
     /// found.
-    pub async fn learn(&mut self, task: Option<&str>, state: Option<TaskState>) {
-        if let (Some(learns), Some(task)) = (&self.learns, task) {
-            let (owner, target) = (learns.proof.owner(), &learns.target);
+    pub async fn record_task(&mut self, task: Option<&str>, state: Option<TaskState>) {
+        if let (Some(recorder), Some(task)) = (&self.recorder, task) {
+            let (owner, target) = (recorder.proof.owner(), &recorder.target);
             let over = state.is_some_and(TaskState::is_terminal);
-            let owner = (owner.as_str(), learns.proof.principal.org());
-            learns.tasks.learn(owner, target, task, Some(over)).await;
+            let owner = (owner.as_str(), recorder.proof.principal.org());
+            recorder
+                .tasks
+                .record_owner(owner, target, task, Some(over))
+                .await;
         }
         if let Some(ender) = &mut self.ender {
             if let Some(task) = task {
                 ender.task = Some(task.to_owned());
             }
             if state.is_some_and(TaskState::is_terminal) {
-                ender.end();
+                ender.record_end();
             }
         }
         let context = self.scan.take_context();

@@ -7,17 +7,17 @@
 //! caller to `a2a.tasks_per_caller`; without Redis the table `task_owners`. A new owner counts on this
 //! replica at once, and on others or after a restart once a background task has written it. If one caller has
 //! two tasks with the same id, the id resolves to the first. Owners and targets are lives of workspace ids
-//! ([`Life`]), so a workspace that an operator recreates has no task of the one that was removed.
+//! ([`WorkspaceIncarnation`]), so a workspace that an operator recreates has no task of the one that was removed.
 //!
 //! Invariants: a request for a task that is known to belong to another caller is never let through; a store
 //! that cannot be read is not treated as "unknown".
 
 mod bindings;
 mod key;
-mod known;
 mod learner;
 mod note;
 mod open;
+mod owner_cache;
 mod table;
 
 #[cfg(test)]
@@ -30,11 +30,12 @@ use std::sync::atomic::AtomicUsize;
 use tokio::sync::{Mutex, mpsc};
 
 pub use self::bindings::{Binder, Subject};
-pub use self::learner::{Ender, Learner};
+pub use self::learner::{EndRecorder, Learner};
 pub use self::open::{OpenTask, OpenTasks};
 
-use self::known::{Known, Memory};
-use self::note::{Claimed, NOTES_MAX, Note, Unwritten};
+use self::bindings::BindingCache;
+use self::note::{NOTES_MAX, Note, NoteCounts, TaskClaim};
+use self::owner_cache::{CachedOwner, OwnerCache};
 use self::table::Table;
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
 use crate::a2a::task::Binding;
@@ -42,7 +43,7 @@ use crate::config::Live;
 use crate::db::Db;
 use crate::hierarchy::Hierarchy;
 use crate::identity::{Proof, Role};
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
@@ -52,22 +53,22 @@ use crate::store::Unavailable;
 pub struct Tasks {
     config: Live,
     metrics: Arc<Metrics>,
-    stored: Stored,
+    stored: OwnerStore,
     /// Tasks that agents have begun and not ended.
     pub open: OpenTasks,
-    memory: Memory,
-    bindings: bindings::Memory,
+    memory: OwnerCache,
+    bindings: BindingCache,
     notes: mpsc::Sender<Note>,
     to_write: Mutex<mpsc::Receiver<Note>>,
     /// Notes that are queued or being written.
     unwritten: AtomicUsize,
-    by_owner: std::sync::Mutex<Unwritten>,
+    by_owner: std::sync::Mutex<NoteCounts>,
     /// Owners of rows that were written since the last count.
     started: std::sync::Mutex<HashSet<Arc<str>>>,
 }
 
 /// The store of owners.
-enum Stored {
+enum OwnerStore {
     /// Redis, shared by all replicas.
     Shared(Shared),
     /// SQL, for a single gateway.
@@ -79,13 +80,13 @@ impl Tasks {
     pub fn new(config: Live, (db, shared): (Db, Shared), metrics: Arc<Metrics>) -> Arc<Self> {
         let (notes, to_write) = mpsc::channel(NOTES_MAX);
         Arc::new(Self {
-            memory: Memory::new(),
-            bindings: bindings::Memory::new(),
+            memory: OwnerCache::new(),
+            bindings: BindingCache::new(),
             open: OpenTasks::new(config.clone(), db.clone()),
             stored: if shared.is_embedded() {
-                Stored::Sql(Table(db))
+                OwnerStore::Sql(Table(db))
             } else {
-                Stored::Shared(shared)
+                OwnerStore::Shared(shared)
             },
             config,
             metrics,
@@ -99,10 +100,10 @@ impl Tasks {
 
     /// Returns a scanner for the response to the caller that `proof` identifies. It finds the task id, for
     /// which the caller is then recorded.
-    pub fn learner(
+    pub fn new_learner(
         self: &Arc<Self>,
         proof: &Arc<Proof>,
-        target: Life,
+        target: WorkspaceIncarnation,
         binding: Binding,
     ) -> Learner {
         let proof = Arc::clone(proof);
@@ -111,26 +112,26 @@ impl Tasks {
 
     /// Records that `owner`, of the org `org` if it is no workspace, started `task` of `target`, unless another owner is
     /// known. `over`: whether the task has ended; `None`: that does not matter.
-    pub async fn learn(
+    pub async fn record_owner(
         &self,
         (owner, org): (&str, Option<&str>),
-        target: &Life,
+        target: &WorkspaceIncarnation,
         task: &str,
         over: Option<bool>,
     ) {
         if task.is_empty() || task.len() > TASK_ID_BYTES_MAX {
             return;
         }
-        let (key, at) = (key::task(target, task), key::at(owner, task));
+        let (key, at) = (key::task_owner(target, task), key::task_target(owner, task));
         let ttl = self.config.get().a2a.task_ttl;
-        let lasts = self.memory.lasts(ttl, self.is_shared());
-        let (known, new) = self.memory.claim(&key, owner, lasts).await;
+        let lasts = self.memory.cached_ttl(ttl, self.is_shared());
+        let (known, new) = self.memory.claim_owner(&key, owner, lasts).await;
         if *known.owner != *owner {
             return;
         }
         if new {
             self.metrics.tasks.learnt.inc();
-            self.memory.claim_at(&at, &target.id, lasts).await;
+            self.memory.claim_target(&at, &target.id, lasts).await;
             let (owner, target) = (Arc::clone(&known.owner), target.id.clone());
             let open = (over == Some(false)).then(|| {
                 Box::new(OpenTask {
@@ -140,7 +141,7 @@ impl Tasks {
                     caller_org: org.map(str::to_owned),
                 })
             });
-            self.note(Note::Claim(Claimed {
+            self.queue_note(Note::Claim(TaskClaim {
                 key,
                 at,
                 owner,
@@ -151,13 +152,13 @@ impl Tasks {
             if over == Some(true) {
                 self.note_end(&target.id, task, owner);
             }
-            self.renew(&known, &target.id, key, at).await;
+            self.renew_owner(&known, &target.id, key, at).await;
         }
     }
 
     /// Records that `task` of `target` has ended. `by`: the caller whose answer told of it.
     pub fn note_end(&self, target: &WorkspaceId, task: &str, by: &str) {
-        self.note(Note::End {
+        self.queue_note(Note::End {
             name: (target.clone(), task.to_owned()),
             by: by.into(),
         });
@@ -172,15 +173,17 @@ impl Tasks {
         &self,
         hierarchy: &Hierarchy,
         proof: &Proof,
-        target: &Life,
+        target: &WorkspaceIncarnation,
         tasks: &[String],
     ) -> Result<(), Rejection> {
-        let visible = self.visible(hierarchy, proof, target, tasks).await?;
+        let visible = self
+            .check_visibility(hierarchy, proof, target, tasks)
+            .await?;
         if visible.into_iter().all(|visible| visible) {
             return Ok(());
         }
         if proof.sees_no_content() {
-            return proof.require(Role::Admin);
+            return proof.require_at_least(Role::Admin);
         }
         Err(Rejection::new(
             Reason::TaskNotFound,
@@ -192,29 +195,32 @@ impl Tasks {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn visible(
+    pub async fn check_visibility(
         &self,
         hierarchy: &Hierarchy,
         proof: &Proof,
-        target: &Life,
+        target: &WorkspaceIncarnation,
         tasks: &[String],
     ) -> Result<Vec<bool>, Rejection> {
         if tasks.is_empty() || proof.sees_all_content() {
             return Ok(vec![true; tasks.len()]);
         }
-        let keys: Vec<String> = tasks.iter().map(|task| key::task(target, task)).collect();
-        let owners = self.owners(&keys).await?;
+        let keys: Vec<String> = tasks
+            .iter()
+            .map(|task| key::task_owner(target, task))
+            .collect();
+        let owners = self.load_owners(&keys).await?;
         let me = proof.owner();
         let mut visible = Vec::with_capacity(tasks.len());
         for ((known, key), task) in owners.into_iter().zip(keys).zip(tasks) {
             visible.push(match known {
                 None => true,
                 Some(known) if *known.owner == me => {
-                    let at = key::at(&me, task);
-                    self.renew(&known, &target.id, key, at).await;
+                    let at = key::task_target(&me, task);
+                    self.renew_owner(&known, &target.id, key, at).await;
                     true
                 }
-                Some(known) => sees(hierarchy, proof, &known.owner).await?,
+                Some(known) => may_see(hierarchy, proof, &known.owner).await?,
             });
         }
         Ok(visible)
@@ -246,48 +252,51 @@ impl Tasks {
         if task.is_empty() || task.len() > TASK_ID_BYTES_MAX {
             return Ok(None);
         }
-        let at = key::at(&proof.owner(), task);
-        if let Some(target) = self.memory.at(&at).await {
+        let at = key::task_target(&proof.owner(), task);
+        if let Some(target) = self.memory.get_target(&at).await {
             return Ok(Some(target));
         }
         let target = match &self.stored {
-            Stored::Shared(shared) => {
+            OwnerStore::Shared(shared) => {
                 let found = shared.get(&at).await?;
                 found.and_then(|text| WorkspaceId::parse(&text).ok())
             }
-            Stored::Sql(_) if self.memory.is_unknown(&at) => None,
-            Stored::Sql(table) => {
-                let found = table.target(&at).await?;
+            OwnerStore::Sql(_) if self.memory.is_unknown(&at) => None,
+            OwnerStore::Sql(table) => {
+                let found = table.load_target(&at).await?;
                 if found.is_none() {
-                    self.memory.put_unknown(&at);
+                    self.memory.insert_unknown(&at);
                 }
                 found
             }
         };
         if let Some(target) = &target {
             let ttl = self.config.get().a2a.task_ttl;
-            let lasts = self.memory.lasts(ttl, true);
-            self.memory.put_at(&at, target, lasts).await;
+            let lasts = self.memory.cached_ttl(ttl, true);
+            self.memory.insert_target(&at, target, lasts).await;
         }
         Ok(target)
     }
 
     /// Returns the owners under the keys, as far as they are known.
-    async fn owners(&self, keys: &[String]) -> Result<Vec<Option<Arc<Known>>>, Unavailable> {
+    async fn load_owners(
+        &self,
+        keys: &[String],
+    ) -> Result<Vec<Option<Arc<CachedOwner>>>, Unavailable> {
         let mut owners = Vec::with_capacity(keys.len());
         for key in keys {
-            owners.push(self.memory.owner(key).await);
+            owners.push(self.memory.get_owner(key).await);
         }
         let missing: Vec<usize> = (0..keys.len()).filter(|i| owners[*i].is_none()).collect();
         let asked: Vec<&str> = missing.iter().map(|i| keys[*i].as_str()).collect();
         let found = match &self.stored {
-            Stored::Shared(shared) => shared.get_many(&asked).await?,
-            Stored::Sql(table) => self.owners_of_rows(table, &asked).await?,
+            OwnerStore::Shared(shared) => shared.get_many(&asked).await?,
+            OwnerStore::Sql(table) => self.owners_of_rows(table, &asked).await?,
         };
-        let lasts = self.memory.lasts(self.config.get().a2a.task_ttl, true);
+        let lasts = self.memory.cached_ttl(self.config.get().a2a.task_ttl, true);
         for (i, owner) in missing.into_iter().zip(found) {
             if let Some(owner) = owner {
-                owners[i] = Some(self.memory.put(&keys[i], &owner, lasts).await);
+                owners[i] = Some(self.memory.insert_owner(&keys[i], &owner, lasts).await);
             }
         }
         Ok(owners)
@@ -305,9 +314,9 @@ impl Tasks {
                 owners.push(None);
                 continue;
             }
-            let owner = table.owner(key).await?;
+            let owner = table.load_owner(key).await?;
             if owner.is_none() {
-                self.memory.put_unknown(key);
+                self.memory.insert_unknown(key);
             }
             owners.push(owner);
         }
@@ -315,17 +324,23 @@ impl Tasks {
     }
 
     fn is_shared(&self) -> bool {
-        matches!(self.stored, Stored::Shared(_))
+        matches!(self.stored, OwnerStore::Shared(_))
     }
 
     /// Renews the time to live of a task that its owner uses.
-    async fn renew(&self, known: &Known, target: &WorkspaceId, key: String, at: String) {
+    async fn renew_owner(
+        &self,
+        known: &CachedOwner,
+        target: &WorkspaceId,
+        key: String,
+        at: String,
+    ) {
         let ttl = self.config.get().a2a.task_ttl;
         let alone = !self.is_shared();
         if !self.memory.renew(known, ttl, !alone) {
             return;
         }
-        self.note(Note::Renew {
+        self.queue_note(Note::Renew {
             key,
             at: at.clone(),
             owner: Arc::clone(&known.owner),
@@ -333,8 +348,13 @@ impl Tasks {
         if !alone {
             return;
         }
-        if self.memory.at(&at).await.is_none_or(|at| at == *target) {
-            self.memory.put_at(&at, target, ttl).await;
+        if self
+            .memory
+            .get_target(&at)
+            .await
+            .is_none_or(|at| at == *target)
+        {
+            self.memory.insert_target(&at, target, ttl).await;
         }
     }
 }
@@ -343,7 +363,7 @@ impl Tasks {
 ///
 /// # Errors
 /// `store_unavailable`.
-pub async fn sees(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<bool, Rejection> {
+pub async fn may_see(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<bool, Rejection> {
     if proof.sees_all_content() || proof.owner() == owner {
         return Ok(true);
     }
@@ -353,7 +373,10 @@ pub async fn sees(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<b
 /// True if the caller is a workspace above the one that owns a task.
 async fn is_above(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<bool, Rejection> {
     // `:` occurs in no workspace id, and in every other owner.
-    match (proof.principal.workspace(), Life::parse(owner)) {
+    match (
+        proof.principal.workspace(),
+        WorkspaceIncarnation::parse(owner),
+    ) {
         (Some(id), Some(owner)) => hierarchy.is_above(id, &owner).await,
         _ => Ok(false),
     }

@@ -9,10 +9,10 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::bindings::Bound;
+use super::bindings::BindingValue;
 use super::open::OpenTask;
 use super::table::Table;
-use super::{Stored, Tasks};
+use super::{OwnerStore, Tasks};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::shared::Shared;
 use crate::store::Unavailable;
@@ -42,7 +42,7 @@ const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 /// A task that was started.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct TaskClaim {
     pub(super) key: String,
     pub(super) at: String,
     pub(super) owner: Arc<str>,
@@ -55,7 +55,7 @@ pub(super) struct Claimed {
 #[derive(Debug)]
 pub(super) enum Note {
     /// A task was started.
-    Claim(Claimed),
+    Claim(TaskClaim),
     /// The owner used the task.
     Renew {
         key: String,
@@ -63,7 +63,7 @@ pub(super) enum Note {
         owner: Arc<str>,
     },
     /// An instance has a task or a context.
-    Bind(Bind),
+    Bind(BindingWrite),
     /// A task has ended.
     End {
         name: (WorkspaceId, String),
@@ -73,7 +73,7 @@ pub(super) enum Note {
 
 /// Stored values that a binding may replace.
 #[derive(Debug)]
-pub(super) enum Over {
+pub(super) enum ReplaceRule {
     /// Its own value, whose lifetime alone is renewed.
     Renewed,
     /// Its own value, of a task that has not ended.
@@ -84,11 +84,11 @@ pub(super) enum Over {
 
 /// A binding to be written.
 #[derive(Debug)]
-pub(super) struct Bind {
+pub(super) struct BindingWrite {
     pub(super) key: String,
-    pub(super) bound: Bound,
+    pub(super) bound: BindingValue,
     /// Stored values that it may replace.
-    pub(super) over: Over,
+    pub(super) over: ReplaceRule,
     /// The caller whose answer bound it.
     pub(super) owner: Arc<str>,
     /// The account of its bindings in the queue.
@@ -109,12 +109,12 @@ impl Note {
 }
 
 /// Notes that are queued or being written, by owner.
-pub(super) type Unwritten = HashMap<Arc<str>, usize>;
+pub(super) type NoteCounts = HashMap<Arc<str>, usize>;
 
 impl Tasks {
     /// Queues a note. One owner takes at most half of the free places, so that other owners find one.
-    pub(super) fn note(&self, note: Note) {
-        if self.takes_place(note.owner()) {
+    pub(super) fn queue_note(&self, note: Note) {
+        if self.take_place(note.owner()) {
             let owner = Arc::clone(note.owner());
             self.metrics.queues.task_notes.inc();
             if self.notes.try_send(note).is_ok() {
@@ -126,7 +126,7 @@ impl Tasks {
         self.metrics.tasks.notes_dropped.inc();
     }
 
-    fn takes_place(&self, owner: &Arc<str>) -> bool {
+    fn take_place(&self, owner: &Arc<str>) -> bool {
         let mut by_owner = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
         let own = by_owner.get(owner).copied().unwrap_or(0);
         let others = self.unwritten.load(Ordering::Acquire).saturating_sub(own);
@@ -149,20 +149,20 @@ impl Tasks {
         self.unwritten.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Notes the task that a note says has begun or ended.
+    /// Records the task that a note says has begun or ended.
     fn note_open(&self, note: &mut Note) {
         match note {
             Note::Claim(claimed) => {
                 if let Some(open) = claimed.open.take() {
-                    self.open.begin(*open);
+                    self.open.record_begin(*open);
                 }
             }
-            Note::End { name, .. } => self.open.end(name.clone()),
+            Note::End { name, .. } => self.open.record_end(name.clone()),
             Note::Renew { .. } | Note::Bind(_) => {}
         }
     }
 
-    fn written(&self, note: &Note) {
+    fn finish_note(&self, note: &Note) {
         self.leave_place(note.owner());
         self.metrics.queues.task_notes.dec();
     }
@@ -170,10 +170,10 @@ impl Tasks {
     /// Writes learnt owners. A background task; runs until it is dropped.
     pub async fn run(&self) {
         match &self.stored {
-            Stored::Shared(shared) => {
+            OwnerStore::Shared(shared) => {
                 tokio::join!(self.write_shared(shared), self.open.run());
             }
-            Stored::Sql(table) => {
+            OwnerStore::Sql(table) => {
                 tokio::join!(
                     self.write_rows(table),
                     self.bound_rows(table),
@@ -188,7 +188,7 @@ impl Tasks {
         let mut batch = Vec::with_capacity(AT_ONCE);
         while notes.recv_many(&mut batch, AT_ONCE).await > 0 {
             batch.iter_mut().for_each(|note| self.note_open(note));
-            join_all(batch.drain(..).map(|note| self.write(shared, note))).await;
+            join_all(batch.drain(..).map(|note| self.write_note(shared, note))).await;
         }
     }
 
@@ -202,7 +202,7 @@ impl Tasks {
                 let now = Timestamp::now();
                 let config = self.config.get();
                 let lifetimes = (config.a2a.task_ttl, config.affinity.ttl);
-                match table.write(&batch, now, lifetimes).await {
+                match table.write_notes(&batch, now, lifetimes).await {
                     Ok(others) => break others,
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
@@ -213,16 +213,16 @@ impl Tasks {
                     }
                 }
             };
-            let lasts = self.memory.lasts(self.config.get().a2a.task_ttl, true);
+            let lasts = self.memory.cached_ttl(self.config.get().a2a.task_ttl, true);
             for (key, owner) in others.owners {
-                self.memory.put(&key, &owner, lasts).await;
+                self.memory.insert_owner(&key, &owner, lasts).await;
             }
             for (key, value) in others.bindings {
                 self.keep_binding(&key, &value);
             }
             let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
             for note in batch.drain(..) {
-                self.written(&note);
+                self.finish_note(&note);
                 match note {
                     Note::Claim(claimed) => started.insert(claimed.owner),
                     Note::Bind(bind) => started.insert(bind.owner),
@@ -258,7 +258,7 @@ impl Tasks {
             }
             if purged.is_none_or(|at| at.elapsed() >= PURGE_EVERY) {
                 purged = Some(Instant::now());
-                if let Err(error) = table.purge().await {
+                if let Err(error) = table.delete_lapsed().await {
                     tracing::debug!(error = %Chain(&error), "failed to delete lapsed task owners; will retry");
                 }
             }
@@ -278,7 +278,7 @@ impl Tasks {
     }
 
     /// Retries until the note is written: other replicas let through requests for tasks of an unknown owner.
-    async fn write(&self, shared: &Shared, note: Note) {
+    async fn write_note(&self, shared: &Shared, note: Note) {
         let mut told = false;
         while let Err(error) = self.try_write(shared, &note).await {
             if !told {
@@ -288,7 +288,7 @@ impl Tasks {
             }
             sleep(RETRY_PAUSE).await;
         }
-        self.written(&note);
+        self.finish_note(&note);
         if let Note::Bind(mut bind) = note {
             // Its answer waits no longer.
             drop(bind.written.take());
@@ -301,22 +301,22 @@ impl Tasks {
     async fn try_write(&self, shared: &Shared, note: &Note) -> Result<(), Unavailable> {
         let ttl = self.config.get().a2a.task_ttl;
         match note {
-            Note::Claim(Claimed {
+            Note::Claim(TaskClaim {
                 key,
                 at,
                 owner,
                 target,
                 ..
             }) => {
-                let lasts = self.memory.lasts(ttl, true);
-                if let Some(first) = claim(shared, key, owner, ttl).await? {
+                let lasts = self.memory.cached_ttl(ttl, true);
+                if let Some(first) = claim_key(shared, key, owner, ttl).await? {
                     // Another replica recorded an owner earlier.
-                    self.memory.put(key, &first, lasts).await;
+                    self.memory.insert_owner(key, &first, lasts).await;
                     return Ok(());
                 }
-                let first = claim(shared, at, target.as_str(), ttl).await?;
+                let first = claim_key(shared, at, target.as_str(), ttl).await?;
                 if let Some(first) = first.and_then(|id| WorkspaceId::parse(&id).ok()) {
-                    self.memory.put_at(at, &first, lasts).await;
+                    self.memory.insert_target(at, &first, lasts).await;
                 }
                 self.bound_keys(shared, (key, at, owner), ttl).await
             }
@@ -354,7 +354,7 @@ impl Tasks {
 }
 
 /// Writes `value` if the key is free, or else renews the key. Returns the value that is there instead.
-async fn claim(
+async fn claim_key(
     shared: &Shared,
     key: &str,
     value: &str,

@@ -66,23 +66,23 @@ pub struct OpenTask {
     pub caller_org: Option<String>,
 }
 
-type Name = (WorkspaceId, String);
+type TaskName = (WorkspaceId, String);
 
 #[derive(Default)]
-struct Waiting {
+struct PendingTasks {
     /// Tasks to be written, with the time of their beginning.
-    begun: HashMap<Name, (OpenTask, Instant)>,
+    begun: HashMap<TaskName, (OpenTask, Instant)>,
     /// Tasks to be deleted.
-    over: HashSet<Name>,
+    over: HashSet<TaskName>,
     /// Tasks that were deleted.
-    ended: HashSet<Name>,
+    ended: HashSet<TaskName>,
 }
 
 /// The open tasks of this replica, and the table.
 pub struct OpenTasks {
     config: Live,
     db: Db,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingTasks>,
     /// Notified when all are to be written at once.
     hurry: Notify,
 }
@@ -92,7 +92,10 @@ impl OpenTasks {
     ///
     /// # Errors
     /// The error of the driver.
-    pub async fn end_of(tx: &mut Connection, id: &WorkspaceId) -> Result<(), sqlx::Error> {
+    pub async fn forget_workspace(
+        tx: &mut Connection,
+        id: &WorkspaceId,
+    ) -> Result<(), sqlx::Error> {
         let delete = sqlx::query(DELETE_OF).bind(id.as_str());
         delete.execute(tx).await.map(drop)
     }
@@ -106,13 +109,13 @@ impl OpenTasks {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn lock_pending(&self) -> MutexGuard<'_, PendingTasks> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin(&self, open: OpenTask) {
+    pub(super) fn record_begin(&self, open: OpenTask) {
         let name = (open.target.clone(), open.task.clone());
-        let mut waiting = self.waiting();
+        let mut waiting = self.lock_pending();
         waiting.ended.remove(&name);
         waiting.over.remove(&name);
         if waiting.begun.len() < WAITING_MAX {
@@ -120,8 +123,8 @@ impl OpenTasks {
         }
     }
 
-    pub(super) fn end(&self, name: Name) {
-        let mut waiting = self.waiting();
+    pub(super) fn record_end(&self, name: TaskName) {
+        let mut waiting = self.lock_pending();
         if waiting.begun.remove(&name).is_some() || waiting.ended.contains(&name) {
             return;
         }
@@ -131,8 +134,8 @@ impl OpenTasks {
     }
 
     /// Takes what is to be written and deleted now.
-    fn take(&self, all: bool) -> (Vec<OpenTask>, Vec<Name>) {
-        let mut waiting = self.waiting();
+    fn take_due(&self, all: bool) -> (Vec<OpenTask>, Vec<TaskName>) {
+        let mut waiting = self.lock_pending();
         let due = |since: &Instant| all || since.elapsed() >= WRITTEN_AFTER;
         let begun = waiting
             .begun
@@ -140,15 +143,15 @@ impl OpenTasks {
             .take(BATCH_MAX)
             .map(|(_, (open, _))| open)
             .collect();
-        let over: Vec<Name> = waiting.over.iter().take(BATCH_MAX).cloned().collect();
+        let over: Vec<TaskName> = waiting.over.iter().take(BATCH_MAX).cloned().collect();
         for name in &over {
             waiting.over.remove(name);
         }
         (begun, over)
     }
 
-    fn put_back(&self, begun: Vec<OpenTask>, over: Vec<Name>) {
-        let mut waiting = self.waiting();
+    fn put_back(&self, begun: Vec<OpenTask>, over: Vec<TaskName>) {
+        let mut waiting = self.lock_pending();
         waiting.over.extend(over);
         // They were due.
         let since = Instant::now() - WRITTEN_AFTER;
@@ -158,18 +161,18 @@ impl OpenTasks {
         }
     }
 
-    fn deleted(&self, over: Vec<Name>) {
-        let mut waiting = self.waiting();
+    fn record_deleted(&self, over: Vec<TaskName>) {
+        let mut waiting = self.lock_pending();
         if waiting.ended.len() + over.len() > ENDED_MAX {
             waiting.ended.clear();
         }
         waiting.ended.extend(over);
     }
 
-    async fn write(
+    async fn write_rows(
         &self,
         begun: &[OpenTask],
-        over: &[Name],
+        over: &[TaskName],
         expires_at: Timestamp,
     ) -> Result<(), Unavailable> {
         let work = async {
@@ -192,7 +195,7 @@ impl OpenTasks {
         self.db.run("open_tasks_write", work).await
     }
 
-    async fn purge(&self) -> Result<(), Unavailable> {
+    async fn delete_lapsed(&self) -> Result<(), Unavailable> {
         loop {
             let delete = sqlx::query(DELETE_LAPSED).bind(Timestamp::now().0);
             let delete = delete.bind(DELETED_MAX);
@@ -214,7 +217,7 @@ impl OpenTasks {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn page(
+    pub async fn load_page(
         &self,
         after: &(String, String),
         limit: u32,
@@ -252,21 +255,21 @@ impl OpenTasks {
                 () = self.hurry.notified() => true,
             };
             loop {
-                let (begun, over) = self.take(all);
+                let (begun, over) = self.take_due(all);
                 if begun.is_empty() && over.is_empty() {
                     break;
                 }
                 let expires_at = Timestamp::now().after(self.config.get().a2a.task_ttl);
-                if let Err(error) = self.write(&begun, &over, expires_at).await {
+                if let Err(error) = self.write_rows(&begun, &over, expires_at).await {
                     tracing::debug!(error = %Chain(&error), "failed to write open tasks; will retry");
                     self.put_back(begun, over);
                     break;
                 }
-                self.deleted(over);
+                self.record_deleted(over);
             }
             if purged.elapsed() >= PURGE_EVERY {
                 purged = Instant::now();
-                if let Err(error) = self.purge().await {
+                if let Err(error) = self.delete_lapsed().await {
                     tracing::debug!(error = %Chain(&error), "failed to delete lapsed open tasks; will retry");
                 }
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::Row as _;
 
-use super::note::{Bind, Claimed, Note, Over};
+use super::note::{BindingWrite, Note, ReplaceRule, TaskClaim};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -56,7 +56,7 @@ pub(super) struct Table(pub(super) Db);
 
 /// Rows that notes did not replace.
 #[derive(Default)]
-pub(super) struct Others {
+pub(super) struct ConflictingRows {
     /// Tasks that belonged to another owner already, with that owner.
     pub(super) owners: Vec<(String, String)>,
     /// Bindings to another instance that takes calls, with their values.
@@ -65,22 +65,22 @@ pub(super) struct Others {
 
 impl Table {
     /// Writes notes in one transaction. Returns what was there already. The lifetimes are those of owners and of bindings.
-    pub(super) async fn write(
+    pub(super) async fn write_notes(
         &self,
         notes: &[Note],
         now: Timestamp,
         (owner_ttl, ttl): (Duration, Duration),
-    ) -> Result<Others, Unavailable> {
+    ) -> Result<ConflictingRows, Unavailable> {
         let expires_at = now.after(owner_ttl);
         let work = async {
             let mut tx = self.0.begin().await?;
-            let mut others = Others::default();
+            let mut others = ConflictingRows::default();
             // Rows of one owner are ordered as they were written.
             for (started, note) in (now.0.saturating_mul(1000)..).zip(notes) {
                 match note {
                     Note::Claim(claimed) => {
                         let times = (started, now, expires_at);
-                        if let Some(owner) = claim(&mut tx, claimed, times).await? {
+                        if let Some(owner) = claim_task(&mut tx, claimed, times).await? {
                             others.owners.push((claimed.key.clone(), owner));
                         }
                     }
@@ -91,8 +91,8 @@ impl Table {
                     // Other tables have it.
                     Note::End { .. } => {}
                     Note::Bind(one) => {
-                        let expires_at = now.after(one.bound.ttl(ttl));
-                        if let Some(first) = bind(&mut tx, one, now, expires_at).await? {
+                        let expires_at = now.after(one.bound.clamp_ttl(ttl));
+                        if let Some(first) = write_binding(&mut tx, one, now, expires_at).await? {
                             others.bindings.push((one.key.clone(), first));
                         }
                     }
@@ -104,7 +104,7 @@ impl Table {
         self.0.run("task_write", work).await
     }
 
-    pub(super) async fn owner(&self, key: &str) -> Result<Option<String>, Unavailable> {
+    pub(super) async fn load_owner(&self, key: &str) -> Result<Option<String>, Unavailable> {
         let query = sqlx::query(OWNER).bind(key).bind(Timestamp::now().0);
         let work = async {
             let row = query.fetch_optional(self.0.pool()).await?;
@@ -114,7 +114,7 @@ impl Table {
     }
 
     /// Returns the value of a binding.
-    pub(super) async fn bound(&self, key: &str) -> Result<Option<String>, Unavailable> {
+    pub(super) async fn load_binding(&self, key: &str) -> Result<Option<String>, Unavailable> {
         let query = sqlx::query(BOUND).bind(key).bind(Timestamp::now().0);
         let work = async {
             let row = query.fetch_optional(self.0.pool()).await?;
@@ -123,7 +123,7 @@ impl Table {
         self.0.run("task_bound", work).await
     }
 
-    pub(super) async fn target(&self, at: &str) -> Result<Option<WorkspaceId>, Unavailable> {
+    pub(super) async fn load_target(&self, at: &str) -> Result<Option<WorkspaceId>, Unavailable> {
         let query = sqlx::query(TARGET).bind(at).bind(Timestamp::now().0);
         let work = async {
             let row = query.fetch_optional(self.0.pool()).await?;
@@ -171,7 +171,7 @@ impl Table {
     }
 
     /// Deletes lapsed rows.
-    pub(super) async fn purge(&self) -> Result<(), Unavailable> {
+    pub(super) async fn delete_lapsed(&self) -> Result<(), Unavailable> {
         for lapsed in [DELETE_LAPSED, DELETE_LAPSED_BINDINGS] {
             loop {
                 let delete = sqlx::query(lapsed).bind(Timestamp::now().0);
@@ -187,14 +187,14 @@ impl Table {
 }
 
 /// Writes a binding. Returns the value that is there instead.
-async fn bind(
+async fn write_binding(
     tx: &mut Connection,
-    one: &Bind,
+    one: &BindingWrite,
     now: Timestamp,
     expires_at: Timestamp,
 ) -> Result<Option<String>, sqlx::Error> {
-    let text = one.bound.text();
-    if matches!(one.over, Over::Renewed) {
+    let text = one.bound.to_text();
+    if matches!(one.over, ReplaceRule::Renewed) {
         let renew = sqlx::query(RENEW_BINDING).bind(&one.key).bind(text);
         renew.bind(expires_at.0).execute(&mut *tx).await?;
         return Ok(None);
@@ -212,9 +212,9 @@ async fn bind(
 }
 
 /// Claims the task. Returns its owner if another one had claimed it before.
-async fn claim(
+async fn claim_task(
     tx: &mut Connection,
-    claimed: &Claimed,
+    claimed: &TaskClaim,
     (started, now, expires_at): (i64, Timestamp, Timestamp),
 ) -> Result<Option<String>, sqlx::Error> {
     let claim = sqlx::query(CLAIM)

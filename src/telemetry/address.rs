@@ -13,16 +13,16 @@ const PREFIX_V6: u8 = 48;
 
 /// An address or its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShownAddress {
+pub enum MaskedAddress {
     /// The whole address.
     Full(IpAddr),
     /// The network: `192.0.2.0/24`, `2001:db8::/48`.
     Network(IpNet),
 }
 
-impl ShownAddress {
-    /// Returns the shown form of an address, or `None` if it is not shown.
-    pub fn of(address: IpAddr, shown: ClientAddress) -> Option<Self> {
+impl MaskedAddress {
+    /// Masks an address as the setting says, or returns `None` if it is not shown.
+    pub fn mask(address: IpAddr, shown: ClientAddress) -> Option<Self> {
         let bits = match address {
             IpAddr::V4(_) => PREFIX_V4,
             IpAddr::V6(_) => PREFIX_V6,
@@ -38,7 +38,7 @@ impl ShownAddress {
     }
 }
 
-impl fmt::Display for ShownAddress {
+impl fmt::Display for MaskedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full(address) => address.fmt(f),
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn an_address_is_shown_as_a_whole_by_its_network_or_not() {
         let shown = |address: &str, how| {
-            let shown = ShownAddress::of(address.parse().unwrap(), how);
+            let shown = MaskedAddress::mask(address.parse().unwrap(), how);
             shown.map(|shown| shown.to_string())
         };
         for (address, network) in [

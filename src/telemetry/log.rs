@@ -74,13 +74,13 @@ pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
         LogFormat::Human => true,
         LogFormat::Json => false,
     };
-    let filter = filter(&settings.log)?;
+    let filter = parse_filter(&settings.log)?;
     let refilter = if human {
-        let (subscriber, refilter) = people(writer, filter, terminal);
+        let (subscriber, refilter) = human_subscriber(writer, filter, terminal);
         subscriber.try_init()?;
         refilter
     } else {
-        let (subscriber, refilter) = machines(writer, filter);
+        let (subscriber, refilter) = json_subscriber(writer, filter);
         subscriber.try_init()?;
         refilter
     };
@@ -93,8 +93,8 @@ pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
 ///
 /// # Errors
 /// [`LogError`] when the filter is invalid.
-pub fn refilter(directives: &str) -> Result<(), LogError> {
-    let filter = filter(directives)?;
+pub fn replace_filter(directives: &str) -> Result<(), LogError> {
+    let filter = parse_filter(directives)?;
     if let Some(refilter) = REFILTER.get() {
         refilter(filter)?;
         // Crates that use `log` check its own maximum level first, which was set at startup.
@@ -118,7 +118,7 @@ pub fn lines_dropped() -> u64 {
 }
 
 /// Returns the log of this thread, unless the whole process has one.
-pub fn of_this_thread() -> Option<Dispatch> {
+pub fn thread_log() -> Option<Dispatch> {
     DROPPED
         .get()
         .is_none()
@@ -126,7 +126,7 @@ pub fn of_this_thread() -> Option<Dispatch> {
 }
 
 /// Makes this thread log there for as long as it lives.
-pub fn keep_on_this_thread(log: &Dispatch) {
+pub fn set_thread_log(log: &Dispatch) {
     std::mem::forget(dispatcher::set_default(log));
 }
 
@@ -134,19 +134,21 @@ pub fn keep_on_this_thread(log: &Dispatch) {
 ///
 /// # Errors
 /// [`LogError`] when the filter is invalid.
-pub fn to<W>(writer: W, settings: &Telemetry) -> Result<Dispatch, LogError>
+pub fn json_log<W>(writer: W, settings: &Telemetry) -> Result<Dispatch, LogError>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    Ok(machines(writer, filter(&settings.log)?).0.into())
+    Ok(json_subscriber(writer, parse_filter(&settings.log)?)
+        .0
+        .into())
 }
 
-fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
+fn parse_filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
     EnvFilter::try_new(format!("{QUIET},{directives}"))
 }
 
 /// Lines for people: `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`.
-fn people<W>(
+fn human_subscriber<W>(
     writer: W,
     filter: EnvFilter,
     colors: bool,
@@ -165,7 +167,10 @@ where
 }
 
 /// One JSON object in each line. Fields are at the top level, so that they can be queried by name.
-fn machines<W>(writer: W, filter: EnvFilter) -> (impl tracing::Subscriber + Send + Sync, Refilter)
+fn json_subscriber<W>(
+    writer: W,
+    filter: EnvFilter,
+) -> (impl tracing::Subscriber + Send + Sync, Refilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -210,7 +215,8 @@ mod tests {
     fn machine_lines(directives: &str, speak: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let (subscriber, _) = machines(move || writer.clone(), filter(directives).unwrap());
+        let (subscriber, _) =
+            json_subscriber(move || writer.clone(), parse_filter(directives).unwrap());
         tracing::subscriber::with_default(subscriber, speak);
         lines.text()
     }

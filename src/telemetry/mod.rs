@@ -7,8 +7,8 @@ pub mod traces;
 use std::error::Error;
 use std::fmt;
 
-pub use self::address::ShownAddress;
-pub use self::log::{LogError, LogGuard, lines_dropped, refilter, start};
+pub use self::address::MaskedAddress;
+pub use self::log::{LogError, LogGuard, lines_dropped, replace_filter, start};
 
 /// An error and its causes in one line: `cannot open the store: connection refused`.
 ///

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::keys::{Keys, SignError};
-use crate::a2a::card::{forms, with_signatures};
+use crate::a2a::card::{signed_forms, with_signatures};
 
 /// The `typ` of the header.
 const TYP: &str = "JOSE";
@@ -27,7 +27,7 @@ pub enum CardSignError {
 /// [`CardSignError`].
 pub fn sign_card(keys: &Keys, card: &str, jwks_url: &str) -> Result<String, CardSignError> {
     let mut signatures = Vec::new();
-    for form in forms(card).ok_or(CardSignError::Form)? {
+    for form in signed_forms(card).ok_or(CardSignError::Form)? {
         let payload = serde_json_canonicalizer::to_vec(&form).map_err(|_| CardSignError::Form)?;
         let (protected, signature) = keys.sign_detached(TYP, jwks_url, &payload)?;
         signatures.push(json!({"protected": protected, "signature": signature}));

@@ -110,12 +110,12 @@ impl Certificates {
     /// # Errors
     /// [`PemError::Expired`].
     pub fn refuse_expired(&self, now: i64) -> Result<(), PemError> {
-        let mut parsed = self.0.iter().filter_map(|der| read(der));
+        let mut parsed = self.0.iter().filter_map(|der| parse_der(der));
         let expired = parsed.find(|certificate| certificate.validity.not_after.timestamp() < now);
         expired.map_or(Ok(()), |certificate| {
             Err(PemError::Expired {
-                subject: subject(&certificate),
-                since: time(&certificate),
+                subject: format_subject(&certificate),
+                since: format_expiry(&certificate),
             })
         })
     }
@@ -129,7 +129,11 @@ impl Certificates {
         self.0.iter().try_for_each(|der| {
             let added = anchors.add(CertificateDer::from(der.as_slice()));
             added.map_err(|_| {
-                PemError::NoAnchor(read(der).map(|read| subject(&read)).unwrap_or_default())
+                PemError::NoAnchor(
+                    parse_der(der)
+                        .map(|read| format_subject(&read))
+                        .unwrap_or_default(),
+                )
             })
         })
     }
@@ -142,10 +146,10 @@ impl Certificates {
     /// Returns summaries of the certificates for display.
     pub fn summaries(&self) -> Vec<CertificateSummary> {
         let summary = |der: &Vec<u8>| {
-            read(der).map(|certificate| CertificateSummary {
-                subject: subject(&certificate),
+            parse_der(der).map(|certificate| CertificateSummary {
+                subject: format_subject(&certificate),
                 sha256: hex::encode(Sha256::digest(der)),
-                expires_at: time(&certificate),
+                expires_at: format_expiry(&certificate),
             })
         };
         self.0.iter().filter_map(summary).collect()
@@ -156,7 +160,10 @@ impl Certificates {
 ///
 /// # Errors
 /// [`PemError`].
-pub fn private_key(pem: &SecretString, chain: &Certificates) -> Result<SecretSlice<u8>, PemError> {
+pub fn parse_private_key(
+    pem: &SecretString,
+    chain: &Certificates,
+) -> Result<SecretSlice<u8>, PemError> {
     let pem = pem.expose_secret();
     if pem.len() > PEM_BYTES_MAX {
         return Err(PemError::TooLong);
@@ -181,17 +188,17 @@ pub fn private_key(pem: &SecretString, chain: &Certificates) -> Result<SecretSli
     Ok(der.to_vec().into())
 }
 
-fn read(der: &[u8]) -> Option<X509Certificate<'_>> {
+fn parse_der(der: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(der).ok().map(|(_, read)| read)
 }
 
-fn subject(certificate: &X509Certificate<'_>) -> String {
+fn format_subject(certificate: &X509Certificate<'_>) -> String {
     let text = certificate.subject().to_string();
     let shown = text.chars().filter(|c| !c.is_control());
     shown.take(SUBJECT_CHARS_MAX).collect()
 }
 
-fn time(certificate: &X509Certificate<'_>) -> String {
+fn format_expiry(certificate: &X509Certificate<'_>) -> String {
     let seconds = certificate.validity.not_after.timestamp();
     // A time that RFC 3339 cannot express is shown as the nearest one that it can.
     let seconds = u64::try_from(seconds).unwrap_or(0).min(253_402_300_799);
@@ -213,7 +220,7 @@ mod tests {
     }
 
     fn key_of(pem: &str, chain: &str) -> Result<SecretSlice<u8>, PemError> {
-        private_key(&pem.into(), &Certificates::parse(chain).unwrap())
+        parse_private_key(&pem.into(), &Certificates::parse(chain).unwrap())
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) fn create_folder(dir: &Path) -> Result<(), KeyError> {
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder
         .create(dir)
-        .map_err(|source| failed("create", dir, source))
+        .map_err(|source| io_error("create", dir, source))
 }
 
 /// Creates the file atomically, unless it exists. Of several processes exactly one wins.
@@ -33,7 +33,7 @@ pub(super) fn create(
         return Ok(());
     }
     let text = make()?;
-    let failed = |error| failed("create", path, error);
+    let failed = |error| io_error("create", path, error);
     // Written to a draft, which is renamed when it is complete, so that the name never has half a
     // key.
     let mut draft = tempfile::Builder::new();
@@ -60,21 +60,21 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 pub(super) fn read(path: &Path) -> Result<SecretString, KeyError> {
-    let file = open_regular(path).map_err(|error| failed("read", path, error))?;
+    let file = open_regular(path).map_err(|error| io_error("read", path, error))?;
     let metadata = file
         .metadata()
-        .map_err(|error| failed("read", path, error))?;
+        .map_err(|error| io_error("read", path, error))?;
     refuse_exposed(path, &metadata)
-        .map_err(|reason| failed("read", path, io::Error::other(reason)))?;
+        .map_err(|reason| io_error("read", path, io::Error::other(reason)))?;
     warn_if_its_group_can_read(&metadata, path);
     let mut text = String::new();
     file.take(FILE_BYTES_MAX)
         .read_to_string(&mut text)
-        .map_err(|error| failed("read", path, error))?;
+        .map_err(|error| io_error("read", path, error))?;
     Ok(text.into())
 }
 
-pub(super) fn failed(verb: &'static str, path: &Path, source: io::Error) -> KeyError {
+pub(super) fn io_error(verb: &'static str, path: &Path, source: io::Error) -> KeyError {
     KeyError::File {
         verb,
         path: path.to_owned(),

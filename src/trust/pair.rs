@@ -104,7 +104,7 @@ impl PairClaims {
 
     /// Marks the token as one that proves its caller to the target of a forwarded request.
     #[must_use]
-    pub fn on_forwarded(mut self) -> Self {
+    pub fn mark_forwarded(mut self) -> Self {
         self.token_use = Some(CALLER_USE.to_owned());
         self
     }
@@ -112,7 +112,7 @@ impl PairClaims {
     /// Binds the token to one request: to its JSON-RPC method, if there is one, and to exactly the body
     /// of this hash ([`body_hash`]).
     #[must_use]
-    pub fn bound_to(mut self, method: Option<&str>, body_hash: String) -> Self {
+    pub fn bind_to(mut self, method: Option<&str>, body_hash: String) -> Self {
         self.method = method.map(str::to_owned);
         self.bh = Some(body_hash);
         self
@@ -132,14 +132,14 @@ impl PairClaims {
     ) -> Result<Self, TokenError> {
         let key = keys.find(head).ok_or(TokenError::UnknownKey)?;
         let claims: Self = key.verify(token, head, issuer, audience)?;
-        claims.checked()
+        claims.validate()
     }
 
     /// Checks the claims beyond issuer, audience and times.
     ///
     /// # Errors
     /// [`TokenError::Claims`].
-    pub fn checked(self) -> Result<Self, TokenError> {
+    pub fn validate(self) -> Result<Self, TokenError> {
         if self.scope != PAIR_SCOPE || self.sub.is_empty() || self.jti.is_empty() {
             return Err(TokenError::Claims);
         }
@@ -153,7 +153,7 @@ impl PairClaims {
 
     /// Returns true if it was put on a forwarded request. It proves its caller to the target only: as a credential it
     /// would let the target act as its caller. A bound one without the mark is of an earlier release.
-    pub fn is_of_forwarded(&self) -> bool {
+    pub fn is_forwarded(&self) -> bool {
         self.token_use.is_some() || self.is_bound()
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use url::Url;
 use url::form_urlencoded::Serializer;
 
-use super::published::{FETCH_MAX, FetchFailure, bounded, client, document};
+use super::remote_keys::{FETCH_MAX, FetchFailure, build_client, fetch_document, read_bounded};
 use super::{KeySet, LEEWAY_SECONDS, TokenError, TokenHead};
 use crate::config::check_url;
 use crate::metrics::JwksFetch;
@@ -79,25 +79,31 @@ impl Provider {
     pub async fn discover(issuer: &str) -> Result<Self, FetchFailure> {
         let base = issuer.trim_end_matches('/');
         let url = format!("{base}/.well-known/openid-configuration");
-        let url: Url = url.parse().map_err(invalid)?;
-        let (body, _) = document(&client(&url).map_err(FetchFailure::of)?, &url).await?;
-        let metadata: Metadata = serde_json::from_slice(&body).map_err(invalid)?;
+        let url: Url = url.parse().map_err(invalid_metadata)?;
+        let (body, _) = fetch_document(
+            &build_client(&url).map_err(FetchFailure::from_reqwest)?,
+            &url,
+        )
+        .await?;
+        let metadata: Metadata = serde_json::from_slice(&body).map_err(invalid_metadata)?;
         if metadata.issuer != issuer {
             let why = "the metadata has another `issuer` than admin.sign_in.issuer";
-            return Err(invalid(why));
+            return Err(invalid_metadata(why));
         }
         for url in [
             &metadata.authorization_endpoint,
             &metadata.token_endpoint,
             &metadata.jwks_uri,
         ] {
-            check_url(url).map_err(|why| invalid(format!("a URL of the metadata {why}")))?;
+            check_url(url)
+                .map_err(|why| invalid_metadata(format!("a URL of the metadata {why}")))?;
         }
         let at = &metadata.jwks_uri;
-        let (body, _) = document(&client(at).map_err(FetchFailure::of)?, at).await?;
+        let (body, _) =
+            fetch_document(&build_client(at).map_err(FetchFailure::from_reqwest)?, at).await?;
         Ok(Self {
             issuer: issuer.to_owned(),
-            keys: KeySet::parse(&body).map_err(invalid)?,
+            keys: KeySet::parse(&body).map_err(invalid_metadata)?,
             metadata,
         })
     }
@@ -110,7 +116,7 @@ impl Provider {
     }
 
     /// True if an answer to a sign-in with this `iss` is from this provider (RFC 9207).
-    pub fn is_from_here(&self, iss: Option<&str>) -> bool {
+    pub fn is_own_issuer(&self, iss: Option<&str>) -> bool {
         match iss {
             Some(iss) => iss == self.issuer,
             None => !self.metadata.authorization_response_iss_parameter_supported,
@@ -121,21 +127,24 @@ impl Provider {
     ///
     /// # Errors
     /// [`ExchangeFailure`].
-    pub async fn exchange(&self, asked: &CodeExchange<'_>) -> Result<String, ExchangeFailure> {
+    pub async fn exchange(&self, exchange: &CodeExchange<'_>) -> Result<String, ExchangeFailure> {
         #[derive(Deserialize)]
-        struct Tokens {
+        struct TokenResponse {
             id_token: String,
         }
-        let late = |_| away(JwksFetch::TimedOut, "no whole answer within 5 s");
-        let answer = timeout(FETCH_MAX, self.ask(asked)).await.map_err(late)?;
+        let late = |_| exchange_failure(JwksFetch::TimedOut, "no whole answer within 5 s");
+        let answer = timeout(FETCH_MAX, self.send_request(exchange))
+            .await
+            .map_err(late)?;
         let (status, body) = answer.map_err(ExchangeFailure::Away)?;
         if status == StatusCode::OK {
-            let tokens: Tokens = serde_json::from_slice(&body)
-                .map_err(|_| away(JwksFetch::Invalid, "the answer to a code has no `id_token`"))?;
+            let tokens: TokenResponse = serde_json::from_slice(&body).map_err(|_| {
+                exchange_failure(JwksFetch::Invalid, "the answer to a code has no `id_token`")
+            })?;
             return Ok(tokens.id_token);
         }
         if status.is_server_error() || status.is_redirection() {
-            return Err(away(JwksFetch::Status, status.to_string()));
+            return Err(exchange_failure(JwksFetch::Status, status.to_string()));
         }
         Err(match error_word(&body).as_str() {
             "invalid_grant" => ExchangeFailure::Code,
@@ -143,10 +152,13 @@ impl Provider {
         })
     }
 
-    async fn ask(&self, asked: &CodeExchange<'_>) -> Result<(StatusCode, Vec<u8>), FetchFailure> {
+    async fn send_request(
+        &self,
+        exchange: &CodeExchange<'_>,
+    ) -> Result<(StatusCode, Vec<u8>), FetchFailure> {
         let url = &self.metadata.token_endpoint;
-        let client = client(url).map_err(FetchFailure::of)?;
-        let (form, authorization) = self.written(asked);
+        let client = build_client(url).map_err(FetchFailure::from_reqwest)?;
+        let (form, authorization) = self.encode_request(exchange);
         let mut request = client
             .post(url.clone())
             .header(ACCEPT, "application/json")
@@ -154,30 +166,34 @@ impl Provider {
         if let Some(field) = authorization {
             request = request.header(AUTHORIZATION, field);
         }
-        let response = request.body(form).send().await.map_err(FetchFailure::of)?;
+        let response = request
+            .body(form)
+            .send()
+            .await
+            .map_err(FetchFailure::from_reqwest)?;
         let status = response.status();
-        Ok((status, bounded(response).await?))
+        Ok((status, read_bounded(response).await?))
     }
 
     /// Returns the body of a request for tokens, and the value of its `Authorization`.
-    fn written(&self, asked: &CodeExchange<'_>) -> (String, Option<String>) {
+    fn encode_request(&self, exchange: &CodeExchange<'_>) -> (String, Option<String>) {
         let mut form = Serializer::new(String::new());
         form.append_pair("grant_type", "authorization_code")
-            .append_pair("code", asked.code)
-            .append_pair("redirect_uri", asked.redirect_uri)
-            .append_pair("code_verifier", asked.verifier)
-            .append_pair("client_id", asked.client_id);
-        let secret = asked.client_secret.map(SecretString::expose_secret);
-        let in_field = secret.filter(|_| self.takes_basic());
+            .append_pair("code", exchange.code)
+            .append_pair("redirect_uri", exchange.redirect_uri)
+            .append_pair("code_verifier", exchange.verifier)
+            .append_pair("client_id", exchange.client_id);
+        let secret = exchange.client_secret.map(SecretString::expose_secret);
+        let in_field = secret.filter(|_| self.supports_basic());
         if let Some(secret) = secret.filter(|_| in_field.is_none()) {
             form.append_pair("client_secret", secret);
         }
-        let field = in_field.map(|secret| basic(asked.client_id, secret));
+        let field = in_field.map(|secret| basic_authorization(exchange.client_id, secret));
         (form.finish(), field)
     }
 
     /// True if the provider takes the client's secret in `Authorization`, which is the default.
-    fn takes_basic(&self) -> bool {
+    fn supports_basic(&self) -> bool {
         let methods = self.metadata.token_endpoint_auth_methods_supported.as_ref();
         let basic = |methods: &Vec<String>| methods.iter().any(|one| one == "client_secret_basic");
         methods.is_none_or(basic)
@@ -194,7 +210,7 @@ impl Provider {
         client_id: &str,
         nonce: &str,
     ) -> Result<Map<String, Value>, TokenError> {
-        let head = TokenHead::foreign(token)?;
+        let head = TokenHead::parse_foreign(token)?;
         let key = self.keys.find(&head).ok_or(TokenError::UnknownKey)?;
         let claims: Map<String, Value> = key.verify(token, &head, &self.issuer, client_id)?;
         check_claims(&claims, client_id, nonce, Timestamp::now().0 / 1000)?;
@@ -236,10 +252,10 @@ fn check_claims(
 /// Returns the `error` of an answer as a word that may be logged.
 fn error_word(body: &[u8]) -> String {
     #[derive(Deserialize)]
-    struct Refused {
+    struct ErrorResponse {
         error: String,
     }
-    let said = serde_json::from_slice::<Refused>(body).ok();
+    let said = serde_json::from_slice::<ErrorResponse>(body).ok();
     let plain = |word: &String| {
         word.len() <= WORD_MAX && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
     };
@@ -248,21 +264,24 @@ fn error_word(body: &[u8]) -> String {
 }
 
 /// Returns the value of `Authorization` for a client (RFC 6749, 2.3.1).
-fn basic(client_id: &str, secret: &str) -> String {
+fn basic_authorization(client_id: &str, secret: &str) -> String {
     let encoded =
         |text: &str| -> String { url::form_urlencoded::byte_serialize(text.as_bytes()).collect() };
     let pair = format!("{}:{}", encoded(client_id), encoded(secret));
     format!("Basic {}", STANDARD.encode(pair))
 }
 
-fn invalid(cause: impl Into<Box<dyn Error + Send + Sync>>) -> FetchFailure {
+fn invalid_metadata(cause: impl Into<Box<dyn Error + Send + Sync>>) -> FetchFailure {
     FetchFailure {
         outcome: JwksFetch::Invalid,
         cause: cause.into(),
     }
 }
 
-fn away(outcome: JwksFetch, cause: impl Into<Box<dyn Error + Send + Sync>>) -> ExchangeFailure {
+fn exchange_failure(
+    outcome: JwksFetch,
+    cause: impl Into<Box<dyn Error + Send + Sync>>,
+) -> ExchangeFailure {
     ExchangeFailure::Away(FetchFailure {
         outcome,
         cause: cause.into(),
@@ -314,7 +333,7 @@ mod tests {
     #[test]
     fn a_clients_name_and_secret_are_encoded_before_they_are_joined() {
         // "a%3Ab:c+d"
-        assert_eq!(basic("a:b", "c d"), "Basic YSUzQWI6Yytk");
+        assert_eq!(basic_authorization("a:b", "c d"), "Basic YSUzQWI6Yytk");
     }
 
     #[test]

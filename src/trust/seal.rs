@@ -33,9 +33,9 @@ const KID_LEN: usize = 8;
 /// A sealed secret, as it is stored. It is safe to store, and is not shown anywhere.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
-pub struct Sealed(String);
+pub struct SealedSecret(String);
 
-impl Sealed {
+impl SealedSecret {
     /// Wraps a stored text.
     pub fn from_stored(text: String) -> Self {
         Self(text)
@@ -47,9 +47,9 @@ impl Sealed {
     }
 }
 
-impl fmt::Debug for Sealed {
+impl fmt::Debug for SealedSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sealed(…)")
+        f.write_str("SealedSecret(…)")
     }
 }
 
@@ -59,7 +59,7 @@ pub enum SealError {
     /// Written by a later version, or by another program.
     #[error("it is not of the form that this version seals in")]
     Form,
-    /// Sealed with another key.
+    /// SealedSecret with another key.
     #[error(
         "it was sealed with key {sealed_with}, and this gateway has key {own}: restore that key (keys.seal_key, or seal.key in keys.dir), or set the secret again"
     )]
@@ -101,12 +101,12 @@ impl Seal {
             }
         };
         let not_a_key = || KeyError::NotASealKey { path: path.clone() };
-        let key = key_of(file::read(&path)?.expose_secret()).map(Zeroizing::new);
+        let key = parse_key(file::read(&path)?.expose_secret()).map(Zeroizing::new);
         let key = key.ok_or_else(not_a_key)?;
-        Self::of(&key).ok_or_else(not_a_key)
+        Self::from_key(&key).ok_or_else(not_a_key)
     }
 
-    fn of(key: &[u8; KEY_LEN]) -> Option<Self> {
+    fn from_key(key: &[u8; KEY_LEN]) -> Option<Self> {
         let digest = Sha256::new_with_prefix(b"a2a-gateway seal key id").chain_update(key);
         let mut kid = URL_SAFE_NO_PAD.encode(digest.finalize());
         kid.truncate(KID_LEN);
@@ -125,7 +125,7 @@ impl Seal {
     ///
     /// # Errors
     /// [`SealError::Randomness`].
-    pub fn seal(&self, owner: &str, secret: &SecretString) -> Result<Sealed, SealError> {
+    pub fn seal(&self, owner: &str, secret: &SecretString) -> Result<SealedSecret, SealError> {
         let mut text = secret.expose_secret().as_bytes().to_vec();
         let nonce = self
             .key
@@ -134,14 +134,14 @@ impl Seal {
         let mut bytes = nonce.as_ref().to_vec();
         bytes.append(&mut text);
         let encoded = URL_SAFE_NO_PAD.encode(bytes);
-        Ok(Sealed(format!("{VERSION}.{}.{encoded}", self.kid)))
+        Ok(SealedSecret(format!("{VERSION}.{}.{encoded}", self.kid)))
     }
 
     /// Opens a secret that was sealed for `owner`.
     ///
     /// # Errors
     /// [`SealError`].
-    pub fn open(&self, owner: &str, sealed: &Sealed) -> Result<SecretString, SealError> {
+    pub fn open(&self, owner: &str, sealed: &SealedSecret) -> Result<SecretString, SealError> {
         let mut parts = sealed.0.splitn(3, '.');
         let (Some(VERSION), Some(kid), Some(encoded)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -186,7 +186,7 @@ fn new_key() -> Result<SecretString, KeyError> {
 }
 
 /// Parses 32 bytes in base64, of either alphabet, or in hexadecimal.
-fn key_of(text: &str) -> Option<[u8; KEY_LEN]> {
+fn parse_key(text: &str) -> Option<[u8; KEY_LEN]> {
     let text = text.trim();
     if text.len() == 2 * KEY_LEN {
         return hex::FromHex::from_hex(text).ok();
@@ -244,7 +244,7 @@ mod tests {
             let mut bent = body.as_bytes().to_vec();
             bent[at] = if bent[at] == b'A' { b'B' } else { b'A' };
             let bent = format!("{head}.{}", String::from_utf8(bent).unwrap());
-            let outcome = seal.open("a", &Sealed::from_stored(bent));
+            let outcome = seal.open("a", &SealedSecret::from_stored(bent));
             assert_eq!(outcome.unwrap_err(), SealError::Broken, "at {at}");
         }
         for text in [
@@ -256,7 +256,7 @@ mod tests {
             &format!("{head}."),
             &format!("{head}.AAAA"),
         ] {
-            let outcome = seal.open("a", &Sealed::from_stored(text.to_owned()));
+            let outcome = seal.open("a", &SealedSecret::from_stored(text.to_owned()));
             assert!(outcome.is_err(), "{text}");
         }
         let other = self::seal();
@@ -300,7 +300,7 @@ mod tests {
         assert!(matches!(load(), Err(KeyError::File { verb: "read", .. })));
         let key = [0xfb_u8; KEY_LEN];
         let hex = hex::encode(key);
-        let expected = Seal::of(&key).unwrap().kid;
+        let expected = Seal::from_key(&key).unwrap().kid;
         for text in [
             BASE64.encode(key) + "\n",
             URL_SAFE_NO_PAD.encode(key),

@@ -79,8 +79,8 @@ impl TokenHead {
     ///
     /// # Errors
     /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
-    pub fn own(token: &str, typ: &str) -> Result<Self, TokenError> {
-        let head = OwnHead::read(token)?;
+    pub fn parse_own(token: &str, typ: &str) -> Result<Self, TokenError> {
+        let head = OwnHead::parse(token)?;
         let alike = head.typ == typ && matches!(head.alg, Algorithm::EdDSA | Algorithm::ES256);
         alike
             .then_some(Self {
@@ -96,16 +96,16 @@ impl TokenHead {
     ///
     /// # Errors
     /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
-    pub fn foreign(token: &str) -> Result<Self, TokenError> {
-        let [head, ..] = parts(token)?;
-        let head: ForeignHead = decoded(head).ok_or(TokenError::Malformed)?;
+    pub fn parse_foreign(token: &str) -> Result<Self, TokenError> {
+        let [head, ..] = split_token(token)?;
+        let head: ForeignHead = decode_part(head).ok_or(TokenError::Malformed)?;
         let symmetric = matches!(
             head.alg,
             Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512
         );
         let typ = head.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         let typ = typ.strip_prefix("application/").unwrap_or(&typ);
-        if symmetric || head.chooses() || !FOREIGN_TYPES.contains(&typ) {
+        if symmetric || head.chooses_key() || !FOREIGN_TYPES.contains(&typ) {
             return Err(TokenError::Malformed);
         }
         Ok(Self {
@@ -127,38 +127,38 @@ impl TokenHead {
 
 /// Returns the `typ` of a token if it has a header as a gateway makes it.
 pub fn own_type(token: &str) -> Option<String> {
-    OwnHead::read(token).ok().map(|head| head.typ)
+    OwnHead::parse(token).ok().map(|head| head.typ)
 }
 
 /// Returns the unverified `iss` of a token, to choose the issuer to verify it with. `None`: it has
 /// none, or is not a JWT.
 pub fn claimed_issuer(token: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Claimed {
+    struct UnverifiedClaims {
         iss: String,
     }
-    let [_, claims, _] = parts(token).ok()?;
-    decoded::<Claimed>(claims).map(|claims| claims.iss)
+    let [_, claims, _] = split_token(token).ok()?;
+    decode_part::<UnverifiedClaims>(claims).map(|claims| claims.iss)
 }
 
 /// Returns the unverified `aud` of a token, to choose the audience to verify it for. `None`: it is
 /// not one string.
 pub fn claimed_audience(token: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Claimed {
+    struct UnverifiedClaims {
         aud: String,
     }
-    let [_, claims, _] = parts(token).ok()?;
-    decoded::<Claimed>(claims).map(|claims| claims.aud)
+    let [_, claims, _] = split_token(token).ok()?;
+    decode_part::<UnverifiedClaims>(claims).map(|claims| claims.aud)
 }
 
 /// Returns the header and claims of a token as JSON, unverified; for display.
 ///
 /// # Errors
 /// [`TokenError::TooLong`], or [`TokenError::Malformed`] if it is not a compact JWT.
-pub fn unproven(token: &str) -> Result<[serde_json::Value; 2], TokenError> {
-    let [head, claims, _] = parts(token)?;
-    match (decoded(head), decoded(claims)) {
+pub fn decode_unverified(token: &str) -> Result<[serde_json::Value; 2], TokenError> {
+    let [head, claims, _] = split_token(token)?;
+    match (decode_part(head), decode_part(claims)) {
         (Some(head), Some(claims)) => Ok([head, claims]),
         _ => Err(TokenError::Malformed),
     }
@@ -209,7 +209,7 @@ pub(super) fn signed_payload<C: DeserializeOwned>(
 }
 
 /// Returns the encoded head, claims and signature.
-fn parts(token: &str) -> Result<[&str; 3], TokenError> {
+fn split_token(token: &str) -> Result<[&str; 3], TokenError> {
     if token.len() > TOKEN_BYTES_MAX {
         return Err(TokenError::TooLong);
     }
@@ -220,13 +220,13 @@ fn parts(token: &str) -> Result<[&str; 3], TokenError> {
     }
 }
 
-fn decoded<T: DeserializeOwned>(part: &str) -> Option<T> {
-    object(&URL_SAFE_NO_PAD.decode(part).ok()?)
+fn decode_part<T: DeserializeOwned>(part: &str) -> Option<T> {
+    parse_object(&URL_SAFE_NO_PAD.decode(part).ok()?)
 }
 
 /// Parses a JSON object. Without the check for `{`, serde would also accept an array of the values
 /// in the order of the fields.
-pub(super) fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
+pub(super) fn parse_object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
     let is_object = json.trim_ascii_start().starts_with(b"{");
     is_object.then(|| serde_json::from_slice(json).ok())?
 }
@@ -241,9 +241,9 @@ struct OwnHead {
 }
 
 impl OwnHead {
-    fn read(token: &str) -> Result<Self, TokenError> {
-        let [head, ..] = parts(token)?;
-        decoded(head).ok_or(TokenError::Malformed)
+    fn parse(token: &str) -> Result<Self, TokenError> {
+        let [head, ..] = split_token(token)?;
+        decode_part(head).ok_or(TokenError::Malformed)
     }
 }
 
@@ -262,7 +262,7 @@ struct ForeignHead {
 }
 
 impl ForeignHead {
-    fn chooses(&self) -> bool {
+    fn chooses_key(&self) -> bool {
         [
             &self.jwk, &self.jku, &self.x5c, &self.x5u, &self.crit, &self.b64, &self.zip,
         ]

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::row::{id as id_of, optional_id, text, workspace};
+use super::row::{read_id, read_optional_id, read_text, read_workspace};
 use super::sql::{BEAR, BURY, HEIGHT, IS_ABOVE, LIVE, ORGS_BELOW};
 use super::{
-    Created, LINE_MAX, NewWorkspace, OriginTaken, Origins, Settings, Step, StoredInstance,
+    CreateOutcome, LINE_MAX, NewWorkspace, OriginTaken, Origins, Settings, Step, StoredInstance,
     Timestamp, Workspace, change, instances, table,
 };
 use crate::db::Connection;
@@ -20,7 +20,7 @@ const LOOKED_UP_MAX: usize = 500;
 
 /// A removed workspace.
 #[derive(Clone, Debug)]
-pub struct Gone {
+pub struct Tombstone {
     /// Its parent.
     pub parent_id: Option<WorkspaceId>,
     /// Time of the removal.
@@ -28,28 +28,31 @@ pub struct Gone {
 }
 
 /// Workspaces in a transaction of the caller.
-pub struct InBulk;
+pub struct BulkWorkspaces;
 
-impl InBulk {
+impl BulkWorkspaces {
     /// Returns all workspaces that are not removed, at most `limit`, in order of id. Of cards only whether there is one:
     /// an empty one stands for it.
     ///
     /// # Errors
     /// The error of the driver, as all of these.
-    pub async fn live(tx: &mut Connection, limit: usize) -> Result<Vec<Workspace>, sqlx::Error> {
+    pub async fn load_live(
+        tx: &mut Connection,
+        limit: usize,
+    ) -> Result<Vec<Workspace>, sqlx::Error> {
         let rows = sqlx::query(LIVE).bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = rows.fetch_all(tx).await?;
-        rows.iter().map(workspace).collect()
+        rows.iter().map(read_workspace).collect()
     }
 
     /// Returns those of `ids` that were removed, and the removed ones above them.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
-    pub async fn removed(
+    /// As [`BulkWorkspaces::load_live`].
+    pub async fn load_removed(
         tx: &mut Connection,
         ids: HashSet<WorkspaceId>,
-    ) -> Result<Vec<(WorkspaceId, Gone)>, sqlx::Error> {
+    ) -> Result<Vec<(WorkspaceId, Tombstone)>, sqlx::Error> {
         let (mut found, mut known) = (Vec::new(), ids.clone());
         let mut asked: Vec<WorkspaceId> = ids.into_iter().collect();
         for _ in 0..=LINE_MAX {
@@ -65,13 +68,13 @@ impl InBulk {
                     query = query.bind(id.as_str());
                 }
                 for row in query.fetch_all(&mut *tx).await? {
-                    let gone = Gone {
-                        parent_id: optional_id(&row, "parent_id")?,
+                    let gone = Tombstone {
+                        parent_id: read_optional_id(&row, "parent_id")?,
                         at: Timestamp(row.try_get("updated_at")?),
                     };
                     let parent = gone.parent_id.clone();
                     above.extend(parent.filter(|id| known.insert(id.clone())));
-                    found.push((id_of(&row, "id")?, gone));
+                    found.push((read_id(&row, "id")?, gone));
                 }
             }
             if above.is_empty() {
@@ -85,27 +88,31 @@ impl InBulk {
     /// Returns the named instances of a workspace, in order of id.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
-    pub async fn instances(
+    /// As [`BulkWorkspaces::load_live`].
+    pub async fn load_instances(
         tx: &mut Connection,
         id: &WorkspaceId,
     ) -> Result<Vec<StoredInstance>, sqlx::Error> {
-        instances::all(tx, id).await
+        instances::load_instances(tx, id).await
     }
 
-    /// Returns the workspace and its ancestors, nearest first, as [`Workspaces::line`](super::Workspaces::line).
+    /// Returns the workspace and its ancestors, nearest first, as
+    /// [`Workspaces::load_line`](super::Workspaces::load_line).
     ///
     /// # Errors
-    /// As [`InBulk::live`].
-    pub async fn line(tx: &mut Connection, id: &WorkspaceId) -> Result<Vec<Step>, sqlx::Error> {
+    /// As [`BulkWorkspaces::load_live`].
+    pub async fn load_line(
+        tx: &mut Connection,
+        id: &WorkspaceId,
+    ) -> Result<Vec<Step>, sqlx::Error> {
         table::read_line(tx, id).await
     }
 
     /// Returns the levels below a workspace, and the orgs of its children.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
-    pub async fn below(
+    /// As [`BulkWorkspaces::load_live`].
+    pub async fn measure_below(
         tx: &mut Connection,
         id: &WorkspaceId,
     ) -> Result<(usize, Vec<Option<String>>), sqlx::Error> {
@@ -113,7 +120,7 @@ impl InBulk {
         let height: Option<i64> = height.fetch_one(&mut *tx).await?;
         let orgs = sqlx::query(ORGS_BELOW).bind(id.as_str());
         let orgs = orgs.fetch_all(tx).await?;
-        let orgs = orgs.iter().map(|row| text(row, "org"));
+        let orgs = orgs.iter().map(|row| read_text(row, "org"));
         let height = usize::try_from(height.unwrap_or(0)).unwrap_or(usize::MAX);
         Ok((height, orgs.collect::<Result<_, _>>()?))
     }
@@ -121,7 +128,7 @@ impl InBulk {
     /// True if `upper` is `lower` or above it, with removed ones in between counted.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
+    /// As [`BulkWorkspaces::load_live`].
     pub async fn is_above(
         tx: &mut Connection,
         upper: &WorkspaceId,
@@ -136,40 +143,40 @@ impl InBulk {
     /// Locks a row until the transaction ends, and returns it.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
-    pub async fn hold(
+    /// As [`BulkWorkspaces::load_live`].
+    pub async fn lock_row(
         tx: &mut Connection,
         id: &WorkspaceId,
     ) -> Result<Option<Workspace>, sqlx::Error> {
-        change::hold(tx, id).await
+        change::lock_row(tx, id).await
     }
 
     /// Inserts a workspace. The caller rolls back if an origin is taken.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
+    /// As [`BulkWorkspaces::load_live`].
     pub async fn insert(
         tx: &mut Connection,
         new: &NewWorkspace,
         now: Timestamp,
-    ) -> Result<Created, sqlx::Error> {
+    ) -> Result<CreateOutcome, sqlx::Error> {
         table::insert(tx, new, new.org.as_deref(), now).await
     }
 
-    /// Begins a new life of an id that was removed at `removed_at`; [`Created::Taken`] if it was not, or again since. The
-    /// caller rolls back unless it is done, and ends what the other rooms keep of the earlier life.
+    /// Begins a new life of an id that was removed at `removed_at`; [`CreateOutcome::Taken`] if it was not, or again
+    /// since. The caller rolls back unless it is done, and ends what the other rooms keep of the earlier life.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
+    /// As [`BulkWorkspaces::load_live`].
     pub async fn revive(
         tx: &mut Connection,
         new: &NewWorkspace,
         removed_at: Timestamp,
         now: Timestamp,
-    ) -> Result<Created, sqlx::Error> {
+    ) -> Result<CreateOutcome, sqlx::Error> {
         let bury = sqlx::query(BURY).bind(new.id.as_str()).bind(removed_at.0);
         let Some(before) = bury.fetch_optional(&mut *tx).await? else {
-            return Ok(Created::Taken);
+            return Ok(CreateOutcome::Taken);
         };
         // Greater than any generation that a token of the earlier life has.
         let before: i64 = before.try_get("access_generation")?;
@@ -183,25 +190,25 @@ impl InBulk {
     /// Writes changed settings of a row that is held. The caller rolls back if an origin is taken.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
-    pub async fn put(
+    /// As [`BulkWorkspaces::load_live`].
+    pub async fn write_settings(
         tx: &mut Connection,
         before: &Workspace,
         (settings, origins): (&Settings, &Origins),
         now: Timestamp,
     ) -> Result<Result<Option<Workspace>, OriginTaken>, sqlx::Error> {
-        change::put(tx, before, settings, origins, now).await
+        change::write_settings(tx, before, settings, origins, now).await
     }
 
     /// Removes a workspace, as [`Workspaces::remove`](super::Workspaces::remove); false if it was removed before.
     ///
     /// # Errors
-    /// As [`InBulk::live`].
+    /// As [`BulkWorkspaces::load_live`].
     pub async fn remove(
         tx: &mut Connection,
         id: &WorkspaceId,
         now: Timestamp,
     ) -> Result<bool, sqlx::Error> {
-        change::end(tx, id, now).await
+        change::mark_removed(tx, id, now).await
     }
 }

@@ -2,19 +2,19 @@
 //! transaction that locks the row and, if it reads the hierarchy, the hierarchy; so the facts that a decision
 //! rests on hold until it is committed, also for concurrent changes.
 
-use super::row::{card_access_word, complete_word, json_text, optional, workspace};
+use super::row::{card_access_word, complete_word, json_text, read_optional, read_workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
     CallerProof, DeliveryMode, Liveness, OriginTaken, Origins, Resolve, SealedTls, Status, Step,
     StoredInstance, StoredProbe, StoredWake, Timestamp, Workspace, Workspaces, instances, origins,
 };
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::db::Connection;
 use crate::identity::Issuance;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
-use crate::trust::Sealed;
+use crate::trust::SealedSecret;
 
 /// Settings of a workspace that can be changed, with their new values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Settings {
     /// URL that its card is fetched from.
     pub card_url: Option<String>,
     /// Credential with which the gateway calls the agent.
-    pub upstream_auth: Option<Sealed>,
+    pub upstream_auth: Option<SealedSecret>,
     /// Scheme, host and port that the credential was set for.
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
@@ -50,7 +50,7 @@ pub struct Settings {
     /// Probe of the agent, for assumed liveness.
     pub probe: Option<StoredProbe>,
     /// Completion mode for incomplete calls.
-    pub complete: Option<Complete>,
+    pub complete: Option<CompletionMode>,
     /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
     /// Access to its card.
@@ -69,7 +69,7 @@ pub struct Settings {
 
 impl Settings {
     /// Returns the settings of `workspace`.
-    pub fn of(workspace: &Workspace) -> Self {
+    pub fn from_workspace(workspace: &Workspace) -> Self {
         Self {
             name: workspace.name.clone(),
             role: workspace.role.clone(),
@@ -143,7 +143,7 @@ pub struct Surroundings {
 
 /// A workspace before and after a change.
 #[derive(Clone, Debug)]
-pub struct Changed {
+pub struct WorkspaceChange {
     /// State before.
     pub before: Workspace,
     /// State after.
@@ -154,7 +154,7 @@ pub struct Changed {
 
 /// Result of a removal.
 #[derive(Clone, Debug)]
-pub enum Removed {
+pub enum RemoveOutcome {
     /// It is removed now; with its former ancestors.
     Now(Vec<Step>),
     /// It was removed before.
@@ -176,36 +176,36 @@ impl Workspaces {
         origins: &Origins,
         (now, run): (Timestamp, Run),
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, R>,
-    ) -> Result<Result<Option<Changed>, R>, Unavailable> {
+    ) -> Result<Result<Option<WorkspaceChange>, R>, Unavailable> {
         let work = async {
             let mut tx = if wanted.is_empty() {
-                origins.begin(&self.db).await?
+                origins.begin_transaction(&self.db).await?
             } else {
                 self.db.begin_alone().await?
             };
-            let Some(before) = hold(&mut tx, id).await? else {
+            let Some(before) = lock_row(&mut tx, id).await? else {
                 return Ok(Ok(None));
             };
-            let around = look_around(&mut tx, &before, wanted).await?;
+            let around = load_surroundings(&mut tx, &before, wanted).await?;
             let settings = match judge(&before, &around) {
                 Ok(settings) => settings,
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let line = around.line;
-            if settings == Settings::of(&before) {
+            if settings == Settings::from_workspace(&before) {
                 let after = before.clone();
-                return Ok(Ok(Some(Changed {
+                return Ok(Ok(Some(WorkspaceChange {
                     before,
                     after,
                     line,
                 })));
             }
-            let row = match put(&mut tx, &before, &settings, origins, now).await? {
+            let row = match write_settings(&mut tx, &before, &settings, origins, now).await? {
                 Ok(row) => row,
                 Err(taken) => return Ok(Err(taken.into())),
             };
             tx.end(run).await?;
-            Ok(Ok(row.map(|after| Changed {
+            Ok(Ok(row.map(|after| WorkspaceChange {
                 before,
                 after,
                 line,
@@ -223,54 +223,54 @@ impl Workspaces {
         id: &WorkspaceId,
         now: Timestamp,
         run: Run,
-    ) -> Result<Removed, Unavailable> {
+    ) -> Result<RemoveOutcome, Unavailable> {
         let work = async {
             // An exclusive transaction, so that it gets no child at the same moment.
             let mut tx = self.db.begin_alone().await?;
             let line = read_line(&mut tx, id).await?;
             match line.first() {
-                None => return Ok(Removed::Unknown),
-                Some(step) if step.removed => return Ok(Removed::Before),
+                None => return Ok(RemoveOutcome::Unknown),
+                Some(step) if step.removed => return Ok(RemoveOutcome::Before),
                 Some(_) => {}
             }
-            end(&mut tx, id, now).await?;
+            mark_removed(&mut tx, id, now).await?;
             tx.end(run).await?;
-            Ok(Removed::Now(line))
+            Ok(RemoveOutcome::Now(line))
         };
         self.db.run("workspace_remove", work).await
     }
 }
 
 /// Locks a row until the transaction ends, and returns it.
-pub(super) async fn hold(
+pub(super) async fn lock_row(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Option<Workspace>, sqlx::Error> {
     let held = sqlx::query(HOLD).bind(id.as_str());
-    optional(held.fetch_optional(connection).await?, workspace)
+    read_optional(held.fetch_optional(connection).await?, read_workspace)
 }
 
 /// Writes changed settings, with the instances and the origins that follow from them; a move ends enrolment tokens. The
 /// caller rolls back if an origin is taken.
-pub(super) async fn put(
+pub(super) async fn write_settings(
     connection: &mut Connection,
     before: &Workspace,
     settings: &Settings,
     origins: &Origins,
     now: Timestamp,
 ) -> Result<Result<Option<Workspace>, OriginTaken>, sqlx::Error> {
-    let old = Settings::of(before);
+    let old = Settings::from_workspace(before);
     let moves = settings.is_elsewhere(&old);
-    let row = write(connection, &before.id, settings, now, moves).await?;
+    let row = write_row(connection, &before.id, settings, now, moves).await?;
     if moves {
         Issuance::end_enrolments_below_in(connection, &before.id, now).await?;
     }
     if let Some(instances) = &settings.instances {
-        instances::replace(connection, &before.id, instances).await?;
+        instances::replace_all(connection, &before.id, instances).await?;
     }
     if let Some(row) = &row
         && settings.has_other_urls(&old)
-        && let Err(taken) = origins::settle(connection, row, origins).await?
+        && let Err(taken) = origins::write_origins(connection, row, origins).await?
     {
         return Ok(Err(taken));
     }
@@ -278,7 +278,7 @@ pub(super) async fn put(
 }
 
 /// Marks a workspace as removed, which also changes the place of those below it; true if it was not before.
-pub(super) async fn end(
+pub(super) async fn mark_removed(
     connection: &mut Connection,
     id: &WorkspaceId,
     now: Timestamp,
@@ -286,12 +286,12 @@ pub(super) async fn end(
     Issuance::end_enrolments_below_in(connection, id, now).await?;
     let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
     let removed = remove.fetch_optional(&mut *connection).await?.is_some();
-    origins::leave_all(connection, id).await?;
-    instances::replace(connection, id, &[]).await?;
+    origins::delete_origins(connection, id).await?;
+    instances::replace_all(connection, id, &[]).await?;
     Ok(removed)
 }
 
-async fn look_around(
+async fn load_surroundings(
     connection: &mut Connection,
     workspace: &Workspace,
     wanted: &Move,
@@ -299,7 +299,7 @@ async fn look_around(
     let id = &workspace.id;
     let instances = match workspace.instances {
         0 => Vec::new(),
-        _ => instances::all(connection, id).await?,
+        _ => instances::load_instances(connection, id).await?,
     };
     if wanted.is_empty() {
         return Ok(Surroundings {
@@ -330,7 +330,7 @@ async fn look_around(
     })
 }
 
-async fn write(
+async fn write_row(
     connection: &mut Connection,
     id: &WorkspaceId,
     settings: &Settings,
@@ -349,7 +349,7 @@ async fn write(
         .bind(settings.url.as_deref())
         .bind(settings.internal_url.as_deref())
         .bind(settings.card_url.as_deref())
-        .bind(settings.upstream_auth.as_ref().map(Sealed::as_str))
+        .bind(settings.upstream_auth.as_ref().map(SealedSecret::as_str))
         .bind(settings.complete.map(complete_word))
         .bind(settings.max_concurrent.map(i64::from))
         .bind(now.0)
@@ -369,5 +369,5 @@ async fn write(
         )
         .bind(json_text(settings.probe.as_ref())?)
         .bind(settings.resolve.map(Resolve::as_str));
-    optional(row.fetch_optional(connection).await?, workspace)
+    read_optional(row.fetch_optional(connection).await?, read_workspace)
 }

@@ -5,9 +5,9 @@
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::row::{text, unreadable};
+use super::row::{read_text, unreadable_column};
 use super::sql::HOLD;
-use super::{DeliveryMode, OriginTaken, Timestamp, Workspace, base};
+use super::{DeliveryMode, OriginTaken, Timestamp, Workspace, url_base};
 use crate::db::{Connection, Db};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::store::Unavailable;
@@ -78,7 +78,7 @@ pub struct StoredInstance {
 
 /// Instance that registers.
 #[derive(Clone, Debug)]
-pub struct Registering {
+pub struct InstanceRegistration {
     /// `None`: the registration names none. In a workspace with instances it is of the instance `default` then.
     pub id: Option<InstanceId>,
     /// True if an operator registers it.
@@ -89,7 +89,7 @@ pub struct Registering {
 
 /// Reason why a registration was not stored.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-pub enum NotRegistered {
+pub enum RegistrationError {
     /// Another workspace's agent is on one of its servers.
     #[error(transparent)]
     OriginTaken(#[from] OriginTaken),
@@ -100,7 +100,7 @@ pub enum NotRegistered {
 
 /// Instances after a registration.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AfterRegistration {
+pub(super) struct RegistrationEffect {
     /// The instance that registered.
     pub(super) instance: Option<InstanceId>,
     /// True if the URL that was registered without an id became an instance.
@@ -120,8 +120,8 @@ impl Instances {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn all_of(&self, id: &WorkspaceId) -> Result<Vec<StoredInstance>, Unavailable> {
-        let work = async { all(&mut self.db.begin_reading().await?, id).await };
+    pub async fn find_all(&self, id: &WorkspaceId) -> Result<Vec<StoredInstance>, Unavailable> {
+        let work = async { load_instances(&mut self.db.begin_reading().await?, id).await };
         self.db.run("instances_find", work).await
     }
 
@@ -129,7 +129,7 @@ impl Instances {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn urls_of(
+    pub async fn find_urls(
         &self,
         ids: &[&WorkspaceId],
     ) -> Result<Vec<(WorkspaceId, String)>, Unavailable> {
@@ -148,8 +148,8 @@ impl Instances {
         let work = async {
             let mut urls = Vec::new();
             for row in query.fetch_all(self.db.pool()).await? {
-                let id = super::row::id(&row, "workspace_id")?;
-                if let Some(internal_url) = text(&row, "internal_url")? {
+                let id = super::row::read_id(&row, "workspace_id")?;
+                if let Some(internal_url) = read_text(&row, "internal_url")? {
                     urls.push((id.clone(), internal_url));
                 }
                 urls.push((id, row.try_get("url")?));
@@ -163,7 +163,7 @@ impl Instances {
     ///
     /// # Errors
     /// When the store cannot be asked; then it may still drain.
-    pub async fn let_drain(
+    pub async fn start_drain(
         &self,
         id: &WorkspaceId,
         instance: &InstanceId,
@@ -232,13 +232,13 @@ impl Instances {
 }
 
 /// Returns the instances of a workspace, in order of id.
-pub(super) async fn all(
+pub(super) async fn load_instances(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Vec<StoredInstance>, sqlx::Error> {
     let rows = sqlx::query(ALL).bind(id.as_str());
     let rows = rows.fetch_all(connection).await?;
-    rows.iter().map(instance).collect()
+    rows.iter().map(read_instance).collect()
 }
 
 /// Stores the instance of a registration. `before`: the locked row before it, if it named an instance; `after`: the row
@@ -247,26 +247,26 @@ pub(super) async fn register(
     connection: &mut Connection,
     before: Option<&Workspace>,
     after: &Workspace,
-    registering: &Registering,
+    registering: &InstanceRegistration,
     now: Timestamp,
-) -> Result<Result<AfterRegistration, NotRegistered>, sqlx::Error> {
+) -> Result<Result<RegistrationEffect, RegistrationError>, sqlx::Error> {
     let polls = after.delivery_mode == DeliveryMode::Poll;
     let Some(url) = after.url.as_ref().filter(|_| !polls) else {
         // Its inbox is one for all.
         if after.instances > 0 {
-            replace(connection, &after.id, &[]).await?;
-            count(connection, &after.id, 0).await?;
+            replace_all(connection, &after.id, &[]).await?;
+            set_count(connection, &after.id, 0).await?;
         }
-        return Ok(Ok(AfterRegistration::default()));
+        return Ok(Ok(RegistrationEffect::default()));
     };
     let unnamed = (after.instances > 0).then(default_instance);
     let Some(id) = registering.id.clone().or(unnamed) else {
-        return Ok(Ok(AfterRegistration::default()));
+        return Ok(Ok(RegistrationEffect::default()));
     };
-    let mut others = all(connection, &after.id).await?;
+    let mut others = load_instances(connection, &after.id).await?;
     let known = others.iter().position(|one| one.id == id);
     let known = known.map(|n| others.remove(n));
-    let kept_auth = known.is_some_and(|one| one.has_auth && base(&one.url) == base(url));
+    let kept_auth = known.is_some_and(|one| one.has_auth && url_base(&one.url) == url_base(url));
     let instance = StoredInstance {
         id: id.clone(),
         url: url.clone(),
@@ -279,10 +279,10 @@ pub(super) async fn register(
     let first = before.and_then(|before| unnamed_of(before, &instance, now));
     let made_default = first.is_some();
     if let Some(first) = first {
-        put(connection, &after.id, &first).await?;
+        write_instance(connection, &after.id, &first).await?;
         others.push(first);
     }
-    let forgotten = match surplus(&mut others, registering.live_since, now) {
+    let forgotten = match evict_surplus(&mut others, registering.live_since, now) {
         Ok(forgotten) => forgotten,
         Err(many) => return Ok(Err(many)),
     };
@@ -290,10 +290,10 @@ pub(super) async fn register(
         let end = sqlx::query(END).bind(after.id.as_str()).bind(one.as_str());
         end.execute(&mut *connection).await?;
     }
-    put(connection, &after.id, &instance).await?;
+    write_instance(connection, &after.id, &instance).await?;
     let count_now = others.len() + 1;
-    count(connection, &after.id, count_now).await?;
-    Ok(Ok(AfterRegistration {
+    set_count(connection, &after.id, count_now).await?;
+    Ok(Ok(RegistrationEffect {
         instance: Some(id),
         made_default,
         count: count_now,
@@ -325,11 +325,11 @@ fn unnamed_of(
 
 /// Removes from `others` the instances that make room for one more, and returns their ids: those that have been silent
 /// for long, and if there are too many the one that has been silent for longest.
-fn surplus(
+fn evict_surplus(
     others: &mut Vec<StoredInstance>,
     live_since: Timestamp,
     now: Timestamp,
-) -> Result<Vec<InstanceId>, NotRegistered> {
+) -> Result<Vec<InstanceId>, RegistrationError> {
     others.sort_by_key(|one| one.last_seen);
     let is_old = |one: &StoredInstance| {
         one.last_seen < live_since && one.last_seen.0 < now.0.saturating_sub(KEPT_MS)
@@ -339,7 +339,7 @@ fn surplus(
         let is_offline = oldest.last_seen < live_since;
         let is_over = others.len() >= INSTANCES_MAX;
         if is_over && !is_offline {
-            return Err(NotRegistered::TooMany);
+            return Err(RegistrationError::TooMany);
         }
         if !is_over && !is_old(oldest) {
             break;
@@ -350,7 +350,7 @@ fn surplus(
 }
 
 /// Replaces all instances of a workspace. The caller sets their number.
-pub(super) async fn replace(
+pub(super) async fn replace_all(
     connection: &mut Connection,
     id: &WorkspaceId,
     instances: &[StoredInstance],
@@ -358,12 +358,12 @@ pub(super) async fn replace(
     let end = sqlx::query(END_ALL).bind(id.as_str());
     end.execute(&mut *connection).await?;
     for one in instances {
-        put(connection, id, one).await?;
+        write_instance(connection, id, one).await?;
     }
     Ok(())
 }
 
-async fn put(
+async fn write_instance(
     connection: &mut Connection,
     id: &WorkspaceId,
     one: &StoredInstance,
@@ -380,7 +380,7 @@ async fn put(
     put.execute(connection).await.map(drop)
 }
 
-async fn count(
+async fn set_count(
     connection: &mut Connection,
     id: &WorkspaceId,
     instances: usize,
@@ -390,12 +390,12 @@ async fn count(
     count.execute(connection).await.map(drop)
 }
 
-fn instance(row: &AnyRow) -> Result<StoredInstance, sqlx::Error> {
+fn read_instance(row: &AnyRow) -> Result<StoredInstance, sqlx::Error> {
     let id: String = row.try_get("instance_id")?;
     Ok(StoredInstance {
-        id: InstanceId::parse(&id).map_err(|error| unreadable("instance_id", error))?,
+        id: InstanceId::parse(&id).map_err(|error| unreadable_column("instance_id", error))?,
         url: row.try_get("url")?,
-        internal_url: text(row, "internal_url")?,
+        internal_url: read_text(row, "internal_url")?,
         is_draining: row.try_get::<i64, _>("draining")? != 0,
         has_auth: row.try_get::<i64, _>("has_auth")? != 0,
         registered_at: Timestamp(row.try_get("registered_at")?),
@@ -424,7 +424,7 @@ mod tests {
     /// Ids that make room for one more at hour 10, and the number of those that stay.
     fn room(mut others: Vec<StoredInstance>) -> Option<(Vec<String>, usize)> {
         let now = Timestamp(10 * HOUR);
-        let forgotten = surplus(&mut others, Timestamp(now.0 - 100), now).ok()?;
+        let forgotten = evict_surplus(&mut others, Timestamp(now.0 - 100), now).ok()?;
         let ids = forgotten.iter().map(|id| id.as_str().to_owned());
         Some((ids.collect(), others.len()))
     }

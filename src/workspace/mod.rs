@@ -5,13 +5,13 @@
 //! [`crate::directory`].
 
 mod bulk;
+mod candidates;
 mod change;
 mod instances;
 mod orgs;
 mod origins;
 mod outline;
 mod probe;
-mod reach;
 mod registration;
 mod row;
 mod sql;
@@ -22,28 +22,31 @@ mod wake;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use self::bulk::{Gone, InBulk};
-pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
+pub use self::bulk::{BulkWorkspaces, Tombstone};
+pub use self::candidates::{
+    Candidate, CandidateQuery, CandidateScope, NearScope, Search, Subtree, ids_below,
+};
+pub use self::change::{Move, RemoveOutcome, Settings, Surroundings, WorkspaceChange};
 pub use self::instances::{
-    INSTANCES_MAX, Instances, NotRegistered, Registering, StoredInstance, default_instance,
+    INSTANCES_MAX, InstanceRegistration, Instances, RegistrationError, StoredInstance,
+    default_instance,
 };
 pub use self::orgs::orgs_of;
 pub use self::origins::{
-    Claim, Held, Origin, OriginTaken, Origins, base, credential_base, is_base_of_operator,
+    Claim, HeldOrigin, Origin, OriginTaken, Origins, credential_base, is_base_of_operator, url_base,
 };
 pub use self::outline::Outline;
-pub use self::probe::{Probed, StoredProbe};
-pub use self::reach::{Among, Candidate, Near, Search, Subtree, Wish, ids_below};
-pub use self::registration::{Register, Registered};
-pub use self::table::{Created, LINE_MAX, Seen, Step, Workspaces};
-pub use self::view::{InstanceStatus, InstanceView, Urls, View};
+pub use self::probe::{ProbedWorkspaces, StoredProbe};
+pub use self::registration::{RegistrationUpdate, StoredRegistration};
+pub use self::table::{CreateOutcome, HeartbeatUpdate, LINE_MAX, Step, Workspaces};
+pub use self::view::{InstanceStatus, InstanceView, UrlVisibility, WorkspaceView};
 pub use self::wake::{StoredWake, WakeMethod, WakeView};
 use crate::closed_set::words;
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::identity::NewEnrolment;
 use crate::ids::WorkspaceId;
 pub use crate::time::Timestamp;
-use crate::trust::Sealed;
+use crate::trust::SealedSecret;
 
 /// A workspace: the address of an agent, with its stored state.
 #[derive(Clone, Debug)]
@@ -73,7 +76,7 @@ pub struct Workspace {
     /// Its card, byte for byte as registered.
     pub agent_card: Option<Box<RawValue>>,
     /// Credential with which the gateway calls the agent. Never shown.
-    pub upstream_auth: Option<Sealed>,
+    pub upstream_auth: Option<SealedSecret>,
     /// Place of the credential, by [`credential_base`]; `None`: it waits for the URL that an operator names.
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
@@ -83,7 +86,7 @@ pub struct Workspace {
     /// Probe of the agent, for assumed liveness.
     pub probe: Option<StoredProbe>,
     /// Completion mode for incomplete calls; `None`: that of `a2a.complete`.
-    pub complete: Option<Complete>,
+    pub complete: Option<CompletionMode>,
     /// True if callers may ask for push notifications; `None`: as `a2a.push_notifications`.
     pub push_notifications: Option<bool>,
     /// Access to its card; `None`: that of `card.access`.
@@ -117,7 +120,7 @@ pub struct Workspace {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SealedTls {
     /// Certificates and key. Never shown.
-    pub sealed: Sealed,
+    pub sealed: SealedSecret,
     /// Names, fingerprints and expiry of the certificates, for operators.
     pub about: Box<RawValue>,
 }
@@ -134,7 +137,7 @@ impl Workspace {
     /// True if its credential is for the scheme, host and port of `url`.
     pub fn has_credential_for(&self, url: &str) -> bool {
         let set_for = self.upstream_auth_base.as_deref();
-        self.upstream_auth.is_some() && set_for.map(base) == Some(base(url))
+        self.upstream_auth.is_some() && set_for.map(url_base) == Some(url_base(url))
     }
 
     /// Returns its probe, if its agent is asked: a registration may have changed its liveness or its delivery.
@@ -256,7 +259,7 @@ pub struct NewWorkspace {
     /// Its card.
     pub agent_card: Option<Box<RawValue>>,
     /// Credential with which the gateway calls the agent, and its place.
-    pub upstream_auth: Option<(Sealed, Option<String>)>,
+    pub upstream_auth: Option<(SealedSecret, Option<String>)>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
     /// Waker of the agent while it sleeps.
@@ -264,7 +267,7 @@ pub struct NewWorkspace {
     /// Probe of the agent, for assumed liveness.
     pub probe: Option<StoredProbe>,
     /// Completion mode for incomplete calls.
-    pub complete: Option<Complete>,
+    pub complete: Option<CompletionMode>,
     /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
     /// Access to its card.

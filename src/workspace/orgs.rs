@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::json;
 use sqlx::Row as _;
 
-use super::row::text;
+use super::row::read_text;
 use crate::db::Db;
 use crate::store::Unavailable;
 
@@ -35,7 +35,12 @@ pub async fn orgs_of(
     let query = query.bind(json!(ids).to_string());
     let work = async {
         let rows = query.fetch_all(db.pool()).await?;
-        let org = |row| Ok((sqlx::any::AnyRow::try_get(row, "id")?, text(row, "org")?));
+        let org = |row| {
+            Ok((
+                sqlx::any::AnyRow::try_get(row, "id")?,
+                read_text(row, "org")?,
+            ))
+        };
         rows.iter().map(org).collect()
     };
     db.run("workspace_orgs", work).await

@@ -5,13 +5,13 @@
 //! that an operator shares has the workspace's id as slot. The primary key thus decides between concurrent
 //! registrations, on all replicas. A row is deleted when its workspace deregisters, is removed or has another
 //! URL. A former address of a name is released when another workspace asks for it, or when there are more than
-//! `KEPT_MAX`: [`Workspaces::claim`] runs before the first call to a new address.
+//! `KEPT_MAX`: [`Workspaces::claim_origins`] runs before the first call to a new address.
 
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::instances;
-use super::row::{id as id_of, optional, workspace};
+use super::row::{read_id, read_optional, read_workspace};
 use super::sql::HOLD;
 use super::{Status, Workspace, Workspaces};
 use crate::db::{Connection, Db, Transaction};
@@ -62,7 +62,7 @@ pub struct Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     pub(super) all: Vec<Origin>,
-    left: Vec<Held>,
+    left: Vec<HeldOrigin>,
 }
 
 impl Origins {
@@ -79,18 +79,18 @@ impl Origins {
     /// Adds what other workspaces hold of them and do not use any more: it is released in the transaction that takes
     /// the origins.
     #[must_use]
-    pub fn releasing(self, left: Vec<Held>) -> Self {
+    pub fn with_releases(self, left: Vec<HeldOrigin>) -> Self {
         Self { left, ..self }
     }
 
     /// Returns what is released of other workspaces. Empty if an operator makes the change: its origins are shared.
-    pub fn left(&self) -> &[Held] {
+    pub fn released_origins(&self) -> &[HeldOrigin] {
         &self.left
     }
 
     /// Begins a transaction that settles them. Those that release servers of other workspaces run one after another: of
     /// two agents that swap their addresses, each would wait for rows of the other.
-    pub(super) async fn begin(&self, db: &Db) -> Result<Transaction, sqlx::Error> {
+    pub(super) async fn begin_transaction(&self, db: &Db) -> Result<Transaction, sqlx::Error> {
         match self.left.is_empty() {
             true => db.begin().await,
             false => db.begin_alone().await,
@@ -114,7 +114,7 @@ impl Origins {
 pub struct OriginTaken;
 
 /// Returns scheme, host and port of a URL as stored.
-pub fn base(url: &str) -> &str {
+pub fn url_base(url: &str) -> &str {
     let host = url.find("://").map_or(0, |at| at + 3);
     let end = url[host..].find(['/', '?', '#']);
     &url[..end.map_or(url.len(), |end| host + end)]
@@ -126,7 +126,7 @@ const BY_ORG: &str = "#org";
 /// Returns the place of a credential that is set for an agent at `url`, as stored.
 pub fn credential_base(url: &str, by_operator: bool) -> String {
     let by = if by_operator { "" } else { BY_ORG };
-    format!("{}{by}", base(url))
+    format!("{}{by}", url_base(url))
 }
 
 /// True if an operator set the credential of this place.
@@ -135,21 +135,21 @@ pub fn is_base_of_operator(place: &str) -> bool {
 }
 
 /// Sets `origins` for the URLs of `workspace` that were just written. The caller rolls back if one is taken.
-pub(super) async fn settle(
+pub(super) async fn write_origins(
     connection: &mut Connection,
     workspace: &Workspace,
     origins: &Origins,
 ) -> Result<Result<(), OriginTaken>, sqlx::Error> {
     let id = workspace.id.as_str();
     for held in &origins.left {
-        leave(connection, &held.by, &held.origin).await?;
+        delete_origin(connection, &held.by, &held.origin).await?;
     }
     let own = read_own(connection, &workspace.id).await?;
     for one in &origins.all {
         if own.iter().any(|row| row.origin == one.origin) {
             continue;
         }
-        take(connection, &workspace.id, one, one.is_shared).await?;
+        take_origin(connection, &workspace.id, one, one.is_shared).await?;
         if one.is_shared {
             continue;
         }
@@ -158,13 +158,13 @@ pub(super) async fn settle(
             return Ok(Err(OriginTaken));
         }
     }
-    leave_others(connection, workspace, &own, origins).await?;
+    release_unused(connection, workspace, &own, origins).await?;
     Ok(Ok(()))
 }
 
 /// Releases the servers that no URL of `workspace` resolves to any more; `origins` are the present ones of some
 /// of them. Returns true if there was one.
-async fn leave_others(
+async fn release_unused(
     connection: &mut Connection,
     workspace: &Workspace,
     own: &[Row],
@@ -176,7 +176,7 @@ async fn leave_others(
         let is_said = origins.all.iter().any(|one| one.origin == row.origin);
         let is_resolved_anew = origins.all.iter().any(|one| one.base == row.base);
         if !is_said && (is_resolved_anew || !is_used(&urls, &row.base)) {
-            leave(connection, &workspace.id, &row.origin).await?;
+            delete_origin(connection, &workspace.id, &row.origin).await?;
             released = true;
         }
     }
@@ -191,7 +191,7 @@ async fn urls_of(
     let urls = [&workspace.url, &workspace.internal_url, &workspace.card_url];
     let mut urls: Vec<String> = urls.into_iter().flatten().cloned().collect();
     if workspace.instances > 0 {
-        for one in instances::all(connection, &workspace.id).await? {
+        for one in instances::load_instances(connection, &workspace.id).await? {
             urls.push(one.url);
             urls.extend(one.internal_url);
         }
@@ -201,7 +201,7 @@ async fn urls_of(
 
 /// True if one of the URLs has this scheme, host and port.
 fn is_used(urls: &[String], at: &str) -> bool {
-    urls.iter().any(|url| base(url) == at)
+    urls.iter().any(|url| url_base(url) == at)
 }
 
 /// Row of the table.
@@ -226,7 +226,7 @@ async fn read_own(connection: &mut Connection, id: &WorkspaceId) -> Result<Vec<R
 }
 
 /// Inserts the row; true if it did not exist.
-pub(super) async fn take(
+pub(super) async fn take_origin(
     connection: &mut Connection,
     id: &WorkspaceId,
     one: &Origin,
@@ -242,7 +242,7 @@ pub(super) async fn take(
 
 /// A server held by a workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldOrigin {
     /// The workspace.
     pub by: WorkspaceId,
     /// The server.
@@ -277,15 +277,15 @@ impl Workspaces {
         &self,
         id: &WorkspaceId,
         origins: &Origins,
-    ) -> Result<Vec<Held>, Unavailable> {
+    ) -> Result<Vec<HeldOrigin>, Unavailable> {
         let work = async {
             let mut connection = self.db.begin_reading().await?;
             let mut held = Vec::new();
             for one in origins.all.iter().filter(|one| !one.is_shared) {
                 let rows = sqlx::query(HELD).bind(&one.origin).bind(id.as_str());
                 for row in rows.fetch_all(&mut connection).await? {
-                    held.push(Held {
-                        by: id_of(&row, "workspace_id")?,
+                    held.push(HeldOrigin {
+                        by: read_id(&row, "workspace_id")?,
                         origin: one.origin.clone(),
                         base: row.try_get("base")?,
                     });
@@ -300,7 +300,7 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked; then it may still have been released.
-    pub async fn leave(&self, held: &Held) -> Result<(), Unavailable> {
+    pub async fn release_origin(&self, held: &HeldOrigin) -> Result<(), Unavailable> {
         let leave = sqlx::query(LEAVE).bind(held.by.as_str());
         let leave = leave.bind(&held.origin);
         let work = async { leave.execute(self.db.pool()).await.map(drop) };
@@ -312,7 +312,11 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn claim(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
+    pub async fn claim_origins(
+        &self,
+        id: &WorkspaceId,
+        origins: &Origins,
+    ) -> Result<Claim, Unavailable> {
         let work = async {
             let own = read_own(&mut self.db.begin_reading().await?, id).await?;
             if origins.are_all_in(&own) {
@@ -321,7 +325,7 @@ impl Workspaces {
             let mut tx = self.db.begin().await?;
             // Locked, so that its URLs do not change meanwhile.
             let row = sqlx::query(HOLD).bind(id.as_str());
-            let row = optional(row.fetch_optional(&mut *tx).await?, workspace)?;
+            let row = read_optional(row.fetch_optional(&mut *tx).await?, read_workspace)?;
             let Some(row) = row.filter(|row| row.status != Status::Removed) else {
                 return Ok(Claim::Held { released: false });
             };
@@ -333,18 +337,18 @@ impl Workspaces {
                 // An operator who shared the earlier address of the host shares the new one, too.
                 let was_shared = own.iter().any(|row| row.is_shared && row.base == one.base);
                 let is_shared = one.is_shared || was_shared;
-                let taken = take(&mut tx, id, one, is_shared).await?;
+                let taken = take_origin(&mut tx, id, one, is_shared).await?;
                 if one.is_shared {
                     continue;
                 }
                 let stranger = sqlx::query(STRANGER).bind(&one.origin).bind(id.as_str());
                 let stranger = stranger.bind(&one.base);
                 if let Some(stranger) = stranger.fetch_optional(&mut *tx).await? {
-                    let (by, origin) = (id_of(&stranger, "workspace_id")?, one.origin.clone());
+                    let (by, origin) = (read_id(&stranger, "workspace_id")?, one.origin.clone());
                     return Ok(Claim::Taken { by, origin });
                 }
                 if !taken {
-                    take(&mut tx, id, one, true).await?;
+                    take_origin(&mut tx, id, one, true).await?;
                 }
             }
             // If another program has set the agent's location (the URL keys), the origin is not kept.
@@ -353,7 +357,7 @@ impl Workspaces {
             if origins.all.iter().all(|one| is_used(&urls, &one.base)) {
                 // Former addresses stay until another workspace asks for one: a name may rotate through them.
                 if own.len() > KEPT_MAX {
-                    released = leave_others(&mut tx, &row, &own, origins).await?;
+                    released = release_unused(&mut tx, &row, &own, origins).await?;
                 }
                 tx.commit().await?;
             }
@@ -363,7 +367,7 @@ impl Workspaces {
     }
 }
 
-async fn leave(
+async fn delete_origin(
     connection: &mut Connection,
     id: &WorkspaceId,
     origin: &str,
@@ -373,7 +377,7 @@ async fn leave(
 }
 
 /// Releases all servers of a removed workspace.
-pub(super) async fn leave_all(
+pub(super) async fn delete_origins(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<(), sqlx::Error> {
@@ -394,7 +398,7 @@ mod tests {
             ("http://a?x://y/", "http://a"),
             (&credential_base("http://a:1/b", false), "http://a:1"),
         ] {
-            assert_eq!(base(url), expected);
+            assert_eq!(url_base(url), expected);
         }
     }
 }

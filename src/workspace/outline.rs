@@ -4,7 +4,7 @@ use serde::ser::{Serialize, SerializeTuple as _, Serializer};
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::row::{self, optional_id, text, word};
+use super::row::{read_id, read_number, read_optional_id, read_text, read_word};
 use super::{DeliveryMode, Liveness, Status, Timestamp, Workspaces};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -64,17 +64,17 @@ impl Serialize for Outline {
     }
 }
 
-fn outline(row: &AnyRow) -> Result<Outline, sqlx::Error> {
+fn read_outline(row: &AnyRow) -> Result<Outline, sqlx::Error> {
     Ok(Outline {
-        id: row::id(row, "id")?,
+        id: read_id(row, "id")?,
         name: row.try_get("name")?,
-        parent_id: optional_id(row, "parent_id")?,
-        org: text(row, "org")?,
-        status: word(row, "status", Status::parse)?,
-        delivery_mode: word(row, "delivery_mode", DeliveryMode::parse)?,
-        liveness: word(row, "liveness", Liveness::parse)?,
+        parent_id: read_optional_id(row, "parent_id")?,
+        org: read_text(row, "org")?,
+        status: read_word(row, "status", Status::parse)?,
+        delivery_mode: read_word(row, "delivery_mode", DeliveryMode::parse)?,
+        liveness: read_word(row, "liveness", Liveness::parse)?,
         last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
-        active_tasks: row::number(row, "active_tasks")?.unwrap_or(0),
+        active_tasks: read_number(row, "active_tasks")?.unwrap_or(0),
     })
 }
 
@@ -83,12 +83,16 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn outlines(&self, after: &str, limit: usize) -> Result<Vec<Outline>, Unavailable> {
+    pub async fn load_outlines(
+        &self,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Outline>, Unavailable> {
         let query = sqlx::query(PAGE).bind(after);
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let work = async {
             let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(outline).collect()
+            rows.iter().map(read_outline).collect()
         };
         self.db.run("workspace_outlines", work).await
     }
@@ -97,7 +101,7 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn outlines_of(&self, ids: &[WorkspaceId]) -> Result<Vec<Outline>, Unavailable> {
+    pub async fn find_outlines(&self, ids: &[WorkspaceId]) -> Result<Vec<Outline>, Unavailable> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -110,7 +114,7 @@ impl Workspaces {
         }
         let work = async {
             let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(outline).collect()
+            rows.iter().map(read_outline).collect()
         };
         self.db.run("workspace_outlines", work).await
     }
@@ -131,8 +135,8 @@ impl Workspaces {
             let rows = query.fetch_all(self.db.pool()).await?;
             let seen = rows.iter().map(|row| {
                 let at = Timestamp(row.try_get("last_seen")?);
-                let tasks = row::number(row, "active_tasks")?.unwrap_or(0);
-                Ok((row::id(row, "id")?, at, tasks))
+                let tasks = read_number(row, "active_tasks")?.unwrap_or(0);
+                Ok((read_id(row, "id")?, at, tasks))
             });
             seen.collect()
         };

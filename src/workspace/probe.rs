@@ -4,9 +4,10 @@
 use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 
+use super::row::read_id;
 use super::sql::{PROBED, SET_PROBED_STATUS};
 use super::table::change_status;
-use super::{Status, Timestamp, row};
+use super::{Status, Timestamp};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -28,11 +29,11 @@ pub struct StoredProbe {
 
 /// Workspaces with a probe in the SQL store.
 #[derive(Clone)]
-pub struct Probed {
+pub struct ProbedWorkspaces {
     pub(super) db: Db,
 }
 
-impl Probed {
+impl ProbedWorkspaces {
     /// Returns the workspaces with a probe that can be asked now, in order of id, at most `limit`, each with the time of
     /// its last change.
     ///
@@ -42,7 +43,7 @@ impl Probed {
         let rows = sqlx::query(PROBED).bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let work = async {
             let rows = rows.fetch_all(self.db.pool()).await?;
-            let read = |one| Ok((row::id(one, "id")?, Timestamp(one.try_get("updated_at")?)));
+            let read = |one| Ok((read_id(one, "id")?, Timestamp(one.try_get("updated_at")?)));
             rows.iter().map(read).collect()
         };
         self.db.run("workspace_probed", work).await

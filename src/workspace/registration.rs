@@ -2,9 +2,9 @@
 
 use serde_json::value::RawValue;
 
-use super::instances::{self, NotRegistered, Registering};
+use super::instances::{self, InstanceRegistration, RegistrationError};
 use super::origins::{self, Origins};
-use super::row::{optional, workspace};
+use super::row::{read_optional, read_workspace};
 use super::sql::{HOLD, REGISTER};
 use super::{CallerProof, DeliveryMode, Liveness, Timestamp, Workspace};
 use crate::db::Connection;
@@ -12,7 +12,7 @@ use crate::ids::{InstanceId, WorkspaceId};
 
 /// Values that a registration sets.
 #[derive(Clone, Debug)]
-pub struct Register {
+pub struct RegistrationUpdate {
     /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
     /// URL that its agent listens at.
@@ -34,12 +34,12 @@ pub struct Register {
     /// Proof in the tokens that it gets with calls; `None` keeps the current one.
     pub proof: Option<CallerProof>,
     /// The instance that registers.
-    pub instance: Registering,
+    pub instance: InstanceRegistration,
 }
 
 /// A stored registration.
 #[derive(Clone, Debug)]
-pub struct Registered {
+pub struct StoredRegistration {
     /// The workspace after it.
     pub workspace: Workspace,
     /// The instance that registered; `None`: the workspace has no named instances.
@@ -53,13 +53,13 @@ pub struct Registered {
 pub(super) async fn register(
     connection: &mut Connection,
     id: &WorkspaceId,
-    change: &Register,
+    change: &RegistrationUpdate,
     now: Timestamp,
-) -> Result<Result<Option<Registered>, NotRegistered>, sqlx::Error> {
+) -> Result<Result<Option<StoredRegistration>, RegistrationError>, sqlx::Error> {
     let registering = &change.instance;
     let before = if registering.id.is_some() {
         let held = sqlx::query(HOLD).bind(id.as_str());
-        optional(held.fetch_optional(&mut *connection).await?, workspace)?
+        read_optional(held.fetch_optional(&mut *connection).await?, read_workspace)?
     } else {
         None
     };
@@ -76,7 +76,7 @@ pub(super) async fn register(
         .bind(change.upstream_auth_base.as_deref())
         .bind(change.proof.map(CallerProof::as_str));
     let row = row.fetch_all(&mut *connection).await?;
-    let Some(mut after) = optional(row.into_iter().next(), workspace)? else {
+    let Some(mut after) = read_optional(row.into_iter().next(), read_workspace)? else {
         return Ok(Ok(None));
     };
     let stored = instances::register(connection, before.as_ref(), &after, registering, now);
@@ -85,9 +85,9 @@ pub(super) async fn register(
         Err(why) => return Ok(Err(why)),
     };
     after.instances = u32::try_from(stored.count).unwrap_or(u32::MAX);
-    let settled = origins::settle(connection, &after, &change.origins).await?;
+    let settled = origins::write_origins(connection, &after, &change.origins).await?;
     Ok(match settled {
-        Ok(()) => Ok(Some(Registered {
+        Ok(()) => Ok(Some(StoredRegistration {
             workspace: after,
             instance: stored.instance,
             made_default: stored.made_default,

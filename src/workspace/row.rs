@@ -6,82 +6,88 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::{CallerProof, DeliveryMode, Liveness, Resolve, Status, Step, Timestamp, Workspace};
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::ids::WorkspaceId;
-use crate::trust::Sealed;
+use crate::trust::SealedSecret;
 
-pub(super) fn optional<T>(
+pub(super) fn read_optional<T>(
     row: Option<AnyRow>,
     read: fn(&AnyRow) -> Result<T, sqlx::Error>,
 ) -> Result<Option<T>, sqlx::Error> {
     row.as_ref().map(read).transpose()
 }
 
-pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
-    let card = text(row, "agent_card")?;
+pub(super) fn read_workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
+    let card = read_text(row, "agent_card")?;
     Ok(Workspace {
-        id: id(row, "id")?,
+        id: read_id(row, "id")?,
         name: row.try_get("name")?,
-        role: text(row, "role")?,
-        parent_id: optional_id(row, "parent_id")?,
-        org: text(row, "org")?,
-        status: word(row, "status", Status::parse)?,
-        delivery_mode: word(row, "delivery_mode", DeliveryMode::parse)?,
-        liveness: word(row, "liveness", Liveness::parse)?,
-        url: text(row, "url")?,
-        internal_url: text(row, "internal_url")?,
-        card_url: text(row, "card_url")?,
+        role: read_text(row, "role")?,
+        parent_id: read_optional_id(row, "parent_id")?,
+        org: read_text(row, "org")?,
+        status: read_word(row, "status", Status::parse)?,
+        delivery_mode: read_word(row, "delivery_mode", DeliveryMode::parse)?,
+        liveness: read_word(row, "liveness", Liveness::parse)?,
+        url: read_text(row, "url")?,
+        internal_url: read_text(row, "internal_url")?,
+        card_url: read_text(row, "card_url")?,
         agent_card: card
             .map(RawValue::from_string)
             .transpose()
-            .map_err(|error| unreadable("agent_card", error))?,
-        upstream_auth: text(row, "upstream_auth")?.map(Sealed::from_stored),
-        upstream_auth_base: text(row, "upstream_auth_base")?,
-        upstream_tls: text(row, "upstream_tls")?
+            .map_err(|error| unreadable_column("agent_card", error))?,
+        upstream_auth: read_text(row, "upstream_auth")?.map(SealedSecret::from_stored),
+        upstream_auth_base: read_text(row, "upstream_auth_base")?,
+        upstream_tls: read_text(row, "upstream_tls")?
             .map(|text| serde_json::from_str(&text))
             .transpose()
-            .map_err(|error| unreadable("upstream_tls", error))?,
-        wake: text(row, "wake")?
+            .map_err(|error| unreadable_column("upstream_tls", error))?,
+        wake: read_text(row, "wake")?
             .map(|text| serde_json::from_str(&text))
             .transpose()
-            .map_err(|error| unreadable("wake", error))?,
-        probe: text(row, "probe")?
+            .map_err(|error| unreadable_column("wake", error))?,
+        probe: read_text(row, "probe")?
             .map(|text| serde_json::from_str(&text))
             .transpose()
-            .map_err(|error| unreadable("probe", error))?,
-        complete: text(row, "complete")?
-            .map(|word| complete(&word))
+            .map_err(|error| unreadable_column("probe", error))?,
+        complete: read_text(row, "complete")?
+            .map(|word| parse_complete(&word))
             .transpose()?,
-        push_notifications: number(row, "push_notifications")?.map(|on| on != 0),
-        card_access: text(row, "card_access")?
-            .map(|word| card_access(&word))
+        push_notifications: read_number(row, "push_notifications")?.map(|on| on != 0),
+        card_access: read_text(row, "card_access")?
+            .map(|word| parse_card_access(&word))
             .transpose()?,
-        proof: text(row, "proof")?
-            .map(|word| CallerProof::parse(&word).ok_or_else(|| unreadable("proof", UnknownWord)))
+        proof: read_text(row, "proof")?
+            .map(|word| {
+                CallerProof::parse(&word).ok_or_else(|| unreadable_column("proof", UnknownWord))
+            })
             .transpose()?,
-        bridge: text(row, "bridge")?
-            .map(|word| Bridging::parse(&word).ok_or_else(|| unreadable("bridge", UnknownWord)))
+        bridge: read_text(row, "bridge")?
+            .map(|word| {
+                Bridging::parse(&word).ok_or_else(|| unreadable_column("bridge", UnknownWord))
+            })
             .transpose()?,
-        resolve: text(row, "resolve")?
-            .map(|word| Resolve::parse(&word).ok_or_else(|| unreadable("resolve", UnknownWord)))
+        resolve: read_text(row, "resolve")?
+            .map(|word| {
+                Resolve::parse(&word).ok_or_else(|| unreadable_column("resolve", UnknownWord))
+            })
             .transpose()?,
-        max_concurrent: number(row, "max_concurrent")?,
-        idle_timeout_seconds: number(row, "idle_timeout_seconds")?,
-        instances: number(row, "instances")?.unwrap_or(0),
-        current_task: text(row, "current_task")?,
-        active_tasks: number(row, "active_tasks")?.unwrap_or(0),
+        max_concurrent: read_number(row, "max_concurrent")?,
+        idle_timeout_seconds: read_number(row, "idle_timeout_seconds")?,
+        instances: read_number(row, "instances")?.unwrap_or(0),
+        current_task: read_text(row, "current_task")?,
+        active_tasks: read_number(row, "active_tasks")?.unwrap_or(0),
         last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
         created_at: Timestamp(row.try_get("created_at")?),
         updated_at: Timestamp(row.try_get("updated_at")?),
     })
 }
 
-pub(super) fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
-    let status = word(row, "status", Status::parse)?;
+pub(super) fn read_step(row: &AnyRow) -> Result<Step, sqlx::Error> {
+    let status = read_word(row, "status", Status::parse)?;
     Ok(Step {
-        id: id(row, "id")?,
-        parent_id: optional_id(row, "parent_id")?,
-        org: text(row, "org")?,
+        id: read_id(row, "id")?,
+        parent_id: read_optional_id(row, "parent_id")?,
+        org: read_text(row, "org")?,
         removed: status == Status::Removed,
         paused: status == Status::Paused,
         generation: row.try_get("access_generation")?,
@@ -89,54 +95,54 @@ pub(super) fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
     })
 }
 
-pub(super) fn text(row: &AnyRow, column: &'static str) -> Result<Option<String>, sqlx::Error> {
+pub(super) fn read_text(row: &AnyRow, column: &'static str) -> Result<Option<String>, sqlx::Error> {
     row.try_get(column)
 }
 
-pub(super) fn number(row: &AnyRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
+pub(super) fn read_number(row: &AnyRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
     let value: Option<i64> = row.try_get(column)?;
     value
-        .map(|value| u32::try_from(value).map_err(|error| unreadable(column, error)))
+        .map(|value| u32::try_from(value).map_err(|error| unreadable_column(column, error)))
         .transpose()
 }
 
-pub(super) fn id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
+pub(super) fn read_id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
     let text: String = row.try_get(column)?;
-    WorkspaceId::parse(&text).map_err(|error| unreadable(column, error))
+    WorkspaceId::parse(&text).map_err(|error| unreadable_column(column, error))
 }
 
-pub(super) fn optional_id(
+pub(super) fn read_optional_id(
     row: &AnyRow,
     column: &'static str,
 ) -> Result<Option<WorkspaceId>, sqlx::Error> {
-    text(row, column)?
-        .map(|text| WorkspaceId::parse(&text).map_err(|error| unreadable(column, error)))
+    read_text(row, column)?
+        .map(|text| WorkspaceId::parse(&text).map_err(|error| unreadable_column(column, error)))
         .transpose()
 }
 
-pub(super) fn word<T>(
+pub(super) fn read_word<T>(
     row: &AnyRow,
     column: &'static str,
     parse: fn(&str) -> Option<T>,
 ) -> Result<T, sqlx::Error> {
     let text: String = row.try_get(column)?;
-    parse(&text).ok_or_else(|| unreadable(column, UnknownWord))
+    parse(&text).ok_or_else(|| unreadable_column(column, UnknownWord))
 }
 
-fn complete(word: &str) -> Result<Complete, sqlx::Error> {
+fn parse_complete(word: &str) -> Result<CompletionMode, sqlx::Error> {
     match word {
-        "full" => Ok(Complete::Full),
-        "bare" => Ok(Complete::Bare),
-        "off" => Ok(Complete::Off),
-        _ => Err(unreadable("complete", UnknownWord)),
+        "full" => Ok(CompletionMode::Full),
+        "bare" => Ok(CompletionMode::Bare),
+        "off" => Ok(CompletionMode::Off),
+        _ => Err(unreadable_column("complete", UnknownWord)),
     }
 }
 
-fn card_access(word: &str) -> Result<CardAccess, sqlx::Error> {
+fn parse_card_access(word: &str) -> Result<CardAccess, sqlx::Error> {
     match word {
         "public" => Ok(CardAccess::Public),
         "private" => Ok(CardAccess::Private),
-        _ => Err(unreadable("card_access", UnknownWord)),
+        _ => Err(unreadable_column("card_access", UnknownWord)),
     }
 }
 
@@ -147,11 +153,11 @@ pub(super) const fn card_access_word(access: CardAccess) -> &'static str {
     }
 }
 
-pub(super) const fn complete_word(complete: Complete) -> &'static str {
+pub(super) const fn complete_word(complete: CompletionMode) -> &'static str {
     match complete {
-        Complete::Full => "full",
-        Complete::Bare => "bare",
-        Complete::Off => "off",
+        CompletionMode::Full => "full",
+        CompletionMode::Bare => "bare",
+        CompletionMode::Off => "off",
     }
 }
 
@@ -167,7 +173,7 @@ pub(super) fn json_text<T: Serialize>(setting: Option<&T>) -> Result<Option<Stri
 struct UnknownWord;
 
 /// An unreadable row counts as a store that cannot be asked.
-pub(super) fn unreadable(
+pub(super) fn unreadable_column(
     column: &'static str,
     source: impl std::error::Error + Send + Sync + 'static,
 ) -> sqlx::Error {

@@ -4,11 +4,13 @@
 use serde_json::value::RawValue;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::instances::{self, Instances, NotRegistered};
+use super::instances::{self, Instances, RegistrationError};
 use super::origins::{self, OriginTaken};
-use super::probe::Probed;
-use super::registration::{self, Register, Registered};
-use super::row::{card_access_word, complete_word, id, json_text, optional, step, workspace};
+use super::probe::ProbedWorkspaces;
+use super::registration::{self, RegistrationUpdate, StoredRegistration};
+use super::row::{
+    card_access_word, complete_word, json_text, read_id, read_optional, read_step, read_workspace,
+};
 use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
     news_text,
@@ -29,12 +31,12 @@ pub struct Workspaces {
     /// Their named instances.
     pub instances: Instances,
     /// Those with a probe.
-    pub probed: Probed,
+    pub probed: ProbedWorkspaces,
 }
 
 /// Result of a creation.
 #[derive(Debug)]
-pub enum Created {
+pub enum CreateOutcome {
     /// It was created.
     Done(Box<Workspace>),
     /// It was not created: another workspace's agent is on its server.
@@ -64,7 +66,7 @@ pub struct Step {
 
 /// Values of the heartbeats of one workspace since the last flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct HeartbeatUpdate {
     /// The workspace.
     pub id: WorkspaceId,
     /// Time of the event.
@@ -88,7 +90,7 @@ pub(super) async fn change_status(
         .bind(from.as_str())
         .bind(to.as_str())
         .bind(now.0);
-    let work = async { Ok(db.changed(change).await?.is_some()) };
+    let work = async { Ok(db.fetch_changed(change).await?.is_some()) };
     db.run("workspace_set_status", work).await
 }
 
@@ -97,7 +99,7 @@ impl Workspaces {
     pub fn new(db: Db) -> Self {
         Self {
             instances: Instances { db: db.clone() },
-            probed: Probed { db: db.clone() },
+            probed: ProbedWorkspaces { db: db.clone() },
             db,
         }
     }
@@ -111,11 +113,11 @@ impl Workspaces {
         new: &NewWorkspace,
         now: Timestamp,
         run: Run,
-    ) -> Result<Created, Unavailable> {
+    ) -> Result<CreateOutcome, Unavailable> {
         let work = async {
-            let mut tx = new.origins.begin(&self.db).await?;
+            let mut tx = new.origins.begin_transaction(&self.db).await?;
             let created = insert(&mut tx, new, new.org.as_deref(), now).await?;
-            if matches!(created, Created::Done(_)) {
+            if matches!(created, CreateOutcome::Done(_)) {
                 tx.end(run).await?;
             }
             Ok(created)
@@ -134,7 +136,7 @@ impl Workspaces {
         new: &NewWorkspace,
         (now, run): (Timestamp, Run),
         judge: impl FnOnce(&[Step]) -> Result<Option<String>, R>,
-    ) -> Result<Result<Created, R>, Unavailable> {
+    ) -> Result<Result<CreateOutcome, R>, Unavailable> {
         let work = async {
             let mut tx = self.db.begin_alone().await?;
             let org = match judge(&read_line(&mut tx, parent).await?) {
@@ -142,7 +144,7 @@ impl Workspaces {
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let created = insert(&mut tx, new, org.as_deref(), now).await?;
-            if matches!(created, Created::Done(_)) {
+            if matches!(created, CreateOutcome::Done(_)) {
                 tx.end(run).await?;
             }
             Ok(Ok(created))
@@ -156,7 +158,8 @@ impl Workspaces {
     /// When the store cannot be asked.
     pub async fn find(&self, id: &WorkspaceId) -> Result<Option<Workspace>, Unavailable> {
         let row = sqlx::query(FIND).bind(id.as_str());
-        let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
+        let work =
+            async { read_optional(row.fetch_optional(self.db.pool()).await?, read_workspace) };
         self.db.run("workspace_find", work).await
     }
 
@@ -181,7 +184,7 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn line(&self, id: &WorkspaceId) -> Result<Vec<Step>, Unavailable> {
+    pub async fn load_line(&self, id: &WorkspaceId) -> Result<Vec<Step>, Unavailable> {
         let work = async { read_line(&mut self.db.begin_reading().await?, id).await };
         self.db.run("workspace_line", work).await
     }
@@ -195,11 +198,11 @@ impl Workspaces {
     pub async fn register(
         &self,
         id: &WorkspaceId,
-        change: &Register,
+        change: &RegistrationUpdate,
         now: Timestamp,
-    ) -> Result<Result<Option<Registered>, NotRegistered>, Unavailable> {
+    ) -> Result<Result<Option<StoredRegistration>, RegistrationError>, Unavailable> {
         let work = async {
-            let mut tx = change.origins.begin(&self.db).await?;
+            let mut tx = change.origins.begin_transaction(&self.db).await?;
             let registered = registration::register(&mut tx, id, change, now).await?;
             if matches!(registered, Ok(Some(_))) {
                 tx.commit().await?;
@@ -255,7 +258,7 @@ impl Workspaces {
             .bind(parent_id.map(WorkspaceId::as_str))
             .bind(org)
             .bind(now.0);
-        let work = async { Ok(self.db.changed(row).await?.is_some()) };
+        let work = async { Ok(self.db.fetch_changed(row).await?.is_some()) };
         self.db.run("workspace_set_place", work).await
     }
 
@@ -273,7 +276,7 @@ impl Workspaces {
             .bind(id.as_str())
             .bind(card.get())
             .bind(now.0);
-        let work = async { Ok(self.db.changed(row).await?.is_some()) };
+        let work = async { Ok(self.db.fetch_changed(row).await?.is_some()) };
         self.db.run("workspace_set_card", work).await
     }
 
@@ -282,7 +285,7 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn lapse(
+    pub async fn record_lapse(
         &self,
         id: &WorkspaceId,
         missing: Timestamp,
@@ -292,7 +295,7 @@ impl Workspaces {
             .bind(id.as_str())
             .bind(now.0)
             .bind(missing.0);
-        let work = async { Ok(self.db.changed(row).await?.is_some()) };
+        let work = async { Ok(self.db.fetch_changed(row).await?.is_some()) };
         self.db.run("workspace_lapse", work).await
     }
 
@@ -302,7 +305,7 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn overdue(
+    pub async fn find_overdue(
         &self,
         cutoff: Timestamp,
         limit: usize,
@@ -315,7 +318,7 @@ impl Workspaces {
             rows.iter()
                 .map(|row| {
                     let seen = row.try_get::<Option<i64>, _>("last_seen")?;
-                    Ok((id(row, "id")?, seen.map(Timestamp)))
+                    Ok((read_id(row, "id")?, seen.map(Timestamp)))
                 })
                 .collect()
         };
@@ -344,7 +347,7 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn set_last_seen_many(&self, seen: &[Seen]) -> Result<(), Unavailable> {
+    pub async fn set_last_seen_many(&self, seen: &[HeartbeatUpdate]) -> Result<(), Unavailable> {
         if seen.is_empty() {
             return Ok(());
         }
@@ -371,7 +374,7 @@ pub(super) async fn insert(
     new: &NewWorkspace,
     org: Option<&str>,
     now: Timestamp,
-) -> Result<Created, sqlx::Error> {
+) -> Result<CreateOutcome, sqlx::Error> {
     let auth = new.upstream_auth.as_ref();
     let row = sqlx::query(CREATE)
         .bind(new.id.as_str())
@@ -403,22 +406,22 @@ pub(super) async fn insert(
     // Fetch all rows: SQLite commits after the last row, so a creation could otherwise still fail after its
     // answer (`Db::changed`).
     let rows = row.fetch_all(&mut *connection).await?;
-    let Some(created) = optional(rows.into_iter().next(), workspace)? else {
-        return Ok(Created::Taken);
+    let Some(created) = read_optional(rows.into_iter().next(), read_workspace)? else {
+        return Ok(CreateOutcome::Taken);
     };
     if let Some(enrolment) = &new.enrolment {
         enrolment.insert_first(connection).await?;
     }
     if !new.instances.is_empty() {
-        instances::replace(connection, &created.id, &new.instances).await?;
+        instances::replace_all(connection, &created.id, &new.instances).await?;
     }
     if new.origins.is_empty() {
-        return Ok(Created::Done(Box::new(created)));
+        return Ok(CreateOutcome::Done(Box::new(created)));
     }
-    let settled = origins::settle(connection, &created, &new.origins).await?;
+    let settled = origins::write_origins(connection, &created, &new.origins).await?;
     Ok(match settled {
-        Ok(()) => Created::Done(Box::new(created)),
-        Err(taken) => Created::OriginTaken(taken),
+        Ok(()) => CreateOutcome::Done(Box::new(created)),
+        Err(taken) => CreateOutcome::OriginTaken(taken),
     })
 }
 
@@ -428,7 +431,7 @@ pub(super) async fn read_line(
 ) -> Result<Vec<Step>, sqlx::Error> {
     let rows = sqlx::query(LINE).bind(id.as_str());
     let rows = rows.fetch_all(connection).await?;
-    rows.iter().map(step).collect()
+    rows.iter().map(read_step).collect()
 }
 
 #[cfg(test)]

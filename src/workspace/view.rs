@@ -8,11 +8,11 @@ use super::{
     Workspace,
 };
 use crate::closed_set::words;
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 
 /// URLs of the agent that a reader may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urls {
+pub enum UrlVisibility {
     /// For operators, who also see the certificates of `upstream_tls`, `wake` and `probe`.
     WithCertificates,
     /// For the workspace itself.
@@ -23,7 +23,7 @@ pub enum Urls {
 
 /// A workspace as JSON, members in the documented order.
 #[derive(Debug, Serialize)]
-pub struct View<'a> {
+pub struct WorkspaceView<'a> {
     id: &'a str,
     name: &'a str,
     role: Option<&'a str>,
@@ -44,7 +44,7 @@ pub struct View<'a> {
     updated_at: Timestamp,
     // Only if they are set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    complete: Option<Complete>,
+    complete: Option<CompletionMode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     push_notifications: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ pub struct InstanceView {
     pub breaker: &'static str,
 }
 
-impl View<'_> {
+impl WorkspaceView<'_> {
     /// Leaves the parent out, for readers that look after the workspace and those below it alone.
     #[must_use]
     pub fn without_parent(mut self) -> Self {
@@ -115,9 +115,9 @@ impl View<'_> {
 
 impl Workspace {
     /// Returns the JSON for a reader that may, or may not, see the URLs. `card_url` is a URL of the agent, too.
-    pub fn view(&self, urls: Urls) -> View<'_> {
-        let shown = urls != Urls::Hidden;
-        View {
+    pub fn as_view(&self, urls: UrlVisibility) -> WorkspaceView<'_> {
+        let shown = urls != UrlVisibility::Hidden;
+        WorkspaceView {
             id: self.id.as_str(),
             name: &self.name,
             role: self.role.as_deref(),
@@ -145,17 +145,17 @@ impl Workspace {
             upstream_tls: self
                 .upstream_tls
                 .as_ref()
-                .filter(|_| urls == Urls::WithCertificates)
+                .filter(|_| urls == UrlVisibility::WithCertificates)
                 .map(|tls| &*tls.about),
             wake: self
                 .wake
                 .as_ref()
-                .filter(|_| urls == Urls::WithCertificates)
+                .filter(|_| urls == UrlVisibility::WithCertificates)
                 .map(|wake| &wake.shown),
             probe: self
                 .probe
                 .as_ref()
-                .filter(|_| urls == Urls::WithCertificates),
+                .filter(|_| urls == UrlVisibility::WithCertificates),
             instance_count: Some(self.instances).filter(|count| shown && *count > 0),
             instances: Vec::new(),
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::closed_set::words;
-use crate::trust::Sealed;
+use crate::trust::SealedSecret;
 
 words! {
     /// HTTP method of the request to a waker.
@@ -28,7 +28,7 @@ pub struct StoredWake {
     pub shown: WakeView,
     /// Header fields with their values. Never shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sealed: Option<Sealed>,
+    pub sealed: Option<SealedSecret>,
 }
 
 /// JSON form of a waker, for operators.

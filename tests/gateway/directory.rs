@@ -349,10 +349,14 @@ async fn lines_are_read_alike_on_postgresql() {
         assert_eq!(taken.reason, Reason::Conflict);
         parent = Some(id(name));
     }
-    let line = one.workspaces.line(&id("leaf")).await.unwrap();
+    let line = one.workspaces.load_line(&id("leaf")).await.unwrap();
     let ids: Vec<_> = line.iter().map(|step| step.id.as_str()).collect();
     assert_eq!(ids, ["leaf", "mid", "root"]);
     assert!(line.iter().all(|step| step.org.as_deref() == Some("acme")));
-    let said = one.hierarchy.check(&id("root"), &id("mid")).await.unwrap();
+    let said = one
+        .hierarchy
+        .check_access(&id("root"), &id("mid"))
+        .await
+        .unwrap();
     assert_eq!(said.unwrap().as_str(), "parent");
 }

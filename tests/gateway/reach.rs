@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use a2a_gateway::coherence::Coherence;
 use a2a_gateway::config::{Config, LineageReach};
 use a2a_gateway::db::Db;
-use a2a_gateway::hierarchy::{Hierarchy, NewGrant, Reached};
+use a2a_gateway::hierarchy::{Hierarchy, NewGrant, ReachablePage};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::shared::Shared;
 use a2a_gateway::store::Run;
-use a2a_gateway::workspace::{Search, Wish, Workspaces};
+use a2a_gateway::workspace::{CandidateQuery, Search, Workspaces};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -265,22 +265,22 @@ on_both_pairs! {
         let (room, db) = room(pair, folder.path(), LineageReach::Direct).await;
         insert(&db, "SELECT 'r-' || i, 'Root ' || i, NULL, 'acme', 'online' FROM n", 100_000).await;
         insert(&db, "SELECT 'c-' || i, 'Child', 'r-1', 'acme', 'online' FROM n", 30).await;
-        let wish = Wish { search: None, status: None, after: "", limit: 100 };
+        let wish = CandidateQuery { search: None, status: None, after: "", limit: 100 };
         let me = id("r-1");
         // The fastest of some, on a machine with other work.
         let mut fastest = Duration::MAX;
         for _ in 0..5 {
             let began = Instant::now();
-            let _ = room.peers(&me, &wish).await.unwrap();
+            let _ = room.list_peers(&me, &wish).await.unwrap();
             fastest = fastest.min(began.elapsed());
         }
         assert!(fastest < Duration::from_secs(1), "{fastest:?}");
-        let page = room.peers(&me, &wish).await.unwrap();
+        let page = room.list_peers(&me, &wish).await.unwrap();
         assert_eq!((page.found.len(), page.more), (100, true));
         let children = page.found.iter().filter(|(id, _)| id.as_str().starts_with("c-")).count();
         assert_eq!(children, 30, "the order is that of ids");
         let search = Search::new("ROOT 99999");
-        let found = room.peers(&me, &Wish { search: Some(&search), ..wish }).await.unwrap();
+        let found = room.list_peers(&me, &CandidateQuery { search: Some(&search), ..wish }).await.unwrap();
         assert_eq!((found.found.len(), found.more), (1, false));
     }
 
@@ -304,7 +304,7 @@ on_both_pairs! {
             }
             for target in ["ext", "loop", "low"] {
                 let grant = NewGrant { caller: id("orphan"), target: id(target), note: None, expires_at: None };
-                room.grant(&grant, Run::Real).await.unwrap();
+                room.put_grant(&grant, Run::Real).await.unwrap();
             }
             let any = reach == LineageReach::Any;
             for (from, expected) in [
@@ -316,12 +316,12 @@ on_both_pairs! {
                 ("moved", ""),
                 ("loop", ""),
             ] {
-                let wish = Wish { search: None, status: None, after: "", limit: 2 };
+                let wish = CandidateQuery { search: None, status: None, after: "", limit: 2 };
                 let seen = all(&room, from, wish).await;
                 assert_eq!(seen, expected, "{from} with {reach:?}");
             }
-            let wish = Wish { search: None, status: None, after: "", limit: 2 };
-            assert!(room.peers(&id("gone"), &wish).await.is_err());
+            let wish = CandidateQuery { search: None, status: None, after: "", limit: 2 };
+            assert!(room.list_peers(&id("gone"), &wish).await.is_err());
         }
     }
 }
@@ -405,15 +405,15 @@ fn id(text: &str) -> WorkspaceId {
     WorkspaceId::parse(text).unwrap()
 }
 
-async fn all(room: &Hierarchy, from: &str, wish: Wish<'_>) -> String {
+async fn all(room: &Hierarchy, from: &str, wish: CandidateQuery<'_>) -> String {
     let mut seen = Vec::new();
     let mut after = String::new();
     loop {
-        let wish = Wish {
+        let wish = CandidateQuery {
             after: &after,
             ..wish
         };
-        let Reached { found, more } = room.peers(&id(from), &wish).await.unwrap();
+        let ReachablePage { found, more } = room.list_peers(&id(from), &wish).await.unwrap();
         for (id, rule) in &found {
             seen.push(format!("{id}:{}", rule.as_str()));
         }

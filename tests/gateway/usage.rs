@@ -246,7 +246,7 @@ on_both_pairs! {
         let today = usage(&gateway, ADMIN, "").await["total"].clone();
         end(&mut gateway);
         let db = open_db(&gateway.sql_url());
-        db.take_as_it_is();
+        db.accept_schema();
         let age = "UPDATE usage_days SET day = day - 3 WHERE kind IN ('target', 'target_org')";
         sqlx::raw_sql(AssertSqlSafe(age)).execute(db.pool()).await.unwrap();
         gateway.restart().await;

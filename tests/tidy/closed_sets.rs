@@ -63,7 +63,7 @@ fn openapi_and_the_documents_have_every_word_of_the_closed_sets() {
         assert!(openapi.contains(&entry), "docs/openapi.yaml: {entry}");
     }
     let calls = text("docs/reference/a2a.md");
-    for step in a2a::done::Step::ALL {
+    for step in a2a::completion_steps::CompletionStep::ALL {
         let row = format!("| `{}` |", step.as_str());
         assert!(
             calls.contains(&row),

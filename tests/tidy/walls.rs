@@ -164,7 +164,7 @@ fn each_table_is_spelled_in_one_file() {
         ("workspaces", "identity/token/mod.rs"),
         ("workspaces", "identity/token/enrolment.rs"),
         ("workspaces", "identity/token/orgs.rs"),
-        ("access_grants", "workspace/reach.rs"),
+        ("access_grants", "workspace/candidates.rs"),
     ];
     // A table with more statements than fit into one file has a folder.
     let folders = BTreeMap::from([

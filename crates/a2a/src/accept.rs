@@ -4,11 +4,11 @@ use http::{HeaderMap, header};
 
 /// Returns true if `Accept` ranks `text/event-stream` above `application/json`.
 pub fn prefers_stream(headers: &HeaderMap) -> bool {
-    prefers(headers, "text/event-stream", "application/json")
+    prefers_media(headers, "text/event-stream", "application/json")
 }
 
 /// Returns true if `Accept` names `media`, and ranks it above `other` (RFC 9110, 12.5.1).
-pub fn prefers(headers: &HeaderMap, media: &str, other: &str) -> bool {
+pub fn prefers_media(headers: &HeaderMap, media: &str, other: &str) -> bool {
     let mut ranks = [None, None];
     let ranges = headers
         .get_all(header::ACCEPT)

@@ -23,7 +23,7 @@ impl Ambiguity {
             return None;
         }
         let mut folded = [0; NAME_BYTES_MAX];
-        let folded = fold(name, &mut folded)?;
+        let folded = fold_name(name, &mut folded)?;
         let word = words
             .iter()
             .find(|word| word.as_bytes().eq_ignore_ascii_case(folded));
@@ -36,10 +36,10 @@ impl Ambiguity {
         }
     }
 
-    pub(super) fn refusal(self) -> Refusal {
+    pub(super) fn to_refusal(self) -> Refusal {
         match self {
-            Self::Twice(word) => Refusal::twice(word),
-            Self::OtherCase(word) => Refusal::request(format!(
+            Self::Twice(word) => Refusal::duplicate_member(word),
+            Self::OtherCase(word) => Refusal::invalid_request(format!(
                 "a name differs from \"{word}\" in case only; send it as \"{word}\""
             )),
         }
@@ -48,7 +48,7 @@ impl Ambiguity {
 
 /// Returns the name in lower case. Like Go, it also folds two characters that are not ASCII: `ſ` to
 /// `s`, and the Kelvin sign to `k`. `None`: it is longer than `room`.
-pub(super) fn fold<'r>(name: &[u8], room: &'r mut [u8]) -> Option<&'r [u8]> {
+pub(super) fn fold_name<'r>(name: &[u8], room: &'r mut [u8]) -> Option<&'r [u8]> {
     let mut len = 0;
     let mut rest = name;
     loop {

@@ -1,17 +1,17 @@
-//! Bodies without `jsonrpc`: detects the call that is meant ([`form`]), and builds its envelope.
+//! Bodies without `jsonrpc`: detects the call that is meant ([`detect_form`]), and builds its envelope.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::call::Call;
-use super::edit::Work;
+use super::edit::EditPlan;
 use super::envelope::{Completion, Refusal};
 use super::json::{Kind, Member, Object, Value};
 use super::walker::Walker;
 
 /// The position of the members of a bare body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum BareForm {
     /// As in a call: `{"method","params"?}`, `{"params":{"message":{…}}}`.
     InPlace,
     /// The body is the message: an object with `parts`, `content` or `text`. Its `configuration`
@@ -25,37 +25,37 @@ pub(super) enum Form {
 ///
 /// # Errors
 /// If no call can be made of it.
-pub(super) fn form(call: &Call, text: &str) -> Result<Form, Refusal> {
+pub(super) fn detect_form(call: &Call, text: &str) -> Result<BareForm, Refusal> {
     let is_object = |m: Option<Member>| m.is_some_and(|m| m.value.kind == Kind::Object);
     if let Some(method) = call.method {
         if method.value.kind != Kind::String {
-            return Err(Refusal::request("\"method\" is not a string"));
+            return Err(Refusal::invalid_request("\"method\" is not a string"));
         }
         // The method takes a message, and the message is beside it.
         let scattered = call.params.is_none() && is_object(call.message);
         return Ok(if scattered && call.sends_message(text.as_bytes()) {
-            Form::Scattered
+            BareForm::Scattered
         } else {
-            Form::InPlace
+            BareForm::InPlace
         });
     }
     if call.is_answer {
-        return Err(Refusal::request(
+        return Err(Refusal::invalid_request(
             "a body with \"result\" or \"error\" is an answer; send a request",
         ));
     }
     if is_object(call.inner.message) {
         Ok(if call.has_more {
-            Form::Scattered
+            BareForm::Scattered
         } else {
-            Form::InPlace
+            BareForm::InPlace
         })
     } else if is_object(call.message) {
-        Ok(Form::Scattered)
+        Ok(BareForm::Scattered)
     } else if call.is_message {
-        Ok(Form::Message)
+        Ok(BareForm::Message)
     } else {
-        Err(Refusal::request(
+        Err(Refusal::invalid_request(
             "no call can be made of this; send \"method\" and \"params\", or a \"message\" object",
         ))
     }
@@ -63,11 +63,13 @@ pub(super) fn form(call: &Call, text: &str) -> Result<Form, Refusal> {
 
 /// Inserts the envelope in front of the members of a body that has them in place. An `id` that
 /// cannot be used for a response is replaced in place.
-pub(super) fn wrap(call: &Call, completion: &Completion<'_>, work: &mut Work) {
+pub(super) fn insert_envelope(call: &Call, completion: &Completion<'_>, work: &mut EditPlan) {
     let mut front = String::from(r#""jsonrpc":"2.0","#);
     match call.id {
         None => front.push_str(&format!(r#""id":"{}","#, new_id())),
-        Some(id) if !is_rpc_id(id.value) => work.edits.revalue(&id, format!("\"{}\"", new_id())),
+        Some(id) if !is_rpc_id(id.value) => {
+            work.edits.replace_value(&id, format!("\"{}\"", new_id()))
+        }
         Some(_) => {}
     }
     if call.method.is_none() {
@@ -94,7 +96,7 @@ pub(super) fn send_method(completion: &Completion<'_>) -> &'static str {
 
 /// Returns the rejection of a duplicate member. A member unknown to the gateway may have any name
 /// of any length, so it is not named: a rejection contains nothing of the body.
-fn twice(name: &[u8]) -> Refusal {
+fn duplicate_refusal(name: &[u8]) -> Refusal {
     const OURS: [&str; 5] = [
         "configuration",
         "message",
@@ -103,8 +105,8 @@ fn twice(name: &[u8]) -> Refusal {
         "source_workspace_id",
     ];
     match OURS.iter().find(|ours| ours.as_bytes() == name) {
-        Some(ours) => Refusal::twice(ours),
-        None => Refusal::request("a member stands twice; send it once"),
+        Some(ours) => Refusal::duplicate_member(ours),
+        None => Refusal::invalid_request("a member stands twice; send it once"),
     }
 }
 
@@ -113,50 +115,55 @@ fn twice(name: &[u8]) -> Refusal {
 ///
 /// # Errors
 /// If there is a duplicate member, or would be one after the move.
-pub(super) fn rebuild(
+pub(super) fn rebuild_call(
     call: &Call,
     text: &str,
     completion: &Completion<'_>,
-    form: Form,
+    form: BareForm,
 ) -> Result<String, Refusal> {
     let mut params = match call.params {
-        Some(old) if old.value.kind == Kind::Object => Members::of(text, old.value.start),
+        Some(old) if old.value.kind == Kind::Object => Members::from_object(text, old.value.start),
         Some(old) if old.value.kind != Kind::Null => {
-            return Err(Refusal::request("\"params\" is not an object"));
+            return Err(Refusal::invalid_request("\"params\" is not an object"));
         }
         _ => Members::default(),
     };
     let mut message = Vec::new();
     let mut loose = Vec::new();
     let mut seen = HashSet::new();
-    for (name, member) in members(text, call.top.open).1 {
+    for (name, member) in read_members(text, call.top.open).1 {
         if !seen.insert(name.clone()) {
-            return Err(twice(&name));
+            return Err(duplicate_refusal(&name));
         }
         match (&*name, form) {
             (b"id" | b"method" | b"params", _) => {}
             // Also from a body that is a message: `source_workspace_id` in the message would reach
             // the agent unverified.
             (b"configuration" | b"metadata" | b"target_agent_id", _)
-            | (b"message", Form::Scattered) => params.join(name, &member, text)?,
-            (b"run_id" | b"source_workspace_id", _) | (_, Form::Scattered) => {
+            | (b"message", BareForm::Scattered) => params.merge(name, &member, text)?,
+            (b"run_id" | b"source_workspace_id", _) | (_, BareForm::Scattered) => {
                 loose.push((name, member));
             }
             _ => message.push(member.raw_str(text)),
         }
     }
-    if form == Form::Message {
+    if form == BareForm::Message {
         if params.by_name.contains_key(&b"message"[..]) {
-            return Err(Refusal::twice("message"));
+            return Err(Refusal::duplicate_member("message"));
         }
         let raw = format!(r#""message":{{{}}}"#, message.join(","));
-        params.add(Cow::Borrowed(b"message"), Cow::Owned(raw), None);
+        params.push(Cow::Borrowed(b"message"), Cow::Owned(raw), None);
     }
-    params.place_in_metadata(loose, text)?;
-    Ok(envelope(call, text, completion, &params))
+    params.append_metadata(loose, text)?;
+    Ok(write_envelope(call, text, completion, &params))
 }
 
-fn envelope(call: &Call, text: &str, completion: &Completion<'_>, params: &Members<'_>) -> String {
+fn write_envelope(
+    call: &Call,
+    text: &str,
+    completion: &Completion<'_>,
+    params: &Members<'_>,
+) -> String {
     let id = match call.id {
         Some(id) if is_rpc_id(id.value) => id.value.raw_str(text).to_owned(),
         _ => format!("\"{}\"", new_id()),
@@ -165,20 +172,20 @@ fn envelope(call: &Call, text: &str, completion: &Completion<'_>, params: &Membe
         Some(method) => method.value.raw_str(text).to_owned(),
         None => format!("\"{}\"", send_method(completion)),
     };
-    let params = params.text();
+    let params = params.to_text();
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{{params}}}}}"#)
 }
 
 /// A member and its unescaped name.
-pub(super) type Named<'t> = (Cow<'t, [u8]>, Member);
+pub(super) type NamedMember<'t> = (Cow<'t, [u8]>, Member);
 
 /// Returns the object at `open` and its members. The text was read before, so the walk cannot fail.
-pub(super) fn members(text: &str, open: usize) -> (Object, Vec<Named<'_>>) {
+pub(super) fn read_members(text: &str, open: usize) -> (Object, Vec<NamedMember<'_>>) {
     let mut members = Vec::new();
-    let object = Walker::from(text.as_bytes(), open).object(|walker, name| {
-        let value = walker.value()?;
-        let member = name.with(value);
-        members.push((name.said, member));
+    let object = Walker::from(text.as_bytes(), open).walk_object(|walker, name| {
+        let value = walker.read_value()?;
+        let member = name.with_value(value);
+        members.push((name.unescaped, member));
         Ok(value)
     });
     (object.unwrap_or_default(), members)
@@ -187,12 +194,12 @@ pub(super) fn members(text: &str, open: usize) -> (Object, Vec<Named<'_>>) {
 /// Members that are collected into one object.
 #[derive(Default)]
 struct Members<'t> {
-    list: Vec<Joined<'t>>,
+    list: Vec<CollectedMember<'t>>,
     by_name: HashMap<Cow<'t, [u8]>, usize>,
 }
 
 /// A collected member.
-struct Joined<'t> {
+struct CollectedMember<'t> {
     /// `"name":value`, as spelled.
     raw: Cow<'t, str>,
     /// The position of its value; `None` if the gateway wrote it.
@@ -202,10 +209,10 @@ struct Joined<'t> {
 impl<'t> Members<'t> {
     /// Collects all members of the object at `open`, including duplicates, which are not rejected
     /// here.
-    fn of(text: &'t str, open: usize) -> Self {
+    fn from_object(text: &'t str, open: usize) -> Self {
         let mut all = Self::default();
-        for (name, member) in members(text, open).1 {
-            all.add(
+        for (name, member) in read_members(text, open).1 {
+            all.push(
                 name,
                 Cow::Borrowed(member.raw_str(text)),
                 Some(member.value),
@@ -214,16 +221,21 @@ impl<'t> Members<'t> {
         all
     }
 
-    fn add(&mut self, name: Cow<'t, [u8]>, raw: Cow<'t, str>, value: Option<Value>) {
+    fn push(&mut self, name: Cow<'t, [u8]>, raw: Cow<'t, str>, value: Option<Value>) {
         self.by_name.insert(name, self.list.len());
-        self.list.push(Joined { raw, value });
+        self.list.push(CollectedMember { raw, value });
     }
 
     /// Adds a member from another object. The same value again is dropped; a different one is
     /// rejected.
-    fn join(&mut self, name: Cow<'t, [u8]>, member: &Member, text: &'t str) -> Result<(), Refusal> {
+    fn merge(
+        &mut self,
+        name: Cow<'t, [u8]>,
+        member: &Member,
+        text: &'t str,
+    ) -> Result<(), Refusal> {
         let Some(at) = self.by_name.get(&name) else {
-            self.add(
+            self.push(
                 name,
                 Cow::Borrowed(member.raw_str(text)),
                 Some(member.value),
@@ -235,12 +247,16 @@ impl<'t> Members<'t> {
             Some(old) if old.raw_str(text) == token => Ok(()),
             // The proven caller replaces either value.
             Some(_) if *name == *b"source_workspace_id" => Ok(()),
-            _ => Err(twice(&name)),
+            _ => Err(duplicate_refusal(&name)),
         }
     }
 
     /// Appends `loose` to the member `metadata`.
-    fn place_in_metadata(&mut self, loose: Vec<Named<'t>>, text: &'t str) -> Result<(), Refusal> {
+    fn append_metadata(
+        &mut self,
+        loose: Vec<NamedMember<'t>>,
+        text: &'t str,
+    ) -> Result<(), Refusal> {
         if loose.is_empty() {
             return Ok(());
         }
@@ -249,22 +265,22 @@ impl<'t> Members<'t> {
         let mut metadata = match old {
             None => Self::default(),
             Some(old) if old.kind == Kind::Null => Self::default(),
-            Some(old) if old.kind == Kind::Object => Self::of(text, old.start),
-            Some(_) => return Err(Refusal::request("\"metadata\" is not an object")),
+            Some(old) if old.kind == Kind::Object => Self::from_object(text, old.start),
+            Some(_) => return Err(Refusal::invalid_request("\"metadata\" is not an object")),
         };
         for (name, member) in loose {
-            metadata.join(name, &member, text)?;
+            metadata.merge(name, &member, text)?;
         }
-        let raw = Cow::Owned(format!(r#""metadata":{{{}}}"#, metadata.text()));
+        let raw = Cow::Owned(format!(r#""metadata":{{{}}}"#, metadata.to_text()));
         match at {
             Some(at) => self.list[at].raw = raw,
-            None => self.add(Cow::Borrowed(b"metadata"), raw, None),
+            None => self.push(Cow::Borrowed(b"metadata"), raw, None),
         }
         Ok(())
     }
 
     /// Returns the content of the object, without its braces.
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         let raw: Vec<&str> = self.list.iter().map(|joined| &*joined.raw).collect();
         raw.join(",")
     }

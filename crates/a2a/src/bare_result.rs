@@ -2,18 +2,18 @@
 //! the result without its envelope.
 
 use super::error::RpcError;
-use super::event::{data_of, lines};
+use super::event::{data_value, split_lines};
 use super::reply::Reply;
 
 /// Removes the envelopes from the `data` of whole events, and leaves the rest as it came. An event
 /// with an error gets the name `error`, where clients of HTTP+JSON look for it.
-pub fn events(blocks: &[u8]) -> Vec<u8> {
+pub fn unwrap_events(blocks: &[u8]) -> Vec<u8> {
     let crlf = memchr::memmem::find(blocks, b"\r\n").is_some();
     let end: &[u8] = if crlf { b"\r\n" } else { b"\n" };
     let mut written = Vec::with_capacity(blocks.len());
     let mut data: Option<Vec<u8>> = None;
-    for line in lines(blocks) {
-        if let Some(said) = data_of(line) {
+    for line in split_lines(blocks) {
+        if let Some(said) = data_value(line) {
             match &mut data {
                 None => data = Some(said.to_vec()),
                 Some(data) => {
@@ -35,7 +35,7 @@ pub fn events(blocks: &[u8]) -> Vec<u8> {
 
 fn put_data(written: &mut Vec<u8>, data: Option<Vec<u8>>, end: &[u8]) {
     let Some(data) = data else { return };
-    let reply = Reply::read(&data);
+    let reply = Reply::parse(&data);
     let reply = reply.as_ref().map(|reply| (reply.result(), reply.error()));
     let bare = match reply {
         Some((Some(result), _)) => result.to_owned(),
@@ -43,8 +43,8 @@ fn put_data(written: &mut Vec<u8>, data: Option<Vec<u8>>, end: &[u8]) {
             // The last name of an event counts.
             written.extend_from_slice(b"event: error");
             written.extend_from_slice(end);
-            let error = RpcError::read(error);
-            error.body(error.http())
+            let error = RpcError::parse(error);
+            error.rest_body(error.http_status())
         }
         _ => String::from_utf8_lossy(&data).into_owned(),
     };
@@ -85,7 +85,7 @@ mod tests {
             ("data: {\"result\":2}", "data: 2\n"),
         ];
         for (sent, expected) in cases {
-            let passed = String::from_utf8(events(sent.as_bytes())).unwrap();
+            let passed = String::from_utf8(unwrap_events(sent.as_bytes())).unwrap();
             assert_eq!(passed, expected, "{sent:?}");
         }
     }

@@ -8,8 +8,8 @@ use super::envelope::METHOD_NAME_BYTES_MAX;
 use super::generation::Generation;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
-use super::refs::{Noted, Place};
-use super::walker::{Broken, Walker};
+use super::refs::{RefCandidates, RefKind};
+use super::walker::{WalkError, Walker};
 
 /// A parsed body. Spans point into its text; names are compared unescaped.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ pub(super) struct Call {
     /// The first ambiguous one of the members that a bare body has at its top level.
     pub(super) unclear_bare: Option<Ambiguity>,
     /// Members that are `params` in another spelling.
-    pub(super) noted: Noted,
+    pub(super) noted: RefCandidates,
 }
 
 /// Top-level members of a bare body that a call does not have.
@@ -115,7 +115,7 @@ pub(super) struct Params {
     /// The first ambiguous member that is read, here or below.
     pub(super) unclear: Option<Ambiguity>,
     /// Members that may refer to a task or a URL.
-    pub(super) noted: Noted,
+    pub(super) noted: RefCandidates,
 }
 
 /// `params.message` of a send call.
@@ -142,12 +142,12 @@ pub(super) struct Message {
     /// True if a part has `type` and no `kind`.
     pub(super) typed_parts: bool,
     /// Members that may refer to a task.
-    pub(super) noted: Noted,
+    pub(super) noted: RefCandidates,
 }
 
 /// The reason that a body is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unreadable {
+pub(super) enum CallError {
     /// Not JSON at this offset.
     Syntax(usize),
     /// An array.
@@ -162,54 +162,54 @@ impl Call {
     /// Reads `text` once.
     ///
     /// # Errors
-    /// [`Unreadable`]. An ambiguous member is not an error yet: it is recorded, and the caller of
+    /// [`CallError`]. An ambiguous member is not an error yet: it is recorded, and the caller of
     /// this function, which knows the method, decides.
-    pub(super) fn read(text: &[u8]) -> Result<Self, Unreadable> {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, CallError> {
         let mut call = Self::default();
         let mut walker = Walker::new(text);
         let walked = match walker.peek() {
-            Some(b'{') => call.walk(&mut walker).map(|()| Kind::Object),
-            _ => walker.value().map(|value| value.kind),
+            Some(b'{') => call.read_members(&mut walker).map(|()| Kind::Object),
+            _ => walker.read_value().map(|value| value.kind),
         };
-        let kind = walked.and_then(|kind| walker.end().map(|()| kind));
+        let kind = walked.and_then(|kind| walker.expect_end().map(|()| kind));
         match kind {
             Ok(Kind::Object) => Ok(call),
-            Ok(Kind::Array) => Err(Unreadable::Batch),
-            Ok(_) => Err(Unreadable::NoObject),
-            Err(Broken::Syntax(at)) => Err(Unreadable::Syntax(at)),
-            Err(Broken::TooDeep) => Err(Unreadable::TooDeep(call.id.map(|id| id.value))),
+            Ok(Kind::Array) => Err(CallError::Batch),
+            Ok(_) => Err(CallError::NoObject),
+            Err(WalkError::Syntax(at)) => Err(CallError::Syntax(at)),
+            Err(WalkError::TooDeep) => Err(CallError::TooDeep(call.id.map(|id| id.value))),
         }
     }
 
-    fn walk(&mut self, walker: &mut Walker<'_>) -> Result<(), Broken> {
-        self.top = walker.object(|walker, name| match &*name.said {
+    fn read_members(&mut self, walker: &mut Walker<'_>) -> Result<(), WalkError> {
+        self.top = walker.walk_object(|walker, name| match &*name.unescaped {
             b"jsonrpc" => {
-                let value = walker.value()?;
+                let value = walker.read_value()?;
                 if self.enveloped {
-                    note(&mut self.unclear, Some(Ambiguity::Twice("jsonrpc")));
+                    record_ambiguity(&mut self.unclear, Some(Ambiguity::Twice("jsonrpc")));
                 }
                 self.enveloped = true;
                 Ok(value)
             }
             b"params" => {
-                let value = self.inner.walk(walker)?;
-                keep(&mut self.params, &name, value, "params", &mut self.unclear);
+                let value = self.inner.read(walker)?;
+                record_member(&mut self.params, &name, value, "params", &mut self.unclear);
                 Ok(value)
             }
-            b"id" => take(&mut self.id, walker, &name, "id", &mut self.unclear),
-            b"method" => take(&mut self.method, walker, &name, "method", &mut self.unclear),
+            b"id" => read_member(&mut self.id, walker, &name, "id", &mut self.unclear),
+            b"method" => read_member(&mut self.method, walker, &name, "method", &mut self.unclear),
             other => {
                 let top = ["jsonrpc", "id", "method", "params"];
-                note(&mut self.unclear, Ambiguity::of_name(other, &top));
-                note(&mut self.unclear_bare, Ambiguity::of_name(other, &OF_BARE));
+                record_ambiguity(&mut self.unclear, Ambiguity::of_name(other, &top));
+                record_ambiguity(&mut self.unclear_bare, Ambiguity::of_name(other, &OF_BARE));
                 self.has_more = true;
                 self.is_message |= matches!(other, b"parts" | b"content" | b"text");
                 self.is_answer |= matches!(other, b"result" | b"error");
-                let value = walker.value()?;
+                let value = walker.read_value()?;
                 if other == b"message" {
-                    self.message = Some(name.with(value));
+                    self.message = Some(name.with_value(value));
                 }
-                self.noted.note(Place::at_top(other), value);
+                self.noted.record(RefKind::of_top_member(other), value);
                 Ok(value)
             }
         })?;
@@ -221,7 +221,7 @@ impl Call {
         let Some(method) = self.method.filter(|m| m.value.kind == Kind::String) else {
             return Method::Unread;
         };
-        match std::str::from_utf8(&method.value.said(text)) {
+        match std::str::from_utf8(&method.value.unescaped(text)) {
             Ok(name) => Method::parse(name),
             Err(_) => Method::Other,
         }
@@ -230,7 +230,7 @@ impl Call {
     /// Returns the unescaped method name; `None` if it is not a string, or too long to report.
     pub(super) fn method_name(&self, text: &str) -> Option<Cow<'static, str>> {
         let method = self.method.filter(|m| m.value.kind == Kind::String)?;
-        let name = method.value.said(text.as_bytes());
+        let name = method.value.unescaped(text.as_bytes());
         let name = std::str::from_utf8(&name).ok()?;
         let (method, generations) = (Method::parse(name), [Generation::V1, Generation::V0]);
         let mut known = generations.iter().filter_map(|of| method.name_in(*of));
@@ -246,7 +246,7 @@ impl Call {
         let of_0_1 = |m: Member| {
             ["tasks/send", "tasks/sendSubscribe"]
                 .iter()
-                .any(|name| m.value.says(text, name))
+                .any(|name| m.value.equals(text, name))
         };
         self.method(text).sends() && !self.method.is_some_and(of_0_1)
     }
@@ -254,14 +254,14 @@ impl Call {
 
 impl Params {
     /// Walks over the value of `params`, of any kind.
-    pub(super) fn walk(&mut self, walker: &mut Walker<'_>) -> Result<Value, Broken> {
+    pub(super) fn read(&mut self, walker: &mut Walker<'_>) -> Result<Value, WalkError> {
         if walker.peek() != Some(b'{') {
-            return walker.value();
+            return walker.read_value();
         }
-        self.object = walker.object(|walker, name| match &*name.said {
+        self.object = walker.walk_object(|walker, name| match &*name.unescaped {
             b"message" => {
-                let value = self.body.walk(walker, &mut self.unclear)?;
-                keep(
+                let value = self.body.read(walker, &mut self.unclear)?;
+                record_member(
                     &mut self.message,
                     &name,
                     value,
@@ -271,8 +271,8 @@ impl Params {
                 Ok(value)
             }
             b"metadata" => {
-                let value = self.walk_metadata(walker)?;
-                keep(
+                let value = self.read_metadata(walker)?;
+                record_member(
                     &mut self.metadata,
                     &name,
                     value,
@@ -281,7 +281,7 @@ impl Params {
                 );
                 Ok(value)
             }
-            b"target_agent_id" => take(
+            b"target_agent_id" => read_member(
                 &mut self.target,
                 walker,
                 &name,
@@ -289,23 +289,26 @@ impl Params {
                 &mut self.unclear,
             ),
             other => {
-                let value = walker.value()?;
-                let spelled = self
-                    .noted
-                    .read(other, &OF_PARAMS, Place::in_params(other), value);
-                note(&mut self.unclear, spelled);
+                let value = walker.read_value()?;
+                let spelled = self.noted.record_member(
+                    other,
+                    &OF_PARAMS,
+                    RefKind::of_params_member(other),
+                    value,
+                );
+                record_ambiguity(&mut self.unclear, spelled);
                 Ok(value)
             }
         })?;
-        Ok(self.object.value())
+        Ok(self.object.to_value())
     }
 
-    fn walk_metadata(&mut self, walker: &mut Walker<'_>) -> Result<Value, Broken> {
+    fn read_metadata(&mut self, walker: &mut Walker<'_>) -> Result<Value, WalkError> {
         if walker.peek() != Some(b'{') {
-            return walker.value();
+            return walker.read_value();
         }
-        self.metadata_object = walker.object(|walker, name| match &*name.said {
-            b"source_workspace_id" => take(
+        self.metadata_object = walker.walk_object(|walker, name| match &*name.unescaped {
+            b"source_workspace_id" => read_member(
                 &mut self.source,
                 walker,
                 &name,
@@ -314,118 +317,121 @@ impl Params {
             ),
             other => {
                 let spelled = Ambiguity::of_name(other, &["source_workspace_id"]);
-                note(&mut self.unclear, spelled);
-                walker.value()
+                record_ambiguity(&mut self.unclear, spelled);
+                walker.read_value()
             }
         })?;
-        Ok(self.metadata_object.value())
+        Ok(self.metadata_object.to_value())
     }
 }
 
 impl Message {
     /// Walks over the value of `message`, of any kind.
-    pub(super) fn walk(
+    pub(super) fn read(
         &mut self,
         walker: &mut Walker<'_>,
         unclear: &mut Option<Ambiguity>,
-    ) -> Result<Value, Broken> {
+    ) -> Result<Value, WalkError> {
         if walker.peek() != Some(b'{') {
-            return walker.value();
+            return walker.read_value();
         }
-        self.object = walker.object(|walker, name| {
-            let (slot, word) = match &*name.said {
+        self.object = walker.walk_object(|walker, name| {
+            let (slot, word) = match &*name.unescaped {
                 b"messageId" => (&mut self.message_id, "messageId"),
                 b"message_id" => (&mut self.snake_id, "message_id"),
                 b"task_id" => {
-                    let value = take(&mut self.task_id, walker, &name, "task_id", unclear)?;
-                    self.noted.note(Some(Place::OwnTaskId), value);
+                    let value = read_member(&mut self.task_id, walker, &name, "task_id", unclear)?;
+                    self.noted.record(Some(RefKind::OwnTaskId), value);
                     return Ok(value);
                 }
                 b"metadata" => (&mut self.metadata, "metadata"),
                 b"role" => (&mut self.role, "role"),
                 b"text" => (&mut self.text, "text"),
                 b"parts" | b"content" => {
-                    let value = walk_parts(walker, &mut self.typed_parts, unclear)?;
-                    let (slot, word) = match &*name.said {
+                    let value = read_parts(walker, &mut self.typed_parts, unclear)?;
+                    let (slot, word) = match &*name.unescaped {
                         b"parts" => (&mut self.parts, "parts"),
                         _ => (&mut self.content, "content"),
                     };
-                    keep(slot, &name, value, word, unclear);
+                    record_member(slot, &name, value, word, unclear);
                     return Ok(value);
                 }
                 other => {
-                    let value = walker.value()?;
-                    let place = Place::in_message(other);
-                    note(unclear, self.noted.read(other, &OF_MESSAGE, place, value));
+                    let value = walker.read_value()?;
+                    let place = RefKind::of_message_member(other);
+                    record_ambiguity(
+                        unclear,
+                        self.noted.record_member(other, &OF_MESSAGE, place, value),
+                    );
                     return Ok(value);
                 }
             };
-            take(slot, walker, &name, word, unclear)
+            read_member(slot, walker, &name, word, unclear)
         })?;
-        Ok(self.object.value())
+        Ok(self.object.to_value())
     }
 }
 
 /// Walks over parts: an array, or a single object, which is allowed for `content`.
-fn walk_parts(
+fn read_parts(
     walker: &mut Walker<'_>,
     typed: &mut bool,
     unclear: &mut Option<Ambiguity>,
-) -> Result<Value, Broken> {
+) -> Result<Value, WalkError> {
     match walker.peek() {
-        Some(b'[') => walker.array(|walker| match walker.peek() {
-            Some(b'{') => walk_part(walker, typed, unclear).map(drop),
-            _ => walker.value().map(drop),
+        Some(b'[') => walker.walk_array(|walker| match walker.peek() {
+            Some(b'{') => read_part(walker, typed, unclear).map(drop),
+            _ => walker.read_value().map(drop),
         }),
-        Some(b'{') => walk_part(walker, typed, unclear),
-        _ => walker.value(),
+        Some(b'{') => read_part(walker, typed, unclear),
+        _ => walker.read_value(),
     }
 }
 
-fn walk_part(
+fn read_part(
     walker: &mut Walker<'_>,
     typed: &mut bool,
     unclear: &mut Option<Ambiguity>,
-) -> Result<Value, Broken> {
+) -> Result<Value, WalkError> {
     let (mut kind, mut kind_of_0_1) = (None, None);
-    let object = walker.object(|walker, name| match &*name.said {
-        b"kind" => take(&mut kind, walker, &name, "kind", unclear),
-        b"type" => take(&mut kind_of_0_1, walker, &name, "type", unclear),
+    let object = walker.walk_object(|walker, name| match &*name.unescaped {
+        b"kind" => read_member(&mut kind, walker, &name, "kind", unclear),
+        b"type" => read_member(&mut kind_of_0_1, walker, &name, "type", unclear),
         other => {
-            note(unclear, Ambiguity::of_name(other, &OF_PART));
-            walker.value()
+            record_ambiguity(unclear, Ambiguity::of_name(other, &OF_PART));
+            walker.read_value()
         }
     })?;
     *typed |= kind.is_none() && kind_of_0_1.is_some();
-    Ok(object.value())
+    Ok(object.to_value())
 }
 
 /// Walks over the value of a member and records the member.
-fn take(
+fn read_member(
     slot: &mut Option<Member>,
     walker: &mut Walker<'_>,
     name: &Name<'_>,
     word: &'static str,
     unclear: &mut Option<Ambiguity>,
-) -> Result<Value, Broken> {
-    let value = walker.value()?;
-    keep(slot, name, value, word, unclear);
+) -> Result<Value, WalkError> {
+    let value = walker.read_value()?;
+    record_member(slot, name, value, word, unclear);
     Ok(value)
 }
 
-fn keep(
+fn record_member(
     slot: &mut Option<Member>,
     name: &Name<'_>,
     value: Value,
     word: &'static str,
     unclear: &mut Option<Ambiguity>,
 ) {
-    if slot.replace(name.with(value)).is_some() {
-        note(unclear, Some(Ambiguity::Twice(word)));
+    if slot.replace(name.with_value(value)).is_some() {
+        record_ambiguity(unclear, Some(Ambiguity::Twice(word)));
     }
 }
 
 /// Records the first ambiguity only.
-fn note(unclear: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
+fn record_ambiguity(unclear: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
     *unclear = unclear.or(found);
 }

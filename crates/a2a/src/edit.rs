@@ -3,17 +3,17 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::done::Done;
+use super::completion_steps::CompletionSteps;
 use super::json::{Member, Object};
 use super::walker::Walker;
 
 /// The edits of one text and their meaning.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct EditPlan {
     /// The byte edits.
     pub(super) edits: Edits,
     /// The kinds of changes that they make.
-    pub(super) done: Done,
+    pub(super) done: CompletionSteps,
 }
 
 /// One edit: `text` replaces `removed` bytes at `at`.
@@ -55,7 +55,7 @@ impl Edits {
     }
 
     /// Replaces the value of `member` by `token`.
-    pub(super) fn revalue(&mut self, member: &Member, token: impl Into<Cow<'static, str>>) {
+    pub(super) fn replace_value(&mut self, member: &Member, token: impl Into<Cow<'static, str>>) {
         self.replace(member.value.start..member.value.end, token);
     }
 
@@ -79,30 +79,30 @@ impl Edits {
 /// Members that are removed from one object and members that are appended to it, with correct
 /// commas.
 #[derive(Debug, Default)]
-pub(super) struct Membership {
+pub(super) struct MemberChanges {
     /// Removed members, by the offset of their name.
     leaving: Vec<usize>,
     /// Appended members, each `"name":value`.
     joining: Vec<String>,
 }
 
-impl Membership {
+impl MemberChanges {
     /// Removes `member`.
-    pub(super) fn leave(&mut self, member: &Member) {
+    pub(super) fn remove(&mut self, member: &Member) {
         self.leaving.push(member.start);
     }
 
     /// Appends `"name":value`.
-    pub(super) fn join(&mut self, member: String) {
+    pub(super) fn append(&mut self, member: String) {
         self.joining.push(member);
     }
 
     /// Adds the edits for `object`.
-    pub(super) fn settle(self, object: &Object, text: &str, edits: &mut Edits) {
+    pub(super) fn add_edits(self, object: &Object, text: &str, edits: &mut Edits) {
         let mut last_kept = object.last_end;
         let mut gone = None;
         if !self.leaving.is_empty() {
-            (last_kept, gone) = self.part(object, text, edits);
+            (last_kept, gone) = self.remove_leaving(object, text, edits);
         }
         if !self.joining.is_empty() {
             let joined = self.joining.join(",");
@@ -118,7 +118,7 @@ impl Membership {
 
     /// Removes the leaving members that precede a kept one. Returns the end of the last kept
     /// member, and the range of the leaving members after it.
-    fn part(
+    fn remove_leaving(
         &self,
         object: &Object,
         text: &str,
@@ -127,9 +127,9 @@ impl Membership {
         let mut last_kept = None;
         let mut gone: Option<Range<usize>> = None;
         // The text was read before, so this walk cannot fail.
-        let _ = Walker::from(text.as_bytes(), object.open).object(|walker, name| {
-            let value = walker.value()?;
-            let member = name.with(value);
+        let _ = Walker::from(text.as_bytes(), object.open).walk_object(|walker, name| {
+            let value = walker.read_value()?;
+            let member = name.with_value(value);
             if self.leaving.contains(&member.start) {
                 let start = gone.as_ref().map_or(member.start, |g| g.start);
                 gone = Some(start..value.end);

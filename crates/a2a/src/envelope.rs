@@ -22,17 +22,17 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::bare::{self, Form};
-use super::call::{Call, Unreadable};
-use super::done::{Done, Step};
-use super::edit::Work;
+use super::bare::{self, BareForm};
+use super::call::{Call, CallError};
+use super::completion_steps::{CompletionStep, CompletionSteps};
+use super::edit::EditPlan;
 use super::generation::Generation;
 use super::json::{Kind, Value};
 use super::message;
 use super::method::Method;
 use super::refs::Refs;
 use super::walker::DEPTH_MAX;
-use crate::Complete;
+use crate::CompletionMode;
 
 /// The UTF-8 byte order mark. RFC 8259, 8.1 lets a parser ignore it; many do not.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -45,7 +45,7 @@ pub struct Completion<'a> {
     /// The workspace that the credential proves; `None` for canvas, organization and operator.
     pub caller: Option<&'a str>,
     /// The setting `a2a.complete`, or that of the workspace.
-    pub complete: Complete,
+    pub complete: CompletionMode,
     /// The generation of the target.
     pub generation: Generation,
     /// True if `Accept` prefers `text/event-stream`: an inferred method is the streaming one then.
@@ -54,7 +54,7 @@ pub struct Completion<'a> {
 
 /// A call that may be forwarded.
 #[derive(Clone, Debug)]
-pub struct Completed {
+pub struct CompletedCall {
     /// The body for the agent; the same `Bytes` as received if nothing was missing.
     pub body: Bytes,
     /// The caller's `id` as it was spelled, if it was a string or a number. A generated id is not
@@ -62,14 +62,14 @@ pub struct Completed {
     pub rpc_id: Option<String>,
     /// The method of the call.
     pub method: Method,
-    /// The method's name in [`Completed::body`]; `None`: it has none, or one of more than
+    /// The method's name in [`CompletedCall::body`]; `None`: it has none, or one of more than
     /// [`METHOD_NAME_BYTES_MAX`] bytes.
     pub method_name: Option<Cow<'static, str>>,
     /// True if the gateway built the envelope: the call then needs `A2A-Version: 1.0` for a 1.0
     /// target.
     pub wrapped: bool,
     /// The changes made, for `X-A2A-Completed`.
-    pub done: Done,
+    pub done: CompletionSteps,
     /// The idempotency key: `params.message.task_id`, the client's own task id, in each mode.
     pub idempotency_key: Option<String>,
     /// The message id that the client sent, under either name; never a generated one.
@@ -82,25 +82,25 @@ pub struct Completed {
 pub fn is_bare(body: &[u8]) -> bool {
     let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
     let text = std::str::from_utf8(body).ok();
-    let call = text.and_then(|text| Call::read(text.as_bytes()).ok());
+    let call = text.and_then(|text| Call::parse(text.as_bytes()).ok());
     call.is_some_and(|call| !call.enveloped)
 }
 
 /// The fields of an envelope that are needed by a route which also takes bodies without one.
 #[derive(Clone, Debug)]
-pub struct Enveloped {
+pub struct EnvelopeFields {
     /// The method of the call.
     pub method: Method,
     /// The id, as it was spelled.
     pub rpc_id: Option<String>,
 }
 
-impl Enveloped {
+impl EnvelopeFields {
     /// Parses an envelope. `None`: the body has no `jsonrpc`, or cannot be read.
-    pub fn read(body: &[u8]) -> Option<Self> {
+    pub fn parse(body: &[u8]) -> Option<Self> {
         let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
         let text = std::str::from_utf8(body).ok()?;
-        let call = Call::read(text.as_bytes()).ok()?;
+        let call = Call::parse(text.as_bytes()).ok()?;
         call.enveloped.then(|| Self {
             method: call.method(text.as_bytes()),
             rpc_id: call.id.and_then(|id| rpc_id(id.value, text)),
@@ -143,21 +143,21 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn params(message: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn invalid_params(message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind: FaultKind::InvalidParams,
             message: message.into(),
         }
     }
 
-    pub(super) fn request(message: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn invalid_request(message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind: FaultKind::InvalidRequest,
             message: message.into(),
         }
     }
 
-    fn parse(message: impl Into<Cow<'static, str>>) -> Self {
+    fn parse_error(message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind: FaultKind::ParseError,
             message: message.into(),
@@ -165,8 +165,8 @@ impl Refusal {
     }
 
     /// Rejects the duplicate member `word`.
-    pub(super) fn twice(word: &str) -> Self {
-        Self::request(format!("\"{word}\" stands twice; send it once"))
+    pub(super) fn duplicate_member(word: &str) -> Self {
+        Self::invalid_request(format!("\"{word}\" stands twice; send it once"))
     }
 
     pub(super) fn with_id(self, rpc_id: Option<String>) -> Fault {
@@ -182,23 +182,23 @@ impl Refusal {
 ///
 /// # Errors
 /// [`Fault`] if it is not JSON, not a call, ambiguous, or contradicts itself or the path.
-pub fn complete(body: &Bytes, completion: &Completion<'_>) -> Result<Completed, Fault> {
+pub fn complete(body: &Bytes, completion: &Completion<'_>) -> Result<CompletedCall, Fault> {
     let mark = match body.starts_with(BYTE_ORDER_MARK) {
         true => BYTE_ORDER_MARK.len(),
         false => 0,
     };
-    let text = readable(&body[mark..]).map_err(|refusal| refusal.with_id(None))?;
-    let call = Call::read(text.as_bytes()).map_err(|unreadable| refuse(unreadable, text))?;
+    let text = decode_text(&body[mark..]).map_err(|refusal| refusal.with_id(None))?;
+    let call = Call::parse(text.as_bytes()).map_err(|unreadable| to_fault(unreadable, text))?;
     let rpc_id = call.id.and_then(|id| rpc_id(id.value, text));
-    match draft(&call, text, completion) {
+    match draft_call(&call, text, completion) {
         Err(refusal) => {
             let ambiguous = call.unclear.is_some_and(|unclear| unclear.as_str() == "id");
             Err(refusal.with_id(rpc_id.filter(|_| !ambiguous)))
         }
-        Ok(draft) => Ok(Completed {
+        Ok(draft) => Ok(CompletedCall {
             body: match draft.body {
                 Some(body) => Bytes::from(body),
-                None if completion.complete == Complete::Off => body.clone(),
+                None if completion.complete == CompletionMode::Off => body.clone(),
                 None => body.slice(mark..),
             },
             rpc_id,
@@ -213,43 +213,49 @@ pub fn complete(body: &Bytes, completion: &Completion<'_>) -> Result<Completed, 
     }
 }
 
-/// The fields of [`Completed`]; `body` only if it differs.
+/// The fields of [`CompletedCall`]; `body` only if it differs.
 struct Draft {
     body: Option<Vec<u8>>,
     method: Method,
     method_name: Option<Cow<'static, str>>,
     wrapped: bool,
-    done: Done,
+    done: CompletionSteps,
     idempotency_key: Option<String>,
     message_id: Option<String>,
     refs: Refs,
 }
 
-pub(super) fn readable(body: &[u8]) -> Result<&str, Refusal> {
+pub(super) fn decode_text(body: &[u8]) -> Result<&str, Refusal> {
     if body.iter().all(u8::is_ascii_whitespace) {
-        return Err(Refusal::parse("the body is empty; send a JSON-RPC request"));
+        return Err(Refusal::parse_error(
+            "the body is empty; send a JSON-RPC request",
+        ));
     }
     std::str::from_utf8(body).map_err(|error| {
         let at = error.valid_up_to();
-        Refusal::parse(format!(
+        Refusal::parse_error(format!(
             "the body is not UTF-8 at byte {at}; send JSON in UTF-8"
         ))
     })
 }
 
-pub(super) fn refuse(unreadable: Unreadable, text: &str) -> Fault {
+pub(super) fn to_fault(unreadable: CallError, text: &str) -> Fault {
     match unreadable {
-        Unreadable::Syntax(at) => {
-            Refusal::parse(format!("the body is not JSON at byte {at}")).with_id(None)
+        CallError::Syntax(at) => {
+            Refusal::parse_error(format!("the body is not JSON at byte {at}")).with_id(None)
         }
-        Unreadable::Batch => {
-            Refusal::request("batches are not served; send one JSON-RPC request").with_id(None)
+        CallError::Batch => {
+            Refusal::invalid_request("batches are not served; send one JSON-RPC request")
+                .with_id(None)
         }
-        Unreadable::NoObject => {
-            Refusal::request("the body is not an object; send a JSON-RPC request").with_id(None)
+        CallError::NoObject => {
+            Refusal::invalid_request("the body is not an object; send a JSON-RPC request")
+                .with_id(None)
         }
-        Unreadable::TooDeep(id) => Refusal::request(format!("nested deeper than {DEPTH_MAX}"))
-            .with_id(id.and_then(|id| rpc_id(id, text))),
+        CallError::TooDeep(id) => {
+            Refusal::invalid_request(format!("nested deeper than {DEPTH_MAX}"))
+                .with_id(id.and_then(|id| rpc_id(id, text)))
+        }
     }
 }
 
@@ -257,52 +263,53 @@ fn rpc_id(id: Value, text: &str) -> Option<String> {
     matches!(id.kind, Kind::Number | Kind::String).then(|| id.raw_str(text).to_owned())
 }
 
-fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, Refusal> {
+fn draft_call(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, Refusal> {
     let method = call.method(text.as_bytes());
-    refuse_unclear(call, method.sends() || method.is_of_a_task())?;
+    check_clear(call, method.sends() || method.is_of_a_task())?;
     let touched = match completion.complete {
-        Complete::Full => true,
-        Complete::Bare => !call.enveloped,
-        Complete::Off => false,
+        CompletionMode::Full => true,
+        CompletionMode::Bare => !call.enveloped,
+        CompletionMode::Off => false,
     };
     if !touched {
         return Ok(Draft {
             body: None,
-            refs: Refs::of(call, text, method, false)?,
+            refs: Refs::from_call(call, text, method, false)?,
             method,
             method_name: call.method_name(text),
             wrapped: false,
-            done: Done::default(),
+            done: CompletionSteps::default(),
             idempotency_key: message::idempotency_key(call, text),
             message_id: message::given_id(call, text),
         });
     }
     if call.enveloped {
-        return edited(call, text, completion, Origin::Envelope);
+        return edit_call(call, text, completion, Origin::Envelope);
     }
     let inferred = call.method.is_none();
     let origin = Origin::Bare { inferred };
-    let form = bare::form(call, text)?;
-    if form == Form::InPlace {
-        refuse_unclear(call, inferred)?;
-        return edited(call, text, completion, origin);
+    let form = bare::detect_form(call, text)?;
+    if form == BareForm::InPlace {
+        check_clear(call, inferred)?;
+        return edit_call(call, text, completion, origin);
     }
-    let text = bare::rebuild(call, text, completion, form)?;
-    let call = Call::read(text.as_bytes())
-        .map_err(|_| Refusal::request(format!("nested deeper than {DEPTH_MAX} as a call")))?;
-    refuse_unclear(&call, true)?;
-    let mut draft = edited(&call, &text, completion, origin)?;
+    let text = bare::rebuild_call(call, text, completion, form)?;
+    let call = Call::parse(text.as_bytes()).map_err(|_| {
+        Refusal::invalid_request(format!("nested deeper than {DEPTH_MAX} as a call"))
+    })?;
+    check_clear(&call, true)?;
+    let mut draft = edit_call(&call, &text, completion, origin)?;
     draft.body.get_or_insert_with(|| text.into_bytes());
     Ok(draft)
 }
 
 /// Rejects ambiguous members: parsers differ on which of two members with one name they use (RFC
 /// 8259, 4), and some ignore case. `known`: the params belong to a method with known members.
-fn refuse_unclear(call: &Call, known: bool) -> Result<(), Refusal> {
+fn check_clear(call: &Call, known: bool) -> Result<(), Refusal> {
     let bare = call.unclear_bare.filter(|_| !call.enveloped);
     let unclear = call.unclear.or(bare);
     match unclear.or(call.inner.unclear.filter(|_| known)) {
-        Some(unclear) => Err(unclear.refusal()),
+        Some(unclear) => Err(unclear.to_refusal()),
         None => Ok(()),
     }
 }
@@ -315,23 +322,23 @@ enum Origin {
 }
 
 /// Completes a call that has its members in place.
-fn edited(
+fn edit_call(
     call: &Call,
     text: &str,
     completion: &Completion<'_>,
     origin: Origin,
 ) -> Result<Draft, Refusal> {
-    let mut work = Work::default();
+    let mut work = EditPlan::default();
     let bare = origin != Origin::Envelope;
     let mut method = call.method(text.as_bytes());
     if let Origin::Bare { inferred } = origin {
-        work.done.add(Step::Envelope);
+        work.done.add(CompletionStep::Envelope);
         if inferred {
-            work.done.add(Step::Method);
+            work.done.add(CompletionStep::Method);
             method = inferred_method(completion);
         }
         if !call.enveloped {
-            bare::wrap(call, completion, &mut work);
+            bare::insert_envelope(call, completion, &mut work);
         }
     }
     let respelled = respell_method(call, text, completion, bare, &mut work);
@@ -344,13 +351,13 @@ fn edited(
     if method.sends() && (call.method.is_none() || call.sends_message(text.as_bytes())) {
         idempotency_key = message::idempotency_key(call, text);
         message_id = message::given_id(call, text);
-        message::complete(call, text, completion, bare, &mut work)?;
+        message::complete_message(call, text, completion, bare, &mut work)?;
     } else if method.sends() {
-        message::source(&call.inner, text, completion.caller, &mut work);
+        message::set_source(&call.inner, text, completion.caller, &mut work);
     }
     Ok(Draft {
         body: (!work.edits.is_empty()).then(|| work.edits.apply(text)),
-        refs: Refs::of(call, text, method, work.done.has(Step::TaskId))?,
+        refs: Refs::from_call(call, text, method, work.done.has(CompletionStep::TaskId))?,
         method,
         method_name,
         wrapped: bare,
@@ -375,7 +382,7 @@ fn respell_method(
     text: &str,
     completion: &Completion<'_>,
     bare: bool,
-    work: &mut Work,
+    work: &mut EditPlan,
 ) -> Option<&'static str> {
     let method = call.method?;
     let generation = if bare {
@@ -383,19 +390,19 @@ fn respell_method(
     } else {
         Generation::V0
     };
-    let says = |word| method.value.says(text.as_bytes(), word);
+    let says = |word| method.value.equals(text.as_bytes(), word);
     let (name, step) = if says("message/sendSubscribe") {
-        (generation.send_method(true), Step::Alias)
+        (generation.send_method(true), CompletionStep::Alias)
     } else if generation == Generation::V0 {
         return None;
     } else if says("message/stream") {
-        (generation.send_method(true), Step::Method)
+        (generation.send_method(true), CompletionStep::Method)
     } else if says("message/send") {
-        (generation.send_method(false), Step::Method)
+        (generation.send_method(false), CompletionStep::Method)
     } else {
         return None;
     };
-    work.edits.revalue(&method, format!("\"{name}\""));
+    work.edits.replace_value(&method, format!("\"{name}\""));
     work.done.add(step);
     Some(name)
 }

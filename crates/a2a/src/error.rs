@@ -1,16 +1,16 @@
-//! Errors of the HTTP+JSON binding: those that A2A defines ([`Defined`]), and their form (A2A 1.0,
+//! Errors of the HTTP+JSON binding: those that A2A defines ([`DefinedError`]), and their form (A2A 1.0,
 //! 5.4 and 11.6).
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, said};
+use super::fields::{Fields, unescape_string};
 
 /// The domain of the errors that A2A defines.
 pub const DOMAIN: &str = "a2a-protocol.org";
 
 /// An error that A2A defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Defined {
+pub struct DefinedError {
     /// The `reason` of its `ErrorInfo`.
     pub reason: &'static str,
     /// Its HTTP status in the HTTP+JSON binding.
@@ -19,9 +19,9 @@ pub struct Defined {
     pub status: &'static str,
 }
 
-impl Defined {
+impl DefinedError {
     /// Returns the error of this JSON-RPC code; `None`: A2A does not define it.
-    pub const fn of(code: i64) -> Option<Self> {
+    pub const fn from_code(code: i64) -> Option<Self> {
         let (reason, http, status) = match code {
             -32_001 => ("TASK_NOT_FOUND", 404, "NOT_FOUND"),
             -32_002 => ("TASK_NOT_CANCELABLE", 400, "FAILED_PRECONDITION"),
@@ -68,8 +68,8 @@ const fn status_word(http: u16) -> &'static str {
 }
 
 /// Builds a google.rpc.ErrorInfo, for the `data` of a JSON-RPC error and the `details` of a
-/// [`status`].
-pub fn info(reason: &str, domain: &str, metadata: Map<String, Value>) -> Value {
+/// [`status_body`].
+pub fn error_info(reason: &str, domain: &str, metadata: Map<String, Value>) -> Value {
     json!({
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": reason,
@@ -80,8 +80,8 @@ pub fn info(reason: &str, domain: &str, metadata: Map<String, Value>) -> Value {
 
 /// Builds a google.rpc.Status. `code` is that of JSON-RPC; its status name is used if A2A defines
 /// the error.
-pub fn status(http: u16, code: i64, message: &str, details: &Value) -> Value {
-    let word = Defined::of(code).map_or(status_word(http), |defined| defined.status);
+pub fn status_body(http: u16, code: i64, message: &str, details: &Value) -> Value {
+    let word = DefinedError::from_code(code).map_or(status_word(http), |defined| defined.status);
     json!({"code": http, "status": word, "message": message, "details": details})
 }
 
@@ -95,20 +95,22 @@ pub struct RpcError<'a> {
 
 impl<'a> RpcError<'a> {
     /// Parses the member `error`. A value that is not an object becomes the message.
-    pub fn read(error: &'a str) -> Self {
-        let fields = Fields::read(error).unwrap_or_default();
+    pub fn parse(error: &'a str) -> Self {
+        let fields = Fields::parse(error).unwrap_or_default();
         let code = fields.get("code").and_then(|code| code.parse().ok());
-        let message = fields.text("message").or_else(|| said(error));
+        let message = fields
+            .get_text("message")
+            .or_else(|| unescape_string(error));
         Self {
             code: code.unwrap_or(-32_603),
             message: message.unwrap_or_else(|| error.to_owned()),
-            data: fields.borrowed("data"),
+            data: fields.get_borrowed("data"),
         }
     }
 
     /// Returns its HTTP status in the HTTP+JSON binding.
-    pub const fn http(&self) -> u16 {
-        match (Defined::of(self.code), self.code) {
+    pub const fn http_status(&self) -> u16 {
+        match (DefinedError::from_code(self.code), self.code) {
             (Some(defined), _) => defined.http,
             (None, -32_601) => 501,
             (None, -32_603) => 500,
@@ -118,14 +120,14 @@ impl<'a> RpcError<'a> {
     }
 
     /// Returns its body: a google.rpc.Status, and the members that clients of 0.3 look for.
-    pub fn body(&self, http: u16) -> String {
+    pub fn rest_body(&self, http: u16) -> String {
         let listed: Option<Vec<Value>> = self.data.and_then(|data| serde_json::from_str(data).ok());
         let details = listed.unwrap_or_else(|| {
-            let defined = Defined::of(self.code);
-            let info = defined.map(|defined| info(defined.reason, DOMAIN, Map::new()));
+            let defined = DefinedError::from_code(self.code);
+            let info = defined.map(|defined| error_info(defined.reason, DOMAIN, Map::new()));
             info.into_iter().collect()
         });
-        let status = status(http, self.code, &self.message, &details.into());
+        let status = status_body(http, self.code, &self.message, &details.into());
         let (code, message) = (self.code, Value::from(self.message.as_str()));
         let data = self.data.map(|data| format!(r#","data":{data}"#));
         let data = data.unwrap_or_default();
@@ -145,7 +147,7 @@ mod tests {
                 404,
                 json!({
                     "error": {"code": 404, "status": "NOT_FOUND", "message": "no task",
-                        "details": [info("TASK_NOT_FOUND", DOMAIN, Map::new())]},
+                        "details": [error_info("TASK_NOT_FOUND", DOMAIN, Map::new())]},
                     "code": -32001, "message": "no task",
                 }),
             ),
@@ -176,9 +178,9 @@ mod tests {
             ),
         ];
         for (error, http, expected) in cases {
-            let read = RpcError::read(error);
-            assert_eq!(read.http(), http, "{error}");
-            let body: Value = serde_json::from_str(&read.body(http)).unwrap();
+            let read = RpcError::parse(error);
+            assert_eq!(read.http_status(), http, "{error}");
+            let body: Value = serde_json::from_str(&read.rest_body(http)).unwrap();
             assert_eq!(body, expected, "{error}");
         }
     }

@@ -9,7 +9,7 @@ use memchr::memmem::Finder;
 
 use super::json::{Kind, Object, Value};
 use super::state::TaskState;
-use super::walker::{Broken, Walker};
+use super::walker::{WalkError, Walker};
 
 /// Most bytes of one event that are searched for the end of its task. Status updates are small; a
 /// task with more history than this in front of its status is not recognized as the last event.
@@ -27,7 +27,7 @@ pub enum Framing {
 
 impl Framing {
     /// Returns the line end of the last line of `text`.
-    pub fn of(text: &[u8]) -> Self {
+    pub fn from_text(text: &[u8]) -> Self {
         if text.ends_with(b"\r\n") {
             Self::CrLf
         } else {
@@ -46,7 +46,7 @@ impl Framing {
     /// Returns the comment that keeps a silent stream alive: `: keepalive`. It is sent between two
     /// events. After a `numbered` event it has no blank line of its own: some readers would take
     /// that for an event (`stamp`).
-    pub const fn keepalive(self, numbered: bool) -> &'static str {
+    pub const fn keepalive_comment(self, numbered: bool) -> &'static str {
         match (self, numbered) {
             (Self::CrLf, true) => ": keepalive\r\n",
             (Self::CrLf, false) => ": keepalive\r\n\r\n",
@@ -66,7 +66,7 @@ pub fn final_event(name: Option<&str>, json: &str, framing: Framing) -> Bytes {
 
 /// The events that a chunk completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
+pub struct CompleteEvents {
     /// All bytes up to the last boundary, unchanged: events, and blocks of comments.
     pub bytes: Bytes,
     /// The number of events with `data` in them.
@@ -83,10 +83,10 @@ pub struct Passed {
 pub struct Splitter {
     /// The bytes after the last boundary.
     pending: Vec<u8>,
-    place: Place,
+    place: BlockPosition,
     framing: Framing,
     final_seen: bool,
-    mark: Mark,
+    mark: MarkProgress,
 }
 
 /// The byte order mark in UTF-8, which a stream may begin with.
@@ -94,14 +94,14 @@ const MARK: [u8; 3] = *b"\xef\xbb\xbf";
 
 /// The progress through a byte order mark at the start of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
+enum MarkProgress {
     /// So many of its bytes were read.
     Read(usize),
     /// The stream has begun.
     Over,
 }
 
-impl Default for Mark {
+impl Default for MarkProgress {
     fn default() -> Self {
         Self::Read(0)
     }
@@ -109,7 +109,7 @@ impl Default for Mark {
 
 /// The position of the next byte in a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum BlockPosition {
     /// After a boundary.
     #[default]
     BlockStart,
@@ -136,16 +136,16 @@ impl Splitter {
     /// of the stream. A later mark is part of its line.
     ///
     /// Copies nothing if no event was open and the chunk ends with one.
-    pub fn push(&mut self, mut chunk: Bytes) -> Passed {
+    pub fn push(&mut self, mut chunk: Bytes) -> CompleteEvents {
         self.skip_mark(&mut chunk);
         let mut events = 0;
         let mut from = 0;
         let mut at = 0;
         // Completes the open event; from then on `pending` is sent first.
         if !self.pending.is_empty() {
-            let Some(end) = self.boundary(&chunk, &mut at) else {
+            let Some(end) = self.find_boundary(&chunk, &mut at) else {
                 self.pending.extend_from_slice(&chunk);
-                return self.passed(Bytes::new(), 0);
+                return self.complete_events(Bytes::new(), 0);
             };
             self.pending.extend_from_slice(&chunk[..end]);
             if has_data(&self.pending) {
@@ -155,7 +155,7 @@ impl Splitter {
             from = end;
         }
         let open = from;
-        while let Some(end) = self.boundary(&chunk, &mut at) {
+        while let Some(end) = self.find_boundary(&chunk, &mut at) {
             if has_data(&chunk[from..end]) {
                 events += 1;
                 self.final_seen = self.final_seen || is_final(&chunk[from..end]);
@@ -169,26 +169,26 @@ impl Splitter {
             Bytes::from(std::mem::take(&mut self.pending))
         };
         self.pending.extend_from_slice(&chunk[from..]);
-        self.passed(bytes, events)
+        self.complete_events(bytes, events)
     }
 
     fn skip_mark(&mut self, chunk: &mut Bytes) {
-        while let Mark::Read(read) = self.mark {
+        while let MarkProgress::Read(read) = self.mark {
             match chunk.first() {
                 None => return,
                 Some(byte) if *byte == MARK[read] => {
                     *chunk = chunk.slice(1..);
                     self.mark = match read + 1 {
-                        read if read < MARK.len() => Mark::Read(read),
-                        _ => Mark::Over,
+                        read if read < MARK.len() => MarkProgress::Read(read),
+                        _ => MarkProgress::Over,
                     };
                 }
                 Some(_) => {
-                    self.mark = Mark::Over;
+                    self.mark = MarkProgress::Over;
                     if read > 0 {
                         // What looked like a mark is the start of a line.
                         self.pending.extend_from_slice(&MARK[..read]);
-                        self.place = Place::Line;
+                        self.place = BlockPosition::Line;
                     }
                 }
             }
@@ -214,19 +214,19 @@ impl Splitter {
     /// Returns true if the pending event is complete should the stream end now: its blank line is a
     /// single `\r`.
     pub fn ends_whole(&self) -> bool {
-        self.place == Place::BlankLineCr
+        self.place == BlockPosition::BlankLineCr
     }
 
     /// Returns the incomplete event at the end of the agent's stream, unchanged.
     pub fn take_rest(self) -> Bytes {
         match self.mark {
-            Mark::Read(read) => Bytes::from_static(&MARK[..read]),
-            Mark::Over => Bytes::from(self.pending),
+            MarkProgress::Read(read) => Bytes::from_static(&MARK[..read]),
+            MarkProgress::Over => Bytes::from(self.pending),
         }
     }
 
-    fn passed(&self, bytes: Bytes, events: u32) -> Passed {
-        Passed {
+    fn complete_events(&self, bytes: Bytes, events: u32) -> CompleteEvents {
+        CompleteEvents {
             bytes,
             events,
             final_seen: self.final_seen,
@@ -235,21 +235,21 @@ impl Splitter {
 
     /// Returns the offset after the next blank line in `chunk`, from `at` on; `None` moves to its
     /// end.
-    fn boundary(&mut self, chunk: &[u8], at: &mut usize) -> Option<usize> {
+    fn find_boundary(&mut self, chunk: &[u8], at: &mut usize) -> Option<usize> {
         while let Some(&byte) = chunk.get(*at) {
             let place = self.place;
-            if place == Place::Line && !matches!(byte, b'\r' | b'\n') {
+            if place == BlockPosition::Line && !matches!(byte, b'\r' | b'\n') {
                 let rest = &chunk[*at..];
                 *at += memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
                 continue;
             }
-            if place == Place::BlankLineCr && byte != b'\n' {
+            if place == BlockPosition::BlankLineCr && byte != b'\n' {
                 // The blank line was a single `\r`: this byte belongs to the next block.
-                self.place = Place::BlockStartBehindCr;
+                self.place = BlockPosition::BlockStartBehindCr;
                 return Some(*at);
             }
             *at += 1;
-            if self.step(place, byte) {
+            if self.advance(place, byte) {
                 return Some(*at);
             }
         }
@@ -257,26 +257,30 @@ impl Splitter {
     }
 
     /// Consumes one byte. Returns true if it ends a block.
-    fn step(&mut self, place: Place, byte: u8) -> bool {
+    fn advance(&mut self, place: BlockPosition, byte: u8) -> bool {
         let (next, ended) = match (place, byte) {
-            (Place::BlankLineCr, _) | (Place::BlockStartBehindCr | Place::BlockStart, b'\n') => {
-                (Place::BlockStart, true)
+            (BlockPosition::BlankLineCr, _)
+            | (BlockPosition::BlockStartBehindCr | BlockPosition::BlockStart, b'\n') => {
+                (BlockPosition::BlockStart, true)
             }
-            (Place::BlockStart | Place::BlockStartBehindCr | Place::LineStartBehindCr, b'\r') => {
-                (Place::BlockStartBehindCr, true)
-            }
-            (Place::LineStartBehindCr, b'\n') => {
+            (
+                BlockPosition::BlockStart
+                | BlockPosition::BlockStartBehindCr
+                | BlockPosition::LineStartBehindCr,
+                b'\r',
+            ) => (BlockPosition::BlockStartBehindCr, true),
+            (BlockPosition::LineStartBehindCr, b'\n') => {
                 self.framing = Framing::CrLf;
-                (Place::LineStart, false)
+                (BlockPosition::LineStart, false)
             }
-            (Place::LineStart, b'\n') => (Place::BlockStart, true),
-            (Place::LineStart, b'\r') => (Place::BlankLineCr, false),
-            (Place::Line, b'\n') => {
+            (BlockPosition::LineStart, b'\n') => (BlockPosition::BlockStart, true),
+            (BlockPosition::LineStart, b'\r') => (BlockPosition::BlankLineCr, false),
+            (BlockPosition::Line, b'\n') => {
                 self.framing = Framing::Lf;
-                (Place::LineStart, false)
+                (BlockPosition::LineStart, false)
             }
-            (Place::Line, b'\r') => (Place::LineStartBehindCr, false),
-            _ => (Place::Line, false),
+            (BlockPosition::Line, b'\r') => (BlockPosition::LineStartBehindCr, false),
+            _ => (BlockPosition::Line, false),
         };
         self.place = next;
         ended
@@ -284,13 +288,15 @@ impl Splitter {
 }
 
 /// Returns the blocks of complete events, each with the blank line that ends it.
-pub fn blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split_blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut splitter = Splitter::new();
     let mut from = 0;
     std::iter::from_fn(move || {
         let mut at = from;
         // A `\r` at the very end is a blank line, too: the input is complete.
-        let end = splitter.boundary(whole, &mut at).unwrap_or(whole.len());
+        let end = splitter
+            .find_boundary(whole, &mut at)
+            .unwrap_or(whole.len());
         let block = &whole[from..end];
         from = end;
         (!block.is_empty()).then_some(block)
@@ -309,7 +315,7 @@ pub(super) fn line_end(block: &[u8]) -> &'static [u8] {
 }
 
 /// Returns the lines of a block, without their line ends.
-pub(super) fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn split_lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = block;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -325,7 +331,7 @@ pub(super) fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Returns the value of a `data` line.
-pub(super) fn data_of(line: &[u8]) -> Option<&[u8]> {
+pub(super) fn data_value(line: &[u8]) -> Option<&[u8]> {
     match line.strip_prefix(b"data")? {
         [] => Some(&[]),
         [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),
@@ -335,27 +341,27 @@ pub(super) fn data_of(line: &[u8]) -> Option<&[u8]> {
 
 /// Returns the data of the last event of complete blocks.
 pub fn last_data(whole: &[u8]) -> Option<Vec<u8>> {
-    let last = blocks(whole).filter(|block| has_data(block)).last()?;
-    Some(data(last).into_owned())
+    let last = split_blocks(whole).filter(|block| has_data(block)).last()?;
+    Some(join_data(last).into_owned())
 }
 
 /// Returns the task states in complete events, at most one of each event. Most events contain none,
 /// and cost only a search for the name.
-pub fn states_told(whole: &[u8]) -> impl Iterator<Item = TaskState> + '_ {
+pub fn states_in(whole: &[u8]) -> impl Iterator<Item = TaskState> + '_ {
     static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""state""#));
     let any = NAME.find(whole).is_some();
-    let telling = any.then(|| blocks(whole)).into_iter().flatten();
+    let telling = any.then(|| split_blocks(whole)).into_iter().flatten();
     let telling = telling.filter(|block| NAME.find(block).is_some());
-    telling.filter_map(|block| TaskState::of(&data(block)))
+    telling.filter_map(|block| TaskState::from_answer(&join_data(block)))
 }
 
 fn has_data(block: &[u8]) -> bool {
-    block.starts_with(b"data:") || lines(block).any(|line| data_of(line).is_some())
+    block.starts_with(b"data:") || split_lines(block).any(|line| data_value(line).is_some())
 }
 
 /// Returns the searched part of an event's data: its `data` lines, joined.
-fn data(block: &[u8]) -> Cow<'_, [u8]> {
-    let mut data = lines(block).filter_map(data_of);
+fn join_data(block: &[u8]) -> Cow<'_, [u8]> {
+    let mut data = split_lines(block).filter_map(data_value);
     let bounded = |line: &[u8]| line.len().min(SEARCHED_BYTES_MAX);
     let first = data.next().unwrap_or_default();
     let first = &first[..bounded(first)];
@@ -378,13 +384,13 @@ fn data(block: &[u8]) -> Cow<'_, [u8]> {
 /// It must contain a JSON-RPC response or, over REST, its result: an update with `final: true`, or
 /// the status of a task in a terminal state, in the form of 0.x or of 1.0.
 fn is_final(block: &[u8]) -> bool {
-    is_final_data(&data(block))
+    is_final_data(&join_data(block))
 }
 
 /// As [`is_final`], of the event's data.
 pub(super) fn is_final_data(data: &[u8]) -> bool {
     let mut walker = Walker::new(data);
-    walker.peek() == Some(b'{') && Update::walk(&mut walker, data, Level::Event).0
+    walker.peek() == Some(b'{') && EndMarkers::read(&mut walker, data, Level::Event).0
 }
 
 /// The depth of an object in an event.
@@ -400,7 +406,7 @@ enum Level {
 
 /// The end markers of one object.
 #[derive(Default)]
-struct Update {
+struct EndMarkers {
     kind: Option<Value>,
     /// `final: true`
     last: bool,
@@ -410,49 +416,53 @@ struct Update {
     inner: bool,
 }
 
-impl Update {
+impl EndMarkers {
     /// Walks over the object that follows. Members read before an error count, as the text may be
     /// cut.
-    fn walk(walker: &mut Walker<'_>, text: &[u8], level: Level) -> (bool, Result<Object, Broken>) {
+    fn read(
+        walker: &mut Walker<'_>,
+        text: &[u8],
+        level: Level,
+    ) -> (bool, Result<Object, WalkError>) {
         let mut update = Self::default();
-        let walked = walker.object(|walker, name| {
+        let walked = walker.walk_object(|walker, name| {
             let is_object = walker.peek() == Some(b'{');
-            let below = match (&*name.said, level) {
+            let below = match (&*name.unescaped, level) {
                 (b"result", Level::Event) => Level::Result,
                 (b"task" | b"statusUpdate", Level::Event | Level::Result) => Level::Inner,
                 (b"status", _) if is_object => return update.walk_status(walker, text),
-                (b"kind", _) => return Ok(*update.kind.insert(walker.value()?)),
+                (b"kind", _) => return Ok(*update.kind.insert(walker.read_value()?)),
                 (b"final", _) => {
-                    let value = walker.value()?;
+                    let value = walker.read_value()?;
                     update.last = value.raw(text) == b"true";
                     return Ok(value);
                 }
-                _ => return walker.value(),
+                _ => return walker.read_value(),
             };
             if !is_object {
-                return walker.value();
+                return walker.read_value();
             }
-            let (inner, walked) = Self::walk(walker, text, below);
+            let (inner, walked) = Self::read(walker, text, below);
             update.inner |= inner;
-            walked.map(|object| object.value())
+            walked.map(|object| object.to_value())
         });
         (update.is_final(text), walked)
     }
 
-    fn walk_status(&mut self, walker: &mut Walker<'_>, text: &[u8]) -> Result<Value, Broken> {
-        let object = walker.object(|walker, name| {
-            let value = walker.value()?;
-            if *name.said == *b"state" {
-                self.terminal = value.kind == Kind::String && is_terminal(&value.said(text));
+    fn walk_status(&mut self, walker: &mut Walker<'_>, text: &[u8]) -> Result<Value, WalkError> {
+        let object = walker.walk_object(|walker, name| {
+            let value = walker.read_value()?;
+            if *name.unescaped == *b"state" {
+                self.terminal = value.kind == Kind::String && is_terminal(&value.unescaped(text));
             }
             Ok(value)
         })?;
-        Ok(object.value())
+        Ok(object.to_value())
     }
 
     fn is_final(&self, text: &[u8]) -> bool {
         // 1.0 and some agents of 0.x have no `kind`.
-        let is = |word| self.kind.is_none_or(|kind| kind.says(text, word));
+        let is = |word| self.kind.is_none_or(|kind| kind.equals(text, word));
         self.inner
             || self.last && is("status-update")
             || self.terminal && (is("status-update") || is("task"))

@@ -25,21 +25,21 @@ pub(crate) struct Fields<'a>(Vec<Field<'a>>);
 impl<'a> Fields<'a> {
     /// Parses an object. `None`: the text is not a JSON object, or has a duplicate member. Parsers
     /// differ on which duplicate they use (RFC 8259, 4), and one of them could be overlooked here.
-    pub(crate) fn read(text: &'a str) -> Option<Self> {
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
         let mut walker = Walker::new(text.as_bytes());
         let mut fields = Vec::new();
         walker
-            .object(|walker, name| {
-                let value = walker.value()?;
+            .walk_object(|walker, name| {
+                let value = walker.read_value()?;
                 fields.push(Field {
                     spelled: Cow::Borrowed(&text[name.start..name.end]),
-                    name: name.said,
+                    name: name.unescaped,
                     value: Cow::Borrowed(value.raw_str(text)),
                 });
                 Ok(value)
             })
             .ok()?;
-        walker.end().ok()?;
+        walker.expect_end().ok()?;
         let mut names = HashSet::with_capacity(fields.len());
         let unique = fields.iter().all(|field| names.insert(&field.name));
         unique.then_some(Self(fields))
@@ -52,7 +52,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Like [`Fields::get`], as a slice of the text that was read.
-    pub(crate) fn borrowed(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn get_borrowed(&self, name: &str) -> Option<&'a str> {
         let field = self
             .0
             .iter()
@@ -67,17 +67,17 @@ impl<'a> Fields<'a> {
     pub(crate) fn is_flat(&self) -> bool {
         let empty = |value: &str| value[1..value.len() - 1].trim().is_empty();
         let mut values = self.0.iter().map(|field| &*field.value);
-        values.all(|value| !matches!(kind(value), Kind::Array | Kind::Object) || empty(value))
+        values.all(|value| !matches!(value_kind(value), Kind::Array | Kind::Object) || empty(value))
     }
 
     /// Returns true if there is such a member.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
     /// Returns the unescaped value of `name`, if it is a string.
-    pub(crate) fn text(&self, name: &str) -> Option<String> {
-        self.get(name).and_then(said)
+    pub(crate) fn get_text(&self, name: &str) -> Option<String> {
+        self.get(name).and_then(unescape_string)
     }
 
     /// Replaces the value of a member, or appends the member.
@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
             Some(at) => self.0[at].value = value,
             None => self.0.push(Field {
                 name: Cow::Borrowed(name.as_bytes()),
-                spelled: Cow::Owned(quoted(name)),
+                spelled: Cow::Owned(quote_string(name)),
                 value,
             }),
         }
@@ -102,7 +102,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn push(&mut self, name: &str, value: impl Into<Cow<'a, str>>) {
         self.0.push(Field {
             name: Cow::Owned(name.as_bytes().to_vec()),
-            spelled: Cow::Owned(quoted(name)),
+            spelled: Cow::Owned(quote_string(name)),
             value: value.into(),
         });
     }
@@ -121,17 +121,17 @@ impl<'a> Fields<'a> {
             let Some(at) = self.position(old) else {
                 continue;
             };
-            if self.has(new) {
+            if self.contains(new) {
                 self.0.remove(at);
             } else {
                 self.0[at].name = Cow::Borrowed(new.as_bytes());
-                self.0[at].spelled = Cow::Owned(quoted(new));
+                self.0[at].spelled = Cow::Owned(quote_string(new));
             }
         }
     }
 
     /// Returns the object as JSON.
-    pub(crate) fn write(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let length = self.0.iter().map(|f| f.spelled.len() + f.value.len() + 2);
         let mut text = String::with_capacity(length.sum::<usize>() + 2);
         for (at, field) in self.0.iter().enumerate() {
@@ -151,32 +151,32 @@ impl<'a> Fields<'a> {
 }
 
 /// Returns the elements of an array, as they are spelled; `None`: it is not an array.
-pub(crate) fn elements(text: &str) -> Option<Vec<&str>> {
+pub(crate) fn array_elements(text: &str) -> Option<Vec<&str>> {
     let mut walker = Walker::new(text.as_bytes());
     let mut elements = Vec::new();
     walker
-        .array(|walker| {
-            elements.push(walker.value()?.raw_str(text));
+        .walk_array(|walker| {
+            elements.push(walker.read_value()?.raw_str(text));
             Ok(())
         })
         .ok()?;
-    walker.end().ok()?;
+    walker.expect_end().ok()?;
     Some(elements)
 }
 
 /// Builds an array of elements.
-pub(crate) fn array<T: AsRef<str>>(elements: &[T]) -> String {
+pub(crate) fn join_array<T: AsRef<str>>(elements: &[T]) -> String {
     let elements: Vec<&str> = elements.iter().map(AsRef::as_ref).collect();
     format!("[{}]", elements.join(","))
 }
 
 /// Returns the unescaped value of a string without lone surrogates; `None` for other values.
-pub(crate) fn said(value: &str) -> Option<String> {
+pub(crate) fn unescape_string(value: &str) -> Option<String> {
     serde_json::from_str(value).ok()
 }
 
 /// Returns the kind of a value. Its text must be valid.
-pub(crate) fn kind(value: &str) -> Kind {
+pub(crate) fn value_kind(value: &str) -> Kind {
     match value.as_bytes().first() {
         Some(b'{') => Kind::Object,
         Some(b'[') => Kind::Array,
@@ -188,6 +188,6 @@ pub(crate) fn kind(value: &str) -> Kind {
 }
 
 /// Returns the text as a JSON string.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn quote_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -42,7 +42,7 @@ impl Value {
     }
 
     /// Returns a string unescaped. Empty for other kinds: check `kind` first.
-    pub(super) fn said(self, text: &[u8]) -> Cow<'_, [u8]> {
+    pub(super) fn unescaped(self, text: &[u8]) -> Cow<'_, [u8]> {
         if self.kind == Kind::String {
             unescape(&text[self.start + 1..self.end - 1])
         } else {
@@ -51,8 +51,8 @@ impl Value {
     }
 
     /// Returns true if it is a string with the unescaped value `word`.
-    pub(super) fn says(self, text: &[u8], word: &str) -> bool {
-        self.kind == Kind::String && *self.said(text) == *word.as_bytes()
+    pub(super) fn equals(self, text: &[u8], word: &str) -> bool {
+        self.kind == Kind::String && *self.unescaped(text) == *word.as_bytes()
     }
 
     /// Returns true if it is `null` or `""`, which count as missing.
@@ -87,12 +87,12 @@ pub(super) struct Name<'a> {
     /// Offset after the closing quote.
     pub(super) end: usize,
     /// The unescaped name: `\u0069d` is `id`.
-    pub(super) said: Cow<'a, [u8]>,
+    pub(super) unescaped: Cow<'a, [u8]>,
 }
 
 impl Name<'_> {
     /// Returns the member with this name and `value`.
-    pub(super) fn with(&self, value: Value) -> Member {
+    pub(super) fn with_value(&self, value: Value) -> Member {
         Member {
             start: self.start,
             name_end: self.end,
@@ -114,7 +114,7 @@ pub(super) struct Object {
 
 impl Object {
     /// Returns the object as a value.
-    pub(super) fn value(&self) -> Value {
+    pub(super) fn to_value(&self) -> Value {
         Value {
             kind: Kind::Object,
             start: self.open,

@@ -5,11 +5,12 @@
 //! bindings. Bytes that are not edited pass unchanged.
 
 pub mod accept;
+pub mod agent_reply;
 pub mod bare_result;
 pub mod bridge;
+pub mod call_names;
 pub mod card;
-pub mod dialect;
-pub mod done;
+pub mod completion_steps;
 pub mod envelope;
 pub mod error;
 pub mod event;
@@ -20,7 +21,6 @@ pub mod refs;
 pub mod reply;
 pub mod rest;
 pub mod rest_body;
-pub mod run;
 pub mod stamp;
 pub mod state;
 pub mod task;
@@ -46,7 +46,7 @@ pub use generation::Generation;
 /// Completion mode of requests (`a2a.complete`, also per workspace).
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Complete {
+pub enum CompletionMode {
     /// Envelope and message.
     Full,
     /// Only bodies without `jsonrpc`.

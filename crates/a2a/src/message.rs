@@ -1,9 +1,9 @@
-//! The message rules: completes the message of a call that has its envelope ([`complete`]).
+//! The message rules: completes the message of a call that has its envelope ([`complete_message`]).
 
-use super::bare::{members, new_id};
+use super::bare::{new_id, read_members};
 use super::call::{Call, Message, Params};
-use super::done::Step;
-use super::edit::{Membership, Work};
+use super::completion_steps::CompletionStep;
+use super::edit::{EditPlan, MemberChanges};
 use super::envelope::{Completion, Refusal};
 use super::generation::Generation;
 use super::json::{Kind, Member};
@@ -14,7 +14,7 @@ use super::part;
 pub(super) fn idempotency_key(call: &Call, text: &str) -> Option<String> {
     let value = call.inner.body.task_id.filter(is_task_key)?.value;
     let key = match value.kind {
-        Kind::String => String::from_utf8_lossy(&value.said(text.as_bytes())).into_owned(),
+        Kind::String => String::from_utf8_lossy(&value.unescaped(text.as_bytes())).into_owned(),
         _ => value.raw_str(text).to_owned(),
     };
     Some(key).filter(|key| !key.is_empty())
@@ -25,7 +25,7 @@ pub(super) fn given_id(call: &Call, text: &str) -> Option<String> {
     let message = &call.inner.body;
     let id = message.message_id.filter(|id| !id.value.is_void());
     let id = id.or(message.snake_id)?.value;
-    let said = (id.kind == Kind::String).then(|| id.said(text.as_bytes()))?;
+    let said = (id.kind == Kind::String).then(|| id.unescaped(text.as_bytes()))?;
     Some(String::from_utf8_lossy(&said).into_owned()).filter(|id| !id.is_empty())
 }
 
@@ -38,43 +38,43 @@ fn is_task_key(task_id: &Member) -> bool {
 ///
 /// # Errors
 /// If the call contradicts itself or the path.
-pub(super) fn complete(
+pub(super) fn complete_message(
     call: &Call,
     text: &str,
     completion: &Completion<'_>,
     bare: bool,
-    work: &mut Work,
+    work: &mut EditPlan,
 ) -> Result<(), Refusal> {
     let params = &call.inner;
     if params.message.is_none_or(|m| m.value.kind != Kind::Object) {
         return Ok(());
     }
     let message = &params.body;
-    let mut membership = Membership::default();
+    let mut changes = MemberChanges::default();
     // Parts first: their edits may have the same offset as the insertion of new members.
-    let reshaped = content(message, text, completion.generation, work)?;
-    message_id(message, text, &mut membership, work)?;
-    task_id(message, text, &mut membership, work)?;
-    role(
+    let reshaped = convert_content(message, text, completion.generation, work)?;
+    ensure_message_id(message, text, &mut changes, work)?;
+    move_task_id(message, text, &mut changes, work)?;
+    set_role(
         message,
         text,
         completion.generation,
         (bare, reshaped),
-        &mut membership,
+        &mut changes,
         work,
     );
-    membership.settle(&message.object, text, &mut work.edits);
-    target(params, text, completion.target, work)?;
-    source(params, text, completion.caller, work);
+    changes.add_edits(&message.object, text, &mut work.edits);
+    remove_target(params, text, completion.target, work)?;
+    set_source(params, text, completion.caller, work);
     Ok(())
 }
 
 /// Converts the content to `parts` in the target's shape. Returns true if that changed something.
-fn content(
+fn convert_content(
     message: &Message,
     text: &str,
     generation: Generation,
-    work: &mut Work,
+    work: &mut EditPlan,
 ) -> Result<bool, Refusal> {
     let edits = &mut work.edits;
     let (member, renamed) = match (message.parts, message.content, message.text) {
@@ -93,7 +93,7 @@ fn content(
         Kind::Object if renamed => {
             edits.rename(&member, r#""parts""#);
             edits.insert(member.value.start, "[");
-            part::complete(member.value, text, generation, edits)?;
+            part::complete_parts(member.value, text, generation, edits)?;
             edits.insert(member.value.end, "]");
         }
         Kind::Array => {
@@ -101,102 +101,104 @@ fn content(
                 edits.rename(&member, r#""parts""#);
             }
             if message.typed_parts {
-                reshaped |= part::complete(member.value, text, generation, edits)?;
+                reshaped |= part::complete_parts(member.value, text, generation, edits)?;
             }
         }
         // Neither text nor parts: a wrong value does not count as missing.
         _ => reshaped = false,
     }
     if reshaped {
-        work.done.add(Step::Parts);
+        work.done.add(CompletionStep::Parts);
     }
     Ok(reshaped)
 }
 
 /// Ensures a `messageId`, under that name only: agents that read `ProtoJSON` reject both names
 /// together, and others know only this one.
-fn message_id(
+fn ensure_message_id(
     message: &Message,
     text: &str,
-    membership: &mut Membership,
-    work: &mut Work,
+    changes: &mut MemberChanges,
+    work: &mut EditPlan,
 ) -> Result<(), Refusal> {
     let edits = &mut work.edits;
     let id = message.message_id.filter(|id| !id.value.is_void());
     match (id, message.message_id, message.snake_id) {
         (Some(_), _, None) => return Ok(()),
         (Some(id), _, Some(snake)) => {
-            if !snake.value.is_void() && !same(&id, &snake, text) {
-                return Err(Refusal::params(
+            if !snake.value.is_void() && !have_same_value(&id, &snake, text) {
+                return Err(Refusal::invalid_params(
                     "\"messageId\" and \"message_id\" differ; send one of them",
                 ));
             }
-            membership.leave(&snake);
+            changes.remove(&snake);
         }
-        (None, None, None) => membership.join(format!(r#""messageId":"{}""#, new_id())),
-        (None, Some(void), None) => edits.revalue(&void, format!("\"{}\"", new_id())),
+        (None, None, None) => changes.append(format!(r#""messageId":"{}""#, new_id())),
+        (None, Some(void), None) => edits.replace_value(&void, format!("\"{}\"", new_id())),
         (None, void, Some(snake)) => {
             if snake.value.is_void() {
-                edits.revalue(&snake, format!("\"{}\"", new_id()));
+                edits.replace_value(&snake, format!("\"{}\"", new_id()));
             } else if snake.value.kind != Kind::String {
                 // A wrong value does not count as missing: the agent decides on it.
                 return Ok(());
             }
             edits.rename(&snake, r#""messageId""#);
             if let Some(void) = void {
-                membership.leave(&void);
+                changes.remove(&void);
             }
         }
     }
-    work.done.add(Step::MessageId);
+    work.done.add(CompletionStep::MessageId);
     Ok(())
 }
 
 /// Moves the client's own task id to `metadata`, where agents do not take it for one of their
 /// tasks.
-fn task_id(
+fn move_task_id(
     message: &Message,
     text: &str,
-    membership: &mut Membership,
-    work: &mut Work,
+    changes: &mut MemberChanges,
+    work: &mut EditPlan,
 ) -> Result<(), Refusal> {
     let Some(task_id) = message.task_id.filter(is_task_key) else {
         return Ok(());
     };
     let member = format!(r#""task_id":{}"#, task_id.value.raw_str(text));
     match message.metadata {
-        None => membership.join(format!(r#""metadata":{{{member}}}"#)),
+        None => changes.append(format!(r#""metadata":{{{member}}}"#)),
         Some(metadata) => match metadata.value.kind {
-            Kind::Null => work.edits.revalue(&metadata, format!("{{{member}}}")),
-            Kind::Object => into_metadata(&metadata, &task_id, member, text, work)?,
+            Kind::Null => work.edits.replace_value(&metadata, format!("{{{member}}}")),
+            Kind::Object => move_into_metadata(&metadata, &task_id, member, text, work)?,
             // It cannot be moved there, and the agent rejects such metadata anyway.
             _ => return Ok(()),
         },
     }
-    membership.leave(&task_id);
-    work.done.add(Step::TaskId);
+    changes.remove(&task_id);
+    work.done.add(CompletionStep::TaskId);
     Ok(())
 }
 
-fn into_metadata(
+fn move_into_metadata(
     metadata: &Member,
     task_id: &Member,
     member: String,
     text: &str,
-    work: &mut Work,
+    work: &mut EditPlan,
 ) -> Result<(), Refusal> {
-    let (object, members) = members(text, metadata.value.start);
+    let (object, members) = read_members(text, metadata.value.start);
     let mut there = members.iter().filter(|(name, _)| **name == *b"task_id");
     match (there.next(), there.next()) {
-        (_, Some(_)) => Err(Refusal::twice("task_id")),
-        (Some((_, old)), None) if !same(old, task_id, text) => Err(Refusal::params(
-            "\"task_id\" and \"metadata.task_id\" differ; send one of them",
-        )),
+        (_, Some(_)) => Err(Refusal::duplicate_member("task_id")),
+        (Some((_, old)), None) if !have_same_value(old, task_id, text) => {
+            Err(Refusal::invalid_params(
+                "\"task_id\" and \"metadata.task_id\" differ; send one of them",
+            ))
+        }
         (Some(_), None) => Ok(()),
         (None, None) => {
-            let mut membership = Membership::default();
-            membership.join(member);
-            membership.settle(&object, text, &mut work.edits);
+            let mut changes = MemberChanges::default();
+            changes.append(member);
+            changes.add_edits(&object, text, &mut work.edits);
             Ok(())
         }
     }
@@ -204,75 +206,80 @@ fn into_metadata(
 
 /// Sets the author's role. `(bare, reshaped)`: only for messages in the form of neither generation;
 /// the agent decides on others.
-fn role(
+fn set_role(
     message: &Message,
     text: &str,
     generation: Generation,
     (bare, reshaped): (bool, bool),
-    membership: &mut Membership,
-    work: &mut Work,
+    changes: &mut MemberChanges,
+    work: &mut EditPlan,
 ) {
     match message.role {
         None if bare || reshaped => {
-            membership.join(format!(r#""role":{}"#, generation.user_role()));
+            changes.append(format!(r#""role":{}"#, generation.user_role()));
         }
         // A bare call becomes one of 1.0, which rejects the role of 0.x.
         Some(role) if bare && generation == Generation::V1 => {
-            if role.value.says(text.as_bytes(), "user") {
-                work.edits.revalue(&role, generation.user_role());
-            } else if role.value.says(text.as_bytes(), "agent") {
-                work.edits.revalue(&role, r#""ROLE_AGENT""#);
+            if role.value.equals(text.as_bytes(), "user") {
+                work.edits.replace_value(&role, generation.user_role());
+            } else if role.value.equals(text.as_bytes(), "agent") {
+                work.edits.replace_value(&role, r#""ROLE_AGENT""#);
             } else {
                 return;
             }
         }
         _ => return,
     }
-    work.done.add(Step::Role);
+    work.done.add(CompletionStep::Role);
 }
 
 /// Removes `params.target_agent_id`: the path is authorized, not this member.
-fn target(params: &Params, text: &str, target: &str, work: &mut Work) -> Result<(), Refusal> {
+fn remove_target(
+    params: &Params,
+    text: &str,
+    target: &str,
+    work: &mut EditPlan,
+) -> Result<(), Refusal> {
     let Some(named) = params.target else {
         return Ok(());
     };
-    if named.value.kind != Kind::Null && !named.value.says(text.as_bytes(), target) {
-        return Err(Refusal::params(
+    if named.value.kind != Kind::Null && !named.value.equals(text.as_bytes(), target) {
+        return Err(Refusal::invalid_params(
             "\"target_agent_id\" is not the workspace in the path; the path decides",
         ));
     }
-    let mut membership = Membership::default();
-    membership.leave(&named);
-    membership.settle(&params.object, text, &mut work.edits);
-    work.done.add(Step::Target);
+    let mut changes = MemberChanges::default();
+    changes.remove(&named);
+    changes.add_edits(&params.object, text, &mut work.edits);
+    work.done.add(CompletionStep::Target);
     Ok(())
 }
 
 /// Ensures that `params.metadata.source_workspace_id` is the proven caller, or absent.
-pub(super) fn source(params: &Params, text: &str, caller: Option<&str>, work: &mut Work) {
+pub(super) fn set_source(params: &Params, text: &str, caller: Option<&str>, work: &mut EditPlan) {
     let Some(source) = params.source else { return };
     match caller {
-        Some(caller) if source.value.says(text.as_bytes(), caller) => return,
+        Some(caller) if source.value.equals(text.as_bytes(), caller) => return,
         Some(caller) => {
             let token = serde_json::Value::from(caller).to_string();
-            work.edits.revalue(&source, token);
+            work.edits.replace_value(&source, token);
         }
         None if source.value.kind == Kind::Null => return,
         None => {
-            let mut membership = Membership::default();
-            membership.leave(&source);
-            membership.settle(&params.metadata_object, text, &mut work.edits);
+            let mut changes = MemberChanges::default();
+            changes.remove(&source);
+            changes.add_edits(&params.metadata_object, text, &mut work.edits);
         }
     }
-    work.done.add(Step::Source);
+    work.done.add(CompletionStep::Source);
 }
 
 /// Returns true if two members have the same value: strings are compared unescaped, others by their
 /// token.
-pub(super) fn same(a: &Member, b: &Member, text: &str) -> bool {
+pub(super) fn have_same_value(a: &Member, b: &Member, text: &str) -> bool {
     let text = text.as_bytes();
     if (a.value.kind, b.value.kind) == (Kind::String, Kind::String) {
-        a.value.said(text) == b.value.said(text)
+        a.value.unescaped(text) == b.value.unescaped(text)
     } else {
         a.value.raw(text) == b.value.raw(text)
     }

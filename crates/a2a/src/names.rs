@@ -6,11 +6,11 @@ use std::collections::HashSet;
 
 use super::walker::{Visit, Walker};
 
-pub use super::walker::{Broken, DEPTH_MAX};
+pub use super::walker::{DEPTH_MAX, WalkError};
 
 /// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scan {
+pub struct NameScan {
     /// The deepest nesting of objects and arrays; 0: a scalar.
     pub depth: usize,
     /// The first name that an object has twice, unescaped.
@@ -20,30 +20,30 @@ pub struct Scan {
 /// Walks over one JSON value. Names inside the members `opaque` of the outermost object are not compared.
 ///
 /// # Errors
-/// [`Broken`]: it is not JSON, or nests deeper than [`DEPTH_MAX`].
-pub fn scan(text: &str, opaque: &[&str]) -> Result<Scan, Broken> {
+/// [`WalkError`]: it is not JSON, or nests deeper than [`DEPTH_MAX`].
+pub fn scan_names(text: &str, opaque: &[&str]) -> Result<NameScan, WalkError> {
     let mut walker = Walker::new(text.as_bytes());
-    let mut names = Names {
+    let mut names = NameVisitor {
         opaque,
         is_inside: false,
         seen: Vec::new(),
-        scan: Scan::default(),
+        scan: NameScan::default(),
     };
-    walker.visited_value(&mut names)?;
-    walker.end()?;
+    walker.visit_value(&mut names)?;
+    walker.expect_end()?;
     Ok(names.scan)
 }
 
-struct Names<'a, 'o> {
+struct NameVisitor<'a, 'o> {
     opaque: &'o [&'o str],
     /// True inside an opaque member.
     is_inside: bool,
     /// The names of the open containers, by level.
     seen: Vec<HashSet<Cow<'a, [u8]>>>,
-    scan: Scan,
+    scan: NameScan,
 }
 
-impl<'a> Visit<'a> for Names<'a, '_> {
+impl<'a> Visit<'a> for NameVisitor<'a, '_> {
     fn open(&mut self, level: usize) {
         self.scan.depth = self.scan.depth.max(level + 1);
         match self.seen.get_mut(level) {
@@ -52,8 +52,8 @@ impl<'a> Visit<'a> for Names<'a, '_> {
         }
     }
 
-    fn name(&mut self, walker: &mut Walker<'a>, level: usize) -> Result<(), Broken> {
-        let name = walker.name()?.said;
+    fn walk_name(&mut self, walker: &mut Walker<'a>, level: usize) -> Result<(), WalkError> {
+        let name = walker.read_name()?.unescaped;
         if level > 0 && self.is_inside || self.scan.duplicate.is_some() {
             return Ok(());
         }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn duplicate_names_are_found_at_any_depth() {
-        let duplicate = |text: &str| scan(text, &["card"]).unwrap().duplicate;
+        let duplicate = |text: &str| scan_names(text, &["card"]).unwrap().duplicate;
         for text in [
             r#"{"a":1,"b":{"a":[{"a":null},{"a":-1.5}]}}"#,
             r#"{"card":{"a":1,"a":[{"c":1,"c":2}]},"b":1}"#,
@@ -102,9 +102,12 @@ mod tests {
     fn depth_is_measured_and_bounded_and_brackets_in_strings_do_not_count() {
         let nested = |depth: usize| format!("{}\"[[{{\"{}", "[".repeat(depth), "]".repeat(depth));
         for depth in [0, 1, 127, DEPTH_MAX] {
-            assert_eq!(scan(&nested(depth), &[]).unwrap().depth, depth);
+            assert_eq!(scan_names(&nested(depth), &[]).unwrap().depth, depth);
         }
-        assert_eq!(scan(&nested(DEPTH_MAX + 1), &[]), Err(Broken::TooDeep));
-        assert_eq!(scan("{} x", &[]), Err(Broken::Syntax(3)));
+        assert_eq!(
+            scan_names(&nested(DEPTH_MAX + 1), &[]),
+            Err(WalkError::TooDeep)
+        );
+        assert_eq!(scan_names("{} x", &[]), Err(WalkError::Syntax(3)));
     }
 }

@@ -1,12 +1,12 @@
 //! Parts of 0.1 and of hand-written clients, which have `type` in place of the `kind` of 0.2 and
 //! later.
 
-use super::bare::{Named, members};
-use super::edit::{Edits, Membership};
+use super::bare::{NamedMember, read_members};
+use super::edit::{Edits, MemberChanges};
 use super::envelope::Refusal;
 use super::generation::Generation;
 use super::json::{Kind, Member, Object, Value};
-use super::message::same;
+use super::message::have_same_value;
 use super::walker::Walker;
 
 /// The names of a member in a flat file part, in a `file` of 0.x, and in a part of 1.0.
@@ -24,7 +24,7 @@ const FILE_MEMBERS: [(&str, &str, &str); 3] = [
 ///
 /// # Errors
 /// If a member to move is a duplicate, or differs from the one in `file`.
-pub(super) fn complete(
+pub(super) fn complete_parts(
     value: Value,
     text: &str,
     generation: Generation,
@@ -35,8 +35,8 @@ pub(super) fn complete(
         Kind::Object => parts.push(value.start),
         _ => {
             // The text was read before, so this walk cannot fail.
-            let _ = Walker::from(text.as_bytes(), value.start).array(|walker| {
-                let part = walker.value()?;
+            let _ = Walker::from(text.as_bytes(), value.start).walk_array(|walker| {
+                let part = walker.read_value()?;
                 if part.kind == Kind::Object {
                     parts.push(part.start);
                 }
@@ -56,13 +56,13 @@ pub(super) fn complete(
 /// A part with a `type` that is a string, and no `kind`.
 struct Part<'t> {
     object: Object,
-    members: Vec<Named<'t>>,
+    members: Vec<NamedMember<'t>>,
     kind: Member,
 }
 
 impl<'t> Part<'t> {
     fn read(text: &'t str, open: usize) -> Option<Self> {
-        let (object, members) = members(text, open);
+        let (object, members) = read_members(text, open);
         let find = |word: &str| members.iter().find(|(name, _)| **name == *word.as_bytes());
         let kind = find("type")?.1;
         if find("kind").is_some() || kind.value.kind != Kind::String {
@@ -81,9 +81,9 @@ impl<'t> Part<'t> {
         generation: Generation,
         edits: &mut Edits,
     ) -> Result<bool, Refusal> {
-        let says = |word| self.kind.value.says(text.as_bytes(), word);
+        let says = |word| self.kind.value.equals(text.as_bytes(), word);
         let is_file = says("file");
-        let flat_file = is_file && !self.has("file");
+        let flat_file = is_file && !self.has_member("file");
         match generation {
             Generation::V0 => {
                 edits.rename(&self.kind, r#""kind""#);
@@ -98,16 +98,16 @@ impl<'t> Part<'t> {
                 if flat_file {
                     self.rename_file(edits)?;
                 }
-                let mut membership = Membership::default();
-                membership.leave(&self.kind);
-                membership.settle(&self.object, text, edits);
+                let mut changes = MemberChanges::default();
+                changes.remove(&self.kind);
+                changes.add_edits(&self.object, text, edits);
                 Ok(true)
             }
             Generation::V1 => Ok(false),
         }
     }
 
-    fn has(&self, word: &str) -> bool {
+    fn has_member(&self, word: &str) -> bool {
         self.members
             .iter()
             .any(|(name, _)| **name == *word.as_bytes())
@@ -124,7 +124,7 @@ impl<'t> Part<'t> {
                 continue;
             };
             if found.iter().any(|(_, other, _)| other == of_file) {
-                return Err(Refusal::twice(flat));
+                return Err(Refusal::duplicate_member(flat));
             }
             found.push((*member, of_file, of_v1));
         }
@@ -145,11 +145,11 @@ impl<'t> Part<'t> {
             first.start..first.value.end,
             format!(r#""file":{{{}}}"#, inner.join(",")),
         );
-        let mut membership = Membership::default();
+        let mut changes = MemberChanges::default();
         for (member, ..) in &found[1..] {
-            membership.leave(member);
+            changes.remove(member);
         }
-        membership.settle(&self.object, text, edits);
+        changes.add_edits(&self.object, text, edits);
         Ok(())
     }
 
@@ -161,28 +161,28 @@ impl<'t> Part<'t> {
         if found.is_empty() {
             return Ok(());
         }
-        let file = only(&self.members, "file")?;
+        let file = find_only(&self.members, "file")?;
         let Some(file) = file.filter(|file| file.value.kind == Kind::Object) else {
             return Ok(());
         };
-        let (object, inside) = members(text, file.value.start);
-        let (mut of_part, mut of_file) = (Membership::default(), Membership::default());
+        let (object, inside) = read_members(text, file.value.start);
+        let (mut of_part, mut of_file) = (MemberChanges::default(), MemberChanges::default());
         for (flat, name, _) in found {
             let token = flat.value.raw_str(text);
-            match only(&inside, name)? {
-                None => of_file.join(format!(r#""{name}":{token}"#)),
-                Some(there) if flat.value.is_void() || same(&there, &flat, text) => {}
-                Some(void) if void.value.is_void() => edits.revalue(&void, token.to_owned()),
+            match find_only(&inside, name)? {
+                None => of_file.append(format!(r#""{name}":{token}"#)),
+                Some(there) if flat.value.is_void() || have_same_value(&there, &flat, text) => {}
+                Some(void) if void.value.is_void() => edits.replace_value(&void, token.to_owned()),
                 Some(_) => {
-                    return Err(Refusal::params(format!(
+                    return Err(Refusal::invalid_params(format!(
                         "\"{name}\" of a \"file\" differs in the part and in its \"file\"; send one of them"
                     )));
                 }
             }
-            of_part.leave(&flat);
+            of_part.remove(&flat);
         }
-        of_file.settle(&object, text, edits);
-        of_part.settle(&self.object, text, edits);
+        of_file.add_edits(&object, text, edits);
+        of_part.add_edits(&self.object, text, edits);
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl<'t> Part<'t> {
     /// exists.
     fn rename_file(&self, edits: &mut Edits) -> Result<(), Refusal> {
         for (member, _, name) in self.file_members()? {
-            if !self.has(name) {
+            if !self.has_member(name) {
                 edits.replace(member.start..member.name_end, format!("\"{name}\""));
             }
         }
@@ -202,12 +202,12 @@ impl<'t> Part<'t> {
 ///
 /// # Errors
 /// If it is a duplicate.
-fn only(members: &[Named<'_>], word: &str) -> Result<Option<Member>, Refusal> {
+fn find_only(members: &[NamedMember<'_>], word: &str) -> Result<Option<Member>, Refusal> {
     let mut named = members
         .iter()
         .filter(|(name, _)| **name == *word.as_bytes());
     match (named.next(), named.next()) {
-        (_, Some(_)) => Err(Refusal::twice(word)),
+        (_, Some(_)) => Err(Refusal::duplicate_member(word)),
         (one, None) => Ok(one.map(|(_, member)| *member)),
     }
 }

@@ -13,12 +13,12 @@
 //!
 //! The parts and the metadata of a message are content and contain no references.
 
-use super::ambiguity::{Ambiguity, fold};
-use super::call::{Call, Message, Params, Unreadable};
-use super::envelope::{Fault, Refusal, readable, refuse};
+use super::ambiguity::{Ambiguity, fold_name};
+use super::call::{Call, CallError, Message, Params};
+use super::envelope::{Fault, Refusal, decode_text, to_fault};
 use super::json::{Kind, Value};
 use super::method::Method;
-use super::walker::{Broken, Walker};
+use super::walker::{WalkError, Walker};
 
 /// Longest task id that the gateway tracks, in bytes. Real ones have 36.
 pub const TASK_ID_BYTES_MAX: usize = 256;
@@ -53,32 +53,32 @@ impl Refs {
     ///
     /// # Errors
     /// [`Fault`] if it is not JSON, ambiguous, or refers to more than can be checked.
-    pub fn of_rest(body: &[u8], method: Method) -> Result<Self, Fault> {
+    pub fn from_rest_body(body: &[u8], method: Method) -> Result<Self, Fault> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self::default());
         }
-        let text = readable(body).map_err(|refusal| refusal.with_id(None))?;
-        Self::of_rest_text(text, method).map(|(refs, _)| refs)
+        let text = decode_text(body).map_err(|refusal| refusal.with_id(None))?;
+        Self::from_rest_text(text, method).map(|(refs, _)| refs)
     }
 
-    /// Like [`Refs::of_rest`], for text; also returns the positions of its members.
-    pub(super) fn of_rest_text(text: &str, method: Method) -> Result<(Self, Params), Fault> {
+    /// Like [`Refs::from_rest_body`], for text; also returns the positions of its members.
+    pub(super) fn from_rest_text(text: &str, method: Method) -> Result<(Self, Params), Fault> {
         let mut params = Params::default();
         let mut walker = Walker::new(text.as_bytes());
         let walked = params
-            .walk(&mut walker)
-            .and_then(|value| walker.end().map(|()| value));
+            .read(&mut walker)
+            .and_then(|value| walker.expect_end().map(|()| value));
         let value = walked.map_err(|broken| match broken {
-            Broken::Syntax(at) => refuse(Unreadable::Syntax(at), text),
-            Broken::TooDeep => refuse(Unreadable::TooDeep(None), text),
+            WalkError::Syntax(at) => to_fault(CallError::Syntax(at), text),
+            WalkError::TooDeep => to_fault(CallError::TooDeep(None), text),
         })?;
         if let Some(unclear) = params.unclear {
-            return Err(unclear.refusal().with_id(None));
+            return Err(unclear.to_refusal().with_id(None));
         }
         let mut search = Search::new(text, method, false);
-        search.params(&params, Some(value));
-        let refs = search.end().map_err(|refusal| refusal.with_id(None))?;
+        search.search_params(&params, Some(value));
+        let refs = search.finish().map_err(|refusal| refusal.with_id(None))?;
         Ok((refs, params))
     }
 
@@ -86,22 +86,22 @@ impl Refs {
     ///
     /// # Errors
     /// If it refers to more than can be checked.
-    pub(super) fn of(
+    pub(super) fn from_call(
         call: &Call,
         text: &str,
         method: Method,
         task_id_moved: bool,
     ) -> Result<Self, Refusal> {
         let mut search = Search::new(text, method, task_id_moved);
-        search.params(&call.inner, call.params.map(|params| params.value));
-        search.noted(&call.noted);
-        search.end()
+        search.search_params(&call.inner, call.params.map(|params| params.value));
+        search.search_candidates(&call.noted);
+        search.finish()
     }
 }
 
 /// The kind of reference that a member may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RefKind {
     /// Task ids: a string, or several.
     TaskId,
     /// Context id.
@@ -122,58 +122,58 @@ pub(super) enum Place {
     Url,
 }
 
-impl Place {
-    /// The place of a top-level member that is not exactly `params`.
-    pub(super) fn at_top(name: &[u8]) -> Option<Self> {
-        of_folded(name, |name| (name == b"params").then_some(Self::Params))
+impl RefKind {
+    /// The kind of a top-level member that is not exactly `params`.
+    pub(super) fn of_top_member(name: &[u8]) -> Option<Self> {
+        match_folded(name, |name| (name == b"params").then_some(Self::Params))
     }
 
-    /// The place of a member of `params` that is not exactly `message`.
-    pub(super) fn in_params(name: &[u8]) -> Option<Self> {
-        of_folded(name, |name| match name {
+    /// The kind of a member of `params` that is not exactly `message`.
+    pub(super) fn of_params_member(name: &[u8]) -> Option<Self> {
+        match_folded(name, |name| match name {
             b"id" | b"taskid" => Some(Self::TaskId),
             b"contextid" => Some(Self::ContextId),
             b"name" | b"parent" => Some(Self::Name),
             // `request`: the name in the proto of 0.3, which some clients of its HTTP+JSON binding send.
             b"message" | b"request" => Some(Self::Message),
             b"configuration" => Some(Self::Configuration),
-            _ => push(name),
+            _ => push_config_kind(name),
         })
     }
 
-    /// The place of a member of `message` that is not exactly `task_id`.
-    pub(super) fn in_message(name: &[u8]) -> Option<Self> {
-        of_folded(name, |name| match name {
+    /// The kind of a member of `message` that is not exactly `task_id`.
+    pub(super) fn of_message_member(name: &[u8]) -> Option<Self> {
+        match_folded(name, |name| match name {
             b"taskid" | b"referencetaskids" => Some(Self::TaskId),
             b"contextid" => Some(Self::ContextId),
             _ => None,
         })
     }
 
-    /// The place of a member in a configuration, at any depth.
-    fn in_configuration(name: &[u8]) -> Option<Self> {
-        of_folded(name, |name| match name {
+    /// The kind of a member in a configuration, at any depth.
+    fn of_configuration_member(name: &[u8]) -> Option<Self> {
+        match_folded(name, |name| match name {
             b"taskid" => Some(Self::TaskId),
             b"name" | b"parent" => Some(Self::Name),
             b"url" => Some(Self::Url),
-            _ => push(name),
+            _ => push_config_kind(name),
         })
     }
 }
 
 /// The names of a push configuration in 0.1, in 0.2 and 0.3, and in 1.0.
-fn push(name: &[u8]) -> Option<Place> {
+fn push_config_kind(name: &[u8]) -> Option<RefKind> {
     let push = matches!(
         name,
         b"pushnotification" | b"pushnotificationconfig" | b"taskpushnotificationconfig"
     );
-    push.then_some(Place::Push)
+    push.then_some(RefKind::Push)
 }
 
 /// Passes on the name as the most lenient parser reads it: without case and `_`.
-fn of_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<Place>) -> Option<Place> {
+fn match_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<RefKind>) -> Option<RefKind> {
     let mut folded = [0; NAME_BYTES_MAX];
-    let folded = fold(name, &mut folded)?;
+    let folded = fold_name(name, &mut folded)?;
     if !folded.contains(&b'_') {
         return place(folded);
     }
@@ -187,24 +187,24 @@ fn of_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<Place>) -> Option<
 
 /// Members that may be references, collected while a body is read.
 #[derive(Debug, Default)]
-pub(super) struct Noted {
-    members: Vec<(Place, Value)>,
+pub(super) struct RefCandidates {
+    members: Vec<(RefKind, Value)>,
     /// A bit for each member name that was read.
     seen: u32,
     too_many: bool,
 }
 
-impl Noted {
+impl RefCandidates {
     /// Records the value of a member, if it has a place. `words` are the names that are read; returns the ambiguity
     /// of the member's name, if there is one.
-    pub(super) fn read(
+    pub(super) fn record_member(
         &mut self,
         name: &[u8],
         words: &[&'static str],
-        place: Option<Place>,
+        place: Option<RefKind>,
         value: Value,
     ) -> Option<Ambiguity> {
-        self.note(place, value);
+        self.record(place, value);
         let at = words.iter().position(|word| word.as_bytes() == name);
         let Some(at) = at else {
             return Ambiguity::of_name(name, words);
@@ -215,7 +215,7 @@ impl Noted {
     }
 
     /// Records the value of a member, if it has a place.
-    pub(super) fn note(&mut self, place: Option<Place>, value: Value) {
+    pub(super) fn record(&mut self, place: Option<RefKind>, value: Value) {
         let Some(place) = place.filter(|_| value.kind != Kind::Null) else {
             return;
         };
@@ -250,101 +250,101 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn end(self) -> Result<Refs, Refusal> {
+    fn finish(self) -> Result<Refs, Refusal> {
         match self.too_many {
-            Some(what) => Err(Refusal::request(what)),
-            None if self.unreadable => Err(Refusal::params(NO_PUSH)),
+            Some(what) => Err(Refusal::invalid_request(what)),
+            None if self.unreadable => Err(Refusal::invalid_params(NO_PUSH)),
             None => Ok(self.refs),
         }
     }
 
     /// Searches `params`. `value` is the whole of it.
-    fn params(&mut self, params: &Params, value: Option<Value>) {
-        self.noted(&params.noted);
-        self.noted(&params.body.noted);
+    fn search_params(&mut self, params: &Params, value: Option<Value>) {
+        self.search_candidates(&params.noted);
+        self.search_candidates(&params.body.noted);
         let Some(value) = value else { return };
         match (self.method, value.kind) {
-            (Method::CreatePushConfig, _) => self.configuration(value),
-            (method, Kind::Array) if method.is_of_a_task() => self.ids(value),
+            (Method::CreatePushConfig, _) => self.search_configuration(value),
+            (method, Kind::Array) if method.is_of_a_task() => self.add_ids(value),
             _ => {}
         }
     }
 
-    fn noted(&mut self, noted: &Noted) {
+    fn search_candidates(&mut self, noted: &RefCandidates) {
         if noted.too_many {
             self.too_many = Some(TOO_MANY_MEMBERS);
         }
         for (place, value) in &noted.members {
-            self.member(*place, *value);
+            self.search_member(*place, *value);
         }
     }
 
-    fn member(&mut self, place: Place, value: Value) {
+    fn search_member(&mut self, place: RefKind, value: Value) {
         match place {
-            Place::TaskId => self.ids(value),
-            Place::ContextId => self.context(value),
-            Place::OwnTaskId if self.task_id_moved => {}
-            Place::OwnTaskId => self.ids(value),
-            Place::Name => self.name(value, true),
-            Place::Message => {
+            RefKind::TaskId => self.add_ids(value),
+            RefKind::ContextId => self.set_context(value),
+            RefKind::OwnTaskId if self.task_id_moved => {}
+            RefKind::OwnTaskId => self.add_ids(value),
+            RefKind::Name => self.add_ids_of_name(value, true),
+            RefKind::Message => {
                 let (mut message, mut unclear) = (Message::default(), None);
-                let walked = message.walk(&mut self.walker(value), &mut unclear);
+                let walked = message.read(&mut self.walker_at(value), &mut unclear);
                 if walked.is_ok() {
-                    self.noted(&message.noted);
+                    self.search_candidates(&message.noted);
                 }
             }
-            Place::Params => {
+            RefKind::Params => {
                 let mut params = Params::default();
-                if params.walk(&mut self.walker(value)).is_ok() {
-                    self.params(&params, Some(value));
+                if params.read(&mut self.walker_at(value)).is_ok() {
+                    self.search_params(&params, Some(value));
                 }
             }
-            Place::Configuration => self.configuration(value),
-            Place::Push => {
-                self.push(value);
-                self.configuration(value);
+            RefKind::Configuration => self.search_configuration(value),
+            RefKind::Push => {
+                self.record_push(value);
+                self.search_configuration(value);
             }
-            Place::Url => self.url(value),
+            RefKind::Url => self.add_url(value),
         }
     }
 
     /// Returns a walker over a value that was read before, so that it cannot fail.
-    fn walker(&self, value: Value) -> Walker<'a> {
+    fn walker_at(&self, value: Value) -> Walker<'a> {
         Walker::from(self.text.as_bytes(), value.start)
     }
 
     /// Collects all strings and numbers in a value: a lenient agent may convert any of them to an id.
-    fn ids(&mut self, value: Value) {
+    fn add_ids(&mut self, value: Value) {
         let text = self.text;
-        let walked = leaves(&mut self.walker(value), &mut |leaf| match leaf.kind {
-            Kind::String => self.id(&String::from_utf8_lossy(&leaf.said(text.as_bytes()))),
-            Kind::Number => self.number(leaf.raw_str(text)),
+        let walked = walk_leaves(&mut self.walker_at(value), &mut |leaf| match leaf.kind {
+            Kind::String => self.add_id(&String::from_utf8_lossy(&leaf.unescaped(text.as_bytes()))),
+            Kind::Number => self.add_number(leaf.raw_str(text)),
             _ => {}
         });
         debug_assert!(walked.is_ok(), "it was read before");
     }
 
-    fn context(&mut self, value: Value) {
+    fn set_context(&mut self, value: Value) {
         if value.kind != Kind::String || self.refs.context.is_some() {
             return;
         }
-        let said = value.said(self.text.as_bytes());
+        let said = value.unescaped(self.text.as_bytes());
         if (1..=TASK_ID_BYTES_MAX).contains(&said.len()) {
             self.refs.context = Some(String::from_utf8_lossy(&said).into_owned());
         }
     }
 
     /// Adds a number as it is spelled, and as a lenient agent converts it: `7.0` is the task `7`.
-    fn number(&mut self, raw: &str) {
-        self.id(raw);
+    fn add_number(&mut self, raw: &str) {
+        self.add_id(raw);
         let number = raw.parse::<f64>().ok();
         // Larger ones get an exponent, which no id has.
         if let Some(number) = number.filter(|number| number.abs() < 1e21) {
-            self.id(&number.to_string());
+            self.add_id(&number.to_string());
         }
     }
 
-    fn id(&mut self, id: &str) {
+    fn add_id(&mut self, id: &str) {
         if id.len() > TASK_ID_BYTES_MAX {
             // For an unknown method it may be anything.
             if !matches!(self.method, Method::Other | Method::Unread) {
@@ -364,39 +364,39 @@ impl<'a> Search<'a> {
     }
 
     /// Adds the id in `tasks/{id}` in a resource name. `bare`: also a name without a slash.
-    fn name(&mut self, value: Value, bare: bool) {
+    fn add_ids_of_name(&mut self, value: Value, bare: bool) {
         if value.kind != Kind::String {
             return;
         }
-        let said = value.said(self.text.as_bytes());
+        let said = value.unescaped(self.text.as_bytes());
         let said = String::from_utf8_lossy(&said);
         let mut segments = said.split('/');
         if bare && !said.contains('/') {
-            self.id(&said);
+            self.add_id(&said);
         }
         while let Some(segment) = segments.next() {
             if segment.eq_ignore_ascii_case("tasks")
                 && let Some(id) = segments.clone().next()
             {
-                self.id(id);
+                self.add_id(id);
             }
         }
     }
 
     /// Records a push configuration. It must be an object or `null`.
-    fn push(&mut self, value: Value) {
+    fn record_push(&mut self, value: Value) {
         if value.kind != Kind::Null {
             self.refs.sets_push = true;
             self.unreadable |= value.kind != Kind::Object;
         }
     }
 
-    fn url(&mut self, value: Value) {
+    fn add_url(&mut self, value: Value) {
         if value.kind != Kind::String {
             self.unreadable |= value.kind != Kind::Null;
             return;
         }
-        let said = value.said(self.text.as_bytes());
+        let said = value.unescaped(self.text.as_bytes());
         let url = String::from_utf8_lossy(&said);
         if self.refs.push_urls.iter().any(|known| *known == url) {
             return;
@@ -409,14 +409,17 @@ impl<'a> Search<'a> {
     }
 
     /// Searches a whole configuration.
-    fn configuration(&mut self, value: Value) {
-        let walked = members(&mut self.walker(value), &mut |place, value| match place {
-            Place::TaskId => self.ids(value),
-            Place::Name => self.name(value, false),
-            Place::Push => self.push(value),
-            Place::Url => self.url(value),
-            _ => {}
-        });
+    fn search_configuration(&mut self, value: Value) {
+        let walked = walk_members(
+            &mut self.walker_at(value),
+            &mut |place, value| match place {
+                RefKind::TaskId => self.add_ids(value),
+                RefKind::Name => self.add_ids_of_name(value, false),
+                RefKind::Push => self.record_push(value),
+                RefKind::Url => self.add_url(value),
+                _ => {}
+            },
+        );
         debug_assert!(walked.is_ok(), "it was read before");
     }
 }
@@ -429,30 +432,33 @@ const NO_PUSH: &str = "a configuration for push notifications is an object, and 
 const TOO_LONG: &str = "the id of a task has at most 256 bytes";
 
 /// Calls `each` with all values that are neither object nor array, at any depth.
-fn leaves(walker: &mut Walker<'_>, each: &mut dyn FnMut(Value)) -> Result<Value, Broken> {
+fn walk_leaves(walker: &mut Walker<'_>, each: &mut dyn FnMut(Value)) -> Result<Value, WalkError> {
     match walker.peek() {
-        Some(b'[') => walker.array(|walker| leaves(walker, each).map(drop)),
+        Some(b'[') => walker.walk_array(|walker| walk_leaves(walker, each).map(drop)),
         Some(b'{') => walker
-            .object(|walker, _| leaves(walker, each))
-            .map(|object| object.value()),
-        _ => walker.value().inspect(|value| each(*value)),
+            .walk_object(|walker, _| walk_leaves(walker, each))
+            .map(|object| object.to_value()),
+        _ => walker.read_value().inspect(|value| each(*value)),
     }
 }
 
 /// Calls `each` with all members that may be references, at any depth.
-fn members(walker: &mut Walker<'_>, each: &mut dyn FnMut(Place, Value)) -> Result<Value, Broken> {
+fn walk_members(
+    walker: &mut Walker<'_>,
+    each: &mut dyn FnMut(RefKind, Value),
+) -> Result<Value, WalkError> {
     match walker.peek() {
-        Some(b'[') => walker.array(|walker| members(walker, each).map(drop)),
+        Some(b'[') => walker.walk_array(|walker| walk_members(walker, each).map(drop)),
         Some(b'{') => walker
-            .object(|walker, name| {
-                let place = Place::in_configuration(&name.said);
-                let value = members(walker, each)?;
+            .walk_object(|walker, name| {
+                let place = RefKind::of_configuration_member(&name.unescaped);
+                let value = walk_members(walker, each)?;
                 if let Some(place) = place {
                     each(place, value);
                 }
                 Ok(value)
             })
-            .map(|object| object.value()),
-        _ => walker.value(),
+            .map(|object| object.to_value()),
+        _ => walker.read_value(),
     }
 }

@@ -1,6 +1,6 @@
 //! A parsed JSON-RPC response ([`Reply`]), for responses in which the gateway changes the result.
 
-use super::fields::{Fields, kind};
+use super::fields::{Fields, value_kind};
 use super::json::Kind;
 
 /// A parsed response.
@@ -8,9 +8,9 @@ pub struct Reply<'a>(Fields<'a>);
 
 impl<'a> Reply<'a> {
     /// Parses a response. `None`: it is not a JSON object, or has a duplicate member.
-    pub fn read(body: &'a [u8]) -> Option<Self> {
+    pub fn parse(body: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(body).ok()?;
-        Fields::read(text).map(Self)
+        Fields::parse(text).map(Self)
     }
 
     /// Returns the result as it is spelled, if there is one and no error.
@@ -21,18 +21,18 @@ impl<'a> Reply<'a> {
     /// Returns the result even if there is an error.
     pub fn any_result(&self) -> Option<&str> {
         let result = self.0.get("result");
-        result.filter(|result| kind(result) != Kind::Null)
+        result.filter(|result| value_kind(result) != Kind::Null)
     }
 
     /// Returns the error as it is spelled.
     pub fn error(&self) -> Option<&str> {
         let error = self.0.get("error");
-        error.filter(|error| kind(error) != Kind::Null)
+        error.filter(|error| value_kind(error) != Kind::Null)
     }
 
     /// Returns the code of the error; 0 if there is none.
     pub fn error_code(&self) -> i64 {
-        let error = self.error().and_then(Fields::read);
+        let error = self.error().and_then(Fields::parse);
         let code = error.as_ref().and_then(|error| error.get("code"));
         code.and_then(|code| code.parse().ok()).unwrap_or(0)
     }
@@ -40,7 +40,7 @@ impl<'a> Reply<'a> {
     /// Returns the response with another result.
     pub fn with_result(mut self, result: String) -> String {
         self.0.set("result", result);
-        self.0.write()
+        self.0.to_json()
     }
 }
 
@@ -68,12 +68,12 @@ mod tests {
             (r#"{"result":null}"#, None, None, 0),
         ];
         for (text, result, error, code) in cases {
-            let reply = Reply::read(text.as_bytes()).unwrap();
+            let reply = Reply::parse(text.as_bytes()).unwrap();
             let read = (reply.result(), reply.error(), reply.error_code());
             assert_eq!(read, (result, error, code), "{text}");
         }
         for none in ["[]", "", r#"{"result":1,"result":2}"#, "{\"result\":1} x"] {
-            assert!(Reply::read(none.as_bytes()).is_none(), "{none}");
+            assert!(Reply::parse(none.as_bytes()).is_none(), "{none}");
         }
     }
 }

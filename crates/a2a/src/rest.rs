@@ -26,7 +26,7 @@ pub struct Rest {
 
 /// The reason that a request below the base is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoRoute {
+pub enum RouteError {
     /// No such path, or one that two routers could read differently.
     Path,
     /// Another verb; contains the accepted ones.
@@ -146,32 +146,32 @@ const VERBS: [&str; 4] = ["send", "stream", "cancel", "subscribe"];
 /// The data plane rejects others before.
 ///
 /// # Errors
-/// [`NoRoute`].
-pub fn read(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest, NoRoute> {
+/// [`RouteError`].
+pub fn parse_request(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest, RouteError> {
     let tail = tail.strip_suffix('/').unwrap_or(tail);
     // Agents decode a path before they look up its route.
-    let segments: Option<Vec<String>> = tail.split('/').map(decoded).collect();
-    let segments = segments.ok_or(NoRoute::Path)?;
+    let segments: Option<Vec<String>> = tail.split('/').map(decode_segment).collect();
+    let segments = segments.ok_or(RouteError::Path)?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let (generation, segments) = match segments.as_slice() {
         ["v1", rest @ ..] => (Generation::V0, rest),
         rest => (Generation::V1, rest),
     };
-    let (route, task) = route(segments, generation).ok_or(NoRoute::Path)?;
+    let (route, task) = find_route(segments, generation).ok_or(RouteError::Path)?;
     // The segments of a path with a task are words and ids in turn.
     let mut ids = segments.iter().skip(1).step_by(2).map(|id| match segments {
         [_, _] => without_verb(id),
         _ => *id,
     });
     if task.is_some() && !ids.all(is_segment) {
-        return Err(NoRoute::Id);
+        return Err(RouteError::Id);
     }
-    let tasks = task.map(named).unwrap_or_default();
+    let tasks = task.map(possible_ids).unwrap_or_default();
     let plain = if verb == "HEAD" { "GET" } else { verb };
     let found = route.verbs.iter().find(|(known, _)| *known == plain);
-    let (_, method) = found.ok_or(NoRoute::Verb(route.allow))?;
-    if !knows(route.query, query.unwrap_or_default()) {
-        return Err(NoRoute::Query(route.query));
+    let (_, method) = found.ok_or(RouteError::Verb(route.allow))?;
+    if !has_only_known(route.query, query.unwrap_or_default()) {
+        return Err(RouteError::Query(route.query));
     }
     Ok(Rest {
         method: *method,
@@ -182,7 +182,10 @@ pub fn read(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest, NoRoute
 }
 
 /// Returns the route of a path, and the segment in it that names a task.
-fn route<'s>(segments: &[&'s str], generation: Generation) -> Option<(Route, Option<&'s str>)> {
+fn find_route<'s>(
+    segments: &[&'s str],
+    generation: Generation,
+) -> Option<(Route, Option<&'s str>)> {
     let old = generation == Generation::V0;
     let route = match *segments {
         ["message:send"] => (SEND, None),
@@ -207,7 +210,7 @@ fn route<'s>(segments: &[&'s str], generation: Generation) -> Option<(Route, Opt
 
 /// Returns true if a query has only parameters with these names, each once. Rejects `;`, which
 /// separates parameters for some parsers.
-fn knows(names: &[&str], query: &str) -> bool {
+fn has_only_known(names: &[&str], query: &str) -> bool {
     let mut seen = Vec::new();
     !query.contains(';')
         && url::form_urlencoded::parse(query.as_bytes()).all(|(name, _)| {
@@ -238,7 +241,7 @@ fn without_verb(segment: &str) -> &str {
 }
 
 /// Returns the ids that a segment may mean: all of it, or the text before a colon.
-fn named(segment: &str) -> Vec<String> {
+fn possible_ids(segment: &str) -> Vec<String> {
     let colons = segment.match_indices(':').map(|(at, _)| &segment[..at]);
     let ids = std::iter::once(segment).chain(colons);
     ids.map(str::to_owned).collect()
@@ -246,7 +249,7 @@ fn named(segment: &str) -> Vec<String> {
 
 /// Decodes the percent-encoding of a segment. `None`: the result is not UTF-8, which agents read
 /// differently.
-fn decoded(segment: &str) -> Option<String> {
+fn decode_segment(segment: &str) -> Option<String> {
     let said = percent_decode_str(segment).decode_utf8().ok()?;
     Some(said.into_owned())
 }
@@ -281,7 +284,7 @@ mod tests {
             "GET extendedAgentCard GetExtendedCard V1",
         ] {
             let words: Vec<&str> = row.split(' ').collect();
-            let rest = read(words[0], words[1], None).unwrap();
+            let rest = parse_request(words[0], words[1], None).unwrap();
             let (method, generation) = (rest.method, rest.generation);
             assert_eq!(
                 format!("{method:?} {generation:?}"),
@@ -292,7 +295,7 @@ mod tests {
             assert!(!rest.is_own, "{row}");
         }
         for tail in ["tasks/send", "tasks/send/stream", "tasks/t/cancel"] {
-            let rest = read("POST", tail, None);
+            let rest = parse_request("POST", tail, None);
             assert!(rest.is_ok_and(|rest| rest.is_own), "{tail}");
         }
     }
@@ -306,7 +309,11 @@ mod tests {
             v1/tasks:x acme/v1/tasks tasks/%E4";
         for tail in others.split(' ').chain([""]) {
             for verb in ["GET", "POST", "PUT", "DELETE"] {
-                assert_eq!(read(verb, tail, None), Err(NoRoute::Path), "{verb} {tail}");
+                assert_eq!(
+                    parse_request(verb, tail, None),
+                    Err(RouteError::Path),
+                    "{verb} {tail}"
+                );
             }
         }
         for (verb, tail, allow) in [
@@ -327,8 +334,8 @@ mod tests {
             ("OPTIONS", "tasks", "GET, HEAD, OPTIONS"),
         ] {
             assert_eq!(
-                read(verb, tail, None),
-                Err(NoRoute::Verb(allow)),
+                parse_request(verb, tail, None),
+                Err(RouteError::Verb(allow)),
                 "{verb} {tail}"
             );
         }
@@ -339,7 +346,7 @@ mod tests {
         for id in "t T-1 a:b:c ~x_.y ... 2 subscribe:t Tasks1".split(' ') {
             assert!(is_segment(id), "{id}");
             let configs = format!("tasks/{id}/pushNotificationConfigs/{id}");
-            assert!(read("GET", &configs, None).is_ok(), "{id}");
+            assert!(parse_request("GET", &configs, None).is_ok(), "{id}");
         }
         let bad = "|.|..|tasks/T|T/pushNotificationConfigs|T?x|T#x|T;x|T%2Fx|T\\x|a b|tä|T\r\nx|T:cancel|T:Subscribe|T:|\
             tasks|TASKS:x|card|pushNotificationConfigs|v1|message:send|extendedAgentCard|cancel";
@@ -350,7 +357,11 @@ mod tests {
             tasks/:cancel tasks/T%C3%A4/cancel v1/tasks/t:Cancel tasks/t:cancel/pushNotificationConfigs \
             tasks/t/pushNotificationConfigs/tasks tasks/t/pushNotificationConfigs/a%2Bb";
         for tail in bad.split(' ') {
-            assert_eq!(read("POST", tail, None), Err(NoRoute::Id), "{tail}");
+            assert_eq!(
+                parse_request("POST", tail, None),
+                Err(RouteError::Id),
+                "{tail}"
+            );
         }
     }
 
@@ -372,10 +383,10 @@ mod tests {
             ("tasks/mine", "historyLength=1&%69d=t", false),
             ("tasks/mine:subscribe", "id=t", false),
         ] {
-            let read = read("GET", tail, Some(query));
+            let read = parse_request("GET", tail, Some(query));
             assert_eq!(read.is_ok(), known, "{tail}?{query}: {read:?}");
         }
-        let send = read("POST", "message:send", Some("message.taskId=t"));
-        assert_eq!(send, Err(NoRoute::Query(&[])));
+        let send = parse_request("POST", "message:send", Some("message.taskId=t"));
+        assert_eq!(send, Err(RouteError::Query(&[])));
     }
 }

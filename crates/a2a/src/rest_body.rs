@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 
-use super::done::Done;
-use super::edit::Work;
-use super::envelope::{Fault, readable};
-use super::message::source;
+use super::completion_steps::CompletionSteps;
+use super::edit::EditPlan;
+use super::envelope::{Fault, decode_text};
+use super::message::set_source;
 use super::method::Method;
 use super::refs::Refs;
 
@@ -16,7 +16,7 @@ pub struct RestBody {
     /// The body for the agent; the same `Bytes` as received if nothing was changed.
     pub body: Bytes,
     /// The changes made, for `X-A2A-Completed`.
-    pub done: Done,
+    pub done: CompletionSteps,
     /// The tasks and URLs that it refers to.
     pub refs: Refs,
 }
@@ -29,7 +29,7 @@ impl RestBody {
     /// [`Fault`] if it is not JSON, ambiguous, or refers to more than can be checked.
     pub fn complete(body: Bytes, method: Method, caller: Option<&str>) -> Result<Self, Fault> {
         let read = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&body);
-        let mut work = Work::default();
+        let mut work = EditPlan::default();
         if read.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self {
                 body,
@@ -37,9 +37,9 @@ impl RestBody {
                 refs: Refs::default(),
             });
         }
-        let text = readable(read).map_err(|refusal| refusal.with_id(None))?;
-        let (refs, params) = Refs::of_rest_text(text, method)?;
-        source(&params, text, caller, &mut work);
+        let text = decode_text(read).map_err(|refusal| refusal.with_id(None))?;
+        let (refs, params) = Refs::from_rest_text(text, method)?;
+        set_source(&params, text, caller, &mut work);
         let edited = (!work.edits.is_empty()).then(|| Bytes::from(work.edits.apply(text)));
         Ok(Self {
             body: edited.unwrap_or(body),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 
-use super::event::{blocks, line_end, lines};
+use super::event::{line_end, split_blocks, split_lines};
 
 /// Most bytes of such a line besides the stream id: `id: `, `-`, a number, a line end.
 const LINE_BYTES_MAX: usize = 32;
@@ -20,7 +20,7 @@ pub struct Stamper {
 
 /// Complete blocks for the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stamped {
+pub struct StampedBlocks {
     /// All of the blocks.
     pub bytes: Bytes,
     /// The offset after each numbered event. An event's range begins with the comments in front of
@@ -35,7 +35,7 @@ impl Stamper {
     }
 
     /// Returns the number of the last event; 0 before the first.
-    pub fn last(&self) -> u64 {
+    pub fn last_number(&self) -> u64 {
         self.last
     }
 
@@ -43,12 +43,12 @@ impl Stamper {
     /// block of comments only gets no number. After the first number it also loses its blank line:
     /// after an `id`, httpx-sse (the SDKs for Python) takes a blank line after a comment for an
     /// event.
-    pub fn stamp(&mut self, whole: &[u8]) -> Stamped {
+    pub fn stamp(&mut self, whole: &[u8]) -> StampedBlocks {
         let line = self.stream.len() + LINE_BYTES_MAX;
         let mut bytes = Vec::with_capacity(whole.len() + line);
         let mut ends = Vec::with_capacity(1);
         let mut id = String::with_capacity(line);
-        for block in blocks(whole) {
+        for block in split_blocks(whole) {
             if !has_field(block) {
                 let blank = if self.last > 0 {
                     line_end(block).len()
@@ -69,7 +69,7 @@ impl Stamper {
             bytes.extend_from_slice(blank);
             ends.push(bytes.len());
         }
-        Stamped {
+        StampedBlocks {
             bytes: bytes.into(),
             ends,
         }
@@ -78,5 +78,5 @@ impl Stamper {
 
 fn has_field(block: &[u8]) -> bool {
     block.starts_with(b"data")
-        || lines(block).any(|line| !line.is_empty() && !line.starts_with(b":"))
+        || split_lines(block).any(|line| !line.is_empty() && !line.starts_with(b":"))
 }

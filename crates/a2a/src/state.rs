@@ -39,7 +39,7 @@ impl TaskState {
     ];
 
     /// Returns the names in 0.3 and in 1.0.
-    const fn words(self) -> (&'static str, &'static str) {
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Submitted => ("submitted", "TASK_STATE_SUBMITTED"),
             Self::Working => ("working", "TASK_STATE_WORKING"),
@@ -54,12 +54,12 @@ impl TaskState {
 
     /// Returns the name in 0.3.
     pub const fn as_str(self) -> &'static str {
-        self.words().0
+        self.names().0
     }
 
     /// Returns the name in 1.0.
-    pub const fn word_of_1_0(self) -> &'static str {
-        self.words().1
+    pub const fn as_v1_str(self) -> &'static str {
+        self.names().1
     }
 
     /// Parses either name. `CANCELLED` is the spelling of 0.3's HTTP+JSON binding.
@@ -68,26 +68,26 @@ impl TaskState {
             return Some(Self::Canceled);
         }
         let mut all = Self::ALL.into_iter();
-        all.find(|state| state.as_str() == word || state.word_of_1_0() == word)
+        all.find(|state| state.as_str() == word || state.as_v1_str() == word)
     }
 
     /// Finds the state of the task in a response, in an update of it, or in the bare result of one.
-    pub fn of(answer: &[u8]) -> Option<Self> {
+    pub fn from_answer(answer: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Said<'a> {
+        struct StatusHolder<'a> {
             #[serde(borrow)]
             status: Option<Status<'a>>,
-            result: Option<Box<Said<'a>>>,
-            task: Option<Box<Said<'a>>>,
-            status_update: Option<Box<Said<'a>>>,
+            result: Option<Box<StatusHolder<'a>>>,
+            task: Option<Box<StatusHolder<'a>>>,
+            status_update: Option<Box<StatusHolder<'a>>>,
         }
         #[derive(Deserialize)]
         struct Status<'a> {
             #[serde(borrow)]
             state: Option<Cow<'a, str>>,
         }
-        fn find(said: Said<'_>) -> Option<TaskState> {
+        fn find(said: StatusHolder<'_>) -> Option<TaskState> {
             let state = said.status.and_then(|status| status.state);
             let inner = said.result.or(said.task).or(said.status_update);
             match state {
@@ -126,7 +126,7 @@ mod tests {
     fn each_state_is_read_in_the_words_of_both() {
         for state in TaskState::ALL {
             assert_eq!(TaskState::parse(state.as_str()), Some(state));
-            assert_eq!(TaskState::parse(state.word_of_1_0()), Some(state));
+            assert_eq!(TaskState::parse(state.as_v1_str()), Some(state));
             assert!(state.ends_turn() || !state.is_terminal());
         }
         assert_eq!(
@@ -164,7 +164,7 @@ mod tests {
             ("[]", None),
             ("", None),
         ] {
-            assert_eq!(TaskState::of(answer.as_bytes()), state, "{answer}");
+            assert_eq!(TaskState::from_answer(answer.as_bytes()), state, "{answer}");
         }
     }
 }

@@ -189,13 +189,13 @@ impl TaskScan {
                 | State::ContextText
                 | State::OtherText
                 | State::SkippedText => {
-                    let (behind, ended) = self.text(rest);
-                    if ended && let Some(id) = self.text_ended() {
+                    let (behind, ended) = self.read_text(rest);
+                    if ended && let Some(id) = self.end_text() {
                         found = Some(id);
                     }
                     behind
                 }
-                State::Skipped => self.skip(rest),
+                State::Skipped => self.skip_bytes(rest),
                 State::Scalar => {
                     let end = rest.iter().position(|byte| ends_scalar(*byte));
                     if end.is_some() {
@@ -204,7 +204,7 @@ impl TaskScan {
                     &rest[end.unwrap_or(rest.len())..]
                 }
                 _ => {
-                    self.state = self.step(rest[0]);
+                    self.state = self.advance(rest[0]);
                     &rest[1..]
                 }
             };
@@ -215,7 +215,7 @@ impl TaskScan {
     /// Takes the next complete events of a stream, each with a response in its `data`.
     pub fn push_events(&mut self, events: &[u8]) -> Option<String> {
         let mut found = None;
-        for line in event::lines(events) {
+        for line in event::split_lines(events) {
             if line.is_empty() {
                 *self = Self {
                     kept: std::mem::take(&mut self.kept),
@@ -223,7 +223,7 @@ impl TaskScan {
                     contexted: self.contexted,
                     ..Self::new(self.binding)
                 };
-            } else if let Some(data) = event::data_of(line) {
+            } else if let Some(data) = event::data_value(line) {
                 let (in_line, at_end) = (self.push(data), self.push(b"\n"));
                 found = found.or(in_line).or(at_end);
             }
@@ -236,7 +236,7 @@ impl TaskScan {
     }
 
     /// Consumes one byte between strings.
-    fn step(&mut self, byte: u8) -> State {
+    fn advance(&mut self, byte: u8) -> State {
         match (self.state, byte) {
             // A byte order mark counts as white space in front of a response.
             (State::Start, 0xef | 0xbb | 0xbf) => State::Start,
@@ -246,9 +246,9 @@ impl TaskScan {
                     Binding::Rpc => Level::Envelope,
                     Binding::Rest => Level::Result,
                 };
-                self.enter(level)
+                self.enter_object(level)
             }
-            (State::Member, b'"') => self.open(State::NameText),
+            (State::Member, b'"') => self.start_text(State::NameText),
             (State::Member | State::Comma, b'}') => {
                 self.depth -= 1;
                 if self.depth == 0 {
@@ -259,21 +259,23 @@ impl TaskScan {
             }
             (State::Colon, b':') => State::Value,
             (State::Comma, b',') => State::Member,
-            (State::Value, b'"') if self.name == Name::Id => self.open(State::IdText),
-            (State::Value, b'"') if self.name == Name::State => self.open(State::StatusText),
-            (State::Value, b'"') if self.name == Name::Context => self.open(State::ContextText),
-            (State::Value, b'"') => self.open(State::OtherText),
+            (State::Value, b'"') if self.name == Name::Id => self.start_text(State::IdText),
+            (State::Value, b'"') if self.name == Name::State => self.start_text(State::StatusText),
+            (State::Value, b'"') if self.name == Name::Context => {
+                self.start_text(State::ContextText)
+            }
+            (State::Value, b'"') => self.start_text(State::OtherText),
             (State::Value, b'{') => match self.name {
-                Name::Object(level) => self.enter(level),
-                Name::Id | Name::State | Name::Context | Name::Other => self.pass_over(),
+                Name::Object(level) => self.enter_object(level),
+                Name::Id | Name::State | Name::Context | Name::Other => self.skip_value(),
             },
-            (State::Value, b'[') => self.pass_over(),
+            (State::Value, b'[') => self.skip_value(),
             (State::Value, byte) if !ends_scalar(byte) => State::Scalar,
             _ => State::Over,
         }
     }
 
-    fn enter(&mut self, level: Level) -> State {
+    fn enter_object(&mut self, level: Level) -> State {
         // Levels follow each other in one order, so that there are never more than these.
         let Some(place) = self.path.get_mut(self.depth) else {
             return State::Over;
@@ -283,19 +285,19 @@ impl TaskScan {
         State::Member
     }
 
-    fn pass_over(&mut self) -> State {
+    fn skip_value(&mut self) -> State {
         self.skipped = 1;
         State::Skipped
     }
 
-    fn open(&mut self, state: State) -> State {
+    fn start_text(&mut self, state: State) -> State {
         self.kept.clear();
         self.escaped = false;
         state
     }
 
     /// Moves to the next relevant byte in a skipped value.
-    fn skip<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
+    fn skip_bytes<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
         let of_interest = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
         let Some(at) = rest.iter().position(of_interest) else {
             return &[];
@@ -317,31 +319,31 @@ impl TaskScan {
     }
 
     /// Advances in a string. Returns true if it ends here.
-    fn text<'a>(&mut self, mut rest: &'a [u8]) -> (&'a [u8], bool) {
+    fn read_text<'a>(&mut self, mut rest: &'a [u8]) -> (&'a [u8], bool) {
         loop {
             if self.escaped {
                 let Some((byte, behind)) = rest.split_first() else {
                     return (rest, false);
                 };
                 self.escaped = false;
-                self.keep(std::slice::from_ref(byte));
+                self.keep_bytes(std::slice::from_ref(byte));
                 rest = behind;
             }
             let end = memchr::memchr2(b'"', b'\\', rest);
-            self.keep(&rest[..end.unwrap_or(rest.len())]);
+            self.keep_bytes(&rest[..end.unwrap_or(rest.len())]);
             let Some(end) = end else { return (&[], false) };
             let behind = &rest[end + 1..];
             if rest[end] == b'"' {
                 return (behind, true);
             }
-            self.keep(b"\\");
+            self.keep_bytes(b"\\");
             self.escaped = true;
             rest = behind;
         }
     }
 
     /// Beyond the bound the string is longer than any relevant one: one extra byte marks that.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn keep_bytes(&mut self, bytes: &[u8]) {
         if matches!(
             self.state,
             State::NameText | State::IdText | State::StatusText | State::ContextText
@@ -351,36 +353,36 @@ impl TaskScan {
         }
     }
 
-    fn text_ended(&mut self) -> Option<String> {
+    fn end_text(&mut self) -> Option<String> {
         match self.state {
             State::NameText => {
-                self.name = self.meant();
+                self.name = self.name_meaning();
                 self.state = State::Colon;
             }
             State::SkippedText => self.state = State::Skipped,
             State::IdText => {
                 self.state = State::Comma;
-                let id = self.id()?;
+                let id = self.read_id()?;
                 self.named = true;
-                self.finish();
+                self.end_if_complete();
                 // The replacement of invalid UTF-8 may be longer.
                 return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
             }
             State::ContextText => {
                 self.state = State::Comma;
-                let id = self.id()?;
+                let id = self.read_id()?;
                 self.contexted = true;
                 self.context = Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
-                self.finish();
+                self.end_if_complete();
             }
             State::StatusText => {
                 self.state = State::Comma;
-                let said = self.said();
+                let said = self.kept_text();
                 let word = said.as_deref().map(std::str::from_utf8);
                 if let Some(state) = word.and_then(|word| TaskState::parse(word.ok()?)) {
                     self.task_state = Some(state);
                     self.stated = true;
-                    self.finish();
+                    self.end_if_complete();
                 }
             }
             _ => self.state = State::Comma,
@@ -389,26 +391,26 @@ impl TaskScan {
     }
 
     /// Returns the id that was read, if it has a length that the gateway tracks.
-    fn id(&self) -> Option<String> {
-        let id = self.said()?;
+    fn read_id(&self) -> Option<String> {
+        let id = self.kept_text()?;
         let fits = (1..=TASK_ID_BYTES_MAX).contains(&id.len());
         fits.then(|| String::from_utf8_lossy(&id).into_owned())
     }
 
     /// Ends the scan if all are found.
-    fn finish(&mut self) {
+    fn end_if_complete(&mut self) {
         if self.named && self.stated && self.contexted {
             self.state = State::Over;
         }
     }
 
-    fn said(&self) -> Option<std::borrow::Cow<'_, [u8]>> {
+    fn kept_text(&self) -> Option<std::borrow::Cow<'_, [u8]>> {
         (self.kept.len() <= KEPT_BYTES_MAX).then(|| unescape(&self.kept))
     }
 
     /// Returns the meaning of the name in the object around it.
-    fn meant(&self) -> Name {
-        let (Some(name), Some(level)) = (self.said(), self.depth.checked_sub(1)) else {
+    fn name_meaning(&self) -> Name {
+        let (Some(name), Some(level)) = (self.kept_text(), self.depth.checked_sub(1)) else {
             return Name::Other;
         };
         match (self.path[level], &*name) {

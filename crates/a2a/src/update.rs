@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::dialect::{NotSaid, Update};
+use super::agent_reply::{InvalidReply, Update};
 use super::state::TaskState;
 
 /// The task that an update belongs to.
@@ -16,42 +16,44 @@ pub struct Subject<'a> {
 
 impl Update {
     /// A status update to `state` without a message.
-    pub fn state(state: TaskState) -> Self {
+    pub fn from_state(state: TaskState) -> Self {
         Self::StatusUpdate(json!({"status": {"state": state.as_str()}}))
     }
 
     /// Levels of arrays and objects that it nests.
-    pub fn levels(&self) -> usize {
+    pub fn nesting_depth(&self) -> usize {
         let (Self::Message(said)
         | Self::Task(said)
         | Self::StatusUpdate(said)
         | Self::ArtifactUpdate(said)
         | Self::Error(said)) = self;
-        levels(said)
+        nesting_depth_of(said)
     }
 
     /// The state of the task afterwards; `None`: unchanged.
     ///
     /// # Errors
-    /// [`NotSaid`] when a required member is missing.
-    pub fn state_after(&self) -> Result<Option<TaskState>, NotSaid> {
+    /// [`InvalidReply`] when a required member is missing.
+    pub fn state_after(&self) -> Result<Option<TaskState>, InvalidReply> {
         match self {
             Self::Message(Value::Object(_)) => Ok(Some(TaskState::Completed)),
             Self::Error(Value::Object(_)) => Ok(Some(TaskState::Failed)),
             Self::Task(of) | Self::StatusUpdate(of) => {
                 let word = of["status"]["state"].as_str();
                 let state = word.and_then(TaskState::parse);
-                state.map(Some).ok_or(NotSaid(
+                state.map(Some).ok_or(InvalidReply(
                     "`status.state` is the state of a task, such as `working` or `completed`",
                 ))
             }
             Self::ArtifactUpdate(event) => {
                 let artifact = &event["artifact"];
                 let whole = artifact["artifactId"].is_string() && artifact["parts"].is_array();
-                let problem = NotSaid("`artifact` is an object with `artifactId` and `parts`");
+                let problem = InvalidReply("`artifact` is an object with `artifactId` and `parts`");
                 whole.then_some(None).ok_or(problem)
             }
-            Self::Message(_) | Self::Error(_) => Err(NotSaid("a message or an error is an object")),
+            Self::Message(_) | Self::Error(_) => {
+                Err(InvalidReply("a message or an error is an object"))
+            }
         }
     }
 
@@ -63,7 +65,7 @@ impl Update {
 
     /// The same with the ids of `subject`, and the RFC 3339 time `at` where it has none.
     #[must_use]
-    pub fn about(mut self, subject: &Subject<'_>, at: &str) -> Self {
+    pub fn with_subject(mut self, subject: &Subject<'_>, at: &str) -> Self {
         let state = self.state_after().ok().flatten();
         match &mut self {
             Self::Message(Value::Object(message)) => {
@@ -96,10 +98,10 @@ impl Update {
     }
 }
 
-fn levels(value: &Value) -> usize {
+fn nesting_depth_of(value: &Value) -> usize {
     match value {
-        Value::Array(list) => 1 + list.iter().map(levels).max().unwrap_or(0),
-        Value::Object(members) => 1 + members.values().map(levels).max().unwrap_or(0),
+        Value::Array(list) => 1 + list.iter().map(nesting_depth_of).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(nesting_depth_of).max().unwrap_or(0),
         _ => 0,
     }
 }

@@ -14,7 +14,7 @@ pub const DEPTH_MAX: usize = 512;
 
 /// The reason that the walk stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum WalkError {
     /// Not JSON, at this offset.
     Syntax(usize),
     /// Nested deeper than [`DEPTH_MAX`].
@@ -27,15 +27,15 @@ pub(super) trait Visit<'a> {
     fn open(&mut self, _level: usize) {}
 
     /// Walks over a name of an object at `level`, and its colon.
-    fn name(&mut self, walker: &mut Walker<'a>, _level: usize) -> Result<(), Broken> {
-        walker.plain_name()
+    fn walk_name(&mut self, walker: &mut Walker<'a>, _level: usize) -> Result<(), WalkError> {
+        walker.skip_name()
     }
 }
 
 /// Skips names without comparing them.
-struct Skip;
+struct SkipNames;
 
-impl Visit<'_> for Skip {}
+impl Visit<'_> for SkipNames {}
 
 /// The cursor.
 #[derive(Debug)]
@@ -67,25 +67,25 @@ impl<'a> Walker<'a> {
     /// Walks over one value of any kind.
     ///
     /// # Errors
-    /// [`Broken`], also for the two functions below.
-    pub(super) fn value(&mut self) -> Result<Value, Broken> {
-        self.visited_value(&mut Skip)
+    /// [`WalkError`], also for the two functions below.
+    pub(super) fn read_value(&mut self) -> Result<Value, WalkError> {
+        self.visit_value(&mut SkipNames)
     }
 
-    /// Like [`Walker::value`], with callbacks.
-    pub(super) fn visited_value(&mut self, visit: &mut impl Visit<'a>) -> Result<Value, Broken> {
+    /// Like [`Walker::read_value`], with callbacks.
+    pub(super) fn visit_value(&mut self, visit: &mut impl Visit<'a>) -> Result<Value, WalkError> {
         let first = self.peek();
         let start = self.at;
         let kind = match first {
             Some(b'{') => {
-                self.nested(visit)?;
+                self.walk_nested(visit)?;
                 Kind::Object
             }
             Some(b'[') => {
-                self.nested(visit)?;
+                self.walk_nested(visit)?;
                 Kind::Array
             }
-            _ => self.scalar(first)?,
+            _ => self.read_scalar(first)?,
         };
         Ok(Value {
             kind,
@@ -96,18 +96,18 @@ impl<'a> Walker<'a> {
 
     /// Walks over the object that follows. Calls `each` after each name and its colon; `each` walks
     /// over the value.
-    pub(super) fn object(
+    pub(super) fn walk_object(
         &mut self,
-        mut each: impl FnMut(&mut Self, Name<'a>) -> Result<Value, Broken>,
-    ) -> Result<Object, Broken> {
+        mut each: impl FnMut(&mut Self, Name<'a>) -> Result<Value, WalkError>,
+    ) -> Result<Object, WalkError> {
         self.peek();
         let open = self.at;
         let mut last_end = None;
-        let mut more = self.begin(b'{', b'}')?;
+        let mut more = self.enter_container(b'{', b'}')?;
         while more {
-            let name = self.name()?;
+            let name = self.read_name()?;
             last_end = Some(each(self, name)?.end);
-            more = self.more(b'}')?;
+            more = self.has_more(b'}')?;
         }
         Ok(Object {
             open,
@@ -117,16 +117,16 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks over the array that follows; `each` walks over one element.
-    pub(super) fn array(
+    pub(super) fn walk_array(
         &mut self,
-        mut each: impl FnMut(&mut Self) -> Result<(), Broken>,
-    ) -> Result<Value, Broken> {
+        mut each: impl FnMut(&mut Self) -> Result<(), WalkError>,
+    ) -> Result<Value, WalkError> {
         self.peek();
         let start = self.at;
-        let mut more = self.begin(b'[', b']')?;
+        let mut more = self.enter_container(b'[', b']')?;
         while more {
             each(self)?;
-            more = self.more(b']')?;
+            more = self.has_more(b']')?;
         }
         Ok(Value {
             kind: Kind::Array,
@@ -136,7 +136,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Enters the container that follows. Returns true if it has an element, which is next.
-    pub(super) fn begin(&mut self, open: u8, close: u8) -> Result<bool, Broken> {
+    pub(super) fn enter_container(&mut self, open: u8, close: u8) -> Result<bool, WalkError> {
         self.peek();
         self.enter(open)?;
         if self.peek() != Some(close) {
@@ -149,40 +149,40 @@ impl<'a> Walker<'a> {
 
     /// Walks over the separator after an element. Returns true if another one follows, and leaves
     /// the container otherwise.
-    pub(super) fn more(&mut self, close: u8) -> Result<bool, Broken> {
-        let ended = self.separator(close)?;
+    pub(super) fn has_more(&mut self, close: u8) -> Result<bool, WalkError> {
+        let ended = self.read_separator(close)?;
         self.depth -= usize::from(ended);
         Ok(!ended)
     }
 
     /// Returns the offset of the next byte.
-    pub(super) const fn at(&self) -> usize {
+    pub(super) const fn position(&self) -> usize {
         self.at
     }
 
     /// Checks that only white space is left.
-    pub(super) fn end(&mut self) -> Result<(), Broken> {
+    pub(super) fn expect_end(&mut self) -> Result<(), WalkError> {
         match self.peek() {
             None => Ok(()),
-            Some(_) => Err(self.broken()),
+            Some(_) => Err(self.syntax_error()),
         }
     }
 
-    fn broken(&self) -> Broken {
-        Broken::Syntax(self.at)
+    fn syntax_error(&self) -> WalkError {
+        WalkError::Syntax(self.at)
     }
 
-    fn enter(&mut self, open: u8) -> Result<(), Broken> {
-        self.expect(open)?;
+    fn enter(&mut self, open: u8) -> Result<(), WalkError> {
+        self.expect_byte(open)?;
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(Broken::TooDeep);
+            return Err(WalkError::TooDeep);
         }
         Ok(())
     }
 
     /// Reads the separator after a value: a comma (false) or the closing `close` (true).
-    fn separator(&mut self, close: u8) -> Result<bool, Broken> {
+    fn read_separator(&mut self, close: u8) -> Result<bool, WalkError> {
         match self.peek() {
             Some(b',') => {
                 self.at += 1;
@@ -192,38 +192,42 @@ impl<'a> Walker<'a> {
                 self.at += 1;
                 Ok(true)
             }
-            _ => Err(self.broken()),
+            _ => Err(self.syntax_error()),
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), Broken> {
+    fn expect_byte(&mut self, byte: u8) -> Result<(), WalkError> {
         if self.text.get(self.at) == Some(&byte) {
             self.at += 1;
             Ok(())
         } else {
-            Err(self.broken())
+            Err(self.syntax_error())
         }
     }
 
     /// Reads a name and its colon.
-    pub(super) fn name(&mut self) -> Result<Name<'a>, Broken> {
+    pub(super) fn read_name(&mut self) -> Result<Name<'a>, WalkError> {
         self.peek();
         let start = self.at;
-        let escaped = self.string()?;
+        let escaped = self.read_string()?;
         let end = self.at;
         self.peek();
-        self.expect(b':')?;
+        self.expect_byte(b':')?;
         let inner = &self.text[start + 1..end - 1];
-        let said = if escaped {
+        let unescaped = if escaped {
             unescape(inner)
         } else {
             Cow::Borrowed(inner)
         };
-        Ok(Name { start, end, said })
+        Ok(Name {
+            start,
+            end,
+            unescaped,
+        })
     }
 
     /// Walks over a container without recursion: one bit per level records if it is an object.
-    fn nested(&mut self, visit: &mut impl Visit<'a>) -> Result<(), Broken> {
+    fn walk_nested(&mut self, visit: &mut impl Visit<'a>) -> Result<(), WalkError> {
         let floor = self.depth;
         let mut objects = [0_u64; DEPTH_MAX / 64];
         loop {
@@ -245,13 +249,13 @@ impl<'a> Walker<'a> {
                         self.depth -= 1;
                     } else {
                         if open == b'{' {
-                            visit.name(self, level)?;
+                            visit.walk_name(self, level)?;
                         }
                         continue;
                     }
                 }
                 first => {
-                    self.scalar(first)?;
+                    self.read_scalar(first)?;
                 }
             }
             // A value has ended, and possibly the containers in which it was the last.
@@ -261,9 +265,9 @@ impl<'a> Walker<'a> {
                 }
                 let level = self.depth - 1;
                 let object = objects[level / 64] & (1 << (level % 64)) != 0;
-                if !self.separator(if object { b'}' } else { b']' })? {
+                if !self.read_separator(if object { b'}' } else { b']' })? {
                     if object {
-                        visit.name(self, level)?;
+                        visit.walk_name(self, level)?;
                     }
                     break;
                 }
@@ -273,74 +277,74 @@ impl<'a> Walker<'a> {
     }
 
     /// Skips a name that is not compared, and its colon.
-    fn plain_name(&mut self) -> Result<(), Broken> {
+    fn skip_name(&mut self) -> Result<(), WalkError> {
         self.peek();
-        self.string()?;
+        self.read_string()?;
         self.peek();
-        self.expect(b':')
+        self.expect_byte(b':')
     }
 
-    fn scalar(&mut self, first: Option<u8>) -> Result<Kind, Broken> {
+    fn read_scalar(&mut self, first: Option<u8>) -> Result<Kind, WalkError> {
         match first {
-            Some(b'"') => self.string().map(|_| Kind::String),
-            Some(b'-' | b'0'..=b'9') => self.number().map(|()| Kind::Number),
-            Some(b't') => self.literal(b"true", Kind::Bool),
-            Some(b'f') => self.literal(b"false", Kind::Bool),
-            Some(b'n') => self.literal(b"null", Kind::Null),
-            _ => Err(self.broken()),
+            Some(b'"') => self.read_string().map(|_| Kind::String),
+            Some(b'-' | b'0'..=b'9') => self.read_number().map(|()| Kind::Number),
+            Some(b't') => self.read_literal(b"true", Kind::Bool),
+            Some(b'f') => self.read_literal(b"false", Kind::Bool),
+            Some(b'n') => self.read_literal(b"null", Kind::Null),
+            _ => Err(self.syntax_error()),
         }
     }
 
-    fn literal(&mut self, word: &[u8], kind: Kind) -> Result<Kind, Broken> {
+    fn read_literal(&mut self, word: &[u8], kind: Kind) -> Result<Kind, WalkError> {
         if self.text[self.at..].starts_with(word) {
             self.at += word.len();
             Ok(kind)
         } else {
-            Err(self.broken())
+            Err(self.syntax_error())
         }
     }
 
     /// Walks over a number (RFC 8259, 6). The receiver checks the range: `1e400` and 30 digits
     /// pass.
-    fn number(&mut self) -> Result<(), Broken> {
+    fn read_number(&mut self) -> Result<(), WalkError> {
         if self.text.get(self.at) == Some(&b'-') {
             self.at += 1;
         }
         if self.text.get(self.at) == Some(&b'0') {
             self.at += 1;
         } else {
-            self.digits()?;
+            self.read_digits()?;
         }
         if self.text.get(self.at) == Some(&b'.') {
             self.at += 1;
-            self.digits()?;
+            self.read_digits()?;
         }
         if let Some(b'e' | b'E') = self.text.get(self.at) {
             self.at += 1;
             if let Some(b'+' | b'-') = self.text.get(self.at) {
                 self.at += 1;
             }
-            self.digits()?;
+            self.read_digits()?;
         }
         Ok(())
     }
 
     /// Walks over one digit or more.
-    fn digits(&mut self) -> Result<(), Broken> {
+    fn read_digits(&mut self) -> Result<(), WalkError> {
         let start = self.at;
         while self.text.get(self.at).is_some_and(u8::is_ascii_digit) {
             self.at += 1;
         }
         if self.at == start {
-            return Err(self.broken());
+            return Err(self.syntax_error());
         }
         Ok(())
     }
 
     /// Walks over a string. Returns true if it has escapes. Lone surrogates and `\u0000` pass: the
     /// grammar allows them (RFC 8259, 8.2).
-    fn string(&mut self) -> Result<bool, Broken> {
-        self.expect(b'"')?;
+    fn read_string(&mut self) -> Result<bool, WalkError> {
+        self.expect_byte(b'"')?;
         let mut escaped = false;
         loop {
             self.at += plain_len(&self.text[self.at..]);
@@ -351,18 +355,18 @@ impl<'a> Walker<'a> {
                 }
                 Some(b'\\') => {
                     escaped = true;
-                    self.escape()?;
+                    self.read_escape()?;
                 }
-                _ => return Err(self.broken()),
+                _ => return Err(self.syntax_error()),
             }
         }
     }
 
-    fn escape(&mut self) -> Result<(), Broken> {
+    fn read_escape(&mut self) -> Result<(), WalkError> {
         match self.text.get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
             Some(b'u') if code_unit(&self.text[self.at + 2..]).is_some() => self.at += 6,
-            _ => return Err(self.broken()),
+            _ => return Err(self.syntax_error()),
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use a2a::Generation;
-use a2a::bridge::card::{Asked, Facts, card};
+use a2a::bridge::card::{Facts, RequestedForm, translate_card};
 use a2a::bridge::{Bridge, Call, Exchange, Side};
 use a2a::method::Method;
 use serde_json::{Map, Value, json};
@@ -239,7 +239,9 @@ fn translated(up: bool, shape: &str, method: Method, object: &Value) -> Value {
         let name = method.name_in(caller.generation).unwrap();
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": name, "params": object});
         let call = call.to_string();
-        let (sent, _) = bridge.request(method, Call::Rpc(call.as_bytes())).unwrap();
+        let (sent, _) = bridge
+            .translate_request(method, Call::Rpc(call.as_bytes()))
+            .unwrap();
         let sent: Value = serde_json::from_slice(&sent.body).unwrap();
         return sent["params"].clone();
     }
@@ -248,12 +250,18 @@ fn translated(up: bool, shape: &str, method: Method, object: &Value) -> Value {
     let written = if shape == "event" {
         let mut out = Vec::new();
         let block = format!("data: {body}\n\n");
-        exchange.stream().block(block.as_bytes(), &mut out).unwrap();
+        exchange
+            .start_stream()
+            .translate_block(block.as_bytes(), &mut out)
+            .unwrap();
         let out = String::from_utf8(out).unwrap();
         // A task may stand in front of it.
         out.rsplit("data: ").next().unwrap().as_bytes().to_vec()
     } else {
-        exchange.answer(200, body.as_bytes()).unwrap().body
+        exchange
+            .translate_answer(200, body.as_bytes())
+            .unwrap()
+            .body
     };
     let answer: Value = serde_json::from_slice(&written).unwrap();
     answer["result"].clone()
@@ -262,13 +270,13 @@ fn translated(up: bool, shape: &str, method: Method, object: &Value) -> Value {
 /// Translates a card of an agent that speaks both, without what is the gateway's.
 fn translated_card(object: &Value, up: bool) -> Value {
     let both = [Generation::V0, Generation::V1];
-    let asked = Asked::Only(both[usize::from(up)]);
+    let asked = RequestedForm::Only(both[usize::from(up)]);
     let facts = Facts {
         base: "http://gateway/",
         sides: &both.map(Side::json_rpc),
         native: &both,
     };
-    let (text, _) = card(&object.to_string(), asked, &facts).unwrap();
+    let (text, _) = translate_card(&object.to_string(), asked, &facts).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 

@@ -70,7 +70,7 @@ impl Arguments {
 
     /// Returns the first credential that is not empty: compose files pass unset variables as empty
     /// strings.
-    fn credential(&self) -> Option<String> {
+    fn read_credential(&self) -> Option<String> {
         [&self.token, &self.admin_token]
             .into_iter()
             .flatten()
@@ -81,8 +81,8 @@ impl Arguments {
 
 /// Runs the agent until the process is asked to end.
 pub fn run(arguments: Arguments, gateway: Gateway) -> ExitCode {
-    if arguments.gateway.is_some() && arguments.credential().is_none() {
-        (gateway.complain)(&NoCredential);
+    if arguments.gateway.is_some() && arguments.read_credential().is_none() {
+        (gateway.print_error)(&NoCredential);
         return ExitCode::from(USAGE);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -96,7 +96,7 @@ pub fn run(arguments: Arguments, gateway: Gateway) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            (gateway.complain)(&error);
+            (gateway.print_error)(&error);
             ExitCode::FAILURE
         }
     }
@@ -122,7 +122,7 @@ fn own_port() -> std::io::Result<u16> {
 }
 
 async fn serve(arguments: Arguments) -> std::io::Result<()> {
-    let credential = arguments.credential();
+    let credential = arguments.read_credential();
     let listen = match arguments.listen {
         Some(listen) => listen,
         None => SocketAddr::from((Ipv4Addr::LOCALHOST, own_port()?)),
@@ -164,7 +164,7 @@ async fn serve(arguments: Arguments) -> std::io::Result<()> {
     let ends = async {
         end.await;
         if let Some(registrant) = leaves {
-            registrant.leave().await;
+            registrant.deregister().await;
         }
     };
     tokio::select! {
@@ -222,7 +222,7 @@ impl Registrant {
     }
 
     /// Drains and deregisters. Calls about its tasks reach it until then.
-    async fn leave(&self) {
+    async fn deregister(&self) {
         let drained = self.post("/registry/drain").await;
         if drained.is_ok() {
             tokio::time::sleep(DRAIN).await;

@@ -23,13 +23,13 @@ pub type Outcome<T> = Result<T, Box<dyn Error>>;
 pub struct Gateway {
     /// Loads settings, each `key=value`, over the defaults, with this operator's token. Ignores files and the
     /// environment.
-    pub prepare: fn(Vec<String>, &str) -> Outcome<Prepared>,
+    pub prepare: fn(Vec<String>, &str) -> Outcome<PreparedGateway>,
     /// Writes an error and its causes to standard error.
-    pub complain: fn(&dyn Error),
+    pub print_error: fn(&dyn Error),
 }
 
 /// A gateway that has its settings and is not started yet.
-pub struct Prepared {
+pub struct PreparedGateway {
     /// `server.listen`.
     pub listen: SocketAddr,
     /// `admin.listen`.

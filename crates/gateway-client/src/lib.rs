@@ -87,7 +87,7 @@ impl ClientError {
 }
 
 /// A request.
-pub struct Ask<'a> {
+pub struct Request<'a> {
     /// `GET` or `POST`.
     pub method: Method,
     /// The URL of the request.
@@ -103,7 +103,7 @@ pub struct Ask<'a> {
 }
 
 /// A response of which the head has arrived.
-pub struct Answer {
+pub struct Response {
     response: reqwest::Response,
     peer: Peer,
 }
@@ -115,7 +115,7 @@ struct Peer {
     within: Duration,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> Request<'a> {
     /// Returns a request for the JSON at `url`, without a credential.
     pub fn get(url: &'a Url, within: Duration) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl<'a> Ask<'a> {
     ///
     /// # Errors
     /// [`ClientError`] if there is none within the timeout.
-    pub async fn send(self) -> Result<Answer, ClientError> {
+    pub async fn send(self) -> Result<Response, ClientError> {
         let tls = match self.url.scheme() {
             "http" => false,
             "https" => true,
@@ -142,7 +142,7 @@ impl<'a> Ask<'a> {
             to: self.url.origin().ascii_serialization(),
             within: self.within,
         };
-        let client = client(tls).map_err(|error| peer.broken(error))?;
+        let client = build_client(tls).map_err(|error| peer.to_client_error(error))?;
         let mut request = client
             .request(self.method, self.url.clone())
             .timeout(self.within)
@@ -156,14 +156,14 @@ impl<'a> Ask<'a> {
                 .body(self.body);
         }
         match request.send().await {
-            Ok(response) => Ok(Answer { response, peer }),
-            Err(error) => Err(peer.broken(error)),
+            Ok(response) => Ok(Response { response, peer }),
+            Err(error) => Err(peer.to_client_error(error)),
         }
     }
 }
 
 /// Returns a client for one exchange. Roots are only loaded for TLS: a machine may have none.
-fn client(tls: bool) -> reqwest::Result<reqwest::Client> {
+fn build_client(tls: bool) -> reqwest::Result<reqwest::Client> {
     // rustls panics without a provider. An error here means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder()
@@ -182,7 +182,7 @@ fn client(tls: bool) -> reqwest::Result<reqwest::Client> {
 
 impl Peer {
     /// Maps an error to its innermost cause, without the HTTP library's own wording.
-    fn broken(&self, error: reqwest::Error) -> ClientError {
+    fn to_client_error(&self, error: reqwest::Error) -> ClientError {
         let to = self.to.clone();
         if error.is_timeout() {
             let after = if error.is_connect() {
@@ -196,7 +196,7 @@ impl Peer {
         // The innermost cause says it without the URL.
         let error = error.without_url();
         let causes = std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| {
-            cause(*error)
+            inner_cause(*error)
         });
         let mut why = String::new();
         for cause in causes {
@@ -219,7 +219,7 @@ impl Peer {
 }
 
 /// Returns the error below an error. An I/O error has the error that it wraps below it, which `source` skips.
-fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error
         .downcast_ref::<io::Error>()
         .and_then(io::Error::get_ref)
@@ -229,7 +229,7 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
     }
 }
 
-impl Answer {
+impl Response {
     /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.response.status()
@@ -237,23 +237,23 @@ impl Answer {
 
     /// Returns the id that the gateway gave the request.
     pub fn request_id(&self) -> Option<&str> {
-        self.field("x-request-id")
+        self.header_value("x-request-id")
     }
 
     /// Returns a header field, if it is text.
-    pub fn field(&self, name: &str) -> Option<&str> {
+    pub fn header_value(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
 
     /// Returns the delay that `Retry-After` asks for, if it is a number of seconds.
     pub fn retry_after(&self) -> Option<Duration> {
-        let seconds = self.field(header::RETRY_AFTER.as_str())?;
+        let seconds = self.header_value(header::RETRY_AFTER.as_str())?;
         seconds.trim().parse().ok().map(Duration::from_secs)
     }
 
     /// True if the body is a stream of events.
     pub fn is_stream(&self) -> bool {
-        let content_type = self.field(header::CONTENT_TYPE.as_str());
+        let content_type = self.header_value(header::CONTENT_TYPE.as_str());
         content_type.is_some_and(|text| text.starts_with("text/event-stream"))
     }
 
@@ -261,18 +261,18 @@ impl Answer {
     ///
     /// # Errors
     /// [`ClientError`] if the body breaks off, or is not complete within the timeout.
-    pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
         let piece = self.response.chunk().await;
-        piece.map_err(|error| self.peer.broken(error))
+        piece.map_err(|error| self.peer.to_client_error(error))
     }
 
     /// Reads the whole body.
     ///
     /// # Errors
-    /// As [`Answer::piece`], or [`ClientError::TooLarge`].
-    pub async fn whole(mut self) -> Result<Vec<u8>, ClientError> {
+    /// As [`Response::next_chunk`], or [`ClientError::TooLarge`].
+    pub async fn read_body(mut self) -> Result<Vec<u8>, ClientError> {
         let mut body = Vec::new();
-        while let Some(piece) = self.piece().await? {
+        while let Some(piece) = self.next_chunk().await? {
             if body.len() + piece.len() > ANSWER_BYTES_MAX {
                 return Err(ClientError::TooLarge);
             }
@@ -284,10 +284,10 @@ impl Answer {
     /// Returns the status and the whole body as JSON; null if it is not JSON.
     ///
     /// # Errors
-    /// As [`Answer::whole`].
-    pub async fn json(self) -> Result<(u16, Value), ClientError> {
+    /// As [`Response::read_body`].
+    pub async fn read_json(self) -> Result<(u16, Value), ClientError> {
         let status = self.status().as_u16();
-        let body = self.whole().await?;
+        let body = self.read_body().await?;
         Ok((status, serde_json::from_slice(&body).unwrap_or_default()))
     }
 }

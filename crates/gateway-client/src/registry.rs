@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use url::Url;
 
-use super::{Answer, Ask, ClientError};
+use super::{ClientError, Request, Response};
 
 /// Heartbeat interval: a third of the default `registry.heartbeat_ttl` of 90 s, so that two in a
 /// row may be lost.
@@ -116,7 +116,8 @@ impl Registry {
         body: &Value,
     ) -> Result<Value, RegistryError> {
         let body = body.to_string().into_bytes();
-        self.exchange(Method::POST, path, Some(token), body).await
+        self.request_json(Method::POST, path, Some(token), body)
+            .await
     }
 
     /// Returns the JSON at a path of the gateway.
@@ -124,7 +125,8 @@ impl Registry {
     /// # Errors
     /// [`RegistryError`].
     pub async fn get(&self, path: &str, token: Option<&str>) -> Result<Value, RegistryError> {
-        self.exchange(Method::GET, path, token, Vec::new()).await
+        self.request_json(Method::GET, path, token, Vec::new())
+            .await
     }
 
     /// Returns the JSON at a path of the gateway, with a query.
@@ -137,10 +139,10 @@ impl Registry {
         token: &str,
         query: &[(&str, &str)],
     ) -> Result<Value, RegistryError> {
-        let mut url = self.at(path);
+        let mut url = self.url_at(path);
         url.query_pairs_mut().extend_pairs(query);
         let route = format!("GET {path}");
-        self.ask(Method::GET, url, route, Some(token), Vec::new())
+        self.send_request(Method::GET, url, route, Some(token), Vec::new())
             .await
     }
 
@@ -154,14 +156,14 @@ impl Registry {
         token: &str,
         query: &[(&str, &str)],
         accept: &'static str,
-    ) -> Result<Answer, RegistryError> {
-        let mut url = self.at(path);
+    ) -> Result<Response, RegistryError> {
+        let mut url = self.url_at(path);
         url.query_pairs_mut().extend_pairs(query);
         let route = format!("GET {path}");
-        let request = Ask {
+        let request = Request {
             token: Some(token),
             accept,
-            ..Ask::get(&url, FILE_WITHIN)
+            ..Request::get(&url, FILE_WITHIN)
         };
         let unanswered = |source| RegistryError::Unanswered {
             route: route.clone(),
@@ -172,8 +174,8 @@ impl Registry {
             return Ok(answer);
         }
         let retry_after = answer.retry_after();
-        let (status, body) = answer.json().await.map_err(unanswered)?;
-        Err(refused(route.clone(), status, &body, retry_after))
+        let (status, body) = answer.read_json().await.map_err(unanswered)?;
+        Err(to_refusal(route.clone(), status, &body, retry_after))
     }
 
     /// Returns one page of a list with the cursor of the next one, `next_cursor` or that in `Link` of an array, and its
@@ -181,14 +183,14 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn page(
+    pub async fn get_list_page(
         &self,
         path: &str,
         token: &str,
         query: &[(&str, &str)],
         cursor: Option<&str>,
     ) -> Result<(Value, Option<String>, usize), RegistryError> {
-        let mut url = self.at(path);
+        let mut url = self.url_at(path);
         url.query_pairs_mut()
             .extend_pairs(query)
             .append_pair("limit", PAGE)
@@ -196,9 +198,9 @@ impl Registry {
         let route = format!("GET {path}");
         let mut repeats = 0;
         loop {
-            let request = Ask {
+            let request = Request {
                 token: Some(token),
-                ..Ask::get(&url, WITHIN)
+                ..Request::get(&url, WITHIN)
             };
             let unanswered = |source| RegistryError::Unanswered {
                 route: route.clone(),
@@ -214,9 +216,9 @@ impl Registry {
             let linked = next_cursor(&answer);
             let retry_after = answer.retry_after();
             let status = answer.status().as_u16();
-            let text = answer.whole().await.map_err(unanswered)?;
+            let text = answer.read_body().await.map_err(unanswered)?;
             let body = serde_json::from_slice(&text).unwrap_or_default();
-            let body = accepted(route.clone(), status, body, retry_after)?;
+            let body = check_response(route.clone(), status, body, retry_after)?;
             let cursor = body["next_cursor"].as_str().map(str::to_owned).or(linked);
             return Ok((body, cursor, text.len()));
         }
@@ -226,7 +228,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn all_pages(
+    pub async fn get_whole_list(
         &self,
         path: &str,
         token: &str,
@@ -237,7 +239,7 @@ impl Registry {
         let (mut cursors, mut bytes) = (HashSet::new(), 0);
         let mut cursor: Option<String> = None;
         let why = loop {
-            let page = self.page(path, token, query, cursor.as_deref());
+            let page = self.get_list_page(path, token, query, cursor.as_deref());
             let (mut page, next, size) = page.await?;
             bytes += size;
             let list = match name {
@@ -266,14 +268,14 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn change(
+    pub async fn change_resource(
         &self,
         (method, path): (Method, &str),
         query: &[(&str, &str)],
         token: &str,
         body: &Value,
     ) -> Result<Value, RegistryError> {
-        let mut url = self.at(path);
+        let mut url = self.url_at(path);
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
@@ -282,16 +284,17 @@ impl Registry {
             Value::Null => Vec::new(),
             body => body.to_string().into_bytes(),
         };
-        self.ask(method, url, route, Some(token), body).await
+        self.send_request(method, url, route, Some(token), body)
+            .await
     }
 
-    fn at(&self, path: &str) -> Url {
+    fn url_at(&self, path: &str) -> Url {
         let mut url = self.base.clone();
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         url
     }
 
-    async fn exchange(
+    async fn request_json(
         &self,
         method: Method,
         path: &str,
@@ -299,10 +302,11 @@ impl Registry {
         body: Vec<u8>,
     ) -> Result<Value, RegistryError> {
         let route = format!("{method} {path}");
-        self.ask(method, self.at(path), route, token, body).await
+        self.send_request(method, self.url_at(path), route, token, body)
+            .await
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         method: Method,
         url: Url,
@@ -310,23 +314,23 @@ impl Registry {
         token: Option<&str>,
         body: Vec<u8>,
     ) -> Result<Value, RegistryError> {
-        let request = Ask {
+        let request = Request {
             method,
             token,
             body,
-            ..Ask::get(&url, WITHIN)
+            ..Request::get(&url, WITHIN)
         };
         let whole = async {
             let answer = request.send().await?;
             let retry_after = answer.retry_after();
-            let (status, answer) = answer.json().await?;
+            let (status, answer) = answer.read_json().await?;
             Ok((status, retry_after, answer))
         };
         let (status, retry_after, answer) = match whole.await {
             Ok(answered) => answered,
             Err(source) => return Err(RegistryError::Unanswered { route, source }),
         };
-        accepted(route, status, answer, retry_after)
+        check_response(route, status, answer, retry_after)
     }
 
     /// Registers a workspace. Returns its new token, if the gateway issued one.
@@ -346,7 +350,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn beat(&self, id: &str, token: &str) -> Result<(), RegistryError> {
+    pub async fn send_heartbeat(&self, id: &str, token: &str) -> Result<(), RegistryError> {
         let body = json!({"workspace_id": id});
         self.post("/registry/heartbeat", token, &body)
             .await
@@ -355,7 +359,7 @@ impl Registry {
 }
 
 /// Returns the body of a response, unless it is a refusal.
-fn accepted(
+fn check_response(
     route: String,
     status: u16,
     body: Value,
@@ -364,10 +368,10 @@ fn accepted(
     if (200..300).contains(&status) {
         return Ok(body);
     }
-    Err(refused(route, status, &body, retry_after))
+    Err(to_refusal(route, status, &body, retry_after))
 }
 
-fn refused(
+fn to_refusal(
     route: String,
     status: u16,
     body: &Value,
@@ -384,8 +388,8 @@ fn refused(
 }
 
 /// Returns the cursor of the page that `Link` calls the next one (RFC 8288).
-fn next_cursor(answer: &Answer) -> Option<String> {
-    let link = answer.field("link")?;
+fn next_cursor(answer: &Response) -> Option<String> {
+    let link = answer.header_value("link")?;
     let (target, rest) = link.strip_prefix('<')?.split_once('>')?;
     if !rest.contains("rel=\"next\"") {
         return None;

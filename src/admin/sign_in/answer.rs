@@ -2,7 +2,7 @@
 
 use url::form_urlencoded;
 
-use super::failed::{Failed, unreadable};
+use super::failure::{Failure, invalid_callback};
 
 /// Longest value in the query of a callback, in bytes.
 const VALUE_MAX: usize = 4096;
@@ -17,7 +17,7 @@ pub(super) struct Answer {
 
 impl Answer {
     /// Reads the query. Each parameter may stand once; those of other names are ignored, as the protocol says.
-    pub(super) fn read(query: &str) -> Result<Self, Failed> {
+    pub(super) fn parse(query: &str) -> Result<Self, Failure> {
         let (mut state, mut code, mut iss, mut error) = (None, None, None, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let place = match &*name {
@@ -28,14 +28,14 @@ impl Answer {
                 _ => continue,
             };
             if value.len() > VALUE_MAX || place.replace(value.into_owned()).is_some() {
-                return Err(unreadable());
+                return Err(invalid_callback());
             }
         }
         match (state, &code, &error) {
             (Some(state), Some(_), None) | (Some(state), None, Some(_)) => {
                 Ok(Self { state, code, iss })
             }
-            _ => Err(unreadable()),
+            _ => Err(invalid_callback()),
         }
     }
 }

@@ -8,11 +8,11 @@ use http::HeaderMap;
 
 use super::binding::Cookie;
 use super::{CODES_MAX, FIELD, cookie_name};
-use crate::admin::session::{self, NewSession, Sessions, random};
+use crate::admin::session::{self, NewSession, Sessions, random_secret};
 use crate::identity::CredentialHash;
 
 /// A sign-in of which the page has not begun the session yet.
-struct Waiting {
+struct WaitingSession {
     session: NewSession,
     until: Instant,
 }
@@ -20,7 +20,7 @@ struct Waiting {
 /// The sign-ins that wait.
 pub(super) struct Codes {
     sessions: Arc<Sessions>,
-    waiting: Mutex<HashMap<CredentialHash, Waiting>>,
+    waiting: Mutex<HashMap<CredentialHash, WaitingSession>>,
 }
 
 impl Codes {
@@ -33,9 +33,14 @@ impl Codes {
     }
 
     /// Keeps a session until the page begins it. Returns the code.
-    pub(super) fn keep(&self, cookie: &Cookie, session: NewSession, until: Instant) -> String {
-        let code = random();
-        let mut waiting = self.waiting();
+    pub(super) fn insert_session(
+        &self,
+        cookie: &Cookie,
+        session: NewSession,
+        until: Instant,
+    ) -> String {
+        let code = random_secret();
+        let mut waiting = self.lock_waiting();
         if waiting.len() >= CODES_MAX
             && let Some(oldest) = waiting
                 .iter()
@@ -43,30 +48,30 @@ impl Codes {
                 .map(|(key, _)| *key)
             && let Some(gone) = waiting.remove(&oldest)
         {
-            self.sessions.forget(&gone.session);
+            self.sessions.revoke_ended(&gone.session);
         }
-        let key = session::key_of(cookie.as_str(), &code);
-        waiting.insert(key, Waiting { session, until });
+        let key = session::session_key(cookie.as_str(), &code);
+        waiting.insert(key, WaitingSession { session, until });
         code
     }
 
     /// Takes the session of the code in a request, with the cookie of its sign-in.
-    pub(super) fn take(&self, headers: &HeaderMap) -> Option<NewSession> {
+    pub(super) fn take_session(&self, headers: &HeaderMap) -> Option<NewSession> {
         let code = headers.get(FIELD)?.to_str().ok()?;
-        let mut waiting = self.waiting();
-        let mut cookies = session::cookies_of(headers, cookie_name(headers));
-        let found = cookies.find_map(|cookie| waiting.remove(&session::key_of(cookie, code)));
+        let mut waiting = self.lock_waiting();
+        let mut cookies = session::cookies_named(headers, cookie_name(headers));
+        let found = cookies.find_map(|cookie| waiting.remove(&session::session_key(cookie, code)));
         found.map(|found| found.session)
     }
 
     /// Returns the sessions that wait, after removing those with a code that is too old.
-    fn waiting(&self) -> MutexGuard<'_, HashMap<CredentialHash, Waiting>> {
+    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<CredentialHash, WaitingSession>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         waiting.retain(|_, one| {
             let stays = now < one.until;
             if !stays {
-                self.sessions.forget(&one.session);
+                self.sessions.revoke_ended(&one.session);
             }
             stays
         });

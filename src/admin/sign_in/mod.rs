@@ -9,7 +9,7 @@
 mod answer;
 mod binding;
 mod codes;
-mod failed;
+mod failure;
 mod person;
 
 use std::borrow::Cow;
@@ -29,12 +29,14 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 use self::answer::Answer;
-use self::binding::{Binding, Bound, Cookie, SIGN_IN_MAX};
+use self::binding::{Binding, Cookie, DerivedValues, SIGN_IN_MAX};
 use self::codes::Codes;
-use self::failed::{Failed, away, invalid_token, not_exchanged, unauthenticated};
+use self::failure::{
+    Failure, exchange_failure, invalid_token, provider_unreachable, unauthenticated,
+};
 use super::session::{self, NewSession, Sessions};
-use super::{gate, json_answer, reject};
-use crate::a2a::accept::prefers;
+use super::{gate, json_response, rejection_response};
+use crate::a2a::accept::prefers_media;
 use crate::audit::{Draft, EventType};
 use crate::config::{Config, SignIn, open_regular, refuse_exposed};
 use crate::gateway::Gateway;
@@ -76,7 +78,7 @@ const CODES_MAX: usize = 64;
 const SECRET_MAX: u64 = 4096;
 
 /// The provider as it was last asked for.
-struct Known {
+struct CachedProvider {
     issuer: String,
     at: Instant,
     /// `None`: it could not be reached.
@@ -89,7 +91,7 @@ pub(super) struct SignIns {
     sessions: Arc<Sessions>,
     codes: Codes,
     binding: Binding,
-    known: tokio::sync::Mutex<Option<Known>>,
+    known: tokio::sync::Mutex<Option<CachedProvider>>,
     places: Semaphore,
 }
 
@@ -107,52 +109,52 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(
         places: Semaphore::new(AT_ONCE),
     });
     Router::new()
-        .route("/console/sign-in", get(begin).post(end))
-        .route("/console/sign-in/callback", get(callback))
-        .route("/console/sign-in/provider", get(provider))
+        .route("/console/sign-in", get(begin_sign_in).post(end_sign_in))
+        .route("/console/sign-in/callback", get(serve_callback))
+        .route("/console/sign-in/provider", get(serve_provider))
         .with_state(state)
 }
 
 /// Serves `GET /console/sign-in/provider`: where people sign in, for the page.
-async fn provider(State(sign_ins): State<Arc<SignIns>>) -> Response {
+async fn serve_provider(State(sign_ins): State<Arc<SignIns>>) -> Response {
     let issuer = &sign_ins.gateway.config().admin.sign_in.issuer;
-    json_answer(StatusCode::OK, &json!({"issuer": issuer}))
+    json_response(StatusCode::OK, &json!({"issuer": issuer}))
 }
 
 /// Serves `GET /console/sign-in`: sends the browser to the provider.
-async fn begin(State(sign_ins): State<Arc<SignIns>>, request: Parts) -> Response {
+async fn begin_sign_in(State(sign_ins): State<Arc<SignIns>>, request: Parts) -> Response {
     let cookie = Cookie::new();
-    match sign_ins.begin(&cookie, &request.headers).await {
+    match sign_ins.provider_url(&cookie, &request.headers).await {
         Ok(url) => {
             let config = sign_ins.gateway.config().admin.sign_in.clone();
-            let response = redirect(url.as_str());
+            let response = redirect_to(url.as_str());
             with_cookie(response, &config, &request.headers, cookie.as_str())
         }
-        Err(failed) => sign_ins.fail(failed, &request, "../"),
+        Err(failed) => sign_ins.failure_response(failed, &request, "../"),
     }
 }
 
 /// Serves `GET /console/sign-in/callback`, to which the provider sends the browser back.
-async fn callback(
+async fn serve_callback(
     State(sign_ins): State<Arc<SignIns>>,
     RawQuery(query): RawQuery,
     request: Parts,
 ) -> Response {
     match sign_ins
-        .answered(query.as_deref().unwrap_or_default(), &request)
+        .complete(query.as_deref().unwrap_or_default(), &request)
         .await
     {
         // The part behind `#` is sent to no server.
-        Ok(code) => redirect(&format!("../../#signed-in={code}")),
-        Err(failed) => sign_ins.fail(failed, &request, "../../"),
+        Ok(code) => redirect_to(&format!("../../#signed-in={code}")),
+        Err(failed) => sign_ins.failure_response(failed, &request, "../../"),
     }
 }
 
 /// Serves `POST /console/sign-in`: the page begins the session of the sign-in by its code.
-async fn end(State(sign_ins): State<Arc<SignIns>>, request: Request) -> Response {
+async fn end_sign_in(State(sign_ins): State<Arc<SignIns>>, request: Request) -> Response {
     let headers = request.headers();
     let begun = session::require_own_page(&request).and_then(|()| {
-        let session = sign_ins.codes.take(headers);
+        let session = sign_ins.codes.take_session(headers);
         session.ok_or_else(|| {
             let message =
                 "the sign-in is not known here, is older than a minute, or was used: sign in again";
@@ -160,20 +162,20 @@ async fn end(State(sign_ins): State<Arc<SignIns>>, request: Request) -> Response
         })
     });
     match begun {
-        Ok(session) => session::open(&sign_ins.sessions, session, headers),
-        Err(rejection) => gate::refuse(&sign_ins.gateway, &request, None, rejection),
+        Ok(session) => session::open_session(&sign_ins.sessions, session, headers),
+        Err(rejection) => gate::refuse_request(&sign_ins.gateway, &request, None, rejection),
     }
 }
 
 impl SignIns {
-    async fn begin(&self, cookie: &Cookie, headers: &HeaderMap) -> Result<Url, Failed> {
-        gate::refuse_foreign(headers).map_err(|rejection| Failed("foreign", rejection))?;
-        let config = self.gateway.config.hold();
-        let (issuer, client_id) = names(&config)?;
+    async fn provider_url(&self, cookie: &Cookie, headers: &HeaderMap) -> Result<Url, Failure> {
+        gate::refuse_foreign(headers).map_err(|rejection| Failure("foreign", rejection))?;
+        let config = self.gateway.config.snapshot();
+        let (issuer, client_id) = issuer_and_client(&config)?;
         let by = &config.admin.sign_in;
-        let _place = self.place()?;
-        let provider = self.provider(issuer, KNOWN_FOR).await?;
-        let bound = self.binding.of(cookie);
+        let _place = self.acquire_place()?;
+        let provider = self.cached_provider(issuer, KNOWN_FOR).await?;
+        let bound = self.binding.derive(cookie);
         Ok(provider.sign_in_url(&[
             ("response_type", "code"),
             ("client_id", client_id),
@@ -181,31 +183,31 @@ impl SignIns {
             ("scope", &by.scopes.join(" ")),
             ("state", &bound.state),
             ("nonce", &bound.nonce),
-            ("code_challenge", &bound.challenge()),
+            ("code_challenge", &bound.code_challenge()),
             ("code_challenge_method", "S256"),
         ]))
     }
 
     /// Returns the code with which the page begins the session.
-    async fn answered(self: &Arc<Self>, query: &str, request: &Parts) -> Result<String, Failed> {
-        let config = self.gateway.config.hold();
-        let (issuer, client_id) = names(&config)?;
-        let answer = Answer::read(query)?;
-        let (cookie, bound) = self.sign_in_of(&answer, &request.headers)?;
+    async fn complete(self: &Arc<Self>, query: &str, request: &Parts) -> Result<String, Failure> {
+        let config = self.gateway.config.snapshot();
+        let (issuer, client_id) = issuer_and_client(&config)?;
+        let answer = Answer::parse(query)?;
+        let (cookie, bound) = self.find_cookie(&answer, &request.headers)?;
         // Behind the check of the state: any page can make a browser ask with an error.
         let Some(code) = answer.code else {
             let message = "the provider did not sign you in, or you left; sign in again";
             return Err(unauthenticated("refused", message));
         };
-        let _place = self.place()?;
-        let mut provider = self.provider(issuer, KNOWN_FOR).await?;
-        if !provider.is_from_here(answer.iss.as_deref()) {
+        let _place = self.acquire_place()?;
+        let mut provider = self.cached_provider(issuer, KNOWN_FOR).await?;
+        if !provider.is_own_issuer(answer.iss.as_deref()) {
             let message =
                 "the answer is of another provider than the one that was asked; sign in again";
             return Err(unauthenticated("state", message));
         }
         let by = &config.admin.sign_in;
-        let secret = client_secret(by)?;
+        let secret = read_client_secret(by)?;
         let exchange = CodeExchange {
             code: &code,
             verifier: &bound.verifier,
@@ -213,33 +215,40 @@ impl SignIns {
             client_id,
             client_secret: secret.as_ref(),
         };
-        let token = provider.exchange(&exchange).await.map_err(not_exchanged)?;
+        let token = provider
+            .exchange(&exchange)
+            .await
+            .map_err(exchange_failure)?;
         let mut claims = provider.verify(&token, client_id, &bound.nonce);
         if claims == Err(TokenError::UnknownKey) {
-            provider = self.provider(issuer, PAUSE).await?;
+            provider = self.cached_provider(issuer, PAUSE).await?;
             claims = provider.verify(&token, client_id, &bound.nonce);
         }
         let claims = claims.map_err(invalid_token)?;
         // A task of its own, so that a browser that leaves cannot stop it between the token and its record.
-        let (this, of) = (Arc::clone(self), Came::of(request));
-        let work = tokio::spawn(async move { this.admit(&claims, &config, &of).await });
+        let (this, of) = (Arc::clone(self), RequestOrigin::from_parts(request));
+        let work = tokio::spawn(async move { this.admit_person(&claims, &config, &of).await });
         let (session, until) = work.await.map_err(|error| {
             let message = "the sign-in broke off; sign in again";
-            Failed(
+            Failure(
                 "broken",
-                Rejection::new(Reason::Internal, message).cause(error),
+                Rejection::new(Reason::Internal, message).with_cause(error),
             )
         })??;
-        Ok(self.codes.keep(&cookie, session, until))
+        Ok(self.codes.insert_session(&cookie, session, until))
     }
 
     /// Returns the cookie of the sign-in that an answer is for.
-    fn sign_in_of(&self, answer: &Answer, headers: &HeaderMap) -> Result<(Cookie, Bound), Failed> {
-        let cookies = session::cookies_of(headers, cookie_name(headers));
+    fn find_cookie(
+        &self,
+        answer: &Answer,
+        headers: &HeaderMap,
+    ) -> Result<(Cookie, DerivedValues), Failure> {
+        let cookies = session::cookies_named(headers, cookie_name(headers));
         let mut bound = cookies
-            .filter_map(Cookie::read)
-            .map(|cookie| (self.binding.of(&cookie), cookie));
-        let found = bound.find(|(bound, _)| bound.is_answered_by(&answer.state));
+            .filter_map(Cookie::parse)
+            .map(|cookie| (self.binding.derive(&cookie), cookie));
+        let found = bound.find(|(bound, _)| bound.matches_state(&answer.state));
         found.map(|(bound, cookie)| (cookie, bound)).ok_or_else(|| {
             let message =
                 "this browser did not begin this sign-in within the last 10 minutes: sign in again";
@@ -248,46 +257,46 @@ impl SignIns {
     }
 
     /// Makes the token of a person who has a role.
-    async fn admit(
+    async fn admit_person(
         &self,
         claims: &Map<String, Value>,
         config: &Config,
-        of: &Came,
-    ) -> Result<(NewSession, Instant), Failed> {
+        of: &RequestOrigin,
+    ) -> Result<(NewSession, Instant), Failure> {
         let gateway = &self.gateway;
-        let _running = (gateway.drain.enter(), gateway.audit.owe());
-        if gateway.drain.begun() {
+        let _running = (gateway.drain.count_work(), gateway.audit.begin_change());
+        if gateway.drain.has_begun() {
             let message = "this process is shutting down; sign in again shortly";
             let rejection = Rejection::new(Reason::ShuttingDown, message);
-            return Err(Failed(
+            return Err(Failure(
                 "away",
-                rejection.retry_after(Duration::from_secs(1)),
+                rejection.with_retry_after(Duration::from_secs(1)),
             ));
         }
         let by = &config.admin.sign_in;
         let issuer = by.issuer.as_deref().unwrap_or_default();
-        let Some(person) = person::person(issuer, claims, by) else {
+        let Some(person) = person::person_from_claims(issuer, claims, by) else {
             return Err(invalid_token(TokenError::Claims));
         };
-        let Some(role) = person::role(claims, by) else {
-            return Err(self.without_role(person, by, of));
+        let Some(role) = person::role_from_claims(claims, by) else {
+            return Err(self.refuse_without_role(person, by, of));
         };
         let ends = Timestamp::now().after(by.session);
         let until = Instant::now() + by.session;
-        let session = self.issue(role, &person, ends, of).await;
-        let session = session.map_err(|rejection| Failed("away", rejection))?;
+        let session = self.issue_token(role, &person, ends, of).await;
+        let session = session.map_err(|rejection| Failure("away", rejection))?;
         Ok((
             NewSession { until, ..session },
             until.min(Instant::now() + CODE_MAX),
         ))
     }
 
-    async fn issue(
+    async fn issue_token(
         &self,
         role: Role,
         person: &Person,
         ends: Timestamp,
-        of: &Came,
+        of: &RequestOrigin,
     ) -> Result<NewSession, Rejection> {
         let (gateway, tokens) = (&self.gateway, &self.gateway.identity.tokens);
         let token = tokens.issue_session(role, person, ends.0).await?;
@@ -299,9 +308,10 @@ impl SignIns {
         gateway.audit.record(Draft {
             request_id: Some(of.id.clone()),
             proof: Some(proof),
-            client: gateway.audit.shown(of.client),
+            client: gateway.audit.mask_client(of.client),
             status: 303,
-            ..Draft::new(EventType::OperatorSignedIn).with(json!({"expires_at": ends.to_string()}))
+            ..Draft::new(EventType::OperatorSignedIn)
+                .with_detail(json!({"expires_at": ends.to_string()}))
         });
         Ok(NewSession {
             authorization: authorization.into(),
@@ -311,41 +321,48 @@ impl SignIns {
     }
 
     /// Records and returns the refusal of a person without a role.
-    fn without_role(&self, person: Person, by: &SignIn, of: &Came) -> Failed {
+    fn refuse_without_role(&self, person: Person, by: &SignIn, of: &RequestOrigin) -> Failure {
         let audit = &self.gateway.audit;
         let named =
             json!({"issuer": person.issuer, "subject": person.subject, "name": person.name});
         let reason = Reason::NotPermitted;
         audit.record(Draft {
             request_id: Some(of.id.clone()),
-            client: audit.shown(of.client),
+            client: audit.mask_client(of.client),
             outcome: reason.as_str(),
             status: reason.status(),
-            ..Draft::new(EventType::OperatorSignedIn).with(json!({"operator": named}))
+            ..Draft::new(EventType::OperatorSignedIn).with_detail(json!({"operator": named}))
         });
         let claim = &by.role_claim;
         let message = format!(
             "you are signed in at the provider, but have no role here: the claim `{claim}` has none of the values in \
              admin.sign_in.roles; ask an administrator of this gateway"
         );
-        Failed("no_role", Rejection::new(reason, message))
+        Failure("no_role", Rejection::new(reason, message))
     }
 
-    fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Failed> {
+    fn acquire_place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Failure> {
         self.places.try_acquire().map_err(|_| {
             let message = "as many sign-ins as may be are in progress; sign in again shortly";
             let rejection = Rejection::new(Reason::Overloaded, message);
-            Failed("busy", rejection.retry_after(Duration::from_secs(1)))
+            Failure("busy", rejection.with_retry_after(Duration::from_secs(1)))
         })
     }
 
     /// Returns metadata and keys of the provider that are at most this old. Concurrent requests share a fetch.
-    async fn provider(&self, issuer: &str, age_max: Duration) -> Result<Arc<Provider>, Failed> {
+    async fn cached_provider(
+        &self,
+        issuer: &str,
+        age_max: Duration,
+    ) -> Result<Arc<Provider>, Failure> {
         let mut known = self.known.lock().await;
         if let Some(known) = known.as_ref().filter(|known| known.issuer == issuer) {
             let good_for = known.provider.as_ref().map_or(PAUSE, |_| age_max);
             if known.at.elapsed() < good_for {
-                return known.provider.clone().ok_or_else(|| away(issuer));
+                return known
+                    .provider
+                    .clone()
+                    .ok_or_else(|| provider_unreachable(issuer));
             }
         }
         let found = Provider::discover(issuer).await;
@@ -354,37 +371,37 @@ impl SignIns {
             tracing::warn!(issuer, reason, %error, "failed to read the metadata or the keys of the provider at which operators sign in");
         }
         let provider = found.ok().map(Arc::new);
-        *known = Some(Known {
+        *known = Some(CachedProvider {
             issuer: issuer.to_owned(),
             at: Instant::now(),
             provider: provider.clone(),
         });
-        provider.ok_or_else(|| away(issuer))
+        provider.ok_or_else(|| provider_unreachable(issuer))
     }
 
     /// Answers a sign-in that failed: a browser with the console's page, which says why, and others as every route does.
     /// `page`: the page from the path of the request.
-    fn fail(&self, failed: Failed, request: &Parts, page: &str) -> Response {
-        let Failed(word, rejection) = failed;
-        let rejection = match Came::of(request).client {
-            Some(client) => self.gateway.rates.failed(client, rejection),
+    fn failure_response(&self, failed: Failure, request: &Parts, page: &str) -> Response {
+        let Failure(word, rejection) = failed;
+        let rejection = match RequestOrigin::from_parts(request).client {
+            Some(client) => self.gateway.rates.count_failure(client, rejection),
             None => rejection,
         };
-        if prefers(&request.headers, "text/html", "application/json") {
-            return redirect(&format!("{page}#sign-in={word}"));
+        if prefers_media(&request.headers, "text/html", "application/json") {
+            return redirect_to(&format!("{page}#sign-in={word}"));
         }
-        reject(&rejection.fact("sign_in", word), &request.headers)
+        rejection_response(&rejection.with_fact("sign_in", word), &request.headers)
     }
 }
 
 /// The origin of a request, for its record.
-struct Came {
+struct RequestOrigin {
     id: RequestId,
     client: Option<std::net::IpAddr>,
 }
 
-impl Came {
-    fn of(request: &Parts) -> Self {
+impl RequestOrigin {
+    fn from_parts(request: &Parts) -> Self {
         let field = request.headers.get("x-request-id");
         let peer = request.extensions.get::<ConnectInfo<SocketAddr>>();
         Self {
@@ -395,19 +412,19 @@ impl Came {
 }
 
 /// Returns the issuer and the client id.
-fn names(config: &Config) -> Result<(&str, &str), Failed> {
+fn issuer_and_client(config: &Config) -> Result<(&str, &str), Failure> {
     let by = &config.admin.sign_in;
     by.issuer
         .as_deref()
         .zip(by.client_id.as_deref())
         .ok_or_else(|| {
             let message = "people do not sign in here: admin.sign_in names no provider";
-            Failed("off", Rejection::new(Reason::NotFound, message))
+            Failure("off", Rejection::new(Reason::NotFound, message))
         })
 }
 
 /// Reads the secret anew, since it may have been replaced.
-fn client_secret(by: &SignIn) -> Result<Option<SecretString>, Failed> {
+fn read_client_secret(by: &SignIn) -> Result<Option<SecretString>, Failure> {
     use std::io::Read as _;
     let Some(path) = &by.client_secret_file else {
         return Ok(None);
@@ -425,8 +442,8 @@ fn client_secret(by: &SignIn) -> Result<Option<SecretString>, Failed> {
             let path = path.display();
             tracing::error!(%path, %error, "failed to read admin.sign_in.client_secret_file");
             let message = "the secret of the client cannot be read; the log says why";
-            let rejection = Rejection::new(Reason::Internal, message).cause(error);
-            Err(Failed("setup", rejection))
+            let rejection = Rejection::new(Reason::Internal, message).with_cause(error);
+            Err(Failure("setup", rejection))
         }
     }
 }
@@ -470,7 +487,7 @@ fn with_cookie(mut response: Response, by: &SignIn, headers: &HeaderMap, value: 
     response
 }
 
-fn redirect(location: &str) -> Response {
+fn redirect_to(location: &str) -> Response {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SEE_OTHER;
     if let Ok(location) = HeaderValue::from_str(location) {

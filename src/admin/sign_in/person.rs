@@ -12,13 +12,17 @@ const NAME_CHARS_MAX: usize = 128;
 const SUBJECT_MAX: usize = 255;
 
 /// Returns the person that the claims name. `None`: `sub` is missing, or is none.
-pub(super) fn person(issuer: &str, claims: &Map<String, Value>, by: &SignIn) -> Option<Person> {
+pub(super) fn person_from_claims(
+    issuer: &str,
+    claims: &Map<String, Value>,
+    by: &SignIn,
+) -> Option<Person> {
     let subject = claims.get("sub")?.as_str()?;
     let plain = |text: &str| !text.trim().is_empty() && !text.chars().any(char::is_control);
     if subject.len() > SUBJECT_MAX || !plain(subject) {
         return None;
     }
-    let name = claim(claims, &by.name_claim).and_then(Value::as_str);
+    let name = find_claim(claims, &by.name_claim).and_then(Value::as_str);
     let name = name.filter(|name| plain(name));
     Some(Person {
         issuer: issuer.to_owned(),
@@ -28,8 +32,8 @@ pub(super) fn person(issuer: &str, claims: &Map<String, Value>, by: &SignIn) -> 
 }
 
 /// Returns the greatest role that the claims give; `None`: no access.
-pub(super) fn role(claims: &Map<String, Value>, by: &SignIn) -> Option<Role> {
-    let said = claim(claims, &by.role_claim)?;
+pub(super) fn role_from_claims(claims: &Map<String, Value>, by: &SignIn) -> Option<Role> {
+    let said = find_claim(claims, &by.role_claim)?;
     let said: Vec<&str> = match said {
         Value::String(one) => vec![one],
         Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
@@ -46,7 +50,7 @@ pub(super) fn role(claims: &Map<String, Value>, by: &SignIn) -> Option<Role> {
 }
 
 /// Returns a claim by its whole name, or else by its path: providers name claims by URLs, and put them into objects.
-fn claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+fn find_claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     if let Some(found) = claims.get(name) {
         return Some(found);
     }
@@ -95,7 +99,7 @@ mod tests {
             (json!({}), None),
         ] {
             assert_eq!(
-                role(claims.as_object().unwrap(), &by("groups")),
+                role_from_claims(claims.as_object().unwrap(), &by("groups")),
                 expected,
                 "{claims}"
             );
@@ -106,7 +110,7 @@ mod tests {
     fn a_claim_is_found_by_its_name_or_its_path() {
         let claims =
             json!({"https://a.test/roles": ["night"], "realm_access": {"roles": ["admins"]}});
-        let found = |name: &str| role(claims.as_object().unwrap(), &by(name));
+        let found = |name: &str| role_from_claims(claims.as_object().unwrap(), &by(name));
         assert_eq!(found("https://a.test/roles"), Some(Role::Operate));
         assert_eq!(found("realm_access.roles"), Some(Role::Admin));
         for name in ["realm_access", "realm_access.roles.0", "roles", "."] {
@@ -116,8 +120,9 @@ mod tests {
 
     #[test]
     fn a_person_has_a_subject_and_may_have_a_name() {
-        let read =
-            |claims: Value| person("https://login.test", claims.as_object().unwrap(), &by("x"));
+        let read = |claims: Value| {
+            person_from_claims("https://login.test", claims.as_object().unwrap(), &by("x"))
+        };
         let ada = read(json!({"sub": "1", "email": "ada@a.test"})).unwrap();
         assert_eq!(
             (ada.subject.as_str(), ada.name.as_deref()),

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::chain::Chained;
+use super::chain::ChainedRecord;
 use crate::config::open_regular;
 
 /// Size in bytes at which a segment is closed.
@@ -55,7 +55,7 @@ pub(super) struct Spool {
 
 /// Records from the front, and the offset of the next one.
 pub(super) struct Front {
-    pub(super) records: Arc<Vec<Chained>>,
+    pub(super) records: Arc<Vec<ChainedRecord>>,
     read: u64,
     /// Lines that are not records, and records that were removed with their file or cut off.
     pub(super) damaged: u64,
@@ -80,7 +80,7 @@ impl Spool {
     }
 
     /// Returns the spools of processes that no longer run, with their locks held.
-    pub(super) fn left(folder: &Path) -> Vec<Self> {
+    pub(super) fn find_abandoned(folder: &Path) -> Vec<Self> {
         let Ok(entries) = fs::read_dir(folder) else {
             return Vec::new();
         };
@@ -89,7 +89,8 @@ impl Spool {
             .flatten()
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
             .filter_map(|entry| entry.file_name().into_string().ok());
-        let mut found: Vec<(String, u32)> = names.filter_map(|name| segment(&name)).collect();
+        let mut found: Vec<(String, u32)> =
+            names.filter_map(|name| parse_segment_name(&name)).collect();
         found.sort();
         let mut left: Vec<Self> = Vec::new();
         for (replica, number) in found {
@@ -100,10 +101,10 @@ impl Spool {
                 continue;
             };
             // The lock is taken first, since the owner may be emptying the spool.
-            if spool.claim().is_err() {
+            if spool.take_lock().is_err() {
                 continue;
             }
-            let path = spool.path(number);
+            let path = spool.segment_path(number);
             if let Ok(file) = fs::metadata(&path) {
                 if file.mode() & WRITABLE_BY_ALL != 0 {
                     let path = path.display();
@@ -118,7 +119,7 @@ impl Spool {
             }
         }
         for spool in left.iter_mut().filter(|spool| spool.is_empty()) {
-            spool.unclaim();
+            spool.release_lock();
         }
         left.retain(|spool| !spool.is_empty());
         left
@@ -133,23 +134,23 @@ impl Spool {
     }
 
     /// Returns the bytes in the queue.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(super) fn byte_count(&self) -> u64 {
         let all: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
         all.saturating_sub(self.read)
     }
 
     /// Returns the bytes that can still be appended.
-    pub(super) fn room(&self) -> u64 {
-        self.bytes_max.saturating_sub(self.bytes())
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.byte_count())
     }
 
-    pub(super) fn records(&self) -> u64 {
+    pub(super) fn record_count(&self) -> u64 {
         self.records
     }
 
     /// Returns the time of the oldest queued record, in milliseconds since 1970. It is approximate while
     /// the spool is read.
-    pub(super) fn oldest(&self) -> Option<i64> {
+    pub(super) fn oldest_time(&self) -> Option<i64> {
         self.oldest
     }
 
@@ -159,21 +160,21 @@ impl Spool {
     /// `StorageFull` when `audit.spool_bytes` is reached; otherwise the error of the system.
     pub(super) fn append<'a>(
         &mut self,
-        records: impl Iterator<Item = &'a Chained>,
+        records: impl Iterator<Item = &'a ChainedRecord>,
     ) -> io::Result<()> {
         let mut lines = String::new();
         let mut count = 0;
         let mut oldest = self.oldest;
         for record in records {
             oldest.get_or_insert(record.ms);
-            lines.push_str(&record.line(&self.replica));
+            lines.push_str(&record.to_spool_line(&self.replica));
             count += 1;
         }
         let more = lines.len() as u64;
-        if self.bytes() + more > self.bytes_max {
-            return Err(no_room());
+        if self.byte_count() + more > self.bytes_max {
+            return Err(full_spool_error());
         }
-        let before = self.writable()?;
+        let before = self.open_segment()?;
         let Some(file) = &mut self.open else {
             return Err(io::ErrorKind::NotFound.into());
         };
@@ -197,10 +198,10 @@ impl Spool {
     }
 
     /// Appends as many of `records` as fit, and returns their number.
-    pub(super) fn append_some(&mut self, records: &[Chained]) -> usize {
-        let mut room = self.room();
+    pub(super) fn append_fitting(&mut self, records: &[ChainedRecord]) -> usize {
+        let mut room = self.free_bytes();
         let fits = records.iter().take_while(|record| {
-            let bytes = record.line(&self.replica).len() as u64;
+            let bytes = record.to_spool_line(&self.replica).len() as u64;
             let fits = bytes <= room;
             room = room.saturating_sub(bytes);
             fits
@@ -218,23 +219,23 @@ impl Spool {
     ///
     /// # Errors
     /// The error of the system.
-    pub(super) fn try_folder(&mut self) -> io::Result<()> {
+    pub(super) fn check_folder(&mut self) -> io::Result<()> {
         self.make_folder()?;
         if self.lock.is_none() {
-            self.claim()?;
-            self.unclaim();
+            self.take_lock()?;
+            self.release_lock();
         }
         Ok(())
     }
 
-    fn unclaim(&mut self) {
+    fn release_lock(&mut self) {
         if self.lock.take().is_some() {
             let _ = fs::remove_file(self.lock_path());
         }
     }
 
     /// Returns the length of the open segment. Opens a new one if needed.
-    fn writable(&mut self) -> io::Result<u64> {
+    fn open_segment(&mut self) -> io::Result<u64> {
         if let Some(last) = self.segments.back()
             && self.open.is_some()
             && last.bytes < SEGMENT_BYTES
@@ -242,11 +243,11 @@ impl Spool {
             return Ok(last.bytes);
         }
         self.make_folder()?;
-        self.claim()?;
+        self.take_lock()?;
         let number = self.segments.back().map_or(1, |last| last.number + 1);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
-        self.open = Some(options.open(self.path(number))?);
+        self.open = Some(options.open(self.segment_path(number))?);
         self.segments.push_back(Segment {
             number,
             bytes: 0,
@@ -256,7 +257,7 @@ impl Spool {
     }
 
     /// Takes the lock. The system releases it when the process exits.
-    fn claim(&mut self) -> io::Result<()> {
+    fn take_lock(&mut self) -> io::Result<()> {
         if self.lock.is_some() {
             return Ok(());
         }
@@ -277,7 +278,7 @@ impl Spool {
     ///
     /// # Errors
     /// The error of the system.
-    pub(super) fn front(&mut self, max: usize) -> io::Result<Front> {
+    pub(super) fn read_front(&mut self, max: usize) -> io::Result<Front> {
         let mut front = Front {
             records: Arc::default(),
             read: self.read,
@@ -286,7 +287,7 @@ impl Spool {
         let Some(segment) = self.segments.front() else {
             return Ok(front);
         };
-        let file = match open_regular(&self.path(segment.number)) {
+        let file = match open_regular(&self.segment_path(segment.number)) {
             Ok(file) => file,
             // The segment was removed and will not come back, so the next ones must not wait for it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -312,7 +313,7 @@ impl Spool {
                 break;
             };
             let text = std::str::from_utf8(whole).ok();
-            match text.and_then(|text| Chained::parse(text, &self.replica)) {
+            match text.and_then(|text| ChainedRecord::from_spool_line(text, &self.replica)) {
                 Some(record) => Arc::make_mut(&mut front.records).push(record),
                 None => front.damaged += 1,
             }
@@ -335,7 +336,7 @@ impl Spool {
             return;
         }
         if let Some(gone) = self.segments.pop_front() {
-            let path = self.path(gone.number);
+            let path = self.segment_path(gone.number);
             let _ = if std::mem::take(&mut self.damaged) {
                 fs::rename(&path, path.with_extension("damaged"))
             } else {
@@ -347,11 +348,11 @@ impl Spool {
             self.open = None;
             self.records = 0;
             self.oldest = None;
-            self.unclaim();
+            self.release_lock();
         }
     }
 
-    fn path(&self, number: u32) -> PathBuf {
+    fn segment_path(&self, number: u32) -> PathBuf {
         self.folder
             .join(format!("{}.{number:08}.{SEGMENT}", self.replica))
     }
@@ -362,7 +363,7 @@ impl Spool {
 }
 
 /// Parses the chain and the number of a segment from its file name.
-fn segment(name: &str) -> Option<(String, u32)> {
+fn parse_segment_name(name: &str) -> Option<(String, u32)> {
     let (replica, number) = name
         .strip_suffix(SEGMENT)?
         .strip_suffix('.')?
@@ -371,24 +372,24 @@ fn segment(name: &str) -> Option<(String, u32)> {
 }
 
 /// Returns the error of a full spool.
-pub(super) fn no_room() -> io::Error {
+pub(super) fn full_spool_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::StorageFull,
         "audit.spool_bytes leaves no room",
     )
 }
 
-impl Chained {
+impl ChainedRecord {
     /// Serializes the record as one line. The canonical form contains no line breaks.
-    fn line(&self, replica: &str) -> String {
-        let (hash, text) = (hex::encode(self.hash), self.text(replica));
+    fn to_spool_line(&self, replica: &str) -> String {
+        let (hash, text) = (hex::encode(self.hash), self.canonical_text(replica));
         format!("{} {hash} {text}\n", self.ms)
     }
 
-    fn parse(line: &str, replica: &str) -> Option<Self> {
+    fn from_spool_line(line: &str, replica: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ' ');
         let (ms, hash, text) = (parts.next()?, parts.next()?, parts.next()?);
-        Self::read(replica, ms.parse().ok()?, hash, text)
+        Self::from_canonical(replica, ms.parse().ok()?, hash, text)
     }
 }
 

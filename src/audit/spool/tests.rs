@@ -6,7 +6,7 @@ use super::*;
 use crate::audit::chain::Chain;
 use crate::audit::record::{Draft, EventType};
 
-fn records(chain: &mut Chain, count: usize) -> Vec<Chained> {
+fn records(chain: &mut Chain, count: usize) -> Vec<ChainedRecord> {
     let draft = |_| Draft::new(EventType::A2aCall);
     (0..count)
         .map(draft)
@@ -14,7 +14,7 @@ fn records(chain: &mut Chain, count: usize) -> Vec<Chained> {
         .collect()
 }
 
-fn numbers(records: &[Chained]) -> Vec<i64> {
+fn numbers(records: &[ChainedRecord]) -> Vec<i64> {
     records.iter().map(|one| one.seq).collect()
 }
 
@@ -30,12 +30,12 @@ fn records_come_out_in_the_order_in_which_they_went_in() {
     assert!(spool.segments.len() > 2);
     let mut seen = Vec::new();
     while !spool.is_empty() {
-        let front = spool.front(777).unwrap();
+        let front = spool.read_front(777).unwrap();
         seen.extend(numbers(&front.records));
         spool.drop_front(&front);
     }
     assert_eq!(seen, (1..=20_000).collect::<Vec<i64>>());
-    assert_eq!((spool.bytes(), spool.records()), (0, 0));
+    assert_eq!((spool.byte_count(), spool.record_count()), (0, 0));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -47,7 +47,7 @@ fn a_full_spool_takes_nothing_and_loses_nothing() {
     spool.append(records(&mut chain, 3).iter()).unwrap();
     let refused = spool.append(records(&mut chain, 100).iter());
     assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
-    assert_eq!(numbers(&spool.front(10).unwrap().records), [1, 2, 3]);
+    assert_eq!(numbers(&spool.read_front(10).unwrap().records), [1, 2, 3]);
 }
 
 #[test]
@@ -56,20 +56,20 @@ fn what_is_no_record_any_more_is_counted_and_kept() {
     let mut chain = Chain::new("here");
     let mut spool = Spool::new(folder.path(), "here", 1 << 20);
     spool.append(records(&mut chain, 2).iter()).unwrap();
-    let path = spool.path(1);
+    let path = spool.segment_path(1);
     drop(spool);
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend(b"\xff\xfe\nno record\n");
     fs::write(&path, bytes).unwrap();
-    let mut left = Spool::left(folder.path());
-    let front = left[0].front(100).unwrap();
+    let mut left = Spool::find_abandoned(folder.path());
+    let front = left[0].read_front(100).unwrap();
     assert_eq!((front.records.len(), front.damaged), (2, 2));
     left[0].drop_front(&front);
     assert!(left[0].is_empty());
     assert!(path.with_extension("damaged").exists());
     // A folder with the name of a segment, and a file with a similar name.
     fs::create_dir(folder.path().join("other.00000001.spool")).unwrap();
-    assert!(Spool::left(folder.path()).is_empty());
+    assert!(Spool::find_abandoned(folder.path()).is_empty());
 }
 
 /// Returns a spool of two segments, the second of 1000 records, of which 10 are taken, and the number of
@@ -80,8 +80,8 @@ fn begun(folder: &Path) -> (Spool, u64) {
     while spool.segments.len() < 2 {
         spool.append(records(&mut chain, 1000).iter()).unwrap();
     }
-    let all = spool.records();
-    let front = spool.front(10).unwrap();
+    let all = spool.record_count();
+    let front = spool.read_front(10).unwrap();
     spool.drop_front(&front);
     (spool, all)
 }
@@ -90,7 +90,7 @@ fn begun(folder: &Path) -> (Spool, u64) {
 fn rest(spool: &mut Spool) -> (u64, u64) {
     let (mut taken, mut lost) = (0, 0);
     while !spool.is_empty() {
-        let front = spool.front(1000).unwrap();
+        let front = spool.read_front(1000).unwrap();
         taken += front.records.len() as u64;
         lost += front.damaged;
         spool.drop_front(&front);
@@ -102,11 +102,11 @@ fn rest(spool: &mut Spool) -> (u64, u64) {
 fn what_somebody_removed_is_counted_and_holds_up_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (mut spool, all) = begun(folder.path());
-    fs::remove_file(spool.path(1)).unwrap();
-    let gone = spool.front(10).unwrap();
+    fs::remove_file(spool.segment_path(1)).unwrap();
+    let gone = spool.read_front(10).unwrap();
     assert_eq!((gone.records.len(), gone.damaged), (0, all - 1010));
     spool.drop_front(&gone);
-    assert_eq!(spool.records(), 1000);
+    assert_eq!(spool.record_count(), 1000);
     assert_eq!(rest(&mut spool), (1000, 0));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -117,7 +117,7 @@ fn what_somebody_cut_is_counted_and_holds_up_nothing() {
     for (whole, more) in [(5, 0), (20, 0), (30, 7)] {
         let folder = tempfile::tempdir().unwrap();
         let (mut spool, all) = begun(folder.path());
-        let path = spool.path(1);
+        let path = spool.segment_path(1);
         let text = fs::read_to_string(&path).unwrap();
         let kept: usize = text.lines().take(whole).map(|line| line.len() + 1).sum();
         fs::write(&path, &text[..kept + more]).unwrap();
@@ -134,14 +134,14 @@ fn what_a_killed_process_left_is_taken_over_once() {
     let mut chain = Chain::new("gone");
     let mut spool = Spool::new(folder.path(), "gone", 1 << 20);
     spool.append(records(&mut chain, 5).iter()).unwrap();
-    assert!(Spool::left(folder.path()).is_empty(), "it lives");
-    let half = spool.path(1);
+    assert!(Spool::find_abandoned(folder.path()).is_empty(), "it lives");
+    let half = spool.segment_path(1);
     drop(spool);
     let mut file = OpenOptions::new().append(true).open(half).unwrap();
     file.write_all(b"123 6 abc {\"half").unwrap();
-    let mut left = Spool::left(folder.path());
-    assert!(Spool::left(folder.path()).is_empty(), "taken");
-    let front = left[0].front(100).unwrap();
+    let mut left = Spool::find_abandoned(folder.path());
+    assert!(Spool::find_abandoned(folder.path()).is_empty(), "taken");
+    let front = left[0].read_front(100).unwrap();
     assert_eq!(numbers(&front.records), [1, 2, 3, 4, 5]);
     left[0].drop_front(&front);
     assert!(left[0].is_empty());
@@ -156,14 +156,14 @@ fn a_line_that_no_gateway_wrote_is_no_record() {
     let mut all = records(&mut here, 4);
     all.extend(records(&mut other, 1));
     spool.append(all.iter()).unwrap();
-    let path = spool.path(1);
+    let path = spool.segment_path(1);
     let text = fs::read_to_string(&path).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     // A record that no database accepts, with the old hash, and a record with another time than its row.
     lines[1] = lines[1].replace("\"A2A_CALL\"", "\"\\u0000A2A_\"");
     lines[2] = format!("999999999999999999 {}", lines[2].split_once(' ').unwrap().1);
     fs::write(&path, lines.join("\n") + "\n").unwrap();
-    let front = spool.front(100).unwrap();
+    let front = spool.read_front(100).unwrap();
     assert_eq!((numbers(&front.records), front.damaged), (vec![1, 4], 3));
 }
 
@@ -173,18 +173,18 @@ fn what_others_could_have_written_and_what_is_no_file_is_left_alone() {
     let mut chain = Chain::new("gone");
     let mut spool = Spool::new(folder.path(), "gone", 1 << 20);
     spool.append(records(&mut chain, 5).iter()).unwrap();
-    let path = spool.path(1);
+    let path = spool.segment_path(1);
     drop(spool);
     let allow = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     allow(0o606);
-    assert!(Spool::left(folder.path()).is_empty());
+    assert!(Spool::find_abandoned(folder.path()).is_empty());
     assert!(!folder.path().join("gone.lock").exists());
     allow(0o660);
-    assert_eq!(Spool::left(folder.path()).len(), 1);
+    assert_eq!(Spool::find_abandoned(folder.path()).len(), 1);
     // Opening a pipe would block.
     let lock = folder.path().join("gone.lock");
     fs::remove_file(&lock).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&lock).status();
     assert!(made.unwrap().success());
-    assert!(Spool::left(folder.path()).is_empty());
+    assert!(Spool::find_abandoned(folder.path()).is_empty());
 }

@@ -1,12 +1,12 @@
-//! The audit's tables. In SQLite records are compact rows ([`rows`], written by [`writing`]), and those of
+//! The audit's tables. In SQLite records are compact rows ([`rows`], written by [`row_writer`]), and those of
 //! earlier releases texts; in PostgreSQL all are texts ([`texts`]).
 
 mod partitions;
-mod places;
+mod row_keys;
+mod row_writer;
 mod rows;
 mod statement;
 mod texts;
-mod writing;
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 pub(super) use self::rows::{REPLICA, Rows, TEXTS};
 pub(super) use self::texts::{COLUMNS, Texts};
-use super::chain::{Chained, END_TYP, Statement};
+use super::chain::{ChainedRecord, END_TYP, Statement};
 use super::filter::Filter;
 use super::month::Month;
 use super::record::Record;
@@ -70,14 +70,14 @@ pub struct ChainRow {
 
 impl ChainRow {
     /// Reads a row. Only its signed statement proves that it is genuine.
-    fn read(row: &AnyRow) -> Self {
-        let mut read = Reader::of(row);
+    fn from_row(row: &AnyRow) -> Self {
+        let mut read = Reader::new(row);
         Self {
-            replica: read.text("replica"),
-            first_seq: read.number("first_seq"),
-            last_seq: read.number("last_seq"),
-            statement: read.text("statement"),
-            signed_at: read.number("signed_at"),
+            replica: read.read_text("replica"),
+            first_seq: read.read_number("first_seq"),
+            last_seq: read.read_number("last_seq"),
+            statement: read.read_text("statement"),
+            signed_at: read.read_number("signed_at"),
         }
     }
 
@@ -85,7 +85,7 @@ impl ChainRow {
     ///
     /// # Errors
     /// [`SignError`].
-    pub(super) fn of(said: &Statement, keys: &Keys) -> Result<Self, SignError> {
+    pub(super) fn sign(said: &Statement, keys: &Keys) -> Result<Self, SignError> {
         Ok(Self {
             replica: said.replica.clone(),
             first_seq: said.first,
@@ -99,39 +99,39 @@ impl ChainRow {
     ///
     /// # Errors
     /// As [`Keys::verify_statement`].
-    pub(super) fn stated(&self, keys: &Keys) -> Result<Statement, TokenError> {
+    pub(super) fn verify_statement(&self, keys: &Keys) -> Result<Statement, TokenError> {
         keys.verify_statement(&self.statement, END_TYP)
     }
 }
 
 /// Returns those of the records of a chain that follow `last`, its last one in SQL: the sums of usage have the others.
 /// The row of the chain is locked.
-fn news(records: &[Chained], last: i64) -> &[Chained] {
+fn new_records(records: &[ChainedRecord], last: i64) -> &[ChainedRecord] {
     &records[records.partition_point(|record| record.seq <= last)..]
 }
 
 /// The sums of records that are being written.
-struct Summed {
+struct BatchSums {
     orgs: Orgs,
     /// Of all of them: nearly always all are new.
     all: Days,
 }
 
-impl Summed {
-    async fn of(db: &Db, records: &[Chained]) -> Result<Self, Unavailable> {
-        let batch = Batch::of(records.iter().filter_map(Chained::call));
-        let orgs = orgs_of(db, &batch.workspaces()).await?;
-        let all = batch.days(&orgs);
+impl BatchSums {
+    async fn compute(db: &Db, records: &[ChainedRecord]) -> Result<Self, Unavailable> {
+        let batch = Batch::from_calls(records.iter().filter_map(ChainedRecord::to_call));
+        let orgs = orgs_of(db, &batch.workspace_ids()).await?;
+        let all = batch.into_days(&orgs);
         Ok(Self { orgs, all })
     }
 
     /// Returns the sums of `news`, the last ones of `records`.
-    fn days(&self, records: &[Chained], news: &[Chained]) -> Cow<'_, Days> {
+    fn sums_of(&self, records: &[ChainedRecord], news: &[ChainedRecord]) -> Cow<'_, Days> {
         if news.len() == records.len() {
             return Cow::Borrowed(&self.all);
         }
-        let batch = Batch::of(news.iter().filter_map(Chained::call));
-        Cow::Owned(batch.days(&self.orgs))
+        let batch = Batch::from_calls(news.iter().filter_map(ChainedRecord::to_call));
+        Cow::Owned(batch.into_days(&self.orgs))
     }
 }
 
@@ -160,34 +160,35 @@ impl Table {
     ///
     /// # Errors
     /// When the store fails. Then either all or nothing was written, or will be.
-    pub(super) async fn put(
+    pub(super) async fn put_records(
         &self,
-        records: &Arc<Vec<Chained>>,
+        records: &Arc<Vec<ChainedRecord>>,
         chain: &ChainRow,
     ) -> Result<(), Unavailable> {
-        let summed = Summed::of(&self.db, records).await?;
-        if self.has_months() {
+        let summed = BatchSums::compute(&self.db, records).await?;
+        if self.is_partitioned() {
             for record in records.iter() {
-                self.ensure(Month::of(record.ms)).await?;
+                self.ensure_partition(Month::from_millis(record.ms)).await?;
             }
-            return self.texts.put(records, chain, &summed).await;
+            return self.texts.put_records(records, chain, &summed).await;
         }
         let (records, chain) = (Arc::clone(records), chain.clone());
-        let work = move |to: &Transaction<'_>| writing::write(to, &records, &chain, &summed);
+        let work =
+            move |to: &Transaction<'_>| row_writer::write_records(to, &records, &chain, &summed);
         self.db.write_to_file("audit_put", work).await
     }
 
     /// Returns all chains.
-    pub(super) async fn chains(&self) -> Result<Vec<ChainRow>, Unavailable> {
+    pub(super) async fn read_chains(&self) -> Result<Vec<ChainRow>, Unavailable> {
         let rows = sqlx::query(CHAINS).fetch_all(self.db.pool());
         match self.db.run("audit_chains", rows).await {
-            Ok(rows) => Ok(rows.iter().map(ChainRow::read).collect()),
-            Err(error) => Err(self.named_chain(error).await),
+            Ok(rows) => Ok(rows.iter().map(ChainRow::from_row).collect()),
+            Err(error) => Err(self.name_corrupt_chain(error).await),
         }
     }
 
     /// Replaces `row` by `new`. Returns false if the row changed meanwhile.
-    pub(super) async fn state_anew(
+    pub(super) async fn replace_chain(
         &self,
         row: &ChainRow,
         new: &ChainRow,
@@ -199,53 +200,56 @@ impl Table {
     }
 
     /// Deletes the row of a chain without records. Returns false if the row changed meanwhile.
-    pub(super) async fn forget(&self, row: &ChainRow) -> Result<bool, Unavailable> {
+    pub(super) async fn delete_chain(&self, row: &ChainRow) -> Result<bool, Unavailable> {
         let query = sqlx::query(FORGET_CHAIN).bind(&row.replica);
         let query = query.bind(&row.statement);
         let forgotten = self.db.execute("audit_prune", query).await? > 0;
         if let Some(rows) = self.rows.as_ref().filter(|_| forgotten) {
-            rows.forget(&row.replica).await?;
+            rows.delete_chain(&row.replica).await?;
         }
         Ok(forgotten)
     }
 
     /// Returns records that match `filter` and follow `after` in the given order. In SQLite the texts come
     /// before all rows: they are older.
-    pub(super) async fn page(
+    pub(super) async fn read_page(
         &self,
         filter: &Filter,
         order: Order,
-        after: Option<&Place>,
+        after: Option<&RecordPosition>,
         limit: usize,
-    ) -> Result<Vec<(Place, Record)>, Unavailable> {
+    ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
         let texts = &self.texts;
         let Some(rows) = &self.rows else {
-            return texts.page(filter, order, after, limit).await;
+            return texts.read_page(filter, order, after, limit).await;
         };
-        let row = |place: &Place| match place {
-            Place::Row(id) => Some(*id),
-            Place::Text { .. } => None,
+        let row = |place: &RecordPosition| match place {
+            RecordPosition::Row(id) => Some(*id),
+            RecordPosition::Text { .. } => None,
         };
         let begun = after.map(row);
         if order == Order::Newest {
             let mut found = match begun {
                 Some(None) => Vec::new(),
-                _ => rows.page(filter, order, begun.flatten(), limit).await?,
+                _ => {
+                    rows.read_page(filter, order, begun.flatten(), limit)
+                        .await?
+                }
             };
             if found.len() < limit {
                 let after = after.filter(|place| row(place).is_none());
                 let left = limit - found.len();
-                found.extend(texts.page(filter, order, after, left).await?);
+                found.extend(texts.read_page(filter, order, after, left).await?);
             }
             return Ok(found);
         }
         let mut found = match begun {
             Some(Some(_)) => Vec::new(),
-            _ => texts.page(filter, order, after, limit).await?,
+            _ => texts.read_page(filter, order, after, limit).await?,
         };
         if found.len() < limit {
             let left = limit - found.len();
-            found.extend(rows.page(filter, order, begun.flatten(), left).await?);
+            found.extend(rows.read_page(filter, order, begun.flatten(), left).await?);
         }
         Ok(found)
     }
@@ -253,22 +257,22 @@ impl Table {
     /// True if a chain has a record.
     pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
         match &self.rows {
-            Some(rows) if rows.has(replica).await? => Ok(true),
-            _ => self.texts.has(replica).await,
+            Some(rows) if rows.has_records(replica).await? => Ok(true),
+            _ => self.texts.has_records(replica).await,
         }
     }
 
     /// Deletes the records of a chain before `first`, in batches.
-    pub(super) async fn prune(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
-        self.texts.prune(replica, first).await?;
+    pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
+        self.texts.prune_records(replica, first).await?;
         match &self.rows {
-            Some(rows) => rows.prune(replica, first).await,
+            Some(rows) => rows.prune_records(replica, first).await,
             None => Ok(()),
         }
     }
 
     /// Waits until the tables exist, up to `SCHEMA_MAX`: at startup another task may be creating them.
-    pub(super) async fn await_schema(&self) {
+    pub(super) async fn wait_for_schema(&self) {
         let begun = Instant::now();
         while !self.db.is_migrated() && begun.elapsed() < SCHEMA_MAX {
             sleep(SCHEMA_PAUSE).await;
@@ -277,14 +281,14 @@ impl Table {
 
     /// True if a page of [`Order::Chains`] or [`Order::Rows`] ends after the page before it. Values of
     /// wrong types in SQLite break the order; PostgreSQL orders texts by its own collation.
-    pub(super) fn goes_on(&self, before: &Place, last: &Place) -> bool {
+    pub(super) fn is_ordered(&self, before: &RecordPosition, last: &RecordPosition) -> bool {
         match (before, last) {
-            (Place::Row(before), Place::Row(last)) => last > before,
-            (Place::Text { .. }, Place::Row(_)) => true,
-            (Place::Row(_), Place::Text { .. }) => false,
+            (RecordPosition::Row(before), RecordPosition::Row(last)) => last > before,
+            (RecordPosition::Text { .. }, RecordPosition::Row(_)) => true,
+            (RecordPosition::Row(_), RecordPosition::Text { .. }) => false,
             (
-                Place::Text { ms, replica, seq },
-                Place::Text {
+                RecordPosition::Text { ms, replica, seq },
+                RecordPosition::Text {
                     ms: last_ms,
                     replica: last_replica,
                     seq: last_seq,
@@ -298,7 +302,7 @@ impl Table {
     }
 
     /// True if records are partitioned by month.
-    pub(super) fn has_months(&self) -> bool {
+    pub(super) fn is_partitioned(&self) -> bool {
         !self.db.is_embedded()
     }
 }
@@ -316,7 +320,7 @@ pub(super) enum Order {
 
 /// The position of a record in either order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RecordPosition {
     Text {
         ms: i64,
         replica: String,
@@ -326,9 +330,9 @@ pub(super) enum Place {
     Row(i64),
 }
 
-impl Place {
+impl RecordPosition {
     /// Returns the place of a record in texts.
-    fn of(record: &Record) -> Self {
+    fn from_record(record: &Record) -> Self {
         Self::Text {
             ms: Timestamp::parse(&record.time).map_or(0, |at| at.0),
             replica: record.replica.clone(),

@@ -18,7 +18,7 @@ const PARTITIONS: &str = "SELECT CAST(child.relname AS TEXT) AS name FROM pg_inh
 
 impl Table {
     /// Creates the partition of a month, if it does not exist.
-    pub(in super::super) async fn ensure(&self, month: Month) -> Result<(), Unavailable> {
+    pub(in super::super) async fn ensure_partition(&self, month: Month) -> Result<(), Unavailable> {
         let mut known = self.months.lock().await;
         if known.contains(&month) {
             return Ok(());
@@ -33,7 +33,7 @@ impl Table {
                 .await;
             match made {
                 // Another replica created it at the same moment.
-                Err(sqlx::Error::Database(error)) if is_there(&*error) => Ok(()),
+                Err(sqlx::Error::Database(error)) if is_duplicate(&*error) => Ok(()),
                 other => other.map(|_| ()),
             }
         };
@@ -44,7 +44,7 @@ impl Table {
 
     /// Drops the PostgreSQL partitions of months before `oldest` in which no chain retains a record.
     /// `firsts` maps each chain to its signed beginning. A record of any other chain retains its partition.
-    pub(in super::super) async fn drop_old(
+    pub(in super::super) async fn drop_old_partitions(
         &self,
         oldest: Timestamp,
         firsts: &BTreeMap<String, i64>,
@@ -75,7 +75,7 @@ impl Table {
 }
 
 /// True if the error means that the partition exists: `duplicate_table`, or its name is in the catalogue.
-fn is_there(error: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
+fn is_duplicate(error: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
     error
         .code()
         .is_some_and(|code| code == "42P07" || code == "23505")

@@ -6,10 +6,10 @@ use sqlx::{Any, AssertSqlSafe};
 
 use super::super::filter::Filter;
 use super::super::record::Record;
-use super::super::row::packed;
-use super::places::BLOCK_BITS;
-use super::statement::{Value, statement};
-use super::{Order, PRUNED_MAX, Place};
+use super::super::row::read_compact_record;
+use super::row_keys::BLOCK_BITS;
+use super::statement::{Value, page_statement};
+use super::{Order, PRUNED_MAX, RecordPosition};
 use crate::db::Db;
 use crate::store::Unavailable;
 
@@ -51,38 +51,38 @@ impl Rows {
     }
 
     /// Returns records of the rows that match `filter` and follow the row `after`.
-    pub(super) async fn page(
+    pub(super) async fn read_page(
         &self,
         filter: &Filter,
         order: Order,
         after: Option<i64>,
         limit: usize,
-    ) -> Result<Vec<(Place, Record)>, Unavailable> {
-        let (text, values) = statement(filter, order, after, limit);
-        let query = bound(AssertSqlSafe(text), values);
+    ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
+        let (text, values) = page_statement(filter, order, after, limit);
+        let query = bind_values(AssertSqlSafe(text), values);
         let rows = self.db.run("audit_page", query.fetch_all(self.db.pool()));
         let read = |row: &AnyRow| {
-            let (id, record) = packed(row);
-            (Place::Row(id), record)
+            let (id, record) = read_compact_record(row);
+            (RecordPosition::Row(id), record)
         };
         Ok(rows.await?.iter().map(read).collect())
     }
 
     /// Returns the first id of a chain and the first behind it.
-    async fn ids(&self, replica: &str) -> Result<Option<[i64; 2]>, Unavailable> {
+    async fn id_range(&self, replica: &str) -> Result<Option<[i64; 2]>, Unavailable> {
         let chain = sqlx::query_scalar(CHAIN).bind(replica);
         let chain = chain.fetch_optional(self.db.pool());
         let chain: Option<i64> = self.db.run("audit_prune", chain).await?;
         Ok(chain.and_then(|chain| {
             Some([
-                super::places::id(chain, 0)?,
-                super::places::id(chain + 1, 0)?,
+                super::row_keys::row_id(chain, 0)?,
+                super::row_keys::row_id(chain + 1, 0)?,
             ])
         }))
     }
 
-    pub(super) async fn has(&self, replica: &str) -> Result<bool, Unavailable> {
-        let Some([first, end]) = self.ids(replica).await? else {
+    pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
+        let Some([first, end]) = self.id_range(replica).await? else {
             return Ok(false);
         };
         let query = sqlx::query(ANY_ROW).bind(first).bind(end);
@@ -91,8 +91,8 @@ impl Rows {
     }
 
     /// Deletes the rows of a chain before `first`, and what finds them.
-    pub(super) async fn prune(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
-        let Some([begin, _]) = self.ids(replica).await? else {
+    pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
+        let Some([begin, _]) = self.id_range(replica).await? else {
             return Ok(());
         };
         let end = begin.saturating_add(first);
@@ -132,13 +132,16 @@ impl Rows {
     }
 
     /// Deletes the number of a chain without records.
-    pub(super) async fn forget(&self, replica: &str) -> Result<(), Unavailable> {
+    pub(super) async fn delete_chain(&self, replica: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(FORGET).bind(replica);
         self.db.execute("audit_prune", query).await.map(|_| ())
     }
 }
 
-fn bound(text: AssertSqlSafe<String>, values: Vec<Value>) -> Query<'static, Any, AnyArguments> {
+fn bind_values(
+    text: AssertSqlSafe<String>,
+    values: Vec<Value>,
+) -> Query<'static, Any, AnyArguments> {
     values
         .into_iter()
         .fold(sqlx::query(text), |query, value| match value {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::filter::Filter;
-use super::places::{BLOCK_BITS, NEAR_MS, Named, first_id, time_of, uuid};
+use super::row_keys::{BLOCK_BITS, KeyColumn, NEAR_MS, first_id, parse_uuid, uuid_time};
 use super::{Order, REPLICA};
 
 // A row before the signed beginning of its chain, or in no chain, proves nothing.
@@ -15,7 +15,7 @@ const BY_REQUEST: &str = "structure_events AS e INDEXED BY structure_events_unti
     WHERE (e.duration_ms > 1000 OR typeof(e.request_id) = 'text')";
 
 /// The rows of a block.
-fn in_block() -> String {
+fn block_join() -> String {
     format!(
         "CROSS JOIN structure_events AS e WHERE e.id >= b.block << {BLOCK_BITS} \
          AND e.id < (b.block + 1) << {BLOCK_BITS}"
@@ -31,7 +31,7 @@ pub(super) enum Value {
 
 /// The text of a statement in the making, with its values.
 #[derive(Default)]
-struct Statement {
+struct StatementBuilder {
     values: Vec<Value>,
     /// The conditions that hold in each part.
     common: String,
@@ -41,31 +41,31 @@ struct Statement {
     times: Vec<String>,
 }
 
-impl Statement {
+impl StatementBuilder {
     /// Binds a value and returns its marker.
     fn bind(&mut self, value: Value) -> String {
         self.values.push(value);
         format!("${}", self.values.len())
     }
 
-    fn text(&mut self, value: &str) -> String {
+    fn bind_text(&mut self, value: &str) -> String {
         self.bind(Value::Text(value.to_owned()))
     }
 
     /// Adds what holds in each part of the statement.
-    fn conditions(&mut self, filter: &Filter, order: Order, after: Option<i64>) {
+    fn add_conditions(&mut self, filter: &Filter, order: Order, after: Option<i64>) {
         // Writing to a string cannot fail.
-        for (column, value) in filter.conditions() {
+        for (column, value) in filter.column_conditions() {
             let n = match column {
                 "workspace" | "request_id" => continue,
-                _ => self.text(value),
+                _ => self.bind_text(value),
             };
             let _ = match column {
                 "caller" | "target" => write!(self.common, " AND e.{column} = {n}"),
                 "replica" => {
                     let chain = format!("(SELECT chain FROM audit_replicas WHERE replica = {n})");
                     let ends = [first_id(&chain), first_id(&format!("({chain} + 1)"))];
-                    self.between(&ends);
+                    self.add_id_range(&ends);
                     Ok(())
                 }
                 "method" => write!(
@@ -78,7 +78,7 @@ impl Statement {
                 ),
             };
         }
-        for (comparison, at) in filter.times() {
+        for (comparison, at) in filter.time_bounds() {
             let n = self.bind(Value::Number(at.0));
             let _ = write!(self.common, " AND e.time {comparison} {n}");
             let time = if comparison == "<" { "first" } else { "last" };
@@ -95,7 +95,7 @@ impl Statement {
         }
     }
 
-    fn between(&mut self, [first, end]: &[String; 2]) {
+    fn add_id_range(&mut self, [first, end]: &[String; 2]) {
         let _ = write!(self.common, " AND e.id >= {first} AND e.id < {end}");
         let _ = write!(
             self.blocks,
@@ -104,7 +104,7 @@ impl Statement {
     }
 
     /// Returns tables and conditions of the rows of blocks with a key, or of all rows.
-    fn rows(&mut self, key: Option<i64>) -> Part {
+    fn rows_part(&mut self, key: Option<i64>) -> Part {
         let key = key.map(|key| self.bind(Value::Number(key)));
         let blocks = &self.blocks;
         let timed = |alias: &str| {
@@ -114,15 +114,15 @@ impl Statement {
         };
         let from = match key {
             None if self.times.is_empty() => "structure_events AS e WHERE true".to_owned(),
-            None => format!("audit_blocks AS b {}{blocks}{}", in_block(), timed("b")),
+            None => format!("audit_blocks AS b {}{blocks}{}", block_join(), timed("b")),
             Some(key) if self.times.is_empty() => {
-                format!("audit_seen AS b {}{blocks} AND b.key = {key}", in_block())
+                format!("audit_seen AS b {}{blocks} AND b.key = {key}", block_join())
             }
             // A join, since SQLite would look at the times after all rows of the block in place of EXISTS.
             Some(key) => format!(
                 "audit_seen AS b CROSS JOIN audit_blocks AS t {}{blocks} AND b.key = {key} \
                  AND t.block = b.block{}",
-                in_block(),
+                block_join(),
                 timed("t")
             ),
         };
@@ -131,23 +131,23 @@ impl Statement {
     }
 
     /// Returns the parts of a search for a request: rows in the index, and rows at the time of the id.
-    fn request(&mut self, request_id: &str) -> Vec<Part> {
-        let text = self.text(request_id);
-        let found = uuid(request_id);
+    fn request_parts(&mut self, request_id: &str) -> Vec<Part> {
+        let text = self.bind_text(request_id);
+        let found = parse_uuid(request_id);
         let bytes = found.map(|uuid| self.bind(Value::Bytes(uuid.into_bytes().into())));
         let either = bytes.as_deref().map_or(String::new(), |n| format!(", {n}"));
         let mut parts = vec![Part {
             from: format!("{BY_REQUEST} AND e.request_id IN ({text}{either})"),
             has_blocks: false,
         }];
-        if let (Some(bytes), Some(at)) = (bytes, found.as_ref().and_then(time_of)) {
+        if let (Some(bytes), Some(at)) = (bytes, found.as_ref().and_then(uuid_time)) {
             let from = self.bind(Value::Number(at.saturating_sub(NEAR_MS)));
             let to = self.bind(Value::Number(at.saturating_add(2 * NEAR_MS)));
             parts.push(Part {
                 from: format!(
                     "audit_blocks AS b {} AND b.last_time >= {from} AND b.first_time <= {to}{} \
                      AND e.time >= {from} AND e.time <= {to} AND e.request_id = {bytes}",
-                    in_block(),
+                    block_join(),
                     self.blocks
                 ),
                 has_blocks: true,
@@ -164,15 +164,15 @@ struct Part {
 }
 
 /// Returns the parts of the statement that finds the records of a filter.
-fn parts(statement: &mut Statement, filter: &Filter, order: Order) -> Vec<Part> {
+fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) -> Vec<Part> {
     // What proves records must not depend on tables that nothing proves.
     if order == Order::Rows {
-        return vec![statement.rows(None)];
+        return vec![statement.rows_part(None)];
     }
     if let Some(request_id) = &filter.request_id {
-        let mut parts = statement.request(request_id);
+        let mut parts = statement.request_parts(request_id);
         if let Some(workspace) = &filter.workspace {
-            let n = statement.text(workspace);
+            let n = statement.bind_text(workspace);
             for part in &mut parts {
                 let _ = write!(part.from, " AND (e.caller = {n} OR e.target = {n})");
             }
@@ -180,38 +180,38 @@ fn parts(statement: &mut Statement, filter: &Filter, order: Order) -> Vec<Part> 
         return parts;
     }
     if let Some(workspace) = &filter.workspace {
-        let n = statement.text(workspace);
-        let sides = [("caller", Named::Caller), ("target", Named::Target)];
+        let n = statement.bind_text(workspace);
+        let sides = [("caller", KeyColumn::Caller), ("target", KeyColumn::Target)];
         let sides = sides.map(|(column, named)| {
-            let mut part = statement.rows(named.key(workspace));
+            let mut part = statement.rows_part(named.key_of(workspace));
             let _ = write!(part.from, " AND e.{column} = {n}");
             part
         });
         return sides.into();
     }
     let named = [
-        (Named::Caller, &filter.caller),
-        (Named::Target, &filter.target),
-        (Named::Outcome, &filter.outcome),
-        (Named::Event, &filter.event_type),
+        (KeyColumn::Caller, &filter.caller),
+        (KeyColumn::Target, &filter.target),
+        (KeyColumn::Outcome, &filter.outcome),
+        (KeyColumn::Event, &filter.event_type),
     ];
-    let key = |(named, value): (Named, &Option<String>)| named.key(value.as_deref()?);
+    let key = |(named, value): (KeyColumn, &Option<String>)| named.key_of(value.as_deref()?);
     let key = named.into_iter().find_map(key);
-    vec![statement.rows(key)]
+    vec![statement.rows_part(key)]
 }
 
 /// Returns the statement of a page, and its values.
-pub(super) fn statement(
+pub(super) fn page_statement(
     filter: &Filter,
     order: Order,
     after: Option<i64>,
     limit: usize,
 ) -> (String, Vec<Value>) {
-    let mut statement = Statement::default();
-    statement.conditions(filter, order, after);
-    let parts = parts(&mut statement, filter, order);
+    let mut statement = StatementBuilder::default();
+    statement.add_conditions(filter, order, after);
+    let parts = build_parts(&mut statement, filter, order);
     let direction = if order == Order::Newest { " DESC" } else { "" };
-    let (columns, common) = (columns(), &statement.common);
+    let (columns, common) = (select_columns(), &statement.common);
     let part = |Part { from, has_blocks }: &Part| {
         // A scan in the order of blocks is one in the order of ids, and ends at the limit.
         let blocks = if *has_blocks {
@@ -235,7 +235,7 @@ pub(super) fn statement(
 }
 
 /// Returns the columns of a row, as `row.rs` reads them.
-fn columns() -> String {
+fn select_columns() -> String {
     let word = |column: &str| {
         // A number without a word is no text, so the record is found changed.
         format!(
@@ -269,7 +269,7 @@ mod tests {
     fn plan(filter: &Filter, after: Option<i64>) -> String {
         let database = Connection::open_in_memory().unwrap();
         database.execute_batch(SCHEMA).unwrap();
-        let (text, values) = statement(filter, Order::Newest, after, 100);
+        let (text, values) = page_statement(filter, Order::Newest, after, 100);
         let text = format!("EXPLAIN QUERY PLAN {text}");
         let mut plan = database.prepare(&text).unwrap();
         assert_eq!(plan.parameter_count(), values.len(), "{text}");

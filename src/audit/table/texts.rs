@@ -7,12 +7,12 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
 
-use super::super::chain::Chained;
+use super::super::chain::ChainedRecord;
 use super::super::filter::Filter;
 use super::super::record::Record;
-use super::super::row::record;
+use super::super::row::read_record;
 use super::super::usage;
-use super::{ChainRow, Order, PRUNED_MAX, Place, STATE, Summed, news};
+use super::{BatchSums, ChainRow, Order, PRUNED_MAX, RecordPosition, STATE, new_records};
 use crate::db::Db;
 use crate::store::Unavailable;
 
@@ -36,7 +36,7 @@ const LAST: &str = "SELECT last_seq FROM audit_chains WHERE replica = $1 FOR UPD
 
 /// The condition of records from the signed beginning of their chain on. What is before it, or in no chain, proves
 /// nothing.
-fn kept(table: &str) -> String {
+fn retained_condition(table: &str) -> String {
     format!(
         " AND EXISTS (SELECT 1 FROM audit_chains AS kept WHERE kept.replica = {table}.replica \
          AND {table}.seq >= kept.first_seq)"
@@ -60,11 +60,11 @@ impl Texts {
     }
 
     /// Inserts records of one chain, their sums and the row of the chain, in one transaction.
-    pub(super) async fn put(
+    pub(super) async fn put_records(
         &self,
-        records: &[Chained],
+        records: &[ChainedRecord],
         chain: &ChainRow,
-        summed: &Summed,
+        summed: &BatchSums,
     ) -> Result<(), Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;
@@ -73,32 +73,32 @@ impl Texts {
             while !rest.is_empty() {
                 let rows = ROWS.into_iter().find(|rows| *rows <= rest.len());
                 let (now, later) = rest.split_at(rows.unwrap_or(1));
-                insert(&chain.replica, now).execute(&mut *tx).await?;
+                insert_query(&chain.replica, now).execute(&mut *tx).await?;
                 rest = later;
             }
             // Behind the records: a write of them that was given up, and goes on, is over when they are in.
             let last = sqlx::query_scalar(LAST).bind(&chain.replica);
             let last: Option<i64> = last.fetch_optional(&mut *tx).await?;
-            let news = news(records, last.unwrap_or(0));
+            let news = new_records(records, last.unwrap_or(0));
             let state = sqlx::query(STATE).bind(&chain.replica);
             let state = state.bind(chain.first_seq).bind(chain.last_seq);
             let state = state.bind(&chain.statement).bind(chain.signed_at);
             state.execute(&mut *tx).await?;
             // Last, since other replicas add to the same sums.
-            usage::add(&mut tx, &summed.days(records, news)).await?;
+            usage::add_sums(&mut tx, &summed.sums_of(records, news)).await?;
             tx.commit().await
         };
         self.db.run("audit_put", work).await
     }
 
     /// Returns records that match `filter` and follow `after` in the given order.
-    pub(super) async fn page(
+    pub(super) async fn read_page(
         &self,
         filter: &Filter,
         order: Order,
-        after: Option<&Place>,
+        after: Option<&RecordPosition>,
         limit: usize,
-    ) -> Result<Vec<(Place, Record)>, Unavailable> {
+    ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
         let table = self.table;
         let mut common = String::new();
         // A workspace may have very many records. Both columns that name it have an index in the order of
@@ -106,7 +106,7 @@ impl Texts {
         let mut sides = vec!["true".to_owned()];
         let mut texts: Vec<&str> = Vec::new();
         let mut times = Vec::new();
-        for (condition, value) in filter.conditions() {
+        for (condition, value) in filter.column_conditions() {
             texts.push(value);
             let n = texts.len();
             // The conditions are constants of this program; the values are bound. Writing to a string
@@ -117,13 +117,13 @@ impl Texts {
                 let _ = write!(common, " AND {condition} = ${n}");
             }
         }
-        for (comparison, at) in filter.times() {
+        for (comparison, at) in filter.time_bounds() {
             times.push(at.0);
             let n = texts.len() + times.len();
             let _ = write!(common, " AND time {comparison} ${n}");
         }
         if order != Order::Rows {
-            common.push_str(&kept(table));
+            common.push_str(&retained_condition(table));
         }
         let n = texts.len() + times.len();
         let [time, replica, seq] = [n + 1, n + 2, n + 3];
@@ -157,18 +157,18 @@ impl Texts {
         for time in times {
             query = query.bind(time);
         }
-        if let Some(Place::Text { ms, replica, seq }) = after {
+        if let Some(RecordPosition::Text { ms, replica, seq }) = after {
             query = query.bind(ms).bind(replica).bind(seq);
         }
         let rows = self.db.run("audit_page", query.fetch_all(self.db.pool()));
         let read = |row: &AnyRow| {
-            let record = record(row);
-            (Place::of(&record), record)
+            let record = read_record(row);
+            (RecordPosition::from_record(&record), record)
         };
         Ok(rows.await?.iter().map(read).collect())
     }
 
-    pub(super) async fn has(&self, replica: &str) -> Result<bool, Unavailable> {
+    pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
         let query = format!("SELECT 1 FROM {} WHERE replica = $1 LIMIT 1", self.table);
         let query = sqlx::query(AssertSqlSafe(query)).bind(replica);
         let found = query.fetch_optional(self.db.pool());
@@ -177,7 +177,7 @@ impl Texts {
     }
 
     /// Deletes the records of a chain before `first`, in batches.
-    pub(super) async fn prune(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
+    pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
         let table = self.table;
         let text = format!(
             "DELETE FROM {table} WHERE replica = $1 AND seq < $2 AND seq IN \
@@ -197,7 +197,10 @@ impl Texts {
 }
 
 /// Builds an INSERT. Rows that exist are skipped, so a write of unknown outcome can be retried.
-fn insert<'q>(replica: &'q str, records: &'q [Chained]) -> Query<'q, Any, AnyArguments> {
+fn insert_query<'q>(
+    replica: &'q str,
+    records: &'q [ChainedRecord],
+) -> Query<'q, Any, AnyArguments> {
     let mut text = format!("INSERT INTO structure_events ({COLUMNS}) VALUES ");
     for row in 0..records.len() {
         for column in 0..WIDTH {

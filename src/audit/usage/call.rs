@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::super::members::clean;
+use super::super::members::clean_text;
 use super::super::record::{Detail, Draft, EventType, Record};
 use super::day::Day;
 use crate::a2a::method::Method;
@@ -24,7 +24,7 @@ pub(super) const UNKNOWN: &str = "unknown:";
 
 /// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CallEnd {
     /// It was answered, or its caller left.
     Passed,
     /// Rejected with a reason of a 4xx status.
@@ -44,7 +44,7 @@ pub(in super::super) struct Call<'a> {
     pub(super) target: Option<&'a str>,
     /// True if its method opens a stream.
     pub(super) streams: bool,
-    pub(super) end: End,
+    pub(super) end: CallEnd,
     pub(super) count: i64,
     pub(super) request_bytes: i64,
     pub(super) response_bytes: i64,
@@ -53,7 +53,7 @@ pub(in super::super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Returns the call of a draft, or `None` if it is about another event.
-    pub(in super::super) fn of_draft(draft: &'a Draft) -> Option<Self> {
+    pub(in super::super) fn from_draft(draft: &'a Draft) -> Option<Self> {
         if draft.event_type != EventType::A2aCall {
             return None;
         }
@@ -68,13 +68,17 @@ impl<'a> Call<'a> {
         let detail = draft.detail.as_ref().map(Detail::as_str);
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         Some(Self {
-            day: Day::of(draft.time),
+            day: Day::from_timestamp(draft.time),
             caller,
-            org: draft.org.as_deref().or(own).map(|org| clean(org.into())),
+            org: draft
+                .org
+                .as_deref()
+                .or(own)
+                .map(|org| clean_text(org.into())),
             target: draft.target.as_ref().map(|id| id.as_str()),
             streams: opens_stream(draft.method),
-            end: end_of(draft.outcome),
-            count: counted(caller, draft.outcome, detail),
+            end: end_of_call(draft.outcome),
+            count: count_calls(caller, draft.outcome, detail),
             request_bytes: number(draft.request_bytes),
             response_bytes: number(draft.response_bytes),
             duration_ms: number(draft.duration_ms),
@@ -82,7 +86,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call of a record, or `None` if it is about another event.
-    pub(in super::super) fn of_record(record: &'a Record) -> Option<Self> {
+    pub(in super::super) fn from_record(record: &'a Record) -> Option<Self> {
         if record.event_type != EventType::A2aCall.as_str() {
             return None;
         }
@@ -105,13 +109,17 @@ impl<'a> Call<'a> {
             .as_deref()
             .map(serde_json::value::RawValue::get);
         Some(Self {
-            day: Day::of(Timestamp::parse(&record.time)?),
+            day: Day::from_timestamp(Timestamp::parse(&record.time)?),
             caller,
-            org: record.org.as_deref().or(own).map(|org| clean(org.into())),
+            org: record
+                .org
+                .as_deref()
+                .or(own)
+                .map(|org| clean_text(org.into())),
             target: record.target.as_deref(),
             streams: opens_stream(record.method.as_deref()),
-            end: end_of(&record.outcome),
-            count: counted(caller, &record.outcome, detail),
+            end: end_of_call(&record.outcome),
+            count: count_calls(caller, &record.outcome, detail),
             request_bytes: record.request_bytes.max(0),
             response_bytes: record.response_bytes.max(0),
             duration_ms: record.duration_ms.max(0),
@@ -124,24 +132,24 @@ fn opens_stream(method: Option<&str>) -> bool {
     method.is_some_and(|method| streams.iter().any(|one| one.label() == method))
 }
 
-fn end_of(outcome: &str) -> End {
+fn end_of_call(outcome: &str) -> CallEnd {
     if [Outcome::Answered, Outcome::CallerLeft]
         .iter()
         .any(|one| one.as_str() == outcome)
     {
-        return End::Passed;
+        return CallEnd::Passed;
     }
     let reason = Reason::ALL.iter().find(|reason| reason.as_str() == outcome);
     match reason.map(|reason| reason.status()) {
-        Some(..500) => End::Refused,
+        Some(..500) => CallEnd::Refused,
         // A reason of another release is taken for a failure.
-        _ => End::Failed,
+        _ => CallEnd::Failed,
     }
 }
 
 /// Returns the number of calls that a record is about: refusals of callers that proved nothing have one together.
-fn counted(caller: &str, outcome: &str, detail: Option<&str>) -> i64 {
-    if caller != UNKNOWN || end_of(outcome) == End::Passed {
+fn count_calls(caller: &str, outcome: &str, detail: Option<&str>) -> i64 {
+    if caller != UNKNOWN || end_of_call(outcome) == CallEnd::Passed {
         return 1;
     }
     let several = detail.and_then(|detail| {
@@ -163,7 +171,7 @@ mod tests {
 
     fn call(principal: Option<Principal>, outcome: &'static str) -> Draft {
         Draft {
-            proof: principal.map(|principal| Arc::new(Proof::of(principal))),
+            proof: principal.map(|principal| Arc::new(Proof::for_test(principal))),
             outcome,
             method: Some("send_streaming_message"),
             request_bytes: 3,
@@ -193,46 +201,48 @@ mod tests {
             }),
             Some(Principal::Org {
                 org: format!("{org}:x"),
-                within: crate::ids::Life::parse("team~7"),
+                within: crate::ids::WorkspaceIncarnation::parse("team~7"),
             }),
             Some(Principal::Operator),
             Some(user),
         ];
         for outcome in ["answered", "caller_left", "not_permitted", "agent_timeout"] {
             for (n, principal) in callers.iter().enumerate() {
-                let mut draft = call(principal.clone(), outcome).with(json!({"count": 4}));
+                let mut draft = call(principal.clone(), outcome).with_detail(json!({"count": 4}));
                 draft.org = (n % 2 == 0).then(|| org.clone());
-                let text = Chain::new("here").push(draft.clone()).text("here");
+                let text = Chain::new("here")
+                    .push(draft.clone())
+                    .canonical_text("here");
                 let record: Record = serde_json::from_str(&text).unwrap();
-                let [here, there] = [Call::of_draft(&draft), Call::of_record(&record)];
+                let [here, there] = [Call::from_draft(&draft), Call::from_record(&record)];
                 assert!(here.is_some());
                 assert_eq!(here, there, "{text}");
             }
         }
         let other = Draft::new(EventType::StreamResumed);
-        assert_eq!(Call::of_draft(&other), None);
+        assert_eq!(Call::from_draft(&other), None);
     }
 
     #[test]
     fn the_reasons_status_says_how_a_call_ended() {
         for (outcome, end) in [
-            ("answered", End::Passed),
-            ("caller_left", End::Passed),
-            ("not_permitted", End::Refused),
-            ("rate_limited", End::Refused),
-            ("agent_timeout", End::Failed),
-            ("workspace_offline", End::Failed),
-            ("of_another_release", End::Failed),
+            ("answered", CallEnd::Passed),
+            ("caller_left", CallEnd::Passed),
+            ("not_permitted", CallEnd::Refused),
+            ("rate_limited", CallEnd::Refused),
+            ("agent_timeout", CallEnd::Failed),
+            ("workspace_offline", CallEnd::Failed),
+            ("of_another_release", CallEnd::Failed),
         ] {
-            assert_eq!(end_of(outcome), end, "{outcome}");
+            assert_eq!(end_of_call(outcome), end, "{outcome}");
         }
     }
 
     #[test]
     fn refusals_that_have_one_record_are_counted_each() {
-        let many = call(None, "unauthenticated").with(json!({"count": 40}));
-        assert_eq!(Call::of_draft(&many).unwrap().count, 40);
-        let own = call(Some(Principal::Operator), "rate_limited").with(json!({"count": 40}));
-        assert_eq!(Call::of_draft(&own).unwrap().count, 1);
+        let many = call(None, "unauthenticated").with_detail(json!({"count": 40}));
+        assert_eq!(Call::from_draft(&many).unwrap().count, 40);
+        let own = call(Some(Principal::Operator), "rate_limited").with_detail(json!({"count": 40}));
+        assert_eq!(Call::from_draft(&own).unwrap().count, 1);
     }
 }

@@ -15,7 +15,7 @@ pub struct Day(pub i64);
 
 impl Day {
     /// Returns the day of a time.
-    pub fn of(time: Timestamp) -> Self {
+    pub fn from_timestamp(time: Timestamp) -> Self {
         Self(time.0.div_euclid(DAY_MS))
     }
 
@@ -23,7 +23,7 @@ impl Day {
     pub fn parse(text: &str) -> Option<Self> {
         let is_plain = text.len() == 10 && text.is_ascii();
         let time = is_plain.then(|| Timestamp::parse(&format!("{text}T00:00:00Z")))?;
-        time.map(Self::of)
+        time.map(Self::from_timestamp)
     }
 
     /// Returns the first day of the month.
@@ -58,8 +58,8 @@ mod tests {
         for text in ["1970-01-01", "2024-02-29", "2026-11-28", "9999-12-31"] {
             assert_eq!(Day::parse(text).unwrap().to_string(), text);
         }
-        assert_eq!(Day::of(Timestamp(DAY_MS - 1)), Day(0));
-        assert_eq!(Day::of(Timestamp(DAY_MS)), Day(1));
+        assert_eq!(Day::from_timestamp(Timestamp(DAY_MS - 1)), Day(0));
+        assert_eq!(Day::from_timestamp(Timestamp(DAY_MS)), Day(1));
         let day = Day::parse("2026-11-28").unwrap();
         assert_eq!(day.first_of_month().to_string(), "2026-11-01");
         for bad in [

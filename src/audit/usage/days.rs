@@ -10,13 +10,13 @@ use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Row as _};
 
 use super::day::Day;
-use super::sums::{Days, Key, Kind, Sums};
+use super::sums::{Days, Key, SumKind, Sums};
 use crate::db::{Connection, Db};
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::store::Unavailable;
 use crate::workspace::ids_below;
 
-/// The sums, in the order of `Sums::columns`.
+/// The sums, in the order of `Sums::column_values`.
 const SUMS: [&str; 7] = [
     "calls",
     "streams",
@@ -34,7 +34,7 @@ const PRUNE: &str = "DELETE FROM usage_days WHERE (kind, org, workspace, day) IN
     (SELECT kind, org, workspace, day FROM usage_days WHERE day < $1 LIMIT $2)";
 
 /// Returns an INSERT that adds to the rows that exist. `source` has the rows.
-fn adding(source: &str) -> String {
+fn upsert_statement(source: &str) -> String {
     let columns = SUMS.join(", ");
     let sums = SUMS.map(|sum| format!("{sum} = usage_days.{sum} + excluded.{sum}"));
     format!(
@@ -45,18 +45,20 @@ fn adding(source: &str) -> String {
 }
 
 /// Adds sums in a transaction of the SQLite file.
-pub(in super::super) fn add_to_file(
+pub(in super::super) fn add_sums_to_file(
     to: &rusqlite::Transaction<'_>,
     days: &Days,
 ) -> Result<(), rusqlite::Error> {
     if days.is_empty() {
         return Ok(());
     }
-    let mut add = to.prepare(&adding("VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"))?;
+    let mut add = to.prepare(&upsert_statement(
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    ))?;
     for (key, sums) in days {
         let names = [key.kind.as_str(), &key.org, &key.workspace];
         let names = names.map(|name| FileValue::Text(name.to_owned()));
-        let numbers = std::iter::once(key.day.0).chain(sums.columns());
+        let numbers = std::iter::once(key.day.0).chain(sums.column_values());
         let numbers = numbers.map(FileValue::Integer);
         add.execute(params_from_iter(names.into_iter().chain(numbers)))?;
     }
@@ -64,7 +66,10 @@ pub(in super::super) fn add_to_file(
 }
 
 /// Adds sums in a transaction of PostgreSQL, with one statement for any number of them.
-pub(in super::super) async fn add(to: &mut Connection, days: &Days) -> Result<(), sqlx::Error> {
+pub(in super::super) async fn add_sums(
+    to: &mut Connection,
+    days: &Days,
+) -> Result<(), sqlx::Error> {
     if days.is_empty() {
         return Ok(());
     }
@@ -72,7 +77,7 @@ pub(in super::super) async fn add(to: &mut Connection, days: &Days) -> Result<()
         let mut row = json!({
             "kind": key.kind.as_str(), "org": key.org, "workspace": key.workspace, "day": key.day.0,
         });
-        for (name, value) in SUMS.iter().zip(sums.columns()) {
+        for (name, value) in SUMS.iter().zip(sums.column_values()) {
             row[name] = value.into();
         }
         row
@@ -85,7 +90,7 @@ pub(in super::super) async fn add(to: &mut Connection, days: &Days) -> Result<()
         SUMS.join(", "),
         names.join(", ")
     );
-    let query = sqlx::query(AssertSqlSafe(adding(&source)));
+    let query = sqlx::query(AssertSqlSafe(upsert_statement(&source)));
     query
         .bind(json!(rows).to_string())
         .execute(&mut *to)
@@ -94,7 +99,7 @@ pub(in super::super) async fn add(to: &mut Connection, days: &Days) -> Result<()
 }
 
 /// Deletes the sums of days before `oldest`, in batches.
-pub(in super::super) async fn prune(db: &Db, oldest: Day) -> Result<(), Unavailable> {
+pub(in super::super) async fn prune_sums(db: &Db, oldest: Day) -> Result<(), Unavailable> {
     loop {
         let query = sqlx::query(PRUNE).bind(oldest.0).bind(PRUNED_MAX);
         if db.execute("usage_prune", query).await? < PRUNED_MAX.unsigned_abs() {
@@ -105,8 +110,8 @@ pub(in super::super) async fn prune(db: &Db, oldest: Day) -> Result<(), Unavaila
 
 /// The conditions of a query.
 #[derive(Clone, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) kind: Kind,
+pub(super) struct SumsQuery<'a> {
+    pub(super) kind: SumKind,
     pub(super) from: Day,
     /// Included.
     pub(super) to: Day,
@@ -114,7 +119,7 @@ pub(super) struct Asked<'a> {
     pub(super) org: Option<&'a str>,
     pub(super) workspace: Option<&'a str>,
     /// The root of a subtree of `org`.
-    pub(super) within: Option<&'a Life>,
+    pub(super) within: Option<&'a WorkspaceIncarnation>,
 }
 
 /// A bound value.
@@ -123,9 +128,9 @@ enum Value<'a> {
     Number(i64),
 }
 
-impl<'a> Asked<'a> {
+impl<'a> SumsQuery<'a> {
     /// Returns the conditions as SQL, with their values.
-    fn conditions(&self) -> (String, Vec<Value<'a>>) {
+    fn to_sql(&self) -> (String, Vec<Value<'a>>) {
         let mut text = "kind = $1 AND day >= $2 AND day <= $3".to_owned();
         let mut values = vec![
             Value::Text(self.kind.as_str()),
@@ -156,14 +161,14 @@ impl<'a> Asked<'a> {
 }
 
 /// Returns at most `limit` sums behind `after`: of each day, or with `whole` of all days together.
-pub(super) async fn page(
+pub(super) async fn read_page(
     db: &Db,
-    asked: &Asked<'_>,
+    asked: &SumsQuery<'_>,
     whole: bool,
     after: Option<&Key>,
     limit: i64,
 ) -> Result<Vec<(Key, Sums)>, Unavailable> {
-    let (mut conditions, mut values) = asked.conditions();
+    let (mut conditions, mut values) = asked.to_sql();
     if let Some(after) = after {
         values.push(Value::Text(&after.org));
         values.push(Value::Text(&after.workspace));
@@ -194,7 +199,7 @@ pub(super) async fn page(
         )
     };
     let work = async {
-        let rows = bound(text, values).fetch_all(db.pool()).await?;
+        let rows = bind_values(text, values).fetch_all(db.pool()).await?;
         let read = |row: &AnyRow| {
             let key = Key {
                 kind: asked.kind,
@@ -202,7 +207,7 @@ pub(super) async fn page(
                 workspace: row.try_get("workspace")?,
                 day: Day(row.try_get("day")?),
             };
-            Ok((key, sums(row)?))
+            Ok((key, sums_from_row(row)?))
         };
         rows.iter().map(read).collect()
     };
@@ -210,18 +215,18 @@ pub(super) async fn page(
 }
 
 /// Returns the sum of all that fits.
-pub(super) async fn total(db: &Db, asked: &Asked<'_>) -> Result<Sums, Unavailable> {
-    let (conditions, values) = asked.conditions();
+pub(super) async fn read_total(db: &Db, asked: &SumsQuery<'_>) -> Result<Sums, Unavailable> {
+    let (conditions, values) = asked.to_sql();
     let all = SUMS.map(|sum| format!("CAST(COALESCE(SUM({sum}), 0) AS BIGINT) AS {sum}"));
     let text = format!(
         "SELECT {} FROM usage_days WHERE {conditions}",
         all.join(", ")
     );
-    let work = async { sums(&bound(text, values).fetch_one(db.pool()).await?) };
+    let work = async { sums_from_row(&bind_values(text, values).fetch_one(db.pool()).await?) };
     db.run("usage_total", work).await
 }
 
-fn bound(text: String, values: Vec<Value<'_>>) -> Query<'_, Any, AnyArguments> {
+fn bind_values(text: String, values: Vec<Value<'_>>) -> Query<'_, Any, AnyArguments> {
     let query = sqlx::query(AssertSqlSafe(text));
     values.into_iter().fold(query, |query, value| match value {
         Value::Text(text) => query.bind(text),
@@ -229,7 +234,7 @@ fn bound(text: String, values: Vec<Value<'_>>) -> Query<'_, Any, AnyArguments> {
     })
 }
 
-fn sums(row: &AnyRow) -> Result<Sums, sqlx::Error> {
+fn sums_from_row(row: &AnyRow) -> Result<Sums, sqlx::Error> {
     Ok(Sums {
         calls: row.try_get("calls")?,
         streams: row.try_get("streams")?,

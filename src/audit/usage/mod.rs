@@ -12,7 +12,7 @@ mod sums;
 
 pub(super) use self::call::Call;
 pub use self::day::Day;
-pub(super) use self::days::{add, add_to_file, prune};
-pub use self::query::{After, Line, Per, Side, Usage, Wanted};
+pub(super) use self::days::{add_sums, add_sums_to_file, prune_sums};
+pub use self::query::{Side, Usage, UsageCursor, UsageLine, UsageQuery, UsageSpan};
 pub use self::sums::Sums;
 pub(super) use self::sums::{Batch, Days, Orgs};

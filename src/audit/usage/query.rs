@@ -4,13 +4,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
-use super::super::members::clean;
+use super::super::members::clean_text;
 use super::day::Day;
-use super::days::{self, Asked};
-use super::sums::{Key, Kind, Sums};
+use super::days::{self, SumsQuery};
+use super::sums::{Key, SumKind, Sums};
 use crate::closed_set::words;
 use crate::db::Db;
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::store::Unavailable;
 
 words! {
@@ -25,7 +25,7 @@ words! {
 
 words! {
     /// The span of one sum.
-    Per {
+    UsageSpan {
         /// A day.
         Day => "day",
         /// All days that are asked for.
@@ -35,7 +35,7 @@ words! {
 
 /// The usage that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct UsageQuery {
     /// The first day.
     pub from: Day,
     /// The last day.
@@ -45,22 +45,22 @@ pub struct Wanted {
     /// True: a sum for each org. False: one for each workspace.
     pub by_org: bool,
     /// The span of a sum.
-    pub per: Per,
+    pub per: UsageSpan,
     /// Only of this org; `Some("")`: of none.
     pub org: Option<String>,
     /// Only of this workspace, or of this kind of caller. Not with `by_org`.
     pub workspace: Option<String>,
     /// Only of the workspaces of the subtree of this one, as the hierarchy is now. Not with `by_org`; with `org`.
-    pub within: Option<Life>,
+    pub within: Option<WorkspaceIncarnation>,
 }
 
 /// The position after which the next page begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct After(Key);
+pub struct UsageCursor(Key);
 
-impl After {
+impl UsageCursor {
     /// Parses a cursor of the pages of `wanted`.
-    pub fn parse(text: &str, wanted: &Wanted) -> Option<Self> {
+    pub fn parse(text: &str, wanted: &UsageQuery) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (org, workspace, day) = serde_json::from_slice::<(String, String, i64)>(&bytes).ok()?;
         // Databases refuse some of these characters, and no name has them.
@@ -68,7 +68,7 @@ impl After {
             .iter()
             .all(|name| !name.chars().any(char::is_control));
         let key = Key {
-            kind: wanted.kind(),
+            kind: wanted.sum_kind(),
             org,
             workspace,
             day: Day(day),
@@ -77,7 +77,7 @@ impl After {
     }
 
     /// Returns the cursor.
-    pub fn cursor(&self) -> String {
+    pub fn encode(&self) -> String {
         let Key {
             org,
             workspace,
@@ -90,7 +90,7 @@ impl After {
 
 /// One sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct UsageLine {
     /// The day; `None`: all that are asked for.
     pub day: Option<Day>,
     /// The org; `None`: no org.
@@ -101,18 +101,18 @@ pub struct Line {
     pub sums: Sums,
 }
 
-impl Wanted {
-    fn kind(&self) -> Kind {
+impl UsageQuery {
+    fn sum_kind(&self) -> SumKind {
         match (self.side, self.by_org) {
-            (Side::Caller, false) => Kind::Caller,
-            (Side::Caller, true) => Kind::CallerOrg,
-            (Side::Target, false) => Kind::Target,
-            (Side::Target, true) => Kind::TargetOrg,
+            (Side::Caller, false) => SumKind::Caller,
+            (Side::Caller, true) => SumKind::CallerOrg,
+            (Side::Target, false) => SumKind::Target,
+            (Side::Target, true) => SumKind::TargetOrg,
         }
     }
 
-    fn asked<'a>(&'a self, kind: Kind, org: Option<&'a str>) -> Asked<'a> {
-        Asked {
+    fn to_sums_query<'a>(&'a self, kind: SumKind, org: Option<&'a str>) -> SumsQuery<'a> {
+        SumsQuery {
             kind,
             from: self.from,
             to: self.to,
@@ -139,25 +139,25 @@ impl Usage {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn page(
+    pub async fn read_page(
         &self,
-        wanted: &Wanted,
-        after: Option<&After>,
+        wanted: &UsageQuery,
+        after: Option<&UsageCursor>,
         limit: usize,
-    ) -> Result<(Vec<Line>, Option<After>), Unavailable> {
-        let org = wanted.org.as_deref().map(|org| clean(org.into()));
-        let asked = wanted.asked(wanted.kind(), org.as_deref());
-        let is_whole = wanted.per == Per::Total;
+    ) -> Result<(Vec<UsageLine>, Option<UsageCursor>), Unavailable> {
+        let org = wanted.org.as_deref().map(|org| clean_text(org.into()));
+        let asked = wanted.to_sums_query(wanted.sum_kind(), org.as_deref());
+        let is_whole = wanted.per == UsageSpan::Total;
         // One more shows whether there is a next page.
         let more = i64::try_from(limit).map_or(i64::MAX, |limit| limit.saturating_add(1));
         let after = after.map(|after| &after.0);
-        let mut found = days::page(&self.db, &asked, is_whole, after, more).await?;
+        let mut found = days::read_page(&self.db, &asked, is_whole, after, more).await?;
         let has_more = found.len() > limit;
         found.truncate(limit);
         let last = found.last().filter(|_| has_more);
-        let next = last.map(|(key, _)| After(key.clone()));
+        let next = last.map(|(key, _)| UsageCursor(key.clone()));
         let named = |name: String| Some(name).filter(|name| !name.is_empty());
-        let line = |(key, sums): (Key, Sums)| Line {
+        let line = |(key, sums): (Key, Sums)| UsageLine {
             day: Some(key.day).filter(|_| !is_whole),
             org: named(key.org),
             workspace: named(key.workspace),
@@ -170,16 +170,16 @@ impl Usage {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn total(&self, wanted: &Wanted) -> Result<Sums, Unavailable> {
-        let org = wanted.org.as_deref().map(|org| clean(org.into()));
+    pub async fn read_total(&self, wanted: &UsageQuery) -> Result<Sums, Unavailable> {
+        let org = wanted.org.as_deref().map(|org| clean_text(org.into()));
         // The orgs have the same sum in fewer rows.
         let of_some = wanted.workspace.is_some() || wanted.within.is_some();
         let kind = match wanted.side {
-            _ if of_some => wanted.kind(),
-            Side::Caller => Kind::CallerOrg,
-            Side::Target => Kind::TargetOrg,
+            _ if of_some => wanted.sum_kind(),
+            Side::Caller => SumKind::CallerOrg,
+            Side::Target => SumKind::TargetOrg,
         };
-        days::total(&self.db, &wanted.asked(kind, org.as_deref())).await
+        days::read_total(&self.db, &wanted.to_sums_query(kind, org.as_deref())).await
     }
 }
 
@@ -187,13 +187,13 @@ impl Usage {
 mod tests {
     use super::*;
 
-    fn wanted() -> Wanted {
-        Wanted {
+    fn wanted() -> UsageQuery {
+        UsageQuery {
             from: Day(0),
             to: Day(9),
             side: Side::Target,
             by_org: true,
-            per: Per::Day,
+            per: UsageSpan::Day,
             org: None,
             workspace: None,
             within: None,
@@ -202,16 +202,16 @@ mod tests {
 
     #[test]
     fn a_cursor_comes_back_as_it_was_given() {
-        let after = After(Key {
-            kind: Kind::TargetOrg,
+        let after = UsageCursor(Key {
+            kind: SumKind::TargetOrg,
             org: "Acme, Ltd.".to_owned(),
             workspace: String::new(),
             day: Day(3),
         });
-        assert_eq!(After::parse(&after.cursor(), &wanted()), Some(after));
+        assert_eq!(UsageCursor::parse(&after.encode(), &wanted()), Some(after));
         let sly = URL_SAFE_NO_PAD.encode(r#"["a\u0000","",1]"#);
         for bad in ["", "!", "AAAA", &sly] {
-            assert_eq!(After::parse(bad, &wanted()), None, "{bad}");
+            assert_eq!(UsageCursor::parse(bad, &wanted()), None, "{bad}");
         }
     }
 }

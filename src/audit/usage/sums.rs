@@ -4,20 +4,20 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::AddAssign;
 
-use super::call::{Call, End, UNKNOWN};
+use super::call::{Call, CallEnd, UNKNOWN};
 use super::day::Day;
-use crate::audit::members::clean;
+use crate::audit::members::clean_text;
 
 /// The subject of a sum: a workspace on one side of its calls, or all of an org on that side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) enum Kind {
+pub(in super::super) enum SumKind {
     Caller,
     CallerOrg,
     Target,
     TargetOrg,
 }
 
-impl Kind {
+impl SumKind {
     /// Returns its form in the table.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
@@ -49,15 +49,15 @@ pub struct Sums {
 }
 
 impl Sums {
-    fn of(call: &Call<'_>) -> Self {
+    fn from_call(call: &Call<'_>) -> Self {
         let mut sums = Self::default();
         match call.end {
-            End::Passed => {
+            CallEnd::Passed => {
                 sums.calls = call.count;
                 sums.streams = if call.streams { call.count } else { 0 };
             }
-            End::Failed => sums.failed = call.count,
-            End::Refused => {
+            CallEnd::Failed => sums.failed = call.count,
+            CallEnd::Refused => {
                 sums.refused = call.count;
                 return sums;
             }
@@ -69,7 +69,7 @@ impl Sums {
     }
 
     /// Returns the sums in the order of their columns.
-    pub(super) fn columns(&self) -> [i64; 7] {
+    pub(super) fn column_values(&self) -> [i64; 7] {
         [
             self.calls,
             self.streams,
@@ -101,7 +101,7 @@ impl AddAssign for Sums {
 /// The key of a sum. Its order is that in which rows are written, so that two replicas never wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Key {
-    pub(super) kind: Kind,
+    pub(super) kind: SumKind,
     /// Empty: no org.
     pub(super) org: String,
     /// Empty: all of the org.
@@ -127,12 +127,12 @@ pub(in super::super) struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// Sums up calls.
-    pub(in super::super) fn of(calls: impl IntoIterator<Item = Call<'a>>) -> Self {
+    pub(in super::super) fn from_calls(calls: impl IntoIterator<Item = Call<'a>>) -> Self {
         let mut batch = Self::default();
         for call in calls {
-            let sums = Sums::of(&call);
+            let sums = Sums::from_call(&call);
             // Refusals of callers that proved nothing name targets that need not exist, or none.
-            let is_strangers = call.caller == UNKNOWN && call.end != End::Passed;
+            let is_strangers = call.caller == UNKNOWN && call.end != CallEnd::Passed;
             if let Some(target) = call.target.filter(|_| !is_strangers) {
                 *batch.targets.entry((call.day, target)).or_default() += sums;
             }
@@ -144,8 +144,8 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    /// Returns the ids of workspaces whose orgs [`Batch::days`] needs.
-    pub(in super::super) fn workspaces(&self) -> Vec<&'a str> {
+    /// Returns the ids of workspaces whose orgs [`Batch::into_days`] needs.
+    pub(in super::super) fn workspace_ids(&self) -> Vec<&'a str> {
         let callers = self.callers.keys().filter_map(|(_, name, org)| {
             let is_needed = org.is_none() && !name.contains(':');
             is_needed.then_some(*name)
@@ -156,9 +156,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the sums by org and workspace. A target that is no workspace has none: callers choose its name.
-    pub(in super::super) fn days(self, orgs: &Orgs) -> Days {
+    pub(in super::super) fn into_days(self, orgs: &Orgs) -> Days {
         let mut days = Days::new();
-        let mut add = |[one, all]: [Kind; 2], day, org: &str, workspace: &str, sums| {
+        let mut add = |[one, all]: [SumKind; 2], day, org: &str, workspace: &str, sums| {
             for (kind, workspace) in [(one, workspace), (all, "")] {
                 let key = Key {
                     kind,
@@ -171,14 +171,14 @@ impl<'a> Batch<'a> {
         };
         for ((day, name, org), sums) in self.callers {
             let known = || orgs.get(name).and_then(Option::as_deref);
-            let org = org.or_else(|| known().map(|org| clean(org.into())));
+            let org = org.or_else(|| known().map(|org| clean_text(org.into())));
             let org = org.unwrap_or_default();
-            add([Kind::Caller, Kind::CallerOrg], day, &org, name, sums);
+            add([SumKind::Caller, SumKind::CallerOrg], day, &org, name, sums);
         }
         for ((day, name), sums) in self.targets {
             if let Some(org) = orgs.get(name) {
-                let org = clean(org.as_deref().unwrap_or_default().into());
-                add([Kind::Target, Kind::TargetOrg], day, &org, name, sums);
+                let org = clean_text(org.as_deref().unwrap_or_default().into());
+                add([SumKind::Target, SumKind::TargetOrg], day, &org, name, sums);
             }
         }
         days
@@ -189,7 +189,7 @@ impl<'a> Batch<'a> {
 mod tests {
     use super::*;
 
-    fn call<'a>(caller: &'a str, org: Option<&'a str>, target: &'a str, end: End) -> Call<'a> {
+    fn call<'a>(caller: &'a str, org: Option<&'a str>, target: &'a str, end: CallEnd) -> Call<'a> {
         Call {
             day: Day(9),
             caller,
@@ -217,18 +217,18 @@ mod tests {
 
     #[test]
     fn each_side_is_summed_by_workspace_and_by_org() {
-        let batch = Batch::of([
-            call("a", Some("acme"), "t", End::Passed),
-            call("b", Some("acme"), "t", End::Passed),
-            call("b", None, "t", End::Refused),
-            call("canvas:", None, "t", End::Failed),
+        let batch = Batch::from_calls([
+            call("a", Some("acme"), "t", CallEnd::Passed),
+            call("b", Some("acme"), "t", CallEnd::Passed),
+            call("b", None, "t", CallEnd::Refused),
+            call("canvas:", None, "t", CallEnd::Failed),
         ]);
-        assert_eq!(batch.workspaces(), ["b", "t"]);
+        assert_eq!(batch.workspace_ids(), ["b", "t"]);
         let orgs = Orgs::from([
             ("b".to_owned(), Some("acme".to_owned())),
             ("t".to_owned(), Some("globex".to_owned())),
         ]);
-        let days = batch.days(&orgs);
+        let days = batch.into_days(&orgs);
         let sums = |kind, org: &str, workspace: &str| {
             let key = Key {
                 kind,
@@ -238,12 +238,12 @@ mod tests {
             };
             days.get(&key).copied().unwrap_or_default()
         };
-        assert_eq!(sums(Kind::Caller, "acme", "a"), passed(1));
+        assert_eq!(sums(SumKind::Caller, "acme", "a"), passed(1));
         let both = Sums {
             refused: 1,
             ..passed(2)
         };
-        assert_eq!(sums(Kind::CallerOrg, "acme", ""), both);
+        assert_eq!(sums(SumKind::CallerOrg, "acme", ""), both);
         let all = Sums {
             calls: 2,
             streams: 2,
@@ -251,23 +251,23 @@ mod tests {
             failed: 1,
             ..passed(3)
         };
-        assert_eq!(sums(Kind::Target, "globex", "t"), all);
-        assert_eq!(sums(Kind::TargetOrg, "globex", ""), all);
-        assert_eq!(sums(Kind::Caller, "", "canvas:").failed, 1);
+        assert_eq!(sums(SumKind::Target, "globex", "t"), all);
+        assert_eq!(sums(SumKind::TargetOrg, "globex", ""), all);
+        assert_eq!(sums(SumKind::Caller, "", "canvas:").failed, 1);
         assert_eq!(days.len(), 3 + 2 + 2);
     }
 
     #[test]
     fn names_that_callers_make_up_get_no_sums() {
-        let batch = Batch::of([
-            call("a", None, "made-up", End::Refused),
-            call("unknown:", None, "t", End::Refused),
+        let batch = Batch::from_calls([
+            call("a", None, "made-up", CallEnd::Refused),
+            call("unknown:", None, "t", CallEnd::Refused),
         ]);
         let orgs = Orgs::from([("a".to_owned(), None), ("t".to_owned(), None)]);
-        let days = batch.days(&orgs);
+        let days = batch.into_days(&orgs);
         assert!(
             days.keys()
-                .all(|key| matches!(key.kind, Kind::Caller | Kind::CallerOrg)),
+                .all(|key| matches!(key.kind, SumKind::Caller | SumKind::CallerOrg)),
             "{days:?}"
         );
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
-use self::state::{State, unproven};
+use self::state::{ChainState, describe_failure};
 use super::chain::{CHECKPOINT_TYP, END_TYP, Statement};
 use super::record::{EventType, Record};
 use super::table::ChainRow;
@@ -89,7 +89,7 @@ pub(super) struct CheckpointDetail {
 pub struct Verifier<'k> {
     keys: &'k KeySet,
     scope: Scope,
-    chains: BTreeMap<String, State>,
+    chains: BTreeMap<String, ChainState>,
     /// The last record of each chain that other chains name, with its hash and source. All earlier ones
     /// follow from it.
     seen: HashMap<String, (i64, String, String)>,
@@ -113,7 +113,7 @@ impl<'k> Verifier<'k> {
 
     /// Adds a record that must exist, from a checkpoint that the operator kept. Call it before the first
     /// record.
-    pub fn expect(&mut self, replica: &str, seq: i64, hash: String) {
+    pub fn expect_record(&mut self, replica: &str, seq: i64, hash: String) {
         let expected = self.expected.entry(replica.to_owned()).or_default();
         let other = expected
             .insert(seq, hash.clone())
@@ -121,7 +121,7 @@ impl<'k> Verifier<'k> {
         if other.is_some() {
             let what = format!("{GIVEN} cannot be right: you give two for one number");
             let state = self.chains.entry(replica.to_owned()).or_default();
-            state.fail(replica, Some(seq), what);
+            state.set_problem(replica, Some(seq), what);
         }
     }
 
@@ -130,35 +130,40 @@ impl<'k> Verifier<'k> {
     ///
     /// # Errors
     /// When it is not signed, or signed by an unavailable key.
-    pub fn anchor(&mut self, statement: &str, oldest: Option<Timestamp>) -> Result<bool, String> {
+    pub fn add_anchor(
+        &mut self,
+        statement: &str,
+        oldest: Option<Timestamp>,
+    ) -> Result<bool, String> {
         let read = self.keys.verify_statement(statement, END_TYP);
-        let said: Statement = read.map_err(|error| format!("the end {}", unproven(error)))?;
+        let said: Statement =
+            read.map_err(|error| format!("the end {}", describe_failure(error)))?;
         let is_old = said
-            .at()
+            .parse_time()
             .is_none_or(|at| oldest.is_some_and(|oldest| at.0 < oldest.0));
         let counts = said.last > 0 && !is_old;
         if counts {
-            self.expect(&said.replica, said.last, said.hash);
+            self.expect_record(&said.replica, said.last, said.hash);
         }
         Ok(counts)
     }
 
     /// Adds the row of a chain. Call it for all chains before the first record.
-    pub fn chain(&mut self, row: &ChainRow) {
+    pub fn add_chain(&mut self, row: &ChainRow) {
         let state = self.chains.entry(row.replica.clone()).or_default();
         let said: Statement = match self.keys.verify_statement(&row.statement, END_TYP) {
             Ok(said) => said,
             Err(error) => {
-                let what = format!("the statement of where it ends {}", unproven(error));
-                state.fail(&row.replica, None, what);
-                return state.for_want_of_a_key(error);
+                let what = format!("the statement of where it ends {}", describe_failure(error));
+                state.set_problem(&row.replica, None, what);
+                return state.mark_key_missing(error);
             }
         };
         let same =
             (&said.replica, said.first, said.last) == (&row.replica, row.first_seq, row.last_seq);
         if !same {
             let what = "its row says something else than the signed statement in it".to_owned();
-            return state.fail(&row.replica, None, what);
+            return state.set_problem(&row.replica, None, what);
         }
         // Of two rows of one chain the later end counts: its record existed.
         if state
@@ -172,7 +177,7 @@ impl<'k> Verifier<'k> {
 
     /// Reads the ends of other chains from a checkpoint. Call it for all checkpoints before the first
     /// record.
-    pub fn foresee(&mut self, record: &Record) {
+    pub fn add_checkpoint(&mut self, record: &Record) {
         // A checkpoint that retention is about to remove may name chains that are forgotten already.
         let stated = self.chains.get(&record.replica);
         let stated = stated.and_then(|state| state.stated.as_ref());
@@ -191,7 +196,7 @@ impl<'k> Verifier<'k> {
     }
 
     /// Verifies the next record.
-    pub fn record(&mut self, record: &Record) {
+    pub fn verify_record(&mut self, record: &Record) {
         let state = self.chains.entry(record.replica.clone()).or_default();
         if state.problem.is_some() {
             return;
@@ -207,26 +212,26 @@ impl<'k> Verifier<'k> {
             return;
         }
         let checked = state
-            .place(record, self.scope)
-            .and_then(|()| self.checkpoint(record))
+            .check_record(record, self.scope)
+            .and_then(|()| self.verify_checkpoint(record))
             .and_then(|good| {
                 self.report.checkpoints += u64::from(good == Some(true));
                 self.report.unknown += u64::from(good == Some(false));
-                self.look_at_seen(record)?;
+                self.compare_with_seen(record)?;
                 Ok(good)
             });
         let Some(state) = self.chains.get_mut(&record.replica) else {
             return;
         };
         match checked {
-            Ok(good) => state.took(record, good),
-            Err(what) => state.fail(&record.replica, Some(record.seq), what),
+            Ok(good) => state.append_record(record, good),
+            Err(what) => state.set_problem(&record.replica, Some(record.seq), what),
         }
     }
 
     /// Returns whether a checkpoint is signed by an available key, or `None` if the record is not a
     /// checkpoint.
-    fn checkpoint(&self, record: &Record) -> Result<Option<bool>, String> {
+    fn verify_checkpoint(&self, record: &Record) -> Result<Option<bool>, String> {
         if record.event_type != EventType::AuditCheckpoint.as_str() {
             return Ok(None);
         }
@@ -242,7 +247,7 @@ impl<'k> Verifier<'k> {
             Err(error) => {
                 return Err(format!(
                     "the statement in the checkpoint {}",
-                    unproven(error)
+                    describe_failure(error)
                 ));
             }
         };
@@ -255,7 +260,7 @@ impl<'k> Verifier<'k> {
     }
 
     /// Compares the record with the one that other chains or the operator saw.
-    fn look_at_seen(&self, record: &Record) -> Result<(), String> {
+    fn compare_with_seen(&self, record: &Record) -> Result<(), String> {
         let expected = self.expected.get(&record.replica);
         if let Some(hash) = expected.and_then(|expected| expected.get(&record.seq))
             && hash != record.hash()
@@ -287,16 +292,16 @@ impl<'k> Verifier<'k> {
                 && now.as_ref().is_none_or(Option::is_none)
             {
                 let what = "belongs to a chain of which nothing is signed".to_owned();
-                state.fail(replica, Some(seq), what);
+                state.set_problem(replica, Some(seq), what);
             }
             if self.scope == Scope::Excerpt {
-                state.leave_off(replica, &mut report);
+                state.finish_excerpt(replica, &mut report);
             } else if state.problem.is_none() {
                 let now = now.map(|stated| stated.map_or(0, |stated| stated.last));
-                state.end(replica, now);
+                state.check_end(replica, now);
             }
         }
-        self.missing_records(&mut report);
+        self.report_missing(&mut report);
         report.chains = self
             .chains
             .values()
@@ -309,10 +314,10 @@ impl<'k> Verifier<'k> {
 
     /// Reports one missing record of each chain that others name. An excerpt must only contain the records
     /// of `--expect`.
-    fn missing_records(&self, report: &mut Report) {
+    fn report_missing(&self, report: &mut Report) {
         let absent = |replica: &str, seq: i64| {
             let state = self.chains.get(replica);
-            state.is_none_or(|state| !state.has(seq, self.scope))
+            state.is_none_or(|state| !state.accounts_for(seq, self.scope))
         };
         let mut missing = BTreeMap::new();
         if self.scope != Scope::Excerpt {

@@ -10,7 +10,7 @@ use crate::trust::TokenError;
 
 /// The state of one chain.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ChainState {
     pub(super) records: u64,
     first: i64,
     last: i64,
@@ -27,9 +27,9 @@ pub(super) struct State {
     pub(super) problem: Option<Problem>,
 }
 
-impl State {
+impl ChainState {
     /// Sets the problem, unless the chain has one.
-    pub(super) fn fail(&mut self, replica: &str, seq: Option<i64>, what: String) {
+    pub(super) fn set_problem(&mut self, replica: &str, seq: Option<i64>, what: String) {
         self.problem.get_or_insert_with(|| Problem {
             replica: replica.to_owned(),
             seq,
@@ -39,7 +39,7 @@ impl State {
     }
 
     /// Marks the problem as one of an unavailable key, which proves no tampering.
-    pub(super) fn for_want_of_a_key(&mut self, error: TokenError) {
+    pub(super) fn mark_key_missing(&mut self, error: TokenError) {
         if let Some(problem) = &mut self.problem
             && matches!(error, TokenError::UnknownKey)
         {
@@ -48,9 +48,9 @@ impl State {
     }
 
     /// Checks that a record is the next one of the chain.
-    pub(super) fn place(&self, record: &Record, scope: Scope) -> Result<(), String> {
+    pub(super) fn check_record(&self, record: &Record, scope: Scope) -> Result<(), String> {
         // Before the hash: it cannot be computed without the record before.
-        self.comes_in_time(record, scope)?;
+        self.check_no_gap(record, scope)?;
         let whole = match scope {
             Scope::Database => record.is_as_written(),
             Scope::Export | Scope::Excerpt => record.is_whole(),
@@ -62,9 +62,9 @@ impl State {
             return Err("was put in: chains begin with 1".to_owned());
         }
         if self.records == 0 {
-            self.begin(record, scope)?;
+            self.check_first(record, scope)?;
         } else {
-            self.follow(record)?;
+            self.check_follows(record)?;
         }
         if let Some(stated) = &self.stated
             && record.seq == stated.last
@@ -76,10 +76,10 @@ impl State {
     }
 
     /// Checks that no record is missing before this one.
-    fn comes_in_time(&self, record: &Record, scope: Scope) -> Result<(), String> {
+    fn check_no_gap(&self, record: &Record, scope: Scope) -> Result<(), String> {
         let last = record.seq.saturating_sub(1);
         if self.records > 0 {
-            let next = self.next()?;
+            let next = self.next_seq()?;
             return match last.cmp(&next) {
                 Ordering::Less => Ok(()),
                 Ordering::Equal => Err(format!(
@@ -99,14 +99,14 @@ impl State {
         }
     }
 
-    fn next(&self) -> Result<i64, String> {
+    fn next_seq(&self) -> Result<i64, String> {
         let next = self.last.checked_add(1);
         next.ok_or_else(|| "is behind the last number that there is".to_owned())
     }
 
     /// Checks that a record follows the last one.
-    fn follow(&self, record: &Record) -> Result<(), String> {
-        if record.seq < self.next()? {
+    fn check_follows(&self, record: &Record) -> Result<(), String> {
+        if record.seq < self.next_seq()? {
             return Err("is out of its order, or stands twice".to_owned());
         }
         if record.prev != self.hash {
@@ -118,7 +118,7 @@ impl State {
         Ok(())
     }
 
-    fn begin(&self, record: &Record, scope: Scope) -> Result<(), String> {
+    fn check_first(&self, record: &Record, scope: Scope) -> Result<(), String> {
         if scope == Scope::Excerpt {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl State {
     /// True if a record exists or may be missing. It may be missing if the chain has a problem already, or
     /// if retention removed it; the signed statement of that is kept as long as other chains may name the
     /// record.
-    pub(super) fn has(&self, seq: i64, scope: Scope) -> bool {
+    pub(super) fn accounts_for(&self, seq: i64, scope: Scope) -> bool {
         if self.problem.is_some() || self.begun.is_some() {
             return true;
         }
@@ -157,7 +157,7 @@ impl State {
     }
 
     /// Appends a record. `checkpoint` is true if an available key signed it, false if another did.
-    pub(super) fn took(&mut self, record: &Record, checkpoint: Option<bool>) {
+    pub(super) fn append_record(&mut self, record: &Record, checkpoint: Option<bool>) {
         match checkpoint {
             Some(true) => self.signed = record.seq - 1,
             Some(false) => self.unknown_key = Some(record.seq),
@@ -175,15 +175,15 @@ impl State {
     }
 
     /// Ends an excerpt, and counts the records behind its last signature.
-    pub(super) fn leave_off(&mut self, replica: &str, report: &mut Report) {
+    pub(super) fn finish_excerpt(&mut self, replica: &str, report: &mut Report) {
         if self.records == 0 || self.problem.is_some() {
             return;
         }
         if self.unknown_key.is_some_and(|seq| self.signed < seq) {
             let what = "the checkpoint is signed by a key that is not known, and nothing behind it by one \
                         that is: give the keys of that time with --jwks";
-            self.fail(replica, self.unknown_key, what.to_owned());
-            return self.for_want_of_a_key(TokenError::UnknownKey);
+            self.set_problem(replica, self.unknown_key, what.to_owned());
+            return self.mark_key_missing(TokenError::UnknownKey);
         }
         let behind = self.last - self.signed.max(self.first - 1);
         report.unproven += u64::try_from(behind).unwrap_or(0);
@@ -191,7 +191,7 @@ impl State {
     }
 
     /// Checks the end of the chain. `now` is its current signed end.
-    pub(super) fn end(&mut self, replica: &str, now: Option<i64>) {
+    pub(super) fn check_end(&mut self, replica: &str, now: Option<i64>) {
         let Some(stated) = &self.stated else {
             return;
         };
@@ -206,18 +206,18 @@ impl State {
             } else {
                 format!("is missing, and all behind it up to {last}, which is signed as the end")
             };
-            return self.fail(replica, Some(next), what);
+            return self.set_problem(replica, Some(next), what);
         }
         let now = now.unwrap_or(last).max(last);
         if self.last > now {
             let what = "stands behind the signed end of its chain".to_owned();
-            self.fail(replica, Some(now + 1), what);
+            self.set_problem(replica, Some(now + 1), what);
         }
     }
 }
 
 /// Describes why a signed statement proves nothing.
-pub(super) fn unproven(error: TokenError) -> &'static str {
+pub(super) fn describe_failure(error: TokenError) -> &'static str {
     match error {
         TokenError::UnknownKey => {
             "is signed by a key that is not known here: give the keys of its time with --jwks"

@@ -136,7 +136,7 @@ impl Context {
     ///
     /// # Errors
     /// [`ContextsError`], if the file cannot be read, or by others, too.
-    pub(in crate::cli) fn token(&self) -> Result<Option<String>, ContextsError> {
+    pub(in crate::cli) fn read_token(&self) -> Result<Option<String>, ContextsError> {
         let text = match &self.secret {
             Secret::None => None,
             Secret::Inline(token) => Some(token.clone()),
@@ -151,7 +151,7 @@ impl Context {
         Ok(text.filter(|token| !token.is_empty()))
     }
 
-    fn of_entry(name: &str, entry: &Entry) -> Self {
+    fn from_entry(name: &str, entry: &Entry) -> Self {
         let secret = match (&entry.token, &entry.token_file) {
             (Some(token), _) => Secret::Inline(token.clone()),
             (None, Some(path)) => Secret::File(path.clone()),
@@ -172,7 +172,7 @@ impl Contexts {
     /// # Errors
     /// [`ContextsError`], if it cannot be read or used, or others can read it.
     pub(in crate::cli) fn read() -> Result<Self, ContextsError> {
-        let Some(path) = place() else {
+        let Some(path) = file_path() else {
             return Ok(Self {
                 path: None,
                 content: Content::default(),
@@ -204,12 +204,13 @@ impl Contexts {
     ///
     /// # Errors
     /// As [`Self::read`]; [`ContextsError::NoPlace`], [`ContextsError::Unwritable`].
-    pub(in crate::cli) fn to_change() -> Result<(File, Self), ContextsError> {
-        let path = place().ok_or(ContextsError::NoPlace)?;
-        let locked = locked(folder(&path)).map_err(|source| ContextsError::Unwritable {
-            path: path.display().to_string(),
-            source,
-        })?;
+    pub(in crate::cli) fn lock_and_read() -> Result<(File, Self), ContextsError> {
+        let path = file_path().ok_or(ContextsError::NoPlace)?;
+        let locked =
+            lock_folder(parent_folder(&path)).map_err(|source| ContextsError::Unwritable {
+                path: path.display().to_string(),
+                source,
+            })?;
         Ok((locked, Self::read()?))
     }
 
@@ -217,12 +218,12 @@ impl Contexts {
     pub(in crate::cli) fn list(&self) -> Vec<Context> {
         let entries = self.content.contexts.iter();
         entries
-            .map(|(name, entry)| Context::of_entry(name, entry))
+            .map(|(name, entry)| Context::from_entry(name, entry))
             .collect()
     }
 
     /// True if there is a context of this name.
-    pub(in crate::cli) fn has(&self, name: &str) -> bool {
+    pub(in crate::cli) fn contains(&self, name: &str) -> bool {
         self.content.contexts.contains_key(name)
     }
 
@@ -232,8 +233,8 @@ impl Contexts {
     /// [`ContextsError::Unknown`].
     pub(in crate::cli) fn find(&self, name: &str) -> Result<Context, ContextsError> {
         let entry = self.content.contexts.get(name);
-        let entry = entry.ok_or_else(|| self.unknown(name))?;
-        Ok(Context::of_entry(name, entry))
+        let entry = entry.ok_or_else(|| self.unknown_context(name))?;
+        Ok(Context::from_entry(name, entry))
     }
 
     /// Returns the context that is used where none is named.
@@ -254,7 +255,7 @@ impl Contexts {
     ///
     /// # Errors
     /// [`ContextsError::Name`]; [`ContextsError::Taken`], unless it may `replace` one.
-    pub(in crate::cli) fn put(
+    pub(in crate::cli) fn insert(
         &mut self,
         context: Context,
         replace: bool,
@@ -294,9 +295,9 @@ impl Contexts {
     ///
     /// # Errors
     /// [`ContextsError::Unknown`].
-    pub(in crate::cli) fn choose(&mut self, name: &str) -> Result<(), ContextsError> {
+    pub(in crate::cli) fn set_current(&mut self, name: &str) -> Result<(), ContextsError> {
         if !self.content.contexts.contains_key(name) {
-            return Err(self.unknown(name));
+            return Err(self.unknown_context(name));
         }
         self.content.current = Some(name.to_owned());
         Ok(())
@@ -306,9 +307,9 @@ impl Contexts {
     ///
     /// # Errors
     /// [`ContextsError::Unknown`].
-    pub(in crate::cli) fn take_out(&mut self, name: &str) -> Result<(), ContextsError> {
+    pub(in crate::cli) fn remove(&mut self, name: &str) -> Result<(), ContextsError> {
         if self.content.contexts.remove(name).is_none() {
-            return Err(self.unknown(name));
+            return Err(self.unknown_context(name));
         }
         if self.content.current.as_deref() == Some(name) {
             self.content.current = None;
@@ -330,7 +331,7 @@ impl Contexts {
             })
     }
 
-    fn unknown(&self, name: &str) -> ContextsError {
+    fn unknown_context(&self, name: &str) -> ContextsError {
         let path = self.path.as_ref();
         ContextsError::Unknown {
             name: name.to_owned(),
@@ -361,7 +362,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Returns the path of the file.
-fn place() -> Option<PathBuf> {
+fn file_path() -> Option<PathBuf> {
     let of = |name: &str| {
         let path = env::var_os(name).map(PathBuf::from);
         path.filter(|path| !path.as_os_str().is_empty())
@@ -404,7 +405,7 @@ fn read_private(path: &Path) -> Result<String, ContextsError> {
     Ok(text)
 }
 
-fn folder(path: &Path) -> &Path {
+fn parent_folder(path: &Path) -> &Path {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
@@ -412,7 +413,7 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// Locks a folder, which is made with the mode 0700 if it is missing.
-fn locked(folder: &Path) -> io::Result<File> {
+fn lock_folder(folder: &Path) -> io::Result<File> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -431,7 +432,7 @@ fn locked(folder: &Path) -> io::Result<File> {
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     // A link is kept.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut file = tempfile::NamedTempFile::new_in(folder(&path))?;
+    let mut file = tempfile::NamedTempFile::new_in(parent_folder(&path))?;
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;
     file.persist(&path)?;
@@ -459,8 +460,8 @@ mod tests {
             path: Some(path.clone()),
             content: Content::default(),
         };
-        contexts.put(context("prod"), false).unwrap();
-        locked(folder(&path)).unwrap();
+        contexts.insert(context("prod"), false).unwrap();
+        lock_folder(parent_folder(&path)).unwrap();
         contexts.write().unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -479,21 +480,21 @@ mod tests {
             path: None,
             content: Content::default(),
         };
-        contexts.put(context("one"), false).unwrap();
-        contexts.put(context("two"), false).unwrap();
+        contexts.insert(context("one"), false).unwrap();
+        contexts.insert(context("two"), false).unwrap();
         assert_eq!(contexts.current_name(), Some("one"));
         assert!(matches!(
-            contexts.put(context("two"), false),
+            contexts.insert(context("two"), false),
             Err(ContextsError::Taken(_))
         ));
-        contexts.put(context("two"), true).unwrap();
+        contexts.insert(context("two"), true).unwrap();
         for name in ["", "a b", "a/b", &"x".repeat(65)] {
-            let put = contexts.put(context(name), false);
+            let put = contexts.insert(context(name), false);
             assert!(matches!(put, Err(ContextsError::Name)), "{name}");
         }
-        contexts.choose("two").unwrap();
-        contexts.take_out("two").unwrap();
+        contexts.set_current("two").unwrap();
+        contexts.remove("two").unwrap();
         assert!(contexts.current().unwrap().is_none());
-        assert!(contexts.choose("two").is_err());
+        assert!(contexts.set_current("two").is_err());
     }
 }

@@ -11,7 +11,7 @@ use clap_complete::engine::ArgValueCandidates;
 use url::Url;
 
 pub(super) use self::contexts::{Context, Contexts, ContextsError, Secret, names_for_shells};
-use super::http_url;
+use super::parse_http_url;
 use crate::config::Config;
 use crate::config::load::{ConfigError, Layers, load};
 
@@ -69,7 +69,7 @@ pub(super) enum AccessError {
 
 /// The flags that choose a gateway without naming its URL.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(super) struct Chosen {
+pub(super) struct GatewaySelection {
     /// Read the gateway's addresses from this TOML file and the environment, as `serve` does
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -83,10 +83,10 @@ pub(super) struct Chosen {
 pub(super) struct GatewayUrl {
     /// Base URL of the gateway [env: A2A_GATEWAY_URL] [default: server.public_url or server.listen of --config, else of
     /// the context, else http://127.0.0.1:8080]
-    #[arg(long, value_name = "URL", value_parser = http_url, conflicts_with = "context")]
+    #[arg(long, value_name = "URL", value_parser = parse_http_url, conflicts_with = "context")]
     url: Option<Url>,
     #[command(flatten)]
-    chosen: Chosen,
+    selection: GatewaySelection,
 }
 
 /// The admin listener, and an operator's token.
@@ -94,19 +94,19 @@ pub(super) struct GatewayUrl {
 pub(super) struct AdminAccess {
     /// Base URL of the admin listener [env: A2A_GATEWAY_ADMIN_URL] [default: admin.listen of --config, else of the
     /// context, else http://127.0.0.1:9090]
-    #[arg(long, value_name = "URL", value_parser = http_url, conflicts_with = "context")]
+    #[arg(long, value_name = "URL", value_parser = parse_http_url, conflicts_with = "context")]
     admin: Option<Url>,
     /// An operator's token [env: A2A_GATEWAY_ADMIN_TOKEN]; better given there or by a context, where other users cannot
     /// see it
     #[arg(long)]
     token: Option<String>,
     #[command(flatten)]
-    chosen: Chosen,
+    selection: GatewaySelection,
 }
 
 /// The public listener, and the token of an operator or an org.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(super) struct Operating {
+pub(super) struct OperatorAccess {
     /// Token of an operator or an org [env: A2A_GATEWAY_TOKEN]; better given there or by a context, where other users
     /// cannot see it
     #[arg(long)]
@@ -119,7 +119,7 @@ pub(super) struct Operating {
 }
 
 /// The gateway that a command asks.
-pub(super) struct Place {
+pub(super) struct GatewayEndpoint {
     /// Base URL of its listener.
     pub(super) url: Url,
     /// The context of the URL, with its name, if the URL is from one.
@@ -129,7 +129,7 @@ pub(super) struct Place {
 }
 
 impl Listener {
-    fn variable(self) -> &'static str {
+    fn url_variable(self) -> &'static str {
         match self {
             Self::Public => "A2A_GATEWAY_URL",
             Self::Admin => "A2A_GATEWAY_ADMIN_URL",
@@ -137,14 +137,14 @@ impl Listener {
     }
 
     /// The address of a gateway with defaults.
-    fn fallback(self) -> &'static str {
+    fn default_url(self) -> &'static str {
         match self {
             Self::Public => "http://127.0.0.1:8080",
             Self::Admin => "http://127.0.0.1:9090",
         }
     }
 
-    fn of_context(self, context: &Context) -> Result<Url, AccessError> {
+    fn url_in_context(self, context: &Context) -> Result<Url, AccessError> {
         match self {
             Self::Public => Ok(context.url.clone()),
             Self::Admin => context
@@ -154,32 +154,32 @@ impl Listener {
         }
     }
 
-    fn of_file(self, file: &Path) -> Result<Url, AccessError> {
-        let mut config = of_file(file)?;
+    fn url_in_file(self, file: &Path) -> Result<Url, AccessError> {
+        let mut config = load_config(file)?;
         match self {
             Self::Public => {
-                config.server.listen = on_this_machine(config.server.listen);
-                parsed("server.listen", &config.public_url())
+                config.server.listen = to_loopback(config.server.listen);
+                parse_url("server.listen", &config.public_url())
             }
             Self::Admin => {
-                let url = format!("http://{}", on_this_machine(config.admin.listen));
-                parsed("admin.listen", &url)
+                let url = format!("http://{}", to_loopback(config.admin.listen));
+                parse_url("admin.listen", &url)
             }
         }
     }
 }
 
-impl Chosen {
+impl GatewaySelection {
     /// Returns the gateway to ask. `given` is the URL of a flag.
     ///
     /// # Errors
     /// [`AccessError`], if what was given makes no URL.
-    pub(super) fn place(
+    pub(super) fn resolve_endpoint(
         &self,
         listener: Listener,
         given: Option<&Url>,
-    ) -> Result<Place, AccessError> {
-        let alone = |url| Place {
+    ) -> Result<GatewayEndpoint, AccessError> {
+        let alone = |url| GatewayEndpoint {
             url,
             context: None,
             is_named: false,
@@ -189,39 +189,39 @@ impl Chosen {
         }
         if let Some(name) = &self.context {
             let context = Contexts::read()?.find(name)?;
-            return Ok(Place {
-                url: listener.of_context(&context)?,
+            return Ok(GatewayEndpoint {
+                url: listener.url_in_context(&context)?,
                 context: Some(context),
                 is_named: true,
             });
         }
-        let variable = listener.variable();
-        if let Some(text) = of_environment(variable) {
-            let url = http_url(&text);
+        let variable = listener.url_variable();
+        if let Some(text) = read_variable(variable) {
+            let url = parse_http_url(&text);
             let url = url.map_err(|advice| AccessError::Variable { variable, advice })?;
             return Ok(alone(url));
         }
         if let Some(file) = &self.config {
-            return Ok(alone(listener.of_file(file)?));
+            return Ok(alone(listener.url_in_file(file)?));
         }
         match Contexts::read()?.current()? {
-            Some(context) => Ok(Place {
-                url: listener.of_context(&context)?,
+            Some(context) => Ok(GatewayEndpoint {
+                url: listener.url_in_context(&context)?,
                 context: Some(context),
                 is_named: false,
             }),
-            None => Ok(alone(parsed("URL", listener.fallback())?)),
+            None => Ok(alone(parse_url("URL", listener.default_url())?)),
         }
     }
 }
 
-impl Place {
+impl GatewayEndpoint {
     /// Returns the credential: of a flag, of a context that a flag named, of a variable, of the current context. That of
     /// a context goes to no other gateway than its own.
     ///
     /// # Errors
     /// [`AccessError::Contexts`], if the file with the context's token cannot be read.
-    pub(super) fn token(
+    pub(super) fn resolve_token(
         &self,
         flags: &[&Option<String>],
         variables: &[&str],
@@ -230,7 +230,7 @@ impl Place {
         let mut given = flags.iter().filter_map(|flag| flag.as_ref());
         let given = given.find(|token| !token.is_empty()).cloned();
         let of_context = || match &self.context {
-            Some(context) => context.token(),
+            Some(context) => context.read_token(),
             None => Ok(None),
         };
         if given.is_some() {
@@ -241,7 +241,7 @@ impl Place {
         {
             return Ok(Some(token));
         }
-        let set = variables.iter().find_map(|name| of_environment(name));
+        let set = variables.iter().find_map(|name| read_variable(name));
         match set {
             Some(token) => Ok(Some(token)),
             None => Ok(of_context()?),
@@ -253,30 +253,31 @@ impl GatewayUrl {
     /// Returns the gateway to ask.
     ///
     /// # Errors
-    /// As [`Chosen::place`].
-    pub(super) fn place(&self) -> Result<Place, AccessError> {
-        self.chosen.place(Listener::Public, self.url.as_ref())
+    /// As [`GatewaySelection::resolve_endpoint`].
+    pub(super) fn resolve_endpoint(&self) -> Result<GatewayEndpoint, AccessError> {
+        self.selection
+            .resolve_endpoint(Listener::Public, self.url.as_ref())
     }
 
     /// Returns the URL to ask, and the credential of a caller: `flags`, then the variables, the operator's last if
     /// `operator` says so.
     ///
     /// # Errors
-    /// As [`Chosen::place`] and [`Place::token`].
+    /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`].
     pub(super) fn resolve(
         &self,
         flags: &[&Option<String>],
         operator: bool,
     ) -> Result<(Url, Option<String>), AccessError> {
-        let place = self.place()?;
+        let endpoint = self.resolve_endpoint()?;
         let variables = [TOKEN, ADMIN_TOKEN];
         let variables = if operator {
             &variables[..]
         } else {
             &variables[..1]
         };
-        let token = place.token(flags, variables)?;
-        Ok((place.url, token))
+        let token = endpoint.resolve_token(flags, variables)?;
+        Ok((endpoint.url, token))
     }
 }
 
@@ -284,26 +285,28 @@ impl AdminAccess {
     /// Returns the URL to ask, and the operator's token if there is one.
     ///
     /// # Errors
-    /// As [`Chosen::place`] and [`Place::token`].
+    /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`].
     pub(super) fn resolve(&self) -> Result<(Url, Option<String>), AccessError> {
-        let place = self.chosen.place(Listener::Admin, self.admin.as_ref())?;
-        let token = place.token(&[&self.token], &[ADMIN_TOKEN])?;
-        Ok((place.url, token))
+        let endpoint = self
+            .selection
+            .resolve_endpoint(Listener::Admin, self.admin.as_ref())?;
+        let token = endpoint.resolve_token(&[&self.token], &[ADMIN_TOKEN])?;
+        Ok((endpoint.url, token))
     }
 }
 
-impl Operating {
+impl OperatorAccess {
     /// Returns the URL to ask and the credential.
     ///
     /// # Errors
-    /// As [`Chosen::place`] and [`Place::token`]; [`AccessError::NoCredential`].
+    /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`]; [`AccessError::NoCredential`].
     pub(super) fn resolve(&self) -> Result<(Url, String), AccessError> {
         let (url, token) = self.base.resolve(&[&self.token, &self.operator], true)?;
         Ok((url, token.ok_or(AccessError::NoCredential)?))
     }
 
     /// The access of a command line that is being completed: what it has of `--url` and `--context`.
-    pub(super) fn of_words(words: &[String]) -> Self {
+    pub(super) fn from_words(words: &[String]) -> Self {
         let behind = |flag: &str| {
             let joined = format!("{flag}=");
             let mut words = words.iter();
@@ -321,8 +324,8 @@ impl Operating {
             token: behind("--token"),
             operator: behind("--admin-token"),
             base: GatewayUrl {
-                url: behind("--url").and_then(|url| http_url(&url).ok()),
-                chosen: Chosen {
+                url: behind("--url").and_then(|url| parse_http_url(&url).ok()),
+                selection: GatewaySelection {
                     config: behind("--config").map(PathBuf::from),
                     context: behind("--context"),
                 },
@@ -356,21 +359,21 @@ pub(super) fn without_user(url: &Url) -> String {
     clippy::disallowed_methods,
     reason = "addresses and tokens of a command are no settings of a gateway"
 )]
-fn of_environment(name: &str) -> Option<String> {
+fn read_variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn of_file(file: &Path) -> Result<Config, ConfigError> {
+fn load_config(file: &Path) -> Result<Config, ConfigError> {
     let layers = Layers::of_this_process(Some(file.to_owned()), Vec::new());
     Ok(load(&layers)?.config)
 }
 
-fn parsed(key: &'static str, url: &str) -> Result<Url, AccessError> {
+fn parse_url(key: &'static str, url: &str) -> Result<Url, AccessError> {
     Url::parse(url).map_err(|source| AccessError::Url { key, source })
 }
 
 /// A listener on every interface is asked on this machine.
-fn on_this_machine(mut address: SocketAddr) -> SocketAddr {
+fn to_loopback(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address.ip() {
             std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),

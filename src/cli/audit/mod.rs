@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
-use self::report::{AnchorUse, told};
-use super::{USAGE, block_on, complain, print, remark};
+use self::report::{AnchorUse, format_report};
+use super::{USAGE, block_on, print, print_error, print_note};
 use crate::audit::{
     Filter, Line, Records, Report, Scope, Verifier, anchored_statements, filter_values,
 };
@@ -70,8 +70,8 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         jwks: Vec<PathBuf>,
         /// A record that must be there: REPLICA:SEQ:HASH of an `Audit checkpoint` line in a log that was kept
-        #[arg(long, value_name = "CHECKPOINT", value_parser = expected)]
-        expect: Vec<Expected>,
+        #[arg(long, value_name = "CHECKPOINT", value_parser = parse_expected)]
+        expect: Vec<ExpectedRecord>,
         /// What audit.anchor kept: its file, the log, or what a receiver of it wrote down, one JSON object a line. The ends
         /// that it names must be there. Without it, for the database: the file of audit.anchor, if that is "file:…"
         #[arg(long, value_name = "FILE")]
@@ -80,7 +80,7 @@ enum Command {
         #[arg(long, requires = "file")]
         partial: bool,
         #[command(flatten)]
-        place: Place,
+        place: ConfigArguments,
     },
     /// Write records to standard output, one JSON object a line, chain by chain
     ///
@@ -89,15 +89,15 @@ enum Command {
     #[command(after_help = EXPORT_EXAMPLES)]
     Export {
         #[command(flatten)]
-        choice: Box<Choice>,
+        choice: Box<FilterArguments>,
         #[command(flatten)]
-        place: Place,
+        place: ConfigArguments,
     },
 }
 
 /// Where the records and the keys are.
 #[derive(Args, Debug)]
-struct Place {
+struct ConfigArguments {
     /// Read settings from this TOML file, as `serve --config` does: stores.sql, keys.dir, audit.anchor and audit.retention
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -108,44 +108,44 @@ struct Place {
 
 /// Which records.
 #[derive(Args, Debug)]
-struct Choice {
+struct FilterArguments {
     /// Not before this time (RFC 3339)
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<Timestamp>,
     /// Before this time (RFC 3339)
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<Timestamp>,
     /// With this workspace as caller or target
-    #[arg(long, value_name = "ID", value_parser = filter_values::plain)]
+    #[arg(long, value_name = "ID", value_parser = filter_values::parse_text)]
     workspace: Option<String>,
     /// By this caller, as records name callers; `operator` for every operator
-    #[arg(long, value_name = "CALLER", value_parser = filter_values::plain)]
+    #[arg(long, value_name = "CALLER", value_parser = filter_values::parse_text)]
     caller: Option<String>,
     /// To this workspace
-    #[arg(long, value_name = "ID", value_parser = filter_values::plain)]
+    #[arg(long, value_name = "ID", value_parser = filter_values::parse_text)]
     target: Option<String>,
     /// That ended so: answered, done, caller_left, or the reason of a refusal
-    #[arg(long, value_name = "WORD", value_parser = filter_values::outcome)]
+    #[arg(long, value_name = "WORD", value_parser = filter_values::parse_outcome)]
     outcome: Option<String>,
     /// By this method: send_message, get_task, …, or a name of it in any version of A2A
-    #[arg(long, value_name = "WORD", value_parser = filter_values::method)]
+    #[arg(long, value_name = "WORD", value_parser = filter_values::parse_method)]
     method: Option<String>,
     /// About this: A2A_CALL, TOKEN_REVOKED, …
-    #[arg(long, value_name = "WORD", value_parser = filter_values::event_type)]
+    #[arg(long, value_name = "WORD", value_parser = filter_values::parse_event_type)]
     event_type: Option<String>,
     /// Of this request
-    #[arg(long, value_name = "ID", value_parser = filter_values::plain)]
+    #[arg(long, value_name = "ID", value_parser = filter_values::parse_text)]
     request_id: Option<String>,
     /// Of this replica's chain
-    #[arg(long, value_name = "NAME", value_parser = filter_values::plain)]
+    #[arg(long, value_name = "NAME", value_parser = filter_values::parse_text)]
     replica: Option<String>,
 }
 
-impl Choice {
-    fn filter(self) -> Filter {
+impl FilterArguments {
+    fn into_filter(self) -> Filter {
         Filter {
             workspace: self.workspace,
-            caller: self.caller.as_deref().map(filter_values::caller),
+            caller: self.caller.as_deref().map(filter_values::parse_caller),
             target: self.target,
             outcome: self.outcome,
             event_type: self.event_type,
@@ -160,13 +160,13 @@ impl Choice {
 
 /// A known record, which must be in the chain.
 #[derive(Clone, Debug)]
-struct Expected {
+struct ExpectedRecord {
     replica: String,
     seq: i64,
     hash: String,
 }
 
-fn expected(text: &str) -> Result<Expected, &'static str> {
+fn parse_expected(text: &str) -> Result<ExpectedRecord, &'static str> {
     let mut parts = text.rsplitn(3, ':');
     let parts = (parts.next(), parts.next(), parts.next());
     let (Some(hash), Some(seq), Some(replica)) = parts else {
@@ -174,14 +174,14 @@ fn expected(text: &str) -> Result<Expected, &'static str> {
     };
     let seq = seq.parse().ok().filter(|seq| *seq > 0);
     let seq = seq.ok_or("SEQ is the number of a record, from 1")?;
-    Ok(Expected {
+    Ok(ExpectedRecord {
         replica: replica.to_owned(),
         seq,
         hash: hash.to_owned(),
     })
 }
 
-fn time(text: &str) -> Result<Timestamp, &'static str> {
+fn parse_time(text: &str) -> Result<Timestamp, &'static str> {
     Timestamp::parse(text).ok_or("write a time by RFC 3339, such as 2026-11-21T10:00:00Z")
 }
 
@@ -238,11 +238,11 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     let config = match load(&layers) {
         Ok(loaded) => loaded.config,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
-    match block_on(answer(arguments.command, config)) {
+    match block_on(run_command(arguments.command, config)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // The reader has closed the pipe.
@@ -250,14 +250,14 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Runs the command. True if the records are intact.
-async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
+async fn run_command(command: Command, config: Config) -> Result<bool, AuditError> {
     match command {
         Command::Verify {
             file,
@@ -277,21 +277,24 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
                     }
                 }
             };
-            let keys = keys(&jwks, scope, &config)?;
+            let keys = load_keys(&jwks, scope, &config)?;
             let mut verifier = Verifier::new(&keys, scope);
-            for Expected { replica, seq, hash } in expect {
-                verifier.expect(&replica, seq, hash);
+            for ExpectedRecord { replica, seq, hash } in expect {
+                verifier.expect_record(&replica, seq, hash);
             }
             let kept = config.audit.retention;
             let oldest = (!kept.is_zero()).then(|| Timestamp::now().before(kept));
             let mut used = Vec::new();
-            for path in anchors(anchor, scope, &config) {
+            for path in list_anchors(anchor, scope, &config) {
                 used.push(read_anchor(path, &mut verifier, oldest)?);
             }
             let started = Instant::now();
             let (report, ends) = match &file {
                 Some(path) => verify_file(path, verifier)?,
-                None => (records(config).await?.verify(verifier).await?, true),
+                None => (
+                    open_records(config).await?.verify_chains(verifier).await?,
+                    true,
+                ),
             };
             let took = started.elapsed();
             if !ends && scope == Scope::Export && !report.problems.is_empty() {
@@ -300,12 +303,12 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
                      or by replica is read with --partial.\n",
                 )?;
             }
-            print(&told(&report, &used, took))?;
+            print(&format_report(&report, &used, took))?;
             Ok(report.is_proven())
         }
         Command::Export { choice, .. } => {
-            let (records, filter) = (records(config).await?, choice.filter());
-            let mut exported = records.export(&filter).await?;
+            let (records, filter) = (open_records(config).await?, choice.into_filter());
+            let mut exported = records.start_export(&filter).await?;
             let mut nothing = true;
             loop {
                 let lines = exported.next().await?;
@@ -316,7 +319,7 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
                 print(&lines)?;
             }
             if nothing {
-                remark("there is no record that fits");
+                print_note("there is no record that fits");
             }
             Ok(true)
         }
@@ -324,7 +327,7 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
 }
 
 /// Opens the records of an existing database; creates none.
-async fn records(mut config: Config) -> Result<Records, AuditError> {
+async fn open_records(mut config: Config) -> Result<Records, AuditError> {
     use secrecy::ExposeSecret as _;
     let url = config.stores.sql.expose_secret();
     if let Some(path) = url.strip_prefix("sqlite:")
@@ -334,27 +337,27 @@ async fn records(mut config: Config) -> Result<Records, AuditError> {
     }
     config.stores.timeout = config.stores.timeout.max(PATIENCE);
     let db = Db::open(&config.stores, Arc::new(Metrics::new()))?;
-    db.take_as_it_is();
+    db.accept_schema();
     Ok(Records::new(db))
 }
 
-fn keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, AuditError> {
+fn load_keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, AuditError> {
     let mut keys = KeySet::default();
     if jwks.is_empty() {
-        let own = trust::published_keys(&config.keys.dir);
+        let own = trust::read_published_keys(&config.keys.dir);
         return own.map_err(|error| match scope {
             Scope::Database => error.into(),
             Scope::Export | Scope::Excerpt => AuditError::NoKeys(error),
         });
     }
     for path in jwks {
-        keys = keys.and(read_jwks(path)?);
+        keys = keys.union(read_jwks(path)?);
     }
     Ok(keys)
 }
 
 /// Returns the anchor files: those that were named, else that of the configuration, beside its database.
-fn anchors(named: Vec<PathBuf>, scope: Scope, config: &Config) -> Vec<PathBuf> {
+fn list_anchors(named: Vec<PathBuf>, scope: Scope, config: &Config) -> Vec<PathBuf> {
     match &config.audit.anchor {
         Some(AuditAnchor::File(path)) if named.is_empty() && scope == Scope::Database => {
             vec![path.clone()]
@@ -379,7 +382,7 @@ fn read_anchor(
     }
     let (mut checked, mut old) = (0, 0);
     for statement in statements {
-        match verifier.anchor(&statement, oldest) {
+        match verifier.add_anchor(&statement, oldest) {
             Ok(true) => checked += 1,
             Ok(false) => old += 1,
             Err(why) => return Err(AuditError::Anchor { path, why }),
@@ -388,7 +391,7 @@ fn read_anchor(
     Ok(AnchorUse { path, checked, old })
 }
 
-fn open(path: &Path) -> Result<File, AuditError> {
+fn open_file(path: &Path) -> Result<File, AuditError> {
     File::open(path).map_err(|source| AuditError::File {
         path: path.to_owned(),
         source,
@@ -422,7 +425,7 @@ fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool)
         kept = Some(text);
     } else if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
         let mut text = Vec::new();
-        let read = open(path)?.read_to_end(&mut text);
+        let read = open_file(path)?.read_to_end(&mut text);
         read.map_err(|source| AuditError::File {
             path: path.to_owned(),
             source,
@@ -431,13 +434,13 @@ fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool)
     }
     let mut chains = Vec::new();
     each_line(path, kept.as_deref(), |line| match line {
-        Line::Record(record) => verifier.foresee(&record),
-        Line::Chain(chain) => chains.push(chain.row()),
+        Line::Record(record) => verifier.add_checkpoint(&record),
+        Line::Chain(chain) => chains.push(chain.into_row()),
     })?;
-    chains.iter().for_each(|chain| verifier.chain(chain));
+    chains.iter().for_each(|chain| verifier.add_chain(chain));
     each_line(path, kept.as_deref(), |line| {
         if let Line::Record(record) = line {
-            verifier.record(&record);
+            verifier.verify_record(&record);
         }
     })?;
     Ok((verifier.finish(&chains), !chains.is_empty()))
@@ -454,7 +457,7 @@ fn each_line(
     };
     let mut lines: Box<dyn io::BufRead + '_> = match kept {
         Some(text) => Box::new(text),
-        None => Box::new(BufReader::new(open(path)?)),
+        None => Box::new(BufReader::new(open_file(path)?)),
     };
     let (mut text, mut number) = (String::new(), 0);
     loop {

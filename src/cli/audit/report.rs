@@ -16,19 +16,19 @@ pub(super) struct AnchorUse {
 }
 
 /// The report as text for a terminal.
-pub(super) fn told(report: &Report, anchors: &[AnchorUse], took: Duration) -> String {
+pub(super) fn format_report(report: &Report, anchors: &[AnchorUse], took: Duration) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     for problem in &report.problems {
-        let (replica, what) = (shown(&problem.replica), shown(&problem.what));
+        let (replica, what) = (escape_text(&problem.replica), escape_text(&problem.what));
         let _ = match problem.seq {
             Some(seq) => writeln!(text, "{replica}: record {seq} {what}"),
             None => writeln!(text, "{replica}: {what}"),
         };
     }
     for anchor in anchors {
-        let path = shown(&anchor.path.display().to_string());
-        let checked = counted(anchor.checked, "signed end");
+        let path = escape_text(&anchor.path.display().to_string());
+        let checked = format_count(anchor.checked, "signed end");
         let _ = write!(text, "{checked} of the anchor {path} checked");
         if anchor.old > 0 {
             let _ = write!(
@@ -40,7 +40,7 @@ pub(super) fn told(report: &Report, anchors: &[AnchorUse], took: Duration) -> St
         text.push('\n');
     }
     if report.outside > 0 {
-        let rows = counted(report.outside, "row");
+        let rows = format_count(report.outside, "row");
         let _ = writeln!(
             text,
             "{rows} before the signed beginning of their chain: retention removes them, and they prove nothing"
@@ -49,32 +49,35 @@ pub(super) fn told(report: &Report, anchors: &[AnchorUse], took: Duration) -> St
     let _ = write!(
         text,
         "{} in {}, {}",
-        counted(report.records, "record"),
-        counted(report.chains as u64, "chain"),
-        counted(report.checkpoints, "signed checkpoint"),
+        format_count(report.records, "record"),
+        format_count(report.chains as u64, "chain"),
+        format_count(report.checkpoints, "signed checkpoint"),
     );
     if report.unknown > 0 {
-        let unknown = counted(report.unknown, "more");
+        let unknown = format_count(report.unknown, "more");
         let _ = write!(text, " and {unknown} by keys that are not known here");
     }
     let _ = writeln!(
         text,
         ", read in {:.1} s: {}",
         took.as_secs_f64(),
-        verdict(report)
+        format_verdict(report)
     );
     text
 }
 
-fn verdict(report: &Report) -> String {
+fn format_verdict(report: &Report) -> String {
     let (without_key, wrong): (Vec<_>, Vec<_>) = report
         .problems
         .iter()
         .partition(|problem| problem.key_missing);
     if !wrong.is_empty() {
-        format!("{} not as written", counted(wrong.len() as u64, "chain"))
+        format!(
+            "{} not as written",
+            format_count(wrong.len() as u64, "chain")
+        )
     } else if !without_key.is_empty() {
-        let chains = counted(without_key.len() as u64, "chain");
+        let chains = format_count(without_key.len() as u64, "chain");
         format!("{chains} not proven, for want of the keys of their time")
     } else if report.records == 0 {
         "there is no record, so nothing is proven; is it the right place, and is audit.enabled on?"
@@ -82,10 +85,10 @@ fn verdict(report: &Report) -> String {
     } else if report.unproven_chains == report.chains as u64 {
         "no record in it is before a signed checkpoint, so nothing is proven".to_owned()
     } else if report.unproven_chains > 0 {
-        let chains = counted(report.unproven_chains, "chain");
+        let chains = format_count(report.unproven_chains, "chain");
         format!("{chains} with no record before a signed checkpoint, so nothing of that is proven")
     } else if report.unproven > 0 {
-        let last = counted(report.unproven, "record");
+        let last = format_count(report.unproven, "record");
         format!("all as they were written, but for the last {last}, behind which nothing is signed")
     } else {
         "all as they were written".to_owned()
@@ -94,7 +97,7 @@ fn verdict(report: &Report) -> String {
 
 /// Escapes the text of records for a terminal: it may come from any caller, so control characters are written
 /// out.
-fn shown(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     let written = |c: char| match c {
         '"' | '\'' | '\\' => c.to_string(),
         _ => c.escape_debug().to_string(),
@@ -102,7 +105,7 @@ fn shown(text: &str) -> String {
     text.chars().map(written).collect()
 }
 
-fn counted(count: u64, what: &str) -> String {
+fn format_count(count: u64, what: &str) -> String {
     let ending = if count == 1 || what == "more" {
         ""
     } else {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use gateway_client::{Answer, Ask, ClientError};
+use gateway_client::{ClientError, Request, Response};
 use serde_json::Value;
 use tokio::time::timeout;
 use url::Url;
 
-use super::super::sse::Events;
+use super::super::sse::EventParser;
 use super::TailError;
 
 /// Longest wait for the head of the answer.
@@ -21,15 +21,15 @@ const LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An open feed.
 pub(super) struct Feed {
-    answer: Answer,
-    events: Events,
+    answer: Response,
+    events: EventParser,
     /// Events that arrived together.
     ready: std::collections::VecDeque<String>,
     to: String,
 }
 
 /// A part of the feed.
-pub(super) enum Piece {
+pub(super) enum FeedEvent {
     /// The exchanges of a second, and how many more there were.
     Exchanges {
         /// Those that are listed.
@@ -53,10 +53,10 @@ impl Feed {
             base.path().trim_end_matches('/')
         ));
         let to = url.origin().ascii_serialization();
-        let request = Ask {
+        let request = Request {
             token: Some(token),
             accept: "text/event-stream",
-            ..Ask::get(&url, LIFE)
+            ..Request::get(&url, LIFE)
         };
         let answer = match timeout(HEAD, request.send()).await {
             Ok(Ok(answer)) => answer,
@@ -69,12 +69,12 @@ impl Feed {
         if answer.is_stream() {
             return Ok(Self {
                 answer,
-                events: Events::default(),
+                events: EventParser::default(),
                 ready: std::collections::VecDeque::new(),
                 to,
             });
         }
-        let (status, body) = answer.json().await.map_err(TailError::Client)?;
+        let (status, body) = answer.read_json().await.map_err(TailError::Client)?;
         let word = |name: &str| body[name].as_str().map(str::to_owned);
         match (word("reason"), word("error")) {
             (Some(reason), _) if reason == "not_found" => Err(TailError::Elsewhere(status)),
@@ -87,7 +87,7 @@ impl Feed {
     ///
     /// # Errors
     /// [`TailError`], if the feed has ended or fallen silent.
-    pub(super) async fn next(&mut self) -> Result<Piece, TailError> {
+    pub(super) async fn next(&mut self) -> Result<FeedEvent, TailError> {
         loop {
             while let Some(event) = self.ready.pop_front() {
                 let event: Value = serde_json::from_str(&event).unwrap_or_default();
@@ -95,7 +95,7 @@ impl Feed {
                     return Ok(piece);
                 }
             }
-            let piece = timeout(SILENCE, self.answer.piece()).await;
+            let piece = timeout(SILENCE, self.answer.next_chunk()).await;
             let to = self.to.clone();
             let piece = match piece {
                 Ok(Ok(Some(piece))) => piece,
@@ -109,7 +109,7 @@ impl Feed {
                     return Err(TailError::Client(ClientError::TooSlow { to, after }));
                 }
             };
-            let whole = self.events.feed(&piece);
+            let whole = self.events.push(&piece);
             let whole = whole.map_err(|error| {
                 let why = error.to_string();
                 TailError::Client(ClientError::Connection { to, why })
@@ -120,10 +120,10 @@ impl Feed {
 }
 
 /// Reads an event by its members: those that are not about exchanges have none of them.
-fn piece_of(mut event: Value) -> Result<Option<Piece>, TailError> {
+fn piece_of(mut event: Value) -> Result<Option<FeedEvent>, TailError> {
     if let Value::Array(list) = event["exchanges"].take() {
         let more = event["more"].as_u64().unwrap_or_default();
-        return Ok(Some(Piece::Exchanges { list, more }));
+        return Ok(Some(FeedEvent::Exchanges { list, more }));
     }
     let (Some(reason), Some(message)) = (event["reason"].as_str(), event["message"].as_str())
     else {
@@ -135,6 +135,6 @@ fn piece_of(mut event: Value) -> Result<Option<Piece>, TailError> {
         "shutting_down" | "unauthenticated" | "too_slow" => {
             Err(TailError::Refused { reason, message })
         }
-        _ => Ok(Some(Piece::Trouble(format!("{reason}: {message}")))),
+        _ => Ok(Some(FeedEvent::Trouble(format!("{reason}: {message}")))),
     }
 }

@@ -13,10 +13,10 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use self::feed::{Feed, Piece};
+use self::feed::{Feed, FeedEvent};
 use super::access::{AccessError, AdminAccess};
-use super::table::{cell, printable};
-use super::{USAGE, block_on, complain, complete, print, remark};
+use super::table::{format_cell, mask_controls};
+use super::{USAGE, block_on, complete, print, print_error, print_note};
 
 /// First delay before the feed is opened again; each further one is twice as long.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -59,14 +59,14 @@ enum Command {
 #[derive(clap::Args, Debug)]
 struct TailArguments {
     /// Only those of this workspace, as caller or target; may be given again
-    #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     workspaces: Vec<String>,
     /// Only those of this caller, as logs name it: a workspace, `operator`, `canvas:<user>`, `org:<org>`, `subtree:<id>:<org>`; may be given
     /// again
-    #[arg(long = "caller", value_name = "CALLER", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long = "caller", value_name = "CALLER", add = ArgValueCompleter::new(complete::complete_workspaces))]
     callers: Vec<String>,
     /// Only those for this target; may be given again
-    #[arg(long = "target", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long = "target", value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     targets: Vec<String>,
     /// Only those with this outcome: `answered`, `caller_left` or a reason; may be given again
     #[arg(long = "outcome", value_name = "WORD")]
@@ -135,7 +135,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             match error {
                 TailError::Access(_) | TailError::NoCredential => ExitCode::from(USAGE),
                 _ => ExitCode::FAILURE,
@@ -164,10 +164,10 @@ async fn tail(arguments: &TailArguments) -> Result<(), TailError> {
         let followed = match Feed::open(&url, &token).await {
             Ok(feed) => {
                 if was_open {
-                    remark("the feed is open again; what passed meanwhile is in the audit");
+                    print_note("the feed is open again; what passed meanwhile is in the audit");
                 }
                 (was_open, wait) = (true, AGAIN);
-                follow(feed, arguments).await
+                print_feed(feed, arguments).await
             }
             Err(error) => Err(error),
         };
@@ -178,40 +178,43 @@ async fn tail(arguments: &TailArguments) -> Result<(), TailError> {
         if !was_open || !error.may_pass() {
             return Err(error);
         }
-        remark(&format!("{error}; the feed is opened again in {wait:?}"));
+        print_note(&format!("{error}; the feed is opened again in {wait:?}"));
         sleep(wait).await;
         wait = (wait * 2).min(AGAIN_MAX);
     }
 }
 
 /// Prints what fits until the feed breaks off.
-async fn follow(mut feed: Feed, arguments: &TailArguments) -> Result<(), TailError> {
+async fn print_feed(mut feed: Feed, arguments: &TailArguments) -> Result<(), TailError> {
     loop {
         match feed.next().await? {
-            Piece::Exchanges { list, more } => {
+            FeedEvent::Exchanges { list, more } => {
                 let mut text = String::new();
-                for exchange in list.iter().filter(|exchange| fits(exchange, arguments)) {
+                for exchange in list
+                    .iter()
+                    .filter(|exchange| matches_filter(exchange, arguments))
+                {
                     if arguments.json {
                         text.push_str(&exchange.to_string());
                     } else {
-                        text.push_str(&line(exchange));
+                        text.push_str(&format_line(exchange));
                     }
                     text.push('\n');
                 }
                 print(&text)?;
                 if more > 0 {
-                    remark(&format!(
+                    print_note(&format!(
                         "{more} more exchanges in this second are not listed"
                     ));
                 }
             }
-            Piece::Trouble(message) => remark(&message),
+            FeedEvent::Trouble(message) => print_note(&message),
         }
     }
 }
 
 /// True if no filter excludes the exchange.
-fn fits(exchange: &Value, arguments: &TailArguments) -> bool {
+fn matches_filter(exchange: &Value, arguments: &TailArguments) -> bool {
     let is_one_of = |list: &[String], members: &[&str]| {
         let any = |word: &String| members.iter().any(|name| exchange[name] == word.as_str());
         list.is_empty() || list.iter().any(any)
@@ -224,13 +227,13 @@ fn fits(exchange: &Value, arguments: &TailArguments) -> bool {
 }
 
 /// Returns an exchange in one line.
-fn line(exchange: &Value) -> String {
+fn format_line(exchange: &Value) -> String {
     let millis = exchange["at"].as_u64().unwrap_or_default();
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
     let at = at
         .filter(|_| millis < 253_402_300_800_000)
         .unwrap_or(UNIX_EPOCH);
-    let word = |name: &str| printable(&cell(&exchange[name]));
+    let word = |name: &str| mask_controls(&format_cell(&exchange[name]));
     let stream = if exchange["stream"] == true {
         "  stream"
     } else {
@@ -260,7 +263,7 @@ mod tests {
         let exchange = json!({"id": "r-1", "at": 1_764_324_000_123_u64, "caller": null, "target": "dev",
             "method": "send_message", "outcome": "unauthenticated", "refused": true, "status": 401, "ms": 2, "stream": true});
         assert_eq!(
-            line(&exchange),
+            format_line(&exchange),
             "2025-11-28T10:00:00.123Z  - -> dev  send_message  401 unauthenticated  2 ms  stream  r-1"
         );
     }
@@ -289,7 +292,11 @@ mod tests {
             ),
             (&["--outcome", "answered"], false),
         ] {
-            assert_eq!(fits(&exchange, &parsed(typed)), expected, "{typed:?}");
+            assert_eq!(
+                matches_filter(&exchange, &parsed(typed)),
+                expected,
+                "{typed:?}"
+            );
         }
     }
 }

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 /// Returns advice for the body's reason; `None` if the rejection's message is enough.
-pub(super) fn advice(body: &Value) -> Option<String> {
-    if let Some(waits) = waits(body) {
+pub(super) fn give_advice(body: &Value) -> Option<String> {
+    if let Some(waits) = advise_to_wait(body) {
         return Some(waits);
     }
     Some(match body["reason"].as_str().unwrap_or_default() {
         "invalid_workspace_id" => "correct the id of the target.".to_owned(),
-        "unauthenticated" => no_credential(body),
+        "unauthenticated" => advise_without_credential(body),
         "cap_reached" => {
             "wait for its window; or raise the `limit` of the cap: GET /caps shows what it counts."
                 .to_owned()
@@ -17,17 +17,17 @@ pub(super) fn advice(body: &Value) -> Option<String> {
         "rate_limited" => {
             "the caller waits; or raise rate.caller_per_second and rate.caller_burst.".to_owned()
         }
-        "not_permitted" => not_permitted(body),
+        "not_permitted" => advise_if_not_permitted(body),
         "role_required" => {
             "an operator with the role that the message names does it: `a2a-gateway token operator --role`.".to_owned()
         }
         "stopped" => {
-            let stop = fact(body, "stop")["stop"].as_str().unwrap_or("{id}");
+            let stop = find_fact(body, "stop")["stop"].as_str().unwrap_or("{id}");
             format!("an operator stopped it: once the cause is over, `a2a-gateway release {stop}`.")
         }
         "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).".to_owned(),
         "workspace_removed" => REMOVED.to_owned(),
-        "workspace_offline" => offline(body),
+        "workspace_offline" => advise_if_offline(body),
         "workspace_restarting" => {
             "wait until its agent registers; or, if it never will, PATCH /workspaces/{id} with liveness \"assumed\"."
                 .to_owned()
@@ -62,12 +62,12 @@ pub(super) fn advice(body: &Value) -> Option<String> {
 
 /// True if a call would not be refused, but wait for its target to wake.
 pub(super) fn would_wait(body: &Value) -> bool {
-    waits(body).is_some()
+    advise_to_wait(body).is_some()
 }
 
 /// Advice for a target that sleeps and has a waker: a call would wait for it.
-fn waits(body: &Value) -> Option<String> {
-    let of = |name| fact(body, name)["wakes"]["max_wait_ms"].as_u64();
+fn advise_to_wait(body: &Value) -> Option<String> {
+    let of = |name| find_fact(body, name)["wakes"]["max_wait_ms"].as_u64();
     let seconds = of("state").or_else(|| of("liveness"))? / 1000;
     Some(format!(
         "a call wakes the target, and waits for it for up to {seconds} s."
@@ -78,14 +78,14 @@ const REMOVED: &str =
     "create another workspace, or this one again with `recreate` (a2a-gateway workspace create).";
 
 /// Returns the fact of a step; `null` if the explanation has no such step.
-pub(super) fn fact<'a>(body: &'a Value, name: &str) -> &'a Value {
+pub(super) fn find_fact<'a>(body: &'a Value, name: &str) -> &'a Value {
     let mut steps = body["steps"].as_array().into_iter().flatten();
     let step = steps.find(|step| step["step"] == name);
     step.map_or(&Value::Null, |step| &step["fact"])
 }
 
-fn no_credential(body: &Value) -> String {
-    let principal = &fact(body, "caller")["principal"];
+fn advise_without_credential(body: &Value) -> String {
+    let principal = &find_fact(body, "caller")["principal"];
     if let Some(org) = principal["org"].as_str() {
         return format!("the org has no live token: make one (POST /orgs/{org}/tokens).");
     }
@@ -94,7 +94,7 @@ fn no_credential(body: &Value) -> String {
             .to_owned();
     }
     let caller = body["caller"].as_str().unwrap_or_default();
-    let place = fact(body, "caller_place");
+    let place = find_fact(body, "caller_place");
     if place["exists"] == false {
         return format!(
             "there is no workspace {caller}: correct the id of the caller, or create it (POST /workspaces)."
@@ -108,10 +108,13 @@ fn no_credential(body: &Value) -> String {
     )
 }
 
-fn not_permitted(body: &Value) -> String {
+fn advise_if_not_permitted(body: &Value) -> String {
     let word = |member: &str| body[member].as_str().unwrap_or_default();
     let (caller, target) = (word("caller"), word("target"));
-    let (from, to) = (fact(body, "caller_place"), fact(body, "target_place"));
+    let (from, to) = (
+        find_fact(body, "caller_place"),
+        find_fact(body, "target_place"),
+    );
     for (name, place) in [(caller, from), (target, to)] {
         if place["exists"] == false {
             return format!(
@@ -128,7 +131,7 @@ fn not_permitted(body: &Value) -> String {
             );
         }
     }
-    let asked = fact(body, "caller");
+    let asked = find_fact(body, "caller");
     let principal = &asked["principal"];
     let org = to["org"].as_str();
     let its_org = org.map_or("of no org".to_owned(), |org| format!("of the org {org}"));
@@ -169,9 +172,9 @@ fn in_line(id: &str, place: &Value) -> bool {
     ancestors.any(|above| above == id)
 }
 
-fn offline(body: &Value) -> String {
+fn advise_if_offline(body: &Value) -> String {
     let target = body["target"].as_str().unwrap_or_default();
-    let state = fact(body, "state");
+    let state = find_fact(body, "state");
     let resume = format!("POST /workspaces/{target}/resume");
     match (state["status"].as_str(), state["liveness"].as_str()) {
         (Some("paused"), _) => format!("resume it ({resume})."),
@@ -184,7 +187,7 @@ fn offline(body: &Value) -> String {
         (Some("offline"), Some("assumed")) => {
             format!("see that its agent runs, and resume it ({resume}).")
         }
-        _ if fact(body, "url").is_object() => {
+        _ if find_fact(body, "url").is_object() => {
             "let its agent register with a URL (POST /registry/register), or give it one (PATCH /workspaces/{id})."
                 .to_owned()
         }
@@ -208,7 +211,7 @@ mod tests {
             .map(|(step, fact)| json!({"step": step, "fact": fact}))
             .collect();
         let body = json!({"caller": "a", "target": "b", "reason": reason, "steps": steps});
-        advice(&body).unwrap()
+        give_advice(&body).unwrap()
     }
 
     #[test]

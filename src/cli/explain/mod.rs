@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap_complete::engine::ArgValueCompleter;
-use gateway_client::{Ask, ClientError};
+use gateway_client::{ClientError, Request};
 use serde_json::Value;
 use url::Url;
 
-use self::advice::{advice, fact, would_wait};
+use self::advice::{find_fact, give_advice, would_wait};
 use super::access::AdminAccess;
-use super::{USAGE, block_on, complain, complete, print};
+use super::{USAGE, block_on, complete, print, print_error};
 
 /// Timeout of the request: the gateway asks both stores and a name server, each with a timeout of
 /// its own.
@@ -35,16 +35,16 @@ Exit status: 0 a message would be sent, 1 it would be refused, or nobody could b
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The caller: a workspace id, `operator`, `canvas:<user>`, `org:<org>` or `subtree:<id>:<org>`
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     caller: String,
     /// The workspace that would get the message
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     target: String,
     /// The org named by the caller's canvas token
     #[arg(long)]
     org: Option<String>,
     /// A workspace listed by the caller's canvas token; may be given again
-    #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     workspaces: Vec<String>,
     /// Print the answer as JSON
     #[arg(long)]
@@ -92,7 +92,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     let (base, token) = match arguments.gateway.resolve() {
         Ok(resolved) => resolved,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
@@ -100,7 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             match error {
                 ExplainError::Question(_) => ExitCode::from(USAGE),
                 _ => ExitCode::FAILURE,
@@ -115,24 +115,24 @@ async fn explain(
     base: Url,
     token: Option<&str>,
 ) -> Result<bool, ExplainError> {
-    let url = question(arguments, base);
-    let request = Ask {
+    let url = explain_url(arguments, base);
+    let request = Request {
         token,
-        ..Ask::get(&url, WITHIN)
+        ..Request::get(&url, WITHIN)
     };
-    let (status, body) = request.send().await?.json().await?;
+    let (status, body) = request.send().await?.read_json().await?;
     let Some(admitted) = body["admitted"].as_bool().filter(|_| status == 200) else {
-        return Err(refused(status, &body));
+        return Err(to_error(status, &body));
     };
     if arguments.json {
         print(&format!("{body:#}\n"))?;
     } else {
-        print(&text(&body))?;
+        print(&format_explanation(&body))?;
     }
     Ok(admitted)
 }
 
-fn question(arguments: &Arguments, mut url: Url) -> Url {
+fn explain_url(arguments: &Arguments, mut url: Url) -> Url {
     url.set_path(&format!("{}/explain", url.path().trim_end_matches('/')));
     let mut query = url.query_pairs_mut();
     query.clear();
@@ -148,7 +148,7 @@ fn question(arguments: &Arguments, mut url: Url) -> Url {
     url
 }
 
-fn refused(status: u16, body: &Value) -> ExplainError {
+fn to_error(status: u16, body: &Value) -> ExplainError {
     let word = |member: &str| body[member].as_str().unwrap_or_default().to_owned();
     let (reason, message) = (word("reason"), word("error"));
     match reason.as_str() {
@@ -160,7 +160,7 @@ fn refused(status: u16, body: &Value) -> ExplainError {
 }
 
 /// Returns the explanation as text: one line per check, then the result.
-fn text(body: &Value) -> String {
+fn format_explanation(body: &Value) -> String {
     let word = |member: &str| body[member].as_str().unwrap_or_default();
     let mut text = format!("{} to {}\n\n", word("caller"), word("target"));
     for step in body["steps"].as_array().into_iter().flatten() {
@@ -170,8 +170,8 @@ fn text(body: &Value) -> String {
         let _ = writeln!(
             text,
             "  {mark}  {name:<13} {:<14} {}",
-            from(source, age.as_u64().unwrap_or(0)),
-            facts(&step["fact"])
+            format_source(source, age.as_u64().unwrap_or(0)),
+            format_facts(&step["fact"])
         );
     }
     let (reason, message) = (word("reason"), word("message"));
@@ -184,7 +184,7 @@ fn text(body: &Value) -> String {
             "sent to the agent"
         };
         let _ = writeln!(text, "\nA message would be {goes}.");
-        text.push_str(&beyond_checks(body, inbox));
+        text.push_str(&describe_unchecked(body, inbox));
         return text;
     }
     let status = &body["status"];
@@ -197,19 +197,19 @@ fn text(body: &Value) -> String {
         text,
         "\nA message would be {refused} {status} {reason}: {message}."
     );
-    let told = facts(&body["facts"]);
+    let told = format_facts(&body["facts"]);
     if !told.is_empty() {
         let _ = writeln!(text, "Its caller is told besides: {told}");
     }
-    if let Some(advice) = advice(body) {
+    if let Some(advice) = give_advice(body) {
         let _ = writeln!(text, "What to do: {advice}");
     }
     text
 }
 
 /// Returns what is known of an agent that would get the message: the checks do not contact it.
-fn beyond_checks(body: &Value, inbox: bool) -> String {
-    let last = &fact(body, "slots")["last_failure"];
+fn describe_unchecked(body: &Value, inbox: bool) -> String {
+    let last = &find_fact(body, "slots")["last_failure"];
     if let (Some(number), Some(age)) = (
         last["failures_in_a_row"].as_u64(),
         last["age_seconds"].as_u64(),
@@ -223,7 +223,7 @@ fn beyond_checks(body: &Value, inbox: bool) -> String {
             "{calls} by this gateway failed ({cause}), {age} s ago: look at the agent's log, and at the gateway's.\n"
         );
     }
-    if fact(body, "liveness")["liveness"] == "assumed" {
+    if find_fact(body, "liveness")["liveness"] == "assumed" {
         return "Whether the agent answers was not tried: that it lives is assumed.\n".to_owned();
     }
     if inbox {
@@ -234,7 +234,7 @@ fn beyond_checks(body: &Value, inbox: bool) -> String {
 }
 
 /// Formats a source and its age: `memory`, `redis 3 ms`, `memory 12 s`.
-fn from(source: &str, age_ms: u64) -> String {
+fn format_source(source: &str, age_ms: u64) -> String {
     match age_ms {
         0 => source.to_owned(),
         ms @ 1..1000 => format!("{source} {ms} ms"),
@@ -244,7 +244,7 @@ fn from(source: &str, age_ms: u64) -> String {
 
 /// Formats the members of a fact: `status=online delivery_mode=push`. Null and empty members are
 /// left out.
-fn facts(fact: &Value) -> String {
+fn format_facts(fact: &Value) -> String {
     let members = fact.as_object().into_iter().flatten();
     let shown = members.filter_map(|(name, value)| {
         Some(match value {
@@ -274,7 +274,7 @@ mod tests {
             "status": 503, "message": "the workspace is paused", "facts": {"last_seen": "2026"},
             "steps": [{"step": "state", "ok": false, "source": "memory", "age_ms": 12_345,
                 "fact": {"status": "paused", "stale": false, "org": null, "ids": ["x", "y"], "said": "a b"}}]});
-        let text = text(&body);
+        let text = format_explanation(&body);
         for part in [
             "a to b\n",
             "  NO  state         memory 12 s    ids=x,y said=\"a b\" stale=false status=paused\n",
@@ -291,7 +291,7 @@ mod tests {
     fn an_agent_that_was_not_asked_is_said_to_be() {
         let told = |liveness: &str| {
             let steps = json!([{"step": "liveness", "ok": true, "fact": {"liveness": liveness}}]);
-            text(&json!({"admitted": true, "steps": steps}))
+            format_explanation(&json!({"admitted": true, "steps": steps}))
         };
         assert!(told("assumed").contains("was not tried"));
         assert!(!told("heartbeat").contains("was not tried"));
@@ -301,7 +301,7 @@ mod tests {
     fn failures_since_the_last_success_are_shown() {
         let last = json!({"cause": "connect", "failures_in_a_row": 2, "age_seconds": 7});
         let steps = json!([{"step": "slots", "ok": true, "fact": {"last_failure": last}}]);
-        let text = text(&json!({"admitted": true, "steps": steps}));
+        let text = format_explanation(&json!({"admitted": true, "steps": steps}));
         let part = "The last 2 calls to it by this gateway failed (connect), 7 s ago";
         assert!(text.contains(part), "{text}");
     }
@@ -316,7 +316,7 @@ mod tests {
             let arguments = <Arguments as clap::FromArgMatches>::from_arg_matches(&matches);
             let arguments = arguments.unwrap();
             let (base, _) = arguments.gateway.resolve().unwrap();
-            question(&arguments, base).to_string()
+            explain_url(&arguments, base).to_string()
         };
         assert_eq!(
             url(&[

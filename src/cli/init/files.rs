@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::NamedTempFile;
 use url::Url;
 
-use super::{Answers, Kind, Stores};
+use super::{Answers, Stores, Supervisor};
 use crate::identity::{CredentialHash, new_admin_token};
 
 const CONFIG: &str = "gateway.toml";
@@ -89,16 +89,16 @@ pub(super) struct Files {
 }
 
 /// Returns the absolute path of a folder, which is made if it is missing.
-pub(super) fn folder(dir: &Path) -> Result<PathBuf, WriteError> {
+pub(super) fn create_folder(dir: &Path) -> Result<PathBuf, WriteError> {
     let made = fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
-    made.map_err(|error| failed(dir, error))
+    made.map_err(|error| write_error(dir, error))
 }
 
 /// Refuses a folder with one of the files. Without a kind both kinds of supervisor count.
-pub(super) fn refuse_existing(folder: &Path, kind: Option<Kind>) -> Result<(), WriteError> {
+pub(super) fn refuse_existing(folder: &Path, kind: Option<Supervisor>) -> Result<(), WriteError> {
     let units: &[_] = match kind {
-        Some(Kind::Systemd) => &[UNIT],
-        Some(Kind::Compose) => &[COMPOSE],
+        Some(Supervisor::Systemd) => &[UNIT],
+        Some(Supervisor::Compose) => &[COMPOSE],
         None => &[UNIT, COMPOSE],
     };
     let mut names = [CONFIG, TOKEN].iter().chain(units);
@@ -109,7 +109,7 @@ pub(super) fn refuse_existing(folder: &Path, kind: Option<Kind>) -> Result<(), W
 }
 
 /// Returns a base URL as it is written in settings: without the last slash.
-pub(super) fn base(url: &Url) -> &str {
+pub(super) fn format_base_url(url: &Url) -> &str {
     url.as_str().trim_end_matches('/')
 }
 
@@ -117,29 +117,29 @@ impl Files {
     pub(super) fn new(answers: &Answers, folder: &Path) -> Result<Self, WriteError> {
         let token = new_admin_token();
         let (name, unit, start) = match answers.kind {
-            Kind::Systemd => (
+            Supervisor::Systemd => (
                 UNIT,
-                unit(answers, folder, &program()?)?,
-                by_systemd(folder),
+                unit_text(answers, folder, &program_path()?)?,
+                systemd_steps(folder),
             ),
-            Kind::Compose => (COMPOSE, compose(answers), by_compose(folder)),
+            Supervisor::Compose => (COMPOSE, compose_text(answers), compose_steps(folder)),
         };
         // The token before its hash: a configuration whose token is nowhere would have no operator.
         let files = [
             (TOKEN, SECRET, format!("{}\n", token.expose_secret())),
-            (CONFIG, OPEN, config(answers, &token)),
+            (CONFIG, OPEN, config_text(answers, &token)),
             (name, OPEN, unit),
         ];
         Ok(Self {
             folder: folder.to_owned(),
             files,
-            next: format!("{start}{}", first_workspace(answers, folder)),
+            next: format!("{start}{}", workspace_steps(answers, folder)),
         })
     }
 
     /// Writes all files, or none if one of them cannot be made, and returns what to do next.
-    pub(super) fn write(self, kind: Kind, force: bool) -> Result<String, WriteError> {
-        let lock = File::open(&self.folder).map_err(|error| failed(&self.folder, error))?;
+    pub(super) fn write(self, kind: Supervisor, force: bool) -> Result<String, WriteError> {
+        let lock = File::open(&self.folder).map_err(|error| write_error(&self.folder, error))?;
         // It ends with this process.
         if lock.try_lock().is_err() {
             return Err(WriteError::Busy(self.folder.display().to_string()));
@@ -152,27 +152,28 @@ impl Files {
             .recursive(true)
             .mode(0o700)
             .create(&data);
-        made.map_err(|error| failed(&data, error))?;
+        made.map_err(|error| write_error(&data, error))?;
         let mut said = String::new();
         let mut whole_files = Vec::new();
         for (name, mode, text) in &self.files {
             let path = self.folder.join(name);
             if path.is_dir() {
-                return Err(failed(&path, io::ErrorKind::IsADirectory.into()));
+                return Err(write_error(&path, io::ErrorKind::IsADirectory.into()));
             }
-            let file = whole(&self.folder, *mode, text).map_err(|error| failed(&path, error))?;
+            let file = write_temp_file(&self.folder, *mode, text)
+                .map_err(|error| write_error(&path, error))?;
             said.push_str(&format!("wrote {}\n", path.display()));
             whole_files.push((file, path));
         }
         for (file, path) in whole_files {
-            put(file, &path, force)?;
+            persist_file(file, &path, force)?;
         }
         Ok(said + &self.next)
     }
 }
 
 /// Gives a file its name.
-fn put(file: NamedTempFile, path: &Path, force: bool) -> Result<(), WriteError> {
+fn persist_file(file: NamedTempFile, path: &Path, force: bool) -> Result<(), WriteError> {
     let placed = if force {
         file.persist(path)
     } else {
@@ -183,12 +184,12 @@ fn put(file: NamedTempFile, path: &Path, force: bool) -> Result<(), WriteError> 
         Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => {
             Err(WriteError::Exists(path.display().to_string()))
         }
-        Err(refused) => Err(failed(path, refused.error)),
+        Err(refused) => Err(write_error(path, refused.error)),
     }
 }
 
 /// Writes a file without a name of its own yet.
-fn whole(folder: &Path, mode: u32, text: &str) -> io::Result<NamedTempFile> {
+fn write_temp_file(folder: &Path, mode: u32, text: &str) -> io::Result<NamedTempFile> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
     file.as_file()
@@ -197,21 +198,21 @@ fn whole(folder: &Path, mode: u32, text: &str) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-fn failed(path: &Path, error: io::Error) -> WriteError {
+fn write_error(path: &Path, error: io::Error) -> WriteError {
     let path = path.display().to_string();
     WriteError::Io { path, error }
 }
 
-fn config(answers: &Answers, token: &SecretString) -> String {
-    let hash = CredentialHash::of(token.expose_secret()).to_hex();
+fn config_text(answers: &Answers, token: &SecretString) -> String {
+    let hash = CredentialHash::digest(token.expose_secret()).to_hex();
     let (sql, shared) = match &answers.stores {
         Stores::Embedded => ("sqlite:data/gateway.db", "memory"),
         Stores::Servers { sql, shared } => (sql.as_str(), shared.as_str()),
     };
     // Other services of a compose file call the gateway by the name of its service.
     let hosts = match answers.kind {
-        Kind::Compose => "hosts = [\"gateway\", \"gateway:8080\"]\n",
-        Kind::Systemd => "",
+        Supervisor::Compose => "hosts = [\"gateway\", \"gateway:8080\"]\n",
+        Supervisor::Systemd => "",
     };
     format!(
         "# Written by `a2a-gateway init`. Every key with its meaning: `a2a-gateway check-config --defaults`.\n\
@@ -228,21 +229,21 @@ fn config(answers: &Answers, token: &SecretString) -> String {
          [auth]\n\
          # The operator's token is in {TOKEN}.\n\
          admin_token_sha256 = [\"{hash}\"]\n",
-        quoted(&answers.listen.to_string()),
-        quoted(base(&answers.public_url)),
-        quoted(&answers.admin_listen.to_string()),
-        quoted(sql),
-        quoted(shared),
+        quote_toml(&answers.listen.to_string()),
+        quote_toml(format_base_url(&answers.public_url)),
+        quote_toml(&answers.admin_listen.to_string()),
+        quote_toml(sql),
+        quote_toml(shared),
     )
 }
 
-fn quoted(text: &str) -> String {
+fn quote_toml(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
 /// Returns the unit of the package with the paths of this program and folder.
-fn unit(answers: &Answers, folder: &Path, program: &Path) -> Result<String, WriteError> {
-    let [program, folder] = [plain(program)?, plain(folder)?];
+fn unit_text(answers: &Answers, folder: &Path, program: &Path) -> Result<String, WriteError> {
+    let [program, folder] = [check_plain_path(program)?, check_plain_path(folder)?];
     let user = match getuid() {
         root if root.is_root() => SERVICE_USER.to_owned(),
         user => user.as_raw().to_string(),
@@ -286,12 +287,12 @@ fn unit(answers: &Answers, folder: &Path, program: &Path) -> Result<String, Writ
     Ok(format!("# Written by `a2a-gateway init`.\n{text}"))
 }
 
-fn program() -> Result<PathBuf, WriteError> {
-    std::env::current_exe().map_err(|error| failed(Path::new("/proc/self/exe"), error))
+fn program_path() -> Result<PathBuf, WriteError> {
+    std::env::current_exe().map_err(|error| write_error(Path::new("/proc/self/exe"), error))
 }
 
 /// Returns the folder above `path`, or `path` itself, that the user of the service cannot enter.
-fn closed(path: &Path) -> Option<&Path> {
+fn find_closed_folder(path: &Path) -> Option<&Path> {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let mut users = users.lines().map(|line| line.split(':'));
     let id = users.find_map(|mut user| {
@@ -305,7 +306,7 @@ fn closed(path: &Path) -> Option<&Path> {
 }
 
 /// Returns a path that a unit can name without quotes.
-fn plain(path: &Path) -> Result<String, WriteError> {
+fn check_plain_path(path: &Path) -> Result<String, WriteError> {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     if text.chars().all(is_plain) {
@@ -315,7 +316,7 @@ fn plain(path: &Path) -> Result<String, WriteError> {
     }
 }
 
-fn compose(answers: &Answers) -> String {
+fn compose_text(answers: &Answers) -> String {
     format!(
         "# Written by `a2a-gateway init`. `docker build --tag a2a-gateway .` in the gateway's repository makes the image.\n\
          services:\n\
@@ -340,12 +341,12 @@ fn compose(answers: &Answers) -> String {
     )
 }
 
-fn by_systemd(folder: &Path) -> String {
+fn systemd_steps(folder: &Path) -> String {
     let (who, user) = if getuid().is_root() {
         let user = format!(
             "  id {SERVICE_USER} || useradd --system --no-create-home --shell /usr/sbin/nologin {SERVICE_USER}\n\
              \x20 chown -R {SERVICE_USER}: {}\n",
-            shell(folder.join("data").display())
+            quote_shell_word(folder.join("data").display())
         );
         ("", user)
     } else {
@@ -354,58 +355,62 @@ fn by_systemd(folder: &Path) -> String {
     format!(
         "{}\nStart it{who}:\n{user}  systemctl enable --now {}\n\
          Or by hand:\n  cd {} && a2a-gateway --config {CONFIG}\n",
-        closed_to_service(folder),
-        shell(folder.join(UNIT).display()),
-        shell(folder.display()),
+        warn_of_closed_folders(folder),
+        quote_shell_word(folder.join(UNIT).display()),
+        quote_shell_word(folder.display()),
     )
 }
 
 /// Warns of folders that the user of the service cannot enter.
-fn closed_to_service(folder: &Path) -> String {
+fn warn_of_closed_folders(folder: &Path) -> String {
     if !getuid().is_root() {
         return String::new();
     }
-    let program = program().ok();
+    let program = program_path().ok();
     let paths = [Some(folder), program.as_deref()];
-    let mut closed: Vec<_> = paths.into_iter().flatten().filter_map(closed).collect();
+    let mut closed: Vec<_> = paths
+        .into_iter()
+        .flatten()
+        .filter_map(find_closed_folder)
+        .collect();
     closed.dedup();
     let warnings = closed.iter().map(|closed| {
         format!(
             "\nThe user {SERVICE_USER} of the unit cannot enter {}: open it (chmod o+x {}), or choose a folder such as\n\
              /var/lib/{SERVICE_USER}, and a place such as /usr/local/bin for the program.\n",
             closed.display(),
-            shell(closed.display()),
+            quote_shell_word(closed.display()),
         )
     });
     warnings.collect()
 }
 
-fn by_compose(folder: &Path) -> String {
-    let folder = shell(folder.display());
+fn compose_steps(folder: &Path) -> String {
+    let folder = quote_shell_word(folder.display());
     format!("\nStart it:\n  docker compose --project-directory {folder} up --detach --wait\n")
 }
 
-fn first_workspace(answers: &Answers, folder: &Path) -> String {
+fn workspace_steps(answers: &Answers, folder: &Path) -> String {
     let (what, url, agent) = match answers.kind {
         // A gateway in a container does not reach an agent on loopback.
-        Kind::Compose => (
+        Supervisor::Compose => (
             "Make the first workspace",
-            base(&answers.public_url).to_owned(),
+            format_base_url(&answers.public_url).to_owned(),
             String::new(),
         ),
         // The commands run on this machine: the public URL may need a proxy or a name first.
-        Kind::Systemd => (
+        Supervisor::Systemd => (
             "Make the first workspace, and start an agent in it",
-            format!("http://{}", reachable(answers.listen)),
-            first_agent(answers.listen),
+            format!("http://{}", to_loopback(answers.listen)),
+            agent_command(answers.listen),
         ),
     };
     // Within a container the admin listener is reached in it alone.
     let admin = match answers.kind {
-        Kind::Compose => String::new(),
-        Kind::Systemd => {
-            let url = format!("http://{}", reachable(answers.admin_listen));
-            format!(" A2A_GATEWAY_ADMIN_URL={}", shell(url))
+        Supervisor::Compose => String::new(),
+        Supervisor::Systemd => {
+            let url = format!("http://{}", to_loopback(answers.admin_listen));
+            format!(" A2A_GATEWAY_ADMIN_URL={}", quote_shell_word(url))
         }
     };
     format!(
@@ -414,15 +419,15 @@ fn first_workspace(answers: &Answers, folder: &Path) -> String {
          \x20 export A2A_GATEWAY_ADMIN_TOKEN=\"$(cat {})\"\n\
          \x20 a2a-gateway workspace create billing --name Billing --token-file token\n\
          {agent}",
-        shell(url),
-        shell(folder.join(TOKEN).display()),
+        quote_shell_word(url),
+        quote_shell_word(folder.join(TOKEN).display()),
     )
 }
 
 /// Returns the command that starts an agent beside a gateway at `listen`.
-fn first_agent(listen: SocketAddr) -> String {
+fn agent_command(listen: SocketAddr) -> String {
     // To `run`, a gateway at an address of the network is on another machine.
-    let advertise = if reachable(listen).ip().is_loopback() {
+    let advertise = if to_loopback(listen).ip().is_loopback() {
         ""
     } else {
         "--advertise http://127.0.0.1:8001 "
@@ -433,7 +438,7 @@ fn first_agent(listen: SocketAddr) -> String {
 }
 
 /// Returns the address at which a listener is reached on its own machine.
-fn reachable(mut listen: SocketAddr) -> SocketAddr {
+fn to_loopback(mut listen: SocketAddr) -> SocketAddr {
     if listen.ip().is_unspecified() {
         listen.set_ip(match listen.ip() {
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -444,7 +449,7 @@ fn reachable(mut listen: SocketAddr) -> SocketAddr {
 }
 
 /// Returns a word of a shell's command.
-fn shell(word: impl Display) -> String {
+fn quote_shell_word(word: impl Display) -> String {
     let word = word.to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -461,14 +466,14 @@ mod tests {
     #[test]
     fn the_unit_shows_the_folder_and_lets_it_listen() {
         let answers = |listen: &str| Answers {
-            kind: Kind::Systemd,
+            kind: Supervisor::Systemd,
             listen: listen.parse().unwrap(),
             admin_listen: "127.0.0.1:9090".parse().unwrap(),
             public_url: Url::parse("https://gw.test").unwrap(),
             stores: Stores::Embedded,
         };
         let unit = |listen: &str, folder: &str, program: &str| {
-            unit(&answers(listen), Path::new(folder), Path::new(program)).unwrap()
+            unit_text(&answers(listen), Path::new(folder), Path::new(program)).unwrap()
         };
         let installed = "/usr/bin/a2a-gateway";
         for (folder, line) in [

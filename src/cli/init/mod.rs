@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use url::{Url, form_urlencoded};
 
 use self::files::{Files, WriteError};
-use super::{USAGE, complain, http_url, print};
+use super::{USAGE, parse_http_url, print, print_error};
 use crate::config::load::{ConfigError, Layers, load};
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     dir: PathBuf,
     /// The supervisor of the gateway [default: systemd]
     #[arg(long = "for", value_name = "KIND")]
-    kind: Option<Kind>,
+    kind: Option<Supervisor>,
     /// Address and port for callers, on this machine [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
     admin_listen: SocketAddr,
     /// Base URL that callers use; needed if they come from other machines [default: that of --listen]
-    #[arg(long, value_name = "URL", value_parser = http_url)]
+    #[arg(long, value_name = "URL", value_parser = parse_http_url)]
     public_url: Option<Url>,
     /// PostgreSQL (stores.sql), for several gateways; its password is in a file [default: SQLite in ./data]
     #[arg(long, value_name = "URL", requires = "shared")]
@@ -61,7 +61,7 @@ pub(super) struct Arguments {
 
 /// A supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum Supervisor {
     /// A compose file
     Compose,
     /// A unit for systemd
@@ -71,7 +71,7 @@ enum Kind {
 /// Contents of the files, as they were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answers {
-    kind: Kind,
+    kind: Supervisor,
     listen: SocketAddr,
     admin_listen: SocketAddr,
     public_url: Url,
@@ -110,10 +110,10 @@ enum InitError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    match write(arguments) {
+    match write_files(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             match error {
                 InitError::NoPublicUrl
                 | InitError::Password
@@ -127,13 +127,13 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn write(arguments: &Arguments) -> Result<(), InitError> {
+fn write_files(arguments: &Arguments) -> Result<(), InitError> {
     // Before any question: an answer would be in vain.
-    let folder = files::folder(&arguments.dir)?;
+    let folder = files::create_folder(&arguments.dir)?;
     if !arguments.force {
         files::refuse_existing(&folder, arguments.kind)?;
     }
-    let answers = questions::answers(arguments)?;
+    let answers = questions::collect_answers(arguments)?;
     answers.check()?;
     let written = Files::new(&answers, &folder)?.write(answers.kind, arguments.force)?;
     print(&written)?;
@@ -154,7 +154,10 @@ impl Answers {
         let mut overrides = vec![
             format!("server.listen={}", self.listen),
             format!("admin.listen={}", self.admin_listen),
-            format!("server.public_url={}", files::base(&self.public_url)),
+            format!(
+                "server.public_url={}",
+                files::format_base_url(&self.public_url)
+            ),
         ];
         if let Stores::Servers { sql, shared } = &self.stores {
             if has_password(sql) || has_password(shared) {

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use clap::ValueEnum as _;
 use url::Url;
 
-use super::{Answers, Arguments, InitError, Kind, Stores};
-use crate::cli::{ask as say, http_url};
+use super::{Answers, Arguments, InitError, Stores, Supervisor};
+use crate::cli::{parse_http_url, write_prompt};
 use crate::ids::host_name;
 
 /// Longest answer, in bytes.
@@ -20,39 +20,41 @@ const TRIES: usize = 5;
 const EMBEDDED: &str = "embedded";
 
 /// Returns the answers of the flags; for the others, those of the terminal, or defaults.
-pub(super) fn answers(arguments: &Arguments) -> Result<Answers, InitError> {
+pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, InitError> {
     let asks = !arguments.yes && io::stdin().is_terminal();
     let kind = match arguments.kind {
         Some(kind) => kind,
-        None if asks => ask("Run it by systemd or compose?", "systemd", kind)?,
-        None => Kind::Systemd,
+        None if asks => {
+            ask_until_valid("Run it by systemd or compose?", "systemd", parse_supervisor)?
+        }
+        None => Supervisor::Systemd,
     };
     let listen = match arguments.listen {
         Some(listen) => listen,
-        None if asks => ask(
+        None if asks => ask_until_valid(
             "Address and port for callers?",
             &default_listen().to_string(),
-            address,
+            parse_address,
         )?,
         None => default_listen(),
     };
     let public_url = match &arguments.public_url {
         Some(url) => url.clone(),
-        None if asks => ask("URL that callers use?", &named(listen), |text| {
-            http_url(text).map_err(str::to_owned)
+        None if asks => ask_until_valid("URL that callers use?", &likely_url(listen), |text| {
+            parse_http_url(text).map_err(str::to_owned)
         })?,
         None if listen.ip().is_unspecified() => return Err(InitError::NoPublicUrl),
-        None => url_of(listen).ok_or(InitError::NoPublicUrl)?,
+        None => listener_url(listen).ok_or(InitError::NoPublicUrl)?,
     };
     let stores = match (&arguments.sql, &arguments.shared) {
         (Some(sql), Some(shared)) => Stores::Servers {
             sql: sql.clone(),
             shared: shared.clone(),
         },
-        _ if asks => ask(
+        _ if asks => ask_until_valid(
             "State: embedded (one gateway), or the URLs of PostgreSQL and Redis?",
             EMBEDDED,
-            stores,
+            parse_stores,
         )?,
         _ => Stores::Embedded,
     };
@@ -69,12 +71,12 @@ fn default_listen() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))
 }
 
-fn url_of(listen: SocketAddr) -> Option<Url> {
+fn listener_url(listen: SocketAddr) -> Option<Url> {
     Url::parse(&format!("http://{listen}")).ok()
 }
 
 /// Returns the likely URL of a gateway at `listen`.
-fn named(listen: SocketAddr) -> String {
+fn likely_url(listen: SocketAddr) -> String {
     if listen.ip().is_unspecified() {
         format!("http://{}:{}", host_name(), listen.port())
     } else {
@@ -82,16 +84,16 @@ fn named(listen: SocketAddr) -> String {
     }
 }
 
-fn kind(text: &str) -> Result<Kind, String> {
-    Kind::from_str(text, true)
+fn parse_supervisor(text: &str) -> Result<Supervisor, String> {
+    Supervisor::from_str(text, true)
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "write an address and a port, such as 127.0.0.1:8080".to_owned())
 }
 
-fn stores(text: &str) -> Result<Stores, String> {
+fn parse_stores(text: &str) -> Result<Stores, String> {
     let words: Vec<_> = text.split_whitespace().collect();
     match words[..] {
         [EMBEDDED] => Ok(Stores::Embedded),
@@ -104,13 +106,13 @@ fn stores(text: &str) -> Result<Stores, String> {
 }
 
 /// Asks on the terminal until the answer can be read. An empty one is the default.
-fn ask<T>(
+fn ask_until_valid<T>(
     question: &'static str,
     default: &str,
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<T, InitError> {
     for _ in 0..TRIES {
-        say(&format!("{question} [{default}] "))?;
+        write_prompt(&format!("{question} [{default}] "))?;
         let mut line = String::new();
         if io::stdin().lock().take(ANSWER_MAX).read_line(&mut line)? == 0 {
             return Err(InitError::NoAnswer(question));
@@ -121,7 +123,7 @@ fn ask<T>(
         };
         match read(answer) {
             Ok(value) => return Ok(value),
-            Err(why) => say(&format!("{why}\n"))?,
+            Err(why) => write_prompt(&format!("{why}\n"))?,
         }
     }
     Err(InitError::NoAnswer(question))
@@ -133,16 +135,16 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_they_are_typed() {
-        assert_eq!(kind("Compose"), Ok(Kind::Compose));
-        assert!(kind("docker").is_err());
-        assert!(address("8080").is_err());
-        assert_eq!(stores("embedded"), Ok(Stores::Embedded));
+        assert_eq!(parse_supervisor("Compose"), Ok(Supervisor::Compose));
+        assert!(parse_supervisor("docker").is_err());
+        assert!(parse_address("8080").is_err());
+        assert_eq!(parse_stores("embedded"), Ok(Stores::Embedded));
         let servers = Stores::Servers {
             sql: "postgres://h/d".into(),
             shared: "redis://h".into(),
         };
-        assert_eq!(stores("postgres://h/d  redis://h"), Ok(servers));
-        assert!(stores("postgres://h/d").is_err());
-        assert_eq!(named(default_listen()), "http://127.0.0.1:8080");
+        assert_eq!(parse_stores("postgres://h/d  redis://h"), Ok(servers));
+        assert!(parse_stores("postgres://h/d").is_err());
+        assert_eq!(likely_url(default_listen()), "http://127.0.0.1:8080");
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Difference<'a> {
 
 impl<'a> Difference<'a> {
     /// Reads an answer. `prune`: removals were asked for.
-    pub(super) fn of(answer: &'a Value, prune: bool) -> Self {
+    pub(super) fn from_answer(answer: &'a Value, prune: bool) -> Self {
         let list = |name: &str| answer[name].as_array().map_or(&[][..], Vec::as_slice);
         Self {
             changes: list("changes"),
@@ -40,7 +40,7 @@ impl<'a> Difference<'a> {
     }
 
     /// Returns the text. Writing to a string cannot fail.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn format_text(&self) -> String {
         let mut text = String::new();
         for change in self.changes {
             let sign = match change["action"].as_str() {
@@ -49,7 +49,7 @@ impl<'a> Difference<'a> {
                 Some("change") => "~",
                 _ => "-",
             };
-            let _ = writeln!(text, "{sign} {}", named(change));
+            let _ = writeln!(text, "{sign} {}", format_name(change));
             // Only a change of one object has both, in its fields.
             let members = ["before", "after"].map(|name| change[name].as_object());
             for (member, value) in members.into_iter().flatten().flatten() {
@@ -65,19 +65,23 @@ impl<'a> Difference<'a> {
             }
         }
         for one in self.unmanaged.iter().take(UNMANAGED_SHOWN_MAX) {
-            let _ = writeln!(text, "? {} is not in the policy", named(one));
+            let _ = writeln!(text, "? {} is not in the policy", format_name(one));
         }
         for one in self.expired {
-            let _ = writeln!(text, "! {} has expired, and is passed over", named(one));
+            let _ = writeln!(
+                text,
+                "! {} has expired, and is passed over",
+                format_name(one)
+            );
         }
         if !text.is_empty() {
             text.push('\n');
         }
-        text.push_str(&self.summary());
+        text.push_str(&self.format_summary());
         text
     }
 
-    fn summary(&self) -> String {
+    fn format_summary(&self) -> String {
         let of = |actions: &[&str]| {
             let is_one = |change: &&Value| actions.iter().any(|action| change["action"] == *action);
             self.changes.iter().filter(is_one).count()
@@ -105,7 +109,7 @@ impl<'a> Difference<'a> {
 }
 
 /// Returns the kind and the name of an object.
-pub(super) fn named(object: &Value) -> String {
+pub(super) fn format_name(object: &Value) -> String {
     let text = |name: &str| object[name].as_str().unwrap_or_default();
     format!("{} {}", text("kind"), text("name"))
 }
@@ -125,7 +129,7 @@ mod tests {
             {"action": "recreate", "kind": "workspace", "name": "qa", "after": {}},
             {"action": "remove", "kind": "stop", "name": "workspace dev (new)", "before": {"reason": "loop"}},
         ], "unmanaged": [{"kind": "grant", "name": "a -> b"}], "expired": [], "unchanged": 7});
-        let text = Difference::of(&answer, false).text();
+        let text = Difference::from_answer(&answer, false).format_text();
         assert_eq!(
             text,
             "+ workspace dev\n    org: \"acme\"\n~ workspace pm\n    role: null -> \"plans\"\n+ (again) workspace qa\n\
@@ -134,8 +138,8 @@ mod tests {
              1 not in the policy: with --prune they would be removed.\n"
         );
         let none = json!({"changes": [], "unmanaged": [], "unchanged": 3});
-        let none = Difference::of(&none, true);
+        let none = Difference::from_answer(&none, true);
         assert!(none.is_empty());
-        assert_eq!(none.text(), "No changes; 3 as the policy says.\n");
+        assert_eq!(none.format_text(), "No changes; 3 as the policy says.\n");
     }
 }

@@ -14,9 +14,9 @@ use serde_saphyr::budget::BudgetBreach;
 
 use self::difference::Difference;
 use self::request::RequestFailure;
-use super::access::{AccessError, Operating};
-use super::terminal::steers;
-use super::{USAGE, ask, block_on, complain, print};
+use super::access::{AccessError, OperatorAccess};
+use super::terminal::is_control;
+use super::{USAGE, block_on, print, print_error, write_prompt};
 
 /// Exit status of `apply --dry-run --exit-code` if there are changes.
 const CHANGES: u8 = 2;
@@ -62,7 +62,7 @@ pub(super) struct ExportArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway apply FILE`.
@@ -90,7 +90,7 @@ pub(super) struct ApplyArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// The command failed.
@@ -149,7 +149,7 @@ pub(super) fn run_apply(arguments: &ApplyArguments) -> ExitCode {
 
 fn finish(done: Result<ExitCode, Failure>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        complain(&error);
+        print_error(&error);
         match error {
             Failure::Access(_)
             | Failure::TooManyNodes(_)
@@ -170,9 +170,9 @@ async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
         if let (Some(members), false) = (policy.as_object_mut(), arguments.with_revision) {
             members.remove("revision");
         }
-        let text = yaml(&policy, &revision)?;
+        let text = to_yaml(&policy, &revision)?;
         // JSON is YAML, too, and says what is printed as an escape.
-        match text.chars().any(|c| c != '\n' && steers(c)) {
+        match text.chars().any(|c| c != '\n' && is_control(c)) {
             true => format!("{policy:#}\n"),
             false => text,
         }
@@ -187,9 +187,9 @@ async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
 }
 
 /// Writes a policy, the version first, and each entry beginning with its names.
-fn yaml(policy: &Value, revision: &str) -> Result<String, Failure> {
+fn to_yaml(policy: &Value, revision: &str) -> Result<String, Failure> {
     let written = |value: &Value| {
-        let text = serde_saphyr::to_string(&Ordered(value));
+        let text = serde_saphyr::to_string(&NamesFirst(value));
         text.map_err(|error| Failure::Unwritable(error.to_string()))
     };
     let mut text = format!(
@@ -218,18 +218,18 @@ const FIRST: [&str; 7] = [
 ];
 
 /// A value. Its objects begin with their names.
-struct Ordered<'a>(&'a Value);
+struct NamesFirst<'a>(&'a Value);
 
-impl Serialize for Ordered<'_> {
+impl Serialize for NamesFirst<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            Value::Array(list) => serializer.collect_seq(list.iter().map(Ordered)),
+            Value::Array(list) => serializer.collect_seq(list.iter().map(NamesFirst)),
             Value::Object(members) => {
                 let place = |name: &str| FIRST.iter().position(|first| *first == name);
                 let mut members: Vec<_> = members.iter().collect();
                 members.sort_by_key(|(name, _)| place(name).unwrap_or(FIRST.len()));
                 let members = members.into_iter();
-                serializer.collect_map(members.map(|(name, value)| (name, Ordered(value))))
+                serializer.collect_map(members.map(|(name, value)| (name, NamesFirst(value))))
             }
             other => other.serialize(serializer),
         }
@@ -237,15 +237,15 @@ impl Serialize for Ordered<'_> {
 }
 
 async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
-    let mut policy = read(&arguments.file)?;
+    let mut policy = read_policy(&arguments.file)?;
     if arguments.recreate {
         policy.insert("recreate".to_owned(), true.into());
     }
     let gateway = &arguments.gateway;
     let answer = request::apply(gateway, &policy, true, arguments.prune).await?;
-    let difference = Difference::of(&answer, arguments.prune);
+    let difference = Difference::from_answer(&answer, arguments.prune);
     if arguments.dry_run {
-        print(&shown(arguments, &answer, &difference))?;
+        print(&format_outcome(arguments, &answer, &difference))?;
         if policy
             .get("revision")
             .is_some_and(|said| *said != answer["revision"])
@@ -256,14 +256,14 @@ async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(if tells { CHANGES } else { 0 }));
     }
     if difference.is_empty() {
-        print(&shown(arguments, &answer, &difference))?;
+        print(&format_outcome(arguments, &answer, &difference))?;
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.json {
-        print(&difference.text())?;
+        print(&difference.format_text())?;
     }
     if !arguments.yes {
-        confirm(difference.count())?;
+        confirm_changes(difference.count())?;
     }
     // What was shown is what is applied: a file that has a revision keeps it.
     let revision = answer["revision"].clone();
@@ -276,19 +276,23 @@ async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(arguments: &ApplyArguments, answer: &Value, difference: &Difference<'_>) -> String {
+fn format_outcome(
+    arguments: &ApplyArguments,
+    answer: &Value,
+    difference: &Difference<'_>,
+) -> String {
     match arguments.json {
         true => format!("{answer}\n"),
-        false => difference.text(),
+        false => difference.format_text(),
     }
 }
 
 /// Asks on the terminal whether to apply.
-fn confirm(count: usize) -> Result<(), Failure> {
+fn confirm_changes(count: usize) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::NoTerminal);
     }
-    ask(&format!("Apply these {count} changes? Only `yes` does: "))?;
+    write_prompt(&format!("Apply these {count} changes? Only `yes` does: "))?;
     let mut said = String::new();
     io::stdin().read_line(&mut said)?;
     (said.trim() == "yes")
@@ -297,7 +301,7 @@ fn confirm(count: usize) -> Result<(), Failure> {
 }
 
 /// Reads a policy.
-fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
+fn read_policy(path: &Path) -> Result<Map<String, Value>, Failure> {
     let unreadable = |source| Failure::Unreadable {
         path: path.to_owned(),
         source,
@@ -314,11 +318,11 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
     if length as u64 > FILE_BYTES_MAX {
         return Err(Failure::TooLong(path.to_owned()));
     }
-    match parse(&text, NODES_MAX) {
+    match parse_yaml(&text, NODES_MAX) {
         Ok(Value::Object(policy)) => Ok(policy),
         Ok(_) => Err(Failure::NoDocument(path.to_owned())),
-        Err(Unread::TooManyNodes) => Err(Failure::TooManyNodes(path.to_owned())),
-        Err(Unread::NotYaml(why)) => Err(Failure::NotYaml {
+        Err(PolicyReadError::TooManyNodes) => Err(Failure::TooManyNodes(path.to_owned())),
+        Err(PolicyReadError::NotYaml(why)) => Err(Failure::NotYaml {
             path: path.to_owned(),
             why,
         }),
@@ -327,7 +331,7 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
 
 /// The text of a policy cannot be read.
 #[derive(Debug, PartialEq)]
-enum Unread {
+enum PolicyReadError {
     /// It has more nodes than it may.
     TooManyNodes,
     /// It is no YAML, with the reason.
@@ -336,7 +340,7 @@ enum Unread {
 
 /// Reads YAML of at most `nodes` nodes. The gateway bounds the entries (limits.policy_workspaces), and [`FILE_BYTES_MAX`]
 /// the text.
-fn parse(text: &str, nodes: usize) -> Result<Value, Unread> {
+fn parse_yaml(text: &str, nodes: usize) -> Result<Value, PolicyReadError> {
     // A node has one event or two.
     let budget = serde_saphyr::budget! { max_nodes: nodes, max_events: usize::MAX };
     // As YAML 1.2 has it: `no` and `y` are names.
@@ -346,8 +350,8 @@ fn parse(text: &str, nodes: usize) -> Result<Value, Unread> {
         serde_saphyr::Error::Budget {
             breach: BudgetBreach::Nodes { .. },
             ..
-        } => Unread::TooManyNodes,
-        _ => Unread::NotYaml(error.to_string()),
+        } => PolicyReadError::TooManyNodes,
+        _ => PolicyReadError::NotYaml(error.to_string()),
     })
 }
 
@@ -367,44 +371,48 @@ mod tests {
         let policy = json!({"version": 1, "workspaces": [{"id": "dev", "max_concurrent": 4, "paused": true,
             "urls": ["http://a/", "http://b/"], "probe": {"path": "/healthz", "every_seconds": 30}}],
             "grants": grants, "stops": []});
-        let text = yaml(&policy, "r1").unwrap();
-        assert_eq!(parse(&text, NODES_MAX).unwrap(), policy, "{text}");
+        let text = to_yaml(&policy, "r1").unwrap();
+        assert_eq!(parse_yaml(&text, NODES_MAX).unwrap(), policy, "{text}");
         assert!(text.starts_with("# Policy of a gateway, at revision r1."));
-        assert_eq!(parse(&policy.to_string(), NODES_MAX).unwrap(), policy);
+        assert_eq!(parse_yaml(&policy.to_string(), NODES_MAX).unwrap(), policy);
     }
 
     #[test]
     fn ten_thousand_workspaces_are_within_the_bounds_of_the_reader() {
         let of = |n: usize| json!({"id": format!("w{n}"), "org": "acme", "parent_id": format!("w{}", n / 10)});
         let policy = json!({"version": 1, "workspaces": (0..10_000).map(of).collect::<Vec<_>>()});
-        let text = yaml(&policy, "r").unwrap();
-        assert_eq!(parse(&text, NODES_MAX).unwrap(), policy);
+        let text = to_yaml(&policy, "r").unwrap();
+        assert_eq!(parse_yaml(&text, NODES_MAX).unwrap(), policy);
     }
 
     #[test]
     fn more_nodes_than_a_file_may_have_are_refused_with_the_limit() {
         let list = |count: usize| format!("[{}]", "1,".repeat(count));
-        assert!(parse(&list(9), 10).is_ok());
-        assert_eq!(parse(&list(10), 10), Err(Unread::TooManyNodes));
+        assert!(parse_yaml(&list(9), 10).is_ok());
+        assert_eq!(
+            parse_yaml(&list(10), 10),
+            Err(PolicyReadError::TooManyNodes)
+        );
         let refusal = Failure::TooManyNodes("policy.yaml".into()).to_string();
         assert!(
             refusal.starts_with("policy.yaml has more than 4000000 "),
             "{refusal}"
         );
         // More than the reader takes by itself.
-        let many = parse(&list(300_000), NODES_MAX).unwrap();
+        let many = parse_yaml(&list(300_000), NODES_MAX).unwrap();
         assert_eq!(many.as_array().unwrap().len(), 300_000);
     }
 
     #[test]
     fn names_that_were_booleans_of_earlier_versions_of_yaml_are_names() {
-        let read = parse("- y\n- no\n- on\n- true\n", NODES_MAX).unwrap();
+        let read = parse_yaml("- y\n- no\n- on\n- true\n", NODES_MAX).unwrap();
         assert_eq!(read, json!(["y", "no", "on", true]));
     }
 
     #[test]
     fn what_is_no_policy_is_told_with_its_place() {
-        let Err(Unread::NotYaml(why)) = parse("version: 1\nworkspaces: [", NODES_MAX) else {
+        let Err(PolicyReadError::NotYaml(why)) = parse_yaml("version: 1\nworkspaces: [", NODES_MAX)
+        else {
             panic!("it is read");
         };
         assert!(why.contains("line"), "{why}");

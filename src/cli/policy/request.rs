@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use gateway_client::{Ask, ClientError};
+use gateway_client::{ClientError, Request};
 use http::Method;
 use serde_json::{Map, Value};
 
 use super::Failure;
-use super::difference::named;
-use crate::cli::access::Operating;
+use super::difference::format_name;
+use crate::cli::access::OperatorAccess;
 
 /// Timeout of one request: longer than the transaction of a policy may take.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -43,26 +43,26 @@ impl From<ClientError> for RequestFailure {
 }
 
 /// Returns the present state as a policy.
-pub(super) async fn export(gateway: &Operating) -> Result<Value, Failure> {
-    let answer = ask(gateway, Method::GET, "", Vec::new()).await?;
-    answer.map_err(|(status, body)| refused(status, &body, &Map::new()).into())
+pub(super) async fn export(gateway: &OperatorAccess) -> Result<Value, Failure> {
+    let answer = send_policy(gateway, Method::GET, "", Vec::new()).await?;
+    answer.map_err(|(status, body)| to_failure(status, &body, &Map::new()).into())
 }
 
 /// Compares a policy with the present state and, unless it is a dry run, applies it.
 pub(super) async fn apply(
-    gateway: &Operating,
+    gateway: &OperatorAccess,
     policy: &Map<String, Value>,
     dry_run: bool,
     prune: bool,
 ) -> Result<Value, Failure> {
     let query = format!("dry_run={dry_run}&prune={prune}");
     let body = Value::Object(policy.clone()).to_string().into_bytes();
-    let answer = ask(gateway, Method::POST, &query, body).await?;
-    answer.map_err(|(status, body)| refused(status, &body, policy).into())
+    let answer = send_policy(gateway, Method::POST, &query, body).await?;
+    answer.map_err(|(status, body)| to_failure(status, &body, policy).into())
 }
 
-async fn ask(
-    gateway: &Operating,
+async fn send_policy(
+    gateway: &OperatorAccess,
     method: Method,
     query: &str,
     body: Vec<u8>,
@@ -70,7 +70,7 @@ async fn ask(
     let (mut url, token) = gateway.resolve()?;
     url.set_path(&format!("{}/policy", url.path().trim_end_matches('/')));
     url.set_query(Some(query).filter(|query| !query.is_empty()));
-    let ask = Ask {
+    let ask = Request {
         method,
         url: &url,
         token: Some(&token),
@@ -79,7 +79,7 @@ async fn ask(
         within: WITHIN,
     };
     let answer = ask.send().await.map_err(RequestFailure::from)?;
-    let (status, body) = answer.json().await.map_err(RequestFailure::from)?;
+    let (status, body) = answer.read_json().await.map_err(RequestFailure::from)?;
     Ok(if status == 200 {
         Ok(body)
     } else {
@@ -100,7 +100,7 @@ fn name_at(path: &str, policy: &Map<String, Value>) -> Option<String> {
     })
 }
 
-fn refused(status: u16, body: &Value, policy: &Map<String, Value>) -> RequestFailure {
+fn to_failure(status: u16, body: &Value, policy: &Map<String, Value>) -> RequestFailure {
     let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
     let mut details = String::new();
     for error in body["errors"].as_array().into_iter().flatten() {
@@ -111,7 +111,7 @@ fn refused(status: u16, body: &Value, policy: &Map<String, Value>) -> RequestFai
         let _ = write!(details, "\n  {}{name}: {}", text("path"), text("error"));
     }
     for changed in body["changed"].as_array().into_iter().flatten() {
-        let _ = write!(details, "\n  changed: {}", named(changed));
+        let _ = write!(details, "\n  changed: {}", format_name(changed));
     }
     RequestFailure::Refused {
         status,
@@ -134,7 +134,7 @@ mod tests {
             {"path": "grants[0]", "error": "one"},
         ], "changed": [{"kind": "workspace", "name": "dev"}]});
         let policy = json!({"workspaces": [{}, {}, {}, {"id": "qa"}], "grants": [{"caller_id": "a", "target_id": "b"}]});
-        let told = refused(400, &body, policy.as_object().unwrap()).to_string();
+        let told = to_failure(400, &body, policy.as_object().unwrap()).to_string();
         assert_eq!(
             told,
             "refused with 400 invalid_params: two errors\n  workspaces[3].parent_id (qa): the parent does not exist\n  \

@@ -43,8 +43,8 @@ pub(super) struct Tokens {
     pub(super) unread: Option<io::Error>,
 }
 
-/// The place of a new token.
-pub(super) struct Room {
+/// The location of a new token.
+pub(super) struct TokenSlot {
     file: PathBuf,
     /// Replaces the file; none where the folder is not writable.
     beside: Option<NamedTempFile>,
@@ -66,7 +66,7 @@ impl Credentials {
     }
 
     /// Returns the path of the file, for messages.
-    pub(super) fn path(&self) -> String {
+    pub(super) fn file_name(&self) -> String {
         self.file.display().to_string()
     }
 
@@ -79,9 +79,9 @@ impl Credentials {
     }
 
     /// Returns the tokens as they are now: one that was rotated in the file counts at once.
-    pub(super) async fn tokens(&self) -> Tokens {
+    pub(super) async fn read_tokens(&self) -> Tokens {
         let file = self.file.clone();
-        let reading = timeout(READ_WITHIN, spawn_blocking(move || read(&file)));
+        let reading = timeout(READ_WITHIN, spawn_blocking(move || read_token(&file)));
         let (read, unread) = match reading.await {
             Ok(Ok(Ok(token))) => (token, None),
             Ok(Ok(Err(error))) => (None, Some(error)),
@@ -104,11 +104,11 @@ impl Credentials {
         }
     }
 
-    /// Finds the place of a new token before it is asked for.
+    /// Reserves the location of a new token before it is asked for.
     ///
     /// # Errors
     /// When neither the folder nor the file can be written, or the file is a folder.
-    pub(super) fn room(&self) -> io::Result<Room> {
+    pub(super) fn reserve_slot(&self) -> io::Result<TokenSlot> {
         // A symbolic link is replaced, since another user may have made it.
         let file = self.file.clone();
         if file.is_dir() {
@@ -125,15 +125,15 @@ impl Credentials {
                 None
             }
         };
-        Ok(Room { file, beside })
+        Ok(TokenSlot { file, beside })
     }
 
-    /// Puts the workspace's own token into the file, or keeps it in memory. `room` is that of [`Self::room`].
-    pub(super) fn keep(&self, token: &str, room: Option<Room>) {
-        let room = room.map_or_else(|| self.room(), Ok);
-        let written = room.and_then(|room| room.fill(token));
+    /// Puts the workspace's own token into the file, or keeps it in memory. `slot` is that of [`Self::reserve_slot`].
+    pub(super) fn store_token(&self, token: &str, slot: Option<TokenSlot>) {
+        let slot = slot.map_or_else(|| self.reserve_slot(), Ok);
+        let written = slot.and_then(|slot| slot.write_token(token));
         if let Err(error) = &written {
-            let file = self.path();
+            let file = self.file_name();
             tracing::error!(
                 error = %Chain(error), file,
                 "The workspace's own token cannot be written: it is lost with this process. Make another one for the \
@@ -145,11 +145,11 @@ impl Credentials {
     }
 }
 
-impl Room {
+impl TokenSlot {
     /// Replaces the file. Where it cannot be replaced, as a mount of the file alone, it is overwritten.
-    fn fill(self, token: &str) -> io::Result<()> {
+    fn write_token(self, token: &str) -> io::Result<()> {
         let Self { file, beside } = self;
-        let replaced = beside.is_some_and(|beside| replace(&file, beside, token).is_ok());
+        let replaced = beside.is_some_and(|beside| replace_file(&file, beside, token).is_ok());
         if replaced {
             return Ok(());
         }
@@ -158,18 +158,18 @@ impl Room {
         let mut opened = options.open(&file)?;
         // Some file systems have no modes.
         let _ = opened.set_permissions(Permissions::from_mode(SECRET));
-        write(&mut opened, token)
+        write_synced(&mut opened, token)
     }
 }
 
 /// A crash leaves the old content or the new one.
-fn replace(file: &Path, mut beside: NamedTempFile, token: &str) -> io::Result<()> {
-    write(beside.as_file_mut(), token)?;
+fn replace_file(file: &Path, mut beside: NamedTempFile, token: &str) -> io::Result<()> {
+    write_synced(beside.as_file_mut(), token)?;
     beside.persist(file)?;
     Ok(())
 }
 
-fn write(opened: &mut File, token: &str) -> io::Result<()> {
+fn write_synced(opened: &mut File, token: &str) -> io::Result<()> {
     opened.write_all(token.as_bytes())?;
     opened.sync_all()
 }
@@ -182,7 +182,7 @@ fn without_wait(flags: i32) -> OpenOptions {
 }
 
 /// Reads the file; none if it is missing or empty.
-fn read(file: &Path) -> io::Result<Option<String>> {
+fn read_token(file: &Path) -> io::Result<Option<String>> {
     let opened = match without_wait(0).read(true).open(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -232,7 +232,7 @@ mod tests {
         ] {
             let (_folder, file) = place(text);
             let credentials = Credentials::new(file, Some("a2ae_given".to_owned()));
-            let tokens = credentials.tokens().await;
+            let tokens = credentials.read_tokens().await;
             assert_eq!(tokens.all, expected);
             assert!(tokens.unread.is_none());
         }
@@ -260,7 +260,7 @@ mod tests {
             (pipe, "no regular file"),
             (folder.path().to_owned(), "no regular file"),
         ] {
-            let tokens = Credentials::new(file, None).tokens().await;
+            let tokens = Credentials::new(file, None).read_tokens().await;
             assert!(tokens.all.is_empty());
             let said = tokens.unread.unwrap().to_string();
             assert!(said.contains(part) && !said.contains("a2aw"), "{said}");
@@ -271,34 +271,34 @@ mod tests {
     async fn the_own_token_is_kept_where_the_file_cannot_be_replaced() {
         let (_folder, file) = place("a2ae_once_and_longer_than_the_own_token");
         let credentials = Credentials::new(file.clone(), None);
-        let room = credentials.room().unwrap();
+        let slot = credentials.reserve_slot().unwrap();
         // As if the file were a mount.
-        fs::remove_file(room.beside.as_ref().unwrap().path()).unwrap();
-        credentials.keep("a2aw_first", Some(room));
+        fs::remove_file(slot.beside.as_ref().unwrap().path()).unwrap();
+        credentials.store_token("a2aw_first", Some(slot));
         assert_eq!(fs::read_to_string(&file).unwrap(), "a2aw_first");
         assert_eq!(mode(&file), SECRET);
-        credentials.keep("a2aw_second", None);
+        credentials.store_token("a2aw_second", None);
         assert_eq!(fs::read_to_string(&file).unwrap(), "a2aw_second");
         // A link that another user may have made is replaced, and its target stays as it is.
         let (_elsewhere, target) = place("of another");
         fs::remove_file(&file).unwrap();
         symlink(&target, &file).unwrap();
-        let room = credentials.room().unwrap();
-        fs::remove_file(room.beside.as_ref().unwrap().path()).unwrap();
-        credentials.keep("a2aw_nowhere", Some(room));
+        let slot = credentials.reserve_slot().unwrap();
+        fs::remove_file(slot.beside.as_ref().unwrap().path()).unwrap();
+        credentials.store_token("a2aw_nowhere", Some(slot));
         assert!(file.is_symlink());
-        credentials.keep("a2aw_linked", None);
+        credentials.store_token("a2aw_linked", None);
         assert!(!file.is_symlink());
         assert_eq!(fs::read_to_string(&target).unwrap(), "of another");
         assert_eq!(fs::read_to_string(&file).unwrap(), "a2aw_linked");
         // No place at all.
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
-        assert!(credentials.room().is_err());
-        credentials.keep("a2aw_third", None);
-        assert_eq!(credentials.tokens().await.all, ["a2aw_third"]);
+        assert!(credentials.reserve_slot().is_err());
+        credentials.store_token("a2aw_third", None);
+        assert_eq!(credentials.read_tokens().await.all, ["a2aw_third"]);
         fs::remove_dir(&file).unwrap();
         fs::write(&file, "a2aw_fourth").unwrap();
-        assert_eq!(credentials.tokens().await.all[0], "a2aw_fourth");
+        assert_eq!(credentials.read_tokens().await.all[0], "a2aw_fourth");
     }
 }

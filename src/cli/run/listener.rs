@@ -11,8 +11,8 @@ use regex::Regex;
 ///
 /// # Errors
 /// The system does not show sockets and processes.
-pub(super) fn stranger(port: u16, group: &str) -> io::Result<Option<String>> {
-    let (mut sockets, mut other) = (sockets(port)?, "hidden".to_owned());
+pub(super) fn find_stranger(port: u16, group: &str) -> io::Result<Option<String>> {
+    let (mut sockets, mut other) = (listening_sockets(port)?, "hidden".to_owned());
     for entry in fs::read_dir("/proc")?.flatten() {
         let Ok(about) = fs::read_to_string(entry.path().join("stat")) else {
             continue;
@@ -20,7 +20,7 @@ pub(super) fn stranger(port: u16, group: &str) -> io::Result<Option<String>> {
         // Behind the command's name, which may have any sign: the state, the parent and the process group.
         let behind = about.rsplit(')').next().unwrap_or_default();
         let is_own = behind.split(' ').nth(3) == Some(group);
-        let files: Vec<String> = files(&entry.path()).collect();
+        let files: Vec<String> = open_files(&entry.path()).collect();
         if is_own {
             sockets.retain(|socket| !files.contains(socket));
         } else if files.iter().any(|file| sockets.contains(file)) {
@@ -28,12 +28,12 @@ pub(super) fn stranger(port: u16, group: &str) -> io::Result<Option<String>> {
         }
     }
     // Some may have been closed meanwhile.
-    let is_taken = !sockets.is_empty() && !sockets.is_disjoint(&self::sockets(port)?);
+    let is_taken = !sockets.is_empty() && !sockets.is_disjoint(&listening_sockets(port)?);
     Ok(is_taken.then_some(other))
 }
 
 /// Returns the sockets that take connections to `port` of 127.0.0.1, as links in `/proc/PID/fd` name them.
-fn sockets(port: u16) -> io::Result<HashSet<String>> {
+fn listening_sockets(port: u16) -> io::Result<HashSet<String>> {
     // A system without IPv6 has no second table.
     let of_six = fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
     let table = fs::read_to_string("/proc/net/tcp")? + &of_six;
@@ -46,7 +46,7 @@ fn sockets(port: u16) -> io::Result<HashSet<String>> {
 }
 
 /// Returns the open files of a process, as their links name them; none where the system hides them.
-fn files(process: &Path) -> impl Iterator<Item = String> {
+fn open_files(process: &Path) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(process.join("fd")).into_iter().flatten();
     let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     links.filter_map(|link| link.into_os_string().into_string().ok())

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use url::Url;
 
 use super::credentials::{Credentials, is_enrolment};
-use super::place::{CardError, Place};
+use super::location::{AgentLocation, CardError};
 use crate::drain::Drain;
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::telemetry::Chain;
@@ -46,13 +46,13 @@ const GUARD_LOOK: Duration = Duration::from_millis(20);
 const IDLE_ANSWERS: u32 = 3;
 
 /// Ids of the agent.
-pub(super) struct Names {
+pub(super) struct AgentIds {
     pub(super) workspace: WorkspaceId,
     pub(super) instance: InstanceId,
 }
 
 /// The count of the agent's calls in progress.
-pub(super) enum Calls {
+pub(super) enum CallCounter {
     /// The guard's, which sees all of them.
     Guard(Arc<Drain>),
     /// That of the replica of the gateway that answers.
@@ -61,7 +61,7 @@ pub(super) enum Calls {
 
 /// The gateway's view of the agent, as far as its answers tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum MembershipState {
     /// It does not know the agent, and sends no calls.
     Absent,
     /// A registration is on its way.
@@ -76,21 +76,21 @@ enum Standing {
     Left,
 }
 
-impl Standing {
-    /// Returns the standing after a registration or heartbeat that failed.
-    fn after(self, error: &JoinError) -> Self {
+impl MembershipState {
+    /// Returns the state after a registration or heartbeat that failed.
+    fn after_failure(self, error: &JoinError) -> Self {
         match (self, error.status()) {
             (Self::Leaving, _) => Self::Leaving,
             (_, Some(404 | 410)) => Self::Absent,
             (Self::Joined, Some(401)) => Self::Doubtful,
-            (Self::Absent, _) if error.may_have_joined() => Self::Doubtful,
+            (Self::Absent, _) if error.may_have_registered() => Self::Doubtful,
             (before, _) => before,
         }
     }
 }
 
 /// The gateway's answer to an agent that leaves.
-enum Told {
+enum LeaveOutcome {
     Done,
     Failed,
     Unanswered,
@@ -98,12 +98,12 @@ enum Told {
 
 /// An agent at a gateway.
 pub(super) struct Member {
-    pub(super) place: Place,
+    pub(super) location: AgentLocation,
     registry: Registry,
-    names: Names,
+    names: AgentIds,
     credentials: Credentials,
     is_bound: bool,
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<MembershipState>,
     /// Held while a heartbeat is on its way.
     beating: Mutex<()>,
 }
@@ -157,7 +157,7 @@ impl JoinError {
     }
 
     /// True if a registration may have had its effect: its answer was lost, here or in front of the gateway.
-    fn may_have_joined(&self) -> bool {
+    fn may_have_registered(&self) -> bool {
         match self {
             Self::Gateway(error) => match error.status() {
                 Some(status) => matches!(status, 502 | 504),
@@ -171,32 +171,32 @@ impl JoinError {
 
 impl Member {
     pub(super) fn new(
-        names: Names,
+        names: AgentIds,
         credentials: Credentials,
         gateway: Url,
-        place: Place,
+        location: AgentLocation,
         is_bound: bool,
     ) -> Self {
         Self {
-            place,
+            location,
             registry: Registry::new(gateway),
             names,
             credentials,
             is_bound,
-            standing: watch::Sender::new(Standing::Absent),
+            state: watch::Sender::new(MembershipState::Absent),
             beating: Mutex::default(),
         }
     }
 
-    fn standing(&self) -> Standing {
-        *self.standing.borrow()
+    fn state(&self) -> MembershipState {
+        *self.state.borrow()
     }
 
     /// Registers and sends heartbeats. A failure is tried again.
-    pub(super) async fn stay(&self, calls: &Calls) -> Infallible {
+    pub(super) async fn stay_registered(&self, calls: &CallCounter) -> Infallible {
         let (mut failures, mut third) = (0, FIRST_THIRD);
         loop {
-            let pause = match self.heartbeat(calls).await {
+            let pause = match self.send_heartbeat(calls).await {
                 Ok(next) => {
                     if failures > 0 {
                         tracing::info!("the gateway hears the agent again");
@@ -217,22 +217,25 @@ impl Member {
     }
 
     /// Registers if needed, and sends a heartbeat. Returns the time until the next one.
-    async fn heartbeat(&self, calls: &Calls) -> Result<Duration, JoinError> {
+    async fn send_heartbeat(&self, calls: &CallCounter) -> Result<Duration, JoinError> {
         // Without heartbeats its lease ends: another program would get calls with callers' tokens.
-        self.place.check_owner().await?;
-        if matches!(self.standing(), Standing::Absent | Standing::Doubtful) {
+        self.location.check_owner().await?;
+        if matches!(
+            self.state(),
+            MembershipState::Absent | MembershipState::Doubtful
+        ) {
             self.register().await?;
         }
-        let mut body = self.ids();
-        if let Calls::Guard(drain) = calls {
-            body["active_tasks"] = json!(drain.running());
+        let mut body = self.ids_json();
+        if let CallCounter::Guard(drain) = calls {
+            body["active_tasks"] = json!(drain.work_count());
         }
         let beating = self.beating.lock().await;
         let heard = self.post("/registry/heartbeat", &body).await;
         drop(beating);
         let heard = heard.map_err(JoinError::from).inspect_err(|error| {
-            self.standing
-                .send_modify(|standing| *standing = standing.after(error));
+            self.state
+                .send_modify(|state| *state = state.after_failure(error));
         })?;
         let counts = heard["expires_in"].as_f64();
         let counts = counts.ok_or(JoinError::NoGateway("POST /registry/heartbeat"))?;
@@ -242,39 +245,39 @@ impl Member {
     }
 
     async fn register(&self) -> Result<(), JoinError> {
-        let card = self.place.card().await?;
-        let url = self.place.url(&card);
-        let mut body = self.ids();
+        let card = self.location.fetch_card().await?;
+        let url = self.location.rpc_url(&card);
+        let mut body = self.ids_json();
         body["id"] = json!(self.names.workspace.as_str());
         body["url"] = json!(url.as_str());
         body["agent_card"] = card;
         if self.is_bound {
             body["proof"] = json!("request");
         }
-        let before = self.standing();
-        if before == Standing::Leaving {
+        let before = self.state();
+        if before == MembershipState::Leaving {
             // Since the card was asked for.
             return Ok(());
         }
-        self.standing.send_replace(Standing::Joining);
-        let joined = self.enrol(&body).await;
-        self.standing.send_replace(match &joined {
-            Ok(_) => Standing::Joined,
-            Err(error) => before.after(error),
+        self.state.send_replace(MembershipState::Joining);
+        let joined = self.register_with_token(&body).await;
+        self.state.send_replace(match &joined {
+            Ok(_) => MembershipState::Joined,
+            Err(error) => before.after_failure(error),
         });
-        self.joined(&url, joined?["warning"].as_str());
+        self.log_joined(&url, joined?["warning"].as_str());
         Ok(())
     }
 
     /// Registers with the first good token. The workspace's own token replaces an enrolment token in the file.
-    async fn enrol(&self, body: &Value) -> Result<Value, JoinError> {
-        let file = self.credentials.path();
+    async fn register_with_token(&self, body: &Value) -> Result<Value, JoinError> {
+        let file = self.credentials.file_name();
         self.credentials.warn_of_readers();
-        let tokens = self.credentials.tokens().await;
+        let tokens = self.credentials.read_tokens().await;
         for token in &tokens.all {
             // An enrolment token counts once: the new token must find a place.
-            let room = is_enrolment(token).then(|| self.credentials.room());
-            let room = room.transpose().map_err(|error| JoinError::Unwritable {
+            let slot = is_enrolment(token).then(|| self.credentials.reserve_slot());
+            let slot = slot.transpose().map_err(|error| JoinError::Unwritable {
                 file: file.clone(),
                 error,
             })?;
@@ -288,7 +291,7 @@ impl Member {
                 return Err(JoinError::NoGateway("POST /registry/register"));
             }
             match answer["token"].as_str() {
-                Some(own) => self.credentials.keep(own, room),
+                Some(own) => self.credentials.store_token(own, slot),
                 None if is_enrolment(token) => return Err(JoinError::OtherToken(file)),
                 None => {}
             }
@@ -303,7 +306,7 @@ impl Member {
         })
     }
 
-    fn joined(&self, url: &Url, warning: Option<&str>) {
+    fn log_joined(&self, url: &Url, warning: Option<&str>) {
         let (workspace, instance) = (self.names.workspace.as_str(), self.names.instance.as_str());
         tracing::info!(workspace.id = workspace, instance.id = instance, %url, "the agent has joined");
         if let Some(warning) = warning {
@@ -311,42 +314,45 @@ impl Member {
         }
     }
 
-    /// Polls [`Self::stay`] while a registration is on its way, which may bring the workspace's own token.
-    pub(super) async fn settle(&self, staying: impl Future) {
-        if self.standing() == Standing::Joining {
-            let mut watched = self.standing.subscribe();
+    /// Polls [`Self::stay_registered`] while a registration is on its way, which may bring the workspace's own token.
+    pub(super) async fn await_registration(&self, staying: impl Future) {
+        if self.state() == MembershipState::Joining {
+            let mut watched = self.state.subscribe();
             tokio::select! {
                 _ = staying => {}
-                _ = watched.wait_for(|standing| *standing != Standing::Joining) => {}
+                _ = watched.wait_for(|state| *state != MembershipState::Joining) => {}
             }
         }
     }
 
     /// Lets no registration follow. True if the gateway may send calls.
-    pub(super) fn begin_to_leave(&self) -> bool {
-        let may_call = self.standing() != Standing::Absent;
+    pub(super) fn start_leaving(&self) -> bool {
+        let may_call = self.state() != MembershipState::Absent;
         if may_call {
-            self.standing.send_replace(Standing::Leaving);
+            self.state.send_replace(MembershipState::Leaving);
         }
         may_call
     }
 
     /// Has the gateway send no new calls, and waits until those in progress are over. False if the gateway does not
     /// answer.
-    pub(super) async fn drain(&self, calls: &Calls) -> bool {
-        let told = self.tell("/registry/drain").await;
-        let answers = !matches!(told, Told::Unanswered);
-        if answers || matches!(calls, Calls::Guard(_)) {
+    pub(super) async fn drain(&self, calls: &CallCounter) -> bool {
+        let outcome = self.report_leaving("/registry/drain").await;
+        let answers = !matches!(outcome, LeaveOutcome::Unanswered);
+        if answers || matches!(calls, CallCounter::Guard(_)) {
             self.await_calls(calls).await && answers
         } else {
             false
         }
     }
 
-    /// Takes the agent's place away. Polls [`Self::stay`] while a heartbeat is on its way: one that the gateway gets
-    /// afterwards would register the agent again.
+    /// Takes the agent's place away. Polls [`Self::stay_registered`] while a heartbeat is on its way: one that the
+    /// gateway gets afterwards would register the agent again.
     pub(super) async fn deregister(&self, staying: impl Future) {
-        if matches!(self.standing(), Standing::Absent | Standing::Left) {
+        if matches!(
+            self.state(),
+            MembershipState::Absent | MembershipState::Left
+        ) {
             return;
         }
         let _last_beat = tokio::select! {
@@ -354,40 +360,40 @@ impl Member {
             beating = self.beating.lock() => Some(beating),
             _ = staying => None,
         };
-        if let Told::Done = self.tell("/registry/deregister").await {
-            self.standing.send_replace(Standing::Left);
+        if let LeaveOutcome::Done = self.report_leaving("/registry/deregister").await {
+            self.state.send_replace(MembershipState::Left);
         }
     }
 
     /// A token that is refused is tried again: its file may be about to change.
-    async fn tell(&self, path: &str) -> Told {
+    async fn report_leaving(&self, path: &str) -> LeaveOutcome {
         let deadline = Instant::now() + LEAVING;
         loop {
-            let error = match timeout_at(deadline, self.post(path, &self.ids())).await {
-                Ok(Ok(_)) => return Told::Done,
+            let error = match timeout_at(deadline, self.post(path, &self.ids_json())).await {
+                Ok(Ok(_)) => return LeaveOutcome::Done,
                 Ok(Err(error)) => error,
                 Err(_) => {
                     tracing::warn!(path, "The gateway does not answer within {LEAVING:?}");
-                    return Told::Unanswered;
+                    return LeaveOutcome::Unanswered;
                 }
             };
             let is_passing = matches!(error.status(), Some(401 | 429 | 503));
             if !is_passing || Instant::now() + LOOK >= deadline {
                 tracing::warn!(%error, path, "The gateway does not know that the agent leaves");
-                return Told::Failed;
+                return LeaveOutcome::Failed;
             }
             sleep(LOOK).await;
         }
     }
 
     /// Waits until calls on their way have come and those in progress are over. False if the gateway does not answer.
-    pub(super) async fn await_calls(&self, calls: &Calls) -> bool {
+    pub(super) async fn await_calls(&self, calls: &CallCounter) -> bool {
         let least = Instant::now() + ON_THEIR_WAY;
         let mut idle = 0;
         loop {
             let (is_idle, pause, enough) = match calls {
-                Calls::Guard(drain) => (drain.running() == 0, GUARD_LOOK, 1),
-                Calls::Gateway => match timeout(LEAVING, self.is_idle()).await {
+                CallCounter::Guard(drain) => (drain.work_count() == 0, GUARD_LOOK, 1),
+                CallCounter::Gateway => match timeout(LEAVING, self.is_idle()).await {
                     Ok(is_idle) => (is_idle, LOOK, IDLE_ANSWERS),
                     // It sends none.
                     Err(_) => return false,
@@ -405,14 +411,14 @@ impl Member {
     /// there.
     async fn is_idle(&self) -> bool {
         let path = format!("/workspaces/{}", self.names.workspace);
-        let token = self.token().await;
+        let token = self.best_token().await;
         match self.registry.get(&path, Some(&token)).await {
             Ok(workspace) => in_flight(&workspace, &self.names.instance) == 0,
             Err(error) => matches!(error.status(), Some(404 | 410)) || error.is_unsent(),
         }
     }
 
-    fn ids(&self) -> Value {
+    fn ids_json(&self) -> Value {
         json!({
             "workspace_id": self.names.workspace.as_str(),
             "instance_id": self.names.instance.as_str(),
@@ -420,12 +426,14 @@ impl Member {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<Value, RegistryError> {
-        self.registry.post(path, &self.token().await, body).await
+        self.registry
+            .post(path, &self.best_token().await, body)
+            .await
     }
 
     /// Returns the best token; empty without one.
-    async fn token(&self) -> String {
-        let tokens = self.credentials.tokens().await;
+    async fn best_token(&self) -> String {
+        let tokens = self.credentials.read_tokens().await;
         tokens.all.into_iter().next().unwrap_or_default()
     }
 }

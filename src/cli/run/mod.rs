@@ -6,8 +6,8 @@
 
 mod credentials;
 mod listener;
+mod location;
 mod member;
-mod place;
 mod process;
 
 use std::convert::Infallible;
@@ -24,12 +24,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
 use self::credentials::Credentials;
-use self::member::{Calls, Member};
-use self::place::{CardError, Place, PlaceError};
-use self::process::{Agent, Environment, Signals, exit_code};
-use super::{USAGE, complain, http_url, runtime, sidecar};
+use self::location::{AgentLocation, CardError, LocationError};
+use self::member::{CallCounter, Member};
+use self::process::{AgentEnvironment, AgentProcess, Signals, exit_code};
+use super::{USAGE, build_runtime, parse_http_url, print_error, sidecar};
 use crate::config::Live;
-use crate::config::load::{ConfigError, Layers, Loaded, load};
+use crate::config::load::{ConfigError, Layers, LoadedConfig, load};
 use crate::ids::{InstanceId, InvalidInstanceId, InvalidWorkspaceId, WorkspaceId, host_name};
 use crate::server::{self, ServeError};
 use crate::sidecar::Settings;
@@ -81,14 +81,14 @@ pub(super) struct Arguments {
     )]
     enrolment_token: Option<String>,
     /// Base URL of the gateway
-    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_URL", value_parser = http_url, default_value = "http://127.0.0.1:8080")]
+    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_URL", value_parser = parse_http_url, default_value = "http://127.0.0.1:8080")]
     gateway: Url,
     /// Port at which the agent listens on 127.0.0.1, also given to it as PORT [default: a free one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// URL at which the gateway reaches the agent; needed if the gateway is on another machine. Without a path: that of
     /// JSON-RPC in the agent's card
-    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_AGENT_URL", value_parser = http_url)]
+    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_AGENT_URL", value_parser = parse_http_url)]
     advertise: Option<Url>,
     /// Guard the agent as `sidecar` does: listen here, and admit only callers that the gateway vouches for
     #[arg(long, value_name = "ADDR")]
@@ -141,7 +141,7 @@ enum ArgumentError {
     #[error("--grace and --ready-within must be longer than 0s and at most 24h")]
     Clock,
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Location(#[from] LocationError),
     #[error(transparent)]
     Guard(#[from] sidecar::ArgumentError),
     #[error(transparent)]
@@ -187,7 +187,7 @@ impl RunError {
 /// All that is needed to run the agent.
 struct Plan {
     command: Vec<OsString>,
-    environment: Environment,
+    environment: AgentEnvironment,
     member: Member,
     any_listener: bool,
     guard: Option<Settings>,
@@ -196,25 +196,25 @@ struct Plan {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let clean = process::without_credentials().map_err(RunError::Credentials);
+    let clean = process::restart_without_credentials().map_err(RunError::Credentials);
     let port = match clean.and_then(|()| free_port(arguments.port)) {
         Ok(port) => port,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::FAILURE;
         }
     };
-    let (plan, loaded) = match arguments.plan(port) {
+    let (plan, loaded) = match arguments.build_plan(port) {
         Ok(planned) => planned,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
     let _log = match telemetry::start(&loaded.config.telemetry) {
         Ok(log) => log,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(USAGE);
         }
     };
@@ -236,7 +236,7 @@ fn free_port(asked: Option<u16>) -> Result<u16, RunError> {
 }
 
 impl Arguments {
-    fn plan(self, port: u16) -> Result<(Plan, Loaded), ArgumentError> {
+    fn build_plan(self, port: u16) -> Result<(Plan, LoadedConfig), ArgumentError> {
         let workspace = WorkspaceId::parse(&self.workspace)?;
         let listens = self.guard.map_or(port, |guard| guard.port());
         let instance = match &self.instance {
@@ -253,25 +253,26 @@ impl Arguments {
         if !self.card.starts_with('/') {
             return Err(ArgumentError::Card);
         }
-        let environment = self.environment(port);
-        let guard = self.guard(place::agent(port)?);
+        let environment = self.agent_environment(port);
+        let guard = self.guard_arguments(location::agent_url(port)?);
         let layers = match &guard {
-            Some(guard) => guard.layers(),
+            Some(guard) => guard.config_layers(),
             None => Layers::of_this_process(self.config, self.set),
         };
         let loaded = load(&layers)?;
-        let guard = guard.map(|guard| guard.settings()).transpose()?;
+        let guard = guard.map(|guard| guard.to_settings()).transpose()?;
         let has_tls = loaded.config.server.tls.cert.is_some();
         let guarded_at = self.guard.map(|address| (address, has_tls));
-        let place = Place::new(port, &self.card, self.advertise, guarded_at, &self.gateway)?;
+        let location =
+            AgentLocation::new(port, &self.card, self.advertise, guarded_at, &self.gateway)?;
         let member = Member::new(
-            member::Names {
+            member::AgentIds {
                 workspace,
                 instance,
             },
             Credentials::new(self.token_file, self.enrolment_token),
             self.gateway,
-            place,
+            location,
             self.require_bound,
         );
         let plan = Plan {
@@ -287,7 +288,7 @@ impl Arguments {
     }
 
     /// Returns the variables by which the agent knows its port, and its place at the gateway, where it may call others.
-    fn environment(&self, port: u16) -> Environment {
+    fn agent_environment(&self, port: u16) -> AgentEnvironment {
         let gateway = self.gateway.as_str().trim_end_matches('/');
         let file = &self.token_file;
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
@@ -300,12 +301,12 @@ impl Arguments {
     }
 
     /// Returns the arguments of the sidecar in front of the agent.
-    fn guard(&self, upstream: Url) -> Option<sidecar::Arguments> {
+    fn guard_arguments(&self, upstream: Url) -> Option<sidecar::Arguments> {
         self.guard.map(|address| {
             sidecar::Arguments::in_front_of(
                 upstream,
                 address,
-                sidecar::Gateway {
+                sidecar::TrustedGateway {
                     workspace: self.workspace.clone(),
                     gateway: self.gateway.clone(),
                     plain_http: self.plain_http,
@@ -330,26 +331,26 @@ fn own_instance(port: u16) -> String {
 }
 
 /// The event that ends the agent's work.
-enum End {
-    Agent(io::Result<ExitStatus>),
-    Asked(process::Signal),
+enum EndEvent {
+    AgentEnded(io::Result<ExitStatus>),
+    StopSignal(process::Signal),
     Failed(RunError),
 }
 
 impl Plan {
-    fn run(mut self, loaded: Loaded) -> Result<ExitCode, RunError> {
-        let admin = sidecar::admin(&loaded);
+    fn run(mut self, loaded: LoadedConfig) -> Result<ExitCode, RunError> {
+        let admin = sidecar::admin_address(&loaded);
         let guard = self.guard.take().map(|settings| {
             sidecar::warn_of_plain(&loaded.config.server);
-            server::sidecar::beside(Live::new(loaded), settings, admin)
+            server::sidecar::start(Live::new(loaded), settings, admin)
         });
         let guard = guard.transpose()?;
         let calls = match &guard {
-            Some(guard) => Calls::Guard(Arc::clone(&guard.drain)),
-            None => Calls::Gateway,
+            Some(guard) => CallCounter::Guard(Arc::clone(&guard.drain)),
+            None => CallCounter::Gateway,
         };
-        let runtime = runtime()?;
-        let ended = runtime.block_on(live(self, calls, guard));
+        let runtime = build_runtime()?;
+        let ended = runtime.block_on(run_to_end(self, calls, guard));
         // A read of the token file may still wait for the file system.
         runtime.shutdown_background();
         ended
@@ -357,61 +358,61 @@ impl Plan {
 }
 
 /// Runs the agent to its end.
-async fn live(
+async fn run_to_end(
     mut plan: Plan,
-    calls: Calls,
-    guard: Option<server::beside::ServerHandle>,
+    calls: CallCounter,
+    guard: Option<server::in_process::ServerHandle>,
 ) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
     let mut agent =
-        Agent::start(&plan.command, &plan.environment).map_err(|error| RunError::Start {
+        AgentProcess::start(&plan.command, &plan.environment).map_err(|error| RunError::Start {
             program: plan.command.first().map(PathBuf::from).unwrap_or_default(),
             error,
         })?;
     let group = agent.group();
-    plan.member.place.owner = (!plan.any_listener).then_some(group);
-    let mut staying = pin!(plan.stay(&calls));
+    plan.member.location.owner = (!plan.any_listener).then_some(group);
+    let mut staying = pin!(plan.keep_registered(&calls));
     let end = tokio::select! {
         biased;
-        status = agent.ended() => End::Agent(status),
-        signal = signals.asked(group) => End::Asked(signal),
-        Err(error) = &mut staying => End::Failed(error),
-        () = ended(guard.as_ref()) => End::Failed(RunError::GuardEnded),
+        status = agent.wait() => EndEvent::AgentEnded(status),
+        signal = signals.wait_for_stop(group) => EndEvent::StopSignal(signal),
+        Err(error) = &mut staying => EndEvent::Failed(error),
+        () = guard_ended(guard.as_ref()) => EndEvent::Failed(RunError::GuardEnded),
     };
     let until = Instant::now() + plan.grace;
     match end {
-        End::Agent(status) => {
+        EndEvent::AgentEnded(status) => {
             tokio::select! {
-                () = plan.part(staying, guard.as_ref(), until) => {}
-                _ = signals.asked(group) => {}
+                () = plan.finish_leaving(staying, guard.as_ref(), until) => {}
+                _ = signals.wait_for_stop(group) => {}
             }
             let status = status?;
             tracing::info!(%status, "the agent has ended");
             Ok(exit_code(status))
         }
-        End::Asked(signal) => {
+        EndEvent::StopSignal(signal) => {
             tracing::info!("draining the agent");
             let share = until - plan.grace / 5;
-            let leaving = plan.leave(staying.as_mut(), &calls, guard.as_ref());
+            let leaving = plan.drain_and_leave(staying.as_mut(), &calls, guard.as_ref());
             // The agent's own end, a second signal, or the end of their share ends the wait for its calls.
             let signal = tokio::select! {
                 biased;
-                _ = agent.ended() => signal,
-                again = signals.asked(group) => again,
+                _ = agent.wait() => signal,
+                again = signals.wait_for_stop(group) => again,
                 _ = timeout_at(share, leaving) => signal,
             };
             let (status, ()) = tokio::join!(
                 agent.stop(signal, &mut signals, until),
-                plan.part(staying, guard.as_ref(), until),
+                plan.finish_leaving(staying, guard.as_ref(), until),
             );
             let status = status?;
             tracing::info!(%status, "the agent has ended");
             Ok(exit_code(status))
         }
-        End::Failed(error) => {
+        EndEvent::Failed(error) => {
             let (status, ()) = tokio::join!(
                 agent.stop(process::Signal::TERM, &mut signals, until),
-                plan.part(staying, guard.as_ref(), until),
+                plan.finish_leaving(staying, guard.as_ref(), until),
             );
             status?;
             Err(error)
@@ -424,22 +425,22 @@ impl Plan {
     ///
     /// # Errors
     /// If the agent does not serve its card in time.
-    async fn stay(&self, calls: &Calls) -> Result<Infallible, RunError> {
+    async fn keep_registered(&self, calls: &CallCounter) -> Result<Infallible, RunError> {
         let within = self.ready_within;
-        let ready = self.member.place.wait(within).await;
+        let ready = self.member.location.wait_for_card(within).await;
         ready.map_err(|why| RunError::NotReady { within, why })?;
-        Ok(self.member.stay(calls).await)
+        Ok(self.member.stay_registered(calls).await)
     }
 
     /// Drains and deregisters the agent, and ends its guard. Each time it waits for calls.
-    async fn leave(
+    async fn drain_and_leave(
         &self,
         mut staying: Pin<&mut impl Future>,
-        calls: &Calls,
-        guard: Option<&server::beside::ServerHandle>,
+        calls: &CallCounter,
+        guard: Option<&server::in_process::ServerHandle>,
     ) {
-        self.member.settle(staying.as_mut()).await;
-        if self.member.begin_to_leave() {
+        self.member.await_registration(staying.as_mut()).await;
+        if self.member.start_leaving() {
             let answers = tokio::select! {
                 // Heartbeats go on, and have no end.
                 _ = staying.as_mut() => false,
@@ -457,14 +458,14 @@ impl Plan {
 
     /// Takes the agent's place away and ends its guard, where that is left to do. A registration on its way is waited
     /// for: it may bring the workspace's own token.
-    async fn part(
+    async fn finish_leaving(
         &self,
         mut staying: Pin<&mut impl Future>,
-        guard: Option<&server::beside::ServerHandle>,
+        guard: Option<&server::in_process::ServerHandle>,
         until: Instant,
     ) {
         let parted = async {
-            self.member.settle(staying.as_mut()).await;
+            self.member.await_registration(staying.as_mut()).await;
             self.member.deregister(staying).await;
             end_guard(guard).await;
         };
@@ -474,19 +475,19 @@ impl Plan {
 }
 
 /// Resolves when the guard's threads have ended; never without a guard.
-async fn ended(guard: Option<&server::beside::ServerHandle>) {
+async fn guard_ended(guard: Option<&server::in_process::ServerHandle>) {
     match guard {
-        Some(guard) => guard.ended().await,
+        Some(guard) => guard.wait().await,
         None => std::future::pending().await,
     }
 }
 
 /// Ends the guard: its streams get their last event.
-async fn end_guard(guard: Option<&server::beside::ServerHandle>) {
+async fn end_guard(guard: Option<&server::in_process::ServerHandle>) {
     if let Some(guard) = guard {
-        guard.end();
+        guard.shut_down();
         // After that its connections end with this process.
-        let _ = timeout(GUARD_END, guard.ended()).await;
+        let _ = timeout(GUARD_END, guard.wait()).await;
     }
 }
 

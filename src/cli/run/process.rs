@@ -27,14 +27,14 @@ const KEPT_BACK: [&str; 3] = [
 ];
 
 /// Variables that the agent gets besides those of `run`.
-pub(super) type Environment = [(&'static str, OsString); 4];
+pub(super) type AgentEnvironment = [(&'static str, OsString); 4];
 
 /// Starts this program again in this process, if its environment has credentials of others. The agent could read them
 /// there (`/proc/PID/environ`), whatever its own environment has.
 ///
 /// # Errors
 /// The program cannot be started again.
-pub(super) fn without_credentials() -> io::Result<()> {
+pub(super) fn restart_without_credentials() -> io::Result<()> {
     if KEPT_BACK.iter().all(|name| env::var_os(name).is_none()) {
         return Ok(());
     }
@@ -56,27 +56,27 @@ const KILLED: Duration = Duration::from_secs(5);
 const BY_SIGNAL: i32 = 128;
 
 /// The agent's process.
-pub(super) struct Agent {
+pub(super) struct AgentProcess {
     child: Child,
-    group: Group,
+    group: ProcessGroup,
 }
 
 /// The agent's process group.
 #[derive(Clone, Copy)]
-pub(super) struct Group(pub(super) Pid);
+pub(super) struct ProcessGroup(pub(super) Pid);
 
-impl Group {
+impl ProcessGroup {
     /// Sends a signal to all processes of the group that are left.
-    pub(super) fn signal(self, signal: Signal) {
+    pub(super) fn send_signal(self, signal: Signal) {
         // An error means that none is left.
         let _ = kill_process_group(self.0, signal);
     }
 
     /// Waits until no process of the group is left, and kills those that are left at `until`.
-    async fn is_gone(self, until: Instant) {
+    async fn wait_until_gone(self, until: Instant) {
         while test_kill_process_group(self.0).is_ok() {
             if Instant::now() >= until {
-                return self.signal(Signal::KILL);
+                return self.send_signal(Signal::KILL);
             }
             // The first process of a container has the orphans as its children.
             let _ = waitpgid(self.0, WaitOptions::NOHANG);
@@ -85,12 +85,12 @@ impl Group {
     }
 }
 
-impl Agent {
+impl AgentProcess {
     /// Starts `command` with the variables of `environment` besides those of this process.
     ///
     /// # Errors
     /// The command is missing, or cannot be executed.
-    pub(super) fn start(command: &[OsString], environment: &Environment) -> io::Result<Self> {
+    pub(super) fn start(command: &[OsString], environment: &AgentEnvironment) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
@@ -105,20 +105,20 @@ impl Agent {
             .kill_on_drop(true);
         let child = command.spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
-        let group = id.and_then(Pid::from_raw).map(Group);
+        let group = id.and_then(Pid::from_raw).map(ProcessGroup);
         let group = group.ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { child, group })
     }
 
     /// Returns the agent's process group.
-    pub(super) fn group(&self) -> Group {
+    pub(super) fn group(&self) -> ProcessGroup {
         self.group
     }
 
     /// Waits for the agent to end by itself. What it started and left behind is killed.
-    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
-        self.group.signal(Signal::KILL);
+        self.group.send_signal(Signal::KILL);
         Ok(status)
     }
 
@@ -131,21 +131,21 @@ impl Agent {
         until: Instant,
     ) -> io::Result<ExitStatus> {
         let group = self.group;
-        group.signal(signal);
+        group.send_signal(signal);
         tokio::select! {
             biased;
-            status = self.gone(until) => status,
+            status = self.wait_or_kill(until) => status,
             never = signals.pass_on(group) => match never {},
         }
     }
 
-    async fn gone(&mut self, until: Instant) -> io::Result<ExitStatus> {
+    async fn wait_or_kill(&mut self, until: Instant) -> io::Result<ExitStatus> {
         if let Ok(status) = timeout_at(until, self.child.wait()).await {
-            self.group.is_gone(until).await;
+            self.group.wait_until_gone(until).await;
             return status;
         }
         tracing::warn!("The agent did not end in time (--grace); killing it");
-        self.group.signal(Signal::KILL);
+        self.group.send_signal(Signal::KILL);
         match timeout(KILLED, self.child.wait()).await {
             Ok(status) => status,
             Err(_) => Ok(ExitStatus::from_raw(Signal::KILL.as_raw())),
@@ -153,10 +153,10 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for AgentProcess {
     fn drop(&mut self) {
         if self.child.id().is_some() {
-            self.group.signal(Signal::KILL);
+            self.group.send_signal(Signal::KILL);
         }
     }
 }
@@ -192,20 +192,20 @@ impl Signals {
     }
 
     /// Waits for a signal that asks the agent to end, and passes others on.
-    pub(super) async fn asked(&mut self, group: Group) -> Signal {
+    pub(super) async fn wait_for_stop(&mut self, group: ProcessGroup) -> Signal {
         loop {
             let signal = self.next().await;
             if [Signal::TERM, Signal::INT, Signal::QUIT].contains(&signal) {
                 return signal;
             }
-            group.signal(signal);
+            group.send_signal(signal);
         }
     }
 
     /// Passes each signal on.
-    async fn pass_on(&mut self, group: Group) -> Infallible {
+    async fn pass_on(&mut self, group: ProcessGroup) -> Infallible {
         loop {
-            group.signal(self.next().await);
+            group.send_signal(self.next().await);
         }
     }
 

@@ -18,9 +18,11 @@ fn parsed(more: &[&str]) -> Arguments {
 }
 
 fn url(more: &[&str]) -> Result<String, String> {
-    let (plan, _) = parsed(more).plan(8001).map_err(|error| error.to_string())?;
+    let (plan, _) = parsed(more)
+        .build_plan(8001)
+        .map_err(|error| error.to_string())?;
     let card = json!({"url": "http://localhost:9999/a2a", "preferredTransport": "JSONRPC"});
-    Ok(plan.member.place.url(&card).to_string())
+    Ok(plan.member.location.rpc_url(&card).to_string())
 }
 
 #[test]
@@ -93,7 +95,11 @@ fn what_no_gateway_could_reach_is_refused() {
         let mut arguments = parsed(&[]);
         if let Some(at) = more.iter().position(|word| *word == "--workspace") {
             arguments.workspace = more[at + 1].to_owned();
-            let error = arguments.plan(8001).map(drop).unwrap_err().to_string();
+            let error = arguments
+                .build_plan(8001)
+                .map(drop)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(part), "{error}");
             continue;
         }
@@ -105,7 +111,7 @@ fn what_no_gateway_could_reach_is_refused() {
 
 #[test]
 fn the_path_of_json_rpc_is_that_of_the_card() {
-    let (plan, _) = parsed(&[]).plan(8001).unwrap();
+    let (plan, _) = parsed(&[]).build_plan(8001).unwrap();
     for (card, path) in [
         (json!({"url": "http://a.test/rpc"}), "/rpc"),
         (json!({"url": "http://a.test"}), "/"),
@@ -123,7 +129,7 @@ fn the_path_of_json_rpc_is_that_of_the_card() {
             "/v1/rpc",
         ),
     ] {
-        assert_eq!(plan.member.place.url(&card).path(), path, "{card}");
+        assert_eq!(plan.member.location.rpc_url(&card).path(), path, "{card}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::json;
 
-use super::super::access::Operating;
+use super::super::access::OperatorAccess;
 use super::super::client::Failure;
 use super::super::complete;
 use super::super::token_file::TokenOutput;
@@ -28,7 +28,7 @@ pub(super) struct CanvasArguments {
     #[arg(long)]
     org: Option<String>,
     /// Only this workspace; may be given again
-    #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     workspaces: Vec<String>,
     /// How long it lasts, at most 24h
     #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
@@ -36,12 +36,12 @@ pub(super) struct CanvasArguments {
     #[command(flatten)]
     output: TokenOutput,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// Makes the token, and returns what is printed.
-pub(super) async fn create(arguments: &CanvasArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
+pub(super) async fn create_canvas_token(arguments: &CanvasArguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
     let mut wanted = json!({"user": arguments.user, "ttl_seconds": arguments.ttl.as_secs()});
     if let Some(org) = &arguments.org {
         wanted["org"] = org.as_str().into();

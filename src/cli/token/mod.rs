@@ -13,14 +13,14 @@ use clap_complete::engine::ArgValueCompleter;
 use gateway_client::{Registry, RegistryError};
 use serde_json::{Value, json};
 
-use super::access::{AccessError, GatewayUrl, Operating};
+use super::access::{AccessError, GatewayUrl, OperatorAccess};
 use super::client::{RequestError, run as run_to_end};
-use super::{USAGE, block_on, complain, complete, print};
+use super::{USAGE, block_on, complete, print, print_error};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
 use crate::trust::{
     KeySet, KeySetError, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
-    claimed_audience, own_type, unproven,
+    claimed_audience, decode_unverified, own_type,
 };
 
 const EXAMPLES: &str = "\
@@ -71,7 +71,7 @@ enum Command {
     #[command(after_help = WORKSPACE_EXAMPLES)]
     Workspace {
         /// The workspace
-        #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+        #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
         id: String,
         /// Name of the token in lists
         #[arg(long)]
@@ -80,7 +80,7 @@ enum Command {
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         expires_in: Option<Duration>,
         #[command(flatten)]
-        gateway: Operating,
+        gateway: OperatorAccess,
     },
     /// Make a token of an operator; needs an operator's token of the role `admin`
     #[command(after_help = stored::OPERATOR_EXAMPLES)]
@@ -92,7 +92,7 @@ enum Command {
     #[command(after_help = PAIR_EXAMPLES)]
     Pair {
         /// The workspace that is to be messaged
-        #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+        #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
         target: String,
         /// Credential to ask with [env: A2A_GATEWAY_TOKEN]; better given there, where other users cannot see it
         #[arg(long)]
@@ -172,24 +172,26 @@ impl From<TokenError> for Failure {
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
     match &arguments.command {
-        Command::Create(arguments) => return run_to_end(stored::create(arguments)),
-        Command::List(arguments) => return run_to_end(stored::list(arguments)),
-        Command::Revoke(arguments) => return run_to_end(stored::revoke(arguments)),
-        Command::Operator(arguments) => return run_to_end(stored::create_of_operator(arguments)),
-        Command::Canvas(arguments) => return run_to_end(canvas::create(arguments)),
+        Command::Create(arguments) => return run_to_end(stored::create_token(arguments)),
+        Command::List(arguments) => return run_to_end(stored::list_tokens(arguments)),
+        Command::Revoke(arguments) => return run_to_end(stored::revoke_token(arguments)),
+        Command::Operator(arguments) => {
+            return run_to_end(stored::create_operator_token(arguments));
+        }
+        Command::Canvas(arguments) => return run_to_end(canvas::create_canvas_token(arguments)),
         _ => {}
     }
     if let Command::Pair { target: id, .. } | Command::Workspace { id, .. } = &arguments.command
         && let Err(error) = WorkspaceId::parse(id)
     {
-        complain(&error);
+        print_error(&error);
         return ExitCode::from(USAGE);
     }
-    let text = block_on(answer(&arguments.command));
+    let text = block_on(run_command(&arguments.command));
     match text.and_then(|text| Ok(print(&format!("{text}\n"))?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             match error {
                 Failure::Access(AccessError::NoCredential) => ExitCode::FAILURE,
                 Failure::Access(_) => ExitCode::from(USAGE),
@@ -199,7 +201,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-async fn answer(command: &Command) -> Result<String, Failure> {
+async fn run_command(command: &Command) -> Result<String, Failure> {
     match command {
         Command::Create(_)
         | Command::List(_)
@@ -212,9 +214,9 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             expires_in,
             gateway,
         } => {
-            let wanted = stored::wanted(label.as_deref(), *expires_in);
+            let wanted = stored::request_body(label.as_deref(), *expires_in);
             let path = format!("/workspaces/{id}/tokens");
-            token(&gateway.client()?.post(&path, &wanted).await?)
+            extract_token(&gateway.build_client()?.post(&path, &wanted).await?)
         }
         Command::Pair {
             target,
@@ -224,39 +226,39 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             let (url, credential) = gateway.resolve(&[given], false)?;
             let credential = credential.ok_or(Failure::NoCredential)?;
             let path = format!("/registry/discover/{target}");
-            token(&Registry::new(url).get(&path, Some(&credential)).await?)
+            extract_token(&Registry::new(url).get(&path, Some(&credential)).await?)
         }
-        Command::Inspect { jwt } => inspect(&read(jwt)?),
+        Command::Inspect { jwt } => inspect_token(&read_jwt(jwt)?),
         Command::Verify {
             jwt,
             audience,
             issuer,
             gateway,
         } => {
-            let jwt = read(jwt)?;
-            let registry = Registry::new(gateway.place()?.url);
+            let jwt = read_jwt(jwt)?;
+            let registry = Registry::new(gateway.resolve_endpoint()?.url);
             let about = registry.get("/.well-known/a2a-gateway", None).await?;
             let keys = registry.get("/.well-known/jwks.json", None).await?;
             let keys = KeySet::parse(keys.to_string().as_bytes())?;
             let issuer = issuer.as_deref().or(about["issuer"].as_str());
-            verify(&jwt, &keys, issuer.unwrap_or_default(), audience.as_deref())
+            verify_token(&jwt, &keys, issuer.unwrap_or_default(), audience.as_deref())
         }
     }
 }
 
 /// Returns head and claims of a token, its times spelled out. Verifies nothing.
-fn inspect(jwt: &str) -> Result<String, Failure> {
-    let [head, mut claims] = unproven(jwt)?;
+fn inspect_token(jwt: &str) -> Result<String, Failure> {
+    let [head, mut claims] = decode_unverified(jwt)?;
     for name in ["iat", "nbf", "exp"] {
-        if let Some(time) = claims[name].as_u64().and_then(spelled) {
+        if let Some(time) = claims[name].as_u64().and_then(format_time) {
             claims[name] = time.into();
         }
     }
-    Ok(pretty(&json!({"header": head, "claims": claims})))
+    Ok(format_pretty(&json!({"header": head, "claims": claims})))
 }
 
 /// Returns the claims, if the token is valid.
-fn verify(
+fn verify_token(
     jwt: &str,
     keys: &KeySet,
     issuer: &str,
@@ -264,18 +266,18 @@ fn verify(
 ) -> Result<String, Failure> {
     let claims = match own_type(jwt).as_deref() {
         Some(PAIR_TYP) => {
-            let head = TokenHead::own(jwt, PAIR_TYP)?;
+            let head = TokenHead::parse_own(jwt, PAIR_TYP)?;
             let claimed = claimed_audience(jwt).unwrap_or_default();
             let audience = audience.unwrap_or(&claimed);
             let claims = PairClaims::verify(jwt, &head, keys, issuer, audience);
-            json!(claims.map_err(|error| told(error, jwt, audience))?)
+            json!(claims.map_err(|error| to_failure(error, jwt, audience))?)
         }
         Some(CANVAS_TYP) => {
-            let head = TokenHead::own(jwt, CANVAS_TYP)?;
+            let head = TokenHead::parse_own(jwt, CANVAS_TYP)?;
             let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
             let audience = audience.unwrap_or(issuer);
             let claims = key.verify(jwt, &head, issuer, audience);
-            let claims: Value = claims.map_err(|error| told(error, jwt, audience))?;
+            let claims: Value = claims.map_err(|error| to_failure(error, jwt, audience))?;
             if claims["scope"] != CANVAS_SCOPE || !claims["sub"].is_string() {
                 return Err(Failure::OtherClaims);
             }
@@ -283,16 +285,16 @@ fn verify(
         }
         Some(_) => return Err(Failure::OtherType),
         None => {
-            unproven(jwt)?;
+            decode_unverified(jwt)?;
             return Err(Failure::OtherType);
         }
     };
-    Ok(pretty(&claims))
+    Ok(format_pretty(&claims))
 }
 
 /// Maps an error, naming the audience if it is the wrong claim. The signature is verified before
 /// any claim is read.
-fn told(error: TokenError, jwt: &str, expected: &str) -> Failure {
+fn to_failure(error: TokenError, jwt: &str, expected: &str) -> Failure {
     match claimed_audience(jwt) {
         Some(named) if error == TokenError::Claims && named != expected => Failure::OtherAudience {
             named,
@@ -303,12 +305,12 @@ fn told(error: TokenError, jwt: &str, expected: &str) -> Failure {
 }
 
 /// Returns the token of a response of the gateway.
-fn token(answer: &Value) -> Result<String, Failure> {
+fn extract_token(answer: &Value) -> Result<String, Failure> {
     let token = answer["token"].as_str().ok_or(Failure::NoToken)?;
     Ok(token.to_owned())
 }
 
-fn read(jwt: &str) -> Result<String, Failure> {
+fn read_jwt(jwt: &str) -> Result<String, Failure> {
     if jwt != "-" {
         return Ok(jwt.trim().to_owned());
     }
@@ -319,13 +321,13 @@ fn read(jwt: &str) -> Result<String, Failure> {
 }
 
 /// Formats a number of seconds with its time in RFC 3339.
-fn spelled(seconds: u64) -> Option<String> {
+fn format_time(seconds: u64) -> Option<String> {
     let at = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
     // RFC 3339 cannot express the year 10000.
     (seconds < 253_402_300_800)
         .then(|| format!("{seconds} ({})", humantime::format_rfc3339_seconds(at)))
 }
 
-fn pretty(value: &Value) -> String {
+fn format_pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }

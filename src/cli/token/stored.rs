@@ -7,11 +7,11 @@ use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::super::access::Operating;
-use super::super::client::{Client, Failure, document, segment};
+use super::super::access::OperatorAccess;
+use super::super::client::{Client, Failure, check_segment, format_json};
 use super::super::complete;
 use super::super::dry_run::DryRun;
-use super::super::table::{age, aligned, cell};
+use super::super::table::{align_columns, format_age, format_cell};
 use super::super::token_file::TokenOutput;
 use crate::identity::Role;
 
@@ -54,7 +54,7 @@ const OPERATORS: &str = "/operators/tokens";
 #[command(group = clap::ArgGroup::new("holder").required(true).args(["id", "org"]))]
 pub(super) struct CreateArguments {
     /// The workspace
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: Option<String>,
     /// A token of this org instead
     #[arg(long, value_name = "NAME", conflicts_with_all = ["label", "expires_in", "enrolment"])]
@@ -66,7 +66,7 @@ pub(super) struct CreateArguments {
     #[arg(long, requires = "org")]
     note: Option<String>,
     /// The org's token is to look after this workspace and those below it, not after all of the org
-    #[arg(long, requires = "org", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, requires = "org", value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     subtree: Option<String>,
     /// How long it lasts, such as 90days; without it, until it is revoked
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
@@ -79,7 +79,7 @@ pub(super) struct CreateArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway token operator`.
@@ -97,7 +97,7 @@ pub(super) struct OperatorArguments {
     #[command(flatten)]
     output: TokenOutput,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway token list`.
@@ -105,7 +105,7 @@ pub(super) struct OperatorArguments {
 #[command(group = clap::ArgGroup::new("holder").required(true).args(["id", "org", "operators"]))]
 pub(super) struct ListArguments {
     /// The workspace
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: Option<String>,
     /// The tokens of this org instead
     #[arg(long, value_name = "NAME")]
@@ -117,14 +117,14 @@ pub(super) struct ListArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway token revoke`.
 #[derive(clap::Args, Debug)]
 pub(super) struct RevokeArguments {
     /// The workspace, and the id of its token; with --org or --operator, the id alone
-    #[arg(required = true, num_args = 1..=2, value_names = ["ID", "TOKEN"], add = ArgValueCompleter::new(complete::workspaces_or_tokens))]
+    #[arg(required = true, num_args = 1..=2, value_names = ["ID", "TOKEN"], add = ArgValueCompleter::new(complete::complete_workspaces_or_tokens))]
     ids: Vec<String>,
     /// A token of this org instead
     #[arg(long, value_name = "NAME")]
@@ -138,11 +138,11 @@ pub(super) struct RevokeArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// Returns the body that asks for a token of a workspace.
-pub(super) fn wanted(label: Option<&str>, expires_in: Option<Duration>) -> Value {
+pub(super) fn request_body(label: Option<&str>, expires_in: Option<Duration>) -> Value {
     let mut wanted = json!({});
     if let Some(label) = label {
         wanted["label"] = label.into();
@@ -154,17 +154,19 @@ pub(super) fn wanted(label: Option<&str>, expires_in: Option<Duration>) -> Value
 }
 
 /// Returns the path of the tokens of a workspace or an org.
-fn path(id: Option<&str>, org: Option<&str>) -> Result<String, Failure> {
+fn tokens_path(id: Option<&str>, org: Option<&str>) -> Result<String, Failure> {
     match (id, org) {
-        (_, Some(org)) => Ok(format!("/orgs/{}/tokens", segment(org)?)),
-        (Some(id), None) => Ok(format!("/workspaces/{}/tokens", segment(id)?)),
+        (_, Some(org)) => Ok(format!("/orgs/{}/tokens", check_segment(org)?)),
+        (Some(id), None) => Ok(format!("/workspaces/{}/tokens", check_segment(id)?)),
         (None, None) => Err(Failure::Usage("say a workspace, or --org".to_owned())),
     }
 }
 
-pub(super) async fn create_of_operator(arguments: &OperatorArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
-    let mut wanted = wanted(arguments.label.as_deref(), arguments.expires_in);
+pub(super) async fn create_operator_token(
+    arguments: &OperatorArguments,
+) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
+    let mut wanted = request_body(arguments.label.as_deref(), arguments.expires_in);
     wanted["role"] = arguments.role.as_str().into();
     let file = arguments.output.open()?;
     let made = client.post(OPERATORS, &wanted).await?;
@@ -176,28 +178,28 @@ async fn require_subtree(client: &Client, path: &str, made: &Value) -> Result<()
     if !made["subtree"].is_null() {
         return Ok(());
     }
-    let id = segment(made["id"].as_str().unwrap_or_default())?;
+    let id = check_segment(made["id"].as_str().unwrap_or_default())?;
     let path = format!("{path}/{id}");
     client
-        .change(Method::DELETE, &path, &[], &Value::Null)
+        .send_change(Method::DELETE, &path, &[], &Value::Null)
         .await?;
     let complaint = "the gateway is of a release without subtrees: update it. No token was made";
     Err(Failure::Failed(complaint.to_owned()))
 }
 
-pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
+pub(super) async fn create_token(arguments: &CreateArguments) -> Result<String, Failure> {
     let CreateArguments { id, org, note, .. } = arguments;
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let output = &arguments.output;
     let file = output.open()?;
     let (path, wanted) = match id {
         Some(id) if arguments.enrolment => {
-            let path = format!("/workspaces/{}/enrolment", segment(id)?);
+            let path = format!("/workspaces/{}/enrolment", check_segment(id)?);
             (path, json!({}))
         }
         id => {
-            let path = path(id.as_deref(), org.as_deref())?;
-            let mut wanted = wanted(arguments.label.as_deref(), arguments.expires_in);
+            let path = tokens_path(id.as_deref(), org.as_deref())?;
+            let mut wanted = request_body(arguments.label.as_deref(), arguments.expires_in);
             if let Some(note) = note {
                 wanted["note"] = note.as_str().into();
             }
@@ -208,12 +210,12 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
         }
     };
     let route = (Method::POST, path.as_str());
-    let made = dry_run.ask(&client, route, &wanted).await?;
+    let made = dry_run.send(&client, route, &wanted).await?;
     if arguments.subtree.is_some() {
         require_subtree(&client, &path, &made).await?;
     }
     if dry_run.is_set() && output.is_json() {
-        return Ok(document(&made));
+        return Ok(format_json(&made));
     }
     if dry_run.is_set() {
         let kind = if arguments.enrolment {
@@ -238,34 +240,37 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
     output.hand_over(made, file)
 }
 
-pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {
+pub(super) async fn list_tokens(arguments: &ListArguments) -> Result<String, Failure> {
     let path = match arguments.operators {
         true => OPERATORS.to_owned(),
-        false => path(arguments.id.as_deref(), arguments.org.as_deref())?,
+        false => tokens_path(arguments.id.as_deref(), arguments.org.as_deref())?,
     };
-    let client = arguments.gateway.client()?;
+    let client = arguments.gateway.build_client()?;
     let tokens = client.list(&path, &[], Some("tokens")).await?;
     if arguments.json {
-        return Ok(document(&tokens.into()));
+        return Ok(format_json(&tokens.into()));
     }
     if tokens.is_empty() {
         return Ok("no token is live\n".to_owned());
     }
     if arguments.operators {
-        return Ok(table_of_operators(&tokens));
+        return Ok(format_operator_tokens(&tokens));
     }
     let now = SystemTime::now();
     let of_org = arguments.org.is_some();
     let rows: Vec<_> = tokens
         .iter()
         .map(|token| {
-            let (id, prefix) = (cell(&token["id"]), cell(&token["prefix"]));
-            let age_of = |member: &str| age(&token[member], now);
+            let (id, prefix) = (format_cell(&token["id"]), format_cell(&token["prefix"]));
+            let age_of = |member: &str| format_age(&token[member], now);
             if of_org {
-                let (note, subtree) = (cell(&token["note"]), cell(&token["subtree"]));
+                let (note, subtree) = (format_cell(&token["note"]), format_cell(&token["subtree"]));
                 return vec![id, prefix, note, age_of("created_at"), subtree];
             }
-            let (label, end) = (cell(&token["label"]), cell(&token["expires_at"]));
+            let (label, end) = (
+                format_cell(&token["label"]),
+                format_cell(&token["expires_at"]),
+            );
             let (made, used) = (age_of("created_at"), age_of("last_used_at"));
             vec![id, prefix, label, made, used, end]
         })
@@ -275,24 +280,24 @@ pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {
     } else {
         &["ID", "BEGINS WITH", "LABEL", "AGE", "LAST USED", "EXPIRES"]
     };
-    Ok(aligned(titles, &rows))
+    Ok(align_columns(titles, &rows))
 }
 
 /// Returns the tokens of operators as a table; a session of a person has its provider's name for them.
-fn table_of_operators(tokens: &[Value]) -> String {
+fn format_operator_tokens(tokens: &[Value]) -> String {
     let now = SystemTime::now();
     let rows: Vec<_> = tokens
         .iter()
         .map(|token| {
             let person = token["name"].as_str().or(token["subject"].as_str());
             vec![
-                cell(&token["id"]),
-                cell(&token["prefix"]),
-                cell(&token["role"]),
-                cell(&token["label"]),
+                format_cell(&token["id"]),
+                format_cell(&token["prefix"]),
+                format_cell(&token["role"]),
+                format_cell(&token["label"]),
                 person.unwrap_or_default().to_owned(),
-                age(&token["created_at"], now),
-                cell(&token["expires_at"]),
+                format_age(&token["created_at"], now),
+                format_cell(&token["expires_at"]),
             ]
         })
         .collect();
@@ -305,31 +310,31 @@ fn table_of_operators(tokens: &[Value]) -> String {
         "AGE",
         "EXPIRES",
     ];
-    aligned(&titles, &rows)
+    align_columns(&titles, &rows)
 }
 
-pub(super) async fn revoke(arguments: &RevokeArguments) -> Result<String, Failure> {
+pub(super) async fn revoke_token(arguments: &RevokeArguments) -> Result<String, Failure> {
     let org = arguments.org.as_deref();
     let (holder, token) = match (arguments.ids.as_slice(), org, arguments.of_operator) {
         ([token], None, true) => (OPERATORS.to_owned(), token),
-        ([token], Some(_), false) => (path(None, org)?, token),
-        ([id, token], None, false) => (path(Some(id), None)?, token),
+        ([token], Some(_), false) => (tokens_path(None, org)?, token),
+        ([id, token], None, false) => (tokens_path(Some(id), None)?, token),
         _ => {
             let complaint = "say a workspace and the id of its token, or --org NAME or --operator and the id alone";
             return Err(Failure::Usage(complaint.to_owned()));
         }
     };
-    let path = format!("{holder}/{}", segment(token)?);
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let path = format!("{holder}/{}", check_segment(token)?);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let route = (Method::DELETE, path.as_str());
-    let revoked = dry_run.ask(&client, route, &Value::Null).await?;
+    let revoked = dry_run.send(&client, route, &Value::Null).await?;
     if arguments.json {
-        return Ok(document(&revoked));
+        return Ok(format_json(&revoked));
     }
-    let is = dry_run.words("is", "would be");
+    let is = dry_run.choose("is", "would be");
     let mut said = format!("{token} {is} revoked\n");
     for id in revoked["ended"].as_array().into_iter().flatten() {
-        let id = cell(id);
+        let id = format_cell(id);
         said += &format!("{id} {is} revoked with it: enrolment tokens end with the last token\n");
     }
     Ok(said)

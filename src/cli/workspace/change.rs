@@ -6,14 +6,14 @@ use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Map, Value};
 
-use super::super::access::Operating;
-use super::super::ask;
-use super::super::client::{Failure, document, segment};
+use super::super::access::OperatorAccess;
+use super::super::client::{Failure, check_segment, format_json};
 use super::super::complete;
 use super::super::dry_run::DryRun;
-use super::super::table::{cell, printable};
+use super::super::table::{format_cell, mask_controls};
+use super::super::write_prompt;
 use super::all_workspaces;
-use super::create::member;
+use super::create::parse_member;
 use super::tree::Tree;
 
 /// Workspaces that are named before a removal.
@@ -55,10 +55,10 @@ Examples:
 #[derive(clap::Args, Debug)]
 pub(super) struct SetArguments {
     /// The workspace
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
     /// Settings to change
-    #[arg(required = true, value_name = "MEMBER=VALUE", value_parser = member)]
+    #[arg(required = true, value_name = "MEMBER=VALUE", value_parser = parse_member)]
     members: Vec<(String, Value)>,
     /// Print JSON
     #[arg(long)]
@@ -66,7 +66,7 @@ pub(super) struct SetArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway workspace move ID`.
@@ -74,10 +74,10 @@ pub(super) struct SetArguments {
 #[command(group = clap::ArgGroup::new("place").required(true).multiple(true).args(["parent", "root", "org", "no_org"]))]
 pub(super) struct MoveArguments {
     /// The workspace
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
     /// The workspace that it is to be below
-    #[arg(long, value_name = "ID", conflicts_with = "root", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, value_name = "ID", conflicts_with = "root", add = ArgValueCompleter::new(complete::complete_workspaces))]
     parent: Option<String>,
     /// Below none
     #[arg(long)]
@@ -94,14 +94,14 @@ pub(super) struct MoveArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway workspace pause|resume ID`.
 #[derive(clap::Args, Debug)]
 pub(super) struct OneArguments {
     /// The workspace
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
     /// Print JSON
     #[arg(long)]
@@ -109,14 +109,14 @@ pub(super) struct OneArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// `a2a-gateway workspace remove ID`.
 #[derive(clap::Args, Debug)]
 pub(super) struct RemoveArguments {
     /// The workspace
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
     /// Do not ask, though there are workspaces below it
     #[arg(long)]
@@ -127,25 +127,28 @@ pub(super) struct RemoveArguments {
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
-pub(super) async fn set(arguments: &SetArguments) -> Result<String, Failure> {
+pub(super) async fn set_members(arguments: &SetArguments) -> Result<String, Failure> {
     let changes: Map<String, Value> = arguments.members.iter().cloned().collect();
-    let path = format!("/workspaces/{}", segment(&arguments.id)?);
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let path = format!("/workspaces/{}", check_segment(&arguments.id)?);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let route = (Method::PATCH, path.as_str());
     let body = changes.clone().into();
-    let changed = dry_run.ask(&client, route, &body).await?;
+    let changed = dry_run.send(&client, route, &body).await?;
     if arguments.json {
-        return Ok(document(&changed));
+        return Ok(format_json(&changed));
     }
-    let was = dry_run.words("was", "would be");
+    let was = dry_run.choose("was", "would be");
     let mut told = format!("{} {was} changed", arguments.id);
     for name in changes.keys() {
         // A credential is written only.
         if changed.get(name).is_some() {
-            told.push_str(&format!(", {name}: {}", printable(&cell(&changed[name]))));
+            told.push_str(&format!(
+                ", {name}: {}",
+                mask_controls(&format_cell(&changed[name]))
+            ));
         }
     }
     Ok(told + "\n")
@@ -165,12 +168,12 @@ pub(super) async fn move_to(arguments: &MoveArguments) -> Result<String, Failure
     if arguments.no_org {
         changes.insert("org".to_owned(), Value::Null);
     }
-    let path = format!("/workspaces/{}", segment(&arguments.id)?);
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let path = format!("/workspaces/{}", check_segment(&arguments.id)?);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let route = (Method::PATCH, path.as_str());
-    let moved = dry_run.ask(&client, route, &changes.into()).await?;
+    let moved = dry_run.send(&client, route, &changes.into()).await?;
     if arguments.json {
-        return Ok(document(&moved));
+        return Ok(format_json(&moved));
     }
     let place = match moved["parent_id"].as_str() {
         Some(parent) => format!("below {parent}"),
@@ -186,46 +189,46 @@ pub(super) async fn move_to(arguments: &MoveArguments) -> Result<String, Failure
     })
 }
 
-pub(super) async fn pause(arguments: &OneArguments) -> Result<String, Failure> {
-    turn(arguments, "pause").await
+pub(super) async fn pause_workspace(arguments: &OneArguments) -> Result<String, Failure> {
+    change_state(arguments, "pause").await
 }
 
-pub(super) async fn resume(arguments: &OneArguments) -> Result<String, Failure> {
-    turn(arguments, "resume").await
+pub(super) async fn resume_workspace(arguments: &OneArguments) -> Result<String, Failure> {
+    change_state(arguments, "resume").await
 }
 
-async fn turn(arguments: &OneArguments, verb: &str) -> Result<String, Failure> {
-    let path = format!("/workspaces/{}/{verb}", segment(&arguments.id)?);
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+async fn change_state(arguments: &OneArguments, verb: &str) -> Result<String, Failure> {
+    let path = format!("/workspaces/{}/{verb}", check_segment(&arguments.id)?);
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let route = (Method::POST, path.as_str());
-    let turned = dry_run.ask(&client, route, &Value::Null).await?;
+    let turned = dry_run.send(&client, route, &Value::Null).await?;
     if arguments.json {
-        return Ok(document(&turned));
+        return Ok(format_json(&turned));
     }
-    let is = dry_run.words("is", "would be");
-    let status = cell(&turned["status"]);
+    let is = dry_run.choose("is", "would be");
+    let status = format_cell(&turned["status"]);
     Ok(format!("{} {is} {status}\n", arguments.id))
 }
 
-pub(super) async fn remove(arguments: &RemoveArguments) -> Result<String, Failure> {
-    let id = segment(&arguments.id)?;
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+pub(super) async fn remove_workspace(arguments: &RemoveArguments) -> Result<String, Failure> {
+    let id = check_segment(&arguments.id)?;
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let mut about = String::new();
     if !arguments.yes {
         let tree = Tree::new(all_workspaces(&client, None, None, None).await?);
         let below = tree.descendants(id);
         if !below.is_empty() {
-            about = consequences(id, &below);
+            about = describe_consequences(id, &below);
             if !dry_run.is_set() {
-                confirm(id, &about)?;
+                confirm_removal(id, &about)?;
             }
         }
     }
     let path = format!("/workspaces/{id}");
     let route = (Method::DELETE, path.as_str());
-    let removed = dry_run.ask(&client, route, &Value::Null).await?;
+    let removed = dry_run.send(&client, route, &Value::Null).await?;
     if arguments.json {
-        return Ok(document(&removed));
+        return Ok(format_json(&removed));
     }
     Ok(match (dry_run.is_set(), about.as_str()) {
         (false, _) => format!("{id} is removed\n"),
@@ -235,7 +238,7 @@ pub(super) async fn remove(arguments: &RemoveArguments) -> Result<String, Failur
 }
 
 /// Says what a removal does to the workspaces below.
-fn consequences(id: &str, below: &[&str]) -> String {
+fn describe_consequences(id: &str, below: &[&str]) -> String {
     let named = below[..below.len().min(NAMED_MAX)].join(", ");
     let further = match below.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
@@ -255,12 +258,12 @@ fn consequences(id: &str, below: &[&str]) -> String {
 ///
 /// # Errors
 /// [`Failure::Usage`] without a terminal, [`Failure::Failed`] without a yes.
-fn confirm(id: &str, about: &str) -> Result<(), Failure> {
+fn confirm_removal(id: &str, about: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         let complaint = format!("{about}. Nothing was removed: --yes removes it all the same");
         return Err(Failure::Usage(complaint));
     }
-    ask(&format!("{about}.\nRemove {id}? [y/N] "))?;
+    write_prompt(&format!("{about}.\nRemove {id}? [y/N] "))?;
     let mut said = String::new();
     io::stdin().lock().read_line(&mut said)?;
     if matches!(said.trim().to_lowercase().as_str(), "y" | "yes") {

@@ -5,12 +5,12 @@ use http::Method;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::super::access::Operating;
-use super::super::client::{Failure, document};
+use super::super::access::OperatorAccess;
+use super::super::client::{Failure, format_json};
 use super::super::dry_run::DryRun;
-use super::super::table::cell;
+use super::super::table::format_cell;
 use super::super::token_file::TokenOutput;
-use super::super::{complete, http_url};
+use super::super::{complete, parse_http_url};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     name: Option<String>,
     /// The workspace that it is below
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     parent: Option<String>,
     /// Its org; below a parent, that of the parent
     #[arg(long, value_name = "NAME")]
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     role: Option<String>,
     /// Where its agent listens, if it does not register by itself
-    #[arg(long, value_name = "URL", value_parser = http_url)]
+    #[arg(long, value_name = "URL", value_parser = parse_http_url)]
     agent_url: Option<Url>,
     /// Its agent sends no heartbeats: it counts as online
     #[arg(long)]
@@ -48,25 +48,25 @@ pub(super) struct Arguments {
     #[arg(long)]
     poll: bool,
     /// Another member of the body of POST /workspaces: JSON, or a text; may be given again
-    #[arg(long, value_name = "MEMBER=VALUE", value_parser = member)]
+    #[arg(long, value_name = "MEMBER=VALUE", value_parser = parse_member)]
     set: Vec<(String, Value)>,
     #[command(flatten)]
     output: TokenOutput,
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// Parses `MEMBER=VALUE`: JSON, else a text.
-pub(super) fn member(text: &str) -> Result<(String, Value), &'static str> {
+pub(super) fn parse_member(text: &str) -> Result<(String, Value), &'static str> {
     let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = parts.ok_or("write MEMBER=VALUE, such as max_concurrent=4")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((name.to_owned(), value))
 }
 
-fn body(arguments: &Arguments) -> Value {
+fn request_body(arguments: &Arguments) -> Value {
     let mut body = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -94,23 +94,25 @@ fn body(arguments: &Arguments) -> Value {
     body.into()
 }
 
-pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
-    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+pub(super) async fn create_workspace(arguments: &Arguments) -> Result<String, Failure> {
+    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
     let output = &arguments.output;
     let file = output.open()?;
     let route = (Method::POST, "/workspaces");
-    let mut made = dry_run.ask(&client, route, &body(arguments)).await?;
+    let mut made = dry_run
+        .send(&client, route, &request_body(arguments))
+        .await?;
     if !dry_run.is_set() {
-        TokenOutput::keep(&mut made, file)?;
+        TokenOutput::store_token(&mut made, file)?;
     }
     if output.is_json() {
-        return Ok(document(&made));
+        return Ok(format_json(&made));
     }
     let mut told = format!(
         "{} {} created: {}",
-        cell(&made["id"]),
-        dry_run.words("was", "would be"),
-        cell(&made["status"])
+        format_cell(&made["id"]),
+        dry_run.choose("was", "would be"),
+        format_cell(&made["status"])
     );
     for (member, words) in [("parent_id", "below"), ("org", "in the org")] {
         if let Some(value) = made[member].as_str() {
@@ -148,8 +150,8 @@ mod tests {
             ("url=http://h/?a=b", "url", json!("http://h/?a=b")),
             ("role=null", "role", Value::Null),
         ] {
-            assert_eq!(member(typed), Ok((name.to_owned(), value)));
+            assert_eq!(parse_member(typed), Ok((name.to_owned(), value)));
         }
-        assert!(member("role").is_err() && member("=x").is_err());
+        assert!(parse_member("role").is_err() && parse_member("=x").is_err());
     }
 }

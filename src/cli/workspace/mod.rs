@@ -11,10 +11,10 @@ use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
-use super::access::Operating;
-use super::client::{Client, Failure, document, run as run_to_end, segment};
+use super::access::OperatorAccess;
+use super::client::{Client, Failure, check_segment, format_json, run as run_to_end};
 use super::complete;
-use super::table::{age, aligned, cell, printable};
+use super::table::{align_columns, format_age, format_cell, mask_controls};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,36 +95,36 @@ struct ListArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 #[derive(clap::Args, Debug)]
 struct ShowArguments {
     /// The workspace
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    run_to_end(answer(&arguments.command))
+    run_to_end(run_command(&arguments.command))
 }
 
-async fn answer(command: &Command) -> Result<String, Failure> {
+async fn run_command(command: &Command) -> Result<String, Failure> {
     match command {
-        Command::Create(arguments) => create::create(arguments).await,
-        Command::List(arguments) => list(arguments).await,
-        Command::Show(arguments) => show(arguments).await,
-        Command::Tree(arguments) => tree::draw(arguments).await,
-        Command::Set(arguments) => change::set(arguments).await,
+        Command::Create(arguments) => create::create_workspace(arguments).await,
+        Command::List(arguments) => list_workspaces(arguments).await,
+        Command::Show(arguments) => show_workspace(arguments).await,
+        Command::Tree(arguments) => tree::draw_tree(arguments).await,
+        Command::Set(arguments) => change::set_members(arguments).await,
         Command::Move(arguments) => change::move_to(arguments).await,
-        Command::Pause(arguments) => change::pause(arguments).await,
-        Command::Resume(arguments) => change::resume(arguments).await,
-        Command::Remove(arguments) => change::remove(arguments).await,
+        Command::Pause(arguments) => change::pause_workspace(arguments).await,
+        Command::Resume(arguments) => change::resume_workspace(arguments).await,
+        Command::Remove(arguments) => change::remove_workspace(arguments).await,
     }
 }
 
@@ -148,8 +148,8 @@ pub(super) async fn all_workspaces(
     Ok(found)
 }
 
-async fn list(arguments: &ListArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
+async fn list_workspaces(arguments: &ListArguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
     let found = all_workspaces(
         &client,
         arguments.org.as_deref(),
@@ -158,7 +158,7 @@ async fn list(arguments: &ListArguments) -> Result<String, Failure> {
     )
     .await?;
     if arguments.json {
-        return Ok(document(&found.into()));
+        return Ok(format_json(&found.into()));
     }
     if found.is_empty() {
         return Ok("no workspace fits\n".to_owned());
@@ -167,26 +167,26 @@ async fn list(arguments: &ListArguments) -> Result<String, Failure> {
         .iter()
         .map(|workspace| {
             ["id", "name", "parent_id", "org", "status", "delivery_mode"]
-                .map(|member| cell(&workspace[member]))
+                .map(|member| format_cell(&workspace[member]))
                 .to_vec()
         })
         .collect();
     let titles = ["ID", "NAME", "PARENT", "ORG", "STATUS", "DELIVERY"];
-    Ok(aligned(&titles, &rows))
+    Ok(align_columns(&titles, &rows))
 }
 
-async fn show(arguments: &ShowArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
-    let path = format!("/workspaces/{}", segment(&arguments.id)?);
-    let workspace = client.read(&path).await?;
+async fn show_workspace(arguments: &ShowArguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
+    let path = format!("/workspaces/{}", check_segment(&arguments.id)?);
+    let workspace = client.get(&path).await?;
     if arguments.json {
-        return Ok(document(&workspace));
+        return Ok(format_json(&workspace));
     }
-    Ok(shown(&workspace, SystemTime::now()))
+    Ok(format_workspace(&workspace, SystemTime::now()))
 }
 
 /// Returns a workspace as lines of members and values.
-fn shown(workspace: &Value, now: SystemTime) -> String {
+fn format_workspace(workspace: &Value, now: SystemTime) -> String {
     let mut rows = Vec::new();
     for (member, value) in workspace.as_object().into_iter().flatten() {
         let told = match member.as_str() {
@@ -196,38 +196,38 @@ fn shown(workspace: &Value, now: SystemTime) -> String {
                 let skills = value["skills"].as_array().map_or(0, Vec::len);
                 format!(
                     "{} ({skills} skills; --json shows it)",
-                    cell(&value["name"])
+                    format_cell(&value["name"])
                 )
             }
             "last_seen" if value.is_string() => {
-                format!("{} ({} ago)", cell(value), age(value, now))
+                format!("{} ({} ago)", format_cell(value), format_age(value, now))
             }
-            _ => cell(value),
+            _ => format_cell(value),
         };
         rows.push((format!("{}:", member.replace('_', " ")), told));
     }
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text: String = rows
         .iter()
-        .map(|(name, told)| format!("{name:width$}  {}\n", printable(told)))
+        .map(|(name, told)| format!("{name:width$}  {}\n", mask_controls(told)))
         .collect();
     if let Some(instances) = workspace["instances"].as_array() {
         let rows: Vec<_> = instances
             .iter()
             .map(|one| {
                 vec![
-                    cell(&one["instance_id"]),
-                    cell(&one["status"]),
-                    age(&one["last_seen"], now),
-                    cell(&one["in_flight"]),
-                    cell(&one["breaker"]),
-                    cell(&one["url"]),
+                    format_cell(&one["instance_id"]),
+                    format_cell(&one["status"]),
+                    format_age(&one["last_seen"], now),
+                    format_cell(&one["in_flight"]),
+                    format_cell(&one["breaker"]),
+                    format_cell(&one["url"]),
                 ]
             })
             .collect();
         let titles = ["INSTANCE", "STATUS", "LAST SEEN", "CALLS", "BREAKER", "URL"];
         text.push('\n');
-        text.push_str(&aligned(&titles, &rows));
+        text.push_str(&align_columns(&titles, &rows));
     }
     text
 }
@@ -244,7 +244,7 @@ mod tests {
         let workspace = json!({"id": "acme-dev", "parent_id": null, "agent_card": {"name": "Dev", "skills": [1, 2]},
             "last_seen": "2026-11-28T10:00:00Z", "instances": [{"instance_id": "one", "status": "online",
             "last_seen": "2026-11-28T10:00:10Z", "in_flight": 3, "breaker": "closed", "url": "http://a/"}]});
-        let text = shown(&workspace, now);
+        let text = format_workspace(&workspace, now);
         for line in [
             "id:          acme-dev\n",
             "parent id:   -\n",

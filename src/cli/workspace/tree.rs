@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::{Value, json};
 
-use super::super::access::Operating;
-use super::super::client::{Failure, document};
+use super::super::access::OperatorAccess;
+use super::super::client::{Failure, format_json};
 use super::super::complete;
-use super::super::table::{cell, printable};
+use super::super::table::{format_cell, mask_controls};
 use super::all_workspaces;
 
 pub(super) const EXAMPLES: &str = "\
@@ -21,7 +21,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
     /// Only this workspace and those below it
-    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: Option<String>,
     /// Only workspaces of this org
     #[arg(long, value_name = "NAME")]
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Operating,
+    gateway: OperatorAccess,
 }
 
 /// Workspaces by their place.
@@ -45,7 +45,7 @@ impl Tree {
         let mut all = BTreeMap::new();
         let mut below: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for workspace in workspaces {
-            let id = cell(&workspace["id"]);
+            let id = format_cell(&workspace["id"]);
             if let Some(parent) = workspace["parent_id"].as_str() {
                 below.entry(parent.to_owned()).or_default().push(id.clone());
             }
@@ -86,7 +86,7 @@ impl Tree {
     }
 
     /// Returns a workspace as JSON with those below it.
-    fn nested(&self, id: &str, above: &mut Vec<String>) -> Value {
+    fn to_json(&self, id: &str, above: &mut Vec<String>) -> Value {
         let mut workspace = self.all.get(id).cloned().unwrap_or_default();
         above.push(id.to_owned());
         let children = self.children(id).iter();
@@ -96,7 +96,7 @@ impl Tree {
             .collect();
         let nested: Vec<_> = children
             .iter()
-            .map(|child| self.nested(child, above))
+            .map(|child| self.to_json(child, above))
             .collect();
         above.pop();
         workspace["children"] = json!(nested);
@@ -113,7 +113,7 @@ impl Tree {
         lines: &mut Vec<[String; 4]>,
     ) {
         let workspace = self.all.get(id).cloned().unwrap_or_default();
-        let mut name = cell(&workspace["name"]);
+        let mut name = format_cell(&workspace["name"]);
         if above.is_empty()
             && let Some(parent) = workspace["parent_id"].as_str()
         {
@@ -121,8 +121,8 @@ impl Tree {
         }
         lines.push([
             format!("{mark}{id}"),
-            cell(&workspace["status"]),
-            cell(&workspace["org"]),
+            format_cell(&workspace["status"]),
+            format_cell(&workspace["org"]),
             name,
         ]);
         above.push(id.to_owned());
@@ -141,7 +141,7 @@ impl Tree {
         above.pop();
     }
 
-    fn text(&self, roots: &[&str]) -> String {
+    fn format_text(&self, roots: &[&str]) -> String {
         let mut lines = Vec::new();
         for root in roots {
             self.add_lines(root, "", "", &mut Vec::new(), &mut lines);
@@ -154,17 +154,17 @@ impl Tree {
         let mut text = String::new();
         for line in &lines {
             for (part, width) in line.iter().zip(widths) {
-                text.push_str(&format!("{:width$}  ", printable(part)));
+                text.push_str(&format!("{:width$}  ", mask_controls(part)));
             }
-            text.push_str(&printable(&line[3]));
+            text.push_str(&mask_controls(&line[3]));
             text.push('\n');
         }
         text
     }
 }
 
-pub(super) async fn draw(arguments: &Arguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
+pub(super) async fn draw_tree(arguments: &Arguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
     let all = all_workspaces(&client, arguments.org.as_deref(), None, None).await?;
     let tree = Tree::new(all);
     let roots = match &arguments.id {
@@ -176,13 +176,13 @@ pub(super) async fn draw(arguments: &Arguments) -> Result<String, Failure> {
         None => tree.roots(),
     };
     if arguments.json {
-        let nested = roots.iter().map(|id| tree.nested(id, &mut Vec::new()));
-        return Ok(document(&nested.collect()));
+        let nested = roots.iter().map(|id| tree.to_json(id, &mut Vec::new()));
+        return Ok(format_json(&nested.collect()));
     }
     if roots.is_empty() {
         return Ok("no workspace fits\n".to_owned());
     }
-    Ok(tree.text(&roots))
+    Ok(tree.format_text(&roots))
 }
 
 #[cfg(test)]
@@ -211,11 +211,11 @@ a         online  o  A
 └─ d      online  o  D
 e         online  o  E (its parent gone is not here)
 ";
-        let drawn = tree.text(&tree.roots());
+        let drawn = tree.format_text(&tree.roots());
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(squeezed(&drawn), squeezed(expected), "{drawn}");
         assert_eq!(tree.descendants("a"), ["b", "d", "c"]);
-        let nested = tree.nested("a", &mut Vec::new());
+        let nested = tree.to_json("a", &mut Vec::new());
         assert_eq!(nested["children"][0]["children"][0]["id"], "c");
     }
 
@@ -223,6 +223,6 @@ e         online  o  E (its parent gone is not here)
     fn a_circle_ends() {
         let tree = tree(&[("a", Some("b")), ("b", Some("a"))]);
         assert_eq!(tree.descendants("a"), ["b"]);
-        assert_eq!(tree.text(&["a"]).lines().count(), 2);
+        assert_eq!(tree.format_text(&["a"]).lines().count(), 2);
     }
 }

@@ -22,7 +22,7 @@ const THREADS_MAX: usize = 1024;
 const CONTROL_BODY_BYTES: u64 = 1024 * 1024;
 
 impl Checks<'_> {
-    pub(super) fn spans(&mut self) {
+    pub(super) fn check_spans(&mut self) {
         let c = self.config;
         let zero_is_senseless = [
             ("stores.timeout", c.stores.timeout),
@@ -59,7 +59,7 @@ impl Checks<'_> {
         ];
         for (key, span) in zero_is_senseless {
             if span.is_zero() {
-                self.refuse(
+                self.add_problem(
                     key,
                     "must be longer than nothing: every wait would end at once",
                 );
@@ -67,35 +67,37 @@ impl Checks<'_> {
         }
         for (key, span) in zero_is_senseless.into_iter().chain(zero_is_fine) {
             if span > SPAN_MAX {
-                self.refuse(key, "must be at most a year");
+                self.add_problem(key, "must be at most a year");
             }
         }
         if c.registry.heartbeat_ttl < Duration::from_secs(1) && !c.registry.heartbeat_ttl.is_zero()
         {
-            self.refuse(
+            self.add_problem(
                 "registry.heartbeat_ttl",
                 "must be at least 1s: leases count in seconds",
             );
         }
         if !PAIR_TTL.contains(&c.tokens.pair_ttl) {
-            self.refuse(
+            self.add_problem(
                 "tokens.pair_ttl",
                 "must be 10s to 24h: shorter ones end on the way, and keys retire after a day",
             );
         }
         if c.stream.keepalive >= c.timeouts.idle {
-            self.note(
+            self.add_note(
                 "stream.keepalive is not shorter than timeouts.idle: no keep-alive comment will be \
                  sent before a silent stream is ended",
             );
         }
         if c.timeouts.total > c.timeouts.max {
-            self.note("timeouts.total is longer than timeouts.max, which bounds only X-Timeout");
+            self.add_note(
+                "timeouts.total is longer than timeouts.max, which bounds only X-Timeout",
+            );
         }
     }
 
     /// Checks how much agents are taken to take.
-    pub(super) fn capacity(&mut self) {
+    pub(super) fn check_capacity(&mut self) {
         let c = self.config;
         for (key, span) in [
             ("breaker.window", c.breaker.window),
@@ -104,26 +106,26 @@ impl Checks<'_> {
             ("limits.target_queue_wait", c.limits.target_queue_wait),
         ] {
             if span.is_zero() || span > SPAN_MAX {
-                self.refuse(key, "must be longer than nothing, and at most a year");
+                self.add_problem(key, "must be longer than nothing, and at most a year");
             }
         }
         if c.breaker.open > c.breaker.open_max {
-            self.refuse("breaker.open_max", "must be at least breaker.open");
+            self.add_problem("breaker.open_max", "must be at least breaker.open");
         }
     }
 
     /// Notes a short audit retention: removed records cannot be restored.
-    pub(super) fn audit(&mut self) {
+    pub(super) fn check_audit(&mut self) {
         let c = self.config;
         if !c.audit.retention.is_zero() && c.audit.retention < AUDIT_RETENTION_SHORT {
             let kept = humantime::format_duration(c.audit.retention);
-            self.note(format!(
+            self.add_note(format!(
                 "audit.retention is {kept}: older audit records are removed for good (`m` are minutes, `M` months)"
             ));
         }
     }
 
-    pub(super) fn counts(&mut self) {
+    pub(super) fn check_counts(&mut self) {
         let c = self.config;
         let limits = [
             ("limits.request_bytes", c.limits.request_bytes.0),
@@ -178,12 +180,12 @@ impl Checks<'_> {
         ];
         for (key, limit) in limits {
             if limit == 0 {
-                self.refuse(key, "must be at least 1: with 0 nothing could ever pass");
+                self.add_problem(key, "must be at least 1: with 0 nothing could ever pass");
             }
         }
-        self.rooms();
+        self.check_rooms();
         if c.server.threads > THREADS_MAX {
-            self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
+            self.add_problem("server.threads", format!("must be at most {THREADS_MAX}"));
         }
         self.rate_bursts();
     }
@@ -191,13 +193,13 @@ impl Checks<'_> {
     fn rate_bursts(&mut self) {
         let c = self.config;
         if c.rate.org_users_per_second > 0 && c.rate.org_users_burst == 0 {
-            self.refuse(
+            self.add_problem(
                 "rate.org_users_burst",
                 "must be at least 1 while rate.org_users_per_second is on: with 0 nothing could pass",
             );
         }
         if c.rate.caller_per_second > 0 && c.rate.caller_burst == 0 {
-            self.refuse(
+            self.add_problem(
                 "rate.caller_burst",
                 "must be at least 1 while rate.caller_per_second is on: with 0 nothing could pass",
             );
@@ -205,24 +207,24 @@ impl Checks<'_> {
     }
 
     /// Refuses byte limits for all bodies that are smaller than one body.
-    fn rooms(&mut self) {
+    fn check_rooms(&mut self) {
         let c = self.config;
         let bodies = c.limits.bodies_bytes.0;
         if bodies > 0 && bodies < c.limits.request_bytes.0 {
-            self.refuse(
+            self.add_problem(
                 "limits.bodies_bytes",
                 "must be at least limits.request_bytes: it is the room for all bodies together",
             );
         }
         if c.wake.max_parked_bytes.0 < c.limits.request_bytes.0 {
-            self.refuse(
+            self.add_problem(
                 "wake.max_parked_bytes",
                 "must be at least limits.request_bytes: it is the room for the bodies of all parked calls together",
             );
         }
         let control = c.limits.control_bodies_bytes.0;
         if control < CONTROL_BODY_BYTES {
-            self.refuse(
+            self.add_problem(
                 "limits.control_bodies_bytes",
                 "must be at least 1MiB, which one body may have: it is the room for all bodies together",
             );

@@ -44,7 +44,7 @@ impl TryFrom<String> for ClaimPattern {
     type Error = NoPattern;
 
     fn try_from(text: String) -> Result<Self, NoPattern> {
-        let pieces = pieces(&text)?;
+        let pieces = parse_pieces(&text)?;
         let ends = pieces.windows(2).all(|pair| match pair {
             [Piece::Part(_), Piece::Text(text)] => !text.starts_with(is_of_id),
             [Piece::Part(_), Piece::Part(_)] => false,
@@ -58,7 +58,7 @@ impl TryFrom<String> for ClaimTemplate {
     type Error = NoPattern;
 
     fn try_from(text: String) -> Result<Self, NoPattern> {
-        let pieces = pieces(&text)?;
+        let pieces = parse_pieces(&text)?;
         let apart = pieces.windows(2).all(|pair| {
             let [one, other] = pair else { return true };
             matches!(one, Piece::Text(_)) || matches!(other, Piece::Text(_))
@@ -139,7 +139,7 @@ fn parts(pieces: &[Piece]) -> impl Iterator<Item = &str> {
 }
 
 /// Splits a text at its parts.
-fn pieces(text: &str) -> Result<Vec<Piece>, NoPattern> {
+fn parse_pieces(text: &str) -> Result<Vec<Piece>, NoPattern> {
     if text.is_empty() || text.len() > TEXT_MAX || text.chars().any(char::is_control) {
         return Err(NoPattern);
     }

@@ -27,7 +27,7 @@ pub struct Issuer {
 }
 
 /// Returns the problems of the list. `own` is the issuer of the gateway's own tokens.
-pub(super) fn problems(issuers: &[Issuer], own: &str) -> Vec<String> {
+pub(super) fn find_problems(issuers: &[Issuer], own: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if issuers.len() > ISSUERS_MAX {
         problems.push(format!("may have at most {ISSUERS_MAX} issuers"));
@@ -94,12 +94,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::load::{ConfigError, Layers, Loaded, load};
+    use crate::config::load::{ConfigError, Layers, LoadedConfig, load};
 
     const GOOD: &str =
         r#"{"issuer":"https://a.test","jwks_url":"https://a.test/keys","audience":"gw"}"#;
 
-    fn set(value: &str) -> Result<Loaded, ConfigError> {
+    fn set(value: &str) -> Result<LoadedConfig, ConfigError> {
         let overrides = vec![
             format!("auth.issuers={value}"),
             "tokens.issuer=https://own.test".to_owned(),

@@ -51,7 +51,7 @@ const FORMS: &Forms = &[
 ];
 
 /// Returns a message that names what is wrong with the list; `None`: serde's is used.
-pub(in crate::config) fn misfit(list: &Value) -> Option<String> {
+pub(in crate::config) fn describe_misfit(list: &Value) -> Option<String> {
     let least = toml::toml! {
         issuer = "https://a.test"
         jwks_url = "https://a.test"
@@ -59,12 +59,12 @@ pub(in crate::config) fn misfit(list: &Value) -> Option<String> {
         claims = { sub = "{a}" }
         workspace = "{a}"
     };
-    tables::misfit::<WorkspaceIssuer>("issuer", list, FORMS, &least)
+    tables::describe_misfit::<WorkspaceIssuer>("issuer", list, FORMS, &least)
 }
 
 /// Returns the problems of the list. `users` are the issuers of browser users' tokens, `own` the issuer of the gateway's
 /// own tokens.
-pub(in crate::config) fn problems(
+pub(in crate::config) fn find_problems(
     issuers: &[WorkspaceIssuer],
     users: &[Issuer],
     own: &str,
@@ -86,13 +86,13 @@ pub(in crate::config) fn problems(
                  as two issuers"
             ));
         }
-        problems.extend(misnamed(number, issuer));
+        problems.extend(find_misnamed(number, issuer));
     }
     problems
 }
 
 /// Returns the problems of the claims and the parts of one issuer.
-fn misnamed(number: usize, issuer: &WorkspaceIssuer) -> Vec<String> {
+fn find_misnamed(number: usize, issuer: &WorkspaceIssuer) -> Vec<String> {
     let mut problems = Vec::new();
     let named = |name: &String| (1..=CLAIM_MAX).contains(&name.len());
     if !(1..=CLAIMS_MAX).contains(&issuer.claims.len()) || !issuer.claims.keys().all(named) {
@@ -127,9 +127,9 @@ fn misnamed(number: usize, issuer: &WorkspaceIssuer) -> Vec<String> {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::config::load::{ConfigError, Layers, Loaded, load};
+    use crate::config::load::{ConfigError, Layers, LoadedConfig, load};
 
-    fn set(issuers: &Value) -> Result<Loaded, ConfigError> {
+    fn set(issuers: &Value) -> Result<LoadedConfig, ConfigError> {
         let user =
             json!([{"issuer": "https://u.test", "jwks_url": "https://u.test", "audience": "gw"}]);
         let overrides = vec![

@@ -8,7 +8,7 @@ use std::path::Path;
 use secrecy::SecretString;
 use toml::{Table, Value};
 
-use super::{ConfigError, Loaded, Problem, Setting, Source, Unmasked};
+use super::{ConfigError, LoadedConfig, Problem, Setting, Source, UnmaskedValue};
 use crate::config::{Config, check, exposure, layer};
 
 /// Environment variable of the operator's token.
@@ -34,9 +34,9 @@ pub(super) struct Merge {
 }
 
 impl Merge {
-    pub(super) fn over(default: Table) -> Self {
+    pub(super) fn new(default: Table) -> Self {
         Self {
-            known: layer::known(),
+            known: layer::known_keys(),
             default,
             values: BTreeMap::new(),
             admin_token: None,
@@ -44,7 +44,7 @@ impl Merge {
         }
     }
 
-    fn refuse(&mut self, key: Option<&str>, source: &Source, reason: impl Into<String>) {
+    fn add_problem(&mut self, key: Option<&str>, source: &Source, reason: impl Into<String>) {
         self.problems.push(Problem {
             key: key.map(str::to_owned),
             source: Some(source.clone()),
@@ -52,16 +52,18 @@ impl Merge {
         });
     }
 
-    pub(super) fn file(&mut self, path: &Path) {
+    pub(super) fn add_file(&mut self, path: &Path) {
         let source = Source::File(path.to_owned());
-        let text = match read(path, FILE_BYTES_MAX) {
+        let text = match read_file(path, FILE_BYTES_MAX) {
             Ok(text) => text,
-            Err(error) => return self.refuse(None, &source, format!("cannot read it: {error}")),
+            Err(error) => {
+                return self.add_problem(None, &source, format!("cannot read it: {error}"));
+            }
         };
         match text.parse::<Table>() {
             Ok(table) => {
                 let known = self.known.clone();
-                self.section(table, &known, "", &source);
+                self.add_section(table, &known, "", &source);
             }
             Err(error) => {
                 // The parser's own text quotes the line, which may hold a password.
@@ -74,18 +76,18 @@ impl Merge {
                         "; a name stands once: as a section, as `name = …`, or as [[name]] tables",
                     );
                 }
-                self.refuse(None, &source, reason.replace('\n', ", "));
+                self.add_problem(None, &source, reason.replace('\n', ", "));
             }
         }
     }
 
     /// Sets the values of a section, of which `known` are the keys. `above` is its name with a dot.
-    fn section(&mut self, table: Table, known: &Table, above: &str, source: &Source) {
+    fn add_section(&mut self, table: Table, known: &Table, above: &str, source: &Source) {
         for (key, value) in table {
             let dotted = format!("{above}{key}");
             let reason = match (known.get(&key), value) {
                 (Some(Value::Table(known)), Value::Table(inner)) => {
-                    self.section(inner, known, &format!("{dotted}."), source);
+                    self.add_section(inner, known, &format!("{dotted}."), source);
                     continue;
                 }
                 (Some(Value::Table(_)), _) => {
@@ -96,20 +98,20 @@ impl Merge {
                     continue;
                 }
                 (None, Value::Table(_)) => layer::unknown_section(&self.known, &dotted),
-                (None, _) => layer::unknown(&self.known, &dotted),
+                (None, _) => layer::unknown_key(&self.known, &dotted),
             };
-            self.refuse(Some(&dotted), source, reason);
+            self.add_problem(Some(&dotted), source, reason);
         }
     }
 
-    pub(super) fn variable(&mut self, name: &str, raw: &str) {
+    pub(super) fn add_variable(&mut self, name: &str, raw: &str) {
         let source = Source::Environment(name.to_owned());
         match name.strip_prefix(ADMIN_TOKEN) {
-            Some("") => return self.admin_token(raw, &source),
+            Some("") => return self.set_admin_token(raw, &source),
             Some("_FILE") => {
                 return match read_secret(raw) {
-                    Ok(token) => self.admin_token(&token, &source),
-                    Err(reason) => self.refuse(None, &source, reason),
+                    Ok(token) => self.set_admin_token(&token, &source),
+                    Err(reason) => self.add_problem(None, &source, reason),
                 };
             }
             _ => {}
@@ -129,19 +131,19 @@ impl Merge {
                     read_value
                 };
                 match read(raw) {
-                    Ok(value) => self.text(key, &value, source),
-                    Err(reason) => self.refuse(Some(key), &source, reason),
+                    Ok(value) => self.set_text(key, &value, source),
+                    Err(reason) => self.add_problem(Some(key), &source, reason),
                 }
             }
-            _ => self.text(&dotted, raw, source),
+            _ => self.set_text(&dotted, raw, source),
         }
     }
 
-    pub(super) fn argument(&mut self, argument: &str) {
+    pub(super) fn add_argument(&mut self, argument: &str) {
         match argument.split_once('=') {
-            Some((key, raw)) => self.text(key.trim(), raw.trim(), Source::Argument),
+            Some((key, raw)) => self.set_text(key.trim(), raw.trim(), Source::Argument),
             // The argument is not quoted: it may be a URL with a password.
-            None => self.refuse(
+            None => self.add_problem(
                 None,
                 &Source::Argument,
                 "takes section.key=value, such as --set server.listen=127.0.0.1:8081",
@@ -150,14 +152,14 @@ impl Merge {
     }
 
     /// Sets a value given as text, converted to the type of its key.
-    fn text(&mut self, dotted: &str, raw: &str, source: Source) {
+    fn set_text(&mut self, dotted: &str, raw: &str, source: Source) {
         match layer::find(&self.known, dotted) {
             None => {
-                let reason = layer::unknown(&self.known, dotted);
-                self.refuse(Some(dotted), &source, reason);
+                let reason = layer::unknown_key(&self.known, dotted);
+                self.add_problem(Some(dotted), &source, reason);
             }
             Some(Value::Table(_)) => {
-                self.refuse(Some(dotted), &source, "is a section: name one of its keys");
+                self.add_problem(Some(dotted), &source, "is a section: name one of its keys");
             }
             // Compose files pass unset variables as empty strings.
             Some(_) if raw.is_empty() && layer::find(&self.default, dotted).is_none() => {}
@@ -168,14 +170,14 @@ impl Merge {
         }
     }
 
-    fn admin_token(&mut self, raw: &str, source: &Source) {
+    fn set_admin_token(&mut self, raw: &str, source: &Source) {
         if raw.is_empty() {
             return;
         }
         if is_admin_token(raw) {
             self.admin_token = Some(SecretString::from(raw));
         } else {
-            self.refuse(
+            self.add_problem(
                 None,
                 source,
                 "an operator's token is `a2aa_` and 43 base64url characters; make one with \
@@ -184,25 +186,25 @@ impl Merge {
         }
     }
 
-    pub(super) fn finish(mut self) -> Result<Loaded, ConfigError> {
+    pub(super) fn finish(mut self) -> Result<LoadedConfig, ConfigError> {
         let mut effective = self.default.clone();
         let values = std::mem::take(&mut self.values);
         for (dotted, (value, source)) in &values {
             // Each value alone is put over the default, which is valid: an error is then caused by
             // this value.
             let mut alone = self.default.clone();
-            layer::put(&mut alone, dotted, value.clone());
+            layer::put_value(&mut alone, dotted, value.clone());
             if let Err(error) = alone.try_into::<Config>() {
                 let reason = if layer::is_secret(dotted) {
                     "must be a string".to_owned()
                 } else {
                     let example = layer::find(&self.known, dotted);
-                    layer::misfit(dotted, value, example)
+                    layer::describe_misfit(dotted, value, example)
                         .unwrap_or_else(|| error.message().trim().replace('\n', ", "))
                 };
-                self.refuse(Some(dotted), source, reason);
+                self.add_problem(Some(dotted), source, reason);
             }
-            layer::put(&mut effective, dotted, value.clone());
+            layer::put_value(&mut effective, dotted, value.clone());
         }
         if !self.problems.is_empty() {
             return Err(ConfigError {
@@ -228,16 +230,16 @@ impl Merge {
         let checked =
             check::check(&config, &source_of).map_err(|problems| ConfigError { problems })?;
         config.server.tls.serving = checked.serving;
-        let settings = layer::leaves(&effective)
+        let settings = layer::list_leaves(&effective)
             .into_iter()
             .map(|(key, value)| Setting {
-                value: layer::shown(&key, &value),
+                value: layer::displayed_value(&key, &value),
                 source: source_of(&key),
-                raw: Unmasked(value.to_string().into()),
+                raw: UnmaskedValue(value.to_string().into()),
                 key,
             })
             .collect();
-        Ok(Loaded {
+        Ok(LoadedConfig {
             config,
             settings,
             notes: checked.notes,
@@ -253,13 +255,13 @@ fn read_secret(path: &str) -> Result<String, String> {
 
 /// Reads a file that holds one value, without the line break that editors append.
 fn read_value(path: &str) -> Result<String, String> {
-    let text = read(Path::new(path), SECRET_FILE_BYTES_MAX)
+    let text = read_file(Path::new(path), SECRET_FILE_BYTES_MAX)
         .map_err(|error| format!("cannot read the file that it names, {path}: {error}"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// Reads a whole file of at most `most` bytes.
-fn read(path: &Path, most: u64) -> io::Result<String> {
+fn read_file(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = File::open(path)?.take(most + 1).read_to_string(&mut text)?;
     if u64::try_from(read).is_ok_and(|read| read > most) {

@@ -156,12 +156,12 @@ pub struct Setting {
     /// The layer that set the value.
     pub source: Source,
     /// The value as TOML, unmasked, to detect changes.
-    raw: Unmasked,
+    raw: UnmaskedValue,
 }
 
 impl Setting {
     /// Returns the value as JSON, masked like [`Setting::value`].
-    pub fn json(&self) -> serde_json::Value {
+    pub fn to_json(&self) -> serde_json::Value {
         let parsed = format!("value = {}", self.value).parse::<toml::Table>();
         let value = parsed.ok().and_then(|mut table| table.remove("value"));
         serde_json::to_value(value).unwrap_or_default()
@@ -175,17 +175,17 @@ impl Setting {
 
 /// A value that may hold a secret and is never displayed.
 #[derive(Clone)]
-struct Unmasked(SecretString);
+struct UnmaskedValue(SecretString);
 
-impl PartialEq for Unmasked {
+impl PartialEq for UnmaskedValue {
     fn eq(&self, other: &Self) -> bool {
         self.0.expose_secret() == other.0.expose_secret()
     }
 }
 
-impl Eq for Unmasked {}
+impl Eq for UnmaskedValue {}
 
-impl fmt::Debug for Unmasked {
+impl fmt::Debug for UnmaskedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
@@ -193,7 +193,7 @@ impl fmt::Debug for Unmasked {
 
 /// A valid configuration.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// Every value and its source, in key order.
@@ -207,23 +207,23 @@ pub struct Loaded {
 /// # Errors
 /// [`ConfigError`] with all problems: an unreadable file, unknown keys, bad values, unsafe
 /// combinations, a malformed operator's token.
-pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
-    let mut defaults = layer::defaults();
+pub fn load(layers: &Layers) -> Result<LoadedConfig, ConfigError> {
+    let mut defaults = layer::default_table();
     for (key, value) in layers.defaults {
         let example = layer::find(&defaults, key).cloned();
         let example =
             example.expect("a command's defaults are keys that there are, tested with it");
-        layer::put(&mut defaults, key, layer::read(value, &example));
+        layer::put_value(&mut defaults, key, layer::read(value, &example));
     }
-    let mut merge = Merge::over(defaults);
+    let mut merge = Merge::new(defaults);
     if let Some(path) = &layers.file {
-        merge.file(path);
+        merge.add_file(path);
     }
     for (name, value) in &layers.environment {
-        merge.variable(name, value.expose_secret());
+        merge.add_variable(name, value.expose_secret());
     }
     for argument in &layers.overrides {
-        merge.argument(argument);
+        merge.add_argument(argument);
     }
     merge.finish()
 }

@@ -10,14 +10,14 @@ use super::*;
 use crate::config::exposure::tests::write;
 
 /// Loads with only these `--set` values.
-pub(in crate::config) fn set(overrides: &[&str]) -> Result<Loaded, ConfigError> {
+pub(in crate::config) fn set(overrides: &[&str]) -> Result<LoadedConfig, ConfigError> {
     load(&Layers {
         overrides: overrides.iter().map(|&o| o.to_owned()).collect(),
         ..Layers::default()
     })
 }
 
-fn environment(name: &str, value: &str) -> Result<Loaded, ConfigError> {
+fn environment(name: &str, value: &str) -> Result<LoadedConfig, ConfigError> {
     load(&Layers {
         environment: vec![(name.to_owned(), value.into())],
         ..Layers::default()
@@ -37,7 +37,11 @@ fn file(text: &str) -> (tempfile::TempDir, Layers) {
 
 /// Asserts that the error contains the key and the reason.
 #[track_caller]
-pub(in crate::config) fn refused(result: Result<Loaded, ConfigError>, key: &str, reason: &str) {
+pub(in crate::config) fn refused(
+    result: Result<LoadedConfig, ConfigError>,
+    key: &str,
+    reason: &str,
+) {
     let text = result.expect_err("must be refused").to_string();
     assert!(text.contains(key) && text.contains(reason), "{text}");
 }
@@ -55,8 +59,8 @@ fn the_shipped_file_is_the_default() {
 #[test]
 fn the_shipped_file_has_every_key_of_the_structs_and_no_other() {
     fn compare(known: &Table, path: &str) {
-        let mut bogus = layer::known();
-        layer::put(&mut bogus, &format!("{path}zzz"), Value::Integer(1));
+        let mut bogus = layer::known_keys();
+        layer::put_value(&mut bogus, &format!("{path}zzz"), Value::Integer(1));
         let error = bogus.try_into::<Config>().unwrap_err();
         let fields: BTreeSet<&str> = error
             .message()
@@ -71,7 +75,7 @@ fn the_shipped_file_has_every_key_of_the_structs_and_no_other() {
             }
         }
     }
-    compare(&layer::known(), "");
+    compare(&layer::known_keys(), "");
 }
 
 #[test]
@@ -312,7 +316,7 @@ fn secrets_are_never_shown() {
         };
         assert!(!shown.contains("geheim"), "{shown}");
     }
-    let shown = layer::masked("postgres://u:geheim@h/d?sslmode=require&x=geheim");
+    let shown = layer::mask_passwords("postgres://u:geheim@h/d?sslmode=require&x=geheim");
     assert_eq!(shown, "postgres://u:***@h/d?sslmode=require&x=***");
 }
 

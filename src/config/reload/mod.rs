@@ -7,12 +7,12 @@ use std::time::SystemTime;
 use secrecy::ExposeSecret;
 
 use super::live::Live;
-use super::load::{ADMIN_TOKEN, ConfigError, Loaded, Problem, Setting, Source};
+use super::load::{ADMIN_TOKEN, ConfigError, LoadedConfig, Problem, Setting, Source};
 use super::{Config, check, restart};
 
 /// The view of the configuration for operators.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ConfigView {
     /// Every value in force and its source, in key order.
     pub settings: Vec<Setting>,
     /// Changed values that need a restart; `None`: the key was removed.
@@ -34,7 +34,7 @@ pub struct Failure {
     pub problems: Vec<Problem>,
 }
 
-impl Told {
+impl ConfigView {
     pub(super) fn at_start(settings: Vec<Setting>, notes: Vec<String>) -> Self {
         Self {
             settings,
@@ -69,21 +69,21 @@ pub struct Change {
     pub waiting: Vec<String>,
     /// Warnings that the previous configuration did not have.
     pub notes: Vec<String>,
-    /// The new view for operators: [`Live::tell`] it once everything that depends on the old values has followed.
-    pub told: Told,
+    /// The new view for operators: [`Live::set_view`] it once everything that depends on the old values has followed.
+    pub view: ConfigView,
 }
 
 impl Live {
     /// Applies a loaded configuration, except for values that need a restart. If it is wrong, the
     /// whole old configuration stays in force. After a change, the view for operators is the caller's
     /// to replace. Not to be called concurrently.
-    pub fn reload(&self, loaded: Result<Loaded, ConfigError>) -> Outcome {
-        let before = self.told();
-        let merged = loaded.and_then(|loaded| Merged::over(&self.get(), &before, loaded));
+    pub fn reload(&self, loaded: Result<LoadedConfig, ConfigError>) -> Outcome {
+        let before = self.view();
+        let merged = loaded.and_then(|loaded| MergedConfig::new(&self.get(), &before, loaded));
         let merged = match merged {
             Ok(merged) => merged,
             Err(error) => {
-                self.tell(Told {
+                self.set_view(ConfigView {
                     failure: Some(Failure {
                         at: SystemTime::now(),
                         problems: error.problems.clone(),
@@ -93,12 +93,12 @@ impl Live {
                 return Outcome::Refused(error);
             }
         };
-        let Merged {
+        let MergedConfig {
             config,
-            mut told,
+            mut view,
             mut applied,
         } = merged;
-        if token(&config) != token(&self.get()) {
+        if admin_token(&config) != admin_token(&self.get()) {
             applied.push(ADMIN_TOKEN.to_owned());
         }
         // The paths are unchanged, but the content of the files is not.
@@ -108,9 +108,9 @@ impl Live {
             applied.push("server.tls.cert".to_owned());
         }
         if applied.is_empty() {
-            told.loaded_at = before.loaded_at;
-            if told.waiting == before.waiting {
-                self.tell(told);
+            view.loaded_at = before.loaded_at;
+            if view.waiting == before.waiting {
+                self.set_view(view);
                 let mended = before.failure.is_some();
                 return Outcome::Unchanged { mended };
             }
@@ -119,24 +119,28 @@ impl Live {
         }
         Outcome::Changed(Change {
             applied,
-            waiting: told.waiting.keys().cloned().collect(),
-            notes: new_notes(&told.notes, &before.notes),
-            told,
+            waiting: view.waiting.keys().cloned().collect(),
+            notes: new_notes(&view.notes, &before.notes),
+            view,
         })
     }
 }
 
 /// The new configuration, with the old values of keys that need a restart.
-struct Merged {
+struct MergedConfig {
     config: Config,
-    told: Told,
+    view: ConfigView,
     applied: Vec<String>,
 }
 
-impl Merged {
-    fn over(in_force: &Config, before: &Told, loaded: Loaded) -> Result<Self, ConfigError> {
+impl MergedConfig {
+    fn new(
+        in_force: &Config,
+        before: &ConfigView,
+        loaded: LoadedConfig,
+    ) -> Result<Self, ConfigError> {
         let mut config = loaded.config;
-        restart::keep(&mut config, in_force);
+        restart::restore_values(&mut config, in_force);
         let (old, mut new) = (by_key(&before.settings), by_key(&loaded.settings));
         let mut waiting = BTreeMap::new();
         let mut applied = Vec::new();
@@ -160,10 +164,10 @@ impl Merged {
         let settings: Vec<Setting> = new.into_values().collect();
         // Loading has checked the new values together, but not in combination with the old ones
         // that stay.
-        let notes = check::check(&config, &|key| source(&settings, key));
+        let notes = check::check(&config, &|key| source_of(&settings, key));
         let notes = notes.map(|checked| checked.notes);
-        let notes = notes.or_else(|problems| refuse(problems, &waiting))?;
-        let told = Told {
+        let notes = notes.or_else(|problems| check_remaining(problems, &waiting))?;
+        let view = ConfigView {
             settings,
             waiting,
             notes,
@@ -172,7 +176,7 @@ impl Merged {
         };
         Ok(Self {
             config,
-            told,
+            view,
             applied,
         })
     }
@@ -181,7 +185,7 @@ impl Merged {
 /// Returns the problems of the new values in combination with the old ones that stay. Problems of
 /// keys that need a restart are ignored: their values were valid at the start, and the next start
 /// checks their files again.
-fn refuse(
+fn check_remaining(
     problems: Vec<Problem>,
     waiting: &BTreeMap<String, Option<Setting>>,
 ) -> Result<Vec<String>, ConfigError> {
@@ -203,17 +207,17 @@ fn by_key(settings: &[Setting]) -> BTreeMap<String, Setting> {
     pairs.collect()
 }
 
-fn source(settings: &[Setting], key: &str) -> Source {
+fn source_of(settings: &[Setting], key: &str) -> Source {
     let found = settings.iter().find(|setting| setting.key == key);
     found.map_or(Source::Default, |setting| setting.source.clone())
 }
 
-fn new_notes(notes: &[String], said: &[String]) -> Vec<String> {
-    let new = notes.iter().filter(|note| !said.contains(note));
+fn new_notes(notes: &[String], before: &[String]) -> Vec<String> {
+    let new = notes.iter().filter(|note| !before.contains(note));
     new.cloned().collect()
 }
 
-fn token(config: &Config) -> Option<&str> {
+fn admin_token(config: &Config) -> Option<&str> {
     let token = config.auth.admin_token.as_ref();
     token.map(ExposeSecret::expose_secret)
 }

@@ -4,7 +4,7 @@ use super::super::RESTART_KEYS;
 use super::super::load::{Layers, load};
 use super::*;
 
-fn layers(sets: &[&str]) -> Result<Loaded, ConfigError> {
+fn layers(sets: &[&str]) -> Result<LoadedConfig, ConfigError> {
     load(&Layers {
         overrides: sets.iter().map(|set| (*set).to_owned()).collect(),
         ..Layers::default()
@@ -18,15 +18,15 @@ fn live(sets: &[&str]) -> Live {
 fn changed(live: &Live, sets: &[&str]) -> Change {
     match live.reload(layers(sets)) {
         Outcome::Changed(change) => {
-            live.tell(change.told.clone());
+            live.set_view(change.view.clone());
             change
         }
         other => panic!("{other:?}"),
     }
 }
 
-fn shown<'t>(told: &'t Told, key: &str) -> &'t str {
-    let found = told.settings.iter().find(|setting| setting.key == key);
+fn shown<'t>(view: &'t ConfigView, key: &str) -> &'t str {
+    let found = view.settings.iter().find(|setting| setting.key == key);
     &found.unwrap().value
 }
 
@@ -41,7 +41,7 @@ fn what_changed_is_in_force_and_named() {
     assert!(change.waiting.is_empty());
     assert_eq!(live.get().rate.caller_burst, 6);
     assert!(live.get().cors.origins.is_empty());
-    assert_eq!(shown(&live.told(), "access.lineage"), "\"any\"");
+    assert_eq!(shown(&live.view(), "access.lineage"), "\"any\"");
 }
 
 /// `GET /config` would otherwise show values before the parts of the gateway that keep something of the old ones follow.
@@ -52,18 +52,18 @@ fn operators_see_the_old_values_until_they_are_told() {
         panic!("a value changed");
     };
     assert_eq!(live.get().rate.caller_burst, 6);
-    assert_eq!(shown(&live.told(), "rate.caller_burst"), "5");
-    live.tell(change.told);
-    assert_eq!(shown(&live.told(), "rate.caller_burst"), "6");
+    assert_eq!(shown(&live.view(), "rate.caller_burst"), "5");
+    live.set_view(change.view);
+    assert_eq!(shown(&live.view(), "rate.caller_burst"), "6");
 }
 
 #[test]
 fn the_same_again_changes_nothing() {
     let live = live(&["rate.caller_burst=5"]);
-    let held = live.hold();
+    let held = live.snapshot();
     let again = live.reload(layers(&["rate.caller_burst=5"]));
     assert!(matches!(again, Outcome::Unchanged { mended: false }));
-    assert!(std::sync::Arc::ptr_eq(&held, &live.hold()));
+    assert!(std::sync::Arc::ptr_eq(&held, &live.snapshot()));
 }
 
 #[test]
@@ -75,10 +75,10 @@ fn what_is_wrong_leaves_all_as_it_was_until_it_is_mended() {
     };
     assert!(!error.problems.is_empty());
     assert_eq!(live.get().rate.caller_burst, 5);
-    assert!(live.told().failure.is_some());
+    assert!(live.view().failure.is_some());
     let mended = live.reload(layers(&["rate.caller_burst=5"]));
     assert!(matches!(mended, Outcome::Unchanged { mended: true }));
-    assert!(live.told().failure.is_none());
+    assert!(live.view().failure.is_none());
 }
 
 #[test]
@@ -96,13 +96,13 @@ fn what_needs_a_restart_waits_and_the_rest_counts() {
     let change = changed(&live, &sets);
     assert_eq!(change.applied, ["rate.caller_burst"]);
     assert_eq!(change.waiting, ["server.listen", "stores.shared"]);
-    let told = live.told();
-    assert_eq!(shown(&told, "server.listen"), "\"127.0.0.1:8080\"");
-    let waiting = told.waiting["server.listen"].as_ref().unwrap();
+    let view = live.view();
+    assert_eq!(shown(&view, "server.listen"), "\"127.0.0.1:8080\"");
+    let waiting = view.waiting["server.listen"].as_ref().unwrap();
     assert_eq!(waiting.value, "\"127.0.0.1:1\"");
     assert_eq!(live.get().server.listen.port(), 8080);
     // A changed password is a change, and is never displayed.
-    assert!(!format!("{told:?}").contains("two"));
+    assert!(!format!("{view:?}").contains("two"));
     // The value still needs a restart, and nothing else changed.
     assert!(matches!(
         live.reload(layers(&sets)),
@@ -236,15 +236,15 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             (key, value) => panic!("what else can {key} be but {value}?"),
         }
     };
-    let known = super::super::layer::known();
-    let old: Config = super::super::layer::defaults().try_into().unwrap();
-    for (key, value) in super::super::layer::leaves(&known) {
-        let mut table = super::super::layer::defaults();
-        super::super::layer::put(&mut table, &key, other(&key, &value));
+    let known = super::super::layer::known_keys();
+    let old: Config = super::super::layer::default_table().try_into().unwrap();
+    for (key, value) in super::super::layer::list_leaves(&known) {
+        let mut table = super::super::layer::default_table();
+        super::super::layer::put_value(&mut table, &key, other(&key, &value));
         let fresh: Config = table.try_into().unwrap_or_else(|e| panic!("{key}: {e}"));
         assert_ne!(whole(&fresh), whole(&old), "{key}: no other value");
         let mut kept = fresh.clone();
-        restart::keep(&mut kept, &old);
+        restart::restore_values(&mut kept, &old);
         let stays = whole(&kept) == whole(&old);
         assert_eq!(stays, RESTART_KEYS.contains(&key.as_str()), "{key}");
     }

@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::console::sample::{Sample, UNKNOWN};
-use crate::console::tally::Passed;
+use crate::console::tally::ExchangeSummary;
 use crate::workspace::{Outline, Timestamp};
 
 /// Events that a reader may be behind before it is disconnected. Readers share them.
@@ -46,13 +46,13 @@ struct Replica {
 
 /// The contents of the next event.
 #[derive(Default)]
-struct Pending {
+struct PendingEvent {
     rows: Vec<Outline>,
     seen: Vec<(String, i64, u32)>,
     counts: HashMap<String, (u32, u32)>,
     sent: HashMap<String, u32>,
     streams: HashSet<String>,
-    told: Vec<Passed>,
+    told: Vec<ExchangeSummary>,
     more: u64,
 }
 
@@ -66,9 +66,9 @@ struct Piece {
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     replicas: BTreeMap<String, Replica>,
-    pending: Pending,
+    pending: PendingEvent,
     minute: VecDeque<Piece>,
     /// Start of the counts, in milliseconds since 1970.
     since: Option<i64>,
@@ -76,7 +76,7 @@ struct State {
 
 /// Merges samples and broadcasts events to readers.
 pub(super) struct Hub {
-    state: Mutex<State>,
+    state: Mutex<HubState>,
     live: broadcast::Sender<Bytes>,
 }
 
@@ -91,46 +91,46 @@ impl Default for Hub {
 
 impl Hub {
     /// Adds a sample of this replica: it always gets a place.
-    pub(super) fn take_own(&self, sample: Sample) {
-        let mut state = self.state();
+    pub(super) fn add_own_sample(&self, sample: Sample) {
+        let mut state = self.lock_state();
         state.make_room(&sample.replica, Duration::ZERO);
-        state.take(sample);
+        state.merge_sample(sample);
     }
 
     /// Adds a sample of another replica. If all places are taken, it gets that of the replica that has been
     /// silent longest, provided that replica's streams no longer count. False if there was none.
-    pub(super) fn take(&self, sample: Sample) -> bool {
-        let mut state = self.state();
+    pub(super) fn add_sample(&self, sample: Sample) -> bool {
+        let mut state = self.lock_state();
         let room = state.make_room(&sample.replica, STREAMS_COUNT_FOR);
         if room {
-            state.take(sample);
+            state.merge_sample(sample);
         }
         room
     }
 
     /// Adds changed workspaces.
-    pub(super) fn changed(&self, rows: Vec<Outline>) {
-        self.state().pending.rows.extend(rows);
+    pub(super) fn add_rows(&self, rows: Vec<Outline>) {
+        self.lock_state().pending.rows.extend(rows);
     }
 
     /// Adds heartbeats: the workspace, the time, and its number of tasks.
-    pub(super) fn seen(&self, seen: impl Iterator<Item = (String, i64, u32)>) {
-        self.state().pending.seen.extend(seen);
+    pub(super) fn add_heartbeats(&self, seen: impl Iterator<Item = (String, i64, u32)>) {
+        self.lock_state().pending.seen.extend(seen);
     }
 
     /// Sends the events of this second to the readers. `known`: true if a workspace has this id; counts of
     /// other ids are merged, so that unauthenticated callers cannot fill the page with names.
-    pub(super) fn beat(&self, now: Timestamp, known: impl Fn(&str) -> bool) {
-        let mut state = self.state();
-        state.forget_replicas();
+    pub(super) fn send_tick(&self, now: Timestamp, known: impl Fn(&str) -> bool) {
+        let mut state = self.lock_state();
+        state.drop_silent_replicas();
         let mut pending = std::mem::take(&mut state.pending);
         pending.count_unknown(known);
-        state.remember(now.0, &pending);
-        let counts: Vec<_> = counted(&pending.counts).collect();
+        state.record_history(now.0, &pending);
+        let counts: Vec<_> = flatten_counts(&pending.counts).collect();
         let streams: Vec<_> = pending
             .streams
             .iter()
-            .map(|id| (id, state.streams_of(id)))
+            .map(|id| (id, state.stream_count(id)))
             .collect();
         let event = json!({
             "at": now.0,
@@ -141,15 +141,15 @@ impl Hub {
             "streams": streams,
             "exchanges": pending.told,
             "more": pending.more,
-            "replicas": state.shown(),
+            "replicas": state.replicas_as_json(),
         });
         // Under the lock, so that a new reader gets it exactly once. There may be no receiver.
-        let _ = self.live.send(event_text("tick", &event));
+        let _ = self.live.send(format_event("tick", &event));
     }
 
     /// Returns the first event of a new reader, and the subscription to the following ones.
-    pub(super) fn open(&self, replica: &str) -> (Bytes, broadcast::Receiver<Bytes>) {
-        let mut state = self.state();
+    pub(super) fn subscribe(&self, replica: &str) -> (Bytes, broadcast::Receiver<Bytes>) {
+        let mut state = self.lock_state();
         let now = Timestamp::now().0;
         let since = *state.since.get_or_insert(now);
         let mut streams: HashMap<&str, u32> = HashMap::new();
@@ -161,7 +161,7 @@ impl Hub {
             .minute
             .iter()
             .map(|piece| {
-                let counts: Vec<_> = counted(&piece.counts).collect();
+                let counts: Vec<_> = flatten_counts(&piece.counts).collect();
                 json!([piece.at, counts, piece.sent.iter().collect::<Vec<_>>()])
             })
             .collect();
@@ -172,24 +172,24 @@ impl Hub {
             "since": since,
             "minute": minute,
             "streams": streams.into_iter().collect::<Vec<_>>(),
-            "replicas": state.shown(),
+            "replicas": state.replicas_as_json(),
         });
         let live = self.live.subscribe();
-        (event_text("begin", &begin), live)
+        (format_event("begin", &begin), live)
     }
 
     /// Clears all state, since there are no readers.
     pub(super) fn clear(&self) {
-        *self.state() = State::default();
+        *self.lock_state() = HubState::default();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, HubState> {
         // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending {
+impl PendingEvent {
     /// Merges the counts of unknown ids into one row. An id with an answered request belongs to a workspace.
     fn count_unknown(&mut self, known: impl Fn(&str) -> bool) {
         let mut unknown = (0_u32, 0_u32);
@@ -208,7 +208,11 @@ impl Pending {
 }
 
 /// Adds to the counts of `id`, if there is room for it.
-fn add(counted: &mut HashMap<String, (u32, u32)>, id: &str, (exchanges, refusals): (u32, u32)) {
+fn add_counts(
+    counted: &mut HashMap<String, (u32, u32)>,
+    id: &str,
+    (exchanges, refusals): (u32, u32),
+) {
     if let Some(counts) = counted.get_mut(id) {
         counts.0 = counts.0.saturating_add(exchanges);
         counts.1 = counts.1.saturating_add(refusals);
@@ -226,7 +230,7 @@ fn add_sent(sent: &mut HashMap<String, u32>, id: &str, exchanges: u32) {
     }
 }
 
-impl State {
+impl HubState {
     /// Makes a place for `id`, if necessary that of the replica silent longest, and longer than `silent`.
     fn make_room(&mut self, id: &str, silent: Duration) -> bool {
         if self.replicas.contains_key(id) || self.replicas.len() < REPLICAS_MAX {
@@ -245,9 +249,9 @@ impl State {
     }
 
     /// Adds a sample of a replica that has a place.
-    fn take(&mut self, sample: Sample) {
+    fn merge_sample(&mut self, sample: Sample) {
         for (id, exchanges, refusals) in &sample.counts {
-            add(&mut self.pending.counts, id, (*exchanges, *refusals));
+            add_counts(&mut self.pending.counts, id, (*exchanges, *refusals));
         }
         for (id, exchanges) in &sample.sent {
             add_sent(&mut self.pending.sent, id, *exchanges);
@@ -293,7 +297,7 @@ impl State {
         }
     }
 
-    fn remember(&mut self, now: i64, pending: &Pending) {
+    fn record_history(&mut self, now: i64, pending: &PendingEvent) {
         self.since.get_or_insert(now);
         let full = |piece: &Piece| PIECE_SECONDS <= piece.seconds;
         if self.minute.back().is_none_or(full) {
@@ -307,20 +311,20 @@ impl State {
         };
         (piece.at, piece.seconds) = (now, piece.seconds + 1);
         for (id, counts) in &pending.counts {
-            add(&mut piece.counts, id, *counts);
+            add_counts(&mut piece.counts, id, *counts);
         }
         for (id, exchanges) in &pending.sent {
             add_sent(&mut piece.sent, id, *exchanges);
         }
     }
 
-    fn streams_of(&self, id: &str) -> u32 {
+    fn stream_count(&self, id: &str) -> u32 {
         let of = |replica: &Replica| replica.streams.get(id).copied().unwrap_or(0);
         let open = self.replicas.values().map(of);
         open.fold(0, u32::saturating_add)
     }
 
-    fn forget_replicas(&mut self) {
+    fn drop_silent_replicas(&mut self) {
         let pending = &mut self.pending;
         self.replicas.retain(|_, replica| {
             let silent = replica.heard.elapsed();
@@ -333,7 +337,7 @@ impl State {
         });
     }
 
-    fn shown(&self) -> Vec<serde_json::Value> {
+    fn replicas_as_json(&self) -> Vec<serde_json::Value> {
         let replicas = self.replicas.values();
         let shown = replicas.map(|replica| {
             let last = &replica.last;
@@ -353,13 +357,13 @@ impl State {
     }
 }
 
-fn counted(counts: &HashMap<String, (u32, u32)>) -> impl Iterator<Item = (&str, u32, u32)> {
+fn flatten_counts(counts: &HashMap<String, (u32, u32)>) -> impl Iterator<Item = (&str, u32, u32)> {
     let counts = counts.iter();
     counts.map(|(id, (exchanges, refusals))| (id.as_str(), *exchanges, *refusals))
 }
 
 /// Formats one event of an event stream.
-pub(super) fn event_text(name: &str, data: &serde_json::Value) -> Bytes {
+pub(super) fn format_event(name: &str, data: &serde_json::Value) -> Bytes {
     format!("event: {name}\ndata: {data}\n\n").into()
 }
 

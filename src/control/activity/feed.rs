@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::held;
 use super::query::Query;
+use super::readable;
 use super::{CHECK_EVERY, note_life};
 use crate::control::events::{BEGIN, COMMENT, COMMENT_EVERY, event_stream, named_event};
 use crate::control::extract::Caller;
@@ -37,17 +37,17 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// `cursor_gone`; `overloaded` and `rate_limited` beyond `[inbox]`; `store_unavailable`.
-pub(super) async fn open(
+pub(super) async fn open_feed(
     gateway: Arc<Gateway>,
     id: WorkspaceId,
     caller: Caller,
     query: Query,
 ) -> Result<Response, Rejection> {
     let inbox = &gateway.delivery.inbox;
-    let reader = inbox.stay(&id, &caller.0, InboxReader::Stream)?;
+    let reader = inbox.open_reader(&id, &caller.0, InboxReader::Stream)?;
     let (after, resumed) = match &query.since_id {
-        Some(since) => (inbox.position(&id, since).await?, true),
-        None => (inbox.acknowledged(&id).await?, false),
+        Some(since) => (inbox.find_position(&id, since).await?, true),
+        None => (inbox.read_acknowledged(&id).await?, false),
     };
     let feed = Feed {
         reader,
@@ -114,20 +114,20 @@ impl Feed {
                 return None;
             }
             // A last event is valid only between two entries.
-            if self.gateway.draining() {
-                self.end(
+            if self.gateway.is_draining() {
+                self.end_with(
                     "end",
                     Reason::ShuttingDown,
                     "this gateway is shutting down; come again to reach another one",
                 );
             } else if self.check <= Instant::now() && !self.is_good().await {
-                self.end("end", Reason::Unauthenticated, &credential_gone().message);
+                self.end_with("end", Reason::Unauthenticated, &credential_gone().message);
             } else if let Some(item) = self.items.pop_front() {
-                self.rest = event(&item);
+                self.rest = entry_event(&item);
             } else if self.look {
-                self.read().await;
+                self.load_entries().await;
             } else {
-                self.wait().await;
+                self.wait_for_work().await;
             }
         }
     }
@@ -137,12 +137,12 @@ impl Feed {
         // The release of a stop is no entry.
         self.look |= self.held;
         note_life(&self.gateway, &self.proof, &self.id).await;
-        self.gateway.identity.still_good(&self.proof).await
+        self.gateway.identity.is_still_valid(&self.proof).await
     }
 
-    async fn read(&mut self) {
+    async fn load_entries(&mut self) {
         let wanted = (self.filter, Start::After(self.after), PAGE);
-        let page = held::page(&self.gateway, (&self.proof, &self.id), wanted);
+        let page = readable::load_page(&self.gateway, (&self.proof, &self.id), wanted);
         let Ok((page, held)) = page.await else {
             // The entries stay in the store, and comments keep the connection alive.
             sleep(RETRY_PAUSE).await;
@@ -152,7 +152,7 @@ impl Feed {
         if self.resumed && self.is_behind(&page) {
             let message =
                 "entries after the last one were pruned; read what there is without an id";
-            return self.end("gap", Reason::CursorGone, message);
+            return self.end_with("gap", Reason::CursorGone, message);
         }
         let last = page.items.last().map(|item| item.seq);
         self.after = last
@@ -170,24 +170,24 @@ impl Feed {
     }
 
     /// Waits until there is work.
-    async fn wait(&mut self) {
+    async fn wait_for_work(&mut self) {
         tokio::select! {
             biased;
-            () = self.gateway.drain.leaves() => {}
+            () = self.gateway.drain.wait_for_leave() => {}
             () = sleep_until(self.check) => {}
             () = sleep_until(self.comment) => self.rest = Bytes::from_static(COMMENT),
             () = self.reader.changed() => self.look = true,
         }
     }
 
-    fn end(&mut self, name: &str, reason: Reason, message: &str) {
+    fn end_with(&mut self, name: &str, reason: Reason, message: &str) {
         self.rest = named_event(name, reason.as_str(), message);
         self.over = true;
     }
 }
 
 /// Builds an event with one line of data. JSON has line breaks only between its tokens, so spaces can replace them.
-fn event(item: &Item) -> Bytes {
+fn entry_event(item: &Item) -> Bytes {
     let mut data = serde_json::to_vec(item).unwrap_or_default();
     for byte in &mut data {
         if matches!(byte, b'\n' | b'\r') {

@@ -25,7 +25,7 @@ pub(in crate::control) struct Query {
 }
 
 #[derive(Deserialize)]
-struct Raw {
+struct RawQuery {
     since_id: Option<String>,
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -39,7 +39,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let wait_is = "`wait` is a whole number of seconds, 60 at most";
-        let Ok(Pairs(raw)) = Pairs::<Raw>::from_request_parts(parts, state).await else {
+        let Ok(Pairs(raw)) = Pairs::<RawQuery>::from_request_parts(parts, state).await else {
             return Err(wrong(
                 "`since_id`, `type`, `source` and `wait` stand once at most; `wait` is a whole number of seconds",
             ));

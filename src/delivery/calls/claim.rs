@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Answer, Asked, Calls, End, Key, Outcome, Waiting, times};
+use super::{Answer, Calls, ClaimEnd, Key, KeyStatus, Outcome, OutcomeWatch, claim_times};
 use crate::a2a::state::TaskState;
-use crate::metrics::KeptKind;
+use crate::metrics::RetainedKind;
 use crate::rejection::{Delivery, Rejection};
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
 /// An unclaimed key, reserved on this replica: concurrent callers here wait for it. Dropping it releases the
 /// reservation.
-pub struct Unclaimed {
+pub struct UnclaimedKey {
     calls: Arc<Calls>,
     key: Key,
     /// The run that it replaces; empty: none.
@@ -43,10 +43,10 @@ enum Stage {
 
 impl Calls {
     /// Reserves a key that was not found; waits if another task of this replica has reserved it.
-    pub(super) fn reserve(self: &Arc<Self>, key: &Key, replaced: String) -> Asked {
-        match self.begin(key) {
-            Err(waiting) => Asked::Wait(waiting),
-            Ok((tell, _)) => Asked::Unclaimed(Unclaimed {
+    pub(super) fn reserve_key(self: &Arc<Self>, key: &Key, replaced: String) -> KeyStatus {
+        match self.open_call(key) {
+            Err(waiting) => KeyStatus::Wait(waiting),
+            Ok((tell, _)) => KeyStatus::Unclaimed(UnclaimedKey {
                 calls: Arc::clone(self),
                 key: key.clone(),
                 replaced,
@@ -61,8 +61,8 @@ impl Calls {
     /// `store_unavailable`: nothing may be sent.
     pub async fn claim(
         &self,
-        mut unclaimed: Unclaimed,
-    ) -> Result<Option<(Claim, Waiting)>, Rejection> {
+        mut unclaimed: UnclaimedKey,
+    ) -> Result<Option<(Claim, OutcomeWatch)>, Rejection> {
         let Some(tell) = unclaimed.tell.take() else {
             return Ok(None);
         };
@@ -73,7 +73,7 @@ impl Calls {
             tell,
             stage: Stage::Claiming,
         };
-        let times = times(self.config.get().idempotency.ttl);
+        let times = claim_times(self.config.get().idempotency.ttl);
         let names = (claim.run.as_str(), self.holder.as_str());
         let claimed = self
             .table
@@ -82,17 +82,17 @@ impl Calls {
             return Ok(None);
         }
         claim.stage = Stage::Ours;
-        self.metrics.calls.counted("dispatched");
-        let waiting = Waiting(claim.tell.subscribe());
+        self.metrics.calls.count_outcome("dispatched");
+        let waiting = OutcomeWatch(claim.tell.subscribe());
         Ok(Some((claim, waiting)))
     }
 }
 
-impl Drop for Unclaimed {
+impl Drop for UnclaimedKey {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
             // First, so that the key can be reserved again before the waiters are notified.
-            self.calls.close(&self.key);
+            self.calls.close_call(&self.key);
             tell.send_replace(Some(Outcome::Nothing));
         }
     }
@@ -101,96 +101,104 @@ impl Drop for Unclaimed {
 impl Claim {
     /// Stores the agent's complete answer, and returns whether it is kept for replay. A failure (`5xx`) is
     /// not kept and releases the key.
-    pub async fn answered(mut self, mut answer: Answer, task_state: Option<TaskState>) -> bool {
+    pub async fn record_answer(
+        mut self,
+        mut answer: Answer,
+        task_state: Option<TaskState>,
+    ) -> bool {
         if answer.status >= 500 {
-            self.calls.settle(&self.run, End::Release).await;
+            self.calls.settle_claim(&self.run, ClaimEnd::Release).await;
         } else {
-            answer.kept = self.keep(&answer, task_state).await;
+            answer.kept = self.store_answer(&answer, task_state).await;
         }
         let kept = answer.kept;
-        self.over(Outcome::Whole(Arc::new(answer))).await;
+        self.publish_outcome(Outcome::Whole(Arc::new(answer))).await;
         kept
     }
 
     /// Settles a call with an answer that the gateway rejected for good. Replays get the rejection as `answer` has it.
-    pub async fn rejected(mut self, rejection: Rejection, answer: &Answer) {
-        self.keep(answer, None).await;
-        self.over(Outcome::Refused(rejection)).await;
+    pub async fn record_rejection(mut self, rejection: Rejection, answer: &Answer) {
+        self.store_answer(answer, None).await;
+        self.publish_outcome(Outcome::Refused(rejection)).await;
     }
 
     /// Stores an answer. True if it is kept for replay.
-    async fn keep(&self, answer: &Answer, task_state: Option<TaskState>) -> bool {
+    async fn store_answer(&self, answer: &Answer, task_state: Option<TaskState>) -> bool {
         let calls = &self.calls;
         let expires_at = Timestamp::now().after(calls.config.get().idempotency.ttl).0;
         let whose = (self.run.as_str(), self.key.owner.as_str(), &*calls.bytes);
         match calls
             .table
-            .keep(whose, answer, task_state, expires_at)
+            .store_answer(whose, answer, task_state, expires_at)
             .await
         {
             Ok(kept) => {
                 if !kept {
-                    calls.metrics.calls.counted("unkept");
-                    calls.metrics.kept.refused(KeptKind::Answer);
+                    calls.metrics.calls.count_outcome("unkept");
+                    calls.metrics.kept.count_refused(RetainedKind::Answer);
                 }
                 kept
             }
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "failed to store an answer for replay");
                 calls.metrics.calls.unstored.inc();
-                calls.settle_later(self.run.clone(), End::Unknown);
+                calls.settle_later(self.run.clone(), ClaimEnd::Unknown);
                 false
             }
         }
     }
 
     /// Settles a call that the gateway rejected or cut off. If nothing was delivered the key is unclaimed again.
-    pub async fn refused(mut self, rejection: Rejection) {
+    pub async fn record_refusal(mut self, rejection: Rejection) {
         let end = match rejection.delivered {
-            None | Some(Delivery::NotSent) => End::Release,
-            Some(Delivery::Unknown | Delivery::Sent) => End::Unknown,
+            None | Some(Delivery::NotSent) => ClaimEnd::Release,
+            Some(Delivery::Unknown | Delivery::Sent) => ClaimEnd::Unknown,
         };
-        self.calls.settle(&self.run, end).await;
-        self.over(Outcome::Refused(rejection)).await;
+        self.calls.settle_claim(&self.run, end).await;
+        self.publish_outcome(Outcome::Refused(rejection)).await;
     }
 
     /// Publishes the head of a streamed response: from now on other callers with the key follow the stream.
-    pub async fn streams(&self, head: Answer, stream: String) {
-        let written = self.calls.table.stream(&self.run, &head, &stream).await;
+    pub async fn publish_stream(&self, head: Answer, stream: String) {
+        let written = self
+            .calls
+            .table
+            .record_stream(&self.run, &head, &stream)
+            .await;
         if let Err(error) = written {
             tracing::warn!(error = %Chain(&error), "failed to record a stream for replay");
             self.calls.metrics.calls.unstored.inc();
         }
         let outcome = Outcome::Stream(Arc::new(head), stream);
         self.tell.send_replace(Some(outcome));
-        self.calls.tell(&self.key.scope).await;
+        self.calls.announce_scope(&self.key.scope).await;
     }
 
     /// Records that the stream is over.
-    pub async fn ended(mut self, task_state: Option<TaskState>) {
-        match self.calls.table.ended(&self.run, task_state).await {
+    pub async fn record_stream_end(mut self, task_state: Option<TaskState>) {
+        match self.calls.table.record_end(&self.run, task_state).await {
             Ok(true) => {}
             // The head of the stream could not be written, so there is nothing to replay.
-            Ok(false) => self.calls.settle(&self.run, End::Unknown).await,
+            Ok(false) => self.calls.settle_claim(&self.run, ClaimEnd::Unknown).await,
             Err(error) => {
                 tracing::debug!(error = %Chain(&error), "failed to record the end of a stream");
-                self.calls.settle_later(self.run.clone(), End::Unknown);
+                self.calls.settle_later(self.run.clone(), ClaimEnd::Unknown);
             }
         }
-        self.close();
+        self.close_entry();
     }
 
-    pub(super) async fn over(&mut self, outcome: Outcome) {
+    pub(super) async fn publish_outcome(&mut self, outcome: Outcome) {
         self.tell.send_replace(Some(outcome));
         // A caller that comes now finds the outcome in the table.
-        self.close();
-        self.calls.tell(&self.key.scope).await;
+        self.close_entry();
+        self.calls.announce_scope(&self.key.scope).await;
     }
 
     /// Removes the entry of this call. Must run once: the key may have a new owner afterwards.
-    fn close(&mut self) {
+    fn close_entry(&mut self) {
         self.stage = Stage::Settled;
-        self.calls.close(&self.key);
+        self.calls.close_call(&self.key);
     }
 }
 
@@ -198,14 +206,14 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let stage = self.stage;
         if stage != Stage::Settled {
-            self.close();
+            self.close_entry();
         }
         match stage {
             Stage::Settled => {}
-            Stage::Ours => self.calls.settle_later(self.run.clone(), End::Unknown),
+            Stage::Ours => self.calls.settle_later(self.run.clone(), ClaimEnd::Unknown),
             Stage::Claiming => {
                 // The row may be committed all the same.
-                self.calls.settle_later(self.run.clone(), End::Release);
+                self.calls.settle_later(self.run.clone(), ClaimEnd::Release);
                 self.tell.send_replace(Some(Outcome::Nothing));
             }
         }

@@ -9,8 +9,8 @@
 //! Invariants: one dispatch per key, whatever fails; a replayed answer is the one that was stored.
 
 mod claim;
+mod outcome_watch;
 mod table;
-mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -24,20 +24,20 @@ use http::HeaderMap;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 
-pub use self::claim::{Claim, Unclaimed};
-pub use self::waiting::Waiting;
+pub use self::claim::{Claim, UnclaimedKey};
+pub use self::outcome_watch::OutcomeWatch;
 
 use self::table::{Row, State, Table, Times};
 use crate::a2a::state::TaskState;
 use crate::config::Live;
 use crate::db::Db;
-use crate::delivery::kept::KeptBytes;
+use crate::deadline::ticks;
+use crate::delivery::kept_bytes::KeptBytes;
 use crate::delivery::purge::purge_regularly;
 use crate::metrics::Metrics;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
-use crate::until::ticks;
 use crate::workspace::Timestamp;
 
 /// The channel on which the scopes of finished calls are announced.
@@ -90,7 +90,7 @@ impl Key {
             Source::Message => "message",
         };
         Self {
-            scope: hash(&[
+            scope: hash_parts(&[
                 owner.as_bytes(),
                 target.as_bytes(),
                 word.as_bytes(),
@@ -105,11 +105,11 @@ impl Key {
 
 /// Returns the hash of a call: calls with the same key must not differ in it.
 pub fn call_hash(method: &str, body: &[u8]) -> String {
-    hash(&[method.as_bytes(), body])
+    hash_parts(&[method.as_bytes(), body])
 }
 
 /// Returns the SHA-256 hash over parts, each preceded by its length, in hexadecimal digits.
-fn hash(parts: &[&[u8]]) -> String {
+fn hash_parts(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
@@ -145,11 +145,11 @@ pub enum Outcome {
 }
 
 /// The state of a key.
-pub enum Asked {
+pub enum KeyStatus {
     /// The key is unclaimed. Its value names the run that is replaced.
-    Unclaimed(Unclaimed),
+    Unclaimed(UnclaimedKey),
     /// The call is running.
-    Wait(Waiting),
+    Wait(OutcomeWatch),
     /// The call has an outcome.
     Settled(Outcome),
 }
@@ -165,13 +165,13 @@ pub struct Calls {
     /// The name of this process as a holder of claims.
     holder: String,
     /// Calls that run or are waited for on this replica, by scope. More than one per scope only briefly.
-    open: Mutex<HashMap<String, Vec<Open>>>,
+    open: Mutex<HashMap<String, Vec<OpenCall>>>,
     /// Claims without a written end.
-    loose: Mutex<Vec<(String, End)>>,
+    loose: Mutex<Vec<(String, ClaimEnd)>>,
 }
 
 /// A call with waiters.
-struct Open {
+struct OpenCall {
     body: String,
     outcome: watch::Receiver<Option<Outcome>>,
     /// Notified when the table may have changed.
@@ -180,7 +180,7 @@ struct Open {
 
 /// The end of a claim that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ClaimEnd {
     Release,
     Unknown,
 }
@@ -210,24 +210,24 @@ impl Calls {
     /// # Errors
     /// `idempotency_conflict` when the key was used with another body; `agent_protocol_error` when the outcome is
     /// unknown; `store_unavailable`.
-    pub async fn ask(self: &Arc<Self>, key: &Key) -> Result<Asked, Rejection> {
-        if let Some(waiting) = self.waiting(key) {
-            return Ok(Asked::Wait(waiting));
+    pub async fn look_up(self: &Arc<Self>, key: &Key) -> Result<KeyStatus, Rejection> {
+        if let Some(waiting) = self.find_watch(key) {
+            return Ok(KeyStatus::Wait(waiting));
         }
         let Some(row) = self.table.find(&key.scope, Timestamp::now().0).await? else {
-            return Ok(self.reserve(key, String::new()));
+            return Ok(self.reserve_key(key, String::new()));
         };
         if row.body_hash != key.body {
             let waits = row.task_state.is_some_and(TaskState::is_interrupted);
             if key.follows_up && waits {
-                return Ok(self.reserve(key, row.run));
+                return Ok(self.reserve_key(key, row.run));
             }
-            self.metrics.calls.counted("conflict");
-            return Err(conflict());
+            self.metrics.calls.count_outcome("conflict");
+            return Err(key_conflict());
         }
-        Ok(match self.outcome(row).await {
-            Some(outcome) => Asked::Settled(outcome),
-            None => Asked::Wait(self.wait_elsewhere(key)),
+        Ok(match self.outcome_of_row(row).await {
+            Some(outcome) => KeyStatus::Settled(outcome),
+            None => KeyStatus::Wait(self.wait_elsewhere(key)),
         })
     }
 
@@ -236,7 +236,7 @@ impl Calls {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn look_again(
+    pub async fn refresh_task_state(
         &self,
         key: &Key,
         state_of: impl AsyncFnOnce(&Answer) -> Result<Option<TaskState>, Rejection>,
@@ -250,18 +250,18 @@ impl Calls {
             return Ok(());
         };
         if let Some(state) = state_of(&answer).await? {
-            self.table.ended(&run, Some(state)).await?;
+            self.table.record_end(&run, Some(state)).await?;
         }
         Ok(())
     }
 
     /// Returns the outcome in a row; `None`: the call is running.
-    async fn outcome(&self, row: Row) -> Option<Outcome> {
+    async fn outcome_of_row(&self, row: Row) -> Option<Outcome> {
         match row.state {
             State::Kept(answer) => Some(Outcome::Whole(Arc::new(answer))),
             State::Streams { answer, stream } => Some(Outcome::Stream(Arc::new(answer), stream)),
-            State::Unknown => Some(Outcome::Refused(unknown())),
-            State::Unkept => Some(Outcome::Refused(unkept())),
+            State::Unknown => Some(Outcome::Refused(outcome_unknown())),
+            State::Unkept => Some(Outcome::Refused(answer_not_kept())),
             State::Running => {
                 // In a single gateway this process holds every running call; another holder has crashed.
                 let gone = match self.shared {
@@ -271,8 +271,8 @@ impl Calls {
                 if !gone {
                     return None;
                 }
-                self.settle(&row.run, End::Unknown).await;
-                Some(Outcome::Refused(unknown()))
+                self.settle_claim(&row.run, ClaimEnd::Unknown).await;
+                Some(Outcome::Refused(outcome_unknown()))
             }
         }
     }
@@ -280,23 +280,23 @@ impl Calls {
     /// Renews leases, retries failed writes, purges lapsed rows, and listens for outcomes on other replicas.
     /// A background task; runs until it is dropped.
     pub async fn run(&self) {
-        let purge = || self.table.purge(Timestamp::now().0);
+        let purge = || self.table.purge_lapsed(Timestamp::now().0);
         tokio::join!(
-            self.hold(),
+            self.renew_leases(),
             purge_regularly("calls with a key", purge),
-            self.listen(),
+            self.receive_wake_ups(),
         );
     }
 
-    async fn hold(&self) {
+    async fn renew_leases(&self) {
         let mut tick = ticks(RENEW_EVERY);
         loop {
             tick.tick().await;
-            let loose = std::mem::take(&mut *self.loose());
+            let loose = std::mem::take(&mut *self.lock_loose());
             for (run, end) in loose {
-                self.settle(&run, end).await;
+                self.settle_claim(&run, end).await;
             }
-            if self.open().is_empty() {
+            if self.lock_open().is_empty() {
                 continue;
             }
             if let Err(error) = self
@@ -309,12 +309,12 @@ impl Calls {
         }
     }
 
-    async fn listen(&self) {
+    async fn receive_wake_ups(&self) {
         let Some(shared) = &self.shared else { return };
         let mut notices = shared.subscribe(CHANNEL);
         loop {
             if let Notice::Message(scope) = notices.next().await {
-                let open = self.open();
+                let open = self.lock_open();
                 let open = open.get(&scope).into_iter().flatten();
                 open.for_each(|open| open.news.notify_one());
             }
@@ -322,10 +322,10 @@ impl Calls {
     }
 
     /// Writes the end of a claim, now or later.
-    async fn settle(&self, run: &str, end: End) {
+    async fn settle_claim(&self, run: &str, end: ClaimEnd) {
         let written = match end {
-            End::Release => self.table.release(run).await,
-            End::Unknown => self.table.unknown(run).await,
+            ClaimEnd::Release => self.table.release(run).await,
+            ClaimEnd::Unknown => self.table.mark_unknown(run).await,
         };
         if let Err(error) = written {
             tracing::debug!(error = %Chain(&error), "failed to write the end of a call with a key; will retry");
@@ -333,15 +333,15 @@ impl Calls {
         }
     }
 
-    fn settle_later(&self, run: String, end: End) {
-        let mut loose = self.loose();
+    fn settle_later(&self, run: String, end: ClaimEnd) {
+        let mut loose = self.lock_loose();
         if loose.len() < LOOSE_MAX {
             loose.push((run, end));
         }
     }
 
     /// Wakes the waiters on other replicas. Best effort: they also poll the table.
-    async fn tell(&self, scope: &str) {
+    async fn announce_scope(&self, scope: &str) {
         if let Some(shared) = &self.shared
             && let Err(error) = shared.publish(CHANNEL, scope).await
         {
@@ -349,17 +349,17 @@ impl Calls {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Vec<Open>>> {
+    fn lock_open(&self) -> MutexGuard<'_, HashMap<String, Vec<OpenCall>>> {
         // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn loose(&self) -> MutexGuard<'_, Vec<(String, End)>> {
+    fn lock_loose(&self) -> MutexGuard<'_, Vec<(String, ClaimEnd)>> {
         self.loose.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn conflict() -> Rejection {
+fn key_conflict() -> Rejection {
     Rejection::new(
         Reason::IdempotencyConflict,
         "the key was used for a call with another body; send that one again, or use a new key",
@@ -367,25 +367,25 @@ fn conflict() -> Rejection {
 }
 
 /// Returns the rejection of a call that may have been delivered, with an unknown outcome.
-fn unknown() -> Rejection {
+fn outcome_unknown() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
         "the call with this key was sent, and its outcome is not known; ask for the task, or use a new key",
     )
-    .delivered(Delivery::Unknown)
+    .with_delivery(Delivery::Unknown)
 }
 
 /// Returns the rejection for an answer that was passed on once and not kept.
-fn unkept() -> Rejection {
+fn answer_not_kept() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
         "the call with this key was answered, and its answer was not kept, since limits.kept_bytes were used up; it is not \
          sent again: ask for the task, or use a new key",
     )
-    .delivered(Delivery::Sent)
+    .with_delivery(Delivery::Sent)
 }
 
-fn times(ttl: Duration) -> Times {
+fn claim_times(ttl: Duration) -> Times {
     let now = Timestamp::now();
     Times {
         now: now.0,

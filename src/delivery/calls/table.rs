@@ -10,7 +10,7 @@ use sqlx::any::AnyRow;
 use super::{Answer, Key};
 use crate::a2a::state::TaskState;
 use crate::db::Db;
-use crate::delivery::kept::{KeptBytes, kept_of};
+use crate::delivery::kept_bytes::{KeptBytes, kept_of};
 use crate::store::Unavailable;
 
 /// Rows that one purge deletes at most.
@@ -129,7 +129,7 @@ impl Table {
         let query = sqlx::query(FIND).bind(scope).bind(now);
         let work = async {
             let row = query.fetch_optional(self.0.pool()).await?;
-            row.as_ref().map(read).transpose()
+            row.as_ref().map(read_row).transpose()
         };
         self.0.run("call_find", work).await
     }
@@ -155,7 +155,7 @@ impl Table {
     }
 
     /// Stores the answer; true if there was room for it within the bound of the key's owner.
-    pub(super) async fn keep(
+    pub(super) async fn store_answer(
         &self,
         (run, owner, bytes): (&str, &str, &KeptBytes),
         answer: &Answer,
@@ -163,9 +163,9 @@ impl Table {
         expires_at: i64,
     ) -> Result<bool, Unavailable> {
         let body = STANDARD.encode(&answer.body);
-        let fields = fields(&answer.fields);
+        let fields = fields_to_json(&answer.fields);
         let length = i64::try_from(body.len() + fields.len()).unwrap_or(i64::MAX);
-        let adding = bytes.adding(owner, length);
+        let adding = bytes.announce_bytes(owner, length);
         let query = sqlx::query(KEEP)
             .bind(run)
             .bind(i64::from(answer.status))
@@ -177,18 +177,18 @@ impl Table {
             .bind(length)
             .bind(adding.limit);
         let work = async {
-            let row = self.0.changed(query).await?;
+            let row = self.0.fetch_changed(query).await?;
             let state = row.map(|row| row.try_get::<String, _>("state"));
             Ok(state.transpose()?.is_some_and(|state| state == "done"))
         };
         let kept = self.0.run("call_keep", work).await?;
         if kept {
-            bytes.added(length);
+            bytes.count_added(length);
         }
         Ok(kept)
     }
 
-    pub(super) async fn stream(
+    pub(super) async fn record_stream(
         &self,
         run: &str,
         answer: &Answer,
@@ -197,13 +197,13 @@ impl Table {
         let query = sqlx::query(STREAM)
             .bind(run)
             .bind(i64::from(answer.status))
-            .bind(fields(&answer.fields))
+            .bind(fields_to_json(&answer.fields))
             .bind(stream);
         self.0.execute("call_stream", query).await.map(drop)
     }
 
     /// Records the end; true if there was a row to end.
-    pub(super) async fn ended(
+    pub(super) async fn record_end(
         &self,
         run: &str,
         task_state: Option<TaskState>,
@@ -215,7 +215,7 @@ impl Table {
     }
 
     /// Records that the outcome is unknown.
-    pub(super) async fn unknown(&self, run: &str) -> Result<(), Unavailable> {
+    pub(super) async fn mark_unknown(&self, run: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(UNKNOWN).bind(run);
         self.0.execute("call_unknown", query).await.map(drop)
     }
@@ -232,24 +232,24 @@ impl Table {
     }
 
     /// Deletes lapsed rows. True if there may be more.
-    pub(super) async fn purge(&self, now: i64) -> Result<bool, Unavailable> {
+    pub(super) async fn purge_lapsed(&self, now: i64) -> Result<bool, Unavailable> {
         let query = sqlx::query(PURGE).bind(now).bind(PURGE_MAX);
         let purged = self.0.execute("call_purge", query).await?;
         Ok(i64::try_from(purged).is_ok_and(|purged| purged >= PURGE_MAX))
     }
 }
 
-fn read(row: &AnyRow) -> Result<Row, sqlx::Error> {
+fn read_row(row: &AnyRow) -> Result<Row, sqlx::Error> {
     let state: String = row.try_get("state")?;
     let stream: Option<String> = row.try_get("stream")?;
     let state = match (state.as_str(), stream) {
         ("unknown", _) => State::Unknown,
         ("unkept", _) => State::Unkept,
         (_, Some(stream)) => State::Streams {
-            answer: answer(row)?,
+            answer: read_answer(row)?,
             stream,
         },
-        ("done", None) => State::Kept(answer(row)?),
+        ("done", None) => State::Kept(read_answer(row)?),
         _ => State::Running,
     };
     let task_state: Option<String> = row.try_get("task_state")?;
@@ -263,7 +263,7 @@ fn read(row: &AnyRow) -> Result<Row, sqlx::Error> {
     })
 }
 
-fn answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
+fn read_answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
     let status: i64 = row.try_get("status")?;
     let fields: String = row.try_get("fields")?;
     let body: Option<String> = row.try_get("body")?;
@@ -289,7 +289,7 @@ fn answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
 }
 
 /// Returns the fields to keep, as JSON, without values that are not text.
-fn fields(fields: &HeaderMap) -> String {
+fn fields_to_json(fields: &HeaderMap) -> String {
     let kept = KEPT_FIELDS.iter().flat_map(|name| {
         let values = fields.get_all(*name).iter();
         let values = values.filter(|value| value.len() <= KEPT_FIELD_BYTES_MAX);

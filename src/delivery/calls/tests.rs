@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Asked, Calls, End, Key, Outcome, Source, call_hash};
+use super::{Answer, Calls, ClaimEnd, Key, KeyStatus, Outcome, Source, call_hash};
 use crate::config::{self, Config, Live};
 use crate::db::Db;
-use crate::delivery::kept::KeptBytes;
+use crate::delivery::kept_bytes::KeptBytes;
 use crate::metrics::Metrics;
 use crate::rejection::Delivery;
 use crate::shared::Shared;
@@ -63,17 +63,17 @@ async fn a_call_that_runs_is_found_whoever_comes_with_another_body() {
         )
     };
     let (running, other) = (key(b"1"), key(b"2"));
-    let (tell, _) = calls.begin(&running).ok().unwrap();
-    let (_, news) = calls.begin(&other).ok().unwrap();
-    assert!(calls.begin(&running).is_err(), "it is waited for");
-    calls.close(&other);
+    let (tell, _) = calls.open_call(&running).ok().unwrap();
+    let (_, news) = calls.open_call(&other).ok().unwrap();
+    assert!(calls.open_call(&running).is_err(), "it is waited for");
+    calls.close_call(&other);
     drop(news);
-    let mut waiting = calls.waiting(&running).expect("it runs still");
-    assert!(calls.waiting(&other).is_none());
+    let mut waiting = calls.find_watch(&running).expect("it runs still");
+    assert!(calls.find_watch(&other).is_none());
     tell.send_replace(Some(Outcome::Nothing));
-    assert!(matches!(waiting.outcome().await, Outcome::Nothing));
-    calls.close(&running);
-    assert!(calls.open().is_empty());
+    assert!(matches!(waiting.wait_for_outcome().await, Outcome::Nothing));
+    calls.close_call(&running);
+    assert!(calls.lock_open().is_empty());
 }
 
 #[tokio::test]
@@ -87,20 +87,20 @@ async fn a_claim_that_is_over_leaves_the_key_to_the_next() {
         call_hash("send_message", b"1"),
     );
     let claim = async || {
-        let Asked::Unclaimed(unclaimed) = calls.ask(&key).await.unwrap() else {
+        let KeyStatus::Unclaimed(unclaimed) = calls.look_up(&key).await.unwrap() else {
             panic!("not unclaimed");
         };
         calls.claim(unclaimed).await.unwrap().unwrap().0
     };
     let mut first = claim().await;
-    calls.settle(&first.run, End::Release).await;
-    first.over(Outcome::Nothing).await;
+    calls.settle_claim(&first.run, ClaimEnd::Release).await;
+    first.publish_outcome(Outcome::Nothing).await;
     // Another caller claims the key before the first one drops its finished claim.
     let second = claim().await;
     drop(first);
-    assert!(calls.waiting(&key).is_some(), "it runs, and is renewed");
+    assert!(calls.find_watch(&key).is_some(), "it runs, and is renewed");
     drop(second);
-    assert!(calls.open().is_empty());
+    assert!(calls.lock_open().is_empty());
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
             (Source::Field, name),
             call_hash("send_message", b"1"),
         );
-        let Asked::Unclaimed(unclaimed) = calls.ask(&key).await.unwrap() else {
+        let KeyStatus::Unclaimed(unclaimed) = calls.look_up(&key).await.unwrap() else {
             panic!("not unclaimed");
         };
         let (claim, _) = calls.claim(unclaimed).await.unwrap().unwrap();
@@ -126,13 +126,13 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
                 body: bytes::Bytes::new(),
                 kept: true,
             };
-            claim.streams(answer, "s-1".to_owned()).await;
+            claim.publish_stream(answer, "s-1".to_owned()).await;
         }
         let run = claim.run.clone();
-        claim.ended(None).await;
+        claim.record_stream_end(None).await;
         // As when its end could not be written at once.
-        calls.settle(&run, End::Unknown).await;
-        let Asked::Settled(outcome) = calls.ask(&key).await.unwrap() else {
+        calls.settle_claim(&run, ClaimEnd::Unknown).await;
+        let KeyStatus::Settled(outcome) = calls.look_up(&key).await.unwrap() else {
             panic!("{name} is not over");
         };
         match outcome {

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::closed_set::words;
-use crate::identity::{WITHHELD, Withheld};
+use crate::identity::{WITHHELD_CONTENT, WithheldContent};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -120,7 +120,7 @@ impl NewActivity {
 
     /// Returns the octets of both bodies.
     pub(super) fn bytes(&self) -> usize {
-        octets(self.request_body.as_ref()) + octets(self.response_body.as_ref())
+        text_octets(self.request_body.as_ref()) + text_octets(self.response_body.as_ref())
     }
 
     /// Returns [`NewActivity::bytes`] in the type of the tables.
@@ -147,11 +147,11 @@ impl NewActivity {
 }
 
 /// True if `name` can exist: PostgreSQL rejects queries with a NUL.
-pub(super) fn may_be(name: &str) -> bool {
+pub(super) fn is_storable(name: &str) -> bool {
     !name.contains('\0')
 }
 
-pub(super) fn octets(text: Option<&String>) -> usize {
+pub(super) fn text_octets(text: Option<&String>) -> usize {
     text.map_or(0, String::len)
 }
 
@@ -199,13 +199,13 @@ pub struct Item {
     pub created_at: Timestamp,
     /// Present if the bodies are kept from the reader.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub withheld: Option<Withheld>,
+    pub withheld: Option<WithheldContent>,
 }
 
 impl Item {
     /// Takes the content out.
-    pub fn withhold(&mut self) {
+    pub fn withhold_content(&mut self) {
         (self.request_body, self.response_body) = (None, None);
-        self.withheld = Some(WITHHELD);
+        self.withheld = Some(WITHHELD_CONTENT);
     }
 }

@@ -10,14 +10,14 @@ use serde_json::json;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::activity::{Activity, NewActivity};
-use super::commit::{Entry, Outcome, Refused, Room, commit};
-use super::room::held;
+use super::commit::{AppendError, Entry, InboxLimits, Outcome, commit_batch};
+use super::usage::read_usage;
 use super::wake::Topic;
-use super::{Inbox, task_changed};
+use super::{Inbox, task_changed_event};
 use crate::a2a::state::TaskState;
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
-use crate::metrics::KeptKind;
+use crate::metrics::RetainedKind;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -41,7 +41,7 @@ const FULL_PAUSE: Duration = Duration::from_secs(15);
 const NO_ROOM: &str = "the inbox is full: its agent must answer its messages and acknowledge them; what is kept for it has";
 
 /// A queued entry, with the channel for its outcome.
-struct Pending {
+struct PendingEntry {
     entry: Entry,
     answer: oneshot::Sender<Result<Activity, Rejection>>,
     _room: OwnedSemaphorePermit,
@@ -49,8 +49,8 @@ struct Pending {
 
 /// The queue of entries.
 pub(super) struct Queue {
-    waiting: mpsc::Sender<Pending>,
-    to_commit: Mutex<mpsc::Receiver<Pending>>,
+    waiting: mpsc::Sender<PendingEntry>,
+    to_commit: Mutex<mpsc::Receiver<PendingEntry>>,
     room: Arc<Semaphore>,
 }
 
@@ -74,24 +74,24 @@ impl Inbox {
     /// `invalid_params` when the task that it continues is over; `conflict` when an entry of its id exists;
     /// `store_unavailable`: then `delivered` is `unknown` if it may be committed, and `false` otherwise.
     pub async fn put(&self, new: NewActivity) -> Result<Activity, Rejection> {
-        self.append(Entry {
+        self.append_entry(Entry {
             new,
             continues_as: TaskState::Submitted,
         })
         .await
     }
 
-    pub(super) async fn append(&self, entry: Entry) -> Result<Activity, Rejection> {
+    pub(super) async fn append_entry(&self, entry: Entry) -> Result<Activity, Rejection> {
         entry.new.check()?;
         let bytes = u32::try_from(entry.new.bytes()).unwrap_or(u32::MAX);
         // An entry larger than the bound waits alone.
         let bytes = bytes.clamp(1, QUEUE_BYTES_MAX);
         let room = Arc::clone(&self.queue.room).try_acquire_many_owned(bytes);
         let Ok(room) = room else {
-            return Err(self.overloaded());
+            return Err(self.reject_overloaded());
         };
         let (answer, answered) = oneshot::channel();
-        let pending = Pending {
+        let pending = PendingEntry {
             entry,
             answer,
             _room: room,
@@ -100,18 +100,18 @@ impl Inbox {
         self.metrics.inbox.waiting.inc();
         if self.queue.waiting.try_send(pending).is_err() {
             self.metrics.inbox.waiting.dec();
-            return Err(self.overloaded());
+            return Err(self.reject_overloaded());
         }
         let unanswered = || {
             Rejection::new(Reason::ShuttingDown, "this gateway is shutting down")
-                .delivered(Delivery::Unknown)
+                .with_delivery(Delivery::Unknown)
         };
         answered.await.unwrap_or_else(|_| Err(unanswered()))
     }
 
-    fn overloaded(&self) -> Rejection {
-        self.metrics.inbox.refused("queue");
-        overloaded()
+    fn reject_overloaded(&self) -> Rejection {
+        self.metrics.inbox.count_refused("queue");
+        queue_full()
     }
 
     /// Checks that an inbox would take one more message of `sender`, and reports the counts to `witness`. Puts and counts
@@ -119,7 +119,7 @@ impl Inbox {
     ///
     /// # Errors
     /// As [`Inbox::put`].
-    pub async fn look_for_room(
+    pub async fn check_room(
         &self,
         (workspace, sender): (&WorkspaceId, Account),
         witness: &mut impl Witness,
@@ -127,15 +127,15 @@ impl Inbox {
         let (waiting, room) = (&self.queue.waiting, &self.queue.room);
         let queued = waiting.max_capacity() - waiting.capacity();
         if waiting.capacity() == 0 || room.available_permits() == 0 {
-            return Err(overloaded());
+            return Err(queue_full());
         }
         let max = self.config.get().inbox.max_messages;
-        let work = held(&self.db, (workspace.as_str(), sender), max);
+        let work = read_usage(&self.db, (workspace.as_str(), sender), max);
         let held = self.db.run("inbox_look", work).await;
         let held = held.map_err(|error| not_written(&error, Delivery::NotSent))?;
         let within_share = held.within_share;
         let (messages, bytes, bytes_max) = (held.messages, held.bytes, self.kept.per_owner());
-        witness.hear(|| {
+        witness.record(|| {
             let value = json!({
                 "held": messages, "limit": max, "kept_bytes": bytes, "kept_bytes_limit": bytes_max,
                 "waiting_to_be_written": queued,
@@ -143,10 +143,10 @@ impl Inbox {
             Fact::new(Check::Inbox, Source::Sql, value)
         });
         if messages >= max || !within_share {
-            return Err(full(max, messages < max));
+            return Err(inbox_full(max, messages < max));
         }
         if bytes >= bytes_max || self.kept.total_room() <= 0 {
-            return Err(self.kept.refusal(NO_ROOM));
+            return Err(self.kept.limit_rejection(NO_ROOM));
         }
         Ok(())
     }
@@ -171,19 +171,19 @@ impl Inbox {
         }
     }
 
-    async fn write_batch(&self, batch: Vec<Pending>) {
+    async fn write_batch(&self, batch: Vec<PendingEntry>) {
         let (entries, answers): (Vec<_>, Vec<_>) = batch
             .into_iter()
             .map(|pending| (pending.entry, (pending.answer, pending._room)))
             .unzip();
         let max = self.config.get().inbox.max_messages;
-        let room = Room {
+        let room = InboxLimits {
             messages: max,
             bytes: self.kept.per_owner(),
             bytes_in_all: self.kept.total_room(),
         };
         let committing = AtomicBool::new(false);
-        let work = commit(&self.db, &entries, room, &committing);
+        let work = commit_batch(&self.db, &entries, room, &committing);
         let outcomes = match self.db.run("inbox_append", work).await {
             Ok(outcomes) => outcomes,
             Err(error) => {
@@ -196,15 +196,15 @@ impl Inbox {
                     let _ = answer.send(Err(not_written(&error, delivered)));
                 }
                 if delivered == Delivery::Unknown {
-                    self.wake_late(entries.iter().flat_map(topics));
+                    self.wake_late(entries.iter().flat_map(topics_of));
                 }
                 return;
             }
         };
-        self.tell_of(&entries, &outcomes);
+        self.announce_entries(&entries, &outcomes);
         for ((answer, _), outcome) in answers.into_iter().zip(outcomes) {
             // The sender may have stopped waiting.
-            let _ = answer.send(outcome.map_err(|why| self.refuse(why, max)));
+            let _ = answer.send(outcome.map_err(|why| self.to_rejection(why, max)));
         }
     }
 
@@ -219,48 +219,49 @@ impl Inbox {
         });
     }
 
-    fn tell_of(&self, entries: &[Entry], outcomes: &[Outcome]) {
+    fn announce_entries(&self, entries: &[Entry], outcomes: &[Outcome]) {
         let mut woken = BTreeSet::new();
         let mut written = 0;
         for (entry, outcome) in entries.iter().zip(outcomes) {
             // An entry that exists already may have been committed after the store timed out, without a
             // wake-up.
-            if !matches!(outcome, Ok(_) | Err(Refused::Known)) {
+            if !matches!(outcome, Ok(_) | Err(AppendError::Known)) {
                 continue;
             }
-            woken.extend(topics(entry));
+            woken.extend(topics_of(entry));
             if outcome.is_err() {
                 continue;
             }
             written += 1;
-            self.kept.added(entry.new.kept_bytes());
+            self.kept.count_added(entry.new.kept_bytes());
             if let Some(task) = &entry.new.continues {
                 let (workspace, state) = (&entry.new.workspace, entry.continues_as);
-                self.metrics.tasks.seen(state);
-                self.events.tell(task_changed(workspace, task, state));
+                self.metrics.tasks.count_state(state);
+                self.events
+                    .publish(task_changed_event(workspace, task, state));
             }
         }
-        self.metrics.inbox.batch(written);
+        self.metrics.inbox.record_batch(written);
         self.hub.wake(woken);
     }
 
-    fn refuse(&self, why: Refused, max: i64) -> Rejection {
+    fn to_rejection(&self, why: AppendError, max: i64) -> Rejection {
         match why {
-            Refused::Full | Refused::Share => {
-                self.metrics.inbox.refused("full");
-                full(max, why == Refused::Share)
+            AppendError::Full | AppendError::Share => {
+                self.metrics.inbox.count_refused("full");
+                inbox_full(max, why == AppendError::Share)
             }
-            Refused::NoRoom => {
-                self.metrics.inbox.refused("full");
-                self.kept.refuse(KeptKind::Inbox, NO_ROOM)
+            AppendError::NoRoom => {
+                self.metrics.inbox.count_refused("full");
+                self.kept.count_refusal(RetainedKind::Inbox, NO_ROOM)
             }
-            Refused::Over => {
+            AppendError::Over => {
                 let message = "the task is over, or has as many updates as it may have; begin another one, \
                     without `taskId`";
                 Rejection::new(Reason::InvalidParams, message)
             }
-            Refused::NoTask => no_task(),
-            Refused::Known => Rejection::new(
+            AppendError::NoTask => no_task(),
+            AppendError::Known => Rejection::new(
                 Reason::Conflict,
                 "an entry of this id is in the inbox already",
             ),
@@ -269,20 +270,20 @@ impl Inbox {
 }
 
 /// Returns the topics that an entry changes.
-fn topics(entry: &Entry) -> impl Iterator<Item = Topic> {
+fn topics_of(entry: &Entry) -> impl Iterator<Item = Topic> {
     let inbox = Topic::Inbox(entry.new.workspace.clone());
     let task = entry.new.continues.clone().map(Topic::Task);
     std::iter::once(inbox).chain(task)
 }
 
-fn overloaded() -> Rejection {
+fn queue_full() -> Rejection {
     let message =
         "more messages wait to be written down than this gateway keeps; try again shortly";
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+    Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1))
 }
 
 /// Returns the rejection of a message for want of room: of any, or in the share of its sender (`is_share`).
-fn full(max: i64, is_share: bool) -> Rejection {
+fn inbox_full(max: i64, is_share: bool) -> Rejection {
     let message = if is_share {
         "messages of this caller are half of what others leave of the inbox (inbox.max_messages): its agent must fetch \
          them and acknowledge them"
@@ -290,9 +291,9 @@ fn full(max: i64, is_share: bool) -> Rejection {
         "the inbox is full: its agent must fetch its messages and acknowledge them"
     };
     Rejection::new(Reason::AgentBusy, message)
-        .retry_after(FULL_PAUSE)
-        .fact("limit", max)
-        .of_share(is_share)
+        .with_retry_after(FULL_PAUSE)
+        .with_fact("limit", max)
+        .with_share(is_share)
 }
 
 /// Returns the rejection for a task that does not exist, or that the caller may not see.
@@ -303,7 +304,7 @@ pub(super) fn no_task() -> Rejection {
 }
 
 fn not_written(error: &Unavailable, delivered: Delivery) -> Rejection {
-    let mut rejection = Rejection::from(error.clone()).delivered(delivered);
+    let mut rejection = Rejection::from(error.clone()).with_delivery(delivered);
     rejection.message = match delivered {
         Delivery::NotSent => {
             "the message could not be written down, and is not delivered; try again shortly"

@@ -45,7 +45,7 @@ impl Inbox {
     }
 
     /// Returns the unacknowledged entries of all inboxes.
-    pub(in crate::delivery) async fn backlog(&self) -> Result<Backlog, Unavailable> {
+    pub(in crate::delivery) async fn read_backlog(&self) -> Result<Backlog, Unavailable> {
         let work = async {
             let row = sqlx::query(BACKLOG).fetch_one(self.db.pool()).await?;
             let oldest: Option<i64> = row.try_get("oldest")?;

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, octets};
+use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, text_octets};
 use super::reply::{UPDATES_MAX, insert_update};
-use super::room::{finished, needs_shares, senders};
-use crate::a2a::dialect::Update;
+use super::usage::{count_by_sender, finished_up_to, needs_shares};
+use crate::a2a::agent_reply::Update;
 use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::db::{Connection, Db};
-use crate::delivery::kept::kept_of;
+use crate::delivery::kept_bytes::kept_of;
 use crate::shares::Amounts;
 use crate::workspace::Timestamp;
 
@@ -60,7 +60,7 @@ pub(super) struct Entry {
 
 /// The bounds of an inbox, and of all inboxes together.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct InboxLimits {
     /// Unacknowledged entries.
     pub(super) messages: i64,
     /// Bytes that are kept for one workspace.
@@ -71,7 +71,7 @@ pub(super) struct Room {
 
 /// The reason why an entry was not put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum AppendError {
     /// The inbox has as many unacknowledged entries as allowed.
     Full,
     /// Its sender has half of what the others leave.
@@ -86,7 +86,7 @@ pub(super) enum Refused {
     Known,
 }
 
-pub(super) type Outcome = Result<Activity, Refused>;
+pub(super) type Outcome = Result<Activity, AppendError>;
 
 /// An inbox in this batch.
 struct Head {
@@ -111,10 +111,10 @@ struct Head {
 
 /// Commits all of `entries` except those that are refused, or none of them. `committing` is set once the
 /// commit may succeed even if this fails.
-pub(super) async fn commit(
+pub(super) async fn commit_batch(
     db: &Db,
     entries: &[Entry],
-    mut room: Room,
+    mut room: InboxLimits,
     committing: &AtomicBool,
 ) -> Result<Vec<Outcome>, sqlx::Error> {
     let mut tx = db.begin().await?;
@@ -129,9 +129,9 @@ pub(super) async fn commit(
     for entry in entries {
         // An earlier entry of this batch is not in the table yet.
         let outcome = match &entry.new.id {
-            Some(id) if named.contains(id) => Err(Refused::Known),
-            _ if room.bytes_in_all < entry.new.kept_bytes() => Err(Refused::NoRoom),
-            _ => take(&mut tx, entry, (&mut heads, room.messages), at).await?,
+            Some(id) if named.contains(id) => Err(AppendError::Known),
+            _ if room.bytes_in_all < entry.new.kept_bytes() => Err(AppendError::NoRoom),
+            _ => take_entry(&mut tx, entry, (&mut heads, room.messages), at).await?,
         };
         if outcome.is_ok() {
             room.bytes_in_all -= entry.new.kept_bytes();
@@ -148,7 +148,7 @@ pub(super) async fn commit(
     }
     let taken = entries.iter().zip(&outcomes);
     let taken = taken.filter_map(|(entry, outcome)| Some((entry, outcome.as_ref().ok()?)));
-    insert(&mut tx, &taken.collect::<Vec<_>>()).await?;
+    insert_entries(&mut tx, &taken.collect::<Vec<_>>()).await?;
     committing.store(true, Ordering::Relaxed);
     tx.commit().await?;
     Ok(outcomes)
@@ -167,12 +167,12 @@ async fn lock_heads<'e>(
     }
     let wanted: Vec<(&str, (i64, i64))> = wanted.into_iter().collect();
     let mut found: HashMap<String, (i64, i64, i64)> = HashMap::with_capacity(wanted.len());
-    for chunk in chunks(&wanted) {
+    for chunk in split_rows(&wanted) {
         let text = format!(
             "INSERT INTO inbox_heads (workspace_id, last_seq, acked_seq) VALUES {} \
              ON CONFLICT (workspace_id) DO UPDATE SET last_seq = inbox_heads.last_seq + excluded.last_seq \
              RETURNING workspace_id, last_seq, acked_seq, {} AS kept",
-            values(chunk.len(), HEAD_COLUMNS),
+            row_placeholders(chunk.len(), HEAD_COLUMNS),
             kept_of!("'inbox:' || workspace_id")
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
@@ -223,14 +223,14 @@ async fn make_room(
     max_messages: i64,
 ) -> Result<(), sqlx::Error> {
     if needs_shares(head.last + head.wanted - head.acked, max_messages) {
-        let finished = finished(tx, workspace, (head.last, head.acked)).await?;
+        let finished = finished_up_to(tx, workspace, (head.last, head.acked)).await?;
         if finished > head.acked {
             head.acked = finished;
             let correct = sqlx::query(CORRECT).bind(workspace);
             let correct = correct.bind(head.last + head.wanted).bind(head.acked);
             correct.execute(&mut *tx).await?;
         }
-        head.senders = senders(tx, workspace, head.acked).await?;
+        head.senders = count_by_sender(tx, workspace, head.acked).await?;
     }
     head.room = max_messages - (head.last - head.acked);
     Ok(())
@@ -251,7 +251,7 @@ async fn make_room_for_bytes(
         head.wanted_bytes
     };
     if max < head.kept + wanted {
-        let finished = finished(tx, workspace, (head.last, head.acked)).await?;
+        let finished = finished_up_to(tx, workspace, (head.last, head.acked)).await?;
         if head.acked < finished {
             head.acked = finished;
             let correct = sqlx::query(CORRECT).bind(workspace);
@@ -273,7 +273,7 @@ async fn make_room_for_bytes(
 }
 
 /// Decides on one entry, and moves the task on that it continues.
-async fn take(
+async fn take_entry(
     tx: &mut Connection,
     entry: &Entry,
     (heads, max_messages): (&mut BTreeMap<&str, Head>, i64),
@@ -287,26 +287,26 @@ async fn take(
     // A cancellation takes work from the agent. A task can be canceled once, so this is bounded.
     if entry.continues_as != TaskState::Canceled {
         if head.room <= head.taken {
-            return Ok(Err(Refused::Full));
+            return Ok(Err(AppendError::Full));
         }
         if !head.senders.has_share(new.account, max_messages) {
-            return Ok(Err(Refused::Share));
+            return Ok(Err(AppendError::Share));
         }
         if head.room_bytes < bytes {
-            return Ok(Err(Refused::NoRoom));
+            return Ok(Err(AppendError::NoRoom));
         }
     }
     if let Some(id) = &new.id {
         // Any writer of this id has locked the head of this inbox first.
         let known = sqlx::query(IS_ENTRY).bind(id);
         if known.fetch_optional(&mut *tx).await?.is_some() {
-            return Ok(Err(Refused::Known));
+            return Ok(Err(AppendError::Known));
         }
     }
     let fresh = || uuid::Uuid::now_v7().to_string();
     let id = new.id.clone().unwrap_or_else(fresh);
     let (task_id, context_id) = match (&new.continues, new.kind) {
-        (Some(task), _) => match go_on(tx, entry, task, at).await? {
+        (Some(task), _) => match continue_task(tx, entry, task, at).await? {
             Ok(context) => (Some(task.clone()), context),
             Err(refused) => return Ok(Err(refused)),
         },
@@ -330,12 +330,12 @@ async fn take(
 }
 
 /// Moves the task on that `entry` continues; returns its conversation.
-async fn go_on(
+async fn continue_task(
     tx: &mut Connection,
     entry: &Entry,
     task: &str,
     at: Timestamp,
-) -> Result<Result<Option<String>, Refused>, sqlx::Error> {
+) -> Result<Result<Option<String>, AppendError>, sqlx::Error> {
     let (workspace, state) = (entry.new.workspace.as_str(), entry.continues_as);
     let moved = sqlx::query(CONTINUE).bind(task).bind(workspace);
     let giving_up = state == TaskState::Canceled;
@@ -344,7 +344,7 @@ async fn go_on(
     let Some(row) = moved.fetch_optional(&mut *tx).await? else {
         let known = sqlx::query(IS_TASK).bind(task).bind(workspace);
         let known = known.fetch_optional(&mut *tx).await?;
-        let refused = known.map_or(Refused::NoTask, |_| Refused::Over);
+        let refused = known.map_or(AppendError::NoTask, |_| AppendError::Over);
         return Ok(Err(refused));
     };
     let context: Option<String> = row.try_get("context_id")?;
@@ -352,20 +352,23 @@ async fn go_on(
         task,
         context: context.as_deref().unwrap_or_default(),
     };
-    let update = Update::state(state).about(&subject, &at.to_string());
+    let update = Update::from_state(state).with_subject(&subject, &at.to_string());
     insert_update(tx, task, row.try_get("updates")?, &update, at).await?;
     let others = sqlx::query(SET_CONTINUING).bind(task).bind(state.as_str());
     others.execute(&mut *tx).await?;
     Ok(Ok(context))
 }
 
-async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<(), sqlx::Error> {
-    for chunk in chunks(taken) {
+async fn insert_entries(
+    tx: &mut Connection,
+    taken: &[(&Entry, &Activity)],
+) -> Result<(), sqlx::Error> {
+    for chunk in split_rows(taken) {
         let text = format!(
             "INSERT INTO activity_logs (id, workspace_id, seq, activity_type, source_id, source_kind, target_id, \
              method, request_body, request_bytes, response_body, response_bytes, status, task_id, context_id, \
              owner, account, account_group, hops, created_at, updated_at) VALUES {}",
-            values(chunk.len(), ROW_COLUMNS)
+            row_placeholders(chunk.len(), ROW_COLUMNS)
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
         for (entry, activity) in chunk {
@@ -385,9 +388,9 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
                 .bind(new.target.as_ref().map(|id| id.as_str()))
                 .bind(new.method.as_deref())
                 .bind(new.request_body.as_deref())
-                .bind(length(new.request_body.as_ref()))
+                .bind(octets_i64(new.request_body.as_ref()))
                 .bind(new.response_body.as_deref())
-                .bind(length(new.response_body.as_ref()))
+                .bind(octets_i64(new.response_body.as_ref()))
                 .bind(status)
                 .bind(activity.task_id.as_deref())
                 .bind(activity.context_id.as_deref())
@@ -404,7 +407,7 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
 }
 
 /// Splits rows into chunks of the sizes in `ROWS`.
-fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
+fn split_rows<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
     std::iter::from_fn(move || {
         let size = ROWS.into_iter().find(|size| *size <= rows.len())?;
         let (chunk, rest) = rows.split_at(size);
@@ -414,7 +417,7 @@ fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
 }
 
 /// Returns the placeholders of so many rows: `($1, $2), ($3, $4)`.
-fn values(rows: usize, columns: usize) -> String {
+fn row_placeholders(rows: usize, columns: usize) -> String {
     let mut text = String::new();
     for marker in 1..=rows * columns {
         let first = marker % columns == 1;
@@ -430,8 +433,8 @@ fn values(rows: usize, columns: usize) -> String {
     text
 }
 
-pub(super) fn length(text: Option<&String>) -> i64 {
-    i64::try_from(octets(text)).unwrap_or(i64::MAX)
+pub(super) fn octets_i64(text: Option<&String>) -> i64 {
+    i64::try_from(text_octets(text)).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -440,10 +443,14 @@ mod tests {
 
     #[test]
     fn rows_go_in_pieces_of_few_sizes() {
-        let sizes = |rows: usize| chunks(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
+        let sizes = |rows: usize| {
+            split_rows(&vec![(); rows])
+                .map(<[()]>::len)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(sizes(0), [0; 0]);
         assert_eq!(sizes(7), [4, 1, 1, 1]);
         assert_eq!(sizes(150), [64, 64, 16, 4, 1, 1]);
-        assert_eq!(values(2, 3), "($1, $2, $3), ($4, $5, $6)");
+        assert_eq!(row_placeholders(2, 3), "($1, $2, $3), ($4, $5, $6)");
     }
 }

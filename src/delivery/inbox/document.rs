@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::a2a::dialect::Update;
+use crate::a2a::agent_reply::Update;
 use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::rejection::{Reason, Rejection};
@@ -20,7 +20,7 @@ const LEVELS_MAX: usize = 100;
 /// # Errors
 /// `invalid_params` when it nests too deeply.
 pub(super) fn check_depth(update: &Update) -> Result<(), Rejection> {
-    if update.levels() > LEVELS_MAX {
+    if update.nesting_depth() > LEVELS_MAX {
         return Err(too_deep());
     }
     Ok(())
@@ -33,12 +33,12 @@ pub fn too_deep() -> Rejection {
 }
 
 /// Returns the task in its initial state.
-pub(super) fn submitted(subject: &Subject<'_>, at: Timestamp) -> Value {
+pub(super) fn initial_document(subject: &Subject<'_>, at: Timestamp) -> Value {
     json!({"kind": "task", "id": subject.task, "contextId": subject.context,
         "status": {"state": TaskState::Submitted.as_str(), "timestamp": at}})
 }
 
-/// Applies an update. It was made `about` this task, and checked.
+/// Applies an update. It was made for this task, and checked.
 pub(super) fn apply(task: &mut Value, update: Update, at: Timestamp) {
     match update {
         Update::Message(message) => {
@@ -53,7 +53,7 @@ pub(super) fn apply(task: &mut Value, update: Update, at: Timestamp) {
         }
         Update::Task(whole) => *task = whole,
         Update::StatusUpdate(mut event) => {
-            keep_said(task);
+            archive_status_message(task);
             task["status"] = event["status"].take();
             merge(task, "metadata", event["metadata"].take());
         }
@@ -65,12 +65,12 @@ pub(super) fn apply(task: &mut Value, update: Update, at: Timestamp) {
 }
 
 fn set_status(task: &mut Value, state: TaskState, at: Timestamp, message: Value) {
-    keep_said(task);
+    archive_status_message(task);
     task["status"] = json!({"state": state.as_str(), "timestamp": at, "message": message});
 }
 
 /// Moves the message of the status to the history.
-fn keep_said(task: &mut Value) {
+fn archive_status_message(task: &mut Value) {
     let said = task["status"]["message"].take();
     if said.is_object() {
         push(task, "history", said);
@@ -123,11 +123,15 @@ mod tests {
             task: "t",
             context: "c",
         };
-        let mut task = submitted(&subject, Timestamp(0));
+        let mut task = initial_document(&subject, Timestamp(0));
         for update in updates {
             let update: Update = serde_json::from_value(update).unwrap();
             update.state_after().unwrap();
-            apply(&mut task, update.about(&subject, &AT.to_string()), AT);
+            apply(
+                &mut task,
+                update.with_subject(&subject, &AT.to_string()),
+                AT,
+            );
         }
         task
     }
@@ -206,7 +210,7 @@ mod tests {
         ] {
             let event = json!({"status": {"state": state}, "final": given});
             let Update::StatusUpdate(event) =
-                Update::StatusUpdate(event).about(&subject, &AT.to_string())
+                Update::StatusUpdate(event).with_subject(&subject, &AT.to_string())
             else {
                 panic!("another kind");
             };
@@ -231,7 +235,7 @@ mod tests {
             task: "t",
             context: "c",
         };
-        let kept = serde_json::to_string(&deepest.about(&subject, &AT.to_string())).unwrap();
+        let kept = serde_json::to_string(&deepest.with_subject(&subject, &AT.to_string())).unwrap();
         serde_json::from_str::<Update>(&kept).unwrap();
         let refused = check_depth(&nested(LEVELS_MAX - 1)).unwrap_err();
         assert_eq!(refused.reason, Reason::InvalidParams);

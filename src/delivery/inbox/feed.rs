@@ -8,9 +8,9 @@ use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Inbox;
-use super::activity::{ActivityType, Item, SourceKind, may_be};
+use super::activity::{ActivityType, Item, SourceKind, is_storable};
 use super::wake::{Marks, Topic, Watch};
-use crate::delivery::page::fitting;
+use crate::delivery::page::count_fitting;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -106,7 +106,7 @@ impl Inbox {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn page(
+    pub async fn read_page(
         &self,
         workspace: &WorkspaceId,
         filter: Filter,
@@ -151,12 +151,12 @@ impl Inbox {
                 .iter()
                 .map(size)
                 .collect::<Result<Vec<_>, _>>()?;
-            let count = fitting(&found, limit);
+            let count = count_fitting(&found, limit);
             page.more = count < found.len();
             let rows = select(rows, i64::try_from(count).unwrap_or(i64::MAX))
                 .fetch_all(&mut connection)
                 .await?;
-            page.items = rows.iter().map(item).collect::<Result<_, _>>()?;
+            page.items = rows.iter().map(read_item).collect::<Result<_, _>>()?;
             // It includes entries that were committed since the head was read, so that readers can continue
             // after `last`.
             let newest = page.items.iter().map(|item| item.seq).max();
@@ -170,9 +170,9 @@ impl Inbox {
     ///
     /// # Errors
     /// `cursor_gone` when there is no such entry in this inbox, or it was pruned; `store_unavailable`.
-    pub async fn position(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
-        if !may_be(id) {
-            return Err(gone());
+    pub async fn find_position(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
+        if !is_storable(id) {
+            return Err(cursor_gone());
         }
         let query = sqlx::query(POSITION).bind(id).bind(workspace.as_str());
         let work = async {
@@ -180,14 +180,14 @@ impl Inbox {
             row.map(|row| row.try_get("seq")).transpose()
         };
         let found = self.db.run("inbox_position", work).await?;
-        found.ok_or_else(gone)
+        found.ok_or_else(cursor_gone)
     }
 
     /// Returns the number up to which entries are acknowledged.
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn acknowledged(&self, workspace: &WorkspaceId) -> Result<i64, Rejection> {
+    pub async fn read_acknowledged(&self, workspace: &WorkspaceId) -> Result<i64, Rejection> {
         let query = sqlx::query(HEAD).bind(workspace.as_str());
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
@@ -201,8 +201,8 @@ impl Inbox {
     /// # Errors
     /// `cursor_gone` when there is no such entry in this inbox, or it was pruned; `store_unavailable`.
     pub async fn acknowledge(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
-        if !may_be(id) {
-            return Err(gone());
+        if !is_storable(id) {
+            return Err(cursor_gone());
         }
         let work = async {
             let mut tx = self.db.begin().await?;
@@ -223,20 +223,20 @@ impl Inbox {
             Ok(Some((seq - acked).max(0)))
         };
         let count = self.db.run("inbox_acknowledge", work).await?;
-        let count = count.ok_or_else(gone)?;
+        let count = count.ok_or_else(cursor_gone)?;
         if count > 0 {
-            self.to_prune.note(workspace);
+            self.to_prune.insert(workspace);
         }
         Ok(count)
     }
 
     /// Subscribes to new entries of an inbox, on any replica.
-    pub fn watch(&self, workspace: &WorkspaceId) -> Watch {
-        self.hub.watch(Topic::Inbox(workspace.clone()))
+    pub fn watch_inbox(&self, workspace: &WorkspaceId) -> Watch {
+        self.hub.watch_topic(Topic::Inbox(workspace.clone()))
     }
 
     /// Returns the topics that have changed since the last check; all of them at the first.
-    pub(super) async fn look(
+    pub(super) async fn changed_topics(
         &self,
         marks: &mut Marks,
         topics: Vec<Topic>,
@@ -269,7 +269,10 @@ impl Inbox {
             if wanted.is_empty() {
                 continue;
             }
-            let mut query = sqlx::query(AssertSqlSafe(format!("{text}{}", list(wanted.len()))));
+            let mut query = sqlx::query(AssertSqlSafe(format!(
+                "{text}{}",
+                list_placeholders(wanted.len())
+            )));
             for name in wanted.keys() {
                 query = query.bind(*name);
             }
@@ -289,7 +292,7 @@ impl Inbox {
 }
 
 /// Returns placeholders: `($1, $2)`.
-fn list(count: usize) -> String {
+fn list_placeholders(count: usize) -> String {
     let mut text = String::from("($1");
     for marker in 2..=count {
         // Writing to a string does not fail.
@@ -299,13 +302,13 @@ fn list(count: usize) -> String {
     text
 }
 
-fn gone() -> Rejection {
+fn cursor_gone() -> Rejection {
     let message = "there is no such entry in this inbox, or none any more; read what there is (GET /activity, \
         without since_id), and go on from an entry of it";
     Rejection::new(Reason::CursorGone, message)
 }
 
-fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
+fn read_item(row: &AnyRow) -> Result<Item, sqlx::Error> {
     Ok(Item {
         id: row.try_get("id")?,
         seq: row.try_get("seq")?,
@@ -313,8 +316,8 @@ fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
         source_id: row.try_get("source_id")?,
         target_id: row.try_get("target_id")?,
         method: row.try_get("method")?,
-        request_body: json(row.try_get("request_body")?)?,
-        response_body: json(row.try_get("response_body")?)?,
+        request_body: stored_json(row.try_get("request_body")?)?,
+        response_body: stored_json(row.try_get("response_body")?)?,
         status: row.try_get("status")?,
         task_id: row.try_get("task_id")?,
         hops: row.try_get("hops")?,
@@ -324,7 +327,7 @@ fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
 }
 
 /// Returns stored JSON as it is, and other text as a JSON string.
-fn json(text: Option<String>) -> Result<Option<Box<RawValue>>, sqlx::Error> {
+fn stored_json(text: Option<String>) -> Result<Option<Box<RawValue>>, sqlx::Error> {
     let Some(text) = text else { return Ok(None) };
     let value = RawValue::from_string(text.clone());
     let value = value.or_else(|_| serde_json::value::to_raw_value(&text));

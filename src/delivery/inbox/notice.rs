@@ -31,7 +31,7 @@ pub struct Notice {
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "list"
+        deserialize_with = "null_as_empty"
     )]
     pub attachments: Vec<Attachment>,
 }
@@ -53,7 +53,7 @@ pub struct Attachment {
 }
 
 /// Reads a list; `null` is an empty one.
-fn list<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Attachment>, D::Error> {
+fn null_as_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Attachment>, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
@@ -87,7 +87,7 @@ impl Inbox {
     ///
     /// # Errors
     /// `invalid_params`; as [`Inbox::put`].
-    pub async fn notify(
+    pub async fn put_notice(
         &self,
         workspace: &WorkspaceId,
         owner: String,
@@ -112,7 +112,7 @@ impl Inbox {
         };
         let activity = self.put(new).await?;
         let event = Event::new(Kind::AgentMessage, workspace, said);
-        self.events.tell(event);
+        self.events.publish(event);
         Ok(activity)
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Inbox;
+use crate::deadline::ticks;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
-use crate::until::ticks;
 use crate::workspace::Timestamp;
 
 /// Interval at which inboxes are pruned that were acknowledged on this replica.
@@ -38,10 +38,10 @@ const EXPIRE: &str = "DELETE FROM activity_logs \
 
 /// Inboxes with new acknowledgements.
 #[derive(Default)]
-pub(super) struct ToPrune(Mutex<HashSet<WorkspaceId>>);
+pub(super) struct PruneQueue(Mutex<HashSet<WorkspaceId>>);
 
-impl ToPrune {
-    pub(super) fn note(&self, workspace: &WorkspaceId) {
+impl PruneQueue {
+    pub(super) fn insert(&self, workspace: &WorkspaceId) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < WAITING_MAX {
             waiting.insert(workspace.clone());
@@ -63,7 +63,7 @@ impl Inbox {
             let mut done = self.prune_acknowledged().await;
             if done.is_ok() && expired.is_none_or(|at| at.elapsed() >= EXPIRE_EVERY) {
                 expired = Some(Instant::now());
-                done = self.expire().await;
+                done = self.delete_expired().await;
             }
             if let Err(error) = done {
                 tracing::debug!(error = %Chain(&error), "pruning of inboxes failed; will retry");
@@ -78,21 +78,21 @@ impl Inbox {
                 let query = sqlx::query(PRUNE).bind(workspace.as_str());
                 query.bind(kept).bind(ROWS_MAX)
             };
-            while self.delete(delete()).await? {}
+            while self.delete_rows(delete()).await? {}
         }
         Ok(())
     }
 
-    async fn expire(&self) -> Result<(), Unavailable> {
+    async fn delete_expired(&self) -> Result<(), Unavailable> {
         let retention = self.config.get().inbox.retention;
         let oldest = first_id_at(Timestamp::now().before(retention));
         let delete = || sqlx::query(EXPIRE).bind(oldest.as_str()).bind(ROWS_MAX);
-        while self.delete(delete()).await? {}
+        while self.delete_rows(delete()).await? {}
         Ok(())
     }
 
     /// Runs a deletion. True if there may be more to delete.
-    async fn delete(
+    async fn delete_rows(
         &self,
         query: sqlx::query::Query<'_, sqlx::Any, sqlx::any::AnyArguments>,
     ) -> Result<bool, Unavailable> {

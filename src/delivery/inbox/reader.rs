@@ -5,64 +5,64 @@ use std::sync::Arc;
 
 use super::Inbox;
 use super::wake::Watch;
-use crate::events::Place;
+use crate::events::ReaderSlot;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::metrics::{InboxReader, Metrics};
 use crate::rejection::Rejection;
 
-/// The place of a long-lived reader. Dropping it frees the place.
+/// The slot of a long-lived reader. Dropping it frees the slot.
 pub struct Reader {
     watch: Watch,
     metrics: Arc<Metrics>,
     kind: InboxReader,
-    _place: Place,
+    _slot: ReaderSlot,
 }
 
 impl Inbox {
-    /// Takes a place for the caller, to wait for new entries of an inbox on any replica.
+    /// Takes a slot for the caller, to wait for new entries of an inbox on any replica.
     ///
     /// # Errors
     /// `overloaded` and `rate_limited` beyond the bounds of `[inbox]`.
-    pub fn stay(
+    pub fn open_reader(
         &self,
         workspace: &WorkspaceId,
         proof: &Proof,
         kind: InboxReader,
     ) -> Result<Reader, Rejection> {
-        let place = self.places.take(proof.account)?;
+        let slot = self.readers.take(proof.account)?;
         self.metrics.inbox.readers(kind).inc();
         Ok(Reader {
-            watch: self.watch(workspace),
+            watch: self.watch_inbox(workspace),
             metrics: Arc::clone(&self.metrics),
             kind,
-            _place: place,
+            _slot: slot,
         })
     }
 }
 
-/// The place of a sender that waits for the reply to its message. Dropping it frees the place.
-pub struct SenderPlace {
+/// The slot of a sender that waits for the reply to its message. Dropping it frees the slot.
+pub struct SenderSlot {
     metrics: Arc<Metrics>,
-    _place: Place,
+    _slot: ReaderSlot,
 }
 
 impl Inbox {
-    /// Takes a place for the caller, to wait for the reply to its message. `None`: there is none free.
-    pub fn stay_for_reply(&self, proof: &Proof) -> Option<SenderPlace> {
-        let Ok(place) = self.senders.take(proof.account) else {
+    /// Takes a slot for the caller, to wait for the reply to its message. `None`: there is none free.
+    pub fn take_sender_slot(&self, proof: &Proof) -> Option<SenderSlot> {
+        let Ok(slot) = self.senders.take(proof.account) else {
             self.metrics.inbox.waits_refused.inc();
             return None;
         };
         self.metrics.inbox.readers(InboxReader::Sender).inc();
-        Some(SenderPlace {
+        Some(SenderSlot {
             metrics: Arc::clone(&self.metrics),
-            _place: place,
+            _slot: slot,
         })
     }
 }
 
-impl Drop for SenderPlace {
+impl Drop for SenderSlot {
     fn drop(&mut self) {
         self.metrics.inbox.readers(InboxReader::Sender).dec();
     }

@@ -6,22 +6,22 @@ use serde_json::json;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::activity::{Activity, NewActivity, Source, may_be};
+use super::activity::{Activity, NewActivity, Source, is_storable};
 use super::append::no_task;
 use super::commit::{Entry, SET_CONTINUING};
 use super::document::{self, check_depth};
 use super::wake::{Topic, Watch};
-use super::{Inbox, decoded, task_changed};
+use super::{Inbox, decode_column, task_changed_event};
 use crate::a2a::Generation;
-use crate::a2a::dialect::Update;
+use crate::a2a::agent_reply::Update;
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::db::Connection;
-use crate::delivery::kept::kept_of;
-use crate::delivery::page::fitting;
+use crate::delivery::kept_bytes::kept_of;
+use crate::delivery::page::count_fitting;
 use crate::ids::WorkspaceId;
-use crate::metrics::KeptKind;
+use crate::metrics::RetainedKind;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -106,7 +106,7 @@ pub struct TaskUpdate {
 
 /// The tasks of a workspace to list, newest first.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct TaskQuery<'a> {
     /// The owner of the tasks.
     pub owner: Option<&'a str>,
     /// Their conversation.
@@ -124,7 +124,7 @@ pub struct Wanted<'a> {
 pub struct TaskPage {
     /// The tasks.
     pub tasks: Vec<InboxTask>,
-    /// The value of [`Wanted::before`] for the next page.
+    /// The value of [`TaskQuery::before`] for the next page.
     pub next: Option<i64>,
 }
 
@@ -150,7 +150,7 @@ impl InboxTask {
 
     /// As [`InboxTask::first_document`], at the time of a message that continues it.
     pub fn document_at(&self, at: Timestamp) -> serde_json::Value {
-        document::submitted(&self.subject(), at)
+        document::initial_document(&self.subject(), at)
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -169,7 +169,7 @@ impl Inbox {
     /// `task_not_found`; `conflict` when the task is over or has had too many updates; `body_too_large` when
     /// all its updates together are larger than `limits.response_bytes`; `invalid_params`;
     /// `store_unavailable`: then the outcome is unknown.
-    pub async fn reply(
+    pub async fn record_reply(
         &self,
         target: &WorkspaceId,
         activity: &str,
@@ -197,12 +197,12 @@ impl Inbox {
                     `delegate_result`): nothing is to be replied";
                 return Ok(Err(Rejection::new(Reason::TaskNotFound, message)));
             };
-            let mut task = task(&row)?;
+            let mut task = read_task(&row)?;
             let _ = concerned.set(task.id.clone());
-            if let Some(rejection) = refuse(&task, state) {
+            if let Some(rejection) = refuse_reply(&task, state) {
                 return Ok(Err(rejection));
             }
-            let update = update.about(&task.subject(), &at.to_string());
+            let update = update.with_subject(&task.subject(), &at.to_string());
             let text = insert_update(&mut tx, &task.id, task.updates, &update, at).await?;
             let bytes = row.try_get::<i64, _>("update_bytes")? + text;
             if bytes > bytes_max {
@@ -213,9 +213,9 @@ impl Inbox {
             let ends = state.is_some_and(TaskState::is_terminal);
             let fits = kept + added <= kept_max || ends && added <= LAST_WORD_BYTES;
             if !fits || total_room < added {
-                return Ok(Err(self.kept.refuse(KeptKind::Reply, NO_ROOM)));
+                return Ok(Err(self.kept.count_refusal(RetainedKind::Reply, NO_ROOM)));
             }
-            self.kept.added(added);
+            self.kept.count_added(added);
             let before = task.state;
             task.state = state.unwrap_or(before);
             let moved = sqlx::query(MOVE).bind(&task.id).bind(task.state.as_str());
@@ -240,8 +240,9 @@ impl Inbox {
         }
         let task = replied??;
         self.hub.wake([Topic::Task(task.id.clone())]);
-        self.metrics.tasks.seen(task.state);
-        self.events.tell(task_changed(target, &task.id, task.state));
+        self.metrics.tasks.count_state(task.state);
+        self.events
+            .publish(task_changed_event(target, &task.id, task.state));
         Ok(task)
     }
 
@@ -260,30 +261,30 @@ impl Inbox {
         let body = json!({"jsonrpc": "2.0", "method": method, "params": {"id": id}});
         let mut new = NewActivity::message(target, source, owner, method, body.to_string());
         new.continues = Some(id.to_owned());
-        self.append(Entry {
+        self.append_entry(Entry {
             new,
             continues_as: TaskState::Canceled,
         })
         .await?;
-        self.task(target, id).await?.ok_or_else(no_task)
+        self.find_task(target, id).await?.ok_or_else(no_task)
     }
 
     /// Returns a task of `target`; `None`: there is none of this id.
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn task(
+    pub async fn find_task(
         &self,
         target: &WorkspaceId,
         id: &str,
     ) -> Result<Option<InboxTask>, Rejection> {
-        if !may_be(id) {
+        if !is_storable(id) {
             return Ok(None);
         }
         let query = sqlx::query(FIND).bind(id).bind(target.as_str());
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| task(&row)).transpose()
+            row.map(|row| read_task(&row)).transpose()
         };
         Ok(self.db.run("inbox_task", work).await?)
     }
@@ -293,13 +294,13 @@ impl Inbox {
     /// # Errors
     /// `store_unavailable`.
     pub async fn target_of(&self, id: &str) -> Result<Option<WorkspaceId>, Rejection> {
-        if !may_be(id) {
+        if !is_storable(id) {
             return Ok(None);
         }
         let query = sqlx::query(WHERE).bind(id);
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| workspace(&row)).transpose()
+            row.map(|row| read_workspace(&row)).transpose()
         };
         Ok(self.db.run("inbox_task", work).await?)
     }
@@ -309,7 +310,10 @@ impl Inbox {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn document(&self, task: &InboxTask) -> Result<(serde_json::Value, i64), Rejection> {
+    pub async fn read_document(
+        &self,
+        task: &InboxTask,
+    ) -> Result<(serde_json::Value, i64), Rejection> {
         let mut document = task.first_document();
         let mut after = 0;
         loop {
@@ -359,9 +363,9 @@ impl Inbox {
     pub async fn tasks_of(
         &self,
         target: &WorkspaceId,
-        wanted: &Wanted<'_>,
+        wanted: &TaskQuery<'_>,
     ) -> Result<TaskPage, Rejection> {
-        if !wanted.context.is_none_or(may_be) {
+        if !wanted.context.is_none_or(is_storable) {
             let (tasks, next) = (Vec::new(), None);
             return Ok(TaskPage { tasks, next });
         }
@@ -375,7 +379,7 @@ impl Inbox {
         let work = async {
             let rows = query.fetch_all(self.db.pool()).await?;
             let read = |row: &AnyRow| {
-                let (task, bytes) = (task(row)?, row.try_get::<i64, _>("update_bytes")?);
+                let (task, bytes) = (read_task(row)?, row.try_get::<i64, _>("update_bytes")?);
                 let size = bytes + task.updates * UPDATE_BYTES;
                 Ok((size, (task, row.try_get("seq")?)))
             };
@@ -383,7 +387,7 @@ impl Inbox {
             read.collect::<Result<(Vec<i64>, Vec<(InboxTask, i64)>), sqlx::Error>>()
         };
         let (sizes, mut found) = self.db.run("inbox_tasks", work).await?;
-        let count = fitting(&sizes, wanted.limit);
+        let count = count_fitting(&sizes, wanted.limit);
         let more = count < found.len();
         found.truncate(count);
         let next = found.last().filter(|_| more).map(|(_, seq)| *seq);
@@ -393,11 +397,11 @@ impl Inbox {
 
     /// Subscribes to changes of a task, by any replica.
     pub fn watch_task(&self, id: &str) -> Watch {
-        self.hub.watch(Topic::Task(id.to_owned()))
+        self.hub.watch_topic(Topic::Task(id.to_owned()))
     }
 }
 
-fn refuse(task: &InboxTask, state: Option<TaskState>) -> Option<Rejection> {
+fn refuse_reply(task: &InboxTask, state: Option<TaskState>) -> Option<Rejection> {
     let conflict = |message| Some(Rejection::new(Reason::Conflict, message));
     if task.state.is_terminal() {
         return conflict("the task is over; nothing can be added to it");
@@ -412,7 +416,7 @@ fn refuse(task: &InboxTask, state: Option<TaskState>) -> Option<Rejection> {
 fn too_large(max: i64) -> Rejection {
     let message =
         "the updates of the task are larger together than limits.response_bytes; end it with less";
-    Rejection::new(Reason::BodyTooLarge, message).fact("limit", max)
+    Rejection::new(Reason::BodyTooLarge, message).with_fact("limit", max)
 }
 
 /// Inserts an update and returns its octets.
@@ -434,16 +438,16 @@ fn octets_of(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
 
-fn workspace(row: &AnyRow) -> Result<WorkspaceId, sqlx::Error> {
-    decoded(WorkspaceId::parse(row.try_get("workspace_id")?))
+fn read_workspace(row: &AnyRow) -> Result<WorkspaceId, sqlx::Error> {
+    decode_column(WorkspaceId::parse(row.try_get("workspace_id")?))
 }
 
-fn task(row: &AnyRow) -> Result<InboxTask, sqlx::Error> {
+fn read_task(row: &AnyRow) -> Result<InboxTask, sqlx::Error> {
     let context: Option<String> = row.try_get("context_id")?;
     let state: String = row.try_get("status")?;
     Ok(InboxTask {
         id: row.try_get("id")?,
-        target: workspace(row)?,
+        target: read_workspace(row)?,
         owner: row.try_get("owner")?,
         context_id: context.unwrap_or_default(),
         state: TaskState::parse(&state).ok_or_else(|| sqlx::Error::Decode("no state".into()))?,
@@ -468,7 +472,7 @@ fn read_update(row: &AnyRow) -> Result<TaskUpdate, sqlx::Error> {
     let body: String = row.try_get("body")?;
     Ok(TaskUpdate {
         n: row.try_get("n")?,
-        update: decoded(serde_json::from_str(&body))?,
+        update: decode_column(serde_json::from_str(&body))?,
         at: Timestamp(row.try_get("created_at")?),
     })
 }

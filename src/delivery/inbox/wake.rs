@@ -11,10 +11,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use super::Inbox;
+use crate::deadline::ticks;
 use crate::ids::WorkspaceId;
 use crate::shared::Notice;
 use crate::telemetry::Chain;
-use crate::until::ticks;
 
 /// The channel between replicas: the sender, then the topics, one per line.
 const CHANNEL: &str = "gw:inbox";
@@ -41,7 +41,7 @@ pub(super) enum Topic {
 }
 
 impl Topic {
-    fn text(&self) -> String {
+    fn to_line(&self) -> String {
         match self {
             Self::Inbox(id) => format!("i{id}"),
             Self::Task(id) => format!("t{id}"),
@@ -66,7 +66,7 @@ pub(super) struct Hub {
     /// Distinguishes this replica's messages from those of other replicas.
     replica: String,
     to_tell: Mutex<BTreeSet<String>>,
-    told: Notify,
+    queued: Notify,
 }
 
 /// A waiter for a topic. Dropping it ends the wait.
@@ -105,11 +105,11 @@ impl Hub {
             waiting: DashMap::new(),
             replica: uuid::Uuid::new_v4().simple().to_string(),
             to_tell: Mutex::default(),
-            told: Notify::new(),
+            queued: Notify::new(),
         })
     }
 
-    pub(super) fn watch(self: &Arc<Self>, topic: Topic) -> Watch {
+    pub(super) fn watch_topic(self: &Arc<Self>, topic: Topic) -> Watch {
         let changes = match self.waiting.entry(topic.clone()) {
             Entry::Occupied(there) => there.get().subscribe(),
             Entry::Vacant(vacant) => {
@@ -130,13 +130,13 @@ impl Hub {
         let mut texts = Vec::new();
         for topic in topics {
             self.wake_here(&topic);
-            texts.push(topic.text());
+            texts.push(topic.to_line());
         }
-        self.to_tell(texts);
-        self.told.notify_one();
+        self.queue_lines(texts);
+        self.queued.notify_one();
     }
 
-    fn to_tell(&self, texts: impl IntoIterator<Item = String>) {
+    fn queue_lines(&self, texts: impl IntoIterator<Item = String>) {
         let mut to_tell = self.lock();
         to_tell.extend(texts);
         if to_tell.len() > TELL_MAX {
@@ -161,7 +161,7 @@ impl Hub {
         }
     }
 
-    fn heard(&self, text: &str) {
+    fn handle_message(&self, text: &str) {
         let mut lines = text.lines();
         if lines.next() == Some(&self.replica) {
             return;
@@ -176,16 +176,16 @@ impl Hub {
     }
 
     /// Returns the topics with waiters.
-    fn topics(&self) -> Vec<Topic> {
+    fn waiting_topics(&self) -> Vec<Topic> {
         self.waiting.iter().map(|one| one.key().clone()).collect()
     }
 }
 
 impl Inbox {
     /// Publishes wake-ups to other replicas, retrying until it succeeds.
-    pub(super) async fn tell(&self) {
+    pub(super) async fn publish_wake_ups(&self) {
         loop {
-            self.hub.told.notified().await;
+            self.hub.queued.notified().await;
             loop {
                 let batch = std::mem::take(&mut *self.hub.lock());
                 if batch.is_empty() {
@@ -198,14 +198,14 @@ impl Inbox {
                 };
                 tracing::debug!(error = %Chain(&error), "failed to publish wake-ups for new messages; retrying");
                 // Subscribers on other replicas may not know that the link is down here.
-                self.hub.to_tell(batch);
+                self.hub.queue_lines(batch);
                 sleep(RETRY_PAUSE).await;
             }
         }
     }
 
     /// Receives wake-ups of other replicas, and polls SQL while the link is down.
-    pub(super) async fn listen(&self) {
+    pub(super) async fn receive_wake_ups(&self) {
         let mut notices = self.shared.subscribe(CHANNEL);
         let mut up = false;
         let mut marks = Marks::default();
@@ -213,7 +213,7 @@ impl Inbox {
         loop {
             tokio::select! {
                 notice = notices.next() => match notice {
-                    Notice::Message(text) => self.hub.heard(&text),
+                    Notice::Message(text) => self.hub.handle_message(&text),
                     Notice::Down => up = false,
                     Notice::Up => {
                         // Wake-ups during the outage were missed.
@@ -223,8 +223,8 @@ impl Inbox {
                     }
                 },
                 _ = look.tick(), if !up => {
-                    let topics = self.hub.topics();
-                    match self.look(&mut marks, topics).await {
+                    let topics = self.hub.waiting_topics();
+                    match self.changed_topics(&mut marks, topics).await {
                         Ok(news) => news.iter().for_each(|topic| self.hub.wake_here(topic)),
                         Err(error) => {
                             tracing::debug!(error = %Chain(&error), "failed to poll for new messages; retrying");
@@ -245,10 +245,10 @@ mod tests {
     #[test]
     fn a_topic_goes_with_the_last_who_waits_for_it() {
         let hub = Hub::new();
-        let watch = || hub.watch(Topic::Task("t".into()));
+        let watch = || hub.watch_topic(Topic::Task("t".into()));
         let (first, second) = (watch(), watch());
         drop(first);
-        assert_eq!(hub.topics(), [Topic::Task("t".into())]);
+        assert_eq!(hub.waiting_topics(), [Topic::Task("t".into())]);
         drop(second);
         for _ in 0..1000 {
             let both = [watch(), watch()];
@@ -269,8 +269,8 @@ mod tests {
         assert_eq!(texts(&hub), TELL_MAX);
         hub.wake([Topic::Task("one more".into())]);
         assert_eq!(*hub.lock(), BTreeSet::from([ALL.to_owned()]));
-        let mut watch = hub.watch(Topic::Task("t".into()));
-        let said = |who: &str, what: &str| hub.heard(&format!("{who}\n{what}"));
+        let mut watch = hub.watch_topic(Topic::Task("t".into()));
+        let said = |who: &str, what: &str| hub.handle_message(&format!("{who}\n{what}"));
         let woken = |watch: &mut Watch| {
             let changes = watch.changes.as_mut().unwrap();
             let woken = changes.has_changed().unwrap();

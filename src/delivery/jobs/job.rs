@@ -128,7 +128,7 @@ impl Content {
 pub struct NewJob {
     /// [`Proof::owner`](crate::identity::Proof::owner) of its caller.
     pub owner: String,
-    /// The caller, as [`Proof::stored`](crate::identity::Proof::stored) writes it.
+    /// The caller, as [`Proof::to_stored`](crate::identity::Proof::to_stored) writes it.
     pub caller: String,
     /// The calling workspace, if the caller is one.
     pub source: Option<WorkspaceId>,
@@ -170,7 +170,7 @@ pub struct Job {
     pub kind: Kind,
     /// The owner of the job, and of the task that it starts.
     pub owner: String,
-    /// The caller that it is sent for, as read by [`Identity::recall`](crate::identity::Identity::recall).
+    /// The caller that it is sent for, as read by [`Identity::restore_proof`](crate::identity::Identity::restore_proof).
     pub caller: String,
     /// The calling workspace, if the caller is one.
     pub source: Option<WorkspaceId>,
@@ -226,35 +226,35 @@ pub enum Ending {
 
 impl Ending {
     /// Returns the failure that replaces the answer where it becomes part of a task and cannot be parsed.
-    pub(super) fn unreadable(&self) -> Option<Self> {
+    pub(super) fn as_unreadable(&self) -> Option<Self> {
         let (Self::Result(answer) | Self::Error(answer)) = self else {
             return None;
         };
         let read = serde_json::from_str::<Value>(answer.get());
-        read.err().map(|why| Self::Failed(unreadable(&why)))
+        read.err().map(|why| Self::Failed(unreadable_answer(&why)))
     }
 
     /// Returns the state, the result and the error to store.
-    pub(super) fn columns(&self) -> (State, Option<String>, Option<String>) {
+    pub(super) fn to_columns(&self) -> (State, Option<String>, Option<String>) {
         match self {
             Self::Result(result) => (State::Completed, Some(result.get().to_owned()), None),
             Self::Error(error) => (State::Failed, None, Some(error.get().to_owned())),
-            Self::Failed(why) => (State::Failed, None, Some(error(why).to_string())),
-            Self::Expired(why) => (State::Expired, None, Some(error(why).to_string())),
+            Self::Failed(why) => (State::Failed, None, Some(to_rpc_error(why).to_string())),
+            Self::Expired(why) => (State::Expired, None, Some(to_rpc_error(why).to_string())),
         }
     }
 }
 
 /// Rejection of an answer that is JSON, but cannot be parsed into a tree: it nests too deeply, or contains a
 /// number or a character that cannot be represented.
-pub(super) fn unreadable(why: &serde_json::Error) -> Rejection {
+pub(super) fn unreadable_answer(why: &serde_json::Error) -> Rejection {
     // serde's messages for these contain nothing of the answer.
     let message = format!("the agent's answer holds what cannot be read: {why}");
-    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
+    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
 /// Returns a rejection as a JSON-RPC error, with the reason and the facts as further members.
-pub(super) fn error(why: &Rejection) -> Value {
+pub(super) fn to_rpc_error(why: &Rejection) -> Value {
     let mut error = json!({
         "code": why.rpc_code.unwrap_or_else(|| why.reason.rpc_code()),
         "message": why.message,
@@ -267,7 +267,7 @@ pub(super) fn error(why: &Rejection) -> Value {
 }
 
 /// Returns the rejection of a call that expired.
-pub fn expired(delivered: Delivery) -> Rejection {
+pub fn deadline_expired(delivered: Delivery) -> Rejection {
     let message = match delivered {
         Delivery::NotSent => {
             "the deadline passed before the target could be reached; nothing was delivered"
@@ -277,26 +277,26 @@ pub fn expired(delivered: Delivery) -> Rejection {
         }
     };
     Rejection::new(Reason::AgentTimeout, message)
-        .fact("clock", "deadline")
-        .delivered(delivered)
+        .with_fact("clock", "deadline")
+        .with_delivery(delivered)
 }
 
 /// Returns the rejection of a call after its sender crashed: the outcome is unknown.
-pub(super) fn lost() -> Rejection {
+pub(super) fn sender_lost() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
         "the gateway that sent it ended before there was an answer: the agent may have got it, and it is not sent again",
     )
-    .delivered(Delivery::Unknown)
+    .with_delivery(Delivery::Unknown)
 }
 
 /// Returns the rejection for an answer that was not kept, for want of room.
-pub(super) fn unkept() -> Rejection {
+pub(super) fn answer_not_kept() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
         "the agent answered, and the answer was not kept, since limits.kept_bytes were used up; ask the agent for the task",
     )
-    .delivered(Delivery::Sent)
+    .with_delivery(Delivery::Sent)
 }
 
 /// Returns the request id of everything that is sent for a job.
@@ -330,27 +330,27 @@ mod tests {
         let deep = "[".repeat(200) + &"]".repeat(200);
         for text in [&*deep, "1e999", "\"\\ud800\""] {
             let answer = || RawValue::from_string(text.to_owned()).unwrap();
-            let (state, result, _) = Ending::Result(answer()).columns();
+            let (state, result, _) = Ending::Result(answer()).to_columns();
             assert_eq!((state, result.as_deref()), (State::Completed, Some(text)));
             for ending in [Ending::Result(answer()), Ending::Error(answer())] {
-                let (state, result, error) = ending.unreadable().unwrap().columns();
+                let (state, result, error) = ending.as_unreadable().unwrap().to_columns();
                 assert_eq!((state, result), (State::Failed, None));
                 assert!(error.unwrap().contains("agent_protocol_error"));
             }
         }
         let answer = RawValue::from_string("[1]".to_owned()).unwrap();
-        assert!(Ending::Result(answer).unreadable().is_none());
+        assert!(Ending::Result(answer).as_unreadable().is_none());
     }
 
     #[test]
     fn a_refusal_becomes_a_json_rpc_error_with_its_facts() {
-        let (state, result, error) = Ending::Failed(lost()).columns();
+        let (state, result, error) = Ending::Failed(sender_lost()).to_columns();
         assert_eq!((state, result), (State::Failed, None));
         let error: Value = serde_json::from_str(&error.unwrap()).unwrap();
         assert_eq!(error["code"], -32_000);
         assert_eq!(error["reason"], "agent_protocol_error");
         assert_eq!(error["delivered"], "unknown");
-        let (state, _, error) = Ending::Expired(expired(Delivery::NotSent)).columns();
+        let (state, _, error) = Ending::Expired(deadline_expired(Delivery::NotSent)).to_columns();
         assert_eq!(state, State::Expired);
         assert!(error.unwrap().contains(r#""delivered":"false""#));
     }

@@ -4,28 +4,34 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-use super::{Job, Judge};
+use super::{Job, ReplyFilter};
 use crate::rejection::Rejection;
 
 /// A listener for jobs that are given up here, with the reason.
-type GivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
+type GiveUpListener = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
 
 /// The listeners of jobs. None until they are set.
 #[derive(Default)]
-pub struct Listeners(ArcSwapOption<Set>);
+pub struct Listeners(ArcSwapOption<ListenerSet>);
 
-pub(super) struct Set {
-    pub(super) given_up: GivenUp,
+/// The listeners that are set.
+pub(super) struct ListenerSet {
+    pub(super) given_up: GiveUpListener,
     /// Judges what agents that poll reply.
-    pub(super) judge: Judge,
+    pub(super) judge: ReplyFilter,
 }
 
 impl Listeners {
     /// Sets the listener for jobs that end without a further attempt to send (too late, or lost), and the judge of what
     /// agents that poll reply to jobs.
-    pub fn set(&self, given_up: impl Fn(&Job, &Rejection) + Send + Sync + 'static, judge: Judge) {
+    pub fn set(
+        &self,
+        given_up: impl Fn(&Job, &Rejection) + Send + Sync + 'static,
+        judge: ReplyFilter,
+    ) {
         let given_up = Box::new(given_up);
-        self.0.store(Some(Arc::new(Set { given_up, judge })));
+        self.0
+            .store(Some(Arc::new(ListenerSet { given_up, judge })));
     }
 
     /// Drops them.
@@ -33,7 +39,7 @@ impl Listeners {
         self.0.store(None);
     }
 
-    pub(super) fn get(&self) -> Option<Arc<Set>> {
+    pub(super) fn get(&self) -> Option<Arc<ListenerSet>> {
         self.0.load_full()
     }
 }

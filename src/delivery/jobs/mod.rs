@@ -1,24 +1,24 @@
 //! Jobs: delegations between workspaces (`docs/reference/a2a.md`, "Delegations") and calls that were deferred because
 //! the target was unavailable (`docs/reference/a2a.md`, "`Prefer: respond-async`"). One state machine serves both.
 //!
-//! Owns the table `delegations` ([`table`]). A row is inserted by [`Jobs::accept`] and claimed by
-//! [`Jobs::due`]. Its sender records that the call is about to leave ([`Jobs::begin`]), then how it ended
-//! ([`Jobs::finish`]) or that nothing was delivered ([`Jobs::put_back`]). The data plane sends
-//! (`proxy/dispatch/`). [`look`] scans for passed deadlines, jobs of crashed replicas, undelivered results
-//! and rows beyond their retention. [`task`] shows a deferred call as a task.
+//! Owns the table `delegations` ([`table`]). A row is inserted by [`Jobs::accept`] and claimed by [`Jobs::claim_due`].
+//! Its sender records that the call is about to leave ([`Jobs::record_dispatch`]), then how it ended
+//! ([`Jobs::finish_job`]) or that nothing was delivered ([`Jobs::put_back`]). The data plane sends
+//! (`proxy/dispatch/`). [`scan`] looks for passed deadlines, jobs of crashed replicas, undelivered results and rows
+//! beyond their retention. [`task`] shows a deferred call as a task.
 //!
 //! Invariants: an accepted job is committed; only the holder of the claim that moved a row to `dispatched`
 //! sends it, and it is never sent again, whatever crashes; access is not decided here.
 
-mod away;
 mod job;
-mod life;
 mod listeners;
-mod look;
+mod removal;
 mod result;
+mod scan;
 mod sql;
 mod table;
 pub mod task;
+mod unavailable;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,26 +28,26 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval, sleep};
 
-pub use self::away::Try;
 pub use self::job::{
-    Call, Content, Ending, Job, Kind, NewJob, State, Task, TaskRun, expired, may_be_deferred,
-    request_id,
+    Call, Content, Ending, Job, Kind, NewJob, State, Task, TaskRun, deadline_expired,
+    may_be_deferred, request_id,
 };
+pub use self::unavailable::Attempt;
 
-pub use self::life::end_jobs_of;
-pub use self::result::{Judge, Shown};
+pub use self::removal::end_jobs_of;
+pub use self::result::{DelegationView, ReplyFilter};
 
-use self::away::Away;
 use self::listeners::Listeners;
 use self::table::{Claim, Table};
+use self::unavailable::UnavailableTargets;
 use crate::coherence::{Coherence, Invalidation};
 use crate::config::Live;
 use crate::db::Db;
 use crate::delivery::backlog::Backlog;
 use crate::delivery::inbox::Inbox;
-use crate::events::{self, Event, Events, Of};
+use crate::events::{self, Event, Events, PayloadSubject};
 use crate::ids::WorkspaceId;
-use crate::metrics::{KeptKind, Metrics};
+use crate::metrics::{Metrics, RetainedKind};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -82,7 +82,7 @@ pub struct Jobs {
     started: Timestamp,
     /// Notified when there may be something to send.
     news: Notify,
-    away: Arc<Away>,
+    targets: Arc<UnavailableTargets>,
     /// Callbacks of other modules for the ends and the replies of jobs.
     pub listeners: Listeners,
     closing: AtomicBool,
@@ -92,7 +92,7 @@ pub struct Jobs {
 
 /// A call that was accepted.
 #[derive(Clone, Debug)]
-pub struct Accepted {
+pub struct AcceptedJob {
     /// The id of the job.
     pub id: String,
     /// The state.
@@ -113,12 +113,14 @@ impl Jobs {
         coherence: &Coherence,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        let away = Arc::<Away>::default();
-        let told = Arc::clone(&away);
+        let targets = Arc::<UnavailableTargets>::default();
+        let invalidated = Arc::clone(&targets);
         coherence.on_invalidation(move |what| {
             match &what {
-                Invalidation::Address(id) | Invalidation::Workspace(id) => told.changed(Some(id)),
-                Invalidation::Everything => told.changed(None),
+                Invalidation::Address(id) | Invalidation::Workspace(id) => {
+                    invalidated.mark_changed(Some(id))
+                }
+                Invalidation::Everything => invalidated.mark_changed(None),
                 Invalidation::Credential(_)
                 | Invalidation::Grant(..)
                 | Invalidation::Lineage(_)
@@ -134,14 +136,14 @@ impl Jobs {
             metrics,
             started: Timestamp::now(),
             news: Notify::new(),
-            away,
+            targets,
             listeners: Listeners::default(),
             closing: AtomicBool::new(false),
             unrenewed: Mutex::default(),
         })
     }
 
-    fn unrenewed(&self) -> Option<Instant> {
+    fn last_failed_renewal(&self) -> Option<Instant> {
         *self
             .unrenewed
             .lock()
@@ -154,8 +156,8 @@ impl Jobs {
     }
 
     /// Returns the backlog of unsent jobs of all callers.
-    pub(super) async fn backlog(&self) -> Result<Backlog, Unavailable> {
-        self.table.backlog().await
+    pub(super) async fn read_backlog(&self) -> Result<Backlog, Unavailable> {
+        self.table.read_backlog().await
     }
 
     /// Accepts a call to be made later. It is committed when this returns.
@@ -163,40 +165,43 @@ impl Jobs {
     /// # Errors
     /// `idempotency_conflict`; `agent_busy` when the caller, its share of the target, or the target is full;
     /// `invalid_params`; `store_unavailable`: then the outcome is unknown.
-    pub async fn accept(&self, new: &NewJob) -> Result<Accepted, Rejection> {
-        if let Some(known) = self.known(new).await? {
+    pub async fn accept(&self, new: &NewJob) -> Result<AcceptedJob, Rejection> {
+        if let Some(known) = self.find_accepted(new).await? {
             return known;
         }
         let (id, now) = (new.fresh_id(), Timestamp::now());
         let unfinished_max = self.config.get().delegation.max_pending;
-        let kept = self.inbox.kept();
+        let kept = self.inbox.kept_bytes();
         let inserted = self
             .table
             .insert((&id, now), new, unfinished_max, kept)
             .await;
         // The row may be committed all the same, so an idempotency key of the request is not free.
-        let inserted = inserted.map_err(|away| Rejection::from(away).delivered(Delivery::Unknown));
+        let inserted =
+            inserted.map_err(|away| Rejection::from(away).with_delivery(Delivery::Unknown));
         if !inserted? {
             // A concurrent request inserted the same key.
-            return match self.known(new).await? {
+            return match self.find_accepted(new).await? {
                 Some(known) => known,
-                None => Err(self.full(new, unfinished_max).await),
+                None => Err(self.rejection_when_full(new, unfinished_max).await),
             };
         }
-        self.metrics.jobs.accepted(new.kind().as_str());
+        self.metrics.jobs.count_accepted(new.kind().as_str());
         let changed = match new.kind() {
             Kind::Delegation => new.source.as_ref().map(|source| {
                 let payload = json!({"delegation_id": id, "target_id": new.target.as_str()});
-                Event::new(events::Kind::DelegationSent, source, payload)
-                    .telling(Of::workspaces([&new.target]), &["target_id"])
+                Event::new(events::Kind::DelegationSent, source, payload).restrict_members(
+                    PayloadSubject::from_workspaces([&new.target]),
+                    &["target_id"],
+                )
             }),
-            Kind::Deferred => Some(task::accepted(&new.target, &id)),
+            Kind::Deferred => Some(task::accepted_event(&new.target, &id)),
         };
         changed
             .into_iter()
-            .for_each(|event| self.events.tell(event));
+            .for_each(|event| self.events.publish(event));
         self.news.notify_one();
-        Ok(Accepted {
+        Ok(AcceptedJob {
             id,
             state: State::Pending,
             known: false,
@@ -204,7 +209,10 @@ impl Jobs {
         })
     }
 
-    async fn known(&self, new: &NewJob) -> Result<Option<Result<Accepted, Rejection>>, Rejection> {
+    async fn find_accepted(
+        &self,
+        new: &NewJob,
+    ) -> Result<Option<Result<AcceptedJob, Rejection>>, Rejection> {
         let Some(key) = &new.idempotency_key else {
             return Ok(None);
         };
@@ -223,7 +231,7 @@ impl Jobs {
                 message,
             ))));
         }
-        Ok(Some(Ok(Accepted {
+        Ok(Some(Ok(AcceptedJob {
             id: job.id,
             state: job.state,
             known: true,
@@ -231,20 +239,20 @@ impl Jobs {
         })))
     }
 
-    async fn full(&self, new: &NewJob, unfinished_max: i64) -> Rejection {
-        self.metrics.jobs.refused();
-        let kept = self.inbox.kept();
+    async fn rejection_when_full(&self, new: &NewJob, unfinished_max: i64) -> Rejection {
+        self.metrics.jobs.count_refused();
+        let kept = self.inbox.kept_bytes();
         if let Ok(false) = kept.has_room(&new.owner, new.content.bytes()).await {
-            return kept.refuse(KeptKind::Delegation, NO_ROOM);
+            return kept.count_refusal(RetainedKind::Delegation, NO_ROOM);
         }
         let is_share = self.table.within_share(new, unfinished_max).await;
         let is_share = is_share.is_ok_and(|within| !within);
         let message = "as many calls of this caller, or for this target, as may be wait to be made or answered, or half of \
             what others leave for it from this caller (delegation.max_pending)";
         Rejection::new(Reason::AgentBusy, message)
-            .retry_after(Duration::from_secs(15))
-            .fact("limit", unfinished_max)
-            .of_share(is_share)
+            .with_retry_after(Duration::from_secs(15))
+            .with_fact("limit", unfinished_max)
+            .with_share(is_share)
     }
 
     /// Returns the job with this id.
@@ -260,7 +268,7 @@ impl Jobs {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn delegations(
+    pub async fn list_delegations(
         &self,
         owner: &str,
         before: &str,
@@ -276,30 +284,29 @@ impl Jobs {
     pub async fn cancel(&self, id: &str) -> Result<Option<Job>, Rejection> {
         let canceled = self.table.cancel(id, Timestamp::now()).await?;
         if let Some(job) = &canceled {
-            self.tell_of(job);
+            self.publish_change(job);
         }
         Ok(canceled)
     }
 
     /// Resolves when there may be something new to send.
-    pub async fn news(&self) {
+    pub async fn wait_for_news(&self) {
         tokio::select! {
             () = self.news.notified() => {}
-            () = self.away.news() => {}
+            () = self.targets.wait_for_change() => {}
         }
     }
 
-    /// Claims jobs to send now, at most `limit`. No other replica sends them, as long as [`Jobs::hold`] is
-    /// awaited.
+    /// Claims at most `limit` jobs to send now. No other replica sends them while [`Jobs::hold_lease`] is awaited.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn due(&self, limit: u32) -> Result<Vec<Job>, Unavailable> {
+    pub async fn claim_due(&self, limit: u32) -> Result<Vec<Job>, Unavailable> {
         let now = Timestamp::now();
-        let returned = self.away.take();
+        let returned = self.targets.take();
         for target in &returned {
-            if let Err(error) = self.table.unpark(target, now).await {
-                self.away.put_back(returned);
+            if let Err(error) = self.table.unpark_target(target, now).await {
+                self.targets.put_back(returned);
                 return Err(error);
             }
         }
@@ -309,7 +316,7 @@ impl Jobs {
     }
 
     /// Renews the lease of a job. Resolves when another holder has claimed it nevertheless.
-    pub async fn hold(&self, job: &Job) {
+    pub async fn hold_lease(&self, job: &Job) {
         let mut tick = interval(RENEWAL);
         tick.tick().await;
         loop {
@@ -329,23 +336,25 @@ impl Jobs {
         }
     }
 
-    /// Records that the call is about to leave: it is never sent again from here on. False: it must not be
-    /// sent.
+    /// Records that the call is about to leave: it is never sent again from here on. False: it must not be sent.
     ///
     /// # Errors
     /// When the store cannot be asked; then it must not be sent, and may be given up as lost.
-    pub async fn begin(&self, job: &Job) -> Result<bool, Unavailable> {
+    pub async fn record_dispatch(&self, job: &Job) -> Result<bool, Unavailable> {
         let now = Timestamp::now();
-        let begun = self.table.dispatch(job, now.after(LEASE), now).await?;
+        let begun = self
+            .table
+            .mark_dispatched(job, now.after(LEASE), now)
+            .await?;
         if begun {
-            self.tell_dispatched(job);
+            self.publish_dispatched(job);
         }
         Ok(begun)
     }
 
-    fn tell_dispatched(&self, job: &Job) {
+    fn publish_dispatched(&self, job: &Job) {
         let state = State::Dispatched;
-        self.tell_of(&Job {
+        self.publish_change(&Job {
             state,
             ..job.clone()
         });
@@ -376,41 +385,39 @@ impl Jobs {
     }
 
     /// Begins an attempt at a target, before anything is known about it.
-    pub fn attempt(&self, target: &WorkspaceId) -> Try {
-        self.away.attempt(target)
+    pub fn begin_attempt(&self, target: &WorkspaceId) -> Attempt {
+        self.targets.begin_attempt(target)
     }
 
     /// Puts off all jobs of a target that is unavailable or takes no more: nothing is due for `pause`, unless
     /// the target returns, or did since the attempt began.
-    pub async fn park(&self, attempt: Try, pause: Duration) {
+    pub async fn park_target(&self, attempt: Attempt, pause: Duration) {
         let target = attempt.target();
-        self.away.leaves(target);
+        self.targets.mark_unavailable(target);
         let now = Timestamp::now();
-        if let Err(error) = self.table.park(target, now.after(pause), now).await {
+        if let Err(error) = self.table.park_target(target, now.after(pause), now).await {
             tracing::debug!(error = %Chain(&error), "failed to put off the jobs of a target");
         }
-        attempt.failed();
+        attempt.record_failure();
     }
 
     /// Records that the target may take one more.
-    pub fn returned(&self, target: &WorkspaceId) {
-        self.away.changed(Some(target));
+    pub fn mark_returned(&self, target: &WorkspaceId) {
+        self.targets.mark_changed(Some(target));
     }
 
-    /// Writes the end of a job, retrying until it is written, and reports it, unless another holder has
-    /// claimed the job.
-    pub async fn finish(&self, job: &Job, ending: &Ending) {
-        if let Some(settled) = self.settled(job, ending).await {
+    /// Writes the end of a job, retrying until it is written, and reports it, unless another holder claimed the job.
+    pub async fn finish_job(&self, job: &Job, ending: &Ending) {
+        if let Some(settled) = self.settle_until_written(job, ending).await {
             self.put_result(&settled).await;
         }
     }
 
-    /// As [`Jobs::finish`], without the delivery to the delegator's inbox. `None`: another holder has claimed
-    /// it.
-    async fn settled(&self, job: &Job, ending: &Ending) -> Option<Job> {
+    /// As [`Jobs::finish_job`], without the delivery to the delegator's inbox. `None`: another holder claimed it.
+    async fn settle_until_written(&self, job: &Job, ending: &Ending) -> Option<Job> {
         let mut doubted = false;
         loop {
-            match Box::pin(self.settle(job, ending, doubted)).await {
+            match Box::pin(self.try_settle(job, ending, doubted)).await {
                 Ok(settled) => return settled,
                 Err(error) => {
                     doubted = true;
@@ -421,19 +428,20 @@ impl Jobs {
         }
     }
 
-    /// As `settled`, in one attempt. `doubted`: an earlier attempt may have been committed without a reply of
-    /// the store.
-    async fn settle(
+    /// As `settle_until_written`, in one attempt. `doubted`: an earlier one may be committed without the store's reply.
+    async fn try_settle(
         &self,
         job: &Job,
         ending: &Ending,
         doubted: bool,
     ) -> Result<Option<Job>, Unavailable> {
-        let unreadable = ending.unreadable().filter(|_| job.kind == Kind::Deferred);
+        let unreadable = ending
+            .as_unreadable()
+            .filter(|_| job.kind == Kind::Deferred);
         let ending = unreadable.as_ref().unwrap_or(ending);
         let columns = self.columns_that_fit(job, ending).await?;
         let now = Timestamp::now();
-        let finished = self.table.finish(job, columns, now, now.after(GRACE));
+        let finished = self.table.finish_job(job, columns, now, now.after(GRACE));
         let finished = match finished.await? {
             None if doubted => {
                 let row = self.table.find(&job.id).await?;
@@ -449,15 +457,15 @@ impl Jobs {
             ),
             Some(finished) => {
                 let (kind, state) = (finished.kind.as_str(), finished.state.as_str());
-                self.metrics.jobs.finished(kind, state);
-                self.tell_of(finished);
+                self.metrics.jobs.count_finished(kind, state);
+                self.publish_change(finished);
             }
         }
         Ok(finished)
     }
 
     /// Publishes an event with ids and states, never content.
-    fn tell_of(&self, job: &Job) {
+    fn publish_change(&self, job: &Job) {
         let event = match (job.kind, &job.source) {
             (Kind::Delegation, Some(source)) => {
                 let mut payload = json!({
@@ -468,7 +476,10 @@ impl Jobs {
                 let kind = match job.state {
                     State::Completed => events::Kind::DelegationComplete,
                     State::Failed | State::Expired => {
-                        let error = job.error.as_ref().map(|error| task::reason(error.get()));
+                        let error = job
+                            .error
+                            .as_ref()
+                            .map(|error| task::error_reason(error.get()));
                         payload["error"] = error.into();
                         events::Kind::DelegationFailed
                     }
@@ -476,11 +487,13 @@ impl Jobs {
                         events::Kind::DelegationStatus
                     }
                 };
-                Event::new(kind, source, payload)
-                    .telling(Of::workspaces([&job.target]), &["target_id"])
+                Event::new(kind, source, payload).restrict_members(
+                    PayloadSubject::from_workspaces([&job.target]),
+                    &["target_id"],
+                )
             }
-            _ => task::changed(job),
+            _ => task::changed_event(job),
         };
-        self.events.tell(event);
+        self.events.publish(event);
     }
 }

@@ -10,12 +10,12 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, expired, unkept};
+use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, answer_not_kept, deadline_expired};
 use super::{Jobs, RETRY_PAUSE};
 use crate::a2a::Generation;
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{ActivityType, Inbox, InboxTask, NewActivity, Source};
-use crate::metrics::{KeptKind, Metrics};
+use crate::metrics::{Metrics, RetainedKind};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -32,7 +32,7 @@ const SMALL_ANSWER_BYTES: usize = 4096;
 /// A delegation in the API's form. The agent's answer is embedded as it came: parsing it into a tree would
 /// lose digits and take many times the memory, and some answers cannot be parsed.
 #[derive(Serialize)]
-pub struct Shown<'a> {
+pub struct DelegationView<'a> {
     delegation_id: &'a str,
     target_id: &'a str,
     status: &'static str,
@@ -42,9 +42,9 @@ pub struct Shown<'a> {
     error: Option<&'a RawValue>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> DelegationView<'a> {
     /// Returns the form of a job that is a delegation, with the agent's answer if the reader sees content.
-    pub fn of(job: &'a Job, sees_content: bool) -> Self {
+    pub fn new(job: &'a Job, sees_content: bool) -> Self {
         Self {
             delegation_id: &job.id,
             target_id: job.target.as_str(),
@@ -59,7 +59,9 @@ impl<'a> Shown<'a> {
 pub(super) fn removed_target() -> Value {
     let why =
         "the workspace was removed, and its id was given away again: delegate to the present one";
-    super::job::error(&Rejection::new(Reason::WorkspaceRemoved, why).delivered(Delivery::Unknown))
+    super::job::to_rpc_error(
+        &Rejection::new(Reason::WorkspaceRemoved, why).with_delivery(Delivery::Unknown),
+    )
 }
 
 impl Jobs {
@@ -67,9 +69,9 @@ impl Jobs {
     /// It is there once, since its id is derived from the delegation.
     pub(super) async fn put_result(&self, job: &Job) {
         if let (Kind::Delegation, Some(source)) = (job.kind, &job.source) {
-            let shown = match serde_json::to_string(&Shown::of(job, true)) {
+            let shown = match serde_json::to_string(&DelegationView::new(job, true)) {
                 Ok(shown) => shown,
-                Err(error) => return count_untold(&self.metrics, &job.id, &error.to_string()),
+                Err(error) => return count_undelivered(&self.metrics, &job.id, &error.to_string()),
             };
             let entry = NewActivity {
                 workspace: source.clone(),
@@ -89,9 +91,9 @@ impl Jobs {
             match self.inbox.put(entry).await {
                 Ok(_) => {}
                 Err(known) if known.reason == Reason::Conflict => {}
-                Err(why) => return count_untold(&self.metrics, &job.id, why.reason.as_str()),
+                Err(why) => return count_undelivered(&self.metrics, &job.id, why.reason.as_str()),
             }
-            if let Err(error) = self.table.told(&job.id).await {
+            if let Err(error) = self.table.mark_delivered(&job.id).await {
                 tracing::debug!(error = %Chain(&error), "failed to record that a delegation result was delivered");
             }
         }
@@ -127,7 +129,7 @@ impl Jobs {
         // The message is in the inbox, so no later failure may report that it is not. Until the job's row
         // names the task, the agent's answer does not reach the job.
         let noted = loop {
-            match self.table.in_inbox(job, &id, Timestamp::now()).await {
+            match self.table.record_in_inbox(job, &id, Timestamp::now()).await {
                 Ok(noted) => break noted,
                 Err(error) => {
                     tracing::warn!(job = job.id, error = %Chain(&error), "failed to record that a job is in an inbox; retrying");
@@ -136,7 +138,7 @@ impl Jobs {
             }
         };
         if noted {
-            self.tell_dispatched(job);
+            self.publish_dispatched(job);
         } else if let Ok(Some(now)) = self.table.find(&job.id).await
             && now.state == State::Canceled
         {
@@ -156,20 +158,22 @@ impl Jobs {
         job: &Job,
         ending: &Ending,
     ) -> Result<(State, Option<String>, Option<String>), Unavailable> {
-        let columns = ending.columns();
+        let columns = ending.to_columns();
         let answer = columns.1.as_ref().or(columns.2.as_ref());
         let bytes = answer.map_or(0, String::len);
-        if bytes <= SMALL_ANSWER_BYTES || self.inbox.kept().has_room(&job.owner, bytes).await? {
+        if bytes <= SMALL_ANSWER_BYTES
+            || self.inbox.kept_bytes().has_room(&job.owner, bytes).await?
+        {
             return Ok(columns);
         }
-        self.metrics.kept.refused(KeptKind::Result);
-        Ok(Ending::Failed(unkept()).columns())
+        self.metrics.kept.count_refused(RetainedKind::Result);
+        Ok(Ending::Failed(answer_not_kept()).to_columns())
     }
 
     /// Writes the end of a job, in one attempt, and reports it.
     async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<(), Unavailable> {
-        if let Some(settled) = Box::pin(self.settle(job, ending, false)).await? {
-            self.tell_given_up(job, ending);
+        if let Some(settled) = Box::pin(self.try_settle(job, ending, false)).await? {
+            self.report_given_up(job, ending);
             self.put_result(&settled).await;
         }
         Ok(())
@@ -178,12 +182,12 @@ impl Jobs {
     /// True if a job that is pending is already in the inbox of its target: the replica that put it there did
     /// not get to write that. `None`: unknown.
     pub(super) async fn is_in_inbox(&self, job: &Job) -> Option<bool> {
-        let found = self.inbox.task(&job.target, &message_id(job)).await;
+        let found = self.inbox.find_task(&job.target, &message_id(job)).await;
         found.ok().map(|task| task.is_some())
     }
 
     /// Ends the job that waits for a task in an inbox, if the task is over and there is one. Called when an
-    /// agent's reply is taken; otherwise, or if this fails, [`Jobs::look_at_inboxes`] finds it later.
+    /// agent's reply is taken; otherwise, or if this fails, [`Jobs::check_inboxes`] finds it later.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -200,10 +204,10 @@ impl Jobs {
 
     /// Ends jobs that expired, or that wait for a task which is over: of the next page beyond the id `after`,
     /// which is advanced, so that all jobs are checked in turn.
-    pub(super) async fn look_at_inboxes(&self, after: &mut String) -> Result<(), Unavailable> {
-        let (waiting, next) = self.table.waiting(after, WAITING_PAGE).await?;
+    pub(super) async fn check_inboxes(&self, after: &mut String) -> Result<(), Unavailable> {
+        let (waiting, next) = self.table.list_waiting(after, WAITING_PAGE).await?;
         for job in &waiting {
-            apart(&job.id, Box::pin(self.look_at_inbox_of(job)))
+            catch_panic(&job.id, Box::pin(self.check_inbox_of(job)))
                 .await
                 .unwrap_or(Ok(()))?;
         }
@@ -211,13 +215,13 @@ impl Jobs {
         Ok(())
     }
 
-    async fn look_at_inbox_of(&self, job: &Job) -> Result<(), Unavailable> {
+    async fn check_inbox_of(&self, job: &Job) -> Result<(), Unavailable> {
         let task = job.inbox_task.as_deref().unwrap_or_default();
-        let ended = match self.inbox.task(&job.target, task).await {
+        let ended = match self.inbox.find_task(&job.target, task).await {
             Ok(Some(task)) if task.state.is_terminal() => judged_ending(self, job, &task).await,
             Ok(Some(_)) if Timestamp::now() < job.deadline => None,
-            Ok(Some(_)) => Some(Ending::Expired(expired(Delivery::Sent))),
-            Ok(None) => Some(Ending::Failed(forgotten())),
+            Ok(Some(_)) => Some(Ending::Expired(deadline_expired(Delivery::Sent))),
+            Ok(None) => Some(Ending::Failed(pruned_unanswered())),
             Err(_) => None,
         };
         match ended {
@@ -229,14 +233,14 @@ impl Jobs {
 
 /// Judges what an agent that polls replied to a job, before its caller gets it. Returns another form of the reply;
 /// `None`: it passes as it is. A rejection other than `guard_rejected` is one that may pass later.
-pub type Judge = Box<
+pub type ReplyFilter = Box<
     dyn for<'a> Fn(&'a Job, &'a RawValue) -> BoxFuture<'a, Result<Option<Box<RawValue>>, Rejection>>
         + Send
         + Sync,
 >;
 
 /// Counts and logs a result that could not be delivered to its delegator yet.
-pub(super) fn count_untold(metrics: &Metrics, job: &str, why: &str) {
+pub(super) fn count_undelivered(metrics: &Metrics, job: &str, why: &str) {
     metrics.jobs.untold.inc();
     tracing::debug!(job, why, "failed to deliver delegation result; will retry");
 }
@@ -244,7 +248,7 @@ pub(super) fn count_untold(metrics: &Metrics, job: &str, why: &str) {
 /// Returns the end of a job from its task in an inbox, as the judge of replies passes it. `None`: the task cannot be
 /// read or judged now.
 async fn judged_ending(jobs: &Jobs, job: &Job, task: &InboxTask) -> Option<Ending> {
-    let ending = ending(&jobs.inbox, task).await?;
+    let ending = read_ending(&jobs.inbox, task).await?;
     let listeners = jobs.listeners.get();
     let (Some(listeners), Ending::Result(said) | Ending::Error(said)) = (&listeners, &ending)
     else {
@@ -261,14 +265,14 @@ async fn judged_ending(jobs: &Jobs, job: &Job, task: &InboxTask) -> Option<Endin
 }
 
 /// Returns the end of a job from its task in an inbox. `None`: the task cannot be read now.
-async fn ending(inbox: &Inbox, task: &InboxTask) -> Option<Ending> {
-    let (document, _) = inbox.document(task).await.ok()?;
+async fn read_ending(inbox: &Inbox, task: &InboxTask) -> Option<Ending> {
+    let (document, _) = inbox.read_document(task).await.ok()?;
     let ending = if task.state == TaskState::Completed {
         Ending::Result
     } else {
         Ending::Error
     };
-    raw(&match task.state {
+    to_raw(&match task.state {
         TaskState::Completed => document,
         state => json!({
             "code": Reason::AgentProtocolError.rpc_code(),
@@ -299,7 +303,7 @@ fn message_id(job: &Job) -> String {
 
 /// Runs the work on one job and catches panics, so that a bug in one job does not hold up the others. `None`:
 /// it panicked.
-pub(super) async fn apart<T>(job: &str, work: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn catch_panic<T>(job: &str, work: impl Future<Output = T>) -> Option<T> {
     let done = AssertUnwindSafe(work).catch_unwind().await;
     if done.is_err() {
         tracing::error!(
@@ -311,12 +315,12 @@ pub(super) async fn apart<T>(job: &str, work: impl Future<Output = T>) -> Option
 }
 
 /// Returns the rejection of a job after its inbox entry was pruned without an answer.
-fn forgotten() -> Rejection {
+fn pruned_unanswered() -> Rejection {
     let message = "the agent acknowledged the message without a reply, or it is older than inbox.retention, and it \
         was forgotten: there will be no answer";
-    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
+    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
-fn raw(value: &Value) -> Option<Box<RawValue>> {
+fn to_raw(value: &Value) -> Option<Box<RawValue>> {
     to_raw_value(value).ok()
 }

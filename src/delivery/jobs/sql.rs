@@ -1,6 +1,6 @@
 //! The SQL of the table `delegations`.
 
-use crate::delivery::kept::kept_of;
+use crate::delivery::kept_bytes::kept_of;
 
 /// The columns of [`Job`](super::job::Job). Their order does not matter.
 macro_rules! columns {

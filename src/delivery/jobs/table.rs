@@ -13,8 +13,8 @@ use super::sql::{
 };
 use crate::db::Db;
 use crate::delivery::backlog::Backlog;
-use crate::delivery::kept::KeptBytes;
-use crate::delivery::page::fitting;
+use crate::delivery::kept_bytes::KeptBytes;
+use crate::delivery::page::count_fitting;
 use crate::identity::stored_account;
 use crate::ids::WorkspaceId;
 use crate::shares::Amounts;
@@ -70,8 +70,8 @@ impl Table {
         } else {
             i64::from(u32::MAX)
         };
-        let kept = length(task.map(|task| task.text.as_str())) + length(call.as_deref());
-        let adding = bytes.adding(&new.owner, kept);
+        let kept = text_bytes(task.map(|task| task.text.as_str())) + text_bytes(call.as_deref());
+        let adding = bytes.announce_bytes(&new.owner, kept);
         let client = task.and_then(|task| task.client);
         let run = task.and_then(|task| task.run.as_ref());
         let run = run.and_then(|run| serde_json::to_string(run).ok());
@@ -97,7 +97,7 @@ impl Table {
             .bind(share_of);
         let inserted = self.db.execute("job_insert", query).await? > 0;
         if inserted {
-            bytes.added(kept);
+            bytes.count_added(kept);
         }
         Ok(inserted)
     }
@@ -115,7 +115,7 @@ impl Table {
     }
 
     /// Returns the backlog of unsent jobs of all callers.
-    pub(super) async fn backlog(&self) -> Result<Backlog, Unavailable> {
+    pub(super) async fn read_backlog(&self) -> Result<Backlog, Unavailable> {
         let work = async {
             let row = sqlx::query(BACKLOG).fetch_one(self.db.pool()).await?;
             let oldest: Option<i64> = row.try_get("oldest")?;
@@ -128,7 +128,7 @@ impl Table {
     }
 
     pub(super) async fn find(&self, id: &str) -> Result<Option<Job>, Unavailable> {
-        self.one("job_find", sqlx::query(FIND).bind(id)).await
+        self.fetch_job("job_find", sqlx::query(FIND).bind(id)).await
     }
 
     /// Finds the job of an idempotency key, except one that failed or expired.
@@ -142,7 +142,7 @@ impl Table {
             .bind(kind.as_str())
             .bind(owner)
             .bind(key);
-        self.one("job_find_key", query).await
+        self.fetch_job("job_find_key", query).await
     }
 
     /// Returns delegations of `owner` before the id `before`, newest first, and whether there are more. At
@@ -162,10 +162,10 @@ impl Table {
             let sizes = sizes.fetch_all(self.db.pool()).await?;
             let size = |row: &AnyRow| row.try_get("bytes");
             let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
-            let count = fitting(&sizes, limit);
+            let count = count_fitting(&sizes, limit);
             let rows = select(LIST, i64::try_from(count).unwrap_or(i64::MAX));
             let rows = rows.fetch_all(self.db.pool()).await?;
-            Ok((jobs(&rows), count < sizes.len()))
+            Ok((read_jobs(&rows), count < sizes.len()))
         };
         self.db.run("job_list", work).await
     }
@@ -192,7 +192,7 @@ impl Table {
             if any.fetch_optional(self.db.pool()).await?.is_none() {
                 return Ok(Vec::new());
             }
-            let mut claimed = jobs(&claim.fetch_all(self.db.pool()).await?);
+            let mut claimed = read_jobs(&claim.fetch_all(self.db.pool()).await?);
             claimed.sort_by(|one, other| {
                 let age = (one.created_at, &one.id).cmp(&(other.created_at, &other.id));
                 other.priority.cmp(&one.priority).then(age)
@@ -214,7 +214,7 @@ impl Table {
     }
 
     /// Records that the call is about to leave. False: another holder has claimed it, or it was given up.
-    pub(super) async fn dispatch(
+    pub(super) async fn mark_dispatched(
         &self,
         job: &Job,
         until: Timestamp,
@@ -248,7 +248,7 @@ impl Table {
     }
 
     /// Makes all jobs for `target` due no earlier than `until`.
-    pub(super) async fn park(
+    pub(super) async fn park_target(
         &self,
         target: &WorkspaceId,
         until: Timestamp,
@@ -262,7 +262,7 @@ impl Table {
     }
 
     /// Makes all jobs for `target` due now.
-    pub(super) async fn unpark(
+    pub(super) async fn unpark_target(
         &self,
         target: &WorkspaceId,
         now: Timestamp,
@@ -272,15 +272,15 @@ impl Table {
     }
 
     /// Returns the job as it is afterwards; `None`: another holder has claimed it. A result that is not
-    /// delivered by `tell_at` is [untold](Self::untold).
-    pub(super) async fn finish(
+    /// delivered by `tell_at` is [undelivered](Self::list_undelivered).
+    pub(super) async fn finish_job(
         &self,
         job: &Job,
         (state, result, error): (State, Option<String>, Option<String>),
         now: Timestamp,
         tell_at: Timestamp,
     ) -> Result<Option<Job>, Unavailable> {
-        let kept = length(result.as_deref()) + length(error.as_deref());
+        let kept = text_bytes(result.as_deref()) + text_bytes(error.as_deref());
         let query = sqlx::query(FINISH)
             .bind(&job.id)
             .bind(job.fence)
@@ -290,12 +290,12 @@ impl Table {
             .bind(now.0)
             .bind(tell_at.0)
             .bind(kept);
-        self.one("job_finish", query).await
+        self.fetch_job("job_finish", query).await
     }
 
     /// Records that the job is in the target's inbox, as `task`: the lease ends, and the job ends with that
     /// task.
-    pub(super) async fn in_inbox(
+    pub(super) async fn record_in_inbox(
         &self,
         job: &Job,
         task: &str,
@@ -311,7 +311,7 @@ impl Table {
 
     /// Returns the jobs that wait for a task in an inbox, beyond the id `after`, and the id to continue from:
     /// empty at the end.
-    pub(super) async fn waiting(
+    pub(super) async fn list_waiting(
         &self,
         after: &str,
         limit: u32,
@@ -324,14 +324,14 @@ impl Table {
                 Some(last) => last.try_get("id")?,
                 None => String::new(),
             };
-            Ok((jobs(&rows), next))
+            Ok((read_jobs(&rows), next))
         };
         self.db.run("job_waiting", work).await
     }
 
     /// Returns the job that waits for this task.
     pub(super) async fn waiting_for(&self, task: &str) -> Result<Option<Job>, Unavailable> {
-        self.one("job_waiting_for", sqlx::query(WAITING_FOR).bind(task))
+        self.fetch_job("job_waiting_for", sqlx::query(WAITING_FOR).bind(task))
             .await
     }
 
@@ -342,23 +342,23 @@ impl Table {
         now: Timestamp,
     ) -> Result<Option<Job>, Unavailable> {
         let query = sqlx::query(CANCEL).bind(id).bind(now.0);
-        self.one("job_cancel", query).await
+        self.fetch_job("job_cancel", query).await
     }
 
-    async fn one(
+    async fn fetch_job(
         &self,
         operation: &'static str,
         query: sqlx::query::Query<'_, sqlx::Any, sqlx::any::AnyArguments>,
     ) -> Result<Option<Job>, Unavailable> {
         let work = async {
-            let row = self.db.changed(query).await?;
-            row.as_ref().map(job).transpose()
+            let row = self.db.fetch_changed(query).await?;
+            row.as_ref().map(read_job).transpose()
         };
         self.db.run(operation, work).await
     }
 
     /// Returns the ids of jobs with a result to deliver to the delegator now; the longest waiting first.
-    pub(super) async fn untold(
+    pub(super) async fn list_undelivered(
         &self,
         now: Timestamp,
         limit: u32,
@@ -372,7 +372,7 @@ impl Table {
     }
 
     /// Claims one of those and puts it off, by `pause_max` at most. `None`: another replica has claimed it.
-    pub(super) async fn take_untold(
+    pub(super) async fn take_undelivered(
         &self,
         id: &str,
         now: Timestamp,
@@ -380,10 +380,11 @@ impl Table {
     ) -> Result<Option<Job>, Unavailable> {
         let pause_max = i64::try_from(pause_max.as_millis()).unwrap_or(i64::MAX);
         let query = sqlx::query(TAKE_UNTOLD).bind(id).bind(now.0);
-        self.one("job_take_untold", query.bind(pause_max)).await
+        self.fetch_job("job_take_untold", query.bind(pause_max))
+            .await
     }
 
-    pub(super) async fn told(&self, id: &str) -> Result<(), Unavailable> {
+    pub(super) async fn mark_delivered(&self, id: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(TOLD).bind(id);
         self.db.execute("job_told", query).await.map(drop)
     }
@@ -395,7 +396,11 @@ impl Table {
     }
 
     /// Deletes at most `limit` ended jobs, and returns their number.
-    pub(super) async fn purge(&self, before: Timestamp, limit: u32) -> Result<u64, Unavailable> {
+    pub(super) async fn purge_ended(
+        &self,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<u64, Unavailable> {
         let text = self.passing_by_locked(PURGE);
         let query = sqlx::query(AssertSqlSafe(text))
             .bind(before.0)
@@ -404,14 +409,14 @@ impl Table {
     }
 }
 
-fn length(text: Option<&str>) -> i64 {
+fn text_bytes(text: Option<&str>) -> i64 {
     i64::try_from(text.map_or(0, str::len)).unwrap_or(i64::MAX)
 }
 
 /// Parses rows. One that cannot be read is left out.
-fn jobs(rows: &[AnyRow]) -> Vec<Job> {
+fn read_jobs(rows: &[AnyRow]) -> Vec<Job> {
     let read = |row: &AnyRow| {
-        let read = job(row);
+        let read = read_job(row);
         if let Err(error) = &read {
             let id: String = row.try_get("id").unwrap_or_default();
             tracing::error!(job = id, error = %Chain(error), "unreadable job row; skipped");
@@ -421,7 +426,7 @@ fn jobs(rows: &[AnyRow]) -> Vec<Job> {
     rows.iter().filter_map(read).collect()
 }
 
-fn job(row: &AnyRow) -> Result<Job, sqlx::Error> {
+fn read_job(row: &AnyRow) -> Result<Job, sqlx::Error> {
     let (task, call): (Option<String>, Option<String>) =
         (row.try_get("task")?, row.try_get("call")?);
     let content = match (task, call) {
@@ -433,25 +438,25 @@ fn job(row: &AnyRow) -> Result<Job, sqlx::Error> {
                 text,
                 hops: u32::try_from(hops).unwrap_or(u32::MAX),
                 client: client.and_then(|client| client.parse().ok()),
-                run: run.as_deref().map(json).transpose()?,
+                run: run.as_deref().map(parse_json).transpose()?,
             })
         }
-        (None, call) => Content::Call(json(call.as_deref().unwrap_or_default())?),
+        (None, call) => Content::Call(parse_json(call.as_deref().unwrap_or_default())?),
     };
     let raw = |column: &str| -> Result<_, sqlx::Error> {
         let text: Option<String> = row.try_get(column)?;
-        text.as_deref().map(json).transpose()
+        text.as_deref().map(parse_json).transpose()
     };
     let source: Option<String> = row.try_get("source_id")?;
     Ok(Job {
         id: row.try_get("id")?,
-        kind: word(Kind::parse(row.try_get("kind")?))?,
+        kind: require_word(Kind::parse(row.try_get("kind")?))?,
         owner: row.try_get("owner")?,
         caller: row.try_get("caller")?,
-        source: source.as_deref().map(workspace).transpose()?,
-        target: workspace(row.try_get("target_id")?)?,
+        source: source.as_deref().map(parse_workspace).transpose()?,
+        target: parse_workspace(row.try_get("target_id")?)?,
         content,
-        state: word(State::parse(row.try_get("state")?))?,
+        state: require_word(State::parse(row.try_get("state")?))?,
         priority: row.try_get("priority")?,
         attempts: row.try_get("attempts")?,
         deadline: Timestamp(row.try_get("deadline")?),
@@ -464,14 +469,14 @@ fn job(row: &AnyRow) -> Result<Job, sqlx::Error> {
     })
 }
 
-fn workspace(id: &str) -> Result<WorkspaceId, sqlx::Error> {
+fn parse_workspace(id: &str) -> Result<WorkspaceId, sqlx::Error> {
     WorkspaceId::parse(id).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
-fn word<T>(parsed: Option<T>) -> Result<T, sqlx::Error> {
+fn require_word<T>(parsed: Option<T>) -> Result<T, sqlx::Error> {
     parsed.ok_or_else(|| sqlx::Error::Decode("an unknown word".into()))
 }
 
-fn json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, sqlx::Error> {
+fn parse_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, sqlx::Error> {
     serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }

@@ -3,26 +3,26 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::job::{Job, State, error, unreadable};
-use crate::a2a::dialect::Update;
+use super::job::{Job, State, to_rpc_error, unreadable_answer};
+use crate::a2a::agent_reply::Update;
 use crate::a2a::state::TaskState;
 use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::workspace::Timestamp;
 
 /// Returns the task of a job that was just accepted.
-pub fn submitted(id: &str, at: Timestamp) -> Value {
-    task(id, TaskState::Submitted, at)
+pub fn submitted_task(id: &str, at: Timestamp) -> Value {
+    build_task(id, TaskState::Submitted, at)
 }
 
 /// Returns the task of a job. It contains the agent's answer: the id of the agent's own task is
 /// `metadata.agent_task_id`.
-pub fn of(job: &Job) -> Value {
-    let mut shown = task(&job.id, state(job.state), job.updated_at);
+pub fn from_job(job: &Job) -> Value {
+    let mut shown = build_task(&job.id, to_task_state(job.state), job.updated_at);
     let read = |answer: &RawValue| {
         let read = serde_json::from_str::<Value>(answer.get());
         // Jobs of the current release do not end with such answers.
-        read.map_err(|why| error(&unreadable(&why)))
+        read.map_err(|why| to_rpc_error(&unreadable_answer(&why)))
     };
     let mut failed = job
         .error
@@ -32,12 +32,12 @@ pub fn of(job: &Job) -> Value {
         let answer = match read(result) {
             Ok(result) => json!({"result": result}),
             Err(why) => {
-                shown = task(&job.id, TaskState::Failed, job.updated_at);
+                shown = build_task(&job.id, TaskState::Failed, job.updated_at);
                 failed = Some(why);
                 Value::Null
             }
         };
-        match Update::read(&answer, || job.id.clone()) {
+        match Update::parse(&answer, || job.id.clone()) {
             Ok(Update::Task(theirs)) => return with_theirs(shown, theirs),
             Ok(Update::Message(message)) => {
                 if message["contextId"].is_string() {
@@ -78,7 +78,7 @@ fn with_theirs(ours: Value, mut theirs: Value) -> Value {
     theirs
 }
 
-fn task(id: &str, state: TaskState, at: Timestamp) -> Value {
+fn build_task(id: &str, state: TaskState, at: Timestamp) -> Value {
     json!({
         "kind": "task",
         "id": id,
@@ -87,7 +87,7 @@ fn task(id: &str, state: TaskState, at: Timestamp) -> Value {
     })
 }
 
-fn state(state: State) -> TaskState {
+fn to_task_state(state: State) -> TaskState {
     match state {
         State::Pending => TaskState::Submitted,
         State::Dispatched => TaskState::Working,
@@ -99,26 +99,26 @@ fn state(state: State) -> TaskState {
 
 /// Returns the event for a deferred call that changed: the state that its task shows, which may be the
 /// agent's.
-pub(super) fn changed(job: &Job) -> Event {
+pub(super) fn changed_event(job: &Job) -> Event {
     let shown = match job.state {
-        State::Completed => of(job)["status"]["state"].take(),
-        other => state(other).as_str().into(),
+        State::Completed => from_job(job)["status"]["state"].take(),
+        other => to_task_state(other).as_str().into(),
     };
-    told(&job.target, &job.id, &shown)
+    task_event(&job.target, &job.id, &shown)
 }
 
 /// Returns the event for a deferred call that was accepted.
-pub(super) fn accepted(target: &WorkspaceId, id: &str) -> Event {
-    told(target, id, &TaskState::Submitted.as_str().into())
+pub(super) fn accepted_event(target: &WorkspaceId, id: &str) -> Event {
+    task_event(target, id, &TaskState::Submitted.as_str().into())
 }
 
-fn told(target: &WorkspaceId, id: &str, state: &Value) -> Event {
+fn task_event(target: &WorkspaceId, id: &str, state: &Value) -> Event {
     let payload = json!({"task_id": id, "state": state});
     Event::new(Kind::TaskUpdated, target, payload)
 }
 
 /// Returns the reason of an error for the event: the gateway's own, or `agent_error`.
-pub(super) fn reason(error: &str) -> String {
+pub(super) fn error_reason(error: &str) -> String {
     let error: Value = serde_json::from_str(error).unwrap_or_default();
     let reason = error["reason"].as_str();
     reason.unwrap_or("agent_error").to_owned()
@@ -161,14 +161,14 @@ mod tests {
         };
         for odd in ["1e999", "\"\\ud800\"", &"[".repeat(200)[..]] {
             let odd = odd.to_owned() + &"]".repeat(odd.matches('[').count());
-            let shown = of(&job(raw(&odd), None));
+            let shown = from_job(&job(raw(&odd), None));
             assert_eq!(shown["status"]["state"], "failed", "{odd}");
             let error = &shown["metadata"]["error"];
             assert_eq!(error["reason"], "agent_protocol_error", "{odd}");
-            let shown = of(&job(None, raw(&odd)));
+            let shown = from_job(&job(None, raw(&odd)));
             assert_eq!(shown["metadata"]["error"]["delivered"], "true", "{odd}");
         }
-        let shown = of(&job(raw("[1]"), None));
+        let shown = from_job(&job(raw("[1]"), None));
         assert_eq!(shown["metadata"], json!({"result": [1]}));
     }
 }

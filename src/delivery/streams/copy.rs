@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::kept::{Kept, Over, Uncopied, Whose};
-use super::{Streams, find_lost, key};
+use super::stream_log::{StreamAccess, StreamEnd, StreamLog, UncopiedEvents};
+use super::{Streams, key, requeue_lost};
+use crate::deadline::ticks;
 use crate::shared::Shared;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
-use crate::until::ticks;
 
 /// Pause between two rounds. Events that arrive meanwhile are copied in the same round.
 const COPY_EVERY: Duration = Duration::from_millis(20);
@@ -50,7 +50,7 @@ pub(super) const LOST: u8 = b'l';
 #[derive(Serialize, Deserialize)]
 pub(super) struct Meta {
     #[serde(flatten)]
-    pub(super) whose: Whose,
+    pub(super) access: StreamAccess,
     pub(super) replica: String,
 }
 
@@ -61,16 +61,16 @@ pub(super) struct Copies {
     replica: String,
     /// Time of the last heartbeat.
     signed: Mutex<Option<Instant>>,
-    /// `Shared::losses` at the last check for lost copies.
+    /// `Shared::loss_count` at the last check for lost copies.
     pub(super) losses: AtomicU64,
-    queue: Mutex<Vec<Arc<Kept>>>,
+    queue: Mutex<Vec<Arc<StreamLog>>>,
     queued: Notify,
 }
 
 impl Copies {
     pub(super) fn new(shared: Shared) -> Self {
         Self {
-            losses: AtomicU64::new(shared.losses()),
+            losses: AtomicU64::new(shared.loss_count()),
             shared,
             replica: Uuid::now_v7().simple().to_string(),
             signed: Mutex::default(),
@@ -80,7 +80,7 @@ impl Copies {
     }
 
     /// Writes a heartbeat of this replica, unless one was written within `KNOWN_EVERY`.
-    async fn sign(&self) -> Result<(), Unavailable> {
+    async fn write_heartbeat(&self) -> Result<(), Unavailable> {
         let signed = |at: Option<Instant>| {
             let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
             if at.is_some() {
@@ -97,38 +97,38 @@ impl Copies {
         Ok(())
     }
 
-    fn queue(&self) -> MutexGuard<'_, Vec<Arc<Kept>>> {
+    fn lock_queue(&self) -> MutexGuard<'_, Vec<Arc<StreamLog>>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Streams {
     /// Queues a log to be copied, once. The queue is never longer than the number of logs.
-    pub(super) fn copy_later(&self, kept: &Arc<Kept>) {
+    pub(super) fn copy_later(&self, kept: &Arc<StreamLog>) {
         let Some(copies) = &self.copies else { return };
         if !kept.queued.swap(true, Ordering::AcqRel) {
-            copies.queue().push(Arc::clone(kept));
+            copies.lock_queue().push(Arc::clone(kept));
             copies.queued.notify_one();
         }
     }
 
     /// Copies queued logs. Runs until it is dropped.
-    pub(super) async fn copy(&self) {
+    pub(super) async fn copy_queued(&self) {
         let Some(copies) = &self.copies else { return };
-        let mut told = false;
+        let mut warned = false;
         let mut tick = ticks(KNOWN_EVERY);
         loop {
             tokio::select! {
                 () = copies.queued.notified() => sleep(COPY_EVERY).await,
                 _ = tick.tick() => {}
             }
-            if let Err(error) = find_lost(self, copies).await {
+            if let Err(error) = requeue_lost(self, copies).await {
                 tracing::debug!(error = %Chain(&error), "failed to check which stream copies the store lost; will retry");
             }
             if let Err(error) = self.delete_gone(copies).await {
                 tracing::debug!(error = %Chain(&error), "failed to delete copies of evicted streams; they stay until they lapse");
             }
-            let queue = std::mem::take(&mut *copies.queue());
+            let queue = std::mem::take(&mut *copies.lock_queue());
             let mut failed = false;
             for some in queue.chunks(AT_ONCE) {
                 let tries = some.iter().map(|kept| self.copy_one(copies, kept));
@@ -136,7 +136,7 @@ impl Streams {
                     let Err(error) = tried else { continue };
                     self.metrics.streams.copies_failed.inc();
                     failed = true;
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut warned, true) {
                         let error = Chain(&error);
                         tracing::warn!(%error, "failed to copy streams for other replicas; retrying");
                     }
@@ -146,7 +146,7 @@ impl Streams {
             if failed {
                 sleep(RETRY_PAUSE).await;
             } else {
-                told = false;
+                warned = false;
             }
         }
     }
@@ -154,7 +154,7 @@ impl Streams {
     /// Deletes the copies of logs that were evicted here, so that the store keeps no more than this replica
     /// does.
     async fn delete_gone(&self, copies: &Copies) -> Result<(), Unavailable> {
-        let gone = std::mem::take(&mut self.logs().gone);
+        let gone = std::mem::take(&mut self.lock_logs().gone);
         for some in gone.chunks(AT_ONCE) {
             let keys = some
                 .iter()
@@ -166,55 +166,55 @@ impl Streams {
         Ok(())
     }
 
-    async fn copy_one(&self, copies: &Copies, kept: &Kept) -> Result<(), Unavailable> {
+    async fn copy_one(&self, copies: &Copies, kept: &StreamLog) -> Result<(), Unavailable> {
         // First: events that arrive from here on queue the log again.
         kept.queued.store(false, Ordering::Release);
-        let Some(uncopied) = kept.uncopied() else {
+        let Some(uncopied) = kept.uncopied_events() else {
             return Ok(());
         };
         let ttl = self.config.get().stream.log_ttl;
         if !kept.is_known() {
-            self.make_known(copies, kept, ttl).await?;
+            self.publish_meta(copies, kept, ttl).await?;
         }
-        let entries = entries(&uncopied);
+        let entries = to_entries(&uncopied);
         let keep = uncopied.kept + usize::from(uncopied.over.is_some());
         let key = key::events(kept.id);
         copies
             .shared
             .append_numbered(&key, &entries, keep.max(1), ttl)
             .await?;
-        kept.copied(&uncopied);
+        kept.mark_copied(&uncopied);
         Ok(())
     }
 
-    async fn make_known(
+    async fn publish_meta(
         &self,
         copies: &Copies,
-        kept: &Kept,
+        kept: &StreamLog,
         ttl: Duration,
     ) -> Result<(), Unavailable> {
         let meta = Meta {
-            whose: kept.whose.clone(),
+            access: kept.access.clone(),
             replica: copies.replica.clone(),
         };
         let meta = serde_json::json!(meta).to_string();
         let shared = &copies.shared;
-        copies.sign().await?;
+        copies.write_heartbeat().await?;
         shared.set(&key::meta(kept.id), &meta, Some(ttl)).await?;
-        kept.known();
+        kept.mark_known();
         Ok(())
     }
 
     /// Writes heartbeats while a stream runs, renews its copies, and checks for readers on other replicas of
     /// streams that go on without their caller. Runs until it is dropped.
-    pub(super) async fn keep_known(&self) {
+    pub(super) async fn renew_regularly(&self) {
         let Some(copies) = &self.copies else { return };
         let mut tick = ticks(KNOWN_EVERY);
         let mut renewed = Instant::now();
         loop {
             tick.tick().await;
             let open: Vec<_> = {
-                let logs = self.logs();
+                let logs = self.lock_logs();
                 let open = logs.by_id.values().filter(|kept| kept.is_open());
                 open.map(Arc::clone).collect()
             };
@@ -226,27 +226,27 @@ impl Streams {
             if renew {
                 renewed = Instant::now();
             }
-            if let Err(error) = self.keep_up(copies, &open, renew.then_some(ttl)).await {
+            if let Err(error) = self.renew_copies(copies, &open, renew.then_some(ttl)).await {
                 tracing::debug!(error = %Chain(&error), "failed to write the heartbeat of streams; will retry");
             }
         }
     }
 
-    async fn keep_up(
+    async fn renew_copies(
         &self,
         copies: &Copies,
-        open: &[Arc<Kept>],
+        open: &[Arc<StreamLog>],
         renew: Option<Duration>,
     ) -> Result<(), Unavailable> {
         let shared = &copies.shared;
-        copies.sign().await?;
+        copies.write_heartbeat().await?;
         let lingering = open.iter().filter(|k| k.lingers.load(Ordering::Acquire));
         let lingering: Vec<_> = lingering.collect();
         let keys: Vec<String> = lingering.iter().map(|kept| key::reader(kept.id)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         for (kept, reader) in lingering.iter().zip(shared.get_many(&keys).await?) {
             if reader.is_some() {
-                kept.read_now();
+                kept.record_read();
             }
         }
         let Some(ttl) = renew else { return Ok(()) };
@@ -261,7 +261,7 @@ impl Streams {
     /// Waits until all logs are copied and no stream lingers, at most `FLUSH_MAX`.
     pub async fn flush(&self) {
         let deadline = Instant::now() + FLUSH_MAX;
-        while self.lingering.taken() > 0 || !self.is_copied() {
+        while self.lingering.total() > 0 || !self.is_copied() {
             if Instant::now() >= deadline {
                 tracing::warn!(
                     "shutdown: the last events of streams were not copied for other replicas"
@@ -273,11 +273,11 @@ impl Streams {
     }
 
     fn is_copied(&self) -> bool {
-        self.copies.is_none() || self.logs().by_id.values().all(|kept| kept.is_copied())
+        self.copies.is_none() || self.lock_logs().by_id.values().all(|kept| kept.is_copied())
     }
 }
 
-fn entries(uncopied: &Uncopied) -> Vec<(u64, Bytes)> {
+fn to_entries(uncopied: &UncopiedEvents) -> Vec<(u64, Bytes)> {
     let entry = |tag, bytes: &[u8]| {
         let mut entry = BytesMut::with_capacity(1 + bytes.len());
         entry.put_u8(tag);
@@ -287,8 +287,8 @@ fn entries(uncopied: &Uncopied) -> Vec<(u64, Bytes)> {
     let events = uncopied.events.iter();
     let mut entries: Vec<_> = events.map(|(n, event)| (*n, entry(EVENT, event))).collect();
     let end = uncopied.over.as_ref().map(|over| match over {
-        Over::Whole(rest) => entry(WHOLE, rest),
-        Over::Lost => entry(LOST, &[]),
+        StreamEnd::Whole(rest) => entry(WHOLE, rest),
+        StreamEnd::Lost => entry(LOST, &[]),
     });
     entries.extend(end.map(|end| (uncopied.up_to + 1, end)));
     entries

@@ -2,22 +2,22 @@
 //! events of each stream, numbered, in memory and bounded. A caller that comes back reads on from its last
 //! event.
 //!
-//! The path of an event never waits: [`Log::append`] numbers and keeps it. With several replicas a background
-//! task copies logs to the shared state (`copy.rs`), where other replicas read them (`elsewhere.rs`); copies
-//! that the store lost are written again (`lost.rs`). Owns `gw:stream:{id}` (the events),
+//! The path of an event never waits: [`LogWriter::append`] numbers and keeps it. With several replicas a background
+//! task copies logs to the shared state (`copy.rs`), where other replicas read them (`remote.rs`); copies
+//! that the store lost are written again (`recovery.rs`). Owns `gw:stream:{id}` (the events),
 //! `gw:stream-meta:{id}` (the caller), `gw:stream-reader:{id}` (a reader on another replica) and
 //! `gw:replica:{id}` (the writer's heartbeat).
 //!
 //! Invariants: only its caller can read a stream; missing events are reported as a gap.
 
 mod copy;
-mod elsewhere;
-mod kept;
 mod key;
 mod linger;
-mod log;
-mod lost;
 mod reader;
+mod recovery;
+mod remote;
+mod stream_log;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -30,20 +30,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-pub use self::linger::Lingering;
-pub use self::log::Log;
+pub use self::linger::LingeringStream;
 pub use self::reader::Reader;
+pub use self::writer::LogWriter;
 
 use self::copy::Copies;
-use self::kept::{Bounds, Held, Kept, Whose};
-use self::lost::find_lost;
+use self::recovery::requeue_lost;
+use self::stream_log::{Bounds, ByteCounters, StreamAccess, StreamLog};
 use crate::config::Live;
+use crate::deadline::ticks;
 use crate::dialect::ReplyForm;
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::shares::{Bound, Shares};
-use crate::until::ticks;
 
 /// Interval between checks for logs beyond their retention.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ pub struct Streams {
 
 #[derive(Default)]
 struct Logs {
-    by_id: HashMap<Uuid, Arc<Kept>>,
+    by_id: HashMap<Uuid, Arc<StreamLog>>,
     /// Logs that ended, and the end of their retention; approximately in that order.
     ended: VecDeque<(Instant, Uuid)>,
     /// Bytes that the logs of each caller hold, as long as there is one.
@@ -95,13 +95,18 @@ impl Streams {
 
     /// Begins the log of a stream that `target` sends to `owner` (`Proof::owner`), in response to a request
     /// with this form of reply. `None`: the stream cannot be resumed, since logs are off or there is no room.
-    pub fn begin(self: &Arc<Self>, owner: String, target: &Life, form: ReplyForm) -> Option<Log> {
+    pub fn begin_log(
+        self: &Arc<Self>,
+        owner: String,
+        target: &WorkspaceIncarnation,
+        form: ReplyForm,
+    ) -> Option<LogWriter> {
         if self.config.get().stream.log_events == 0 {
             return None;
         }
-        let mut logs = self.logs();
-        logs.expire(Instant::now());
-        if !self.make_room(&mut logs, kept::COST) {
+        let mut logs = self.lock_logs();
+        logs.drop_expired(Instant::now());
+        if !self.make_room(&mut logs, stream_log::COST) {
             drop(logs);
             self.metrics.streams.unresumable.inc();
             return None;
@@ -110,56 +115,65 @@ impl Streams {
         Some(self.begin_needed(owner, target, form))
     }
 
-    /// As [`Streams::begin`], for a stream that is read only from its log: always succeeds.
-    pub fn begin_needed(self: &Arc<Self>, owner: String, target: &Life, form: ReplyForm) -> Log {
-        let whose = Whose {
+    /// As [`Streams::begin_log`], for a stream that is read only from its log: always succeeds.
+    pub fn begin_needed(
+        self: &Arc<Self>,
+        owner: String,
+        target: &WorkspaceIncarnation,
+        form: ReplyForm,
+    ) -> LogWriter {
+        let access = StreamAccess {
             owner,
             target: target.to_string(),
             form,
         };
-        let mut logs = self.logs();
-        let held = Held {
+        let mut logs = self.lock_logs();
+        let held = ByteCounters {
             all: Arc::clone(&self.held),
-            own: logs.held_by(&whose.owner),
+            own: logs.held_by(&access.owner),
         };
-        let log_bytes = self.bounds().bytes;
+        let log_bytes = self.log_bounds().bytes;
         let max = self.own_max(held.own.load(Ordering::Relaxed));
         while held.own.load(Ordering::Relaxed).saturating_add(log_bytes) > max
-            && logs.forget_oldest_of(&whose.owner)
+            && logs.forget_oldest_of(&access.owner)
         {}
-        let kept = Arc::new(Kept::new(whose, held));
-        kept.hold();
+        let kept = Arc::new(StreamLog::new(access, held));
+        kept.start_counting();
         logs.by_id.insert(kept.id, Arc::clone(&kept));
         drop(logs);
-        self.metrics.streams.log_bytes.set(self.held());
-        Log::new(Arc::clone(self), kept)
+        self.metrics.streams.log_bytes.set(self.held_bytes());
+        LogWriter::new(Arc::clone(self), kept)
     }
 
     /// Copies logs for other replicas and drops expired logs. A background task; runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.copy(), self.keep_known(), self.expire_regularly());
+        tokio::join!(
+            self.copy_queued(),
+            self.renew_regularly(),
+            self.expire_regularly()
+        );
     }
 
     async fn expire_regularly(&self) {
         let mut tick = ticks(EXPIRE_EVERY);
         loop {
             tick.tick().await;
-            self.logs().expire(Instant::now());
-            self.metrics.streams.log_bytes.set(self.held());
+            self.lock_logs().drop_expired(Instant::now());
+            self.metrics.streams.log_bytes.set(self.held_bytes());
         }
     }
 
     /// Returns the log of a stream on this replica.
-    fn here(&self, id: Uuid) -> Option<Arc<Kept>> {
-        let mut logs = self.logs();
-        logs.expire(Instant::now());
+    fn find_local(&self, id: Uuid) -> Option<Arc<StreamLog>> {
+        let mut logs = self.lock_logs();
+        logs.drop_expired(Instant::now());
         logs.by_id.get(&id).map(Arc::clone)
     }
 
     /// Starts the retention of a log that ended.
-    fn ended(&self, kept: &Arc<Kept>) {
+    fn start_retention(&self, kept: &Arc<StreamLog>) {
         let until = Instant::now() + self.config.get().stream.log_ttl;
-        self.logs().ended.push_back((until, kept.id));
+        self.lock_logs().ended.push_back((until, kept.id));
         self.copy_later(kept);
     }
 
@@ -177,17 +191,17 @@ impl Streams {
 
     /// Brings all logs together below their bound again: evicts logs that ended, then the oldest events of
     /// the one that grew.
-    fn relieve(&self, grown: &Kept) {
-        let own = grown.held_by_caller();
+    fn enforce_bounds(&self, grown: &StreamLog) {
+        let own = grown.caller_bytes();
         let beyond = own.saturating_sub(self.own_max(own));
         if beyond > 0 {
-            grown.shorten(beyond);
+            grown.drop_oldest_bytes(beyond);
         }
         let max = self.config.get().stream.logs_bytes.bytes();
-        if self.held.load(Ordering::Relaxed) <= max || self.make_room(&mut self.logs(), 0) {
+        if self.held.load(Ordering::Relaxed) <= max || self.make_room(&mut self.lock_logs(), 0) {
             return;
         }
-        grown.shorten(self.held.load(Ordering::Relaxed) - max);
+        grown.drop_oldest_bytes(self.held.load(Ordering::Relaxed) - max);
     }
 
     /// Returns the most bytes that the logs of a caller may hold, which hold `own` now.
@@ -195,11 +209,11 @@ impl Streams {
         let config = self.config.get();
         let (all, least) = (config.stream.logs_bytes, config.stream.log_bytes);
         let others = self.held.load(Ordering::Relaxed).saturating_sub(own);
-        let share = Bound::with_least(all.bytes(), least.bytes()).most(others);
+        let share = Bound::with_least(all.bytes(), least.bytes()).max_for(others);
         share.min(config.limits.kept_bytes.bytes())
     }
 
-    fn bounds(&self) -> Bounds {
+    fn log_bounds(&self) -> Bounds {
         let stream = &self.config.get().stream;
         Bounds {
             events: match stream.log_events {
@@ -211,18 +225,18 @@ impl Streams {
         }
     }
 
-    fn held(&self) -> i64 {
+    fn held_bytes(&self) -> i64 {
         i64::try_from(self.held.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
     }
 
-    fn logs(&self) -> MutexGuard<'_, Logs> {
+    fn lock_logs(&self) -> MutexGuard<'_, Logs> {
         // Each step leaves the logs consistent, so a panic elsewhere cannot have broken them.
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Logs {
-    fn expire(&mut self, now: Instant) {
+    fn drop_expired(&mut self, now: Instant) {
         while self.ended.front().is_some_and(|(until, _)| *until <= now) {
             self.forget_oldest();
         }
@@ -246,7 +260,7 @@ impl Logs {
         let is_of_owner = |id: &Uuid| {
             self.by_id
                 .get(id)
-                .is_some_and(|kept| kept.whose.owner == owner)
+                .is_some_and(|kept| kept.access.owner == owner)
         };
         let Some(at) = self.ended.iter().position(|(_, id)| is_of_owner(id)) else {
             return false;
@@ -255,19 +269,19 @@ impl Logs {
             .ended
             .remove(at)
             .and_then(|(_, id)| self.by_id.remove(&id));
-        self.gone(gone.as_ref().map(|kept| kept.id));
+        self.queue_deletion(gone.as_ref().map(|kept| kept.id));
         gone.inspect(|kept| kept.release()).is_some()
     }
 
     /// Evicts the log that ended first, for want of room.
     fn forget_early(&mut self) -> bool {
         let oldest = self.ended.front().map(|(_, id)| *id);
-        self.gone(oldest);
+        self.queue_deletion(oldest);
         self.forget_oldest()
     }
 
     /// Queues the copy of a log for deletion. Beyond `GONE_MAX` the copy lapses by its time to live.
-    fn gone(&mut self, id: Option<Uuid>) {
+    fn queue_deletion(&mut self, id: Option<Uuid>) {
         if self.gone.len() < GONE_MAX {
             self.gone.extend(id);
         }

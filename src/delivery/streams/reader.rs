@@ -8,10 +8,10 @@ use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
 use super::Streams;
-use super::elsewhere::Elsewhere;
-use super::kept::{Kept, Look, Over, Whose};
+use super::remote::RemoteStream;
+use super::stream_log::{LogRead, StreamAccess, StreamEnd, StreamLog};
 use crate::a2a::event::Framing;
-use crate::ids::{Life, RequestId};
+use crate::ids::{RequestId, WorkspaceIncarnation};
 use crate::metrics::InProgress;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Bound, Share};
@@ -30,25 +30,25 @@ pub struct Reader {
 }
 
 enum Source {
-    Here(Here),
-    Elsewhere(Elsewhere),
+    Local(LocalStream),
+    Remote(RemoteStream),
 }
 
 /// A stream of this replica, while it is read.
-struct Here(Arc<Kept>);
+struct LocalStream(Arc<StreamLog>);
 
-impl Here {
-    fn new(kept: Arc<Kept>) -> Self {
+impl LocalStream {
+    fn new(kept: Arc<StreamLog>) -> Self {
         kept.readers.fetch_add(1, Ordering::AcqRel);
         Self(kept)
     }
 
-    async fn look(&self, after: u64) -> Look {
+    async fn next_events(&self, after: u64) -> LogRead {
         loop {
             let mut grown = std::pin::pin!(self.0.grown.notified());
             // Enabled before the read, so that no change between the two is missed.
             grown.as_mut().enable();
-            if let Some(look) = self.0.look(after) {
+            if let Some(look) = self.0.read_after(after) {
                 return look;
             }
             grown.await;
@@ -56,9 +56,9 @@ impl Here {
     }
 }
 
-impl Drop for Here {
+impl Drop for LocalStream {
     fn drop(&mut self) {
-        self.0.read_now();
+        self.0.record_read();
         self.0.readers.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -72,7 +72,7 @@ impl Streams {
     /// event of the stream; `overloaded` beyond `stream.readers`; `store_unavailable`.
     pub async fn open(
         &self,
-        (owner, target): (&str, &Life),
+        (owner, target): (&str, &WorkspaceIncarnation),
         stream: &str,
         after: Option<&str>,
         request_id: RequestId,
@@ -80,21 +80,21 @@ impl Streams {
         let max = self.config.get().stream.readers;
         let bound = Bound {
             each: (max / SHARE_OF_CALLER).max(1),
-            ..Bound::places(max)
+            ..Bound::with_places(max)
         };
         let share = self.readers.take(Account::of_owner(owner), 1, bound);
         let share = share.map_err(|_| {
             let message = "as many resumed streams are open as may be (stream.readers), or a sixteenth of it by this caller";
             let again = Duration::from_secs(1);
-            Rejection::new(Reason::Overloaded, message).retry_after(again)
+            Rejection::new(Reason::Overloaded, message).with_retry_after(again)
         })?;
         let place = (share, InProgress::begin(&self.metrics.streams.readers));
-        let source = self.find((owner, target), stream).await?;
+        let source = self.find_source((owner, target), stream).await?;
         let mut source = source.ok_or_else(not_found)?;
-        let after = after.map_or(Ok(0), |after| number(after, stream))?;
+        let after = after.map_or(Ok(0), |after| parse_number(after, stream))?;
         let came = match &mut source {
-            Source::Here(here) => after <= here.0.last(),
-            Source::Elsewhere(elsewhere) => elsewhere.has(after).await?,
+            Source::Local(stream) => after <= stream.0.last_number(),
+            Source::Remote(stream) => stream.may_have(after).await?,
         };
         if !came {
             return Err(no_event());
@@ -113,13 +113,13 @@ impl Streams {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn follow(
+    pub async fn follow_stream(
         &self,
-        whose: (&str, &Life),
+        access: (&str, &WorkspaceIncarnation),
         stream: &str,
         request_id: RequestId,
     ) -> Result<Option<Reader>, Rejection> {
-        let source = self.find(whose, stream).await?;
+        let source = self.find_source(access, stream).await?;
         Ok(source.map(|source| Reader {
             source,
             after: 0,
@@ -129,25 +129,26 @@ impl Streams {
         }))
     }
 
-    async fn find(
+    async fn find_source(
         &self,
-        (owner, target): (&str, &Life),
+        (owner, target): (&str, &WorkspaceIncarnation),
         stream: &str,
     ) -> Result<Option<Source>, Rejection> {
-        let mine = |whose: &Whose| whose.owner == owner && whose.target == target.to_string();
-        let Some(id) = parse(stream) else {
+        let mine =
+            |access: &StreamAccess| access.owner == owner && access.target == target.to_string();
+        let Some(id) = parse_id(stream) else {
             return Ok(None);
         };
-        if let Some(kept) = self.here(id) {
-            let mine = mine(&kept.whose);
-            return Ok(mine.then(|| Source::Here(Here::new(kept))));
+        if let Some(kept) = self.find_local(id) {
+            let mine = mine(&kept.access);
+            return Ok(mine.then(|| Source::Local(LocalStream::new(kept))));
         }
         let Some(copies) = &self.copies else {
             return Ok(None);
         };
-        let found = Elsewhere::find(&copies.shared, id).await?;
-        let found = found.filter(|found| mine(found.whose()));
-        Ok(found.map(Source::Elsewhere))
+        let found = RemoteStream::find(&copies.shared, id).await?;
+        let found = found.filter(|found| mine(found.access()));
+        Ok(found.map(Source::Remote))
     }
 }
 
@@ -158,59 +159,59 @@ impl Reader {
             return None;
         }
         let look = match &mut self.source {
-            Source::Here(here) => here.look(self.after).await,
-            Source::Elsewhere(elsewhere) => elsewhere.look(self.after).await,
+            Source::Local(stream) => stream.next_events(self.after).await,
+            Source::Remote(stream) => stream.next_events(self.after).await,
         };
-        let framing = Framing::of(&look.bytes);
+        let framing = Framing::from_text(&look.bytes);
         let mut bytes = BytesMut::new();
         if look.missed > 0 {
-            bytes.extend_from_slice(&gap(look.missed, framing));
+            bytes.extend_from_slice(&gap_event(look.missed, framing));
         }
         bytes.extend_from_slice(&look.bytes);
         self.after = look.up_to;
         if let Some(over) = look.over {
             self.over = true;
             match over {
-                Over::Whole(rest) => bytes.extend_from_slice(&rest),
-                Over::Lost => bytes.extend_from_slice(&self.lost(framing)),
+                StreamEnd::Whole(rest) => bytes.extend_from_slice(&rest),
+                StreamEnd::Lost => bytes.extend_from_slice(&self.lost_event(framing)),
             }
         }
         (!bytes.is_empty()).then(|| bytes.freeze())
     }
 
     /// Returns the last event of a stream that was broken off for an unknown reason.
-    fn lost(&self, framing: Framing) -> Bytes {
+    fn lost_event(&self, framing: Framing) -> Bytes {
         let rejection = Rejection::new(
             Reason::AgentProtocolError,
             "the stream was broken off: it had no reader for stream.linger, or the gateway that had it is gone; ask for the task",
         )
-        .delivered(Delivery::Unknown);
+        .with_delivery(Delivery::Unknown);
         let form = match &self.source {
-            Source::Here(here) => &here.0.whose.form,
-            Source::Elsewhere(elsewhere) => &elsewhere.whose().form,
+            Source::Local(stream) => &stream.0.access.form,
+            Source::Remote(stream) => &stream.access().form,
         };
         let stream = match &self.source {
-            Source::Here(here) => here.0.id,
-            Source::Elsewhere(elsewhere) => elsewhere.id(),
+            Source::Local(stream) => stream.0.id,
+            Source::Remote(stream) => stream.id(),
         };
         let stream = stream.simple().to_string();
         rejection.last_event(form, &self.request_id, &stream, framing)
     }
 }
 
-fn gap(missed: u64, framing: Framing) -> Bytes {
+fn gap_event(missed: u64, framing: Framing) -> Bytes {
     let end = framing.line_end();
     format!("event: gap{end}data: {{\"missed\":{missed}}}{end}{end}").into()
 }
 
 /// Parses the name of a stream, in its one spelling.
-fn parse(stream: &str) -> Option<Uuid> {
+fn parse_id(stream: &str) -> Option<Uuid> {
     let id = Uuid::try_parse(stream).ok()?;
     (id.simple().to_string() == stream).then_some(id)
 }
 
 /// Parses the number in the id of an event: `<stream>-<n>`.
-fn number(id: &str, stream: &str) -> Result<u64, Rejection> {
+fn parse_number(id: &str, stream: &str) -> Result<u64, Rejection> {
     let number = id
         .strip_prefix(stream)
         .and_then(|rest| rest.strip_prefix('-'));

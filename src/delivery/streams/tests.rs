@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::kept::{Bounds, COST, Kept, Look, Over, Whose};
+use super::stream_log::{Bounds, COST, LogRead, StreamAccess, StreamEnd, StreamLog};
 use super::*;
 use crate::a2a::stamp::Stamper;
 use crate::config::Config;
-use crate::ids::{Life, RequestId};
+use crate::ids::{RequestId, WorkspaceIncarnation};
 use crate::rejection::Reason;
 
 const BOUNDS: Bounds = Bounds {
@@ -17,22 +17,22 @@ const BOUNDS: Bounds = Bounds {
     bytes: 100,
 };
 
-struct Written {
-    kept: Kept,
-    held: Held,
+struct TestLog {
+    kept: StreamLog,
+    held: ByteCounters,
     stamper: Stamper,
 }
 
-impl Written {
+impl TestLog {
     fn new() -> Self {
-        let held = Held::default();
-        let whose = Whose {
+        let held = ByteCounters::default();
+        let access = StreamAccess {
             owner: "pm".into(),
             target: "dev".into(),
             form: ReplyForm::default(),
         };
-        let kept = Kept::new(whose, held.clone());
-        kept.hold();
+        let kept = StreamLog::new(access, held.clone());
+        kept.start_counting();
         Self {
             kept,
             held,
@@ -42,12 +42,12 @@ impl Written {
 
     fn write(&mut self, blocks: &str) {
         let stamped = self.stamper.stamp(blocks.as_bytes());
-        self.kept.keep(&stamped, BOUNDS);
+        self.kept.append_events(&stamped, BOUNDS);
     }
 
-    fn look(&self, after: u64) -> Option<(u64, String, u64, Option<Over>)> {
-        let look = self.kept.look(after)?;
-        let Look {
+    fn read_after(&self, after: u64) -> Option<(u64, String, u64, Option<StreamEnd>)> {
+        let look = self.kept.read_after(after)?;
+        let LogRead {
             missed,
             bytes,
             up_to,
@@ -64,64 +64,67 @@ impl Written {
 
 #[test]
 fn a_look_brings_what_comes_after_an_event_and_says_what_is_missing() {
-    let mut log = Written::new();
-    assert_eq!(log.look(0), None);
+    let mut log = TestLog::new();
+    assert_eq!(log.read_after(0), None);
     log.write("data: 1\n\n");
     let one = "data: 1\nid: s-1\n\n";
-    assert_eq!(log.look(0), Some((0, one.into(), 1, None)));
-    assert_eq!(log.look(1), None);
-    assert_eq!(log.look(7), None, "what is not there yet");
+    assert_eq!(log.read_after(0), Some((0, one.into(), 1, None)));
+    assert_eq!(log.read_after(1), None);
+    assert_eq!(log.read_after(7), None, "what is not there yet");
     for n in 2..=6 {
         log.write(&format!("data: {n}\n\n"));
     }
     // Four events are kept.
-    let (missed, text, up_to, _) = log.look(1).unwrap();
+    let (missed, text, up_to, _) = log.read_after(1).unwrap();
     assert_eq!((missed, up_to), (1, 6));
     assert!(text.starts_with("data: 3\nid: s-3\n\n") && text.ends_with("id: s-6\n\n"));
     // Within the bound of bytes.
     log.write(&format!("data: {}\n\n", "x".repeat(60)));
-    assert_eq!(log.look(6).map(|look| (look.0, look.2)), Some((0, 7)));
-    assert_eq!(log.look(0).map(|look| (look.0, look.2)), Some((5, 7)));
+    assert_eq!(log.read_after(6).map(|look| (look.0, look.2)), Some((0, 7)));
+    assert_eq!(log.read_after(0).map(|look| (look.0, look.2)), Some((5, 7)));
     // One event above the bound: nothing is kept, and the gap is reported.
     log.write(&format!("data: {}\n\n", "x".repeat(200)));
-    assert_eq!(log.look(6), Some((2, String::new(), 8, None)));
+    assert_eq!(log.read_after(6), Some((2, String::new(), 8, None)));
     assert_eq!(log.held.all.load(Ordering::Relaxed), COST);
     log.write("data: 9\n\n");
     assert_eq!(
-        log.look(7),
+        log.read_after(7),
         Some((1, "data: 9\nid: s-9\n\n".into(), 9, None))
     );
     log.kept.release();
     assert_eq!(log.held.all.load(Ordering::Relaxed), 0);
-    assert_eq!(log.look(8), Some((1, String::new(), 9, None)));
+    assert_eq!(log.read_after(8), Some((1, String::new(), 9, None)));
 }
 
 #[test]
 fn comments_go_with_the_next_event_and_the_last_ones_with_the_end() {
-    let mut log = Written::new();
+    let mut log = TestLog::new();
     log.write(": a\n\n");
-    assert_eq!(log.look(0), None);
+    assert_eq!(log.read_after(0), None);
     log.write("data: 1\n\n: b\n\n");
     log.write(": c\n\n");
     log.write("data: 2\n\n: d\n\n");
     assert_eq!(
-        log.look(0).unwrap().1,
+        log.read_after(0).unwrap().1,
         ": a\n\ndata: 1\nid: s-1\n\n: b\n: c\ndata: 2\nid: s-2\n\n"
     );
-    assert_eq!(log.look(1).unwrap().1, ": b\n: c\ndata: 2\nid: s-2\n\n");
-    log.kept.end(Some(b"data: half"));
-    let over = Some(Over::Whole(Bytes::from_static(b": d\ndata: half")));
-    assert_eq!(log.look(2), Some((0, String::new(), 2, over.clone())));
+    assert_eq!(
+        log.read_after(1).unwrap().1,
+        ": b\n: c\ndata: 2\nid: s-2\n\n"
+    );
+    log.kept.record_end(Some(b"data: half"));
+    let over = Some(StreamEnd::Whole(Bytes::from_static(b": d\ndata: half")));
+    assert_eq!(log.read_after(2), Some((0, String::new(), 2, over.clone())));
     // The first end counts.
-    log.kept.end(None);
-    assert_eq!(log.look(2).unwrap().3, over);
+    log.kept.record_end(None);
+    assert_eq!(log.read_after(2).unwrap().3, over);
     // Comments beyond the bound are dropped.
-    let mut log = Written::new();
+    let mut log = TestLog::new();
     for _ in 0..100 {
         log.write(&format!(": {}\n\n", "x".repeat(2000)));
     }
-    log.kept.end(Some(b""));
-    let Some(Over::Whole(rest)) = log.look(0).unwrap().3 else {
+    log.kept.record_end(Some(b""));
+    let Some(StreamEnd::Whole(rest)) = log.read_after(0).unwrap().3 else {
         panic!("it ended");
     };
     assert!(rest.len() <= 64 * 1024);
@@ -129,31 +132,31 @@ fn comments_go_with_the_next_event_and_the_last_ones_with_the_end() {
 
 #[test]
 fn what_is_copied_is_not_copied_again() {
-    let mut log = Written::new();
-    assert!(log.kept.uncopied().is_none() && log.kept.is_copied());
+    let mut log = TestLog::new();
+    assert!(log.kept.uncopied_events().is_none() && log.kept.is_copied());
     log.write("data: 1\n\ndata: 2\n\n");
-    let uncopied = log.kept.uncopied().unwrap();
-    let numbers = |uncopied: &kept::Uncopied| -> Vec<u64> {
+    let uncopied = log.kept.uncopied_events().unwrap();
+    let numbers = |uncopied: &stream_log::UncopiedEvents| -> Vec<u64> {
         uncopied.events.iter().map(|(n, _)| *n).collect()
     };
     assert_eq!((numbers(&uncopied), uncopied.kept), (vec![1, 2], 2));
     log.write("data: 3\n\n");
-    log.kept.copied(&uncopied);
+    log.kept.mark_copied(&uncopied);
     assert!(!log.kept.is_copied());
-    let uncopied = log.kept.uncopied().unwrap();
+    let uncopied = log.kept.uncopied_events().unwrap();
     assert_eq!(numbers(&uncopied), [3]);
-    log.kept.copied(&uncopied);
-    log.kept.end(None);
-    let uncopied = log.kept.uncopied().unwrap();
+    log.kept.mark_copied(&uncopied);
+    log.kept.record_end(None);
+    let uncopied = log.kept.uncopied_events().unwrap();
     assert_eq!(
         (numbers(&uncopied), uncopied.over.clone()),
-        (vec![], Some(Over::Lost))
+        (vec![], Some(StreamEnd::Lost))
     );
-    log.kept.copied(&uncopied);
-    assert!(log.kept.uncopied().is_none() && log.kept.is_copied());
+    log.kept.mark_copied(&uncopied);
+    assert!(log.kept.uncopied_events().is_none() && log.kept.is_copied());
 }
 
-fn room(change: impl FnOnce(&mut Config)) -> Arc<Streams> {
+fn new_streams(change: impl FnOnce(&mut Config)) -> Arc<Streams> {
     let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
     change(&mut config);
     let metrics = Arc::new(Metrics::new());
@@ -163,9 +166,9 @@ fn room(change: impl FnOnce(&mut Config)) -> Arc<Streams> {
 
 #[tokio::test]
 async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_last() {
-    let streams = room(|config| config.stream.logs_bytes.0 = 10_000);
-    let target = Life::parse("dev").unwrap();
-    let begin = || streams.begin("pm".into(), &target, ReplyForm::default());
+    let streams = new_streams(|config| config.stream.logs_bytes.0 = 10_000);
+    let target = WorkspaceIncarnation::parse("dev").unwrap();
+    let begin = || streams.begin_log("pm".into(), &target, ReplyForm::default());
     let event = format!("data: {}\n\n", "x".repeat(3000));
     let mut ended = begin().unwrap();
     ended.append(event.as_bytes());
@@ -176,15 +179,19 @@ async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_la
         log.append(event.as_bytes());
     }
     assert!(
-        streams.here(first).is_none(),
+        streams.find_local(first).is_none(),
         "the one that ended goes first"
     );
     for _ in 0..5 {
         two.append(event.as_bytes());
         assert!(streams.held.load(Ordering::Relaxed) <= 10_000);
     }
-    assert_eq!(one.kept.look(0).unwrap().missed, 0, "others keep theirs");
-    assert!(two.kept.look(0).unwrap().missed > 0);
+    assert_eq!(
+        one.kept.read_after(0).unwrap().missed,
+        0,
+        "others keep theirs"
+    );
+    assert!(two.kept.read_after(0).unwrap().missed > 0);
     // No log ended, and there is no room.
     let held: Vec<_> = (0..20).map_while(|_| begin()).collect();
     assert!(held.len() < 20);
@@ -200,15 +207,15 @@ async fn the_logs_of_one_caller_keep_to_their_bound_and_leave_others_alone() {
 }
 
 fn keeps_to(kept_bytes: u64, logs_bytes: u64) {
-    let streams = room(|config| {
+    let streams = new_streams(|config| {
         config.limits.kept_bytes.0 = kept_bytes;
         config.stream.logs_bytes.0 = logs_bytes;
         config.stream.log_bytes.0 = 4000;
     });
-    let target = Life::parse("dev").unwrap();
+    let target = WorkspaceIncarnation::parse("dev").unwrap();
     let begin = |owner: &str| {
         let form = ReplyForm::default();
-        streams.begin(owner.into(), &target, form).unwrap()
+        streams.begin_log(owner.into(), &target, form).unwrap()
     };
     let event = format!("data: {}\n\n", "x".repeat(3000));
     let mut other = begin("qa");
@@ -217,29 +224,32 @@ fn keeps_to(kept_bytes: u64, logs_bytes: u64) {
     for _ in 0..10 {
         let mut log = begin("pm");
         log.append(event.as_bytes());
-        assert!(log.kept.held_by_caller() <= 10_000);
+        assert!(log.kept.caller_bytes() <= 10_000);
         ended.push(log.kept.id);
         log.end(b"");
     }
-    assert!(streams.here(ended[0]).is_none(), "the oldest goes first");
-    assert!(streams.here(ended[9]).is_some());
-    assert_eq!(other.kept.look(0).unwrap().missed, 0);
+    assert!(
+        streams.find_local(ended[0]).is_none(),
+        "the oldest goes first"
+    );
+    assert!(streams.find_local(ended[9]).is_some());
+    assert_eq!(other.kept.read_after(0).unwrap().missed, 0);
     let mut running: Vec<_> = (0..5).map(|_| begin("pm")).collect();
     for log in &mut running {
         log.append(event.as_bytes());
-        assert!(log.kept.held_by_caller() <= 10_000);
+        assert!(log.kept.caller_bytes() <= 10_000);
     }
 }
 
 #[tokio::test]
 async fn a_log_that_is_dropped_says_that_there_was_more_and_frees_its_readers() {
-    let streams = room(|config| config.stream.readers = 16);
-    let target = Life::parse("dev").unwrap();
+    let streams = new_streams(|config| config.stream.readers = 16);
+    let target = WorkspaceIncarnation::parse("dev").unwrap();
     let named = ReplyForm {
         rpc_id: Some("\"c-1\"".into()),
         ..ReplyForm::default()
     };
-    let mut log = streams.begin("pm".into(), &target, named).unwrap();
+    let mut log = streams.begin_log("pm".into(), &target, named).unwrap();
     log.append(b"data: 1\r\n\r\n");
     let stream = log.kept.id.simple().to_string();
     let id = || RequestId::from_caller(Some(b"r-1"));
@@ -270,13 +280,13 @@ async fn a_log_that_is_dropped_says_that_there_was_more_and_frees_its_readers() 
 
 #[tokio::test]
 async fn streams_without_callers_have_places_that_callers_share() {
-    let streams = room(|config| config.stream.lingering = 8);
-    let target = Life::parse("dev").unwrap();
+    let streams = new_streams(|config| config.stream.lingering = 8);
+    let target = WorkspaceIncarnation::parse("dev").unwrap();
     let mut lingering = Vec::new();
     for (owner, places) in [("pm", 4), ("qa", 2), ("dev", 1), ("ux", 1), ("ops", 0)] {
         let before = lingering.len();
         for _ in 0..5 {
-            let log = streams.begin(owner.into(), &target, ReplyForm::default());
+            let log = streams.begin_log(owner.into(), &target, ReplyForm::default());
             lingering.extend(log.unwrap().linger());
         }
         assert_eq!(lingering.len() - before, places, "{owner}");

@@ -5,9 +5,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::decision::AddressDecision;
 use super::endpoint::Endpoint;
 use super::resolver::{LookupFor, Resolver};
-use super::settled::Settled;
 use crate::config::Live;
 use crate::directory::announcer::Announcer;
 use crate::explain::Witness;
@@ -27,7 +27,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Returns the address to dial for `endpoint`, on the server of `settled`: checked by
+    /// Returns the address to dial for `endpoint`, on the server of `decision`: checked by
     /// the policy, and not held by another workspace. Reports the facts to `witness`.
     ///
     /// # Errors
@@ -35,30 +35,30 @@ impl Addresses {
     /// `store_unavailable` if that cannot be decided.
     pub async fn agent_address(
         &self,
-        settled: &Settled,
+        decision: &AddressDecision,
         endpoint: &Endpoint,
         asker: LookupFor,
         witness: &mut impl Witness,
     ) -> Result<SocketAddr, Rejection> {
         let resolved = self.resolver.resolve(endpoint, asker, witness).await?;
         if let Some(addresses) = &resolved.of_name {
-            match settled.judge(addresses) {
+            match decision.check(addresses) {
                 Some(known) => known?,
                 // Boxed: a name rarely has another address, and this future would otherwise widen that of every
                 // exchange.
-                None => Box::pin(self.claim(settled, endpoint, addresses)).await?,
+                None => Box::pin(self.claim_addresses(decision, endpoint, addresses)).await?,
             }
         }
         Ok(resolved.address)
     }
 
-    async fn claim(
+    async fn claim_addresses(
         &self,
-        settled: &Settled,
+        decision: &AddressDecision,
         endpoint: &Endpoint,
         addresses: &Arc<[IpAddr]>,
     ) -> Result<(), Rejection> {
-        let id = &settled.workspace;
+        let id = &decision.workspace;
         // At one address of a name, an instance: the others are not its own.
         let own = endpoint.only.as_slice();
         let claimed = if own.is_empty() { addresses } else { own };
@@ -70,25 +70,25 @@ impl Addresses {
                         mean the server of another workspace's agent: calls are refused until it has another address. \
                         If the other agent has left, deregister it; if they share the server, list it in \
                         registry.shared_origins");
-                    Some(foreign(endpoint))
+                    Some(foreign_server(endpoint))
                 }
             },
             Err(refusal) => Some(refusal),
         };
-        settled.keep(addresses, refusal.clone());
+        decision.store(addresses, refusal.clone());
         refusal.map_or(Ok(()), Err)
     }
 
     /// Claims them, also if another workspace has released one of them.
     async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
-        let mut claim = self.workspaces.claim(id, origins).await?;
+        let mut claim = self.workspaces.claim_origins(id, origins).await?;
         if let Claim::Taken { .. } = claim {
             for held in self.left_by_others(id, origins).await? {
-                let left = self.workspaces.leave(&held).await;
+                let left = self.workspaces.release_origin(&held).await;
                 self.announcer.invalidate_after(&held.by, &left).await;
                 left?;
             }
-            claim = self.workspaces.claim(id, origins).await?;
+            claim = self.workspaces.claim_origins(id, origins).await?;
         }
         if claim == (Claim::Held { released: true }) {
             // Other replicas may still take the former addresses for those of this workspace.
@@ -98,14 +98,14 @@ impl Addresses {
     }
 }
 
-fn foreign(endpoint: &Endpoint) -> Rejection {
+fn foreign_server(endpoint: &Endpoint) -> Rejection {
     let title = endpoint.title;
     if endpoint.only.is_some() {
         // Another instance takes the call.
         let message = format!(
             "the address of this instance, by the name in {title}, is one at which another workspace's agent is registered"
         );
-        return Rejection::new(Reason::AgentUnreachable, message).delivered(Delivery::NotSent);
+        return Rejection::new(Reason::AgentUnreachable, message).with_delivery(Delivery::NotSent);
     }
     let message = format!(
         "the name in {title} has come to mean a server at which another workspace's agent is registered: give the name \

@@ -45,7 +45,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `text` and judges what can be judged without asking the DNS.
+    /// Parses `text` and checks what can be checked without asking the DNS.
     ///
     /// # Errors
     /// `address_forbidden`, with a message that names the rule.
@@ -62,8 +62,8 @@ impl Endpoint {
         text: &str,
         policy: &Policy,
     ) -> Result<Self, Rejection> {
-        let forbidden = |rule| forbidden(format!("{title} {rule}"));
-        let url = read(text).map_err(forbidden)?;
+        let forbidden = |rule| address_forbidden(format!("{title} {rule}"));
+        let url = parse_url(text).map_err(forbidden)?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
@@ -116,7 +116,7 @@ impl Endpoint {
             title,
         };
         match endpoint.target {
-            Target::Literal(address) => endpoint.judge(address, policy).map(|()| endpoint),
+            Target::Literal(address) => endpoint.check_address(address, policy).map(|()| endpoint),
             Target::Name(_) => Ok(endpoint),
         }
     }
@@ -126,9 +126,9 @@ impl Endpoint {
     /// # Errors
     /// `address_forbidden`. The message does not contain an address, since that would disclose internal
     /// addresses of names. For an address in the URL it names the setting that would allow it.
-    pub(super) fn judge(&self, address: IpAddr, policy: &Policy) -> Result<(), Rejection> {
+    pub(super) fn check_address(&self, address: IpAddr, policy: &Policy) -> Result<(), Rejection> {
         let trusted = policy.trusts(self.tls, &self.host, &self.path_and_query);
-        let Some(closed) = policy.closed(address, trusted) else {
+        let Some(closed) = policy.closed_range(address, trusted) else {
             return Ok(());
         };
         let advice = match (&self.target, closed) {
@@ -150,13 +150,13 @@ impl Endpoint {
         };
         let title = self.title;
         let refusal = format!("the address policy refuses the address of {title}: {advice}");
-        Err(forbidden(refusal).cause(RefusedAddress(address)))
+        Err(address_forbidden(refusal).with_cause(RefusedAddress(address)))
     }
 
     /// Returns another path on the same server. A path may be trusted where another is not, so its address is
     /// checked for this path.
     #[must_use]
-    pub fn at(&self, path_and_query: String) -> Self {
+    pub fn with_path(&self, path_and_query: String) -> Self {
         Self {
             path_and_query,
             ..self.clone()
@@ -187,7 +187,7 @@ impl Endpoint {
 
 /// Parses `text` as a URL, strictly: a text that parsers read differently is rejected. The error is a sentence
 /// without its subject.
-pub(super) fn read(text: &str) -> Result<Url, &'static str> {
+pub(super) fn parse_url(text: &str) -> Result<Url, &'static str> {
     if text.len() > URL_BYTES_MAX {
         return Err(TOO_LONG);
     }
@@ -211,7 +211,7 @@ pub(super) fn read(text: &str) -> Result<Url, &'static str> {
 
 const TOO_LONG: &str = "is longer than 2048 bytes";
 
-fn forbidden(message: String) -> Rejection {
+fn address_forbidden(message: String) -> Rejection {
     Rejection::new(Reason::AddressForbidden, message)
 }
 
@@ -411,7 +411,7 @@ mod tests {
             "http://127.0.0.1/\u{a0}",
             &format!("http://127.0.0.1/{}", "ü".repeat(1000)),
         ] {
-            assert!(read(text).is_err(), "{text:?}");
+            assert!(parse_url(text).is_err(), "{text:?}");
         }
         for (text, kept) in [
             ("HTTP://0x7f.1:80", "http://127.0.0.1/"),

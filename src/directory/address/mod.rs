@@ -2,20 +2,20 @@
 //! claimed in SQL for one workspace, and the checked address is the one dialled.
 
 mod addresses;
+mod decision;
 mod endpoint;
 mod nameservers;
 mod origins;
 mod own_listeners;
 mod policy;
 mod resolver;
-mod settled;
 mod unreachable;
 mod vetting;
 
 pub use self::addresses::Addresses;
+pub use self::decision::AddressDecision;
 pub use self::endpoint::Endpoint;
 pub use self::policy::Policy;
 pub use self::resolver::LookupFor;
 pub(super) use self::resolver::Resolver;
-pub use self::settled::Settled;
 pub(super) use self::vetting::{NamedUrls, VettedUrls};

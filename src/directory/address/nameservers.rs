@@ -20,19 +20,19 @@ pub(super) type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
 
 /// Failed look-up of a name.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum NoAddress {
+pub(super) enum LookupError {
     /// The answer has no address.
     #[error("the name has no address")]
-    Said(Failure),
+    NoAddress(Failure),
     /// No answer came in time.
     #[error("the look-up was not answered in time")]
-    Silence(Failure),
+    NoAnswer(Failure),
 }
 
-impl NoAddress {
+impl LookupError {
     /// Returns the cause, if it is known.
-    pub(super) fn failure(self) -> Failure {
-        let (Self::Said(failure) | Self::Silence(failure)) = self;
+    pub(super) fn into_failure(self) -> Failure {
+        let (Self::NoAddress(failure) | Self::NoAnswer(failure)) = self;
         failure
     }
 }
@@ -40,7 +40,7 @@ impl NoAddress {
 /// Resolver in use.
 pub(super) struct Nameservers {
     /// Resolver for the servers of `address.nameservers`; `None`: the system's resolver.
-    pub(super) asked: Option<TokioResolver>,
+    pub(super) resolver: Option<TokioResolver>,
     /// Addresses of these servers.
     nameservers: Vec<SocketAddr>,
 }
@@ -51,10 +51,10 @@ impl Nameservers {
         let nameservers = config.address.nameservers.clone();
         let kept = before.filter(|before| before.nameservers == nameservers);
         Self {
-            asked: match kept {
-                Some(kept) => kept.asked.clone(),
+            resolver: match kept {
+                Some(kept) => kept.resolver.clone(),
                 None if nameservers.is_empty() => None,
-                None => asking(&nameservers),
+                None => build_resolver(&nameservers),
             },
             nameservers,
         }
@@ -62,7 +62,7 @@ impl Nameservers {
 }
 
 /// Creates a resolver for these servers without a cache, since [`super::resolver`] has one.
-fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
+fn build_resolver(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
     let servers = nameservers.iter().map(|server| {
         let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
         connections.iter_mut().for_each(|c| c.port = server.port());
@@ -84,20 +84,22 @@ fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
 /// Looks up the addresses of a name.
 ///
 /// # Errors
-/// [`NoAddress`].
+/// [`LookupError`].
 pub(super) async fn look_up(
     name: &str,
-    asked: Option<TokioResolver>,
-) -> Result<Vec<IpAddr>, NoAddress> {
-    let Some(asked) = asked else {
+    resolver: Option<TokioResolver>,
+) -> Result<Vec<IpAddr>, LookupError> {
+    let Some(resolver) = resolver else {
         let answers = tokio::net::lookup_host((name, 0)).await;
-        let answers = answers.map_err(|error| NoAddress::Said(Some(Arc::new(error))))?;
+        let answers = answers.map_err(|error| LookupError::NoAddress(Some(Arc::new(error))))?;
         return Ok(answers.map(|answer| answer.ip()).collect());
     };
-    match asked.lookup_ip(name).await {
+    match resolver.lookup_ip(name).await {
         Ok(answers) => Ok(answers.iter().collect()),
-        Err(error) if error.is_no_records_found() => Err(NoAddress::Said(Some(Arc::new(error)))),
-        Err(error) => Err(NoAddress::Silence(Some(Arc::new(error)))),
+        Err(error) if error.is_no_records_found() => {
+            Err(LookupError::NoAddress(Some(Arc::new(error))))
+        }
+        Err(error) => Err(LookupError::NoAnswer(Some(Arc::new(error)))),
     }
 }
 
@@ -109,12 +111,12 @@ mod tests {
     #[test]
     fn the_same_servers_are_asked_on_after_a_reload() {
         let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
-        assert!(Nameservers::new(&config, None).asked.is_none());
+        assert!(Nameservers::new(&config, None).resolver.is_none());
         config.address.nameservers = vec!["127.0.0.1:5353".parse().unwrap()];
         let first = Nameservers::new(&config, None);
-        assert!(first.asked.is_some());
-        assert!(Nameservers::new(&config, Some(&first)).asked.is_some());
+        assert!(first.resolver.is_some());
+        assert!(Nameservers::new(&config, Some(&first)).resolver.is_some());
         config.address.nameservers.clear();
-        assert!(Nameservers::new(&config, Some(&first)).asked.is_none());
+        assert!(Nameservers::new(&config, Some(&first)).resolver.is_none());
     }
 }

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use super::addresses::Addresses;
 use super::endpoint::{Endpoint, Target};
 use super::own_listeners::is_of_this_machine;
-use super::policy::meant;
+use super::policy::canonical_address;
 use super::resolver::LookupFor;
 use crate::directory::rejections::conflict;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
-use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
+use crate::workspace::{HeldOrigin, Origin, OriginTaken, Origins, url_base};
 
 /// Maximum addresses of one name: each is a server that no other workspace can register.
 const ADDRESSES_MAX: usize = 64;
@@ -41,13 +41,13 @@ impl Addresses {
         let mut origins = Vec::new();
         for url in urls.into_iter().flatten() {
             let endpoint = self.resolver.parse(url)?;
-            let asker = LookupFor::claiming();
-            let addresses = self.resolver.addresses(&endpoint, asker).await;
+            let asker = LookupFor::for_claim();
+            let addresses = self.resolver.lookup_all(&endpoint, asker).await;
             origins.extend(self.origins_at(&endpoint, &addresses, may_share)?);
         }
         let origins = Origins::new(origins);
         let left = self.left_by_others(id, &origins).await?;
-        Ok(origins.releasing(left))
+        Ok(origins.with_releases(left))
     }
 
     /// Returns those of `origins` that another workspace than `id` holds by a name that has other addresses
@@ -59,7 +59,7 @@ impl Addresses {
         &self,
         id: &WorkspaceId,
         origins: &Origins,
-    ) -> Result<Vec<Held>, Unavailable> {
+    ) -> Result<Vec<HeldOrigin>, Unavailable> {
         let held = self.workspaces.held_by_others(id, origins).await?;
         let mut left = Vec::new();
         for held in held.into_iter().take(HOLDERS_MAX) {
@@ -72,7 +72,7 @@ impl Addresses {
         Ok(left)
     }
 
-    async fn still_means(&self, held: &Held) -> bool {
+    async fn still_means(&self, held: &HeldOrigin) -> bool {
         let Ok(endpoint) = self.resolver.parse(&held.base) else {
             return true;
         };
@@ -81,8 +81,8 @@ impl Addresses {
         }
         // A name of many addresses may answer with some of them at a time.
         for _ in 0..LOOKUPS {
-            let asker = LookupFor::registering();
-            let addresses = self.resolver.addresses(&endpoint, asker).await;
+            let asker = LookupFor::for_registration();
+            let addresses = self.resolver.lookup_all(&endpoint, asker).await;
             let meant = self.origins_at(&endpoint, &addresses, false);
             let is_meant = addresses.is_empty()
                 || meant.map_or(true, |meant| {
@@ -111,7 +111,7 @@ impl Addresses {
         let config = self.config.get();
         let shared = &config.registry.shared_origins;
         let scheme = if endpoint.tls { "https" } else { "http" };
-        let places = self.places_of(endpoint, addresses);
+        let places = self.host_forms(endpoint, addresses);
         let is_listed = |host: &str| {
             let mut listed = shared.iter();
             listed.any(|one| one.covers(endpoint.tls, host, "/"))
@@ -122,23 +122,23 @@ impl Addresses {
         let url = endpoint.url();
         let origins = places.into_iter().map(|place| Origin {
             origin: format!("{scheme} {}", place.place),
-            base: base(&url).to_owned(),
+            base: url_base(&url).to_owned(),
             is_shared,
         });
         Ok(origins.collect())
     }
 
-    fn places_of(&self, endpoint: &Endpoint, addresses: &[IpAddr]) -> Vec<Place> {
+    fn host_forms(&self, endpoint: &Endpoint, addresses: &[IpAddr]) -> Vec<HostForm> {
         let port = endpoint.port;
         let mut places = Vec::new();
         if let Target::Name(name) = &endpoint.target {
             let name = name.strip_suffix('.').unwrap_or(name);
-            places.push(Place {
+            places.push(HostForm {
                 place: format!("{name}:{port}"),
                 url_host: endpoint.host.clone(),
             });
         }
-        for address in addresses.iter().map(|address| meant(*address)) {
+        for address in addresses.iter().map(|address| canonical_address(*address)) {
             // All of these addresses belong to one server. Each gateway has its own addresses, and only
             // loopback addresses are the same on all of them.
             let is_here =
@@ -148,7 +148,7 @@ impl Addresses {
                 (false, IpAddr::V4(address)) => format!("{address}:{port}"),
                 (false, IpAddr::V6(address)) => format!("[{address}]:{port}"),
             };
-            places.push(Place {
+            places.push(HostForm {
                 place,
                 url_host: url_host(address, endpoint),
             });
@@ -158,7 +158,7 @@ impl Addresses {
 }
 
 /// One form of the location of a server.
-struct Place {
+struct HostForm {
     /// Canonical form, for comparison.
     place: String,
     /// Form in URLs.
@@ -194,6 +194,6 @@ impl From<OriginTaken> for Rejection {
              The other one can deregister, and an operator can remove it, register this one, or list the origin in \
              registry.shared_origins",
         )
-        .cause(taken)
+        .with_cause(taken)
     }
 }

@@ -32,7 +32,11 @@ impl OwnListeners {
     ///
     /// # Errors
     /// `address_forbidden`.
-    pub(super) fn judge(&self, endpoint: &Endpoint, address: IpAddr) -> Result<(), Rejection> {
+    pub(super) fn check_endpoint(
+        &self,
+        endpoint: &Endpoint,
+        address: IpAddr,
+    ) -> Result<(), Rejection> {
         let address = address.to_canonical();
         let is_listener = |listener: &SocketAddr| {
             let ip = listener.ip().to_canonical();
@@ -85,7 +89,8 @@ mod tests {
 
     fn refuses(own: &OwnListeners, url: &str, address: &str) -> bool {
         let endpoint = Endpoint::parse(url, &shipped()).unwrap();
-        own.judge(&endpoint, address.parse().unwrap()).is_err()
+        own.check_endpoint(&endpoint, address.parse().unwrap())
+            .is_err()
     }
 
     #[test]

@@ -120,8 +120,8 @@ impl Policy {
 
     /// Returns the range that forbids the gateway to connect to `address`; `None` if it is allowed. An IPv6
     /// address that embeds an IPv4 address (mapped, NAT64, 6to4, Teredo) is judged as that address.
-    pub(super) fn closed(&self, address: IpAddr, trusted: bool) -> Option<Range> {
-        let (meant, also) = meanings(address);
+    pub(super) fn closed_range(&self, address: IpAddr, trusted: bool) -> Option<Range> {
+        let (meant, also) = canonical_addresses(address);
         let is_open = |address: IpAddr, range: Range| match range {
             Range::Public => true,
             Range::Private => trusted || self.allow.iter().any(|net| net.contains(&address)),
@@ -131,15 +131,15 @@ impl Policy {
         [Some(meant), also]
             .into_iter()
             .flatten()
-            .map(|address| (address, range(address)))
+            .map(|address| (address, range_of(address)))
             .find(|(address, range)| !is_open(*address, *range))
             .map(|(_, range)| range)
     }
 }
 
 /// Returns the canonical form of an address: the IPv4 address if it embeds one.
-pub(super) fn meant(address: IpAddr) -> IpAddr {
-    match meanings(address) {
+pub(super) fn canonical_address(address: IpAddr) -> IpAddr {
+    match canonical_addresses(address) {
         (meant, None) => meant,
         (_, Some(_)) => address,
     }
@@ -147,7 +147,7 @@ pub(super) fn meant(address: IpAddr) -> IpAddr {
 
 /// Returns the address to judge: the address itself, or the IPv4 address inside. Teredo (RFC 4380, 4) embeds
 /// two: the relay's, and the client's with its bits inverted.
-fn meanings(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
+fn canonical_addresses(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
     let IpAddr::V6(six) = address else {
         return (address, None);
     };
@@ -156,19 +156,19 @@ fn meanings(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
         return (mapped.into(), None);
     }
     if NAT64.contains(&six) {
-        return (embedded(s[6], s[7]).into(), None);
+        return (embedded_v4(s[6], s[7]).into(), None);
     }
     if SIX_TO_FOUR.contains(&six) {
-        return (embedded(s[1], s[2]).into(), None);
+        return (embedded_v4(s[1], s[2]).into(), None);
     }
     if TEREDO.contains(&six) {
-        let client = embedded(!s[6], !s[7]).into();
-        return (embedded(s[2], s[3]).into(), Some(client));
+        let client = embedded_v4(!s[6], !s[7]).into();
+        return (embedded_v4(s[2], s[3]).into(), Some(client));
     }
     (address, None)
 }
 
-fn range(address: IpAddr) -> Range {
+fn range_of(address: IpAddr) -> Range {
     match address {
         IpAddr::V4(address) => {
             let within = |nets: &[Ipv4Net]| nets.iter().any(|net| net.contains(&address));
@@ -199,7 +199,7 @@ fn range(address: IpAddr) -> Range {
     }
 }
 
-fn embedded(high: u16, low: u16) -> Ipv4Addr {
+fn embedded_v4(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from((u32::from(high) << 16) | u32::from(low))
 }
 
@@ -331,18 +331,18 @@ pub(super) mod tests {
             for text in addresses {
                 let address = text.parse().unwrap();
                 assert_eq!(
-                    shipped().closed(address, false).is_none(),
+                    shipped().closed_range(address, false).is_none(),
                     by_default,
                     "{text}"
                 );
                 let strict = policy(&[]);
                 assert_eq!(
-                    strict.closed(address, false).is_none(),
+                    strict.closed_range(address, false).is_none(),
                     by_strict,
                     "{text} strict"
                 );
                 assert_eq!(
-                    strict.closed(address, true).is_none(),
+                    strict.closed_range(address, true).is_none(),
                     trusted,
                     "{text} trusted"
                 );
@@ -355,7 +355,7 @@ pub(super) mod tests {
         let open = policy(&["0.0.0.0/0", "::/0"]);
         for text in RESERVED.iter().chain(&NEVER) {
             assert!(
-                open.closed(text.parse().unwrap(), false).is_some(),
+                open.closed_range(text.parse().unwrap(), false).is_some(),
                 "{text}"
             );
         }
@@ -365,10 +365,10 @@ pub(super) mod tests {
     fn the_strict_profile_ignores_the_allow_list() {
         let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
         let loopback = "127.0.0.1".parse().unwrap();
-        assert_eq!(Policy::new(&config).closed(loopback, false), None);
+        assert_eq!(Policy::new(&config).closed_range(loopback, false), None);
         config.address.profile = AddressProfile::Strict;
         assert_eq!(
-            Policy::new(&config).closed(loopback, false),
+            Policy::new(&config).closed_range(loopback, false),
             Some(Range::Private)
         );
     }

@@ -18,11 +18,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::endpoint::{Endpoint, Target};
-use super::nameservers::{LOOKUP_MAX, Nameservers, NoAddress, look_up};
+use super::nameservers::{LOOKUP_MAX, LookupError, Nameservers, look_up};
 use super::own_listeners::OwnListeners;
 use super::policy::Policy;
 use super::unreachable::{left_name, unknown_name};
-use crate::config::live::Present;
+use crate::config::live::DerivedGuard;
 use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::rejection::Rejection;
@@ -42,12 +42,12 @@ const FRESH_WITHIN: Duration = Duration::from_millis(100);
 const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
 
 /// Account for look-ups of registrations: together they have at most half of what calls leave.
-const REGISTRATIONS: Account = Account::alone(u64::MAX);
+const REGISTRATIONS: Account = Account::without_group(u64::MAX);
 
 /// Result of a look-up, and its time.
 #[derive(Clone)]
 struct Answer {
-    addresses: Result<Arc<[IpAddr]>, NoAddress>,
+    addresses: Result<Arc<[IpAddr]>, LookupError>,
     asked_at: Instant,
 }
 
@@ -64,7 +64,7 @@ pub struct LookupFor {
 
 impl LookupFor {
     /// For a call of `account` to an agent.
-    pub fn calling(account: Account) -> Self {
+    pub fn for_call(account: Account) -> Self {
         Self {
             account,
             last_good: true,
@@ -73,7 +73,7 @@ impl LookupFor {
     }
 
     /// For a URL in a request of `account`, which must resolve now.
-    pub fn naming(account: Account) -> Self {
+    pub fn for_url(account: Account) -> Self {
         Self {
             account,
             last_good: false,
@@ -82,12 +82,12 @@ impl LookupFor {
     }
 
     /// For the origins of a registration.
-    pub(super) fn claiming() -> Self {
-        Self::naming(REGISTRATIONS)
+    pub(super) fn for_claim() -> Self {
+        Self::for_url(REGISTRATIONS)
     }
 
     /// For a registration: requires a fresh answer, since it decides which workspace holds the server.
-    pub(super) fn registering() -> Self {
+    pub(super) fn for_registration() -> Self {
         Self {
             account: REGISTRATIONS,
             last_good: false,
@@ -97,7 +97,7 @@ impl LookupFor {
 }
 
 /// Checked host of an endpoint.
-pub(super) struct Resolved {
+pub(super) struct ResolvedAddress {
     /// Address to dial.
     pub(super) address: SocketAddr,
     /// All addresses of the host, if it is a name.
@@ -114,8 +114,8 @@ impl Answer {
         self.asked_at.elapsed() >= ttl
     }
 
-    fn is_silence(&self) -> bool {
-        matches!(self.addresses, Err(NoAddress::Silence(_)))
+    fn is_no_answer(&self) -> bool {
+        matches!(self.addresses, Err(LookupError::NoAnswer(_)))
     }
 }
 
@@ -123,11 +123,11 @@ impl Answer {
 pub(crate) struct Resolver {
     policy: Derived<Policy>,
     own: Derived<OwnListeners>,
-    names: Arc<Names>,
+    names: Arc<NameCache>,
 }
 
 /// Cached answers.
-struct Names {
+struct NameCache {
     nameservers: Derived<Nameservers>,
     answers: Cache<Arc<str>, Answer>,
     /// Last good answers, for look-ups without an answer in time.
@@ -140,12 +140,12 @@ struct Names {
 }
 
 /// Slot of a look-up. Dropping it wakes the requests that wait for one.
-struct Place {
+struct LookupSlot {
     share: Option<Share>,
     freed: Arc<Notify>,
 }
 
-impl Drop for Place {
+impl Drop for LookupSlot {
     fn drop(&mut self) {
         self.share = None;
         self.freed.notify_waiters();
@@ -157,7 +157,7 @@ impl Resolver {
         Self {
             policy: Derived::new(config, |config, _| Policy::new(config)),
             own: Derived::new(config, |config, _| OwnListeners::new(config)),
-            names: Arc::new(Names {
+            names: Arc::new(NameCache {
                 nameservers: Derived::new(config, Nameservers::new),
                 answers: Cache::new(NAMES_MAX),
                 good: Cache::builder()
@@ -172,7 +172,7 @@ impl Resolver {
     }
 
     /// Policy in force.
-    pub(crate) fn policy(&self) -> Present<Policy> {
+    pub(crate) fn policy(&self) -> DerivedGuard<Policy> {
         self.policy.get()
     }
 
@@ -194,35 +194,35 @@ impl Resolver {
         endpoint: &Endpoint,
         asker: LookupFor,
         witness: &mut impl Witness,
-    ) -> Result<Resolved, Rejection> {
+    ) -> Result<ResolvedAddress, Rejection> {
         let (address, of_name) = match &endpoint.target {
             Target::Literal(address) => {
-                let chosen = self.choose(endpoint, &[*address]);
-                witness.hear(|| fact_of(endpoint, &[*address], &chosen, Source::Memory));
+                let chosen = self.choose_address(endpoint, &[*address]);
+                witness.record(|| fact_of(endpoint, &[*address], &chosen, Source::Memory));
                 (chosen?, None)
             }
             Target::Name(name) => {
                 let (answer, source) = self.names.find(name, asker).await;
                 let answers = answer.addresses;
                 let chosen = match &answers {
-                    Ok(answers) => self.choose(endpoint, answers),
-                    Err(none) => Err(unknown_name(endpoint, none.clone().failure())),
+                    Ok(answers) => self.choose_address(endpoint, answers),
+                    Err(none) => Err(unknown_name(endpoint, none.clone().into_failure())),
                 };
-                witness.hear(|| {
+                witness.record(|| {
                     let known = answers.as_deref().unwrap_or_default();
-                    fact_of(endpoint, known, &chosen, source).aged(answer.asked_at.elapsed())
+                    fact_of(endpoint, known, &chosen, source).with_age(answer.asked_at.elapsed())
                 });
                 (chosen?, answers.ok())
             }
         };
-        Ok(Resolved {
+        Ok(ResolvedAddress {
             address: SocketAddr::new(address, endpoint.port),
             of_name,
         })
     }
 
     /// Returns all addresses of `endpoint`'s host; none if the look-up fails.
-    pub(crate) async fn addresses(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
+    pub(crate) async fn lookup_all(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
         match &endpoint.target {
             Target::Literal(address) => [*address].into(),
             Target::Name(name) => {
@@ -232,24 +232,24 @@ impl Resolver {
         }
     }
 
-    fn choose(&self, endpoint: &Endpoint, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
+    fn choose_address(&self, endpoint: &Endpoint, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
         let own = self.own.get();
         for address in answers {
-            own.judge(endpoint, *address)?;
+            own.check_endpoint(endpoint, *address)?;
         }
-        choose(endpoint, &self.policy(), answers)
+        pick_one(endpoint, &self.policy(), answers)
     }
 }
 
-impl Names {
+impl NameCache {
     async fn find(self: &Arc<Self>, name: &Arc<str>, asker: LookupFor) -> (Answer, Source) {
         if asker.fresh {
-            let answer = self.ask(name, asker.account, Some(Instant::now()));
+            let answer = self.resolve(name, asker.account, Some(Instant::now()));
             return (Box::pin(answer).await, Source::Dns);
         }
         match self.answers.get(name).await.filter(|a| !a.is_old()) {
             // A timeout proves nothing if there is an earlier good answer.
-            Some(silence) if asker.last_good && silence.is_silence() => {
+            Some(silence) if asker.last_good && silence.is_no_answer() => {
                 let good = self.good.get(name).await;
                 (good.unwrap_or(silence), Source::Memory)
             }
@@ -265,37 +265,37 @@ impl Names {
             false => None,
         };
         let Some(good) = good else {
-            return (self.ask(name, asker.account, None).await, Source::Dns);
+            return (self.resolve(name, asker.account, None).await, Source::Dns);
         };
         // One request resolves the name again; the others use the earlier answer.
-        if !self.asking().insert(Arc::clone(name)) {
+        if !self.lock_asking().insert(Arc::clone(name)) {
             return (good, Source::Memory);
         }
         let (names, asked) = (Arc::clone(self), Arc::clone(name));
         let asking = tokio::spawn(async move {
-            let answer = names.ask(&asked, asker.account, None).await;
-            names.asking().remove(&asked);
+            let answer = names.resolve(&asked, asker.account, None).await;
+            names.lock_asking().remove(&asked);
             answer
         });
         match timeout(FRESH_WITHIN, asking).await {
-            Ok(Ok(answer)) if !answer.is_silence() => (answer, Source::Dns),
+            Ok(Ok(answer)) if !answer.is_no_answer() => (answer, Source::Dns),
             Ok(_) | Err(_) => (good, Source::Memory),
         }
     }
 
     /// Resolves the name in the account of the caller, and joins a look-up in progress, except for an answer
     /// from before `since`.
-    async fn ask(&self, name: &Arc<str>, account: Account, since: Option<Instant>) -> Answer {
-        let Ok(place) = timeout(LOOKUP_MAX, self.place(account)).await else {
+    async fn resolve(&self, name: &Arc<str>, account: Account, since: Option<Instant>) -> Answer {
+        let Ok(slot) = timeout(LOOKUP_MAX, self.take_slot(account)).await else {
             // No look-up was made: this is not an answer for other callers.
             return Answer {
-                addresses: Err(NoAddress::Silence(None)),
+                addresses: Err(LookupError::NoAnswer(None)),
                 asked_at: Instant::now(),
             };
         };
         let ask = async {
             Answer {
-                addresses: self.answer(name, place).await,
+                addresses: self.ask(name, slot).await,
                 asked_at: Instant::now(),
             }
         };
@@ -307,19 +307,20 @@ impl Names {
         let answer = entry.into_value();
         if is_fresh && answer.addresses.is_ok() {
             self.good.insert(Arc::clone(name), answer.clone()).await;
-        } else if matches!(answer.addresses, Err(NoAddress::Said(_))) {
+        } else if matches!(answer.addresses, Err(LookupError::NoAddress(_))) {
             self.good.invalidate(name).await;
         }
         answer
     }
 
     /// Waits for a slot of `account`.
-    async fn place(&self, account: Account) -> Place {
+    async fn take_slot(&self, account: Account) -> LookupSlot {
         loop {
             // Subscribe before the check, so that no wake-up is lost.
             let freed = self.freed.notified();
-            if let Ok(share) = self.places.take(account, 1, Bound::places(LOOKUPS_MAX)) {
-                return Place {
+            let bound = Bound::with_places(LOOKUPS_MAX);
+            if let Ok(share) = self.places.take(account, 1, bound) {
+                return LookupSlot {
                     share: Some(share),
                     freed: Arc::clone(&self.freed),
                 };
@@ -328,26 +329,26 @@ impl Names {
         }
     }
 
-    async fn answer(&self, name: &Arc<str>, place: Place) -> Result<Arc<[IpAddr]>, NoAddress> {
+    async fn ask(&self, name: &Arc<str>, slot: LookupSlot) -> Result<Arc<[IpAddr]>, LookupError> {
         let name = Arc::clone(name);
-        let asked = self.nameservers.get().asked.clone();
+        let asked = self.nameservers.get().resolver.clone();
         // A task of its own holds the slot until the system's resolver returns, even if no request waits for
         // it.
         let lookup = tokio::spawn(async move {
             let answers = look_up(&name, asked).await;
-            drop(place);
+            drop(slot);
             answers
         });
         match timeout(LOOKUP_MAX, lookup).await {
-            Ok(Ok(Ok(answers))) if answers.is_empty() => Err(NoAddress::Said(None)),
+            Ok(Ok(Ok(answers))) if answers.is_empty() => Err(LookupError::NoAddress(None)),
             Ok(Ok(Ok(answers))) => Ok(answers.into()),
             Ok(Ok(Err(none))) => Err(none),
-            Ok(Err(error)) => Err(NoAddress::Silence(Some(Arc::new(error)))),
-            Err(late) => Err(NoAddress::Silence(Some(Arc::new(late)))),
+            Ok(Err(error)) => Err(LookupError::NoAnswer(Some(Arc::new(error)))),
+            Err(late) => Err(LookupError::NoAnswer(Some(Arc::new(late)))),
         }
     }
 
-    fn asking(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
+    fn lock_asking(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -373,9 +374,9 @@ fn fact_of(
 /// One forbidden address rejects all: a name with a forbidden address among others is an attack. IPv4 comes
 /// first, since an agent that listens on "localhost" usually has that. An endpoint at one address of its name gets no
 /// other.
-fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
+fn pick_one(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
     for address in answers {
-        endpoint.judge(*address, policy)?;
+        endpoint.check_address(*address, policy)?;
     }
     if let Some(only) = endpoint.only {
         let known = answers.iter().find(|address| **address == only);
@@ -411,9 +412,9 @@ mod tests {
     fn one_refused_answer_refuses_the_name() {
         let policy = policy(&["127.0.0.0/8"]);
         let mixed = addresses(&["8.8.8.8", "169.254.169.254"]);
-        let refusal = choose(&named(&policy), &policy, &mixed).unwrap_err();
+        let refusal = pick_one(&named(&policy), &policy, &mixed).unwrap_err();
         assert_eq!(refusal.reason, Reason::AddressForbidden);
-        let none = choose(&named(&policy), &policy, &[]).unwrap_err();
+        let none = pick_one(&named(&policy), &policy, &[]).unwrap_err();
         assert_eq!(none.reason, Reason::AgentUnreachable);
     }
 
@@ -421,9 +422,9 @@ mod tests {
     fn the_first_address_of_ipv4_is_dialled() {
         let both = addresses(&["2606:4700::1111", "8.8.8.8", "8.8.4.4"]);
         let policy = policy(&[]);
-        assert_eq!(choose(&named(&policy), &policy, &both).unwrap(), both[1]);
+        assert_eq!(pick_one(&named(&policy), &policy, &both).unwrap(), both[1]);
         let six = addresses(&["2606:4700::1111"]);
-        assert_eq!(choose(&named(&policy), &policy, &six).unwrap(), six[0]);
+        assert_eq!(pick_one(&named(&policy), &policy, &six).unwrap(), six[0]);
     }
 
     #[test]
@@ -431,11 +432,11 @@ mod tests {
         let policy = trusting(&["http://agent.example:81"]);
         let private = addresses(&["10.0.0.1", "198.18.0.1"]);
         assert_eq!(
-            choose(&named(&policy), &policy, &private).unwrap(),
+            pick_one(&named(&policy), &policy, &private).unwrap(),
             private[0]
         );
         let metadata = addresses(&["10.0.0.1", "fd00:ec2::254"]);
-        assert!(choose(&named(&policy), &policy, &metadata).is_err());
+        assert!(pick_one(&named(&policy), &policy, &metadata).is_err());
     }
 
     #[tokio::test]
@@ -480,16 +481,17 @@ mod tests {
         let names = resolver(&[]).names;
         let mut held = Vec::new();
         for _ in 0..LOOKUPS_MAX / 2 {
-            held.push(names.place(Account::alone(7)).await);
+            held.push(names.take_slot(Account::without_group(7)).await);
         }
-        let more = timeout(Duration::from_millis(20), names.place(Account::alone(7))).await;
+        let short = Duration::from_millis(20);
+        let more = timeout(short, names.take_slot(Account::without_group(7))).await;
         assert!(more.is_err(), "it has its half");
-        held.push(names.place(Account::alone(8)).await);
+        held.push(names.take_slot(Account::without_group(8)).await);
         // Its half is smaller by now: of 63.
-        let (freed, ()) = tokio::join!(names.place(Account::alone(7)), async {
+        let (freed, ()) = tokio::join!(names.take_slot(Account::without_group(7)), async {
             held.drain(..2);
         });
         drop((freed, held));
-        assert_eq!(names.places.taken(), 0);
+        assert_eq!(names.places.total(), 0);
     }
 }

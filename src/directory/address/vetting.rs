@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use futures_util::future::try_join_all;
 
 use super::addresses::Addresses;
-use super::endpoint::{Endpoint, read};
+use super::endpoint::{Endpoint, parse_url};
 use super::resolver::LookupFor;
 use crate::directory::rejections::invalid;
 use crate::ids::WorkspaceId;
@@ -58,16 +58,16 @@ pub(crate) struct VettedUrls {
 impl Addresses {
     /// Checks the URL in `member` of a body by the address policy, as for each connection. Returns its
     /// normalized form.
-    async fn vet(
+    async fn vet_url(
         &self,
         member: &'static str,
         url: Option<&str>,
         lookup: Lookup,
     ) -> Result<Option<String>, Rejection> {
         let Some(url) = url else { return Ok(None) };
-        read(url).map_err(|wrong| invalid(format!("{member} {wrong}")))?;
+        parse_url(url).map_err(|wrong| invalid(format!("{member} {wrong}")))?;
         let endpoint = Endpoint::parse_as(member, url, &self.resolver.policy())?;
-        let asker = LookupFor::registering();
+        let asker = LookupFor::for_registration();
         match self.resolver.resolve(&endpoint, asker, &mut ()).await {
             Err(refusal)
                 if refusal.reason == Reason::AddressForbidden || lookup == Lookup::Required =>
@@ -85,15 +85,15 @@ impl Addresses {
         named: NamedUrls<'_>,
         may_share: bool,
     ) -> Result<VettedUrls, Rejection> {
-        let url = self.vet("url", named.url, Lookup::Required).await?;
+        let url = self.vet_url("url", named.url, Lookup::Required).await?;
         let internal_url = named.internal_url;
-        let internal_url = self.vet("internal_url", internal_url, Lookup::Optional);
+        let internal_url = self.vet_url("internal_url", internal_url, Lookup::Optional);
         let internal_url = internal_url.await?;
-        let card_url = self.vet("card_url", named.card_url, Lookup::Required);
+        let card_url = self.vet_url("card_url", named.card_url, Lookup::Required);
         let card_url = card_url.await?;
         let mut each = Vec::with_capacity(named.urls.len());
         for url in named.urls {
-            each.push(self.vet("urls", Some(url), Lookup::Required));
+            each.push(self.vet_url("urls", Some(url), Lookup::Required));
         }
         let vetted: Vec<String> = try_join_all(each).await?.into_iter().flatten().collect();
         let mut urls = vec![url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
@@ -115,7 +115,9 @@ impl Addresses {
     /// # Errors
     /// `invalid_params`, `address_forbidden`, `agent_unreachable` (its name has no address).
     pub(crate) async fn vet_waker(&self, url: &str) -> Result<String, Rejection> {
-        let vetted = self.vet("wake.url", Some(url), Lookup::Required).await?;
+        let vetted = self
+            .vet_url("wake.url", Some(url), Lookup::Required)
+            .await?;
         Ok(vetted.unwrap_or_default())
     }
 
@@ -144,7 +146,7 @@ impl Addresses {
         url: &str,
     ) -> Result<(Endpoint, SocketAddr), Rejection> {
         let endpoint = Endpoint::parse_as(title, url, &self.resolver.policy())?;
-        let asker = LookupFor::calling(Account::default());
+        let asker = LookupFor::for_call(Account::default());
         let resolved = self.resolver.resolve(&endpoint, asker, &mut ()).await?;
         Ok((endpoint, resolved.address))
     }
@@ -161,12 +163,12 @@ impl Addresses {
     pub async fn vet_webhook(&self, url: &str, account: Account) -> Result<(), Rejection> {
         let judged = async {
             let endpoint = Endpoint::parse_as(WEBHOOK, url, &self.resolver.policy())?;
-            let asker = LookupFor::naming(account);
+            let asker = LookupFor::for_url(account);
             self.resolver.resolve(&endpoint, asker, &mut ()).await
         };
         // Without its cause: callers could fill the log with it.
         judged.await.map(drop).map_err(|refusal| {
-            Rejection::new(Reason::AddressForbidden, refusal.message).rpc_code(INVALID_PARAMS)
+            Rejection::new(Reason::AddressForbidden, refusal.message).with_rpc_code(INVALID_PARAMS)
         })
     }
 }

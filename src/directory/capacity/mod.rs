@@ -3,7 +3,7 @@
 //!
 //! All of it is of this replica. Nothing is read from a store for a call.
 
-mod learned;
+mod learned_limit;
 mod outcome;
 mod queue;
 mod slots;
@@ -11,7 +11,7 @@ mod target;
 mod targets;
 mod watch;
 
-pub use self::outcome::{CallOutcome, Patience};
+pub use self::outcome::{CallOutcome, OwnTimeouts};
 use self::queue::Queue;
 pub use self::slots::{NoSlot, Slot, Slots, TargetSlots};
 use self::target::Target;

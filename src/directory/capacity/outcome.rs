@@ -18,16 +18,16 @@ impl CallOutcome {
         overload: false,
     };
 
-    /// The agent failed in this way.
-    pub const fn failed(cause: AgentFailure) -> Self {
+    /// Returns the outcome of a call in which the agent failed in this way.
+    pub const fn from_failure(cause: AgentFailure) -> Self {
         Self {
             failure: Some(cause),
             overload: false,
         }
     }
 
-    /// Outcome of an answer with this status.
-    pub const fn of_status(status: u16) -> Self {
+    /// Returns the outcome of an answer with this status.
+    pub const fn from_status(status: u16) -> Self {
         match status {
             429 => Self {
                 failure: None,
@@ -37,7 +37,7 @@ impl CallOutcome {
                 failure: Some(AgentFailure::Status),
                 overload: true,
             },
-            502 | 504 => Self::failed(AgentFailure::Status),
+            502 | 504 => Self::from_failure(AgentFailure::Status),
             _ => Self::ANSWERED,
         }
     }
@@ -45,14 +45,14 @@ impl CallOutcome {
 
 /// Clocks of a call that are the gateway's own. Those that its caller made shorter tell nothing of the agent.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct OwnTimeouts {
     /// `timeouts.head`.
     pub head: bool,
     /// `timeouts.total`.
     pub total: bool,
 }
 
-impl Default for Patience {
+impl Default for OwnTimeouts {
     fn default() -> Self {
         Self {
             head: true,

@@ -9,12 +9,12 @@ use tokio::sync::oneshot;
 use super::target::Terms;
 use super::{CallKind, NoSlot, Slot, Target};
 use crate::rejection::Rejection;
-use crate::shares::{Account, Bound, Full, Share, Shares};
+use crate::shares::{Account, Bound, Share, ShareRefusal, Shares};
 
 /// Calls that wait for a place.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<VecDeque<QueueEntry>>,
     /// Length of `waiting`, read without its lock.
     len: AtomicUsize,
     /// Places of the queue by caller.
@@ -25,7 +25,7 @@ pub(super) struct Queue {
 
 /// A call that waits.
 #[derive(Debug)]
-struct Waiting {
+struct QueueEntry {
     number: usize,
     account: Account,
     kind: CallKind,
@@ -43,14 +43,14 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// Waits for a place at the target. `None` is never seen: a call is answered before it leaves the queue.
-    pub(super) async fn answered(&mut self) -> Option<Result<Slot, Rejection>> {
+    pub(super) async fn wait(&mut self) -> Option<Result<Slot, Rejection>> {
         (&mut self.answer).await.ok()
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.target.queue.leave(self.number);
+        self.target.queue.remove(self.number);
     }
 }
 
@@ -62,19 +62,21 @@ impl Queue {
     /// Puts a call at the end of the queue of `target`, and serves the queue: a place may have become free meanwhile.
     ///
     /// # Errors
-    /// [`Full`], by `terms.queue`.
+    /// [`ShareRefusal`], by `terms.queue`.
     pub(super) fn enter(
         target: &Arc<Target>,
         account: Account,
         kind: CallKind,
         terms: &Arc<Terms>,
-    ) -> Result<Ticket, Full> {
+    ) -> Result<Ticket, ShareRefusal> {
         let queue = &target.queue;
-        let place = queue.places.take(account, 1, Bound::places(terms.queue))?;
+        let place = queue
+            .places
+            .take(account, 1, Bound::with_places(terms.queue))?;
         let number = queue.next.fetch_add(1, Ordering::Relaxed);
         let (answer, receiver) = oneshot::channel();
         let mut waiting = queue.lock();
-        waiting.push_back(Waiting {
+        waiting.push_back(QueueEntry {
             number,
             account,
             kind,
@@ -92,7 +94,7 @@ impl Queue {
         })
     }
 
-    fn leave(&self, number: usize) {
+    fn remove(&self, number: usize) {
         let mut waiting = self.lock();
         let at = waiting.iter().position(|one| one.number == number);
         let left = at.and_then(|at| waiting.remove(at));
@@ -101,7 +103,7 @@ impl Queue {
         drop(left);
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<QueueEntry>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,27 +6,27 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::outcome::{CallOutcome, Patience};
-use super::target::{Begun, Closed, Terms};
+use super::outcome::{CallOutcome, OwnTimeouts};
+use super::target::{ActiveCall, CapacityRefusal, Terms};
 use super::{CallKind, CapacityView, CapacityWatch, Queue, Target, TargetName, Targets};
 use crate::config::Config;
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::Presence;
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::{InstanceId, WorkspaceId};
-use crate::metrics::{AgentFailure, InProgress, Metrics, Queued};
+use crate::metrics::{AgentFailure, InProgress, Metrics, QueueOutcome};
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Account, Bound, Full, Share};
+use crate::shares::{Account, Bound, Share, ShareRefusal};
 
 /// A call in progress. Dropping it frees the slot, also after a panic of the exchange.
 #[derive(Debug)]
 pub struct Slot {
     target: Arc<Target>,
     terms: Arc<Terms>,
-    call: Begun,
+    call: ActiveCall,
     answering: bool,
     /// The clocks of the call that are the gateway's own.
-    patience: Patience,
+    own_timeouts: OwnTimeouts,
     outcome: Option<CallOutcome>,
     /// True if the breaker has counted the outcome.
     settled: bool,
@@ -55,18 +55,18 @@ impl Slot {
         account: Account,
         kind: CallKind,
     ) -> Result<Self, NoSlot> {
-        let call = target.begin(account, kind, terms).map_err(|why| {
-            if matches!(why, Closed::Learned(_)) && !target.calls.has(account) {
-                target.contend();
+        let call = target.begin_call(account, kind, terms).map_err(|why| {
+            if matches!(why, CapacityRefusal::Learned(_)) && !target.calls.holds_any(account) {
+                target.mark_contended();
             }
-            closed(target, why)
+            capacity_refused(target, why)
         })?;
         let shared = call.shared.unwrap_or(terms.limit).min(terms.limit);
-        let share = target.calls.take(account, 1, Bound::places(shared));
+        let share = target.calls.take(account, 1, Bound::with_places(shared));
         let share = share.map_err(|full| {
             // Not by dropping a slot, which would serve the queue.
-            target.end(call, None, (false, false), terms);
-            crowded(full, shared)
+            target.end_call(call, None, (false, false), terms);
+            slots_full(full, shared)
         })?;
         target.watch.metrics.target_permits.inc();
         Ok(Self {
@@ -74,23 +74,23 @@ impl Slot {
             terms: Arc::clone(terms),
             call,
             answering: false,
-            patience: Patience::default(),
+            own_timeouts: OwnTimeouts::default(),
             outcome: None,
             settled: false,
             share: Some(share),
         })
     }
 
-    /// Notes that the agent has begun to answer with a stream.
-    pub fn answering(&mut self) {
+    /// Records that the agent has begun to answer with a stream.
+    pub fn record_stream_start(&mut self) {
         if !std::mem::replace(&mut self.answering, true) {
-            self.target.answering(&mut self.call, &self.terms);
+            self.target.record_stream_start(&mut self.call, &self.terms);
         }
     }
 
     /// Sets which clocks of the call are the gateway's own.
-    pub fn set_patience(&mut self, patience: Patience) {
-        self.patience = patience;
+    pub fn set_own_timeouts(&mut self, own_timeouts: OwnTimeouts) {
+        self.own_timeouts = own_timeouts;
     }
 
     /// Sets what the call tells of the agent. The first outcome counts; without one it tells nothing.
@@ -99,13 +99,13 @@ impl Slot {
     }
 
     /// Sets the outcome if there is none yet.
-    pub fn finish_unless(&mut self, outcome: impl FnOnce(Patience) -> Option<CallOutcome>) {
+    pub fn finish_unless(&mut self, outcome: impl FnOnce(OwnTimeouts) -> Option<CallOutcome>) {
         if self.outcome.is_some() {
             return;
         }
-        self.outcome = outcome(self.patience);
+        self.outcome = outcome(self.own_timeouts);
         if let Some(outcome) = self.outcome {
-            self.settled = self.target.settle(self.call, outcome, &self.terms);
+            self.settled = self.target.count_early(self.call, outcome, &self.terms);
         }
     }
 
@@ -122,9 +122,9 @@ impl Slot {
         may
     }
 
-    /// Notes whether a connection to the agent could be made.
-    pub fn dialled(&self, connected: bool) {
-        self.target.dialled(connected);
+    /// Records whether a connection to the agent could be made.
+    pub fn record_dial(&self, connected: bool) {
+        self.target.record_dial(connected);
     }
 
     /// Takes the turn to connect to an agent that refuses connections.
@@ -144,7 +144,7 @@ impl Drop for Slot {
             drop(share);
             self.target.watch.metrics.target_permits.dec();
         }
-        self.target.end(
+        self.target.end_call(
             self.call,
             self.outcome,
             (self.answering, self.settled),
@@ -190,18 +190,21 @@ impl TargetSlots {
         }
         let metrics = &self.target.watch.metrics.capacity;
         let Ok(mut ticket) = Queue::enter(&self.target, account, kind, terms) else {
-            metrics.left_queue(Queued::Full);
-            return Err(full_queue(refused.why, terms.queue));
+            metrics.count_queue_wait(QueueOutcome::Full);
+            return Err(queue_full(refused.why, terms.queue));
         };
-        let mut wait = Wait::begin(&self.target.watch);
+        let mut wait = QueueWait::start(&self.target.watch);
         let until = deadline.min(Instant::now() + terms.queue_wait);
-        let answered = timeout_at(until, ticket.answered()).await;
+        let answered = timeout_at(until, ticket.wait()).await;
         let (outcome, answer) = match answered {
-            Ok(Some(Ok(slot))) => (Queued::Placed, Ok(slot)),
-            Ok(Some(Err(why))) => (Queued::Refused, Err(why)),
-            Ok(None) => (Queued::Refused, Err(refused.why)),
-            Err(_) if until == deadline => (Queued::Left, Err(refused.why)),
-            Err(_) => (Queued::TimedOut, Err(late(refused.why, terms.queue_wait))),
+            Ok(Some(Ok(slot))) => (QueueOutcome::Placed, Ok(slot)),
+            Ok(Some(Err(why))) => (QueueOutcome::Refused, Err(why)),
+            Ok(None) => (QueueOutcome::Refused, Err(refused.why)),
+            Err(_) if until == deadline => (QueueOutcome::Left, Err(refused.why)),
+            Err(_) => (
+                QueueOutcome::TimedOut,
+                Err(wait_timed_out(refused.why, terms.queue_wait)),
+            ),
         };
         wait.outcome = outcome;
         answer
@@ -222,9 +225,9 @@ impl TargetSlots {
         kind: CallKind,
         witness: &mut impl Witness,
     ) -> Result<(), Rejection> {
-        let (taken, limit) = (self.target.calls.taken(), self.terms.limit);
-        witness.hear(|| {
-            let view = self.target.view(Some(account));
+        let (taken, limit) = (self.target.calls.total(), self.terms.limit);
+        witness.record(|| {
+            let view = self.target.capacity_view(Some(account));
             let mut value = json!({"taken": taken, "limit": limit, "of": "this replica"});
             value["breaker"] = json!(view.breaker);
             for (name, known) in [
@@ -255,38 +258,43 @@ impl TargetSlots {
             }
             Fact::new(Check::Slots, Source::Memory, value)
         });
-        let open = self.target.look(account, kind, &self.terms);
-        open.map_err(|why| closed(&self.target, why).why)?;
-        let looked = self.target.calls.look(account, Bound::places(limit));
-        looked.map_err(|full| crowded(full, limit).why)
+        let open = self.target.check_call(account, kind, &self.terms);
+        open.map_err(|why| capacity_refused(&self.target, why).why)?;
+        let looked = self
+            .target
+            .calls
+            .check_one(account, Bound::with_places(limit));
+        looked.map_err(|full| slots_full(full, limit).why)
     }
 
     /// True if only the share of its caller keeps a call of `account` from a slot.
     pub fn is_short_of_share(&self, account: Account) -> bool {
         let calls = &self.target.calls;
-        let looked = calls.look(account, Bound::places(self.terms.limit));
-        matches!(looked, Err(Full::Share | Full::Each))
+        let looked = calls.check_one(account, Bound::with_places(self.terms.limit));
+        matches!(looked, Err(ShareRefusal::Share | ShareRefusal::Each))
     }
 
     /// Returns the state of the breaker for calls of `account`: `closed`, `open` or `trying`.
-    pub fn breaker(&self, account: Account) -> &'static str {
-        self.target.view(Some(account)).breaker
+    pub fn breaker_state(&self, account: Account) -> &'static str {
+        self.target.capacity_view(Some(account)).breaker
     }
 
     /// Returns the number of calls in progress.
-    pub fn taken(&self) -> usize {
-        self.target.calls.taken()
+    pub fn in_progress(&self) -> usize {
+        self.target.calls.total()
     }
 
     /// True while fewer calls are in progress than the limit allows.
     pub fn has_place(&self) -> bool {
-        self.target.calls.taken() < self.terms.limit
+        self.target.calls.total() < self.terms.limit
     }
 
     /// True unless the breaker refuses calls of `account`. While it does, signs of life at other replicas are looked for.
     pub fn is_available(&self, account: Account) -> bool {
-        let looked = self.target.look(account, CallKind::Unary, &self.terms);
-        let is_open = matches!(looked, Err(Closed::Breaker(..)));
+        let looked = self
+            .target
+            .check_call(account, CallKind::Unary, &self.terms);
+        let is_open = matches!(looked, Err(CapacityRefusal::Breaker(..)));
         if is_open {
             self.target.watch.look_for_life(&self.target);
         }
@@ -295,54 +303,54 @@ impl TargetSlots {
 }
 
 /// A call in the queue, for the metrics.
-struct Wait {
+struct QueueWait {
     watch: Arc<CapacityWatch>,
     _waiting: InProgress,
-    outcome: Queued,
+    outcome: QueueOutcome,
 }
 
-impl Wait {
-    fn begin(watch: &Arc<CapacityWatch>) -> Self {
+impl QueueWait {
+    fn start(watch: &Arc<CapacityWatch>) -> Self {
         Self {
             _waiting: InProgress::begin(&watch.metrics.capacity.queued),
             watch: Arc::clone(watch),
             // Unless it comes to its end.
-            outcome: Queued::Left,
+            outcome: QueueOutcome::Left,
         }
     }
 }
 
-impl Drop for Wait {
+impl Drop for QueueWait {
     fn drop(&mut self) {
-        self.watch.metrics.capacity.left_queue(self.outcome);
+        self.watch.metrics.capacity.count_queue_wait(self.outcome);
     }
 }
 
-fn busy(message: impl Into<std::borrow::Cow<'static, str>>, after: Duration) -> Rejection {
+fn agent_busy(message: impl Into<std::borrow::Cow<'static, str>>, after: Duration) -> Rejection {
     Rejection::new(Reason::AgentBusy, message)
-        .retry_after(after)
-        .delivered(Delivery::NotSent)
+        .with_retry_after(after)
+        .with_delivery(Delivery::NotSent)
 }
 
-fn crowded(full: Full, limit: usize) -> NoSlot {
+fn slots_full(full: ShareRefusal, limit: usize) -> NoSlot {
     let message = match full {
-        Full::All => {
+        ShareRefusal::All => {
             "the workspace has as many calls in progress as it takes (limits.target_concurrency, or its max_concurrent); \
              try again shortly"
         }
-        Full::Share | Full::Each => {
+        ShareRefusal::Share | ShareRefusal::Each => {
             "calls of this caller have half of the places that others leave at the workspace (limits.target_concurrency, \
              or its max_concurrent); try again shortly"
         }
     };
-    let why = busy(message, Duration::from_secs(1)).fact("limit", limit);
+    let why = agent_busy(message, Duration::from_secs(1)).with_fact("limit", limit);
     NoSlot {
-        why: why.of_share(full != Full::All),
+        why: why.with_share(full != ShareRefusal::All),
         may_wait: true,
     }
 }
 
-fn full_queue(why: Rejection, queue: usize) -> Rejection {
+fn queue_full(why: Rejection, queue: usize) -> Rejection {
     let message = format!(
         "{}; its queue is full, too, or the part that one caller may have of it (limits.target_queue, {queue})",
         why.message
@@ -351,10 +359,10 @@ fn full_queue(why: Rejection, queue: usize) -> Rejection {
         message: message.into(),
         ..why
     }
-    .fact("queue", queue)
+    .with_fact("queue", queue)
 }
 
-fn late(why: Rejection, wait: Duration) -> Rejection {
+fn wait_timed_out(why: Rejection, wait: Duration) -> Rejection {
     let message = format!(
         "no place became free at the workspace within {} (limits.target_queue_wait); try again shortly",
         humantime::format_duration(wait)
@@ -366,27 +374,27 @@ fn late(why: Rejection, wait: Duration) -> Rejection {
 }
 
 /// Returns the rejection by the breaker or the learned limit.
-fn closed(target: &Arc<Target>, why: Closed) -> NoSlot {
+fn capacity_refused(target: &Arc<Target>, why: CapacityRefusal) -> NoSlot {
     match why {
-        Closed::Learned(limit) => {
+        CapacityRefusal::Learned(limit) => {
             let message = format!(
                 "the agent refused more than {limit} calls at once before; try again shortly (concurrency.adaptive)"
             );
             NoSlot {
-                why: busy(message, Duration::from_secs(1)).fact("learned_limit", limit),
+                why: agent_busy(message, Duration::from_secs(1)).with_fact("learned_limit", limit),
                 may_wait: true,
             }
         }
-        Closed::Breaker(after, failure) => {
+        CapacityRefusal::Breaker(after, failure) => {
             target.watch.look_for_life(target);
             let message = "the agent failed too often lately, in calls of this caller or of several (breaker.failures, \
                 breaker.ratio): wait for Retry-After";
             // Rounded up: a caller that comes a moment too early would be refused once more.
             let after = Duration::from_secs(after.as_secs() + 1);
-            let why = busy(message, after).fact("breaker", "open");
+            let why = agent_busy(message, after).with_fact("breaker", "open");
             NoSlot {
                 why: match failure {
-                    Some(cause) => why.fact("cause", cause.as_str()),
+                    Some(cause) => why.with_fact("cause", cause.as_str()),
                     None => why,
                 },
                 may_wait: false,
@@ -417,14 +425,17 @@ impl Slots {
 
     /// Returns the number of calls of `id` in progress at this replica.
     pub fn in_progress(&self, id: &WorkspaceId) -> usize {
-        let targets = self.targets.all(id);
-        targets.iter().map(|target| target.calls.taken()).sum()
+        let targets = self.targets.find_all(id);
+        targets.iter().map(|target| target.calls.total()).sum()
     }
 
     /// Returns the capacity of `id`, or of each of its instances, at this replica. Empty: no call of it is remembered.
-    pub fn views(&self, id: &WorkspaceId) -> Vec<CapacityView> {
-        let targets = self.targets.all(id);
-        targets.iter().map(|target| target.view(None)).collect()
+    pub fn capacity_views(&self, id: &WorkspaceId) -> Vec<CapacityView> {
+        let targets = self.targets.find_all(id);
+        targets
+            .iter()
+            .map(|target| target.capacity_view(None))
+            .collect()
     }
 
     /// True while the breakers of all targets of `id` are not closed.
@@ -433,14 +444,14 @@ impl Slots {
     }
 
     /// Forgets the learned limits of an agent that registers, and lets the next call to it try.
-    pub(in crate::directory) fn registered(
+    pub(in crate::directory) fn reset_target(
         &self,
         id: &WorkspaceId,
         instance: Option<&InstanceId>,
         began: Instant,
     ) {
         if let Some(target) = self.targets.find(id, instance) {
-            target.registered();
+            target.forget_limits();
             target.let_try(began);
         }
     }
@@ -461,7 +472,7 @@ impl Slots {
 
     /// Returns the slots of `id`, or of its instance, of which `limit` is the ceiling, with those of the calls in progress
     /// taken.
-    pub(in crate::directory) fn of(
+    pub(in crate::directory) fn for_target(
         &self,
         (id, instance): (&WorkspaceId, Option<&InstanceId>),
         limit: usize,
@@ -472,7 +483,7 @@ impl Slots {
             instance: instance.cloned(),
         };
         TargetSlots {
-            target: self.targets.get(name, &self.watch),
+            target: self.targets.get_or_create(name, &self.watch),
             terms: Arc::new(Terms {
                 limit,
                 adaptive: config.concurrency.adaptive,

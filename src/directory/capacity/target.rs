@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::learned::{Counted, Learned};
+use super::learned_limit::{LearnedLimit, LoadAtStart};
 use super::outcome::CallOutcome;
 use super::{CapacityWatch, Queue, TargetName};
 use crate::a2a::method::Method;
-use crate::breaker::{Admission, Breaker, PROBE, Phase, Turned};
+use crate::breaker::{Admission, Breaker, BreakerChange, PROBE, Phase};
 use crate::config;
 use crate::ids::InstanceId;
 use crate::metrics::AgentFailure;
@@ -36,7 +36,7 @@ pub enum CallKind {
 
 impl CallKind {
     /// Returns the kind of calls of a method.
-    pub const fn of(method: Method) -> Self {
+    pub const fn from_method(method: Method) -> Self {
         if method.streams() {
             Self::Stream
         } else {
@@ -61,7 +61,7 @@ pub(super) struct Terms {
 
 /// Reason why a target takes no call now, by its breaker or its learned limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Closed {
+pub(super) enum CapacityRefusal {
     /// The breaker is open for so long, since this failure.
     Breaker(Duration, Option<AgentFailure>),
     /// The learned limit is reached.
@@ -70,10 +70,10 @@ pub(super) enum Closed {
 
 /// A call in progress.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begun {
+pub(super) struct ActiveCall {
     account: Account,
     admission: Admission,
-    counted: Counted,
+    counted: LoadAtStart,
     kind: CallKind,
     /// The learned limit, while callers share it like the ceiling.
     pub(super) shared: Option<usize>,
@@ -116,8 +116,8 @@ pub(super) struct Target {
 #[derive(Debug)]
 struct State {
     breaker: Breaker<AgentFailure>,
-    unary: Learned,
-    streams: Learned,
+    unary: LearnedLimit,
+    streams: LearnedLimit,
     retries: Retries,
     /// Set while the agent refuses connections: the next attempt to connect.
     redial_at: Option<Instant>,
@@ -134,7 +134,7 @@ struct Retries {
 
 impl Retries {
     /// Adds a call.
-    fn deposit(&mut self) {
+    fn add_call(&mut self) {
         self.saved = (self.saved + RETRIES_OF_A_CALL).min(RETRIES_SAVED_MAX);
     }
 
@@ -151,29 +151,31 @@ impl Retries {
 }
 
 impl State {
-    fn closed(&self, after: Duration, account: Account) -> Closed {
-        let why = self.breaker.shown(Some(account)).why;
-        Closed::Breaker(after, why.map(|(cause, _)| cause))
+    fn breaker_refusal(&self, after: Duration, account: Account) -> CapacityRefusal {
+        let why = self.breaker.reported_circuit(Some(account)).why;
+        CapacityRefusal::Breaker(after, why.map(|(cause, _)| cause))
     }
 
     /// Returns the learned limit of a kind while a caller that has no call in progress is refused by it.
-    fn shared(&mut self, kind: CallKind) -> Option<usize> {
+    fn shared_limit(&mut self, kind: CallKind) -> Option<usize> {
         if self.contended? < Instant::now() {
             self.contended = None;
             return None;
         }
-        self.learned(kind).limit()
+        self.learned_limit(kind).limit()
     }
 
     /// Counts the outcome of a call for the breaker. An agent that is back has no learned limits.
-    fn judge(
+    fn record_outcome(
         &mut self,
         call: (Admission, Account),
         failure: Option<AgentFailure>,
         breaker: &config::Breaker,
-    ) -> Option<Turned> {
-        let turned = self.breaker.judge(call, failure, breaker, Instant::now());
-        if turned == Some(Turned::Closed) {
+    ) -> Option<BreakerChange> {
+        let turned = self
+            .breaker
+            .record_outcome(call, failure, breaker, Instant::now());
+        if turned == Some(BreakerChange::Closed) {
             self.forget_limits();
         }
         turned
@@ -182,12 +184,12 @@ impl State {
     fn forget_limits(&mut self) {
         for learned in [&mut self.unary, &mut self.streams] {
             if learned.limit().is_some() {
-                learned.forget();
+                learned.reset();
             }
         }
     }
 
-    fn learned(&mut self, kind: CallKind) -> &mut Learned {
+    fn learned_limit(&mut self, kind: CallKind) -> &mut LearnedLimit {
         match kind {
             CallKind::Unary => &mut self.unary,
             CallKind::Stream => &mut self.streams,
@@ -205,8 +207,8 @@ impl Target {
             watch,
             state: Mutex::new(State {
                 breaker: Breaker::new(now),
-                unary: Learned::default(),
-                streams: Learned::default(),
+                unary: LearnedLimit::default(),
+                streams: LearnedLimit::default(),
                 retries: Retries {
                     saved: RETRIES_SAVED_MAX,
                     at: now,
@@ -220,131 +222,138 @@ impl Target {
     /// Checks that a call may begin.
     ///
     /// # Errors
-    /// [`Closed`].
-    pub(super) fn look(
+    /// [`CapacityRefusal`].
+    pub(super) fn check_call(
         self: &Arc<Self>,
         account: Account,
         kind: CallKind,
         terms: &Terms,
-    ) -> Result<(), Closed> {
-        self.follow(terms);
-        let mut state = self.state();
-        let looked = state.breaker.look(account, Instant::now());
-        looked.map_err(|after| state.closed(after, account))?;
-        state.learned(kind).look().map_err(Closed::Learned)
+    ) -> Result<(), CapacityRefusal> {
+        self.apply_terms(terms);
+        let mut state = self.lock_state();
+        let looked = state.breaker.check(account, Instant::now());
+        looked.map_err(|after| state.breaker_refusal(after, account))?;
+        state
+            .learned_limit(kind)
+            .check()
+            .map_err(CapacityRefusal::Learned)
     }
 
     /// Begins a call.
     ///
     /// # Errors
-    /// [`Closed`].
-    pub(super) fn begin(
+    /// [`CapacityRefusal`].
+    pub(super) fn begin_call(
         self: &Arc<Self>,
         account: Account,
         kind: CallKind,
         terms: &Terms,
-    ) -> Result<Begun, Closed> {
-        self.follow(terms);
-        let mut state = self.state();
+    ) -> Result<ActiveCall, CapacityRefusal> {
+        self.apply_terms(terms);
+        let mut state = self.lock_state();
         let patience = terms.breaker.open_max;
         let admission = state.breaker.admit(account, patience, Instant::now);
-        let admission = admission.map_err(|after| state.closed(after, account))?;
-        let counted = state.learned(kind).begin();
+        let admission = admission.map_err(|after| state.breaker_refusal(after, account))?;
+        let counted = state.learned_limit(kind).begin_call();
         let counted = counted.map_err(|limit| {
             let call = (admission, account);
-            state.breaker.forget(call, Instant::now());
-            Closed::Learned(limit)
+            state.breaker.release(call, Instant::now());
+            CapacityRefusal::Learned(limit)
         })?;
-        Ok(Begun {
+        Ok(ActiveCall {
             account,
             admission,
             counted,
             kind,
-            shared: state.shared(kind),
+            shared: state.shared_limit(kind),
         })
     }
 
     /// Forgets what was learned before the configuration switched it off.
-    fn follow(self: &Arc<Self>, terms: &Terms) {
+    fn apply_terms(self: &Arc<Self>, terms: &Terms) {
         let (adaptive, breaks) = (terms.adaptive, !terms.breaker.is_off());
         if adaptive && breaks {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if !adaptive {
             state.forget_limits();
         }
         let stuck = !breaks && state.breaker.is_open_to_any();
         let turned = stuck.then(|| state.breaker.close(Instant::now()));
         drop(state);
-        self.announce(turned);
+        self.announce_change(turned);
     }
 
-    /// Notes that a caller without a call in progress was refused by the learned limit.
-    pub(super) fn contend(&self) {
-        self.state().contended = Some(Instant::now() + CONTENDED_FOR);
+    /// Records that a caller without a call in progress was refused by the learned limit.
+    pub(super) fn mark_contended(&self) {
+        self.lock_state().contended = Some(Instant::now() + CONTENDED_FOR);
     }
 
-    /// Notes that the agent has begun to answer: the call is no refusal, and no failure of its beginning.
-    pub(super) fn answering(self: &Arc<Self>, call: &mut Begun, terms: &Terms) {
-        let mut state = self.state();
-        state.learned(call.kind).answered(call.counted, terms.limit);
+    /// Records that the agent has begun to answer: the call is no refusal, and no failure of its beginning.
+    pub(super) fn record_stream_start(self: &Arc<Self>, call: &mut ActiveCall, terms: &Terms) {
+        let mut state = self.lock_state();
+        state
+            .learned_limit(call.kind)
+            .record_success(call.counted, terms.limit);
         let mut turned = None;
         if call.admission.tries {
-            turned = state.judge((call.admission, call.account), None, &terms.breaker);
+            turned = state.record_outcome((call.admission, call.account), None, &terms.breaker);
             call.admission = state.breaker.admit_closed();
         }
         drop(state);
-        self.announce(turned);
+        self.announce_change(turned);
     }
 
     /// Counts a failure, and the outcome of the call that tries, for the breaker before the caller has the answer: its next
     /// call meets the breaker as it is then. Returns true if it did.
-    pub(super) fn settle(
+    pub(super) fn count_early(
         self: &Arc<Self>,
-        call: Begun,
+        call: ActiveCall,
         outcome: CallOutcome,
         terms: &Terms,
     ) -> bool {
         let counts = call.admission.tries || outcome.failure.is_some();
         if counts {
             let of = (call.admission, call.account);
-            let turned = self.state().judge(of, outcome.failure, &terms.breaker);
-            self.announce(turned);
+            let turned = self
+                .lock_state()
+                .record_outcome(of, outcome.failure, &terms.breaker);
+            self.announce_change(turned);
         }
         counts
     }
 
     /// Ends a call. `outcome`: `None` if it tells nothing of the agent. `settled`: the breaker has counted it.
-    pub(super) fn end(
+    pub(super) fn end_call(
         self: &Arc<Self>,
-        call: Begun,
+        call: ActiveCall,
         outcome: Option<CallOutcome>,
         (was_answering, settled): (bool, bool),
         terms: &Terms,
     ) {
         let of = (call.admission, call.account);
-        let mut state = self.state();
-        state.learned(call.kind).end();
+        let mut state = self.lock_state();
+        state.learned_limit(call.kind).end_call();
         let Some(outcome) = outcome else {
-            return state.breaker.forget(of, Instant::now());
+            return state.breaker.release(of, Instant::now());
         };
-        state.retries.deposit();
-        let learned = state.learned(call.kind);
+        state.retries.add_call();
+        let learned = state.learned_limit(call.kind);
         if outcome.overload {
             // The call that tries tells whether the agent is back, not how much it takes.
             if terms.adaptive && !call.admission.tries {
                 let told = outcome.failure != Some(AgentFailure::Connect);
-                let limited =
-                    (outcome.failure.is_none()).then(|| (call.account.party(), Instant::now()));
-                learned.refused(call.counted, terms.limit, told, limited);
+                let limited = (outcome.failure.is_none())
+                    .then(|| (call.account.party_number(), Instant::now()));
+                learned.record_refusal(call.counted, terms.limit, told, limited);
             }
         } else if outcome.failure.is_none() && !was_answering {
-            learned.answered(call.counted, terms.limit);
+            learned.record_success(call.counted, terms.limit);
         }
         let turned = match settled {
             true => None,
-            false => state.judge(of, outcome.failure, &terms.breaker),
+            false => state.record_outcome(of, outcome.failure, &terms.breaker),
         };
         drop(state);
         let metrics = &self.watch.metrics.capacity;
@@ -352,47 +361,47 @@ impl Target {
             metrics.overloads.inc();
         }
         if let Some(cause) = outcome.failure {
-            metrics.failed(cause);
+            metrics.count_failure(cause);
         }
-        self.announce(turned);
+        self.announce_change(turned);
     }
 
     /// Counts a failed probe for the breaker.
     pub(super) fn probe_failed(self: &Arc<Self>, cause: AgentFailure, terms: &Terms) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let probe = (state.breaker.admit_closed(), PROBE);
-        let turned = state.judge(probe, Some(cause), &terms.breaker);
+        let turned = state.record_outcome(probe, Some(cause), &terms.breaker);
         drop(state);
-        self.announce(turned);
+        self.announce_change(turned);
     }
 
     /// Lets the next call try where the breaker opened before the sign of life that began then, and none tries since.
     pub(super) fn let_try(&self, began: Instant) {
-        self.state().breaker.let_try(began);
+        self.lock_state().breaker.allow_trial(began);
     }
 
     /// Forgets what was learned of an agent that registers: it was started again.
-    pub(super) fn registered(&self) {
-        self.state().forget_limits();
+    pub(super) fn forget_limits(&self) {
+        self.lock_state().forget_limits();
     }
 
     /// True unless calls pass, but for those of callers that fail alone.
     pub(super) fn is_open(&self) -> bool {
-        self.state().breaker.shown(None).phase != Phase::Closed
+        self.lock_state().breaker.reported_circuit(None).phase != Phase::Closed
     }
 
     /// True unless calls of all callers pass.
     pub(super) fn is_open_to_any(&self) -> bool {
-        self.state().breaker.is_open_to_any()
+        self.lock_state().breaker.is_open_to_any()
     }
 
     /// Returns the capacity; `to`: for calls of this caller.
-    pub(super) fn view(&self, to: Option<Account>) -> CapacityView {
-        let state = self.state();
-        let (now, breaker) = (Instant::now(), state.breaker.shown(to));
+    pub(super) fn capacity_view(&self, to: Option<Account>) -> CapacityView {
+        let state = self.lock_state();
+        let (now, breaker) = (Instant::now(), state.breaker.reported_circuit(to));
         CapacityView {
             instance: self.name.instance.clone(),
-            in_progress: self.calls.taken(),
+            in_progress: self.calls.total(),
             breaker: match breaker.phase {
                 Phase::Closed => "closed",
                 Phase::Open(until) if until > now => "open",
@@ -414,14 +423,14 @@ impl Target {
 
     /// Takes a retry from the budget, if it has one.
     pub(super) fn may_retry(&self) -> bool {
-        self.state().retries.take(Instant::now())
+        self.lock_state().retries.take(Instant::now())
     }
 
-    /// Notes whether a connection could be made. One that could be made again is a sign of life.
-    pub(super) fn dialled(&self, connected: bool) {
-        let mut state = self.state();
+    /// Records whether a connection could be made. One that could be made again is a sign of life.
+    pub(super) fn record_dial(&self, connected: bool) {
+        let mut state = self.lock_state();
         if connected && state.redial_at.is_some() {
-            state.breaker.let_try(Instant::now());
+            state.breaker.allow_trial(Instant::now());
         }
         state.redial_at = match (connected, state.redial_at) {
             (true, _) => None,
@@ -435,7 +444,7 @@ impl Target {
     /// # Errors
     /// The time of the next turn.
     pub(super) fn take_redial(&self) -> Result<(), Instant> {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let now = Instant::now();
         match state.redial_at {
             Some(at) if now < at => Err(at),
@@ -447,15 +456,17 @@ impl Target {
         }
     }
 
-    fn announce(self: &Arc<Self>, turned: Option<Turned>) {
+    fn announce_change(self: &Arc<Self>, turned: Option<BreakerChange>) {
         match turned {
-            Some(Turned::Opened | Turned::OpenedAlone) => self.watch.opened(self),
-            Some(Turned::Closed) => self.watch.closed(self),
+            Some(BreakerChange::Opened | BreakerChange::OpenedAlone) => {
+                self.watch.record_open(self)
+            }
+            Some(BreakerChange::Closed) => self.watch.record_close(self),
             None => {}
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         // Each step leaves the numbers consistent, so a panic elsewhere cannot have broken them.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -29,7 +29,7 @@ struct ByWorkspace {
 
 impl Targets {
     /// Returns the targets of a workspace.
-    pub(super) fn all(&self, id: &WorkspaceId) -> Vec<Arc<Target>> {
+    pub(super) fn find_all(&self, id: &WorkspaceId) -> Vec<Arc<Target>> {
         let all = self.lock();
         let targets = all.targets.get(id).into_iter().flatten();
         targets.filter_map(Weak::upgrade).collect()
@@ -47,7 +47,11 @@ impl Targets {
     }
 
     /// Returns a target, which is made if it is not in use.
-    pub(super) fn get(&self, name: TargetName, watch: &Arc<CapacityWatch>) -> Arc<Target> {
+    pub(super) fn get_or_create(
+        &self,
+        name: TargetName,
+        watch: &Arc<CapacityWatch>,
+    ) -> Arc<Target> {
         let mut all = self.lock();
         if !all.targets.contains_key(&name.workspace) {
             all.sweep();

@@ -33,7 +33,7 @@ pub(in crate::directory) struct CapacityWatch {
     announcer: Arc<Announcer>,
     presence: Arc<Presence>,
     targets: Arc<Targets>,
-    open: Mutex<HashMap<TargetName, Open>>,
+    open: Mutex<HashMap<TargetName, OpenBreaker>>,
     /// Length of `open`, read without its lock.
     len: AtomicUsize,
     /// True while a task looks for targets to forget.
@@ -49,7 +49,7 @@ impl std::fmt::Debug for CapacityWatch {
 }
 
 /// A breaker that is not closed.
-struct Open {
+struct OpenBreaker {
     /// Keeps the target.
     target: Arc<Target>,
     /// Time at which it was first opened, by the clock of leases.
@@ -87,18 +87,18 @@ impl CapacityWatch {
         if !self.is_any_open() {
             return false;
         }
-        let targets = self.targets.all(id);
+        let targets = self.targets.find_all(id);
         !targets.is_empty() && targets.iter().all(|target| target.is_open())
     }
 
     /// Keeps a target with a breaker that has opened, and announces it.
-    pub(super) fn opened(self: &Arc<Self>, target: &Arc<Target>) {
-        let (view, is_shown) = (target.view(None), target.is_open());
+    pub(super) fn record_open(self: &Arc<Self>, target: &Arc<Target>) {
+        let (view, is_shown) = (target.capacity_view(None), target.is_open());
         let cause = view.failure.map_or("unknown", |cause| cause.as_str());
         if let Some(cause) = view.failure.filter(|_| is_shown) {
-            self.metrics.capacity.opened(cause);
+            self.metrics.capacity.count_opened(cause);
         }
-        let open = Open {
+        let open = OpenBreaker {
             target: Arc::clone(target),
             since: Timestamp::now(),
             looked_at: Instant::now(),
@@ -138,13 +138,13 @@ impl CapacityWatch {
     }
 
     /// Forgets a target with a breaker that has closed, and announces it.
-    pub(super) fn closed(&self, target: &Arc<Target>) {
+    pub(super) fn record_close(&self, target: &Arc<Target>) {
         self.metrics.capacity.breakers_closed.inc();
         let TargetName {
             workspace,
             instance,
         } = &target.name;
-        let others = self.targets.all(workspace);
+        let others = self.targets.find_all(workspace);
         let others_open = others
             .iter()
             .all(|other| Arc::ptr_eq(other, target) || other.is_open());
@@ -197,10 +197,14 @@ impl CapacityWatch {
             let renewed = match instance {
                 Some(instance) => {
                     leases
-                        .renewed_instances(workspace, &[instance], since)
+                        .instance_renewal_times(workspace, &[instance], since)
                         .await
                 }
-                None => leases.renewed(slice::from_ref(workspace), since).await,
+                None => {
+                    leases
+                        .renewal_times(slice::from_ref(workspace), since)
+                        .await
+                }
             };
             if let Ok([Some(at)]) = renewed.as_deref()
                 && *at > since
@@ -239,14 +243,14 @@ impl CapacityWatch {
         });
     }
 
-    fn note_len(&self, all: &HashMap<TargetName, Open>) {
+    fn note_len(&self, all: &HashMap<TargetName, OpenBreaker>) {
         self.len.store(all.len(), Ordering::Release);
         let shown = all.values().filter(|one| one.is_shown).count();
         let len = i64::try_from(shown).unwrap_or(i64::MAX);
         self.metrics.capacity.breakers_open.set(len);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TargetName, Open>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TargetName, OpenBreaker>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

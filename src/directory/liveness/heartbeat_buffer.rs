@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 
-use super::instance_signs::InstanceSigns;
+use super::instance_heartbeats::InstanceHeartbeats;
 use super::lease::lag_max;
 use crate::config::Live;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::time::Timestamp;
-use crate::workspace::{Seen, Workspace, Workspaces};
+use crate::workspace::{HeartbeatUpdate, Workspace, Workspaces};
 
 /// Workspaces in one statement: well under the 32,766 parameters that SQLite takes.
 const BATCH_MAX: usize = 500;
@@ -24,7 +24,7 @@ pub(crate) struct HeartbeatBuffer {
     due: Mutex<Vec<WorkspaceId>>,
     config: Live,
     /// Heartbeats of instances.
-    pub(crate) instances: InstanceSigns,
+    pub(crate) instances: InstanceHeartbeats,
 }
 
 struct LastSeen {
@@ -37,7 +37,7 @@ struct LastSeen {
 }
 
 impl LastSeen {
-    fn says(&self, seen: &Seen) -> bool {
+    fn has_same_tasks(&self, seen: &HeartbeatUpdate) -> bool {
         self.active_tasks == seen.active_tasks && self.current_task == seen.current_task
     }
 
@@ -45,8 +45,8 @@ impl LastSeen {
         self.written >= Some(self.last_seen)
     }
 
-    fn seen(&self, id: &WorkspaceId) -> Seen {
-        Seen {
+    fn to_update(&self, id: &WorkspaceId) -> HeartbeatUpdate {
+        HeartbeatUpdate {
             id: id.clone(),
             last_seen: self.last_seen,
             active_tasks: self.active_tasks,
@@ -60,13 +60,13 @@ impl HeartbeatBuffer {
         Self {
             words: DashMap::new(),
             due: Mutex::default(),
-            instances: InstanceSigns::new(config.clone()),
+            instances: InstanceHeartbeats::new(config.clone()),
             config,
         }
     }
 
     /// Stores a heartbeat; true if its tasks changed. `row`: the row as last read.
-    pub(crate) fn note(&self, seen: Seen, row: &Workspace) -> bool {
+    pub(crate) fn record(&self, seen: HeartbeatUpdate, row: &Workspace) -> bool {
         let mut word = match self.words.get_mut(&seen.id) {
             Some(word) => word,
             None => self.words.entry(seen.id.clone()).or_insert(LastSeen {
@@ -77,7 +77,7 @@ impl HeartbeatBuffer {
                 due: false,
             }),
         };
-        let changed = !word.says(&seen);
+        let changed = !word.has_same_tasks(&seen);
         word.last_seen = word.last_seen.max(seen.last_seen);
         word.active_tasks = seen.active_tasks;
         word.current_task = seen.current_task;
@@ -89,8 +89,8 @@ impl HeartbeatBuffer {
         changed
     }
 
-    pub(crate) fn of(&self, id: &WorkspaceId) -> Option<Seen> {
-        self.words.get(id).map(|word| word.seen(id))
+    pub(crate) fn get(&self, id: &WorkspaceId) -> Option<HeartbeatUpdate> {
+        self.words.get(id).map(|word| word.to_update(id))
     }
 
     pub(super) fn last_seen(&self, id: &WorkspaceId) -> Option<Timestamp> {
@@ -104,7 +104,7 @@ impl HeartbeatBuffer {
 
     /// Returns the workspace with the heartbeats since its row was written.
     pub(crate) fn as_of_now(&self, mut workspace: Workspace) -> Workspace {
-        if let Some(seen) = self.of(&workspace.id)
+        if let Some(seen) = self.get(&workspace.id)
             && workspace.last_seen < Some(seen.last_seen)
         {
             workspace.last_seen = Some(seen.last_seen);
@@ -115,7 +115,7 @@ impl HeartbeatBuffer {
     }
 
     /// Queues the heartbeat of a workspace for the next flush: its status changed, so its row is read.
-    pub(crate) fn hasten(&self, id: &WorkspaceId) {
+    pub(crate) fn queue_now(&self, id: &WorkspaceId) {
         if let Some(mut word) = self.words.get_mut(id)
             && !word.is_written()
         {
@@ -124,14 +124,14 @@ impl HeartbeatBuffer {
     }
 
     /// Queues all heartbeats that SQL does not have, at shutdown.
-    pub(crate) fn hasten_all(&self) {
+    pub(crate) fn queue_all(&self) {
         for mut word in self.words.iter_mut() {
             if !word.is_written() {
                 let id = word.key().clone();
                 self.enqueue(&id, &mut word);
             }
         }
-        self.instances.hasten_all();
+        self.instances.queue_all();
     }
 
     /// Drops workspaces without a heartbeat here since `before`: they send them to another replica, or not at
@@ -144,27 +144,27 @@ impl HeartbeatBuffer {
 
     /// Writes the queued heartbeats. They stay queued until they are written.
     pub(crate) async fn flush(&self, workspaces: &Workspaces) -> Result<(), Unavailable> {
-        let due = std::mem::take(&mut *self.due());
+        let due = std::mem::take(&mut *self.lock_due());
         let mut rest = due.as_slice();
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(rest.len().min(BATCH_MAX));
-            let seen: Vec<Seen> = batch.iter().filter_map(|id| self.of(id)).collect();
+            let seen: Vec<HeartbeatUpdate> = batch.iter().filter_map(|id| self.get(id)).collect();
             if let Err(error) = workspaces.set_last_seen_many(&seen).await {
-                self.due().extend_from_slice(rest);
+                self.lock_due().extend_from_slice(rest);
                 return Err(error);
             }
-            seen.iter().for_each(|seen| self.wrote(seen));
+            seen.iter().for_each(|seen| self.mark_written(seen));
             rest = later;
         }
         self.instances.flush(workspaces).await
     }
 
-    fn wrote(&self, seen: &Seen) {
+    fn mark_written(&self, seen: &HeartbeatUpdate) {
         if let Some(mut word) = self.words.get_mut(&seen.id) {
             word.written = word.written.max(Some(seen.last_seen));
             word.due = false;
             // A later heartbeat changed the tasks.
-            if !word.says(seen) {
+            if !word.has_same_tasks(seen) {
                 self.enqueue(&seen.id, &mut word);
             }
         }
@@ -173,11 +173,11 @@ impl HeartbeatBuffer {
     fn enqueue(&self, id: &WorkspaceId, word: &mut LastSeen) {
         if !word.due {
             word.due = true;
-            self.due().push(id.clone());
+            self.lock_due().push(id.clone());
         }
     }
 
-    fn due(&self) -> MutexGuard<'_, Vec<WorkspaceId>> {
+    fn lock_due(&self) -> MutexGuard<'_, Vec<WorkspaceId>> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -190,8 +190,8 @@ mod tests {
     use crate::config::Config;
     use crate::workspace::{DeliveryMode, Liveness, Status};
 
-    fn seen(at: i64, active_tasks: u32) -> Seen {
-        Seen {
+    fn seen(at: i64, active_tasks: u32) -> HeartbeatUpdate {
+        HeartbeatUpdate {
             id: WorkspaceId::parse("a").unwrap(),
             last_seen: Timestamp(at),
             active_tasks,
@@ -236,13 +236,13 @@ mod tests {
     }
 
     fn due(buffer: &HeartbeatBuffer) -> usize {
-        buffer.due().len()
+        buffer.lock_due().len()
     }
 
     /// Simulates a flush.
     fn write(buffer: &HeartbeatBuffer) {
-        for id in std::mem::take(&mut *buffer.due()) {
-            buffer.wrote(&buffer.of(&id).unwrap());
+        for id in std::mem::take(&mut *buffer.lock_due()) {
+            buffer.mark_written(&buffer.get(&id).unwrap());
         }
     }
 
@@ -252,35 +252,35 @@ mod tests {
         config.registry.heartbeat_ttl = Duration::from_millis(90);
         let buffer = HeartbeatBuffer::new(config.into());
         let row = row(Timestamp(100));
-        assert!(!buffer.note(seen(130, 0), &row));
+        assert!(!buffer.record(seen(130, 0), &row));
         assert_eq!(due(&buffer), 0, "30 ms behind");
-        assert!(!buffer.note(seen(160, 0), &row));
+        assert!(!buffer.record(seen(160, 0), &row));
         assert_eq!(due(&buffer), 1, "60 ms behind");
-        assert!(buffer.note(seen(161, 2), &row));
+        assert!(buffer.record(seen(161, 2), &row));
         assert_eq!(due(&buffer), 1, "once");
         write(&buffer);
-        assert!(!buffer.note(seen(190, 2), &row));
+        assert!(!buffer.record(seen(190, 2), &row));
         assert_eq!(due(&buffer), 0);
-        assert!(buffer.note(seen(191, 3), &row), "another count");
+        assert!(buffer.record(seen(191, 3), &row), "another count");
         assert_eq!(due(&buffer), 1);
         let id = seen(0, 0).id;
-        let older = buffer.of(&id).unwrap();
-        assert!(buffer.note(seen(192, 4), &row));
-        std::mem::take(&mut *buffer.due());
-        buffer.wrote(&older);
+        let older = buffer.get(&id).unwrap();
+        assert!(buffer.record(seen(192, 4), &row));
+        std::mem::take(&mut *buffer.lock_due());
+        buffer.mark_written(&older);
         assert_eq!(due(&buffer), 1, "what came while it was written waits");
         write(&buffer);
-        buffer.hasten(&id);
+        buffer.queue_now(&id);
         assert_eq!(due(&buffer), 0, "all is written");
-        assert!(!buffer.note(seen(200, 4), &row));
-        buffer.hasten_all();
+        assert!(!buffer.record(seen(200, 4), &row));
+        buffer.queue_all();
         assert_eq!(due(&buffer), 1);
         buffer.drop_silent(Timestamp(300));
-        assert!(buffer.of(&id).is_some(), "what is due is kept");
+        assert!(buffer.get(&id).is_some(), "what is due is kept");
         write(&buffer);
         buffer.drop_silent(Timestamp(200));
-        assert!(buffer.of(&id).is_some());
+        assert!(buffer.get(&id).is_some());
         buffer.drop_silent(Timestamp(201));
-        assert!(buffer.of(&id).is_none());
+        assert!(buffer.get(&id).is_none());
     }
 }

@@ -23,7 +23,7 @@ impl KeyPattern {
     }
 
     /// Returns the key of one workspace.
-    pub(super) fn key(&self, id: &WorkspaceId) -> String {
+    pub(super) fn format_key(&self, id: &WorkspaceId) -> String {
         format!("{}{id}{}", self.prefix, self.suffix)
     }
 
@@ -33,7 +33,7 @@ impl KeyPattern {
     }
 
     /// Returns the workspace of `key`, if it is one of these keys.
-    pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
+    pub(super) fn parse_id(&self, key: &str) -> Option<WorkspaceId> {
         let id = key.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
         WorkspaceId::parse(id).ok()
     }
@@ -52,8 +52,8 @@ mod tests {
     fn a_key_names_its_workspace_and_only_that() {
         let url = KeyPattern::new("ws:{id}:url");
         let id = WorkspaceId::parse("a.b").unwrap();
-        assert_eq!(url.key(&id), "ws:a.b:url");
-        assert_eq!(url.id("ws:a.b:url"), Some(id));
+        assert_eq!(url.format_key(&id), "ws:a.b:url");
+        assert_eq!(url.parse_id("ws:a.b:url"), Some(id));
         for foreign in [
             "ws:a.b:internal_url",
             "ws::url",
@@ -61,13 +61,13 @@ mod tests {
             "a.b",
             "ws:url",
         ] {
-            assert_eq!(url.id(foreign), None, "{foreign}");
+            assert_eq!(url.parse_id(foreign), None, "{foreign}");
         }
         let instance = InstanceId::parse("one").unwrap();
         for pattern in ["workspace:{id}:heartbeat", "beat:{id}", "{id}", ""] {
             let key = KeyPattern::new(pattern);
             let of_instance = key.instance_key(&WorkspaceId::parse("a.b").unwrap(), &instance);
-            assert_eq!(key.id(&of_instance), None, "{of_instance}");
+            assert_eq!(key.parse_id(&of_instance), None, "{of_instance}");
         }
     }
 }

@@ -14,7 +14,7 @@ use super::lease::Lease;
 use super::presence::Presence;
 use crate::directory::announcer::Announcer;
 use crate::ids::WorkspaceId;
-use crate::metrics::{Metrics, Noticed};
+use crate::metrics::{LapseSource, Metrics};
 use crate::shared::Notice;
 use crate::store::Unavailable;
 use crate::time::Timestamp;
@@ -56,7 +56,7 @@ impl Lapses {
     }
 
     /// Stops recording lapses: the process shuts down, and other replicas record them.
-    pub fn close(&self) {
+    pub fn stop(&self) {
         self.closing.store(true, Ordering::Release);
     }
 
@@ -66,11 +66,11 @@ impl Lapses {
         let leases = &self.presence.leases;
         if !leases.start_left().is_zero() {
             let now = Timestamp::now();
-            let Ok(up) = self.workspaces.overdue(now, BATCH_MAX).await else {
+            let Ok(up) = self.workspaces.find_overdue(now, BATCH_MAX).await else {
                 return false;
             };
             let ids: Vec<WorkspaceId> = up.into_iter().map(|(id, _)| id).collect();
-            let renewed = leases.renewed(&ids, now).await;
+            let renewed = leases.renewal_times(&ids, now).await;
             if !renewed.is_ok_and(|renewed| renewed.iter().all(Option::is_some)) {
                 return false;
             }
@@ -89,7 +89,7 @@ impl Lapses {
         for _ in 0..BATCHES_MAX {
             let now = Timestamp::now();
             let cutoff = now.before(self.presence.leases.ttl());
-            let overdue = self.workspaces.overdue(cutoff, BATCH_MAX).await?;
+            let overdue = self.workspaces.find_overdue(cutoff, BATCH_MAX).await?;
             let found = overdue.len();
             let settled = self.record_overdue(overdue, now, &mut lapsed).await?;
             // The remaining workspaces would be found again: lapses in doubt, with the latest `last_seen`.
@@ -109,7 +109,7 @@ impl Lapses {
         lapsed: &mut Vec<WorkspaceId>,
     ) -> Result<usize, Unavailable> {
         let ids: Vec<WorkspaceId> = overdue.iter().map(|(id, _)| id.clone()).collect();
-        let renewed = self.presence.leases.renewed(&ids, now).await?;
+        let renewed = self.presence.leases.renewal_times(&ids, now).await?;
         let (mut dead, mut alive) = (Vec::new(), Vec::new());
         for ((id, last_seen), renewed) in overdue.into_iter().zip(renewed) {
             let heard = self.heartbeats.last_seen(&id);
@@ -126,23 +126,23 @@ impl Lapses {
         }
         let settled = dead.len() + alive.len();
         self.workspaces.touch_many(&alive).await?;
-        lapsed.extend(self.record_all(dead, now, Noticed::Sweep).await);
+        lapsed.extend(self.record_all(dead, now, LapseSource::Sweep).await);
         Ok(settled)
     }
 
     /// Records lapses when the shared state notifies expired leases. A background task of the server that runs
     /// until the process ends; without it the sweep finds them.
     pub async fn follow_expired_leases(&self) {
-        let mut lapses = self.presence.leases.lapses();
+        let mut lapses = self.presence.leases.subscribe_to_lapses();
         loop {
             let mut ids = Vec::new();
             let mut notice = Some(lapses.next().await);
             while let Some(received) = notice {
                 // Notifications are lost while the link is down; the sweep finds those lapses.
                 if let Notice::Message(key) = received {
-                    ids.extend(self.presence.leases.id(&key));
+                    ids.extend(self.presence.leases.parse_key(&key));
                 }
-                notice = (ids.len() < BATCH_MAX).then(|| lapses.ready()).flatten();
+                notice = (ids.len() < BATCH_MAX).then(|| lapses.try_next()).flatten();
             }
             if let Err(error) = self.record_expired(ids).await {
                 tracing::debug!(%error, "failed to check expired leases; left to the sweep");
@@ -157,12 +157,12 @@ impl Lapses {
             return Ok(());
         }
         let now = Timestamp::now();
-        let renewed = self.presence.leases.renewed(&ids, now).await?;
+        let renewed = self.presence.leases.renewal_times(&ids, now).await?;
         if self.presence.leases.doubt_left().is_zero() {
             let dead = ids.into_iter().zip(renewed);
             let dead = dead.filter(|(_, renewed)| renewed.is_none());
             let dead = dead.map(|(id, _)| id).collect();
-            self.record_all(dead, now, Noticed::Expiry).await;
+            self.record_all(dead, now, LapseSource::Expiry).await;
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Lapses {
         &self,
         dead: Vec<WorkspaceId>,
         missing: Timestamp,
-        noticed: Noticed,
+        noticed: LapseSource,
     ) -> Vec<WorkspaceId> {
         let record = |id: WorkspaceId| async move {
             if self.closing.load(Ordering::Acquire) {
@@ -191,10 +191,10 @@ impl Lapses {
         &self,
         id: &WorkspaceId,
         missing: Timestamp,
-        noticed: Noticed,
+        noticed: LapseSource,
     ) -> bool {
         let now = Timestamp::now();
-        let recorded = self.workspaces.lapse(id, missing, now).await;
+        let recorded = self.workspaces.record_lapse(id, missing, now).await;
         self.announcer.resolve_doubt(id, now, &recorded).await;
         match recorded {
             Ok(true) => {}
@@ -208,7 +208,7 @@ impl Lapses {
         if let Ok(Lease::Held(_)) = self.presence.leases.read(id).await {
             self.revive(id, now).await;
         } else {
-            self.metrics.lapse(noticed);
+            self.metrics.count_lapse(noticed);
             tracing::info!(workspace.id = %id, "Workspace offline: its heartbeat lapsed");
             let offline = Status::Offline;
             self.announcer.announce_status(id, offline);

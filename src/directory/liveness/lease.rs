@@ -77,12 +77,12 @@ impl Leases {
             started: Instant::now(),
             known: AtomicBool::new(false),
             doubtful_until: AtomicU64::new(0),
-            losses: AtomicU64::new(shared.losses()),
+            losses: AtomicU64::new(shared.loss_count()),
             shared,
         }
     }
 
-    /// Lifetime of a lease that begins now.
+    /// Returns the lifetime of a lease that begins now.
     pub(crate) fn ttl(&self) -> Duration {
         self.config.get().registry.heartbeat_ttl
     }
@@ -93,24 +93,24 @@ impl Leases {
     }
 
     /// Subscribes to expired leases, as far as the shared state notifies them.
-    pub(super) fn lapses(&self) -> Subscription {
-        self.shared.lapses(self.key.prefix())
+    pub(super) fn subscribe_to_lapses(&self) -> Subscription {
+        self.shared.watch_lapses(self.key.prefix())
     }
 
     /// Returns the key of a lease.
-    pub(super) fn key(&self, id: &WorkspaceId) -> String {
-        self.key.key(id)
+    pub(super) fn lease_key(&self, id: &WorkspaceId) -> String {
+        self.key.format_key(id)
     }
 
     /// Returns the workspace of a lease key, if it is one.
-    pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
-        self.key.id(key)
+    pub(super) fn parse_key(&self, key: &str) -> Option<WorkspaceId> {
+        self.key.parse_id(key)
     }
 
     /// Grants or renews a lease.
     pub(crate) async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
-        let (key, value) = (self.key.key(id), now.0.to_string());
-        self.watched(self.shared.set(&key, &value, Some(self.ttl())).await)
+        let (key, value) = (self.key.format_key(id), now.0.to_string());
+        self.note_losses(self.shared.set(&key, &value, Some(self.ttl())).await)
     }
 
     /// Grants or renews the lease of a workspace and those of its `instances`, in one round trip.
@@ -120,11 +120,11 @@ impl Leases {
         instances: &[&InstanceId],
         now: Timestamp,
     ) -> Result<(), Unavailable> {
-        let mut keys = vec![self.key.key(id)];
+        let mut keys = vec![self.key.format_key(id)];
         keys.extend(instances.iter().map(|one| self.key.instance_key(id, one)));
         let value = now.0.to_string();
         let values: Vec<(&str, &str)> = keys.iter().map(|key| (&**key, &*value)).collect();
-        self.watched(self.shared.set_many(&values, self.ttl()).await)
+        self.note_losses(self.shared.set_many(&values, self.ttl()).await)
     }
 
     /// Deletes the leases of instances.
@@ -136,30 +136,30 @@ impl Leases {
         let keys = instances.iter().map(|one| self.key.instance_key(id, one));
         let keys: Vec<String> = keys.collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        self.watched(self.shared.delete(&keys).await)
+        self.note_losses(self.shared.delete(&keys).await)
     }
 
     /// Returns the times at which instances renewed their leases, for those that hold one, in one round trip. As
-    /// [`Leases::renewed`].
-    pub(crate) async fn renewed_instances(
+    /// [`Leases::renewal_times`].
+    pub(crate) async fn instance_renewal_times(
         &self,
         id: &WorkspaceId,
         instances: &[&InstanceId],
         now: Timestamp,
     ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
         let keys = instances.iter().map(|one| self.key.instance_key(id, one));
-        self.times(keys.collect(), now).await
+        self.read_times(keys.collect(), now).await
     }
 
     /// Deletes a lease.
-    pub(crate) async fn end(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
-        self.watched(self.shared.delete(&[&self.key.key(id)]).await)
+    pub(crate) async fn delete(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
+        self.note_losses(self.shared.delete(&[&self.key.format_key(id)]).await)
     }
 
     /// Reads a lease. A key without a TTL, which only another program writes, counts as new.
     pub(crate) async fn read(&self, id: &WorkspaceId) -> Result<Lease, Unavailable> {
-        let found = self.shared.get_with_ttl(&self.key.key(id)).await;
-        Ok(match self.watched(found)? {
+        let found = self.shared.get_with_ttl(&self.key.format_key(id)).await;
+        Ok(match self.note_losses(found)? {
             Some((_, left)) => Lease::Held(left.unwrap_or(self.ttl())),
             None => Lease::Missing,
         })
@@ -167,22 +167,22 @@ impl Leases {
 
     /// Returns the times at which `ids` renewed their leases, for those that hold one, in one round trip. A
     /// value that is no time, which only another program writes, counts as now.
-    pub(crate) async fn renewed(
+    pub(crate) async fn renewal_times(
         &self,
         ids: &[WorkspaceId],
         now: Timestamp,
     ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
-        self.times(ids.iter().map(|id| self.key.key(id)).collect(), now)
+        self.read_times(ids.iter().map(|id| self.key.format_key(id)).collect(), now)
             .await
     }
 
-    async fn times(
+    async fn read_times(
         &self,
         keys: Vec<String>,
         now: Timestamp,
     ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let found = self.watched(self.shared.get_many(&keys).await)?;
+        let found = self.note_losses(self.shared.get_many(&keys).await)?;
         let time = |value: String| value.parse().map_or(now, Timestamp);
         Ok(found.into_iter().map(|value| value.map(time)).collect())
     }
@@ -225,7 +225,7 @@ impl Leases {
     }
 
     /// Starts a TTL in which a missing lease proves nothing.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn start_doubt(&self) {
         let ttl = u64::try_from(self.ttl().as_millis()).unwrap_or(u64::MAX);
         let until = self.elapsed_ms().saturating_add(ttl);
         self.doubtful_until.fetch_max(until, Ordering::AcqRel);
@@ -236,10 +236,10 @@ impl Leases {
     }
 
     /// Notes a failure or a reconnect of the store, after which it may have lost leases.
-    fn watched<T>(&self, result: Result<T, Unavailable>) -> Result<T, Unavailable> {
-        let losses = self.shared.losses();
+    fn note_losses<T>(&self, result: Result<T, Unavailable>) -> Result<T, Unavailable> {
+        let losses = self.shared.loss_count();
         if result.is_err() || self.losses.swap(losses, Ordering::AcqRel) != losses {
-            self.doubt();
+            self.start_doubt();
         }
         result
     }

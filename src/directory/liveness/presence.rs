@@ -24,7 +24,7 @@ const LOOKS_MAX: usize = 5;
 
 /// URLs of the agent: from the shared state, which other programs write, else from SQL.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Urls {
+pub(crate) struct AgentUrls {
     /// For the gateway and the host.
     pub(crate) host: Option<String>,
     /// For other workspaces.
@@ -35,10 +35,10 @@ pub(crate) struct Urls {
     pub(crate) instances: Option<Vec<String>>,
 }
 
-impl Urls {
-    /// Values in the shared state take precedence over the row, except for a workspace with named instances: a key has
-    /// one URL. Without an internal URL `host` is used.
-    pub(crate) fn of(
+impl AgentUrls {
+    /// Returns the URLs of a workspace. Values in the shared state take precedence over the row, except for a workspace
+    /// with named instances: a key has one URL. Without an internal URL `host` is used.
+    pub(crate) fn from_parts(
         workspace: &Workspace,
         url: Option<String>,
         internal_url: Option<String>,
@@ -106,13 +106,16 @@ impl Presence {
 
     /// Returns the keys of the URL and of the internal URL.
     pub(crate) fn url_keys(&self, id: &WorkspaceId) -> [String; 2] {
-        [self.url_key.key(id), self.internal_url_key.key(id)]
+        [
+            self.url_key.format_key(id),
+            self.internal_url_key.format_key(id),
+        ]
     }
 
     /// Returns the workspace of a URL key, if it is one.
     pub(crate) fn id_of(&self, key: &str) -> Option<WorkspaceId> {
-        let id = self.url_key.id(key);
-        id.or_else(|| self.internal_url_key.id(key))
+        let id = self.url_key.parse_id(key);
+        id.or_else(|| self.internal_url_key.parse_id(key))
     }
 
     /// Subscribes to changes of URL keys.
@@ -120,7 +123,7 @@ impl Presence {
         let prefixes = [&self.url_key, &self.internal_url_key].map(|key| key.prefix().to_owned());
         let mut prefixes = prefixes.to_vec();
         prefixes.dedup();
-        self.shared.watch(prefixes)
+        self.shared.watch_keys(prefixes)
     }
 
     /// Reads the values of one workspace: two concurrent round trips.
@@ -128,7 +131,7 @@ impl Presence {
         let keys = self.url_keys(id);
         let keys = [keys[0].as_str(), keys[1].as_str()];
         let (urls, lease) = tokio::join!(self.shared.get_many(&keys), self.leases.read(id));
-        let mut urls = urls.inspect_err(|_| self.leases.doubt())?.into_iter();
+        let mut urls = urls.inspect_err(|_| self.leases.start_doubt())?.into_iter();
         Ok(SharedValues {
             url: urls.next().flatten(),
             internal_url: urls.next().flatten(),
@@ -137,20 +140,20 @@ impl Presence {
     }
 
     /// Returns the URLs of each: from the shared state, in one round trip; from the rows if it does not answer.
-    pub(crate) async fn urls_of(&self, workspaces: &[Workspace]) -> Vec<Urls> {
+    pub(crate) async fn urls_of(&self, workspaces: &[Workspace]) -> Vec<AgentUrls> {
         let keys = workspaces.iter().flat_map(|one| self.url_keys(&one.id));
         let found = self.get_all(keys).await;
         let mut found = found
-            .inspect_err(|_| self.leases.doubt())
+            .inspect_err(|_| self.leases.start_doubt())
             .unwrap_or_default()
             .into_iter();
         let several = workspaces.iter().filter(|one| one.instances > 0);
         let several: Vec<&WorkspaceId> = several.map(|one| &one.id).collect();
         // If they cannot be read, no card of these workspaces is shown.
-        let instances = self.workspaces.instances.urls_of(&several).await.ok();
+        let instances = self.workspaces.instances.find_urls(&several).await.ok();
         let urls = workspaces.iter().map(|workspace| {
             let url = found.next().flatten();
-            let mut urls = Urls::of(workspace, url, found.next().flatten());
+            let mut urls = AgentUrls::from_parts(workspace, url, found.next().flatten());
             if workspace.instances > 0 {
                 urls.instances = instances.as_ref().map(|all| {
                     let own = all.iter().filter(|(id, _)| *id == workspace.id);
@@ -170,7 +173,7 @@ impl Presence {
     ) -> Vec<[Option<String>; 3]> {
         let keys = ids.flat_map(|id| {
             let [url, internal_url] = self.url_keys(id);
-            [url, internal_url, self.leases.key(id)]
+            [url, internal_url, self.leases.lease_key(id)]
         });
         let found = self.get_all(keys).await.unwrap_or_default();
         let (values, _) = found.as_chunks();
@@ -254,7 +257,7 @@ impl Presence {
     pub(crate) async fn withdraw(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
         let [url, internal_url] = self.url_keys(id);
         self.shared.delete(&[&url, &internal_url]).await?;
-        self.leases.end(id).await
+        self.leases.delete(id).await
     }
 
     /// Compares the row with `written`, which was written to the shared state, and writes again if a concurrent

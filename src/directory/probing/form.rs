@@ -51,13 +51,13 @@ impl Probe {
         Ok(Self(StoredProbe {
             path: form.path,
             card,
-            every_seconds: within("every_seconds", form.every_seconds, EVERY_SECONDS)?,
-            failures: within("failures", form.failures, FAILURES)?,
+            every_seconds: check_range("every_seconds", form.every_seconds, EVERY_SECONDS)?,
+            failures: check_range("failures", form.failures, FAILURES)?,
         }))
     }
 
     /// Returns it as it is stored and shown.
-    pub fn shown(&self) -> &StoredProbe {
+    pub fn as_stored(&self) -> &StoredProbe {
         &self.0
     }
 
@@ -79,7 +79,7 @@ fn check_path(path: &str) -> Result<(), Rejection> {
     )))
 }
 
-fn within(
+fn check_range(
     name: &'static str,
     said: Option<u32>,
     (min, max, default): (u32, u32, u32),
@@ -124,15 +124,15 @@ mod tests {
     #[test]
     fn a_probe_has_defaults_and_is_read_again_as_it_is_stored() {
         let probe = parse(&json!({"path": "/healthz?deep=1"})).unwrap();
-        let stored = serde_json::to_value(probe.shown()).unwrap();
+        let stored = serde_json::to_value(probe.as_stored()).unwrap();
         let full = json!({"path": "/healthz?deep=1", "every_seconds": 30, "failures": 3});
         assert_eq!((probe.kind(), &stored), ("path", &full));
         let card = json!({"card": true, "every_seconds": 5, "failures": 20});
         let probe = parse(&card).unwrap();
-        let stored = serde_json::to_value(probe.shown()).unwrap();
+        let stored = serde_json::to_value(probe.as_stored()).unwrap();
         assert_eq!((probe.kind(), &stored), ("card", &card));
         let again: StoredProbe = serde_json::from_value(stored).unwrap();
-        assert_eq!(&again, probe.shown());
+        assert_eq!(&again, probe.as_stored());
     }
 
     #[test]

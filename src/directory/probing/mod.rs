@@ -15,7 +15,7 @@ pub(super) use self::form::require_probed;
 use super::address::{Addresses, Resolver};
 use super::announcer::Announcer;
 use super::capacity::Slots;
-use super::resolution::{Agent, CardPlace, Entries, Entry};
+use super::resolution::{Agent, CardLocation, Entries, Entry};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::shared::Shared;
@@ -31,7 +31,7 @@ pub struct ProbePlan {
     /// The workspace.
     pub id: WorkspaceId,
     /// The requests: one to each instance, at the first path of its place. Success of one is success of the probe.
-    pub places: Vec<(CardPlace, Option<InstanceId>)>,
+    pub places: Vec<(CardLocation, Option<InstanceId>)>,
     /// True if the agents' cards are asked for, which may be longer than other answers.
     pub is_card: bool,
     probe: StoredProbe,
@@ -41,14 +41,14 @@ pub struct ProbePlan {
 }
 
 impl ProbePlan {
-    /// Shortest time between two probes.
-    pub fn every(&self) -> Duration {
+    /// Returns the shortest time between two probes.
+    pub fn interval(&self) -> Duration {
         Duration::from_secs(self.probe.every_seconds.into())
     }
 
-    /// Timeout of one probe.
-    pub fn patience(&self) -> Duration {
-        self.every().min(PATIENCE_MAX)
+    /// Returns the timeout of one probe.
+    pub fn timeout(&self) -> Duration {
+        self.interval().min(PATIENCE_MAX)
     }
 }
 
@@ -61,7 +61,7 @@ pub enum ProbeClaim {
 }
 
 /// Probes of workspaces.
-pub struct Probing {
+pub struct Probes {
     entries: Arc<Entries>,
     workspaces: Workspaces,
     announcer: Arc<Announcer>,
@@ -70,7 +70,7 @@ pub struct Probing {
     shared: Shared,
 }
 
-impl Probing {
+impl Probes {
     pub(super) fn new(
         entries: &Arc<Entries>,
         addresses: &Addresses,
@@ -96,7 +96,10 @@ impl Probing {
     ///
     /// # Errors
     /// When SQL cannot be asked.
-    pub async fn probed(&self, limit: usize) -> Result<Vec<(WorkspaceId, Timestamp)>, Unavailable> {
+    pub async fn list_probed(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<(WorkspaceId, Timestamp)>, Unavailable> {
         self.workspaces.probed.list(limit).await
     }
 
@@ -105,18 +108,18 @@ impl Probing {
     ///
     /// # Errors
     /// `store_unavailable`; `address_forbidden`, and what else keeps its agent from being called.
-    pub async fn plan(&self, id: &WorkspaceId) -> Result<Option<ProbePlan>, Rejection> {
+    pub async fn load_plan(&self, id: &WorkspaceId) -> Result<Option<ProbePlan>, Rejection> {
         let entry = self.entries.get(id).await?;
-        let Some((workspace, probe)) = probed(&entry) else {
+        let Some((workspace, probe)) = probed_workspace(&entry) else {
             return Ok(None);
         };
         let agent = self.entries.agent_of(workspace, &entry)?;
         let mut places = Vec::new();
         if agent.instances.is_empty() {
-            places.push(self.place(workspace, probe, agent)?);
+            places.push(self.probe_location(workspace, probe, agent)?);
         } else {
             for one in &agent.instances {
-                places.push(self.place(workspace, probe, Arc::clone(&one.agent))?);
+                places.push(self.probe_location(workspace, probe, Arc::clone(&one.agent))?);
             }
         }
         Ok(Some(ProbePlan {
@@ -129,45 +132,45 @@ impl Probing {
         }))
     }
 
-    fn place(
+    fn probe_location(
         &self,
         workspace: &Workspace,
         probe: &StoredProbe,
         agent: Arc<Agent>,
-    ) -> Result<(CardPlace, Option<InstanceId>), Rejection> {
+    ) -> Result<(CardLocation, Option<InstanceId>), Rejection> {
         let instance = agent.instance.clone();
         let place = match &probe.path {
-            Some(path) => CardPlace::at_path(agent, path),
+            Some(path) => CardLocation::at_path(agent, path),
             None => {
                 // The card URL is one server's. Each instance has its own card at its own origin.
                 let card_url = workspace.card_url.as_deref();
                 let card_url = card_url.filter(|_| instance.is_none());
-                CardPlace::new(card_url, agent, &self.resolver.policy())?
+                CardLocation::new(card_url, agent, &self.resolver.policy())?
             }
         };
         Ok((place, instance))
     }
 
-    /// Claims the right to probe now. The claim outlasts the probe and its period, so that [`Probing::sent`] can let it
-    /// end a period after the request was sent.
+    /// Claims the right to probe now. The claim outlasts the probe and its period, so that [`Probes::record_sent`] can
+    /// let it end a period after the request was sent.
     ///
     /// # Errors
     /// If the shared state does not answer: then there is no probe.
     pub async fn claim(&self, plan: &ProbePlan) -> Result<ProbeClaim, Unavailable> {
         let key = claim_key(plan);
-        let ttl = plan.every() + plan.patience();
+        let ttl = plan.interval() + plan.timeout();
         if self.shared.set_if_absent(&key, "1", ttl).await? {
             return Ok(ProbeClaim::Ours);
         }
         let left = self.shared.get_with_ttl(&key).await?;
         let left = left.and_then(|(_, left)| left).unwrap_or_default();
-        Ok(ProbeClaim::In(left.min(plan.every())))
+        Ok(ProbeClaim::In(left.min(plan.interval())))
     }
 
     /// Lets the claim end a period after `at`, when the last request of the probe was sent. Best effort: the claim ends
     /// by itself, later.
-    pub async fn sent(&self, plan: &ProbePlan, at: Instant) {
-        let left = plan.every().saturating_sub(at.elapsed());
+    pub async fn record_sent(&self, plan: &ProbePlan, at: Instant) {
+        let left = plan.interval().saturating_sub(at.elapsed());
         let left = left.max(Duration::from_millis(1));
         let key = claim_key(plan);
         if let Err(error) = self.shared.set(&key, "1", Some(left)).await {
@@ -180,14 +183,14 @@ impl Probing {
     ///
     /// # Errors
     /// When a store cannot be asked; the next success tries again.
-    pub async fn succeeded(
+    pub async fn record_success(
         &self,
         plan: &ProbePlan,
         answered: &[Option<InstanceId>],
         began: Instant,
     ) -> Result<(), Unavailable> {
         self.shared.delete(&[&failed_key(&plan.id)]).await?;
-        if plan.status == Status::Offline && self.change(plan, Status::Online, None).await? {
+        if plan.status == Status::Offline && self.change_status(plan, Status::Online, None).await? {
             tracing::info!(workspace.id = %plan.id, "Workspace online: its agent answers the probe");
             for instance in answered {
                 self.slots.let_try(&plan.id, instance.as_ref(), began);
@@ -200,13 +203,13 @@ impl Probing {
     ///
     /// # Errors
     /// When a store cannot be asked; the next failure tries again.
-    pub async fn failed(&self, plan: &ProbePlan, why: &str) -> Result<(), Unavailable> {
+    pub async fn record_failure(&self, plan: &ProbePlan, why: &str) -> Result<(), Unavailable> {
         let periods = plan.probe.failures + 2;
-        let ttl = (plan.every() + plan.patience()) * periods;
+        let ttl = (plan.interval() + plan.timeout()) * periods;
         let failures = self.shared.increment(&failed_key(&plan.id), ttl).await?;
         if failures >= i64::from(plan.probe.failures)
             && plan.status.is_up()
-            && self.change(plan, Status::Offline, Some(why)).await?
+            && self.change_status(plan, Status::Offline, Some(why)).await?
         {
             tracing::info!(workspace.id = %plan.id, failures, why, "Workspace offline: its probe fails");
         }
@@ -214,7 +217,7 @@ impl Probing {
     }
 
     /// Changes the status; false if the workspace has changed since the plan was made. `why`: the cause of a failure.
-    async fn change(
+    async fn change_status(
         &self,
         plan: &ProbePlan,
         to: Status,
@@ -224,7 +227,7 @@ impl Probing {
         let Ok(entry) = self.entries.get(id).await else {
             return Ok(false);
         };
-        if probed(&entry).is_none_or(|(now, _)| now.updated_at != plan.updated_at) {
+        if probed_workspace(&entry).is_none_or(|(now, _)| now.updated_at != plan.updated_at) {
             return Ok(false);
         }
         let now = Timestamp::now();
@@ -246,7 +249,7 @@ impl Probing {
 }
 
 /// Returns the workspace of an entry and its probe, if it is probed in its present status.
-fn probed(entry: &Entry) -> Option<(&Workspace, &StoredProbe)> {
+fn probed_workspace(entry: &Entry) -> Option<(&Workspace, &StoredProbe)> {
     let workspace = entry.workspace.as_ref()?;
     let probe = workspace.active_probe()?;
     let is_probed = workspace.status.is_up() || workspace.status == Status::Offline;

@@ -1,18 +1,18 @@
 //! Creations, changes and removals of many workspaces in one transaction (`crate::policy`), by the rules of the single
 //! ones. What a rule needs of other workspaces comes from the caller, as they are after all changes.
 
-use super::change::{self, Change, Registrations, Vetted};
-use super::lifecycle::resumed;
+use super::change::{self, Change, Registrations, VettedChange};
+use super::lifecycle::status_after_resume;
 use super::register::Creation;
 use super::tree_rules::{Editor, org_below};
 use super::urls::is_listed;
 use crate::directory::address::Endpoint;
-use crate::directory::rejections::{removed, taken};
+use crate::directory::rejections::{workspace_id_taken, workspace_removed};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{
-    Changed, Liveness, Move, NewWorkspace, Origins, Settings, Status, Step, StoredInstance,
-    Surroundings, Workspace,
+    Liveness, Move, NewWorkspace, Origins, Settings, Status, Step, StoredInstance, Surroundings,
+    Workspace, WorkspaceChange,
 };
 
 /// Change of a workspace, and of its pause.
@@ -26,7 +26,7 @@ pub struct Update {
 
 /// Update with checked URLs.
 pub struct VettedUpdate<'a> {
-    vetted: Vetted<'a>,
+    vetted: VettedChange<'a>,
     update: &'a Update,
     /// True if its agent lives, so that it is online once it is resumed.
     is_alive: bool,
@@ -37,19 +37,20 @@ impl VettedUpdate<'_> {
     ///
     /// # Errors
     /// As [`Registrations::change`], [`Registrations::pause`] and [`Registrations::resume`].
-    pub fn judge(
+    pub fn apply_to(
         &self,
         workspace: &Workspace,
         around: &Surroundings,
     ) -> Result<Settings, Rejection> {
         if workspace.status == Status::Removed {
-            return Err(removed());
+            return Err(workspace_removed());
         }
-        let mut settings = change::judge(workspace, around, &self.vetted, Editor::Operator)?;
+        let mut settings =
+            change::decide_settings(workspace, around, &self.vetted, Editor::Operator)?;
         match self.update.paused {
             Some(true) => settings.status = Status::Paused,
             Some(false) if workspace.status == Status::Paused => {
-                settings.status = resumed(workspace, &settings, self.is_alive)?;
+                settings.status = status_after_resume(workspace, &settings, self.is_alive)?;
             }
             _ => {}
         }
@@ -57,7 +58,7 @@ impl VettedUpdate<'_> {
     }
 
     /// Returns the requested parent and org.
-    pub fn place(&self) -> &Move {
+    pub fn requested_move(&self) -> &Move {
         &self.update.change.place
     }
 
@@ -69,11 +70,11 @@ impl VettedUpdate<'_> {
 
 /// The registrations, for many workspaces at once.
 #[derive(Clone, Copy)]
-pub struct RegistrationsInBulk<'r>(&'r Registrations);
+pub struct BulkRegistrations<'r>(&'r Registrations);
 
-impl<'r> RegistrationsInBulk<'r> {
+impl<'r> BulkRegistrations<'r> {
     /// Returns those of a gateway.
-    pub fn of(registrations: &'r Registrations) -> Self {
+    pub fn new(registrations: &'r Registrations) -> Self {
         Self(registrations)
     }
 
@@ -139,7 +140,7 @@ impl<'r> RegistrationsInBulk<'r> {
     pub async fn publish_update(
         self,
         update: &VettedUpdate<'_>,
-        changed: &Changed,
+        changed: &WorkspaceChange,
         invalidates: bool,
     ) -> Result<(), Rejection> {
         let id = &changed.after.id;
@@ -186,7 +187,7 @@ pub fn org_of_new(
 
 /// Returns the rejection of an id that a workspace has, or had.
 pub fn id_taken() -> Rejection {
-    taken()
+    workspace_id_taken()
 }
 
 /// Returns the URLs of a workspace that an operator lists, the first one first; `None`: there is no list.

@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::Instant;
 
 use super::recheck::Recheck;
-use super::tree_rules::{Editor, settle};
+use super::tree_rules::{Editor, apply_move};
 use super::urls::{check_urls, settle_resolve, settle_urls};
 use super::validate::check_label;
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::directory::address::{Addresses, NamedUrls, Resolver};
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::{HeartbeatBuffer, Presence};
 use crate::directory::probing::{Probe, require_probed};
-use crate::directory::rejections::{conflict, invalid, not_found, removed};
+use crate::directory::rejections::{conflict, invalid, not_found, workspace_removed};
 use crate::directory::resolution::called_at;
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::views::Views;
@@ -27,10 +27,11 @@ use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::store::Run;
 use crate::time::Timestamp;
-use crate::trust::{Seal, Sealed};
+use crate::trust::{Seal, SealedSecret};
 use crate::workspace::{
-    CallerProof, Changed, DeliveryMode, Liveness, Move, Origins, Resolve, SealedTls, Settings,
-    Status, StoredWake, Surroundings, Workspace, Workspaces, credential_base, is_base_of_operator,
+    CallerProof, DeliveryMode, Liveness, Move, Origins, Resolve, SealedTls, Settings, Status,
+    StoredWake, Surroundings, Workspace, WorkspaceChange, Workspaces, credential_base,
+    is_base_of_operator,
 };
 
 /// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.
@@ -57,7 +58,7 @@ pub struct Change {
     /// Source of its liveness.
     pub liveness: Option<Liveness>,
     /// Completion mode for incomplete calls.
-    pub complete: Option<Option<Complete>>,
+    pub complete: Option<Option<CompletionMode>>,
     /// True if callers may ask for push notifications.
     pub push_notifications: Option<Option<bool>>,
     /// Access to its card. Set by operators only.
@@ -83,14 +84,14 @@ pub struct Change {
 }
 
 /// Change with checked URLs and a sealed credential.
-pub(super) struct Vetted<'a> {
+pub(super) struct VettedChange<'a> {
     change: &'a Change,
     url: Option<Option<String>>,
     internal_url: Option<Option<String>>,
     card_url: Option<Option<String>>,
     urls: Option<Option<Vec<String>>>,
     pub(super) origins: Origins,
-    upstream_auth: Option<Option<Sealed>>,
+    upstream_auth: Option<Option<SealedSecret>>,
     upstream_tls: Option<Option<SealedTls>>,
     wake: Option<Option<StoredWake>>,
 }
@@ -126,10 +127,10 @@ impl Registrations {
         let vetted = self.vet_change(id, change, editor).await?;
         Recheck::run(change.recheck.as_ref()).await?;
         let judge = |workspace: &Workspace, around: &Surroundings| {
-            judge(workspace, around, &vetted, editor)
+            decide_settings(workspace, around, &vetted, editor)
         };
         let changed = self
-            .alter(id, &change.place, &vetted.origins, run, judge)
+            .apply_change(id, &change.place, &vetted.origins, run, judge)
             .await?;
         if run.is_dry() {
             return Ok(self.heartbeats.as_of_now(changed.after));
@@ -144,26 +145,26 @@ impl Registrations {
         done.map_err(|why| why.after_commit(false))?;
         if vetted.has_urls() {
             // At another place the agent may be well.
-            self.views.slots.registered(id, None, began);
+            self.views.slots.reset_target(id, None, began);
         }
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
     /// Applies `judge` to the row, and publishes the result unless it is a dry run.
-    pub(super) async fn alter(
+    pub(super) async fn apply_change(
         &self,
         id: &WorkspaceId,
         wanted: &Move,
         origins: &Origins,
         run: Run,
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
-    ) -> Result<Changed, Rejection> {
+    ) -> Result<WorkspaceChange, Rejection> {
         let now = Timestamp::now();
         let new_status = AtomicBool::new(false);
         let pauses = AtomicBool::new(false);
         let judge = |workspace: &Workspace, around: &Surroundings| {
             if workspace.status == Status::Removed {
-                return Err(removed());
+                return Err(workspace_removed());
             }
             let settings = judge(workspace, around)?;
             let changes = settings.status != workspace.status;
@@ -203,14 +204,14 @@ impl Registrations {
         Ok(changed)
     }
 
-    /// As [`Registrations::alter`], without a change of place and URLs.
-    pub(super) async fn alter_in_place(
+    /// As [`Registrations::apply_change`], without a change of place and URLs.
+    pub(super) async fn change_in_place(
         &self,
         id: &WorkspaceId,
         run: Run,
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
-    ) -> Result<Changed, Rejection> {
-        self.alter(id, &Move::default(), &Origins::default(), run, judge)
+    ) -> Result<WorkspaceChange, Rejection> {
+        self.apply_change(id, &Move::default(), &Origins::default(), run, judge)
             .await
     }
 
@@ -227,7 +228,7 @@ impl Registrations {
         id: &WorkspaceId,
         change: &'a Change,
         editor: Editor,
-    ) -> Result<Vetted<'a>, Rejection> {
+    ) -> Result<VettedChange<'a>, Rejection> {
         let sealed = |auth: &UpstreamAuth| auth.seal(&self.seal, id);
         let upstream_auth = change.upstream_auth.as_ref();
         let upstream_auth = upstream_auth.map(|auth| auth.as_ref().map(sealed).transpose());
@@ -247,7 +248,7 @@ impl Registrations {
         };
         let may_share = editor == Editor::Operator;
         let urls = self.addresses.vet_urls(id, named, may_share).await?;
-        Ok(Vetted {
+        Ok(VettedChange {
             change,
             url: change.url.as_ref().map(|_| urls.url),
             internal_url: change.internal_url.as_ref().map(|_| urls.internal_url),
@@ -273,15 +274,15 @@ impl Registrations {
         wake: Option<&Wake>,
     ) -> Result<Option<StoredWake>, Rejection> {
         let Some(wake) = wake else { return Ok(None) };
-        let url = self.addresses.vet_waker(&wake.shown().url).await?;
+        let url = self.addresses.vet_waker(&wake.as_view().url).await?;
         wake.seal(&self.seal, id, url).map(Some)
     }
 
     /// Writes the changed URL keys, and a lease if the workspace must send heartbeats from now on.
     pub(super) async fn publish_change(
         &self,
-        vetted: &Vetted<'_>,
-        changed: &Changed,
+        vetted: &VettedChange<'_>,
+        changed: &WorkspaceChange,
     ) -> Result<(), Rejection> {
         let (id, after) = (&changed.after.id, &changed.after);
         let urls = if vetted.urls.is_some() {
@@ -304,7 +305,7 @@ impl Registrations {
         if workspace.instances == 0 {
             return Ok(());
         }
-        let instances = self.workspaces.instances.all_of(id).await?;
+        let instances = self.workspaces.instances.find_all(id).await?;
         let ids: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
         let leases = &self.presence.leases;
         Ok(leases.renew_with(id, &ids, Timestamp::now()).await?)
@@ -346,38 +347,38 @@ pub(super) fn check(change: &Change) -> Result<(), Rejection> {
     }
 }
 
-impl Vetted<'_> {
+impl VettedChange<'_> {
     pub(super) fn has_urls(&self) -> bool {
         self.url.is_some() || self.internal_url.is_some() || self.urls.is_some()
     }
 }
 
-pub(super) fn judge(
+pub(super) fn decide_settings(
     workspace: &Workspace,
     around: &Surroundings,
-    vetted: &Vetted<'_>,
+    vetted: &VettedChange<'_>,
     editor: Editor,
 ) -> Result<Settings, Rejection> {
     let change = vetted.change;
-    let mut settings = Settings::of(workspace);
-    settle(workspace, around, &change.place, editor, &mut settings)?;
-    put(&mut settings.name, &change.name);
-    put(&mut settings.role, &change.role);
-    put(&mut settings.url, &vetted.url);
-    put(&mut settings.internal_url, &vetted.internal_url);
-    put(&mut settings.card_url, &vetted.card_url);
-    put(&mut settings.delivery_mode, &change.delivery_mode);
-    put(&mut settings.max_concurrent, &change.max_concurrent);
-    put(&mut settings.liveness, &change.liveness);
-    put(&mut settings.complete, &change.complete);
-    put(&mut settings.push_notifications, &change.push_notifications);
-    put(&mut settings.card_access, &change.card_access);
-    put(&mut settings.proof, &change.proof);
-    put(&mut settings.bridge, &change.bridge);
-    put(&mut settings.resolve, &change.resolve);
-    put(&mut settings.upstream_auth, &vetted.upstream_auth);
-    put(&mut settings.upstream_tls, &vetted.upstream_tls);
-    put(&mut settings.wake, &vetted.wake);
+    let mut settings = Settings::from_workspace(workspace);
+    apply_move(workspace, around, &change.place, editor, &mut settings)?;
+    set_if_given(&mut settings.name, &change.name);
+    set_if_given(&mut settings.role, &change.role);
+    set_if_given(&mut settings.url, &vetted.url);
+    set_if_given(&mut settings.internal_url, &vetted.internal_url);
+    set_if_given(&mut settings.card_url, &vetted.card_url);
+    set_if_given(&mut settings.delivery_mode, &change.delivery_mode);
+    set_if_given(&mut settings.max_concurrent, &change.max_concurrent);
+    set_if_given(&mut settings.liveness, &change.liveness);
+    set_if_given(&mut settings.complete, &change.complete);
+    set_if_given(&mut settings.push_notifications, &change.push_notifications);
+    set_if_given(&mut settings.card_access, &change.card_access);
+    set_if_given(&mut settings.proof, &change.proof);
+    set_if_given(&mut settings.bridge, &change.bridge);
+    set_if_given(&mut settings.resolve, &change.resolve);
+    set_if_given(&mut settings.upstream_auth, &vetted.upstream_auth);
+    set_if_given(&mut settings.upstream_tls, &vetted.upstream_tls);
+    set_if_given(&mut settings.wake, &vetted.wake);
     settle_probe(change, &mut settings)?;
     settle_urls(
         workspace,
@@ -435,7 +436,7 @@ fn next_status(
 fn settle_credential(
     workspace: &Workspace,
     around: &Surroundings,
-    vetted: &Vetted<'_>,
+    vetted: &VettedChange<'_>,
     editor: Editor,
     settings: &mut Settings,
 ) {
@@ -471,8 +472,8 @@ fn settle_credential(
 
 fn settle_probe(change: &Change, settings: &mut Settings) -> Result<(), Rejection> {
     let said = change.probe.as_ref();
-    let said = said.map(|said| said.as_ref().map(|probe| probe.shown().clone()));
-    put(&mut settings.probe, &said);
+    let said = said.map(|said| said.as_ref().map(|probe| probe.as_stored().clone()));
+    set_if_given(&mut settings.probe, &said);
     let may_differ = change.liveness.is_some() || change.delivery_mode.is_some() || said.is_some();
     if settings.probe.is_some() && may_differ {
         require_probed(settings.liveness, settings.delivery_mode)?;
@@ -480,7 +481,7 @@ fn settle_probe(change: &Change, settings: &mut Settings) -> Result<(), Rejectio
     Ok(())
 }
 
-fn put<T: Clone>(setting: &mut T, said: &Option<T>) {
+fn set_if_given<T: Clone>(setting: &mut T, said: &Option<T>) {
     if let Some(said) = said {
         setting.clone_from(said);
     }

@@ -6,24 +6,25 @@ use serde_json::value::RawValue;
 use super::change::{Registrations, is_reachable};
 use super::validate::check_card;
 use crate::directory::liveness::Lease;
-use crate::directory::rejections::{conflict, no_instance, not_found, removed};
+use crate::directory::rejections::{conflict, no_instance, not_found, workspace_removed};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 use crate::workspace::{
-    Changed, Liveness, Removed, Settings, Status, StoredInstance, Surroundings, Workspace,
+    Liveness, RemoveOutcome, Settings, Status, StoredInstance, Surroundings, Workspace,
+    WorkspaceChange,
 };
 
 impl Registrations {
     /// True if the agent of a workspace lives. If the lease cannot be read, the last sign of life counts.
     pub(super) async fn is_alive(&self, workspace: &Workspace) -> bool {
         let lease = self.presence.leases.read(&workspace.id).await;
-        self.lives(workspace, lease.as_ref().ok())
+        self.is_alive_by(workspace, lease.as_ref().ok())
     }
 
     /// As [`Registrations::is_alive`], with the lease as it was read.
-    pub(super) fn lives(&self, workspace: &Workspace, lease: Option<&Lease>) -> bool {
+    pub(super) fn is_alive_by(&self, workspace: &Workspace, lease: Option<&Lease>) -> bool {
         let held = matches!(lease, Some(Lease::Held(_)));
         let last_seen = self.heartbeats.last_sign_of(workspace);
         let leases = &self.presence.leases;
@@ -38,11 +39,11 @@ impl Registrations {
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
     pub async fn pause(&self, id: &WorkspaceId, run: Run) -> Result<Workspace, Rejection> {
         let pause = |workspace: &Workspace, _: &Surroundings| {
-            let mut settings = Settings::of(workspace);
+            let mut settings = Settings::from_workspace(workspace);
             settings.status = Status::Paused;
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, run, pause).await?;
+        let changed = self.change_in_place(id, run, pause).await?;
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
@@ -56,12 +57,12 @@ impl Registrations {
         // If the lease cannot be read, the last sign of life counts.
         let lease = self.presence.leases.read(id).await;
         let resume = |workspace: &Workspace, _: &Surroundings| {
-            let mut settings = Settings::of(workspace);
-            let lives = self.lives(workspace, lease.as_ref().ok());
-            settings.status = resumed(workspace, &settings, lives)?;
+            let mut settings = Settings::from_workspace(workspace);
+            let lives = self.is_alive_by(workspace, lease.as_ref().ok());
+            settings.status = status_after_resume(workspace, &settings, lives)?;
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, run, resume).await?;
+        let changed = self.change_in_place(id, run, resume).await?;
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
@@ -76,11 +77,11 @@ impl Registrations {
             if workspace.liveness == Liveness::Heartbeat {
                 ended.clone_from(&around.instances);
             }
-            let mut settings = Settings::of(workspace);
-            leave(&mut settings, workspace);
+            let mut settings = Settings::from_workspace(workspace);
+            clear_registration(&mut settings, workspace);
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, Run::Real, leave).await?;
+        let changed = self.change_in_place(id, Run::Real, leave).await?;
         self.withdraw(&changed, &ended).await
     }
 
@@ -95,7 +96,7 @@ impl Registrations {
         id: &WorkspaceId,
         instance: &InstanceId,
     ) -> Result<(), Rejection> {
-        let rows = self.workspaces.instances.all_of(id).await?;
+        let rows = self.workspaces.instances.find_all(id).await?;
         // If the leases cannot be read, all of them count as alive.
         let silent = self.silent_of(id, rows).await.unwrap_or_default();
         let (mut ended, mut left) = (Vec::new(), Vec::new());
@@ -106,7 +107,7 @@ impl Registrations {
                 .iter()
                 .cloned()
                 .partition(|one| one.id == *instance);
-            let mut settings = Settings::of(workspace);
+            let mut settings = Settings::from_workspace(workspace);
             let Some(url) = one.first().map(|one| one.url.clone()) else {
                 return Ok(settings);
             };
@@ -116,7 +117,7 @@ impl Registrations {
             }
             is_last = others.is_empty();
             if is_last {
-                leave(&mut settings, workspace);
+                clear_registration(&mut settings, workspace);
                 return Ok(settings);
             }
             if workspace.url.as_ref() == Some(&url) {
@@ -130,7 +131,7 @@ impl Registrations {
             settings.instances = Some(others);
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, Run::Real, leave_one).await?;
+        let changed = self.change_in_place(id, Run::Real, leave_one).await?;
         let after = &changed.after;
         // An earlier departure of the last one may have left its keys.
         let has_left = after.status == Status::Offline && after.url.is_none();
@@ -163,7 +164,7 @@ impl Registrations {
         }
         let (leases, now) = (&self.presence.leases, Timestamp::now());
         let ids: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
-        let renewed = leases.renewed_instances(id, &ids, now).await?;
+        let renewed = leases.instance_renewal_times(id, &ids, now).await?;
         let is_silent = |one: &StoredInstance| {
             let last_sign = self.heartbeats.instances.last_sign_of(id, one);
             leases.benefit_of_doubt(Some(last_sign), now).is_none()
@@ -176,11 +177,11 @@ impl Registrations {
     /// Ends the lease of a workspace whose instances were `left` silent, unless one of them came back meanwhile.
     async fn fall_silent(
         &self,
-        changed: &Changed,
+        changed: &WorkspaceChange,
         left: Vec<StoredInstance>,
     ) -> Result<(), Rejection> {
         let (id, count) = (&changed.after.id, left.len());
-        self.presence.leases.end(id).await?;
+        self.presence.leases.delete(id).await?;
         if self.silent_of(id, left).await?.len() == count {
             return Ok(());
         }
@@ -190,13 +191,13 @@ impl Registrations {
         }
         // A heartbeat that read "online" just before did not change the row. Its lease counts now.
         let revive = |workspace: &Workspace, around: &Surroundings| {
-            let mut settings = Settings::of(workspace);
+            let mut settings = Settings::from_workspace(workspace);
             if workspace.status == Status::Offline && !around.instances.is_empty() {
                 settings.status = Status::Online;
             }
             Ok(settings)
         };
-        self.alter_in_place(id, Run::Real, revive).await.map(drop)
+        self.change_in_place(id, Run::Real, revive).await.map(drop)
     }
 
     /// Lets an instance drain: it gets only calls that are bound to it, until it deregisters, lapses or registers
@@ -208,7 +209,7 @@ impl Registrations {
     pub async fn drain(&self, id: &WorkspaceId, instance: &InstanceId) -> Result<(), Rejection> {
         let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
         if workspace.status == Status::Removed {
-            return Err(removed());
+            return Err(workspace_removed());
         }
         if workspace.resolves_each() {
             return Err(conflict(
@@ -216,13 +217,17 @@ impl Registrations {
                  name, and it gets no calls within 15 s",
             ));
         }
-        let drains = self.workspaces.instances.let_drain(id, instance).await;
+        let drains = self.workspaces.instances.start_drain(id, instance).await;
         self.announcer.invalidate_after(id, &drains).await;
         drains?.then_some(()).ok_or_else(no_instance)
     }
 
     /// Deletes the URL keys and the leases of a workspace whose agent has left.
-    async fn withdraw(&self, changed: &Changed, ended: &[StoredInstance]) -> Result<(), Rejection> {
+    async fn withdraw(
+        &self,
+        changed: &WorkspaceChange,
+        ended: &[StoredInstance],
+    ) -> Result<(), Rejection> {
         let id = &changed.after.id;
         let done = async {
             self.presence.withdraw(id).await?;
@@ -247,7 +252,7 @@ impl Registrations {
         leases.end_instances(id, &ids).await?;
         // Read after the deletion: a registration writes its row before its lease, so one that is not found now grants
         // its lease later.
-        let rows = self.workspaces.instances.all_of(id).await?;
+        let rows = self.workspaces.instances.find_all(id).await?;
         let back = rows.iter().map(|row| &row.id);
         let back: Vec<&InstanceId> = back.filter(|one| ids.contains(one)).collect();
         if !back.is_empty() {
@@ -274,7 +279,7 @@ impl Registrations {
             return Ok(());
         }
         let found = self.workspaces.find(id).await?;
-        Err(found.map_or_else(not_found, |_| removed()))
+        Err(found.map_or_else(not_found, |_| workspace_removed()))
     }
 
     /// Removes the workspace. Its row stays; the caller revokes its tokens.
@@ -286,29 +291,31 @@ impl Registrations {
         let outcome = self.workspaces.remove(id, Timestamp::now(), run).await;
         if run.is_dry() {
             return match outcome? {
-                Removed::Unknown => Err(not_found()),
-                Removed::Before => Err(removed()),
-                Removed::Now(_) => Ok(()),
+                RemoveOutcome::Unknown => Err(not_found()),
+                RemoveOutcome::Before => Err(workspace_removed()),
+                RemoveOutcome::Now(_) => Ok(()),
             };
         }
         self.announcer.invalidate_lineage_after(id, &outcome).await;
         let outcome = outcome?;
         match &outcome {
-            Removed::Unknown => return Err(not_found()),
-            Removed::Now(line) => self.announcer.announce_removal(id, line),
-            Removed::Before => {}
+            RemoveOutcome::Unknown => return Err(not_found()),
+            RemoveOutcome::Now(line) => self.announcer.announce_removal(id, line),
+            RemoveOutcome::Before => {}
         }
         let dropped = self.presence.withdraw(id).await;
         match outcome {
-            Removed::Now(_) => dropped.map_err(|away| Rejection::from(away).after_commit(false)),
-            Removed::Before | Removed::Unknown => {
-                Err(dropped.map_or_else(Rejection::from, |()| removed()))
+            RemoveOutcome::Now(_) => {
+                dropped.map_err(|away| Rejection::from(away).after_commit(false))
+            }
+            RemoveOutcome::Before | RemoveOutcome::Unknown => {
+                Err(dropped.map_or_else(Rejection::from, |()| workspace_removed()))
             }
         }
     }
 }
 
-pub(super) fn resumed(
+pub(super) fn status_after_resume(
     workspace: &Workspace,
     settings: &Settings,
     is_alive: bool,
@@ -330,7 +337,7 @@ pub(super) fn resumed(
     }
 }
 
-fn leave(settings: &mut Settings, workspace: &Workspace) {
+fn clear_registration(settings: &mut Settings, workspace: &Workspace) {
     if workspace.liveness == Liveness::Heartbeat {
         settings.url = None;
         settings.internal_url = None;

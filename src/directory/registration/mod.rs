@@ -11,11 +11,11 @@ mod urls;
 mod validate;
 
 pub use self::bulk::{
-    RegistrationsInBulk, Update, VettedUpdate, id_taken, listed_urls, org_of_new, reports_itself,
+    BulkRegistrations, Update, VettedUpdate, id_taken, listed_urls, org_of_new, reports_itself,
 };
 pub use self::change::{Change, Registrations};
 pub use self::recheck::Recheck;
-pub use self::register::{Creation, Registered, Registration};
+pub use self::register::{Creation, Registration, RegistrationResult};
 pub use self::registrar::{Registrar, Terms};
 pub use self::tree_rules::Editor;
 pub use self::validate::AGENT_CARD_BYTES_MAX;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::registrar::{Registrar, elsewhere};
+use super::registrar::{Registrar, foreign_workspace};
 use super::tree_rules::require_within;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
@@ -58,7 +58,7 @@ pub(super) async fn is_foreign(
         return Ok(true);
     }
     let line = match within {
-        Some(_) => workspaces.line(&workspace.id).await?,
+        Some(_) => workspaces.load_line(&workspace.id).await?,
         None => return Ok(false),
     };
     Ok(require_within(&line, within.as_ref()).is_err())
@@ -79,7 +79,7 @@ pub(super) async fn require_still_own(
     }
     let found = workspaces.find(id).await?;
     match is_foreign(workspaces, registrar, found.as_ref()).await? {
-        true => Err(elsewhere()),
+        true => Err(foreign_workspace()),
         false => Ok(()),
     }
 }

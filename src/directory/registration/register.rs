@@ -7,25 +7,27 @@ use tokio::time::Instant;
 
 use super::change::{Change, Registrations};
 use super::recheck::{Recheck, is_foreign, require_still_own};
-use super::registrar::{Registrar, elsewhere, mode_of, not_registered, settle, unregistered};
+use super::registrar::{
+    Registrar, build_creation, check_registrar, foreign_workspace, mode_of, not_registered,
+};
 use super::tree_rules::{Editor, org_below, require_within};
 use super::urls::{check_urls, instances_at, require_resolvable};
 use super::validate::{check_card, check_label};
-use crate::config::{Bridging, CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::directory::address::{NamedUrls, VettedUrls};
 use crate::directory::probing::{Probe, require_probed};
-use crate::directory::rejections::{invalid, removed, taken};
+use crate::directory::rejections::{invalid, workspace_id_taken, workspace_removed};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::waking::Wake;
 use crate::identity::NewEnrolment;
-use crate::ids::{InstanceId, Life, WorkspaceId};
+use crate::ids::{InstanceId, WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::Rejection;
 use crate::store::Run;
 use crate::time::Timestamp;
 use crate::workspace::{
-    CallerProof, Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Registering,
-    Resolve, Status, Step, Workspace, credential_base, default_instance,
+    CallerProof, CreateOutcome, DeliveryMode, InstanceRegistration, Liveness, Move, NewWorkspace,
+    RegistrationUpdate, Resolve, Status, Step, Workspace, credential_base, default_instance,
 };
 
 /// Registration of an agent.
@@ -51,7 +53,7 @@ pub struct Registration {
 
 /// Result of a registration.
 #[derive(Clone, Debug)]
-pub struct Registered {
+pub struct RegistrationResult {
     /// The workspace after the registration.
     pub workspace: Workspace,
     /// True if the workspace was created.
@@ -70,7 +72,7 @@ pub struct Creation {
     /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
     /// The root of the subtree that it must be in: of the org token that creates it.
-    pub within: Option<Life>,
+    pub within: Option<WorkspaceIncarnation>,
     /// Org of the workspace; `None`: the parent's org.
     pub org: Option<String>,
     /// Purpose of the agent, as free text.
@@ -90,7 +92,7 @@ pub struct Creation {
     /// Source of its liveness.
     pub liveness: Liveness,
     /// Completion mode for incomplete calls.
-    pub complete: Option<Complete>,
+    pub complete: Option<CompletionMode>,
     /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
     /// Access to its card. Set by operators only.
@@ -129,14 +131,14 @@ impl Registrations {
         &self,
         registration: &Registration,
         registrar: &Registrar,
-    ) -> Result<Registered, Rejection> {
+    ) -> Result<RegistrationResult, Rejection> {
         check_card(&registration.agent_card)?;
         if let Some(done) = self.try_register(registration, registrar).await? {
             return Ok(done);
         }
         // A concurrent request created it. It exists now, and stays.
         let again = self.try_register(registration, registrar).await?;
-        again.ok_or_else(taken)
+        again.ok_or_else(workspace_id_taken)
     }
 
     /// `None` if the workspace did not exist, and was created by a concurrent request.
@@ -144,14 +146,14 @@ impl Registrations {
         &self,
         registration: &Registration,
         registrar: &Registrar,
-    ) -> Result<Option<Registered>, Rejection> {
+    ) -> Result<Option<RegistrationResult>, Rejection> {
         let found = self.workspaces.find(&registration.id).await?;
         // For an org token a workspace that it does not look after does not exist, in each check: its creation fails.
         let foreign = is_foreign(&self.workspaces, registrar, found.as_ref()).await?;
         let found = found.filter(|_| !foreign);
         let mode = mode_of(registration, found.as_ref())?;
         let terms = registrar.terms();
-        let (name, place) = settle(found.as_ref(), registrar)?;
+        let (name, place) = check_registrar(found.as_ref(), registrar)?;
         let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
         let is_operator = matches!(registrar, Registrar::Operator(_));
         let urls = NamedUrls {
@@ -175,17 +177,17 @@ impl Registrations {
         }
         let created = found.is_none();
         if created {
-            let creation = unregistered(&registration.id, mode, registrar);
+            let creation = build_creation(&registration.id, mode, registrar);
             check_creation(&creation)?;
             // In one transaction with its origins, so that a rejection leaves no workspace behind.
             match self.write_new(&creation, urls.clone(), Run::Real).await? {
-                Created::Done(_) => {}
-                Created::Taken if foreign => return Err(elsewhere()),
-                Created::Taken => return Ok(None),
-                Created::OriginTaken(taken) => return Err(taken.into()),
+                CreateOutcome::Done(_) => {}
+                CreateOutcome::Taken if foreign => return Err(foreign_workspace()),
+                CreateOutcome::Taken => return Ok(None),
+                CreateOutcome::OriginTaken(taken) => return Err(taken.into()),
             }
         }
-        let change = Register {
+        let change = RegistrationUpdate {
             delivery_mode: mode,
             url: urls.url,
             internal_url: urls.internal_url,
@@ -196,7 +198,7 @@ impl Registrations {
             origins: urls.origins,
             upstream_auth_base: named,
             proof: registration.proof,
-            instance: Registering {
+            instance: InstanceRegistration {
                 id: registration.instance.clone(),
                 by_operator: is_operator,
                 live_since: self.presence.leases.seen_since(Timestamp::now()),
@@ -209,7 +211,7 @@ impl Registrations {
             false => why,
         })?;
         let warning = self.warn_of_mismatch(&workspace);
-        Ok(Some(Registered {
+        Ok(Some(RegistrationResult {
             workspace,
             created,
             warning,
@@ -229,7 +231,7 @@ impl Registrations {
     async fn bring_online(
         &self,
         id: &WorkspaceId,
-        change: &Register,
+        change: &RegistrationUpdate,
         old_card: Option<&RawValue>,
     ) -> Result<Workspace, Rejection> {
         let (now, began) = (Timestamp::now(), Instant::now());
@@ -239,7 +241,9 @@ impl Registrations {
         self.announcer
             .invalidate_left(left, Run::Real, &registered)
             .await;
-        let registered = registered?.map_err(not_registered)?.ok_or_else(removed)?;
+        let registered = registered?
+            .map_err(not_registered)?
+            .ok_or_else(workspace_removed)?;
         let (workspace, instance) = (registered.workspace, registered.instance);
         // An operator vouches for an instance.
         let is_vouched = instance.is_some() && change.instance.by_operator;
@@ -282,7 +286,7 @@ impl Registrations {
             Err(away) => Err(away.into()),
         };
         done.map_err(|why| why.after_commit(false))?;
-        self.views.slots.registered(id, instance.as_ref(), began);
+        self.views.slots.reset_target(id, instance.as_ref(), began);
         let status = workspace.status;
         self.announcer.announce_if_overtaken(id, status).await;
         Ok(workspace)
@@ -296,9 +300,9 @@ impl Registrations {
     pub async fn create(&self, creation: &Creation, run: Run) -> Result<Workspace, Rejection> {
         let urls = self.vet_new(creation).await?;
         match self.write_new(creation, urls, run).await? {
-            Created::Done(workspace) => Ok(*workspace),
-            Created::Taken => Err(taken()),
-            Created::OriginTaken(taken) => Err(taken.into()),
+            CreateOutcome::Done(workspace) => Ok(*workspace),
+            CreateOutcome::Taken => Err(workspace_id_taken()),
+            CreateOutcome::OriginTaken(taken) => Err(taken.into()),
         }
     }
 
@@ -321,10 +325,10 @@ impl Registrations {
         creation: &Creation,
         urls: VettedUrls,
         run: Run,
-    ) -> Result<Created, Rejection> {
+    ) -> Result<CreateOutcome, Rejection> {
         let new = self.prepare(creation, urls).await?;
         let created = self.insert(&new, creation, run).await?;
-        if let Created::Done(workspace) = &created
+        if let CreateOutcome::Done(workspace) = &created
             && !run.is_dry()
         {
             self.announce_created(workspace).await;
@@ -390,7 +394,10 @@ impl Registrations {
             upstream_auth: auth.transpose()?,
             upstream_tls: tls.transpose()?,
             wake,
-            probe: creation.probe.as_ref().map(|probe| probe.shown().clone()),
+            probe: creation
+                .probe
+                .as_ref()
+                .map(|probe| probe.as_stored().clone()),
             complete: creation.complete,
             push_notifications: creation.push_notifications,
             card_access: creation.card_access,
@@ -407,7 +414,7 @@ impl Registrations {
     /// Returns a mismatch between the registered URL and the registered card, and logs it.
     fn warn_of_mismatch(&self, workspace: &Workspace) -> Option<&'static str> {
         let endpoint = self.resolver.parse(workspace.url.as_deref()?).ok()?;
-        let warning = JsonRpc::of(card_text(workspace), &endpoint).mismatch()?;
+        let warning = JsonRpc::from_card(card_text(workspace), &endpoint).mismatch()?;
         tracing::warn!(workspace.id = %workspace.id, "An agent registered: {warning}");
         Some(warning)
     }
@@ -417,7 +424,7 @@ impl Registrations {
         new: &NewWorkspace,
         creation: &Creation,
         run: Run,
-    ) -> Result<Created, Rejection> {
+    ) -> Result<CreateOutcome, Rejection> {
         let (id, now) = (&new.id, Timestamp::now());
         let Some(parent) = &creation.parent_id else {
             let created = self.workspaces.create(new, now, run).await;
@@ -432,7 +439,7 @@ impl Registrations {
             // To a caller of a subtree a workspace above it is as any other with this id.
             is_above = creation.within.is_some() && line.iter().any(|step| step.id == *id);
             if is_above {
-                return Err(taken());
+                return Err(workspace_id_taken());
             }
             org_below(id, line, creation.org.as_deref())
         };
@@ -442,7 +449,7 @@ impl Registrations {
             .invalidate_left(&new.origins, run, &created)
             .await;
         match created? {
-            Err(_) if is_above => Ok(Created::Taken),
+            Err(_) if is_above => Ok(CreateOutcome::Taken),
             created => created,
         }
     }

@@ -2,11 +2,11 @@
 
 use super::validate::check_label;
 use super::{Creation, Editor, Registration};
-use crate::directory::rejections::{invalid, not_found, not_permitted, removed};
-use crate::ids::{Life, WorkspaceId};
+use crate::directory::rejections::{invalid, not_found, not_permitted, workspace_removed};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{
-    DeliveryMode, INSTANCES_MAX, Liveness, Move, NotRegistered, Status, Workspace,
+    DeliveryMode, INSTANCES_MAX, Liveness, Move, RegistrationError, Status, Workspace,
 };
 
 /// Caller of a registration; it decides which members are allowed.
@@ -19,7 +19,7 @@ pub enum Registrar {
         /// The org.
         org: String,
         /// The root of its subtree, if it looks after one only.
-        within: Option<Life>,
+        within: Option<WorkspaceIncarnation>,
         /// Members for operators and org tokens.
         terms: Terms,
     },
@@ -43,7 +43,7 @@ pub struct Terms {
 }
 
 /// Checks that `registrar` may register the row found. Returns the name to set, and the move to make.
-pub(super) fn settle(
+pub(super) fn check_registrar(
     found: Option<&Workspace>,
     registrar: &Registrar,
 ) -> Result<(Option<String>, Option<Move>), Rejection> {
@@ -56,7 +56,7 @@ pub(super) fn settle(
         return Ok((terms.name.clone(), None));
     };
     if found.status == Status::Removed {
-        return Err(removed());
+        return Err(workspace_removed());
     }
     let Some(terms) = terms else {
         return Ok((None, None));
@@ -97,7 +97,7 @@ pub(super) fn mode_of(
 }
 
 /// Returns a workspace that is created by its registration.
-pub(super) fn unregistered(
+pub(super) fn build_creation(
     id: &WorkspaceId,
     delivery_mode: DeliveryMode,
     registrar: &Registrar,
@@ -150,22 +150,22 @@ impl Registrar {
     }
 }
 
-pub(super) fn elsewhere() -> Rejection {
+pub(super) fn foreign_workspace() -> Rejection {
     not_permitted(
         "an org token registers workspaces of its own org only, and in its subtree if it has one; choose another id",
     )
 }
 
-pub(super) fn not_registered(why: NotRegistered) -> Rejection {
+pub(super) fn not_registered(why: RegistrationError) -> Rejection {
     match why {
-        NotRegistered::OriginTaken(taken) => taken.into(),
-        NotRegistered::TooMany => Rejection::new(
+        RegistrationError::OriginTaken(taken) => taken.into(),
+        RegistrationError::TooMany => Rejection::new(
             Reason::Conflict,
             format!(
                 "the workspace has {INSTANCES_MAX} instances, and none of them is offline: deregister one first \
                  (POST /registry/deregister with its instance_id)"
             ),
         )
-        .fact("limit", INSTANCES_MAX),
+        .with_fact("limit", INSTANCES_MAX),
     }
 }

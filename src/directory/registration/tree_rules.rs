@@ -2,7 +2,7 @@
 //! [`Workspaces::change`](crate::workspace::Workspaces::change).
 
 use crate::directory::rejections::{conflict, not_permitted};
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::Rejection;
 use crate::workspace::{LINE_MAX, Move, Settings, Step, Surroundings, Workspace};
 
@@ -19,8 +19,11 @@ pub enum Editor {
 ///
 /// # Errors
 /// `not_permitted`.
-pub(super) fn require_within(line: &[Step], root: Option<&Life>) -> Result<(), Rejection> {
-    let is_root = |step: &Step, root: &Life| {
+pub(super) fn require_within(
+    line: &[Step],
+    root: Option<&WorkspaceIncarnation>,
+) -> Result<(), Rejection> {
+    let is_root = |step: &Step, root: &WorkspaceIncarnation| {
         step.id == root.id && step.born_at == root.born_at && !step.removed
     };
     let Some(root) = root else {
@@ -56,7 +59,7 @@ pub(super) fn org_below(
 }
 
 /// Sets parent and org in `settings` as `wanted` requests, if the rules allow it.
-pub(super) fn settle(
+pub(super) fn apply_move(
     workspace: &Workspace,
     around: &Surroundings,
     wanted: &Move,

@@ -28,7 +28,7 @@ pub(super) fn check_urls(urls: &[String]) -> Result<(), Rejection> {
     }
     if urls.len() > INSTANCES_MAX {
         let message = format!("urls has at most {INSTANCES_MAX} URLs");
-        return Err(invalid(message).fact("limit", INSTANCES_MAX));
+        return Err(invalid(message).with_fact("limit", INSTANCES_MAX));
     }
     Ok(())
 }
@@ -109,7 +109,7 @@ pub(super) fn is_listed(instance: &StoredInstance) -> bool {
     instance.id.as_str().starts_with(LISTED)
 }
 
-fn registered() -> Rejection {
+fn self_registered() -> Rejection {
     conflict(
         "the instances of the workspace registered themselves: they end with POST /registry/deregister",
     )
@@ -134,7 +134,7 @@ pub(super) fn settle_urls(
     settings: &mut Settings,
 ) -> Result<(), Rejection> {
     match urls {
-        Some(Some(_)) if old.iter().any(|one| !is_listed(one)) => return Err(registered()),
+        Some(Some(_)) if old.iter().any(|one| !is_listed(one)) => return Err(self_registered()),
         Some(Some(urls)) => {
             settings.url = urls.first().cloned();
             settings.internal_url = None;
@@ -145,7 +145,7 @@ pub(super) fn settle_urls(
                 ));
             }
         }
-        Some(None) if old.iter().any(|one| !is_listed(one)) => return Err(registered()),
+        Some(None) if old.iter().any(|one| !is_listed(one)) => return Err(self_registered()),
         Some(None) => settings.instances = (workspace.instances > 0).then(Vec::new),
         None if settings.liveness != Liveness::Assumed && old.iter().any(is_listed) => {
             return Err(invalid(

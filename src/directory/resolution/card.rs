@@ -7,11 +7,11 @@ use sha2::{Digest, Sha256};
 
 use super::destination::{Agent, Destination};
 use crate::config::Bridging;
-use crate::directory::address::{Endpoint, Policy, Settled};
-use crate::directory::liveness::Urls;
+use crate::directory::address::{AddressDecision, Endpoint, Policy};
+use crate::directory::liveness::AgentUrls;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::trust::Sealed;
+use crate::trust::SealedSecret;
 use crate::workspace::Workspace;
 
 /// Well-known paths of A2A 0.3 and 1.0, and of 0.2.
@@ -19,11 +19,11 @@ const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/age
 
 /// Places where an agent may serve its card: one server, and paths that are tried in order.
 #[derive(Clone, Debug)]
-pub struct CardPlace {
+pub struct CardLocation {
     /// Server. Checked like any agent's; its path is not used.
     pub endpoint: Endpoint,
     /// Cached decision about its addresses.
-    pub settled: Arc<Settled>,
+    pub address_decision: Arc<AddressDecision>,
     /// Agent, if it is on the same server: only there the agent's credential and the gateway's certificate are
     /// sent.
     pub agent: Option<Arc<Agent>>,
@@ -50,7 +50,7 @@ pub struct CardSource {
     pub hidden: Vec<String>,
     /// Place where the agent serves its card, or the reason why it cannot be fetched. `None`: it has only an
     /// inbox.
-    pub place: Result<Option<CardPlace>, Rejection>,
+    pub place: Result<Option<CardLocation>, Rejection>,
     /// Hash of the source and of the agent's location; changes with either.
     pub fingerprint: [u8; 32],
 }
@@ -59,14 +59,14 @@ impl CardSource {
     /// `push_notifications`: true if callers may ask for them, unless the workspace's row says otherwise.
     pub(super) fn new(
         workspace: &Workspace,
-        urls: &Urls,
+        urls: &AgentUrls,
         destination: Result<Destination, Rejection>,
         (push_notifications, bridge): (bool, Bridging),
         policy: &Policy,
     ) -> Self {
         let place = match destination {
             Ok(Destination::Agent(agent)) => {
-                CardPlace::new(workspace.card_url.as_deref(), agent, policy).map(Some)
+                CardLocation::new(workspace.card_url.as_deref(), agent, policy).map(Some)
             }
             Ok(Destination::Inbox(_)) => Ok(None),
             Err(refusal) => Err(refusal),
@@ -88,12 +88,12 @@ impl CardSource {
     }
 }
 
-impl CardPlace {
+impl CardLocation {
     /// Returns the place of a probe: a path at the server of the agent.
     pub(in crate::directory) fn at_path(agent: Arc<Agent>, path: &str) -> Self {
         Self {
             endpoint: agent.endpoint.clone(),
-            settled: Arc::clone(&agent.settled),
+            address_decision: Arc::clone(&agent.address_decision),
             agent: Some(agent),
             paths: vec![path.to_owned()],
         }
@@ -118,7 +118,7 @@ impl CardPlace {
             }
             return Ok(Self {
                 endpoint: own.clone(),
-                settled: Arc::clone(&agent.settled),
+                address_decision: Arc::clone(&agent.address_decision),
                 agent: Some(agent),
                 paths,
             });
@@ -127,10 +127,10 @@ impl CardPlace {
         let paths = vec![endpoint.path_and_query.clone()];
         let same = endpoint.has_host_of(own);
         Ok(Self {
-            settled: if same {
-                Arc::clone(&agent.settled)
+            address_decision: if same {
+                Arc::clone(&agent.address_decision)
             } else {
-                Settled::new(&agent.id)
+                AddressDecision::new(&agent.id)
             },
             endpoint: if same { own.clone() } else { endpoint },
             agent: same.then_some(agent),
@@ -140,7 +140,7 @@ impl CardPlace {
 }
 
 /// Returns the URLs of the agent that are removed from its card.
-pub(crate) fn hidden_urls(workspace: &Workspace, urls: &Urls) -> Vec<String> {
+pub(crate) fn hidden_urls(workspace: &Workspace, urls: &AgentUrls) -> Vec<String> {
     let instances = urls.instances.iter().flatten().map(String::as_str);
     let known = [
         urls.host.as_deref(),
@@ -156,7 +156,7 @@ pub(crate) fn hidden_urls(workspace: &Workspace, urls: &Urls) -> Vec<String> {
 }
 
 fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
-    let auth = workspace.upstream_auth.as_ref().map(Sealed::as_str);
+    let auth = workspace.upstream_auth.as_ref().map(SealedSecret::as_str);
     let tls = workspace.upstream_tls.as_ref();
     let place = match &source.place {
         Ok(Some(place)) => format!("{} {:?}", place.endpoint.url(), place.paths),

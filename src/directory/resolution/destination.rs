@@ -9,18 +9,18 @@ use serde_json::value::RawValue;
 use super::instances::InstanceFacts;
 use super::json_rpc::JsonRpc;
 use crate::a2a::Generation;
-use crate::a2a::card::{Card, Spoken, says_push};
-use crate::config::{Bridging, Complete, Config, Live};
-use crate::directory::address::{Endpoint, Resolver, Settled};
+use crate::a2a::card::{AgentSides, Card, says_push};
+use crate::config::{Bridging, CompletionMode, Config, Live};
+use crate::directory::address::{AddressDecision, Endpoint, Resolver};
 use crate::directory::capacity::{Slots, TargetSlots};
-use crate::directory::liveness::{HeartbeatBuffer, Presence, Pulse, Urls};
-use crate::directory::rejections::{RETRY_AFTER, removed};
+use crate::directory::liveness::{AgentUrls, HeartbeatBuffer, Presence, Pulse};
+use crate::directory::rejections::{RETRY_AFTER, workspace_removed};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls};
 use crate::explain::Check;
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::trust::Seal;
-use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, base};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, url_base};
 
 /// Destination of a permitted message.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub struct AgentOptions {
     /// Generation of A2A in its card.
     pub generation: Generation,
     /// The sides on which it can be called, by its registered card.
-    pub spoken: Spoken,
+    pub spoken: AgentSides,
     /// Translation of calls that it does not speak.
     pub bridge: Bridging,
     /// True if it registered a card. Otherwise a fetched card may have more.
@@ -60,16 +60,16 @@ pub struct AgentOptions {
     /// True if callers may ask it for push notifications.
     pub push_notifications: bool,
     /// Completion mode for incomplete calls.
-    pub complete: Complete,
+    pub complete: CompletionMode,
 }
 
 impl AgentOptions {
     /// Returns the registered options of a workspace.
-    pub(super) fn of(workspace: &Workspace, config: &Config) -> Self {
+    pub(super) fn from_workspace(workspace: &Workspace, config: &Config) -> Self {
         let card = workspace.agent_card.as_ref();
         let has_card = card.is_some();
-        let spoken = card.and_then(|card| Card::read(card.get().as_bytes()).ok());
-        let spoken = spoken.map_or_else(Spoken::default, |card| Spoken::of(&card));
+        let spoken = card.and_then(|card| Card::parse(card.get().as_bytes()).ok());
+        let spoken = spoken.map_or_else(AgentSides::default, |card| AgentSides::from_card(&card));
         let card: Option<serde_json::Value> =
             card.and_then(|card| serde_json::from_str(card.get()).ok());
         let says_no_push = card.as_ref().and_then(says_push) == Some(false);
@@ -109,7 +109,7 @@ pub struct Agent {
     /// Certificates that verify it, and the gateway's client certificate. `None`: the system's, and none.
     pub upstream_tls: Option<UpstreamTls>,
     /// Cached decision about its addresses.
-    pub settled: Arc<Settled>,
+    pub address_decision: Arc<AddressDecision>,
     /// Slots for calls in progress.
     pub slots: TargetSlots,
     /// Instance of the workspace; `None`: the workspace has no named instances.
@@ -120,7 +120,7 @@ pub struct Agent {
 
 impl Agent {
     /// Returns the slots of each place that takes calls that are bound to none: its own, or those of its instances.
-    pub fn places(&self) -> impl Iterator<Item = &TargetSlots> {
+    pub fn open_slots(&self) -> impl Iterator<Item = &TargetSlots> {
         let own = self.instances.is_empty().then_some(&self.slots);
         let instances = self.instances.iter().filter(|one| !one.is_draining);
         own.into_iter().chain(instances.map(|one| &one.agent.slots))
@@ -138,15 +138,15 @@ pub struct Instance {
 
 /// Reason why a workspace cannot be reached, and the check that failed.
 #[derive(Clone, Debug)]
-pub struct NotReached {
+pub struct ResolutionFailure {
     /// Failed check.
     pub at: Check,
     /// Rejection for the caller.
     pub why: Rejection,
 }
 
-impl NotReached {
-    pub(super) fn at(at: Check) -> impl FnOnce(Rejection) -> Self {
+impl ResolutionFailure {
+    pub(super) fn at_check(at: Check) -> impl FnOnce(Rejection) -> Self {
         move |why| Self { at, why }
     }
 }
@@ -163,14 +163,14 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     /// Returns the destination of messages, or the reason why there is none.
-    pub(super) fn of(
+    pub(super) fn find(
         &self,
         workspace: &Workspace,
-        urls: &Urls,
+        urls: &AgentUrls,
         pulse: Pulse,
         instances: &[InstanceFacts],
-    ) -> Result<Destination, NotReached> {
-        let at = NotReached::at;
+    ) -> Result<Destination, ResolutionFailure> {
+        let at = ResolutionFailure::at_check;
         let by_state = self.by_state(workspace, urls);
         if let Some(inbox) = by_state.map_err(at(Check::State))? {
             return Ok(inbox);
@@ -178,7 +178,7 @@ impl Destinations {
         if pulse == Pulse::Lapsed {
             let ttl = self.presence.leases.ttl().as_secs();
             let message = format!("the workspace has sent no heartbeat for {ttl} s");
-            return Err(at(Check::Liveness)(self.offline(workspace, message)));
+            return Err(at(Check::Liveness)(self.reject_offline(workspace, message)));
         }
         let agent = self.agent_of(workspace, urls, instances);
         agent.map(Destination::Agent)
@@ -188,10 +188,10 @@ impl Destinations {
     pub(super) fn agent_of(
         &self,
         workspace: &Workspace,
-        urls: &Urls,
+        urls: &AgentUrls,
         instances: &[InstanceFacts],
-    ) -> Result<Arc<Agent>, NotReached> {
-        let at = NotReached::at;
+    ) -> Result<Arc<Agent>, ResolutionFailure> {
+        let at = ResolutionFailure::at_check;
         if !instances.is_empty() {
             return self.one_of(workspace, instances);
         }
@@ -206,14 +206,18 @@ impl Destinations {
     }
 
     /// Returns the place to which another program moved the agent by its URL key, if its credential goes along.
-    pub(super) fn moved_credential(&self, workspace: &Workspace, urls: &Urls) -> Option<String> {
+    pub(super) fn moved_credential(
+        &self,
+        workspace: &Workspace,
+        urls: &AgentUrls,
+    ) -> Option<String> {
         let goes_along = self.config.get().registry.shared_addresses_move_credentials;
         let url = urls.host.as_deref().filter(|_| urls.shared && goes_along)?;
         let url = self.resolver.parse(url).ok()?.url();
-        let is_own = workspace.url.as_deref().map(base) == Some(base(&url));
+        let is_own = workspace.url.as_deref().map(url_base) == Some(url_base(&url));
         let is_elsewhere = !is_own && !workspace.has_credential_for(&url);
         let has_place = workspace.upstream_auth.is_some() && workspace.upstream_auth_base.is_some();
-        (has_place && is_elsewhere).then(|| base(&url).to_owned())
+        (has_place && is_elsewhere).then(|| url_base(&url).to_owned())
     }
 
     /// Returns the first instance that takes new calls, with all that can be called; if none does, one that drains.
@@ -221,7 +225,7 @@ impl Destinations {
         &self,
         workspace: &Workspace,
         instances: &[InstanceFacts],
-    ) -> Result<Arc<Agent>, NotReached> {
+    ) -> Result<Arc<Agent>, ResolutionFailure> {
         let mut alive = Vec::new();
         let mut refused = None;
         let mut first: Option<&InstanceFacts> = None;
@@ -241,13 +245,17 @@ impl Destinations {
         let Some(first) = first else {
             let ttl = self.presence.leases.ttl().as_secs();
             let message = format!("no instance of the workspace has sent a heartbeat for {ttl} s");
-            let silent = || NotReached::at(Check::Liveness)(self.offline(workspace, message));
+            let silent = || {
+                ResolutionFailure::at_check(Check::Liveness)(
+                    self.reject_offline(workspace, message),
+                )
+            };
             return Err(refused.unwrap_or_else(silent));
         };
         let mut agent = self.instance_at(workspace, first)?;
         let is_same = |one: &&Instance| one.agent.instance == agent.instance;
         if let Some(same) = alive.iter().find(is_same) {
-            agent.settled = Arc::clone(&same.agent.settled);
+            agent.address_decision = Arc::clone(&same.agent.address_decision);
         }
         agent.instances = alive.into();
         Ok(Arc::new(agent))
@@ -257,8 +265,8 @@ impl Destinations {
         &self,
         workspace: &Workspace,
         instance: &InstanceFacts,
-    ) -> Result<Agent, NotReached> {
-        let (at, row) = (NotReached::at, &instance.row);
+    ) -> Result<Agent, ResolutionFailure> {
+        let (at, row) = (ResolutionFailure::at_check, &instance.row);
         let endpoint = self.resolver.parse(&row.url).map_err(at(Check::Url))?;
         let endpoint = match instance.address {
             Some(address) => endpoint.only_at(address),
@@ -269,7 +277,7 @@ impl Destinations {
         Ok(Agent {
             upstream_auth: auth,
             upstream_tls: tls,
-            ..self.agent(workspace, endpoint, Some(&row.id))
+            ..self.build_agent(workspace, endpoint, Some(&row.id))
         })
     }
 
@@ -277,56 +285,56 @@ impl Destinations {
     fn by_state(
         &self,
         workspace: &Workspace,
-        urls: &Urls,
+        urls: &AgentUrls,
     ) -> Result<Option<Destination>, Rejection> {
         let polls = workspace.delivery_mode == DeliveryMode::Poll;
         match workspace.status {
-            Status::Removed => Err(removed()),
+            Status::Removed => Err(workspace_removed()),
             Status::Provisioning | Status::Restarting | Status::Hibernated => {
-                Err(restarting(workspace))
+                Err(reject_restarting(workspace))
             }
-            Status::Paused => Err(self.offline(workspace, "the workspace is paused")),
-            Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
+            Status::Paused => Err(self.reject_offline(workspace, "the workspace is paused")),
+            Status::Failed => Err(self.reject_offline(workspace, "the workspace failed to start")),
             // An inbox accepts messages also while its agent is offline.
             Status::Offline | Status::Online | Status::Degraded if polls => {
                 // No agent would call the URL of the caller.
                 let push_notifications = false;
-                let options = AgentOptions::of(workspace, &self.config.get());
+                let options = AgentOptions::from_workspace(workspace, &self.config.get());
                 Ok(Some(Destination::Inbox(AgentOptions {
                     push_notifications,
                     ..options
                 })))
             }
-            Status::Offline if workspace.active_probe().is_some() => Err(self.offline(
+            Status::Offline if workspace.active_probe().is_some() => Err(self.reject_offline(
                 workspace,
                 "the workspace is offline: its probe fails; it is called again when its agent answers the probe",
             )),
-            Status::Offline if workspace.liveness == Liveness::Assumed => Err(self.offline(
+            Status::Offline if workspace.liveness == Liveness::Assumed => Err(self.reject_offline(
                 workspace,
                 "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
             )),
             // Deregistered: heartbeats, which the agent may still send, do not bring it back.
-            Status::Offline if urls.host.is_none() => Err(self.offline(
+            Status::Offline if urls.host.is_none() => Err(self.reject_offline(
                 workspace,
                 "the workspace is offline: it has no URL until its agent registers again",
             )),
             Status::Offline => {
-                Err(self.offline(workspace, "the workspace is offline: it sends no heartbeat"))
+                Err(self.reject_offline(workspace, "the workspace is offline: it sends no heartbeat"))
             }
             Status::Online | Status::Degraded => Ok(None),
         }
     }
 
-    fn agent_at(&self, workspace: &Workspace, urls: &Urls) -> Result<Agent, Rejection> {
+    fn agent_at(&self, workspace: &Workspace, urls: &AgentUrls) -> Result<Agent, Rejection> {
         let called_at = called_at(&urls.host, &workspace.card_url, workspace.liveness);
         let url = called_at.ok_or_else(|| {
-            self.offline(
+            self.reject_offline(
                 workspace,
                 "the workspace has registered no URL to be reached at",
             )
         })?;
         let endpoint = self.resolver.parse(url)?;
-        Ok(self.agent(workspace, endpoint, None))
+        Ok(self.build_agent(workspace, endpoint, None))
     }
 
     /// Returns the credential and the certificates for an agent at `endpoint`. The private key of a client certificate
@@ -348,15 +356,20 @@ impl Destinations {
         Ok((auth, tls))
     }
 
-    fn offline(&self, workspace: &Workspace, message: impl Into<Cow<'static, str>>) -> Rejection {
-        let refusal = Rejection::new(Reason::WorkspaceOffline, message).retry_after(RETRY_AFTER);
+    fn reject_offline(
+        &self,
+        workspace: &Workspace,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Rejection {
+        let refusal =
+            Rejection::new(Reason::WorkspaceOffline, message).with_retry_after(RETRY_AFTER);
         match self.heartbeats.last_sign_of(workspace) {
-            Some(last_seen) => refusal.fact("last_seen", last_seen),
+            Some(last_seen) => refusal.with_fact("last_seen", last_seen),
             None => refusal,
         }
     }
 
-    fn agent(
+    fn build_agent(
         &self,
         workspace: &Workspace,
         endpoint: Endpoint,
@@ -370,15 +383,17 @@ impl Destinations {
         });
         Agent {
             id: workspace.id.clone(),
-            json_rpc: JsonRpc::of(card_text(workspace), &endpoint),
+            json_rpc: JsonRpc::from_card(card_text(workspace), &endpoint),
             endpoint,
-            options: AgentOptions::of(workspace, &config),
+            options: AgentOptions::from_workspace(workspace, &config),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             proof: workspace.proof.unwrap_or_default(),
             upstream_auth: None,
             upstream_tls: None,
-            settled: Settled::new(&workspace.id),
-            slots: self.slots.of((&workspace.id, instance), limit, &config),
+            address_decision: AddressDecision::new(&workspace.id),
+            slots: self
+                .slots
+                .for_target((&workspace.id, instance), limit, &config),
             instance: instance.cloned(),
             instances: Box::default(),
         }
@@ -401,7 +416,7 @@ pub(crate) fn called_at<'u>(
     url.as_deref().or(by_card)
 }
 
-fn restarting(workspace: &Workspace) -> Rejection {
+fn reject_restarting(workspace: &Workspace) -> Rejection {
     let placed = workspace.url.is_some() || workspace.card_url.is_some();
     let has_registered = workspace.agent_card.is_some();
     let message = match workspace.status {
@@ -416,5 +431,5 @@ fn restarting(workspace: &Workspace) -> Rejection {
         Status::Provisioning => "the workspace has not registered yet; try again shortly",
         _ => "the workspace is restarting; try again shortly",
     };
-    Rejection::new(Reason::WorkspaceRestarting, message).retry_after(RETRY_AFTER)
+    Rejection::new(Reason::WorkspaceRestarting, message).with_retry_after(RETRY_AFTER)
 }

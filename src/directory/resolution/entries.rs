@@ -15,13 +15,13 @@ use std::time::Duration;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use super::destination::{Agent, Destination, Destinations, NotReached};
-use super::entry::{Entry, Facts, ReadAt};
+use super::destination::{Agent, Destination, Destinations, ResolutionFailure};
+use super::entry::{Entry, Facts, ReadTimes};
 use super::instances::{InstanceFacts, urls_of};
-use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::coherence::{Coherence, CoherentCache, Invalidation};
 use crate::config::Live;
 use crate::directory::liveness::{
-    HeartbeatBuffer, Lease, Presence, Pulse, SharedValues, Urls, must_beat,
+    AgentUrls, HeartbeatBuffer, Lease, Presence, Pulse, SharedValues, must_beat,
 };
 use crate::directory::rejections::not_found;
 use crate::explain::Check;
@@ -42,7 +42,7 @@ enum Sql {
 
 /// The directory's cache.
 pub struct Entries {
-    pub(crate) cache: Coherent<WorkspaceId, Arc<Entry>>,
+    pub(crate) cache: CoherentCache<WorkspaceId, Arc<Entry>>,
     /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/store-failures.md`).
     pub(crate) known: Cache<WorkspaceId, Arc<Entry>>,
     /// Place to which the credential of each workspace moved last, as it was told.
@@ -71,7 +71,7 @@ impl Entries {
     ) -> Arc<Self> {
         let config = destinations.config.clone();
         let entries_max = config.get().directory.cache_entries;
-        let cache = Coherent::new(
+        let cache = CoherentCache::new(
             Arc::clone(coherence),
             metrics,
             metrics::Cache::Directory,
@@ -161,7 +161,7 @@ impl Entries {
         (shared, sql): (Option<SharedValues>, Sql),
     ) -> Entry {
         let now = Instant::now();
-        let read_at = ReadAt {
+        let read_at = ReadTimes {
             row: match sql {
                 Sql::Answers => now,
                 Sql::Away(read_at) => read_at,
@@ -172,7 +172,7 @@ impl Entries {
         let Some(workspace) = row else {
             return self.evaluate(Facts {
                 workspace: None,
-                urls: Urls::default(),
+                urls: AgentUrls::default(),
                 pulse: Pulse::AsItsStatus,
                 instances: Vec::new(),
                 whole: true,
@@ -187,11 +187,11 @@ impl Entries {
                 .await
         };
         let pulse = shared.as_ref().map_or(Pulse::AsItsStatus, |shared| {
-            self.pulse(&workspace, shared.lease)
+            self.pulse_of(&workspace, shared.lease)
         });
         let whole = shared.is_some() && are_whole && sql == Sql::Answers;
         let (url, internal_url) = shared.map_or((None, None), |s| (s.url, s.internal_url));
-        let urls = Urls::of(&workspace, url, internal_url);
+        let urls = AgentUrls::from_parts(&workspace, url, internal_url);
         self.tell_move(&workspace, &urls).await;
         self.evaluate(Facts {
             urls,
@@ -204,7 +204,7 @@ impl Entries {
     }
 
     /// Tells a move of a credential by another program, once.
-    async fn tell_move(&self, workspace: &Workspace, urls: &Urls) {
+    async fn tell_move(&self, workspace: &Workspace, urls: &AgentUrls) {
         let id = &workspace.id;
         let Some(to) = self.destinations.moved_credential(workspace, urls) else {
             return self.moved.invalidate(id).await;
@@ -217,11 +217,11 @@ impl Entries {
 
     fn evaluate(&self, mut facts: Facts) -> Entry {
         let reach = facts.workspace.as_ref().map_or_else(
-            || Err(NotReached::at(Check::State)(not_found())),
+            || Err(ResolutionFailure::at_check(Check::State)(not_found())),
             |workspace| {
                 let (urls, instances) = (&facts.urls, &facts.instances);
                 self.destinations
-                    .of(workspace, urls, facts.pulse, instances)
+                    .find(workspace, urls, facts.pulse, instances)
             },
         );
         facts.urls = urls_of(&facts.instances, facts.urls, &reach);
@@ -243,14 +243,18 @@ impl Entries {
         }
         // Kept with the entry, so that the decision about its addresses is, too.
         let made = entry.agent_in_any_status.get_or_init(|| {
-            let instances: Vec<_> = entry.instances.iter().map(InstanceFacts::last).collect();
+            let instances: Vec<_> = entry
+                .instances
+                .iter()
+                .map(InstanceFacts::from_cached)
+                .collect();
             self.destinations
                 .agent_of(workspace, &entry.urls, &instances)
         });
         made.clone().map_err(|not_reached| not_reached.why)
     }
 
-    fn pulse(&self, workspace: &Workspace, lease: Lease) -> Pulse {
+    fn pulse_of(&self, workspace: &Workspace, lease: Lease) -> Pulse {
         if !must_beat(workspace) {
             return Pulse::AsItsStatus;
         }
@@ -290,15 +294,19 @@ impl Entries {
                 workspace: known.workspace.clone(),
                 urls: known.urls.clone(),
                 pulse: known.last_pulse(),
-                instances: known.instances.iter().map(InstanceFacts::last).collect(),
+                instances: known
+                    .instances
+                    .iter()
+                    .map(InstanceFacts::from_cached)
+                    .collect(),
                 whole: false,
-                read_at: ReadAt {
+                read_at: ReadTimes {
                     stale: true,
                     ..known.read_at
                 },
             }),
         };
-        entry.take_over_settled(&known);
+        entry.take_over_decisions(&known);
         Some(Arc::new(entry))
     }
 
@@ -329,7 +337,7 @@ impl Entries {
                     Invalidation::Workspace(id) => {
                         cache.forget(&id);
                         known.invalidate(&id).await;
-                        heartbeats.hasten(&id);
+                        heartbeats.queue_now(&id);
                     }
                     // After a gap all entries are loaded again. If no store answers then, the last known entries
                     // count, for `directory.stale`.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::card::CardSource;
-use super::destination::{Agent, Destination, Instance, NotReached};
-use super::instances::{InstanceFacts, KnownInstance, millis};
-use crate::directory::liveness::{Pulse, Urls, must_beat};
+use super::destination::{Agent, Destination, Instance, ResolutionFailure};
+use super::instances::{CachedInstance, InstanceFacts, to_millis};
+use crate::directory::liveness::{AgentUrls, Pulse, must_beat};
 use crate::time::Timestamp;
 use crate::workspace::Workspace;
 
@@ -36,7 +36,7 @@ const NEVER: u64 = u64::MAX;
 
 /// Times at which the stores were read for an entry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReadAt {
+pub(super) struct ReadTimes {
     /// Read of the row.
     pub(super) row: Instant,
     /// Read of URLs and lease; `None`: the shared state did not answer.
@@ -49,28 +49,28 @@ pub(super) struct ReadAt {
 pub(super) struct Facts {
     /// `None`: it never existed.
     pub(super) workspace: Option<Workspace>,
-    pub(super) urls: Urls,
+    pub(super) urls: AgentUrls,
     pub(super) pulse: Pulse,
     /// Named instances, in order of id.
     pub(super) instances: Vec<InstanceFacts>,
     /// True if the shared state answered, too.
     pub(super) whole: bool,
-    pub(super) read_at: ReadAt,
+    pub(super) read_at: ReadTimes,
 }
 
 /// Entry of one workspace, as of `loaded_at`.
 pub(crate) struct Entry {
     /// `None`: it never existed.
     pub(crate) workspace: Option<Workspace>,
-    pub(crate) urls: Urls,
+    pub(crate) urls: AgentUrls,
     pub(super) pulse: Pulse,
     /// Named instances, in order of id.
-    pub(crate) instances: Box<[KnownInstance]>,
+    pub(crate) instances: Box<[CachedInstance]>,
     /// True if the shared state answered, too.
     pub(super) whole: bool,
     pub(super) loaded_at: Instant,
     /// Times of the reads from the stores; earlier than `loaded_at` if the entry is served stale.
-    pub(super) read_at: ReadAt,
+    pub(super) read_at: ReadTimes,
     /// Maximum age by cache coherence, when it was loaded.
     pub(super) age_max: Duration,
     /// True if its lapse was recorded.
@@ -79,9 +79,9 @@ pub(crate) struct Entry {
     alive_until: AtomicU64,
     /// Last renewal of the URL keys: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
-    reach: Result<Destination, NotReached>,
+    reach: Result<Destination, ResolutionFailure>,
     /// Agent of an offline workspace, set by its first probe.
-    pub(super) agent_in_any_status: OnceLock<Result<Arc<Agent>, NotReached>>,
+    pub(super) agent_in_any_status: OnceLock<Result<Arc<Agent>, ResolutionFailure>>,
     /// Source of its card, set at the first use.
     pub(super) card: OnceLock<Arc<CardSource>>,
     /// True while changes of its URL keys are received.
@@ -92,13 +92,13 @@ impl Entry {
     /// `age_max`: maximum age by cache coherence. `watched`: true while changes of its URL keys are received.
     pub(super) fn new(
         facts: Facts,
-        reach: Result<Destination, NotReached>,
+        reach: Result<Destination, ResolutionFailure>,
         age_max: Duration,
         watched: Arc<AtomicBool>,
     ) -> Self {
         Self {
             alive_until: AtomicU64::new(match facts.pulse {
-                Pulse::Beats(left) => millis(left),
+                Pulse::Beats(left) => to_millis(left),
                 Pulse::AsItsStatus | Pulse::Lapsed => u64::MAX,
             }),
             workspace: facts.workspace,
@@ -143,7 +143,7 @@ impl Entry {
 
     /// True while its lease, as read or as renewed by a heartbeat, lasts.
     pub(super) fn is_alive(&self) -> bool {
-        millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
+        to_millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
     }
 
     /// True if its status is online, but its lease has ended.
@@ -169,7 +169,7 @@ impl Entry {
     /// For [`Pulse::Beats`]: returns the rest of the lease.
     pub(super) fn alive_for(&self) -> Duration {
         let until = self.alive_until.load(Ordering::Acquire);
-        Duration::from_millis(until.saturating_sub(millis(self.loaded_at.elapsed())))
+        Duration::from_millis(until.saturating_sub(to_millis(self.loaded_at.elapsed())))
     }
 
     /// Extends the lease after a heartbeat at this replica that was granted after `began`: alive for `ttl` from
@@ -177,16 +177,16 @@ impl Entry {
     pub(crate) fn extend(&self, began: Instant, ttl: Duration) {
         if matches!(self.pulse, Pulse::Beats(_)) {
             let since_load = began.saturating_duration_since(self.loaded_at);
-            let until = millis(since_load.saturating_add(ttl));
+            let until = to_millis(since_load.saturating_add(ttl));
             self.alive_until.fetch_max(until, Ordering::AcqRel);
         }
     }
 
     /// True if the URL keys need renewal. One of several concurrent callers gets true.
     pub(crate) fn claim_url_renewal(&self) -> bool {
-        let now = millis(self.loaded_at.elapsed());
+        let now = to_millis(self.loaded_at.elapsed());
         let at = self.urls_renewed_at.load(Ordering::Acquire);
-        let is_due = at == NEVER || now.saturating_sub(at) >= millis(URL_RENEWAL);
+        let is_due = at == NEVER || now.saturating_sub(at) >= to_millis(URL_RENEWAL);
         is_due
             && self
                 .urls_renewed_at
@@ -200,7 +200,7 @@ impl Entry {
     }
 
     /// Copies the decision about the agent's addresses from an entry of the same row.
-    pub(super) fn take_over_settled(&self, other: &Self) {
+    pub(super) fn take_over_decisions(&self, other: &Self) {
         let (Ok(Destination::Agent(agent)), Ok(Destination::Agent(known))) =
             (&self.reach, &other.reach)
         else {
@@ -208,7 +208,7 @@ impl Entry {
         };
         let take_over = |agent: &Agent, known: &Agent| {
             if agent.endpoint.has_host_of(&known.endpoint) {
-                agent.settled.take_over(&known.settled);
+                agent.address_decision.take_over(&known.address_decision);
             }
         };
         if agent.instances.is_empty() {
@@ -233,7 +233,7 @@ impl Entry {
     }
 
     /// Returns the destination of messages.
-    pub(super) fn destination(&self) -> Result<Destination, NotReached> {
+    pub(super) fn destination(&self) -> Result<Destination, ResolutionFailure> {
         self.reach.clone()
     }
 }

@@ -31,28 +31,28 @@ impl Evidence<'_> {
             } else {
                 Source::Sql
             };
-            witness.hear(|| {
+            witness.record(|| {
                 let fact = Fact::new(Check::State, source, json!({"exists": false}));
-                fact.aged(entry.read_at.row.elapsed())
+                fact.with_age(entry.read_at.row.elapsed())
             });
             return;
         };
         let refused_at = entry.destination().err().map(|not| not.at);
         let polls = matches!(entry.destination(), Ok(Destination::Inbox(_)));
         let ends_here = refused_at == Some(Check::State);
-        witness.hear(|| self.state(workspace, ends_here));
+        witness.record(|| self.state_fact(workspace, ends_here));
         if polls || ends_here {
             return;
         }
-        witness.hear(|| self.liveness(workspace));
+        witness.record(|| self.liveness_fact(workspace));
         if refused_at == Some(Check::Liveness) {
             return;
         }
-        witness.hear(|| self.url(workspace));
+        witness.record(|| self.url_fact(workspace));
         if refused_at == Some(Check::Url) {
             return;
         }
-        witness.hear(|| {
+        witness.record(|| {
             let mut value = json!({
                 "credential": workspace.upstream_auth.is_some(),
                 "certificates": workspace.upstream_tls.is_some(),
@@ -68,7 +68,7 @@ impl Evidence<'_> {
     }
 
     /// `is_last`: no further check follows, so the liveness is reported here.
-    fn state(&self, workspace: &Workspace, is_last: bool) -> Fact {
+    fn state_fact(&self, workspace: &Workspace, is_last: bool) -> Fact {
         let mut value = json!({
             "exists": true,
             "status": workspace.status.as_str(),
@@ -87,7 +87,7 @@ impl Evidence<'_> {
         self.of_row(Check::State, value)
     }
 
-    fn liveness(&self, workspace: &Workspace) -> Fact {
+    fn liveness_fact(&self, workspace: &Workspace) -> Fact {
         let entry = self.entry;
         let last_seen = self.heartbeats.last_sign_of(workspace);
         let value = match entry.pulse {
@@ -97,12 +97,12 @@ impl Evidence<'_> {
                 let beat = self.presence.leases.ttl().checked_sub(left);
                 json!({
                     "liveness": "heartbeat", "beats": true, "last_seen": last_seen,
-                    "lapses_in_ms": millis(left), "heartbeat_age_ms": beat.map(millis),
+                    "lapses_in_ms": to_millis(left), "heartbeat_age_ms": beat.map(to_millis),
                 })
             }
             Pulse::Lapsed => json!({
                 "liveness": "heartbeat", "beats": false, "last_seen": last_seen,
-                "heartbeat_age_ms": age_ms(last_seen), "ttl_ms": millis(self.presence.leases.ttl()),
+                "heartbeat_age_ms": age_ms(last_seen), "ttl_ms": to_millis(self.presence.leases.ttl()),
             }),
             Pulse::AsItsStatus if must_beat(workspace) => json!({
                 "liveness": "heartbeat", "beats": null, "last_seen": last_seen,
@@ -120,13 +120,13 @@ impl Evidence<'_> {
         match entry.read_at.shared.filter(|_| must_beat(workspace)) {
             Some(read_at) => {
                 let source = self.shared_source();
-                Fact::new(Check::Liveness, source, value).aged(read_at.elapsed())
+                Fact::new(Check::Liveness, source, value).with_age(read_at.elapsed())
             }
             None => self.of_row(Check::Liveness, value),
         }
     }
 
-    fn url(&self, workspace: &Workspace) -> Fact {
+    fn url_fact(&self, workspace: &Workspace) -> Fact {
         let entry = self.entry;
         let url = called_at(&entry.urls.host, &workspace.card_url, workspace.liveness);
         let from = match url {
@@ -145,11 +145,11 @@ impl Evidence<'_> {
             }
             _ => from,
         };
-        let value = json!({"url": url.map(masked), "from": from});
+        let value = json!({"url": url.map(mask_credentials), "from": from});
         match entry.read_at.shared.filter(|_| entry.urls.shared) {
             Some(read_at) => {
                 let source = self.shared_source();
-                Fact::new(Check::Url, source, value).aged(read_at.elapsed())
+                Fact::new(Check::Url, source, value).with_age(read_at.elapsed())
             }
             None => self.of_row(Check::Url, value),
         }
@@ -162,7 +162,7 @@ impl Evidence<'_> {
         } else {
             Source::Sql
         };
-        Fact::new(check, source, value).aged(self.entry.read_at.row.elapsed())
+        Fact::new(check, source, value).with_age(self.entry.read_at.row.elapsed())
     }
 
     fn shared_source(&self) -> Source {
@@ -176,11 +176,11 @@ impl Evidence<'_> {
 
 /// Age by wall-clock time.
 fn age_ms(last_seen: Option<Timestamp>) -> Option<u64> {
-    last_seen.map(|at| millis(Timestamp::now().since(at)))
+    last_seen.map(|at| to_millis(Timestamp::now().since(at)))
 }
 
 /// Returns the URL without user and password. An agent's URL may not have them, and they are never shown.
-fn masked(text: &str) -> String {
+fn mask_credentials(text: &str) -> String {
     let parsed = Url::parse(text).ok().filter(Url::has_host);
     let Some(mut url) = parsed else {
         return "(not the URL of a server)".to_owned();
@@ -194,7 +194,7 @@ fn masked(text: &str) -> String {
     url.to_string()
 }
 
-fn millis(span: Duration) -> u64 {
+fn to_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -216,7 +216,10 @@ mod tests {
             ("//u:geheim@h", None),
             ("mailto:geheim@h", None),
         ] {
-            assert_eq!(masked(url), shown.unwrap_or("(not the URL of a server)"));
+            assert_eq!(
+                mask_credentials(url),
+                shown.unwrap_or("(not the URL of a server)")
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::entries::Entries;
 use super::entry::Entry;
-use crate::coherence::{Invalidation, Known};
+use crate::coherence::{CachedState, Invalidation};
 use crate::directory::liveness::Pulse;
 use crate::ids::WorkspaceId;
 use crate::shared::Notice;
@@ -33,12 +33,12 @@ impl Entries {
                         self.watched.store(false, Ordering::Release);
                         // The store behind the link may have lost its data.
                         if was_up {
-                            self.presence.leases.doubt();
+                            self.presence.leases.start_doubt();
                         }
                     }
                     Notice::Up => {
                         if was_up {
-                            self.presence.leases.doubt();
+                            self.presence.leases.start_doubt();
                         }
                         // Notifications during the gap were missed. Drop the entries before the link counts as
                         // up.
@@ -47,7 +47,9 @@ impl Entries {
                         was_up = true;
                     }
                 }
-                notice = (ids.len() < BATCH_MAX).then(|| changes.ready()).flatten();
+                notice = (ids.len() < BATCH_MAX)
+                    .then(|| changes.try_next())
+                    .flatten();
             }
             self.drop_changed(ids).await;
         }
@@ -60,11 +62,11 @@ impl Entries {
         ids.dedup();
         let mut cached = Vec::new();
         for id in ids {
-            match self.cache.known(&id) {
-                Known::Value(entry) => cached.push((id, entry)),
+            match self.cache.cached_state(&id) {
+                CachedState::Value(entry) => cached.push((id, entry)),
                 // A load in progress may have read the old value.
-                Known::Loading => self.coherence.apply(&Invalidation::Address(id)).await,
-                Known::Nothing => {}
+                CachedState::Loading => self.coherence.apply(&Invalidation::Address(id)).await,
+                CachedState::Nothing => {}
             }
         }
         let found = self

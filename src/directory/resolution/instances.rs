@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Destination, Entries, Entry, NotReached};
+use super::{Destination, Entries, Entry, ResolutionFailure};
 use crate::directory::address::LookupFor;
-use crate::directory::liveness::Urls;
+use crate::directory::liveness::AgentUrls;
 use crate::ids::InstanceId;
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -49,7 +49,7 @@ pub(super) struct InstanceFacts {
 
 impl InstanceFacts {
     /// Liveness without a store: no lapse can be proven, so it stays as it was.
-    pub(super) fn last(known: &KnownInstance) -> Self {
+    pub(super) fn from_cached(known: &CachedInstance) -> Self {
         Self {
             row: known.row.clone(),
             alive_for: known.is_alive.then_some(Duration::MAX),
@@ -63,15 +63,15 @@ impl InstanceFacts {
 /// all that no card shows.
 pub(super) fn urls_of(
     instances: &[InstanceFacts],
-    urls: Urls,
-    reach: &Result<Destination, NotReached>,
-) -> Urls {
+    urls: AgentUrls,
+    reach: &Result<Destination, ResolutionFailure>,
+) -> AgentUrls {
     if instances.is_empty() {
         return urls;
     }
     let rows = || instances.iter().map(|one| &one.row);
     let all = rows().flat_map(|row| [Some(&row.url), row.internal_url.as_ref()]);
-    let mut urls = Urls {
+    let mut urls = AgentUrls {
         instances: Some(all.flatten().cloned().collect()),
         ..urls
     };
@@ -86,13 +86,13 @@ pub(super) fn urls_of(
 }
 
 /// Returns a span in milliseconds.
-pub(super) fn millis(span: Duration) -> u64 {
+pub(super) fn to_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Named instance in an entry.
 #[derive(Debug)]
-pub(crate) struct KnownInstance {
+pub(crate) struct CachedInstance {
     pub(crate) row: StoredInstance,
     address: Option<IpAddr>,
     /// True if it was not offline when the entry was loaded.
@@ -103,7 +103,7 @@ pub(crate) struct KnownInstance {
     alive_until: AtomicU64,
 }
 
-impl From<InstanceFacts> for KnownInstance {
+impl From<InstanceFacts> for CachedInstance {
     fn from(facts: InstanceFacts) -> Self {
         let silent_for = |at: Timestamp| Timestamp::now().since(at);
         let is_recent = facts
@@ -114,16 +114,16 @@ impl From<InstanceFacts> for KnownInstance {
             address: facts.address,
             is_alive: facts.alive_for.is_some(),
             may_return: facts.alive_for.is_none() && is_recent,
-            alive_until: AtomicU64::new(facts.alive_for.map_or(0, millis)),
+            alive_until: AtomicU64::new(facts.alive_for.map_or(0, to_millis)),
         }
     }
 }
 
-impl KnownInstance {
+impl CachedInstance {
     /// True while it has not gone offline since the entry was loaded, `age` ago, and has hardly come back.
     pub(super) fn is_as_loaded(&self, age: Duration) -> bool {
         if self.is_alive {
-            return millis(age) < self.alive_until.load(Ordering::Acquire);
+            return to_millis(age) < self.alive_until.load(Ordering::Acquire);
         }
         !self.may_return || age < OFFLINE_TTL
     }
@@ -135,7 +135,7 @@ impl Entry {
         &self,
         workspace: &Workspace,
         named: Option<&InstanceId>,
-    ) -> Result<Option<&KnownInstance>, NoSuchInstance> {
+    ) -> Result<Option<&CachedInstance>, NoSuchInstance> {
         let find = |id: &InstanceId| self.instances.iter().find(|one| one.row.id == *id);
         match named {
             Some(id) => find(id).map(Some).ok_or(NoSuchInstance),
@@ -150,12 +150,12 @@ impl Entry {
     /// instance is offline in this entry, which has to be loaded again then.
     pub(crate) fn extend_instance(
         &self,
-        instance: &KnownInstance,
+        instance: &CachedInstance,
         began: Instant,
         ttl: Duration,
     ) -> bool {
         let since_load = began.saturating_duration_since(self.loaded_at);
-        let until = millis(since_load.saturating_add(ttl));
+        let until = to_millis(since_load.saturating_add(ttl));
         instance.alive_until.fetch_max(until, Ordering::AcqRel);
         instance.is_alive
     }
@@ -196,7 +196,7 @@ impl Entries {
     ) -> Result<Vec<StoredInstance>, Unavailable> {
         match workspace {
             Some(row) if row.instances > 0 && row.status != Status::Removed => {
-                self.workspaces.instances.all_of(&row.id).await
+                self.workspaces.instances.find_all(&row.id).await
             }
             _ => Ok(Vec::new()),
         }
@@ -224,7 +224,9 @@ impl Entries {
         }
         let (leases, now) = (&self.presence.leases, Timestamp::now());
         let ids: Vec<&InstanceId> = rows.iter().map(|row| &row.id).collect();
-        let renewed = leases.renewed_instances(&workspace.id, &ids, now).await;
+        let renewed = leases
+            .instance_renewal_times(&workspace.id, &ids, now)
+            .await;
         let Ok(renewed) = renewed else {
             let was_alive = |row: &StoredInstance| {
                 let known = known.into_iter().flat_map(|known| known.instances.iter());
@@ -265,9 +267,9 @@ impl Entries {
         let (Some(url), Some(endpoint)) = (url, endpoint) else {
             return (Vec::new(), true);
         };
-        let asker = LookupFor::calling(Account::default());
+        let asker = LookupFor::for_call(Account::default());
         let resolver = &self.destinations.resolver;
-        let found = resolver.addresses(&endpoint, asker).await;
+        let found = resolver.lookup_all(&endpoint, asker).await;
         let mut addresses = found.to_vec();
         addresses.sort_unstable();
         addresses.dedup();

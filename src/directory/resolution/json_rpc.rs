@@ -20,8 +20,8 @@ pub struct JsonRpc {
 
 impl JsonRpc {
     /// Reads the interfaces of the agent at `endpoint`.
-    pub(crate) fn of(card: Option<&str>, endpoint: &Endpoint) -> Self {
-        let Some(card) = card.and_then(|card| Card::read(card.as_bytes()).ok()) else {
+    pub(crate) fn from_card(card: Option<&str>, endpoint: &Endpoint) -> Self {
+        let Some(card) = card.and_then(|card| Card::parse(card.as_bytes()).ok()) else {
             return Self::default();
         };
         // An unreadable URL is ignored.
@@ -117,7 +117,7 @@ mod tests {
     fn of(url: &str, card_url: &str) -> JsonRpc {
         let endpoint = Endpoint::parse(url, &shipped()).unwrap();
         let card = format!(r#"{{"name":"a","protocolVersion":"0.3.0","url":"{card_url}"}}"#);
-        JsonRpc::of(Some(&card), &endpoint)
+        JsonRpc::from_card(Some(&card), &endpoint)
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let card = r#"{"name":"a","protocolVersion":"0.3.0","url":"http://a.test/old","supportedInterfaces":[
             {"url":"http://a.test/new","protocolBinding":"JSONRPC","protocolVersion":"1.0"}]}"#;
         let endpoint = Endpoint::parse("http://a.test", &shipped()).unwrap();
-        let found = JsonRpc::of(Some(card), &endpoint);
+        let found = JsonRpc::from_card(Some(card), &endpoint);
         assert_eq!(found.path_of_method(Some("message/send")), Some("/old"));
         assert_eq!(found.path_of_method(Some("SendMessage")), Some("/new"));
     }

@@ -12,11 +12,11 @@ mod json_rpc;
 mod resolve;
 
 pub(super) use self::card::hidden_urls;
-pub use self::card::{CardPlace, CardSource};
-pub use self::destination::{Agent, AgentOptions, Destination, Instance, NotReached};
+pub use self::card::{CardLocation, CardSource};
+pub use self::destination::{Agent, AgentOptions, Destination, Instance, ResolutionFailure};
 pub(super) use self::destination::{Destinations, called_at, card_text};
 pub use self::entries::Entries;
 pub(super) use self::entry::Entry;
-pub(super) use self::instances::KnownInstance;
+pub(super) use self::instances::CachedInstance;
 pub use self::json_rpc::JsonRpc;
 pub use self::resolve::Resolution;

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::card::CardSource;
-use super::destination::{AgentOptions, Destination, NotReached};
+use super::destination::{AgentOptions, Destination, ResolutionFailure};
 use super::entries::Entries;
 use super::entry::Entry;
 use super::evidence::Evidence;
 use crate::config::{CardAccess, Live};
 use crate::directory::address::Resolver;
 use crate::directory::liveness::{Lapses, Pulse};
-use crate::directory::rejections::{not_found, removed};
+use crate::directory::rejections::{not_found, workspace_removed};
 use crate::explain::{Check, Witness};
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
-use crate::metrics::Noticed;
+use crate::metrics::LapseSource;
 use crate::rejection::Rejection;
 use crate::workspace::{Status, Workspaces};
 
@@ -37,7 +37,7 @@ impl Resolution {
     /// `store_unavailable` if no entry is known.
     pub async fn resolve(&self, permit: &Permit) -> Result<Destination, Rejection> {
         let entry = self.entries.get(permit.target()).await?;
-        self.destination(permit.target(), &entry).await
+        self.find_destination(permit.target(), &entry).await
     }
 
     /// Resolves a permitted message as [`Resolution::resolve`] does, and reports the facts to `witness`. Records
@@ -49,9 +49,9 @@ impl Resolution {
         &self,
         permit: &Permit,
         witness: &mut impl Witness,
-    ) -> Result<Destination, NotReached> {
+    ) -> Result<Destination, ResolutionFailure> {
         let read = self.entries.get_with_source(permit.target()).await;
-        let (entry, remembered) = read.map_err(NotReached::at(Check::State))?;
+        let (entry, remembered) = read.map_err(ResolutionFailure::at_check(Check::State))?;
         let evidence = Evidence {
             presence: &self.entries.presence,
             heartbeats: &self.entries.heartbeats,
@@ -66,21 +66,21 @@ impl Resolution {
     ///
     /// # Errors
     /// `workspace_not_found`; `store_unavailable`.
-    pub async fn options(&self, permit: &Permit) -> Result<AgentOptions, Rejection> {
+    pub async fn load_options(&self, permit: &Permit) -> Result<AgentOptions, Rejection> {
         let entry = self.entries.get(permit.target()).await?;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
-        Ok(AgentOptions::of(workspace, &self.config.get()))
+        Ok(AgentOptions::from_workspace(workspace, &self.config.get()))
     }
 
     /// Returns the destination of a message; records a lapse that is not recorded yet.
-    pub(crate) async fn destination(
+    pub(crate) async fn find_destination(
         &self,
         id: &WorkspaceId,
         entry: &Entry,
     ) -> Result<Destination, Rejection> {
         if entry.pulse == Pulse::Lapsed && !entry.lapse_noted.swap(true, Ordering::AcqRel) {
             let missing = entry.lease_read_at();
-            Box::pin(self.lapses.record(id, missing, Noticed::Request)).await;
+            Box::pin(self.lapses.record(id, missing, LapseSource::Request)).await;
         }
         entry.destination().map_err(|not_reached| not_reached.why)
     }
@@ -130,10 +130,10 @@ impl Resolution {
         id: &WorkspaceId,
         entry: &Entry,
     ) -> Result<Arc<CardSource>, Rejection> {
-        let destination = self.destination(id, entry).await;
+        let destination = self.find_destination(id, entry).await;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
         if workspace.status == Status::Removed {
-            return Err(removed());
+            return Err(workspace_removed());
         }
         let config = self.config.get();
         let a2a = &config.a2a;

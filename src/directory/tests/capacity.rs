@@ -6,10 +6,10 @@ use tokio::time::Instant;
 use super::*;
 use crate::metrics::AgentFailure;
 
-const FAILED: CallOutcome = CallOutcome::failed(AgentFailure::Connect);
+const FAILED: CallOutcome = CallOutcome::from_failure(AgentFailure::Connect);
 
 fn account(own: u64) -> Account {
-    Account::alone(own)
+    Account::without_group(own)
 }
 
 /// Calls `name` once, with this outcome.
@@ -228,7 +228,7 @@ async fn refuse(room: &Room, name: &str, many: u64) {
         .map(|own| agent.slots.take(account(own), CallKind::Unary).unwrap())
         .collect();
     for mut call in calls {
-        call.finish(CallOutcome::of_status(429));
+        call.finish(CallOutcome::from_status(429));
     }
 }
 
@@ -236,8 +236,10 @@ async fn refuse(room: &Room, name: &str, many: u64) {
 async fn an_agent_that_refuses_calls_gets_fewer_and_streams_are_counted_apart() {
     let room = room_with(|config| config.limits.target_concurrency = 256).await;
     room.online("a").await;
-    call(&room, "a", CallOutcome::of_status(429)).await.unwrap();
-    let view = || room.directory.slots.views(&id("a")).remove(0);
+    call(&room, "a", CallOutcome::from_status(429))
+        .await
+        .unwrap();
+    let view = || room.directory.slots.capacity_views(&id("a")).remove(0);
     assert_eq!(
         view().learned_limit,
         None,
@@ -298,14 +300,21 @@ async fn a_breaker_and_a_limit_that_are_switched_off_let_calls_pass() {
     let mut config = Config::clone(&room.config.get());
     (config.breaker.failures, config.breaker.ratio.0) = (0, 0.0);
     config.concurrency.adaptive = false;
-    let slots = room.directory.slots.of((&id("a"), None), 8, &config);
+    let slots = room
+        .directory
+        .slots
+        .for_target((&id("a"), None), 8, &config);
     for _ in 0..20 {
         let mut slot = slots.take(account(1), CallKind::Unary).unwrap();
         slot.finish(FAILED);
     }
     assert_eq!(room.metrics.capacity.breakers_open.get(), 0);
     assert_eq!(
-        room.directory.slots.views(&id("a")).remove(0).learned_limit,
+        room.directory
+            .slots
+            .capacity_views(&id("a"))
+            .remove(0)
+            .learned_limit,
         None
     );
 }

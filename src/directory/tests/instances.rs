@@ -42,7 +42,7 @@ impl Room {
     }
 
     async fn rows(&self) -> Vec<StoredInstance> {
-        self.workspaces.instances.all_of(&id("a")).await.unwrap()
+        self.workspaces.instances.find_all(&id("a")).await.unwrap()
     }
 
     /// Number of instances that can be called.
@@ -68,7 +68,7 @@ async fn an_instance_that_registers_while_it_deregisters_keeps_its_lease() {
     registrations.deregister_instance(&a, &one).await.unwrap();
     let leases = &registrations.presence.leases;
     let gone = [&one];
-    let renewed = leases.renewed_instances(&a, &gone, Timestamp::now());
+    let renewed = leases.instance_renewal_times(&a, &gone, Timestamp::now());
     assert_eq!(renewed.await.unwrap(), [None]);
     assert_eq!(room.called().await, 1);
 }

@@ -1,7 +1,7 @@
 //! Heartbeats, lapses and the sweep.
 
 use super::*;
-use crate::metrics::Noticed;
+use crate::metrics::LapseSource;
 use crate::time::Timestamp;
 use crate::workspace::{Move, Origins, Settings, Surroundings, Workspace};
 
@@ -17,7 +17,7 @@ async fn a_lapsed_workspace_is_offline_at_once_and_a_heartbeat_revives_it() {
         room.directory.views.find(&id("a")).await.unwrap().status,
         Status::Offline
     );
-    let permit = Permit::of(None, id("a"));
+    let permit = Permit::for_test(None, id("a"));
     let refusal = room
         .directory
         .resolution
@@ -109,15 +109,15 @@ async fn a_lapse_is_not_recorded_over_a_heartbeat_that_came_since() {
         .delete(&["workspace:a:heartbeat"])
         .await
         .unwrap();
-    assert!(!lapses.record(&id("a"), missing, Noticed::Sweep).await);
+    assert!(!lapses.record(&id("a"), missing, LapseSource::Sweep).await);
     assert_eq!(room.status("a").await, Status::Online);
     let now = Timestamp::now();
-    assert!(lapses.record(&id("a"), now, Noticed::Sweep).await);
+    assert!(lapses.record(&id("a"), now, LapseSource::Sweep).await);
     assert_eq!(room.status("a").await, Status::Offline);
     // The clock was set back since.
     room.beat("a", &Heartbeat::default()).await;
     let (workspace, missing, now) = (id("a"), Timestamp(1), Timestamp(2));
-    let lapsed = room.workspaces.lapse(&workspace, missing, now).await;
+    let lapsed = room.workspaces.record_lapse(&workspace, missing, now).await;
     assert!(lapsed.unwrap());
 }
 
@@ -297,7 +297,7 @@ async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() 
     room.agent("a").await;
     // As the other replica leaves it before we hear of it: the row without URLs, and no keys.
     let leave = |workspace: &Workspace, _: &Surroundings| {
-        let mut settings = Settings::of(workspace);
+        let mut settings = Settings::from_workspace(workspace);
         (settings.url, settings.internal_url) = (None, None);
         settings.status = Status::Offline;
         Ok::<_, Rejection>(settings)

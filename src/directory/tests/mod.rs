@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::a2a::Generation;
 use crate::coherence::Invalidation;
-use crate::config::{AgentPrefix, Complete, Config, Live};
+use crate::config::{AgentPrefix, CompletionMode, Config, Live};
 use crate::db::Db;
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
@@ -168,7 +168,7 @@ impl Room {
     }
 
     async fn resolve(&self, name: &str) -> Result<Destination, Reason> {
-        let permit = Permit::of(None, id(name));
+        let permit = Permit::for_test(None, id(name));
         self.directory
             .resolution
             .resolve(&permit)

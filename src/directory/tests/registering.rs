@@ -77,7 +77,7 @@ async fn registering_again_updates_and_forgets_what_is_not_said_any_more() {
     assert_eq!(agent.endpoint.host, "127.0.0.1:9002");
     assert_eq!(agent.options.generation, Generation::V0);
     assert_eq!(room.shared.get("ws:a:internal_url").await.unwrap(), None);
-    let permit = Permit::of(Some(id("b")), id("a"));
+    let permit = Permit::for_test(Some(id("b")), id("a"));
     let found = room.directory.views.discover(&permit).await.unwrap();
     assert_eq!(found.url.as_deref(), Some("http://127.0.0.1:9002/"));
 }
@@ -416,7 +416,7 @@ async fn an_assumed_workspace_is_online_without_heartbeats() {
         liveness: Liveness::Assumed,
         url: registration("x").url,
         max_concurrent: Some(1),
-        complete: Some(Complete::Off),
+        complete: Some(CompletionMode::Off),
         ..creation("x")
     };
     room.directory
@@ -426,26 +426,26 @@ async fn an_assumed_workspace_is_online_without_heartbeats() {
         .unwrap();
     pass(2 * TTL).await;
     let agent = room.agent("x").await;
-    assert_eq!(agent.options.complete, Complete::Off);
+    assert_eq!(agent.options.complete, CompletionMode::Off);
     let _held = agent
         .slots
-        .take(Account::alone(1), CallKind::Unary)
+        .take(Account::without_group(1), CallKind::Unary)
         .unwrap();
     assert!(
         agent
             .slots
-            .take(Account::alone(2), CallKind::Unary)
+            .take(Account::without_group(2), CallKind::Unary)
             .is_err()
     );
 }
 
 #[tokio::test]
 async fn the_workspace_reads_as_the_contract_says() {
-    use crate::workspace::Urls;
+    use crate::workspace::UrlVisibility;
     let room = room().await;
     room.online("a").await;
     let workspace = room.directory.views.find(&id("a")).await.unwrap();
-    let shown = serde_json::to_value(workspace.view(Urls::Shown)).unwrap();
+    let shown = serde_json::to_value(workspace.as_view(UrlVisibility::Shown)).unwrap();
     let members: Vec<_> = shown
         .as_object()
         .unwrap()
@@ -480,7 +480,7 @@ async fn the_workspace_reads_as_the_contract_says() {
         shown["last_seen"].as_str().unwrap().len(),
         "2026-01-01T00:00:00.000Z".len()
     );
-    let hidden = serde_json::to_value(workspace.view(Urls::Hidden)).unwrap();
+    let hidden = serde_json::to_value(workspace.as_view(UrlVisibility::Hidden)).unwrap();
     assert!(hidden["url"].is_null() && hidden["internal_url"].is_null());
     assert_eq!(hidden["agent_card"], shown["agent_card"]);
 }

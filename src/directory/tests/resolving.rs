@@ -10,14 +10,14 @@ async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
     assert_eq!(agent.endpoint.host, "127.0.0.1:9001");
     assert_eq!(agent.endpoint.path_and_query, "/a2a");
     assert_eq!(agent.options.generation, Generation::V1);
-    assert_eq!(agent.options.complete, Complete::Full);
+    assert_eq!(agent.options.complete, CompletionMode::Full);
     let address = room
         .directory
         .addresses
         .agent_address(
-            &agent.settled,
+            &agent.address_decision,
             &agent.endpoint,
-            LookupFor::calling(Account::alone(1)),
+            LookupFor::for_call(Account::without_group(1)),
             &mut (),
         )
         .await
@@ -194,11 +194,11 @@ async fn when_sql_is_away_a_name_goes_on_at_the_addresses_that_were_its_own() {
     }
     let address = async |name: &str| {
         let agent = room.agent(name).await;
-        let asker = LookupFor::calling(Account::alone(1));
+        let asker = LookupFor::for_call(Account::without_group(1));
         let address = room
             .directory
             .addresses
-            .agent_address(&agent.settled, &agent.endpoint, asker, &mut ())
+            .agent_address(&agent.address_decision, &agent.endpoint, asker, &mut ())
             .await;
         address.map_err(|refusal| refusal.reason)
     };
@@ -264,7 +264,7 @@ async fn discovery_tells_each_caller_its_own_url() {
     let room = room().await;
     room.online("a").await;
     let ask = async |caller: Option<&str>| {
-        let permit = Permit::of(caller.map(id), id("a"));
+        let permit = Permit::for_test(caller.map(id), id("a"));
         room.directory.views.discover(&permit).await
     };
     let inside = ask(Some("b")).await.unwrap();

@@ -15,7 +15,7 @@ use crate::directory::address::Endpoint;
 use crate::directory::rejections::{RETRY_AFTER, invalid};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::trust::{Seal, Sealed};
+use crate::trust::{Seal, SealedSecret};
 use crate::workspace::Workspace;
 
 /// Longest field value, in bytes. Agents take heads of 8 KiB and more.
@@ -97,9 +97,9 @@ impl UpstreamAuth {
             )
         })?;
         match form {
-            Form::Bearer { token } => bearer(&token),
-            Form::Basic { username, password } => basic(&username, &password),
-            Form::Header { name, value } => header(&name, &value),
+            Form::Bearer { token } => bearer_auth(&token),
+            Form::Basic { username, password } => basic_auth(&username, &password),
+            Form::Header { name, value } => header_auth(&name, &value),
         }
     }
 
@@ -134,7 +134,7 @@ impl UpstreamAuth {
     }
 
     /// Returns the form that is sealed: `name:value`.
-    fn secret(&self) -> SecretString {
+    fn to_secret(&self) -> SecretString {
         format!("{}:{}", self.name, self.value.expose_secret()).into()
     }
 
@@ -146,8 +146,8 @@ impl UpstreamAuth {
     }
 
     /// Seals it for the row of `id`; it opens for no other row.
-    pub(crate) fn seal(&self, seal: &Seal, id: &WorkspaceId) -> Result<Sealed, Rejection> {
-        seal_for(seal, id.as_str(), &self.secret())
+    pub(crate) fn seal(&self, seal: &Seal, id: &WorkspaceId) -> Result<SealedSecret, Rejection> {
+        seal_for(seal, id.as_str(), &self.to_secret())
     }
 
     /// Returns the credential of the agent of `workspace` for the endpoint that is about to be dialled; `None` also
@@ -174,8 +174,8 @@ impl UpstreamAuth {
                 Reason::StoreUnavailable,
                 "the gateway cannot open the credential with which it calls this agent: an operator sets upstream_auth again, or restores the key that sealed it",
             )
-            .retry_after(RETRY_AFTER)
-            .cause(error)
+            .with_retry_after(RETRY_AFTER)
+            .with_cause(error)
         })
     }
 }
@@ -186,7 +186,7 @@ impl fmt::Debug for UpstreamAuth {
     }
 }
 
-fn bearer(token: &str) -> Result<UpstreamAuth, Rejection> {
+fn bearer_auth(token: &str) -> Result<UpstreamAuth, Rejection> {
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(invalid(
             "`upstream_auth.token` is visible ASCII without spaces: the token alone, without `Bearer`",
@@ -195,7 +195,7 @@ fn bearer(token: &str) -> Result<UpstreamAuth, Rejection> {
     UpstreamAuth::new(http::header::AUTHORIZATION, format!("Bearer {token}"))
 }
 
-fn basic(username: &str, password: &str) -> Result<UpstreamAuth, Rejection> {
+fn basic_auth(username: &str, password: &str) -> Result<UpstreamAuth, Rejection> {
     let controls = [username, password].concat().contains(char::is_control);
     if controls || username.contains(':') || (username.is_empty() && password.is_empty()) {
         return Err(invalid(
@@ -206,7 +206,7 @@ fn basic(username: &str, password: &str) -> Result<UpstreamAuth, Rejection> {
     UpstreamAuth::new(http::header::AUTHORIZATION, format!("Basic {both}"))
 }
 
-fn header(name: &str, value: &str) -> Result<UpstreamAuth, Rejection> {
+fn header_auth(name: &str, value: &str) -> Result<UpstreamAuth, Rejection> {
     let known = field_name("upstream_auth.name", name)?;
     field_value("upstream_auth.value", value)?;
     UpstreamAuth::new(known, value.to_owned())
@@ -299,7 +299,7 @@ mod tests {
         ] {
             let auth = parse(json).unwrap();
             assert_eq!((auth.name(), auth.value().expose_secret()), (name, value));
-            let again = UpstreamAuth::of_secret(&auth.secret()).unwrap();
+            let again = UpstreamAuth::of_secret(&auth.to_secret()).unwrap();
             assert_eq!((again.name(), again.value().expose_secret()), (name, value));
             assert!(!format!("{auth:?}").contains(value));
         }

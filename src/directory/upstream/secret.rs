@@ -3,20 +3,20 @@
 use secrecy::SecretString;
 
 use crate::rejection::{Reason, Rejection};
-use crate::trust::{Seal, SealError, Sealed};
+use crate::trust::{Seal, SealError, SealedSecret};
 
 /// Seals a secret for `owner`; it opens for no other owner.
 pub(in crate::directory) fn seal_for(
     seal: &Seal,
     owner: &str,
     secret: &SecretString,
-) -> Result<Sealed, Rejection> {
+) -> Result<SealedSecret, Rejection> {
     seal.seal(owner, secret).map_err(|error| {
         Rejection::new(
             Reason::Internal,
             "the gateway cannot seal the credential; the log says more under the request's id",
         )
-        .cause(error)
+        .with_cause(error)
     })
 }
 
@@ -24,7 +24,7 @@ pub(in crate::directory) fn seal_for(
 pub(in crate::directory) fn open_for<T>(
     seal: &Seal,
     owner: &str,
-    sealed: &Sealed,
+    sealed: &SealedSecret,
     parse: impl FnOnce(&SecretString) -> Option<T>,
 ) -> Result<T, SealError> {
     parse(&seal.open(owner, sealed)?).ok_or(SealError::Form)

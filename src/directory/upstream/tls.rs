@@ -13,7 +13,7 @@ use crate::directory::rejections::{RETRY_AFTER, invalid};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
-use crate::trust::{CertificateSummary, Certificates, PemError, Seal, private_key};
+use crate::trust::{CertificateSummary, Certificates, PemError, Seal, parse_private_key};
 use crate::workspace::{SealedTls, Workspace};
 
 /// Form of the three members, in each rejection.
@@ -33,7 +33,7 @@ struct Form {
 
 /// Form that may be shown.
 #[derive(Serialize)]
-struct About {
+struct TlsSummary {
     ca: Option<Vec<CertificateSummary>>,
     client_cert: Option<Vec<CertificateSummary>>,
 }
@@ -71,22 +71,23 @@ impl UpstreamTls {
         let ca = tls.ca.as_ref().map_or(Ok(()), |ca| {
             ca.refuse_expired(now).and_then(|()| ca.refuse_no_anchors())
         });
-        ca.map_err(|error| wrong("ca", &error))?;
+        ca.map_err(|error| invalid_member("ca", &error))?;
         let client = tls.client.as_ref();
         let client = client.map_or(Ok(()), |client| client.chain.refuse_expired(now));
-        client.map_err(|error| wrong("client_cert", &error))?;
+        client.map_err(|error| invalid_member("client_cert", &error))?;
         Ok(tls)
     }
 
     fn of_form(form: Form) -> Result<Self, Rejection> {
         let whole = serde_json::to_string(&form).map_err(|_| invalid(FORM))?;
-        let read = |name, pem: String| Certificates::parse(&pem).map_err(|e| wrong(name, &e));
+        let read =
+            |name, pem: String| Certificates::parse(&pem).map_err(|e| invalid_member(name, &e));
         let ca = form.ca.map(|pem| read("ca", pem)).transpose()?;
         let client = match (form.client_cert, form.client_key) {
             (Some(chain), Some(key)) => {
                 let chain = read("client_cert", chain)?;
-                let key = private_key(&key.into(), &chain);
-                let key = key.map_err(|error| wrong("client_key", &error))?;
+                let key = parse_private_key(&key.into(), &chain);
+                let key = key.map_err(|error| invalid_member("client_key", &error))?;
                 Some(ClientIdentity { chain, key })
             }
             (None, None) if ca.is_some() => None,
@@ -119,8 +120,8 @@ impl UpstreamTls {
         digest.finalize().into()
     }
 
-    fn about(&self) -> About {
-        About {
+    fn summarize(&self) -> TlsSummary {
+        TlsSummary {
             ca: self.ca.as_ref().map(Certificates::summaries),
             client_cert: self.client.as_ref().map(|client| client.chain.summaries()),
         }
@@ -129,10 +130,10 @@ impl UpstreamTls {
     /// Seals it for the row of `id`; it opens for no other row.
     pub(crate) fn seal(&self, seal: &Seal, id: &WorkspaceId) -> Result<SealedTls, Rejection> {
         Ok(SealedTls {
-            sealed: seal_for(seal, &owner(id), &self.whole)?,
-            about: serde_json::value::to_raw_value(&self.about()).map_err(|error| {
+            sealed: seal_for(seal, &seal_owner(id), &self.whole)?,
+            about: serde_json::value::to_raw_value(&self.summarize()).map_err(|error| {
                 Rejection::new(Reason::Internal, "the certificates cannot be written down")
-                    .cause(error)
+                    .with_cause(error)
             })?,
         })
     }
@@ -144,15 +145,15 @@ impl UpstreamTls {
             return Ok(None);
         };
         let id = &workspace.id;
-        let tls = open_for(seal, &owner(id), &kept.sealed, Self::of_secret);
+        let tls = open_for(seal, &seal_owner(id), &kept.sealed, Self::of_secret);
         tls.map(Some).map_err(|error| {
             tracing::error!(%error, workspace.id = %id, "The certificates for calling this agent (upstream_tls) cannot be opened; its messages are refused");
             Rejection::new(
                 Reason::StoreUnavailable,
                 "the gateway cannot open the certificates with which it calls this agent: an operator sets upstream_tls again, or restores the key that sealed it",
             )
-            .retry_after(RETRY_AFTER)
-            .cause(error)
+            .with_retry_after(RETRY_AFTER)
+            .with_cause(error)
         })
     }
 }
@@ -166,7 +167,7 @@ impl fmt::Debug for UpstreamTls {
     }
 }
 
-fn wrong(member: &str, error: &PemError) -> Rejection {
+fn invalid_member(member: &str, error: &PemError) -> Rejection {
     invalid(format!("`upstream_tls.{member}` {error}"))
 }
 
@@ -184,7 +185,7 @@ pub(crate) fn require_https(has_tls: bool, url: Option<&str>) -> Result<(), Reje
 }
 
 /// Owner for sealing, distinct from that of the column beside it. `:` is in no workspace id.
-fn owner(id: &WorkspaceId) -> String {
+fn seal_owner(id: &WorkspaceId) -> String {
     format!("{id}:upstream_tls")
 }
 
@@ -227,7 +228,10 @@ mod tests {
             assert!(fingerprints.insert(tls.fingerprint(&id)));
             let other = WorkspaceId::parse("b").unwrap();
             assert!(fingerprints.insert(tls.fingerprint(&other)));
-            let shown = format!("{tls:?} {}", serde_json::to_string(&tls.about()).unwrap());
+            let shown = format!(
+                "{tls:?} {}",
+                serde_json::to_string(&tls.summarize()).unwrap()
+            );
             assert!(
                 !shown.contains("PRIVATE") && !shown.contains(&key[40..80]),
                 "{shown}"

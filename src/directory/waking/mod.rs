@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::waker::Wake;
-use self::waker::{Fields, open};
+use self::waker::{Fields, open_fields};
 use super::address::{Addresses, Endpoint};
 use super::resolution::{Entries, Entry};
 use crate::config::{Config, Live};
@@ -54,7 +54,7 @@ pub struct WakeRequest {
 }
 
 /// Wakers of workspaces.
-pub struct Waking {
+pub struct Wakers {
     entries: Arc<Entries>,
     addresses: Arc<Addresses>,
     seal: Arc<Seal>,
@@ -62,7 +62,7 @@ pub struct Waking {
     config: Live,
 }
 
-impl Waking {
+impl Wakers {
     pub(super) fn new(
         entries: &Arc<Entries>,
         addresses: &Arc<Addresses>,
@@ -84,9 +84,9 @@ impl Waking {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn sleeper(&self, id: &WorkspaceId) -> Result<Option<WakeTimes>, Rejection> {
+    pub async fn wake_times(&self, id: &WorkspaceId) -> Result<Option<WakeTimes>, Rejection> {
         let entry = self.entries.get(id).await?;
-        Ok(sleeper(&entry, &self.config.get()))
+        Ok(times_of_waker(&entry, &self.config.get()))
     }
 
     /// True if the agent may still come: the workspace sleeps, or is being started.
@@ -99,7 +99,7 @@ impl Waking {
             matches!(
                 workspace.status,
                 Status::Provisioning | Status::Restarting | Status::Online | Status::Degraded
-            ) || sleeps(&entry, workspace)
+            ) || is_asleep(&entry, workspace)
         }))
     }
 
@@ -117,7 +117,7 @@ impl Waking {
     /// # Errors
     /// `address_forbidden`, `agent_unreachable` (its name has no address), `store_unavailable` (its header fields
     /// cannot be opened), `workspace_not_found` (there is no waker any more).
-    pub async fn request(&self, id: &WorkspaceId) -> Result<WakeRequest, Rejection> {
+    pub async fn build_request(&self, id: &WorkspaceId) -> Result<WakeRequest, Rejection> {
         let entry = self.entries.get(id).await?;
         let own = entry.workspace.as_ref().and_then(|one| one.wake.as_ref());
         let (url, method, sealed) = match own {
@@ -138,7 +138,7 @@ impl Waking {
                 (url, WakeMethod::default(), None)
             }
         };
-        let fields = sealed.map(|sealed| open(&self.seal, id, sealed));
+        let fields = sealed.map(|sealed| open_fields(&self.seal, id, sealed));
         let fields = fields.transpose()?.unwrap_or_default();
         let (endpoint, address) = self.addresses.waker_address(&url).await?;
         Ok(WakeRequest {
@@ -151,9 +151,9 @@ impl Waking {
 }
 
 /// Returns the times of the waker of a workspace that sleeps.
-pub(super) fn sleeper(entry: &Entry, config: &Config) -> Option<WakeTimes> {
+pub(super) fn times_of_waker(entry: &Entry, config: &Config) -> Option<WakeTimes> {
     let workspace = entry.workspace.as_ref()?;
-    if !sleeps(entry, workspace) {
+    if !is_asleep(entry, workspace) {
         return None;
     }
     let all = &config.wake;
@@ -171,7 +171,7 @@ pub(super) fn sleeper(entry: &Entry, config: &Config) -> Option<WakeTimes> {
 
 /// True if its agent, which gets calls, has stopped and comes back by a registration or a heartbeat. A workspace with
 /// assumed liveness that is offline was switched off by an operator.
-fn sleeps(entry: &Entry, workspace: &Workspace) -> bool {
+fn is_asleep(entry: &Entry, workspace: &Workspace) -> bool {
     let stopped = match workspace.status {
         Status::Hibernated => true,
         Status::Offline => workspace.liveness == Liveness::Heartbeat,

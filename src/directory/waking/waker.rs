@@ -12,7 +12,7 @@ use crate::directory::rejections::{RETRY_AFTER, invalid};
 use crate::directory::upstream::{field_name, field_value, open_for, seal_for};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::trust::{Seal, Sealed};
+use crate::trust::{Seal, SealedSecret};
 use crate::workspace::{StoredWake, WakeMethod, WakeView};
 
 /// Form of the member, in each rejection.
@@ -95,7 +95,7 @@ impl Wake {
     }
 
     /// Returns the form for operators, without the values of header fields.
-    pub fn shown(&self) -> &WakeView {
+    pub fn as_view(&self) -> &WakeView {
         &self.shown
     }
 
@@ -112,7 +112,7 @@ impl Wake {
             let lines = self.fields.iter();
             let lines = lines.map(|(name, value)| format!("{name}:{}\n", value.expose_secret()));
             let text = SecretString::from(lines.collect::<String>());
-            Some(seal_for(seal, &owner(id), &text)?)
+            Some(seal_for(seal, &seal_owner(id), &text)?)
         };
         Ok(StoredWake {
             shown: WakeView {
@@ -131,19 +131,23 @@ impl fmt::Debug for Wake {
 }
 
 /// Opens the header fields of a waker. If they cannot be opened the waker is not called: it requires them.
-pub(super) fn open(seal: &Seal, id: &WorkspaceId, sealed: &Sealed) -> Result<Fields, Rejection> {
-    open_for(seal, &owner(id), sealed, read).map_err(|error| {
+pub(super) fn open_fields(
+    seal: &Seal,
+    id: &WorkspaceId,
+    sealed: &SealedSecret,
+) -> Result<Fields, Rejection> {
+    open_for(seal, &seal_owner(id), sealed, parse_fields).map_err(|error| {
         tracing::error!(%error, workspace.id = %id, "The header fields of this workspace's waker (wake.headers) cannot be opened; it is not woken");
         Rejection::new(
             Reason::StoreUnavailable,
             "the gateway cannot open the header fields of the waker: an operator sets wake again, or restores the key that sealed it",
         )
-        .retry_after(RETRY_AFTER)
-        .cause(error)
+        .with_retry_after(RETRY_AFTER)
+        .with_cause(error)
     })
 }
 
-fn read(secret: &SecretString) -> Option<Fields> {
+fn parse_fields(secret: &SecretString) -> Option<Fields> {
     let lines = secret.expose_secret().lines();
     let fields = lines.map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -153,7 +157,7 @@ fn read(secret: &SecretString) -> Option<Fields> {
 }
 
 /// Owner for sealing, distinct from those of the other columns. `:` is in no workspace id.
-fn owner(id: &WorkspaceId) -> String {
+fn seal_owner(id: &WorkspaceId) -> String {
     format!("{id}:wake")
 }
 
@@ -176,7 +180,7 @@ mod tests {
             &json!({"url": "http://w/", "headers": {"X-Key": "s3cret: 1", "Authorization": "Basic s3cret"}}),
         );
         let wake = wake.unwrap();
-        assert_eq!(wake.shown().header_names, ["authorization", "x-key"]);
+        assert_eq!(wake.as_view().header_names, ["authorization", "x-key"]);
         let stored = wake.seal(&seal, &id, "http://w/".to_owned()).unwrap();
         let text = serde_json::to_string(&stored).unwrap();
         assert!(!text.contains("s3cret"), "{text}");
@@ -184,7 +188,7 @@ mod tests {
         let again: StoredWake = serde_json::from_str(&text).unwrap();
         assert_eq!(again, stored);
         let sealed = stored.sealed.unwrap();
-        let fields = open(&seal, &id, &sealed).unwrap();
+        let fields = open_fields(&seal, &id, &sealed).unwrap();
         let fields: Vec<_> = fields
             .iter()
             .map(|(name, value)| (name.as_str(), value.expose_secret()))
@@ -194,7 +198,7 @@ mod tests {
             [("authorization", "Basic s3cret"), ("x-key", "s3cret: 1")]
         );
         let other = WorkspaceId::parse("b").unwrap();
-        assert!(open(&seal, &other, &sealed).is_err());
+        assert!(open_fields(&seal, &other, &sealed).is_err());
     }
 
     #[test]

@@ -9,18 +9,18 @@ mod refusals;
 use std::sync::Arc;
 
 pub(super) use self::refusals::not_found;
-use self::refusals::{not_permitted, nowhere, require_life};
+use self::refusals::{denial_rejection, not_permitted, realm_rejection, require_life};
 use super::grant::Grants;
-use super::lineage::{Found, Lineages};
-use super::reach::{unknown, why_not};
-use super::realm::{Nowhere, Realm};
-use super::{Denied, Lineage, Rule, decide};
+use super::lineage::{LineageLookup, Lineages};
+use super::reach::{explain_denial, unknown_workspace};
+use super::realm::{Realm, RealmDenial};
+use super::{Denial, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
 use crate::db::Db;
 use crate::explain::{Check, Source, Witness};
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -48,10 +48,10 @@ impl Permit {
     }
 
     /// Returns the life of the target that it is for.
-    pub fn life(&self) -> Life {
-        Life {
+    pub fn life(&self) -> WorkspaceIncarnation {
+        WorkspaceIncarnation {
             id: self.target.clone(),
-            born_at: self.to().map_or(0, |place| place.born_at),
+            born_at: self.target_lineage().map_or(0, |place| place.born_at),
         }
     }
 
@@ -71,12 +71,12 @@ impl Permit {
     }
 
     /// Returns the place of the calling workspace.
-    pub fn from(&self) -> Option<&Lineage> {
+    pub fn caller_lineage(&self) -> Option<&Lineage> {
         self.places[0].as_deref()
     }
 
     /// Returns the place of the target.
-    pub fn to(&self) -> Option<&Lineage> {
+    pub fn target_lineage(&self) -> Option<&Lineage> {
         self.places[1].as_deref()
     }
 
@@ -93,7 +93,7 @@ impl Permit {
 
     /// For tests of modules that require one.
     #[cfg(test)]
-    pub(crate) fn of(caller: Option<WorkspaceId>, target: WorkspaceId) -> Self {
+    pub(crate) fn for_test(caller: Option<WorkspaceId>, target: WorkspaceId) -> Self {
         Self {
             target,
             caller,
@@ -139,14 +139,14 @@ impl Hierarchy {
     /// `not_permitted`; `workspace_not_found` and `workspace_removed` for callers that may know;
     /// `store_unavailable`.
     pub async fn permit(&self, proof: &Proof, target: &WorkspaceId) -> Result<Permit, Rejection> {
-        self.permit_before(proof, target, &mut ()).await
+        self.permit_with_witness(proof, target, &mut ()).await
     }
 
     /// As [`Hierarchy::permit`], and reports the facts to `witness`.
     ///
     /// # Errors
     /// As [`Hierarchy::permit`].
-    pub async fn permit_before(
+    pub async fn permit_with_witness(
         &self,
         proof: &Proof,
         target: &WorkspaceId,
@@ -189,21 +189,21 @@ impl Hierarchy {
     ) -> Result<Permit, Rejection> {
         let (rule, org, places) = match principal {
             Principal::Workspace { id } => {
-                let (rule, from, to) = self.relate(id, target, witness).await?;
+                let (rule, from, to) = self.find_rule_and_places(id, target, witness).await?;
                 (rule, from.org.clone(), [Some(from), Some(to)])
             }
             Principal::Canvas { org, .. } => {
-                let found = self.inside(principal, target, witness).await?;
+                let found = self.find_in_realm(principal, target, witness).await?;
                 (Rule::Canvas, org.clone(), [None, Some(found)])
             }
             Principal::Org { org, .. } => {
-                let found = self.inside(principal, target, witness).await?;
+                let found = self.find_in_realm(principal, target, witness).await?;
                 (Rule::Org, Some(org.clone()), [None, Some(found)])
             }
             Principal::Operator => {
                 let found = self.find_target(target, witness).await?;
                 let found = found.lineage.ok_or_else(not_found)?;
-                present(&found)?;
+                require_present(&found)?;
                 (Rule::Operator, None, [None, Some(found)])
             }
         };
@@ -223,9 +223,9 @@ impl Hierarchy {
         &self,
         target: &WorkspaceId,
         witness: &mut impl Witness,
-    ) -> Result<Found, Rejection> {
-        let found = self.look(target).await?;
-        witness.hear(|| found.fact(Check::TargetPlace, target));
+    ) -> Result<LineageLookup, Rejection> {
+        let found = self.look_up(target).await?;
+        witness.record(|| found.to_fact(Check::TargetPlace, target));
         Ok(found)
     }
 
@@ -240,7 +240,7 @@ impl Hierarchy {
     ) -> Rejection {
         if source == Source::Memory {
             // The result, or an outage of the store, does not change the decision.
-            let _ = Box::pin(self.lineages.find_afresh(target)).await;
+            let _ = Box::pin(self.lineages.find_uncached(target)).await;
         }
         why
     }
@@ -250,23 +250,26 @@ impl Hierarchy {
     ///
     /// # Errors
     /// When the store cannot be asked. The inner result is the decision of the rule.
-    pub async fn rule(
+    pub async fn find_rule(
         &self,
         caller: &Lineage,
         target: &Lineage,
-    ) -> Result<Result<Rule, Denied>, Unavailable> {
-        self.rule_before(caller, target, &mut ()).await
+    ) -> Result<Result<Rule, Denial>, Unavailable> {
+        self.find_rule_with_witness(caller, target, &mut ()).await
     }
 
-    async fn rule_before(
+    async fn find_rule_with_witness(
         &self,
         caller: &Lineage,
         target: &Lineage,
         witness: &mut impl Witness,
-    ) -> Result<Result<Rule, Denied>, Unavailable> {
-        match decide(caller, target, self.reach()) {
+    ) -> Result<Result<Rule, Denial>, Unavailable> {
+        match decide(caller, target, self.lineage_reach()) {
             Err(why) if why.may_be_granted() => {
-                let granted = self.grants.hold(&caller.id, &target.id, witness).await?;
+                let granted = self
+                    .grants
+                    .has_grant(&caller.id, &target.id, witness)
+                    .await?;
                 Ok(granted.then_some(Rule::Grant).ok_or(why))
             }
             decided => Ok(decided),
@@ -278,21 +281,25 @@ impl Hierarchy {
     /// # Errors
     /// `store_unavailable`. The inner result is the decision of the rule, with a reason for operators; no other
     /// caller may see it.
-    pub async fn check(
+    pub async fn check_access(
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
     ) -> Result<Result<Rule, String>, Rejection> {
-        let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
+        let (one, other) = tokio::try_join!(self.look_up(caller), self.look_up(target))?;
         let said = match (&one.lineage, &other.lineage) {
             (Some(from), Some(to)) => {
-                let said = self.rule(from, to).await?;
-                said.map_err(|why| why_not(from, to, why))
+                let said = self.find_rule(from, to).await?;
+                said.map_err(|why| explain_denial(from, to, why))
             }
             (from, _) => {
                 // The same look-up as for two that exist.
-                self.grants.hold(caller, target, &mut ()).await?;
-                Err(unknown(if from.is_none() { caller } else { target }))
+                self.grants.has_grant(caller, target, &mut ()).await?;
+                Err(unknown_workspace(if from.is_none() {
+                    caller
+                } else {
+                    target
+                }))
             }
         };
         if said.is_err() {
@@ -311,7 +318,11 @@ impl Hierarchy {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn is_above(&self, upper: &WorkspaceId, lower: &Life) -> Result<bool, Rejection> {
+    pub async fn is_above(
+        &self,
+        upper: &WorkspaceId,
+        lower: &WorkspaceIncarnation,
+    ) -> Result<bool, Rejection> {
         let born_at = lower.born_at;
         let (upper, lower) = tokio::try_join!(self.find(upper), self.find(&lower.id))?;
         let (Some(upper), Some(lower)) = (upper, lower) else {
@@ -320,12 +331,12 @@ impl Hierarchy {
         if lower.born_at != born_at {
             return Ok(false);
         }
-        let rule = decide(&upper, &lower, self.reach());
+        let rule = decide(&upper, &lower, self.lineage_reach());
         Ok(matches!(rule, Ok(Rule::Parent | Rule::Ancestor)))
     }
 
     /// Returns the rule, and the places of both.
-    async fn relate(
+    async fn find_rule_and_places(
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
@@ -334,57 +345,58 @@ impl Hierarchy {
         if caller == target {
             let own = self.find_target(caller, witness).await?;
             let own = own.lineage.ok_or_else(not_found)?;
-            present(&own)?;
+            require_present(&own)?;
             refuse_paused_caller(&own)?;
-            let rule = decide(&own, &own, self.reach()).map_err(denied)?;
+            let rule = decide(&own, &own, self.lineage_reach()).map_err(denial_rejection)?;
             return Ok((rule, Arc::clone(&own), own));
         }
         // Both are always looked up, so that an unknown target takes the same path as a denied one.
-        let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
-        witness.hear(|| one.fact(Check::CallerPlace, caller));
-        witness.hear(|| other.fact(Check::TargetPlace, target));
+        let (one, other) = tokio::try_join!(self.look_up(caller), self.look_up(target))?;
+        witness.record(|| one.to_fact(Check::CallerPlace, caller));
+        witness.record(|| other.to_fact(Check::TargetPlace, target));
         let Some(from) = one.lineage else {
-            return Err(nowhere(Nowhere::Caller));
+            return Err(realm_rejection(RealmDenial::Caller));
         };
         refuse_paused_caller(&from)?;
         let why = match &other.lineage {
-            Some(to) => match self.rule_before(&from, to, witness).await? {
+            Some(to) => match self.find_rule_with_witness(&from, to, witness).await? {
                 Ok(rule) => return Ok((rule, from, Arc::clone(to))),
-                Err(why) => denied(why),
+                Err(why) => denial_rejection(why),
             },
             None => {
                 // The same look-up as for one in another place.
-                self.grants.hold(caller, target, &mut ()).await?;
-                nowhere(Nowhere::Target)
+                self.grants.has_grant(caller, target, &mut ()).await?;
+                realm_rejection(RealmDenial::Target)
             }
         };
         Err(self.refuse_in_equal_time(why, target, other.source).await)
     }
 
     /// Returns the place of a target in the realm of `principal`.
-    async fn inside(
+    async fn find_in_realm(
         &self,
         principal: &Principal,
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<Arc<Lineage>, Rejection> {
-        let realm = Realm::of(principal).ok_or_else(|| nowhere(Nowhere::Caller))?;
-        if realm.leaves_out(target) {
-            return Err(nowhere(Nowhere::List));
+        let realm =
+            Realm::from_principal(principal).ok_or_else(|| realm_rejection(RealmDenial::Caller))?;
+        if realm.excludes(target) {
+            return Err(realm_rejection(RealmDenial::List));
         }
         let found = self.find_target(target, witness).await?;
         let why = match found.lineage {
-            Some(place) => match self.outside(&realm, &place).await? {
+            Some(place) => match self.find_realm_denial(&realm, &place).await? {
                 None => {
-                    present(&place)?;
+                    require_present(&place)?;
                     return Ok(place);
                 }
                 Some(why) => why,
             },
-            None => Nowhere::Target,
+            None => RealmDenial::Target,
         };
         Err(self
-            .refuse_in_equal_time(nowhere(why), target, found.source)
+            .refuse_in_equal_time(realm_rejection(why), target, found.source)
             .await)
     }
 
@@ -400,15 +412,15 @@ impl Hierarchy {
     }
 
     /// Returns `access.lineage` in force.
-    pub(super) fn reach(&self) -> LineageReach {
+    pub(super) fn lineage_reach(&self) -> LineageReach {
         self.config.get().access.lineage
     }
 
     pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Rejection> {
-        Ok(self.look(id).await?.lineage)
+        Ok(self.look_up(id).await?.lineage)
     }
 
-    async fn look(&self, id: &WorkspaceId) -> Result<Found, Rejection> {
+    async fn look_up(&self, id: &WorkspaceId) -> Result<LineageLookup, Rejection> {
         let found = self.lineages.find(id).await;
         found.map_err(|error| Rejection::from(Unavailable::clone(&error)))
     }
@@ -417,7 +429,10 @@ impl Hierarchy {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn place(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Unavailable> {
+    pub async fn load_lineage(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<Option<Arc<Lineage>>, Unavailable> {
         let found = self.lineages.find(id).await;
         let found = found.map_err(|error| Unavailable::clone(&error))?;
         Ok(found.lineage)
@@ -425,9 +440,9 @@ impl Hierarchy {
 
     /// Reports the place of the workspace `caller` to `witness`, or that there is none; nothing if the store is
     /// away.
-    pub async fn tell_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
-        if let Ok(found) = self.look(caller).await {
-            witness.hear(|| found.fact(Check::CallerPlace, caller));
+    pub async fn report_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
+        if let Ok(found) = self.look_up(caller).await {
+            witness.record(|| found.to_fact(Check::CallerPlace, caller));
         }
     }
 
@@ -435,27 +450,27 @@ impl Hierarchy {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn place_afresh(&self, id: &WorkspaceId) -> Result<Option<Lineage>, Unavailable> {
-        self.lineages.find_afresh(id).await
+    pub async fn reload_lineage(&self, id: &WorkspaceId) -> Result<Option<Lineage>, Unavailable> {
+        self.lineages.find_uncached(id).await
     }
 
     /// True if the workspace `caller` may message a workspace at `target`.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn reaches(
+    pub async fn may_message(
         &self,
         caller: &WorkspaceId,
         target: &Lineage,
     ) -> Result<bool, Unavailable> {
-        let Some(caller) = self.place(caller).await? else {
+        let Some(caller) = self.load_lineage(caller).await? else {
             return Ok(false);
         };
-        Ok(self.rule(&caller, target).await?.is_ok())
+        Ok(self.find_rule(&caller, target).await?.is_ok())
     }
 }
 
-fn present(target: &Lineage) -> Result<(), Rejection> {
+fn require_present(target: &Lineage) -> Result<(), Rejection> {
     if target.removed {
         return Err(Rejection::new(
             Reason::WorkspaceRemoved,
@@ -476,11 +491,6 @@ fn refuse_paused_caller(caller: &Lineage) -> Result<(), Rejection> {
         ));
     }
     Ok(())
-}
-
-/// Returns the one rejection for all callers that may not know more. The cause is for the log.
-fn denied(why: Denied) -> Rejection {
-    not_permitted().cause(why)
 }
 
 #[cfg(test)]

@@ -327,7 +327,7 @@ impl Room {
             note: None,
             expires_at: expires_in.map(|ms| Timestamp(Timestamp::now().0 + ms)),
         };
-        self.hierarchy.grant(&new, Run::Real).await.unwrap()
+        self.hierarchy.put_grant(&new, Run::Real).await.unwrap()
     }
 
     async fn refused(&self, caller: &str, target: &str, expires_in: Option<i64>) -> Reason {
@@ -338,7 +338,7 @@ impl Room {
             expires_at: expires_in.map(|ms| Timestamp(Timestamp::now().0 + ms)),
         };
         self.hierarchy
-            .grant(&new, Run::Real)
+            .put_grant(&new, Run::Real)
             .await
             .unwrap_err()
             .reason

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use serde::Deserialize;
 use tokio::sync::Notify;
 
-use super::proof::{CredentialKind, KeyName, Principal, Signed, Signer, is_name};
+use super::proof::{CredentialKind, KeyName, Principal, Signer, VerifiedToken, is_valid_name};
 use super::refusal::Refusal;
 use crate::config;
 use crate::ids::WorkspaceId;
@@ -23,12 +23,12 @@ use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
-    Crowded, FETCH_PAUSE, LEEWAY_SECONDS, Patience, PublicKey, Published, TokenError, TokenHead,
-    body_hash, claimed_issuer,
+    FETCH_PAUSE, FetchTiming, LEEWAY_SECONDS, PublicKey, RemoteKeySet, TokenError, TokenHead,
+    TooManyWaiters, body_hash, claimed_issuer,
 };
 
 /// Retries and staleness of issuers' keys.
-const PATIENCE: Patience = Patience {
+const FETCH_TIMING: FetchTiming = FetchTiming {
     first_pause: FETCH_PAUSE,
     stale_max: Duration::from_secs(3600),
 };
@@ -37,14 +37,14 @@ const PATIENCE: Patience = Patience {
 const WORKSPACES_MAX: usize = 200;
 
 /// The reason why a foreign token proves nothing.
-pub(super) enum NotForeign {
+pub(super) enum ForeignTokenError {
     /// The token is invalid.
     Refused(Refusal),
     /// The keys of its issuer are unavailable.
     Unavailable(Rejection),
 }
 
-impl From<TokenError> for NotForeign {
+impl From<TokenError> for ForeignTokenError {
     fn from(error: TokenError) -> Self {
         Self::Refused(Refusal::Foreign(error))
     }
@@ -52,15 +52,15 @@ impl From<TokenError> for NotForeign {
 
 /// One entry of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Settings {
+enum IssuerSettings {
     /// Its tokens are of browser users.
     Users(config::Issuer),
     /// Its tokens are of workloads, each of which is a workspace.
     Workspaces(config::WorkspaceIssuer),
 }
 
-impl Settings {
-    fn all(auth: &config::Auth) -> Vec<Self> {
+impl IssuerSettings {
+    fn from_config(auth: &config::Auth) -> Vec<Self> {
         let users = auth.issuers.iter().cloned().map(Self::Users);
         let platforms = auth.workspace_issuers.iter().cloned();
         users.chain(platforms.map(Self::Workspaces)).collect()
@@ -87,7 +87,7 @@ impl Settings {
         }
     }
 
-    fn key(&self) -> &'static str {
+    fn config_key(&self) -> &'static str {
         match self {
             Self::Users(_) => "auth.issuers",
             Self::Workspaces(_) => "auth.workspace_issuers",
@@ -124,9 +124,10 @@ impl Issuers {
 
     /// Replaces the issuers. An unchanged issuer keeps its keys; tokens of a removed one are invalid at once.
     pub(super) fn set(&self, auth: &config::Auth) {
-        let settings = Settings::all(auth);
+        let settings = IssuerSettings::from_config(auth);
         let earlier = self.all.load_full();
-        let same = |wanted: &Settings| earlier.iter().find(|issuer| issuer.settings == *wanted);
+        let same =
+            |wanted: &IssuerSettings| earlier.iter().find(|issuer| issuer.settings == *wanted);
         let all: Vec<_> = settings
             .iter()
             .map(|wanted| {
@@ -135,13 +136,13 @@ impl Issuers {
             .collect();
         self.all.store(Arc::new(all));
         for gone in earlier.iter().filter(|i| !settings.contains(&i.settings)) {
-            gone.published.end();
+            gone.published.withdraw();
         }
         self.changed.notify_one();
     }
 
     /// Returns the names of the platforms whose tokens are credentials of workspaces.
-    pub(super) fn platforms(&self) -> Vec<String> {
+    pub(super) fn list_platforms(&self) -> Vec<String> {
         let all = self.all.load();
         let platforms = all
             .iter()
@@ -157,7 +158,7 @@ impl Issuers {
             let all = self.all.load_full();
             let keeping = join_all(
                 all.iter()
-                    .map(|issuer| issuer.published.keep(&self.metrics)),
+                    .map(|issuer| issuer.published.keep_fresh(&self.metrics)),
             );
             tokio::select! {
                 biased;
@@ -168,7 +169,10 @@ impl Issuers {
     }
 
     /// Verifies `token`. `None`: it does not name one of these issuers.
-    pub(super) async fn verify(&self, token: &str) -> Result<Option<Signed>, NotForeign> {
+    pub(super) async fn verify(
+        &self,
+        token: &str,
+    ) -> Result<Option<VerifiedToken>, ForeignTokenError> {
         let all = self.all.load();
         if all.is_empty() {
             return Ok(None);
@@ -177,7 +181,7 @@ impl Issuers {
             return Ok(None);
         };
         drop(all);
-        match self.of(&claimed) {
+        match self.find_issuer(&claimed) {
             Some(issuer) => issuer.verify(token).await.map(Some),
             None => Ok(None),
         }
@@ -185,23 +189,26 @@ impl Issuers {
 
     /// Returns the foreign key of that name, if its issuer still publishes it. `None`: no issuer of this name makes
     /// credentials of this kind by these rules now.
-    pub(super) async fn signer(
+    pub(super) async fn find_signer(
         &self,
         named: KeyName,
         kind: CredentialKind,
-    ) -> Result<Option<Signer>, NotForeign> {
-        let issuer = named.issuer.as_deref().and_then(|name| self.of(name));
+    ) -> Result<Option<Signer>, ForeignTokenError> {
+        let issuer = named
+            .issuer
+            .as_deref()
+            .and_then(|name| self.find_issuer(name));
         let issuer = issuer.filter(|issuer| {
             issuer.settings.kind() == kind && named.rules.as_ref() == Some(&issuer.rules)
         });
         let Some(issuer) = issuer else {
             return Ok(None);
         };
-        let key = issuer.key(&named.head).await?;
+        let key = issuer.fetch_key(&named.head).await?;
         Ok(Some(Signer { named, key }))
     }
 
-    fn of(&self, name: &str) -> Option<Arc<Issuer>> {
+    fn find_issuer(&self, name: &str) -> Option<Arc<Issuer>> {
         let all = self.all.load();
         let found = all.iter().find(|issuer| issuer.settings.issuer() == name);
         found.map(Arc::clone)
@@ -210,39 +217,40 @@ impl Issuers {
 
 /// One issuer and its keys.
 struct Issuer {
-    settings: Settings,
+    settings: IssuerSettings,
     /// Hash of the settings, the same on all replicas.
     rules: String,
-    published: Published,
+    published: RemoteKeySet,
 }
 
 impl Issuer {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: IssuerSettings) -> Self {
         let (name, url) = (settings.issuer().to_owned(), settings.jwks_url().clone());
         Self {
-            published: Published::new(name, url, PATIENCE),
+            published: RemoteKeySet::new(name, url, FETCH_TIMING),
             rules: body_hash(format!("{settings:?}").as_bytes()),
             settings,
         }
     }
 
-    async fn verify(&self, token: &str) -> Result<Signed, NotForeign> {
-        let head = TokenHead::foreign(token)?;
-        let key = self.key(&head).await?;
+    async fn verify(&self, token: &str) -> Result<VerifiedToken, ForeignTokenError> {
+        let head = TokenHead::parse_foreign(token)?;
+        let key = self.fetch_key(&head).await?;
         let (issuer, audience) = (self.settings.issuer(), self.settings.audience());
         let (principal, expires_at, in_org) = match &self.settings {
-            Settings::Users(_) => {
+            IssuerSettings::Users(_) => {
                 let claims: Claims = key.verify(token, &head, issuer, audience)?;
                 check_issued_at(claims.iat)?;
                 let expires_at = claims.exp;
-                (claims.principal()?, expires_at, None)
+                (claims.into_principal()?, expires_at, None)
             }
-            Settings::Workspaces(settings) => {
+            IssuerSettings::Workspaces(settings) => {
                 let claims: workload::Claims = key.verify(token, &head, issuer, audience)?;
                 check_issued_at(claims.iat)?;
-                let seat = workload::seat(settings, &claims).map_err(NotForeign::Refused)?;
-                let principal = Principal::Workspace { id: seat.id };
-                (principal, claims.exp, seat.org)
+                let workload = workload::identify_workload(settings, &claims)
+                    .map_err(ForeignTokenError::Refused)?;
+                let principal = Principal::Workspace { id: workload.id };
+                (principal, claims.exp, workload.org)
             }
         };
         let named = KeyName {
@@ -250,7 +258,7 @@ impl Issuer {
             rules: Some(self.rules.clone()),
             head,
         };
-        Ok(Signed {
+        Ok(VerifiedToken {
             principal,
             kind: self.settings.kind(),
             expires_at: expires_at.saturating_mul(1000),
@@ -262,27 +270,28 @@ impl Issuer {
         })
     }
 
-    async fn key(&self, head: &TokenHead) -> Result<Arc<PublicKey>, NotForeign> {
-        if let Some(Some(key)) = self.find(head) {
+    async fn fetch_key(&self, head: &TokenHead) -> Result<Arc<PublicKey>, ForeignTokenError> {
+        if let Some(Some(key)) = self.find_key(head) {
             return Ok(key);
         }
         let refreshed = self.published.refresh().await;
-        refreshed.map_err(|Crowded| NotForeign::Unavailable(self.unavailable()))?;
-        match self.find(head) {
+        refreshed
+            .map_err(|TooManyWaiters| ForeignTokenError::Unavailable(self.keys_unavailable()))?;
+        match self.find_key(head) {
             Some(Some(key)) => Ok(key),
             Some(None) => Err(TokenError::UnknownKey.into()),
-            None => Err(NotForeign::Unavailable(self.unavailable())),
+            None => Err(ForeignTokenError::Unavailable(self.keys_unavailable())),
         }
     }
 
     /// Finds the key of a token. The outer `None`: no valid keys are known.
-    fn find(&self, head: &TokenHead) -> Option<Option<Arc<PublicKey>>> {
-        let keys = self.published.keys()?;
+    fn find_key(&self, head: &TokenHead) -> Option<Option<Arc<PublicKey>>> {
+        let keys = self.published.valid_keys()?;
         Some(keys.find(head).map(Arc::clone))
     }
 
-    fn unavailable(&self) -> Rejection {
-        let (issuer, key) = (self.settings.issuer(), self.settings.key());
+    fn keys_unavailable(&self) -> Rejection {
+        let (issuer, key) = (self.settings.issuer(), self.settings.config_key());
         let why = self.published.last_fetch();
         Rejection::new(
             Reason::StoreUnavailable,
@@ -291,7 +300,7 @@ impl Issuer {
                  the operator should check its `jwks_url` in {key}, and that the gateway reaches it"
             ),
         )
-        .retry_after(FETCH_PAUSE)
+        .with_retry_after(FETCH_PAUSE)
     }
 }
 
@@ -316,9 +325,9 @@ struct Claims {
 }
 
 impl Claims {
-    fn principal(self) -> Result<Principal, TokenError> {
+    fn into_principal(self) -> Result<Principal, TokenError> {
         let names = [Some(&self.sub), self.org.as_ref()];
-        let named = names.into_iter().flatten().all(|name| is_name(name));
+        let named = names.into_iter().flatten().all(|name| is_valid_name(name));
         let listed = self.workspaces.as_ref().map_or(0, Vec::len);
         if !named || listed > WORKSPACES_MAX {
             return Err(TokenError::Claims);

@@ -7,7 +7,7 @@ use super::*;
 fn principal(claims: Value) -> Result<Principal, TokenError> {
     let claims: Claims = serde_json::from_value(claims).map_err(|_| TokenError::Claims)?;
     check_issued_at(claims.iat)?;
-    claims.principal()
+    claims.into_principal()
 }
 
 #[test]
@@ -96,7 +96,7 @@ async fn without_keys_the_issuer_is_named() {
     let issuers = Issuers::new(&settings(&["https://login.test"]), metrics);
     // {"alg":"EdDSA","kid":"k"} and {"iss":"https://login.test"}.
     let token = "eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.eyJpc3MiOiJodHRwczovL2xvZ2luLnRlc3QifQ.AA";
-    let Err(NotForeign::Unavailable(rejection)) = issuers.verify(token).await else {
+    let Err(ForeignTokenError::Unavailable(rejection)) = issuers.verify(token).await else {
         panic!("keys out of nowhere");
     };
     assert_eq!(rejection.reason, Reason::StoreUnavailable);

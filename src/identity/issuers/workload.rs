@@ -19,7 +19,7 @@ pub(super) struct Claims {
 
 impl Claims {
     /// Returns a claim that is text, by its name or by the path to it.
-    fn text(&self, name: &str) -> Option<&str> {
+    fn find_text(&self, name: &str) -> Option<&str> {
         let Some(path) = name.strip_prefix('/') else {
             return self.named.get(name)?.as_str();
         };
@@ -34,9 +34,9 @@ impl Claims {
     }
 }
 
-/// The place that a token gives its workload.
+/// The workspace that a token gives its workload.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(super) struct WorkloadIdentity {
     /// The workspace.
     pub(super) id: WorkspaceId,
     /// The org that it must be in.
@@ -47,10 +47,13 @@ pub(super) struct Seat {
 ///
 /// # Errors
 /// [`Refusal::Unmatched`] if a claim is missing or does not match; [`Refusal::NoId`] if the parts give no workspace id.
-pub(super) fn seat(rules: &WorkspaceIssuer, claims: &Claims) -> Result<Seat, Refusal> {
+pub(super) fn identify_workload(
+    rules: &WorkspaceIssuer,
+    claims: &Claims,
+) -> Result<WorkloadIdentity, Refusal> {
     let mut parts: Vec<Part<'_>> = Vec::new();
     for (name, pattern) in &rules.claims {
-        let value = claims.text(name).ok_or(Refusal::Unmatched)?;
+        let value = claims.find_text(name).ok_or(Refusal::Unmatched)?;
         parts.extend(pattern.read(value).ok_or(Refusal::Unmatched)?);
     }
     let id = rules.workspace.fill(&parts).ok_or(Refusal::NoId)?;
@@ -59,7 +62,7 @@ pub(super) fn seat(rules: &WorkspaceIssuer, claims: &Claims) -> Result<Seat, Ref
         Some(org) => Some(org.fill(&parts).ok_or(Refusal::NoId)?),
         None => None,
     };
-    Ok(Seat { id, org })
+    Ok(WorkloadIdentity { id, org })
 }
 
 #[cfg(test)]
@@ -77,8 +80,8 @@ mod tests {
     fn named(rules: &WorkspaceIssuer, claims: Value) -> Result<(String, Option<String>), Refusal> {
         let mut claims = claims;
         claims["exp"] = 1.into();
-        let seat = seat(rules, &serde_json::from_value(claims).unwrap())?;
-        Ok((seat.id.to_string(), seat.org))
+        let workload = identify_workload(rules, &serde_json::from_value(claims).unwrap())?;
+        Ok((workload.id.to_string(), workload.org))
     }
 
     #[test]
@@ -148,7 +151,7 @@ mod tests {
             ("/", None),
             ("", None),
         ] {
-            assert_eq!(claims.text(name), found, "{name}");
+            assert_eq!(claims.find_text(name), found, "{name}");
         }
     }
 }

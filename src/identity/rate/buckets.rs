@@ -35,15 +35,15 @@ impl Quota {
     }
 
     /// Returns the latest time at which a bucket can be full again. A burst may be worth centuries.
-    fn reach(self, now: u64) -> u64 {
+    fn latest_full_at(self, now: u64) -> u64 {
         let debt = self.capacity.saturating_mul(DEBT_BURSTS).max(DEBT_MIN);
         now.saturating_add(self.capacity).saturating_add(debt)
     }
 
     /// Returns the debt of a bucket that is full again at `full_at` after one more request, or the wait until
     /// one is allowed.
-    fn with_one_more(self, full_at: u64, now: u64) -> Result<u64, Duration> {
-        let full_at = full_at.clamp(now, self.reach(now));
+    fn charge_one(self, full_at: u64, now: u64) -> Result<u64, Duration> {
+        let full_at = full_at.clamp(now, self.latest_full_at(now));
         let owed = full_at.saturating_add(self.interval) - now;
         if owed > self.capacity {
             return Err(Duration::from_nanos(owed - self.capacity));
@@ -59,7 +59,7 @@ impl Quota {
 
 /// The state of a bucket after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct BucketState {
     /// Further requests that it allows at once.
     pub(super) remaining: u64,
     /// Time until it is full again.
@@ -109,17 +109,17 @@ impl Buckets {
         quota: Quota,
         now: u64,
         publish: bool,
-    ) -> Result<Left, Duration> {
-        let place = self.place(key);
-        let mut set = self.set(place);
-        let bucket = find(&mut set, key);
-        let owed = quota.with_one_more(bucket.full_at, now)?;
+    ) -> Result<BucketState, Duration> {
+        let place = self.set_index(key);
+        let mut set = self.lock_set(place);
+        let bucket = take_bucket(&mut set, key);
+        let owed = quota.charge_one(bucket.full_at, now)?;
         bucket.full_at = now + owed;
         if publish {
             bucket.unpublished = bucket.unpublished.saturating_add(1);
-            self.mark(place);
+            self.mark_unpublished(place);
         }
-        Ok(Left {
+        Ok(BucketState {
             remaining: (quota.capacity - owed) / quota.interval,
             full_in: Duration::from_nanos(owed),
             unpublished: bucket.unpublished,
@@ -127,11 +127,11 @@ impl Buckets {
     }
 
     /// Returns the result that [`Buckets::take`] would; takes nothing, and assigns no place to the key.
-    pub(super) fn look(&self, key: u64, quota: Quota, now: u64) -> Result<Left, Duration> {
-        let set = self.set(self.place(key));
-        let bucket = &set[place_of(&set, key).1];
-        let owed = quota.with_one_more(bucket.full_at, now)?;
-        Ok(Left {
+    pub(super) fn peek(&self, key: u64, quota: Quota, now: u64) -> Result<BucketState, Duration> {
+        let set = self.lock_set(self.set_index(key));
+        let bucket = &set[find_position(&set, key).1];
+        let owed = quota.charge_one(bucket.full_at, now)?;
+        Ok(BucketState {
             // The request was not taken, so it is left, too.
             remaining: (quota.capacity - owed) / quota.interval + 1,
             full_in: Duration::from_nanos(owed - quota.interval),
@@ -141,12 +141,12 @@ impl Buckets {
 
     /// Takes requests that another replica let pass, beyond an empty bucket if necessary: up to eight bursts,
     /// or 250 ms worth, are owed.
-    pub(super) fn owe(&self, key: u64, count: u32, quota: Quota, now: u64) {
-        let mut set = self.set(self.place(key));
-        let bucket = find(&mut set, key);
+    pub(super) fn charge(&self, key: u64, count: u32, quota: Quota, now: u64) {
+        let mut set = self.lock_set(self.set_index(key));
+        let bucket = take_bucket(&mut set, key);
         let worth = quota.interval.saturating_mul(count.into());
         let full_at = bucket.full_at.max(now).saturating_add(worth);
-        bucket.full_at = full_at.min(quota.reach(now));
+        bucket.full_at = full_at.min(quota.latest_full_at(now));
     }
 
     /// Passes unpublished requests to `publish`: of at most `most` sets. True if there may be more.
@@ -167,7 +167,7 @@ impl Buckets {
                 // Cleared first: requests from here on set it again.
                 mark.fetch_and(!bit, Ordering::Relaxed);
                 let within = usize::try_from(bit.trailing_zeros()).unwrap_or(0);
-                let mut set = self.set(64 * word + within);
+                let mut set = self.lock_set(64 * word + within);
                 for bucket in set.iter_mut().filter(|bucket| bucket.unpublished > 0) {
                     publish(bucket.key, std::mem::take(&mut bucket.unpublished));
                 }
@@ -176,12 +176,12 @@ impl Buckets {
         left == 0
     }
 
-    fn place(&self, key: u64) -> usize {
+    fn set_index(&self, key: u64) -> usize {
         let sets = u64::try_from(self.sets.len()).unwrap_or(u64::MAX);
         usize::try_from(self.places.hash_one(key) % sets).unwrap_or(0)
     }
 
-    fn set(&self, place: usize) -> MutexGuard<'_, [Bucket; WAYS]> {
+    fn lock_set(&self, place: usize) -> MutexGuard<'_, [Bucket; WAYS]> {
         // Each step leaves the set consistent, so a panic elsewhere cannot have broken it.
         self.sets[place]
             .lock()
@@ -189,7 +189,7 @@ impl Buckets {
     }
 
     /// Called with the set locked, so that a drain that clears the mark sees the request.
-    fn mark(&self, place: usize) {
+    fn mark_unpublished(&self, place: usize) {
         let (mark, bit) = (&self.marks[place / 64], 1 << (place % 64));
         if mark.load(Ordering::Relaxed) & bit == 0 {
             mark.fetch_or(bit, Ordering::Relaxed);
@@ -199,15 +199,15 @@ impl Buckets {
 
 /// Returns whether `key` has a bucket, and its position: its own, or the fullest one, which it would take
 /// over.
-fn place_of(set: &[Bucket; WAYS], key: u64) -> (bool, usize) {
+fn find_position(set: &[Bucket; WAYS], key: u64) -> (bool, usize) {
     let own = set.iter().position(|b| b.key == key && b.full_at > 0);
     let fullest = || (0..WAYS).min_by_key(|at| set[*at].full_at).unwrap_or(0);
     (own.is_some(), own.unwrap_or_else(fullest))
 }
 
 /// Returns the bucket of `key`, or takes over the fullest one, as it is.
-fn find(set: &mut [Bucket; WAYS], key: u64) -> &mut Bucket {
-    let (own, at) = place_of(set, key);
+fn take_bucket(set: &mut [Bucket; WAYS], key: u64) -> &mut Bucket {
+    let (own, at) = find_position(set, key);
     let bucket = &mut set[at];
     if !own {
         bucket.key = key;
@@ -266,7 +266,7 @@ mod tests {
         let left = |now| buckets.take(1, quota, now, true).unwrap();
         for (remaining, unpublished) in [(2, 1), (1, 2), (0, 3)] {
             let full_in = Duration::from_secs(3 - remaining);
-            let expected = Left {
+            let expected = BucketState {
                 remaining,
                 full_in,
                 unpublished,
@@ -280,35 +280,35 @@ mod tests {
         let (buckets, quota) = (Buckets::new(1), quota(1, 3));
         for remaining in [3, 2, 1] {
             for _ in 0..5 {
-                let left = buckets.look(1, quota, SECOND).unwrap();
+                let left = buckets.peek(1, quota, SECOND).unwrap();
                 let full_in = Duration::from_secs(3 - remaining);
                 assert_eq!((left.remaining, left.full_in), (remaining, full_in));
             }
             buckets.take(1, quota, SECOND, false).unwrap();
         }
-        let looked = buckets.look(1, quota, SECOND).unwrap_err();
+        let looked = buckets.peek(1, quota, SECOND).unwrap_err();
         assert_eq!(Err(looked), buckets.take(1, quota, SECOND, false));
     }
 
     #[test]
     fn debt_is_paid_off_and_bounded() {
         let (buckets, quota) = (Buckets::new(1), quota(50, 100));
-        buckets.owe(1, 150, quota, SECOND);
+        buckets.charge(1, 150, quota, SECOND);
         let wait = buckets.take(1, quota, SECOND, false).unwrap_err();
         assert_eq!(wait, Duration::from_millis(51 * 20));
         // At most eight bursts below empty, whatever other replicas publish.
-        buckets.owe(1, u32::MAX, quota, SECOND);
-        buckets.owe(1, u32::MAX, quota, SECOND);
+        buckets.charge(1, u32::MAX, quota, SECOND);
+        buckets.charge(1, u32::MAX, quota, SECOND);
         let wait = buckets.take(1, quota, SECOND, false).unwrap_err();
         assert_eq!(wait, Duration::from_millis(801 * 20));
         // With a short burst 250 ms.
         let quota = Quota::new(1000, 1).unwrap();
-        buckets.owe(2, u32::MAX, quota, SECOND);
+        buckets.charge(2, u32::MAX, quota, SECOND);
         let wait = buckets.take(2, quota, SECOND, false).unwrap_err();
         assert_eq!(wait, Duration::from_millis(251));
         // A smaller quota does not lock out a caller for requests that the old one allowed.
         let slow = Quota::new(1, 100).unwrap();
-        buckets.owe(3, 200, slow, SECOND);
+        buckets.charge(3, 200, slow, SECOND);
         let wait = buckets.take(3, quota, SECOND, false).unwrap_err();
         assert!(wait <= Duration::from_millis(251), "{wait:?}");
     }
@@ -366,7 +366,7 @@ mod tests {
                 // One bucket for each, since this one will owe a lot.
                 let key = now;
                 buckets.take(key, quota, now, true).unwrap();
-                buckets.owe(key, u32::MAX, quota, now);
+                buckets.charge(key, u32::MAX, quota, now);
                 let _ = buckets.take(key, quota, now, true);
             }
         }

@@ -48,7 +48,7 @@ pub(super) struct PendingUpdate {
 impl Rates {
     /// Publishes and receives gossip, as long as the process lives. Returns at once when the store is not
     /// shared. A background task.
-    pub async fn share(&self, shared: &Shared, metrics: &Metrics) {
+    pub async fn run_gossip(&self, shared: &Shared, metrics: &Metrics) {
         if shared.is_embedded() {
             return;
         }
@@ -80,7 +80,7 @@ impl Rates {
                     Ok(()) => RateShare::Told,
                     Err(_) => RateShare::Lost,
                 };
-                metrics.rate_share(outcome, count);
+                metrics.count_rate_share(outcome, count);
                 // Requests that came in meanwhile are published in the next round.
                 if !more {
                     break;
@@ -94,7 +94,7 @@ impl Rates {
         loop {
             // Gossip that was missed while the link was down is forgiven.
             if let Notice::Message(text) = subscription.next().await {
-                metrics.rate_share(RateShare::Heard, self.apply_update(&text));
+                metrics.count_rate_share(RateShare::Heard, self.apply_update(&text));
             }
         }
     }
@@ -147,7 +147,7 @@ impl Rates {
         }
         let mut sum = 0;
         for word in words.take(KEYS_MAX) {
-            let Some((kind, key, count)) = read(word) else {
+            let Some((kind, key, count)) = parse_entry(word) else {
                 continue;
             };
             let limit = match kind {
@@ -157,8 +157,8 @@ impl Rates {
                 "r" => &self.cards,
                 _ => continue,
             };
-            if let Some((rule, buckets)) = limit.on() {
-                buckets.owe(key, count, rule.quota, now);
+            if let Some((rule, buckets)) = limit.get_active() {
+                buckets.charge(key, count, rule.quota, now);
                 sum += u64::from(count);
             }
         }
@@ -166,7 +166,7 @@ impl Rates {
     }
 }
 
-fn read(word: &str) -> Option<(&str, u64, u32)> {
+fn parse_entry(word: &str) -> Option<(&str, u64, u32)> {
     let (kind, rest) = word.split_at_checked(1)?;
     let (key, count) = rest.split_once('*')?;
     let key = u64::from_str_radix(key, 16).ok()?;

@@ -44,7 +44,7 @@ const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 
 /// One limit as it is configured.
 #[derive(Debug)]
-struct Rule {
+struct LimitRule {
     quota: Quota,
     burst: u32,
     /// Unpublished requests of one key after which they are published early.
@@ -53,12 +53,12 @@ struct Rule {
     policy: HeaderValue,
 }
 
-impl Rule {
+impl LimitRule {
     /// `None` when it is off.
     fn new(per_second: u32, burst: u32) -> Option<Self> {
         let burst = burst.max(1);
         let quota = Quota::new(per_second, burst)?;
-        let policy = format!("{burst};w={}", seconds(quota.window()));
+        let policy = format!("{burst};w={}", whole_seconds(quota.window()));
         Some(Self {
             quota,
             burst,
@@ -72,7 +72,7 @@ impl Rule {
 
 /// One limit and its buckets.
 struct Limit {
-    rule: ArcSwapOption<Rule>,
+    rule: ArcSwapOption<LimitRule>,
     /// Created when it is first switched on.
     buckets: OnceLock<Buckets>,
     scale: usize,
@@ -88,11 +88,12 @@ impl Limit {
     }
 
     fn set(&self, per_second: u32, burst: u32) {
-        self.rule.store(Rule::new(per_second, burst).map(Arc::new));
+        self.rule
+            .store(LimitRule::new(per_second, burst).map(Arc::new));
     }
 
     /// Returns the rule and the buckets; `None` while it is off.
-    fn on(&self) -> Option<(Arc<Rule>, &Buckets)> {
+    fn get_active(&self) -> Option<(Arc<LimitRule>, &Buckets)> {
         let rule = self.rule.load_full()?;
         let buckets = self.buckets.get_or_init(|| Buckets::new(self.scale));
         Some((rule, buckets))
@@ -102,25 +103,25 @@ impl Limit {
 /// The remaining allowance of a principal, for the `RateLimit-*` fields of its response.
 #[derive(Clone, Debug)]
 pub struct Allowance {
-    rule: Arc<Rule>,
+    rule: Arc<LimitRule>,
     remaining: u64,
     full_in: Duration,
 }
 
 impl Allowance {
     /// Returns the fields of a response that is not `rate_limited`.
-    pub fn fields(&self) -> [(HeaderName, HeaderValue); 4] {
+    pub fn header_fields(&self) -> [(HeaderName, HeaderValue); 4] {
         [
             (LIMIT, self.rule.limit.clone()),
             (REMAINING, self.remaining.into()),
-            (RESET, seconds(self.full_in).into()),
+            (RESET, whole_seconds(self.full_in).into()),
             (POLICY, self.rule.policy.clone()),
         ]
     }
 
     /// Adds the fields to a rejection, unless it has its own.
     #[must_use]
-    pub fn told_with(&self, rejection: Rejection) -> Rejection {
+    pub fn apply_to(&self, rejection: Rejection) -> Rejection {
         if rejection
             .fields
             .iter()
@@ -128,7 +129,12 @@ impl Allowance {
         {
             return rejection;
         }
-        with_fields(rejection, &self.rule, self.remaining, seconds(self.full_in))
+        with_fields(
+            rejection,
+            &self.rule,
+            self.remaining,
+            whole_seconds(self.full_in),
+        )
     }
 }
 
@@ -200,24 +206,24 @@ impl Rates {
     ///
     /// # Errors
     /// `rate_limited`, with the time to wait.
-    pub(super) fn look(&self, account: Account) -> Result<Option<u64>, Rejection> {
-        let remaining = self.look_at(&self.callers, account.own, TOO_MANY)?;
+    pub(super) fn peek(&self, account: Account) -> Result<Option<u64>, Rejection> {
+        let remaining = self.peek_limit(&self.callers, account.own, TOO_MANY)?;
         if account.group != 0 {
-            self.look_at(&self.org_users, account.group, TOO_MANY_USERS)?;
+            self.peek_limit(&self.org_users, account.group, TOO_MANY_USERS)?;
         }
         Ok(remaining)
     }
 
-    fn look_at(
+    fn peek_limit(
         &self,
         limit: &Limit,
         key: u64,
         message: &'static str,
     ) -> Result<Option<u64>, Rejection> {
-        let Some((rule, buckets)) = limit.on() else {
+        let Some((rule, buckets)) = limit.get_active() else {
             return Ok(None);
         };
-        let looked = buckets.look(key, rule.quota, self.now());
+        let looked = buckets.peek(key, rule.quota, self.now());
         let left = looked.map_err(|wait| rate_limited(message, &rule, wait))?;
         Ok(Some(left.remaining))
     }
@@ -228,12 +234,12 @@ impl Rates {
     /// Only failures are limited: many callers share an address behind a load balancer, and authenticated
     /// callers must not wait for unauthenticated ones.
     #[must_use]
-    pub fn failed(&self, client: IpAddr, rejection: Rejection) -> Rejection {
+    pub fn count_failure(&self, client: IpAddr, rejection: Rejection) -> Rejection {
         if !matches!(rejection.reason.status(), 401 | 403) {
             return rejection;
         }
         let message = "too many refused requests from this address; check the credential, then wait for `Retry-After` seconds";
-        match self.take(&self.failures, key_of(client), message) {
+        match self.take(&self.failures, client_key(client), message) {
             Ok(_) => rejection,
             Err(limited) => limited,
         }
@@ -243,10 +249,11 @@ impl Rates {
     ///
     /// # Errors
     /// `rate_limited`, with the time to wait.
-    pub fn read_card(&self, client: IpAddr) -> Result<(), Rejection> {
+    pub fn count_card_read(&self, client: IpAddr) -> Result<(), Rejection> {
         let message = "too many cards read without a credential from this address (rate.cards_per_second); wait for \
                        `Retry-After` seconds, or send a credential";
-        self.take(&self.cards, key_of(client), message).map(drop)
+        self.take(&self.cards, client_key(client), message)
+            .map(drop)
     }
 
     fn take(
@@ -255,7 +262,7 @@ impl Rates {
         key: u64,
         message: &'static str,
     ) -> Result<Option<Allowance>, Rejection> {
-        let Some((rule, buckets)) = limit.on() else {
+        let Some((rule, buckets)) = limit.get_active() else {
             return Ok(None);
         };
         let publish = self.publishing.load(Ordering::Relaxed);
@@ -286,7 +293,7 @@ impl Rates {
 
 /// Returns the key under which a client's failures count: an IPv6 client owns a /64, so single addresses of
 /// it mean nothing. Replicas agree on the key.
-fn key_of(client: IpAddr) -> u64 {
+fn client_key(client: IpAddr) -> u64 {
     let network = match client.to_canonical() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64),
@@ -297,25 +304,25 @@ fn key_of(client: IpAddr) -> u64 {
 }
 
 /// Rounds up: a caller that comes back in time must not be rejected again.
-fn seconds(span: Duration) -> u64 {
+fn whole_seconds(span: Duration) -> u64 {
     (span.as_secs() + u64::from(span.subsec_nanos() > 0)).max(1)
 }
 
-fn rate_limited(message: &'static str, rule: &Rule, wait: Duration) -> Rejection {
-    let wait = seconds(wait);
+fn rate_limited(message: &'static str, rule: &LimitRule, wait: Duration) -> Rejection {
+    let wait = whole_seconds(wait);
     let rejection = Rejection::new(Reason::RateLimited, message)
-        .retry_after(Duration::from_secs(wait))
-        .fact("limit", rule.burst);
+        .with_retry_after(Duration::from_secs(wait))
+        .with_fact("limit", rule.burst);
     with_fields(rejection, rule, 0, wait)
 }
 
-fn with_fields(rejection: Rejection, rule: &Rule, remaining: u64, reset: u64) -> Rejection {
+fn with_fields(rejection: Rejection, rule: &LimitRule, remaining: u64, reset: u64) -> Rejection {
     let policy = rule.policy.to_str().unwrap_or_default();
     rejection
-        .field("ratelimit-limit", rule.burst)
-        .field("ratelimit-remaining", remaining)
-        .field("ratelimit-reset", reset)
-        .field("ratelimit-policy", policy)
+        .with_field("ratelimit-limit", rule.burst)
+        .with_field("ratelimit-remaining", remaining)
+        .with_field("ratelimit-reset", reset)
+        .with_field("ratelimit-policy", policy)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn rates(caller_per_second: u32, caller_burst: u32, failures_per_second: u32) ->
 
 fn proof(own: u64) -> Proof {
     Proof {
-        account: Account::alone(own),
+        account: Account::without_group(own),
         ..open_proof()
     }
 }
@@ -50,7 +50,7 @@ fn those_of_a_group_have_a_limit_together_that_one_alone_does_not_use_up() {
     };
     let passed = |own| (0..50).filter(|_| rates.admit(&user(own)).is_ok()).count();
     assert_eq!([1, 2, 3].map(passed), [3, 2, 0]);
-    assert!(rates.look(user(3).account).is_err());
+    assert!(rates.peek(user(3).account).is_err());
     let refused = rates.admit(&user(4)).unwrap_err();
     assert!(refused.message.contains("rate.org_users_per_second"));
     rates.admit(&proof(5)).unwrap();
@@ -67,7 +67,7 @@ fn zero_switches_off() {
     for _ in 0..1000 {
         rates.admit(&proof(1)).unwrap();
         assert_eq!(
-            rates.failed(client, refused()).reason,
+            rates.count_failure(client, refused()).reason,
             Reason::Unauthenticated
         );
     }
@@ -76,7 +76,11 @@ fn zero_switches_off() {
 #[test]
 fn an_address_that_fails_too_often_is_told_so_and_others_are_not() {
     let rates = rates(0, 0, 2);
-    let said = |client: &str, rejection| rates.failed(client.parse().unwrap(), rejection).reason;
+    let said = |client: &str, rejection| {
+        rates
+            .count_failure(client.parse().unwrap(), rejection)
+            .reason
+    };
     for _ in 0..2 {
         assert_eq!(said("2001:db8::1", refused()), Reason::Unauthenticated);
     }
@@ -95,7 +99,7 @@ fn an_address_that_fails_too_often_is_told_so_and_others_are_not() {
 fn an_allowance_is_told_in_the_drafts_fields() {
     let rates = rates(1, 3, 0);
     let allowance = rates.admit(&proof(1)).unwrap().unwrap();
-    let fields = allowance.fields().map(|(name, value)| {
+    let fields = allowance.header_fields().map(|(name, value)| {
         let value = value.to_str().unwrap().to_owned();
         format!("{name}: {value}")
     });
@@ -106,7 +110,7 @@ fn an_allowance_is_told_in_the_drafts_fields() {
         "ratelimit-policy: 3;w=3",
     ];
     assert_eq!(fields, expected);
-    let told = allowance.told_with(refused()).fields;
+    let told = allowance.apply_to(refused()).fields;
     let told: Vec<_> = told.iter().map(|(n, v)| format!("{n}: {v}")).collect();
     assert_eq!(told, expected);
 }
@@ -148,7 +152,7 @@ fn what_one_let_pass_the_others_owe() {
         one.admit(&proof(7)).unwrap();
     }
     for _ in 0..3 {
-        let _ = one.failed(client, refused());
+        let _ = one.count_failure(client, refused());
     }
     let told = one.pending_update().unwrap();
     assert_eq!(told.count, 43);
@@ -158,10 +162,10 @@ fn what_one_let_pass_the_others_owe() {
     let left = other.admit(&proof(7)).unwrap().unwrap();
     assert_eq!(left.remaining, 59);
     for _ in 0..2 {
-        let said = other.failed(client, refused()).reason;
+        let said = other.count_failure(client, refused()).reason;
         assert_eq!(said, Reason::Unauthenticated);
     }
-    let said = other.failed(client, refused()).reason;
+    let said = other.count_failure(client, refused()).reason;
     assert_eq!(said, Reason::RateLimited);
     // One that stood still hears old news.
     other.on_clock_jump();

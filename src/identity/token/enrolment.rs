@@ -7,7 +7,7 @@ use sqlx::any::AnyArguments;
 use sqlx::query::Query;
 use sqlx::{Any, Row as _};
 
-use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, workspace_id};
+use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, read_workspace_id};
 use crate::db::Connection;
 use crate::identity::credential::CredentialHash;
 use crate::ids::WorkspaceId;
@@ -173,10 +173,10 @@ impl NewEnrolment {
     /// The error of the driver.
     pub(crate) async fn insert_first(&self, tx: &mut Connection) -> Result<(), sqlx::Error> {
         // No bound: the workspace has no other live token.
-        self.insertion(i64::MAX).fetch_all(tx).await.map(drop)
+        self.insert_query(i64::MAX).fetch_all(tx).await.map(drop)
     }
 
-    fn insertion(&self, live_max: i64) -> Query<'_, Any, AnyArguments> {
+    fn insert_query(&self, live_max: i64) -> Query<'_, Any, AnyArguments> {
         let (by_org, generation) = match self.maker {
             EnrolmentMaker::Operator => (0_i64, None),
             EnrolmentMaker::Org(generation) => (1, generation),
@@ -206,7 +206,7 @@ impl Tokens {
                 .bind(now)
                 .bind(now - REDEEMING_MS);
             let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| workspace_id(&row, 0)).transpose()
+            row.map(|row| read_workspace_id(&row, 0)).transpose()
         };
         self.db.run("find_enrolment", work).await
     }
@@ -218,8 +218,8 @@ impl Tokens {
         new: &NewEnrolment,
         run: Run,
     ) -> Result<bool, Unavailable> {
-        let query = new.insertion(LIVE_TOKENS_MAX);
-        let work = async { self.db.changed_alone(run, query).await };
+        let query = new.insert_query(LIVE_TOKENS_MAX);
+        let work = async { self.db.fetch_changed_alone(run, query).await };
         let inserted = self.db.run("issue_enrolment", work).await?;
         Ok(inserted.is_some())
     }
@@ -254,7 +254,7 @@ impl Tokens {
             .bind(token_id)
             .bind(now);
         let work = async {
-            let row = self.db.changed_in(run, query).await?;
+            let row = self.db.fetch_changed_in(run, query).await?;
             row.map(|row| row.try_get(0)).transpose()
         };
         self.db.run("revoke_enrolment", work).await

@@ -15,14 +15,14 @@ use sqlx::{AssertSqlSafe, Row};
 pub use self::enrolment::{EnrolmentMaker, NewEnrolment};
 pub use self::operators::OperatorRow;
 use self::operators::OperatorTokens;
-pub(super) use self::orgs::OrgIssue;
+pub(super) use self::orgs::OrgIssueOutcome;
 pub use self::orgs::OrgTokenRow;
 use self::orgs::OrgTokens;
 pub(super) use self::revoke::Owner;
-pub(super) use self::uses::Uses;
-use super::credential::{CredentialHash, Form, Fresh};
+pub(super) use self::uses::UseQueue;
+use super::credential::{CredentialHash, Form, NewCredential};
 use crate::db::Db;
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
@@ -33,7 +33,7 @@ pub const LIVE_TOKENS_MAX: i64 = 50;
 const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.expires_at, w.born_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
-const FIND_PLACE: &str = "SELECT status, org, born_at FROM workspaces WHERE id = $1";
+const FIND_WORKSPACE_STATE: &str = "SELECT status, org, born_at FROM workspaces WHERE id = $1";
 
 /// The condition that a workspace token has not reached its end at the time `$now`.
 macro_rules! is_before_its_end {
@@ -113,7 +113,7 @@ pub struct TokenRow {
 }
 
 /// A live token of a workspace, as authentication needs it.
-pub(super) struct Found {
+pub(super) struct WorkspaceTokenRecord {
     pub(super) token_id: String,
     pub(super) workspace: WorkspaceId,
     pub(super) last_used_at: Option<i64>,
@@ -122,29 +122,29 @@ pub(super) struct Found {
     pub(super) born_at: i64,
 }
 
-impl Found {
+impl WorkspaceTokenRecord {
     /// True from the end of the token on.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_expired(&self) -> bool {
         self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
     }
 }
 
 /// A live token: its first 8 characters, where they are stored, and its hash.
-pub(super) type Live = (Option<String>, CredentialHash);
+pub(super) type LiveToken = (Option<String>, CredentialHash);
 
 /// The holder of live tokens.
 #[derive(Clone, Copy)]
-pub(super) enum Holder<'a> {
+pub(super) enum TokenHolder<'a> {
     Workspace(&'a WorkspaceId),
     Org(&'a str),
     /// Of the subtree of a workspace in an org.
-    Subtree(&'a str, &'a Life),
+    Subtree(&'a str, &'a WorkspaceIncarnation),
     Operator,
 }
 
 /// The state of a workspace, as far as a token that names it depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum WorkspaceState {
     /// It was never created.
     Absent,
     Removed,
@@ -153,7 +153,7 @@ pub(super) enum Place {
 }
 
 /// The outcome of a request for a token.
-pub(super) enum Issue {
+pub(super) enum IssueOutcome {
     Done,
     NoWorkspace,
     Full,
@@ -183,14 +183,14 @@ impl Tokens {
     pub(super) async fn find_workspace(
         &self,
         hash: CredentialHash,
-    ) -> Result<Option<Found>, Unavailable> {
+    ) -> Result<Option<WorkspaceTokenRecord>, Unavailable> {
         let work = async {
             let query = sqlx::query(FIND_WORKSPACE).bind(hash.to_hex());
             let row = query.fetch_optional(self.db.pool()).await?;
             row.map(|row| {
-                Ok(Found {
+                Ok(WorkspaceTokenRecord {
                     token_id: row.try_get(0)?,
-                    workspace: workspace_id(&row, 1)?,
+                    workspace: read_workspace_id(&row, 1)?,
                     last_used_at: row.try_get(2)?,
                     expires_at: row.try_get(3)?,
                     born_at: row.try_get(4)?,
@@ -202,19 +202,25 @@ impl Tokens {
     }
 
     /// Returns the state of a workspace that the token of a platform names.
-    pub(super) async fn find_place(&self, id: &WorkspaceId) -> Result<Place, Unavailable> {
-        let query = sqlx::query_as(FIND_PLACE).bind(id.as_str());
+    pub(super) async fn find_workspace_state(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<WorkspaceState, Unavailable> {
+        let query = sqlx::query_as(FIND_WORKSPACE_STATE).bind(id.as_str());
         let work = async { query.fetch_optional(self.db.pool()).await };
         let row: Option<(String, Option<String>, i64)> = self.db.run("find_place", work).await?;
         Ok(match row {
-            None => Place::Absent,
-            Some((status, ..)) if status == "removed" => Place::Removed,
-            Some((_, org, born_at)) => Place::Live(org, born_at),
+            None => WorkspaceState::Absent,
+            Some((status, ..)) if status == "removed" => WorkspaceState::Removed,
+            Some((_, org, born_at)) => WorkspaceState::Live(org, born_at),
         })
     }
 
     /// True if `workspace` has a token that has ended by itself.
-    pub(super) async fn has_ended(&self, workspace: &WorkspaceId) -> Result<bool, Unavailable> {
+    pub(super) async fn has_expired_token(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<bool, Unavailable> {
         let query = sqlx::query_scalar(IS_OVER)
             .bind(workspace.as_str())
             .bind(Timestamp::now().0);
@@ -224,7 +230,7 @@ impl Tokens {
     }
 
     /// Records the use of all `token_ids` in one statement.
-    pub(super) async fn note_uses(
+    pub(super) async fn record_uses(
         &self,
         token_ids: &[String],
         now: i64,
@@ -249,19 +255,19 @@ impl Tokens {
         terms: &TokenTerms,
         live_max: i64,
         run: Run,
-    ) -> Result<Issue, Unavailable> {
+    ) -> Result<IssueOutcome, Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;
             let hold = sqlx::query(HOLD_WORKSPACE).bind(workspace.as_str());
             if hold.execute(&mut *tx).await?.rows_affected() == 0 {
-                return Ok(Issue::NoWorkspace);
+                return Ok(IssueOutcome::NoWorkspace);
             }
             let count = sqlx::query_scalar(COUNT_WORKSPACE)
                 .bind(workspace.as_str())
                 .bind(token.created_at);
             let live: i64 = count.fetch_one(&mut *tx).await?;
             if live >= live_max {
-                return Ok(Issue::Full);
+                return Ok(IssueOutcome::Full);
             }
             sqlx::query(INSERT_WORKSPACE)
                 .bind(token.token_id.as_str())
@@ -274,7 +280,7 @@ impl Tokens {
                 .execute(&mut *tx)
                 .await?;
             tx.end(run).await?;
-            Ok(Issue::Done)
+            Ok(IssueOutcome::Done)
         };
         self.db.run("issue_token", work).await
     }
@@ -304,29 +310,34 @@ impl Tokens {
                 .bind(Timestamp::now().0 - enrolment::REDEEMING_MS)
                 .bind(i64::from(limit));
             let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(token_row).collect()
+            rows.iter().map(read_token_row).collect()
         };
         self.db.run("list_tokens", work).await
     }
 
     /// Returns all live tokens of one holder: of a workspace or an org at most [`LIVE_TOKENS_MAX`].
-    pub(super) async fn live(&self, of: Holder<'_>) -> Result<Vec<Live>, Unavailable> {
+    pub(super) async fn list_live(
+        &self,
+        of: TokenHolder<'_>,
+    ) -> Result<Vec<LiveToken>, Unavailable> {
         let work = async {
             let (text, owner) = match of {
-                Holder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
-                Holder::Org(_) | Holder::Subtree(..) => return self.orgs().live(of).await,
-                Holder::Operator => (operators::LIVE, operators::LIVE_BUT),
+                TokenHolder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
+                TokenHolder::Org(_) | TokenHolder::Subtree(..) => {
+                    return self.orgs().list_live(of).await;
+                }
+                TokenHolder::Operator => (operators::LIVE, operators::LIVE_BUT),
             };
             let query = sqlx::query(text).bind(owner).bind(Timestamp::now().0);
-            live(&query.fetch_all(self.db.pool()).await?)
+            read_live_tokens(&query.fetch_all(self.db.pool()).await?)
         };
         self.db.run("live_tokens", work).await
     }
 }
 
 /// Generates a token of `form`, without storing it.
-pub(super) fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
-    let fresh = Fresh::new(form);
+pub(super) fn new_token(form: Form) -> (IssuedToken, CredentialHash) {
+    let fresh = NewCredential::new(form);
     let token = IssuedToken {
         token: fresh.text,
         token_id: uuid::Uuid::now_v7().to_string(),
@@ -337,7 +348,7 @@ pub(super) fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
 }
 
 /// Reads rows of a prefix and a hash.
-fn live(rows: &[AnyRow]) -> Result<Vec<Live>, sqlx::Error> {
+fn read_live_tokens(rows: &[AnyRow]) -> Result<Vec<LiveToken>, sqlx::Error> {
     let mut live = Vec::with_capacity(rows.len());
     for row in rows {
         let hex: String = row.try_get(1)?;
@@ -348,7 +359,7 @@ fn live(rows: &[AnyRow]) -> Result<Vec<Live>, sqlx::Error> {
     Ok(live)
 }
 
-fn token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {
+fn read_token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {
     Ok(TokenRow {
         token_id: row.try_get(0)?,
         prefix: row.try_get(1)?,
@@ -359,7 +370,7 @@ fn token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {
     })
 }
 
-fn workspace_id(row: &AnyRow, column: usize) -> Result<WorkspaceId, sqlx::Error> {
+fn read_workspace_id(row: &AnyRow, column: usize) -> Result<WorkspaceId, sqlx::Error> {
     let text: String = row.try_get(column)?;
     WorkspaceId::parse(&text).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }

@@ -93,7 +93,7 @@ impl<'a> OperatorTokens<'a> {
         let work = async {
             let query = sqlx::query(FIND).bind(hash.to_hex());
             let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| Ok((operator(&row)?, row.try_get(6)?)))
+            row.map(|row| Ok((read_operator(&row)?, row.try_get(6)?)))
                 .transpose()
         };
         self.db.run("find_operator_token", work).await
@@ -142,7 +142,7 @@ impl<'a> OperatorTokens<'a> {
             .bind(token.created_at)
             .bind(terms.expires_at)
             .bind(LIVE_TOKENS_MAX);
-        let work = async { self.db.changed_alone(run, query).await };
+        let work = async { self.db.fetch_changed_alone(run, query).await };
         let inserted = self.db.run("issue_operator_token", work).await?;
         Ok(inserted.is_some())
     }
@@ -184,24 +184,24 @@ impl<'a> OperatorTokens<'a> {
                 .bind(Timestamp::now().0)
                 .bind(i64::from(limit));
             let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(listed).collect()
+            rows.iter().map(read_operator_row).collect()
         };
         self.db.run("list_operator_tokens", work).await
     }
 }
 
-fn listed(row: &AnyRow) -> Result<OperatorRow, sqlx::Error> {
+fn read_operator_row(row: &AnyRow) -> Result<OperatorRow, sqlx::Error> {
     Ok(OperatorRow {
         token_id: row.try_get(1)?,
         prefix: row.try_get(7)?,
-        operator: operator(row)?,
+        operator: read_operator(row)?,
         created_at: row.try_get(8)?,
         expires_at: row.try_get(6)?,
     })
 }
 
 /// Reads role, id, label, issuer, subject and name.
-fn operator(row: &AnyRow) -> Result<Operator, sqlx::Error> {
+fn read_operator(row: &AnyRow) -> Result<Operator, sqlx::Error> {
     let role: String = row.try_get(0)?;
     // Roles of a later release, which are not known to cover anything, are in no result.
     let role = Role::parse(&role)

@@ -3,11 +3,11 @@
 
 use sqlx::Row as _;
 
-use super::{Holder, IssuedToken, LIVE_TOKENS_MAX, Live, workspace_id};
+use super::{IssuedToken, LIVE_TOKENS_MAX, LiveToken, TokenHolder, read_workspace_id};
 use crate::db::{Connection, Db};
 use crate::identity::credential::CredentialHash;
 use crate::identity::proof::Principal;
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::store::{Run, Unavailable};
 
 // The join excludes tokens of a root that was removed, also if its id has a new life, whether or not they were revoked.
@@ -59,14 +59,14 @@ pub struct OrgTokenRow {
 }
 
 /// A live token of an org, as authentication needs it.
-pub(in crate::identity) struct FoundOrg {
+pub(in crate::identity) struct OrgTokenRecord {
     org: String,
     /// The root of its subtree, if it has one.
-    within: Option<Life>,
+    within: Option<WorkspaceIncarnation>,
     pub(in crate::identity) prefix: String,
 }
 
-impl FoundOrg {
+impl OrgTokenRecord {
     /// Returns the principal that it proves.
     pub(in crate::identity) fn principal(&self) -> Principal {
         Principal::Org {
@@ -77,7 +77,7 @@ impl FoundOrg {
 }
 
 /// The outcome of a request for a token of an org.
-pub(in crate::identity) enum OrgIssue {
+pub(in crate::identity) enum OrgIssueOutcome {
     Done,
     Full,
     /// There never was such a root.
@@ -101,20 +101,20 @@ impl<'a> OrgTokens<'a> {
     pub(in crate::identity) async fn find(
         &self,
         hash: CredentialHash,
-    ) -> Result<Option<FoundOrg>, Unavailable> {
+    ) -> Result<Option<OrgTokenRecord>, Unavailable> {
         let query = sqlx::query(FIND).bind(hash.to_hex());
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
             let found = row.map(|row| {
                 let root: Option<String> = row.try_get(2)?;
                 let within = match root {
-                    Some(_) => Some(Life {
-                        id: workspace_id(&row, 2)?,
+                    Some(_) => Some(WorkspaceIncarnation {
+                        id: read_workspace_id(&row, 2)?,
                         born_at: row.try_get(3)?,
                     }),
                     None => None,
                 };
-                Ok(FoundOrg {
+                Ok(OrgTokenRecord {
                     org: row.try_get(0)?,
                     prefix: row.try_get(1)?,
                     within,
@@ -126,16 +126,19 @@ impl<'a> OrgTokens<'a> {
     }
 
     /// Returns the live tokens of an org, or of a subtree.
-    pub(super) async fn live(&self, of: Holder<'_>) -> Result<Vec<Live>, sqlx::Error> {
+    pub(super) async fn list_live(
+        &self,
+        of: TokenHolder<'_>,
+    ) -> Result<Vec<LiveToken>, sqlx::Error> {
         let query = match of {
-            Holder::Subtree(org, root) => sqlx::query(LIVE_SUBTREE)
+            TokenHolder::Subtree(org, root) => sqlx::query(LIVE_SUBTREE)
                 .bind(org)
                 .bind(root.id.as_str())
                 .bind(root.born_at),
-            Holder::Org(org) => sqlx::query(LIVE_ORG).bind(org),
-            Holder::Workspace(_) | Holder::Operator => return Ok(Vec::new()),
+            TokenHolder::Org(org) => sqlx::query(LIVE_ORG).bind(org),
+            TokenHolder::Workspace(_) | TokenHolder::Operator => return Ok(Vec::new()),
         };
-        super::live(&query.fetch_all(self.db.pool()).await?)
+        super::read_live_tokens(&query.fetch_all(self.db.pool()).await?)
     }
 
     /// Returns live tokens of an org, those of its subtrees included.
@@ -170,12 +173,12 @@ impl<'a> OrgTokens<'a> {
         note: Option<&str>,
         (token, hash): (&IssuedToken, CredentialHash),
         run: Run,
-    ) -> Result<OrgIssue, Unavailable> {
+    ) -> Result<OrgIssueOutcome, Unavailable> {
         let work = async {
             // Two at once would count the same tokens.
             let mut tx = self.db.begin_alone().await?;
             let within = match root {
-                Some(root) => match hold_root(&mut tx, org, root).await? {
+                Some(root) => match lock_root(&mut tx, org, root).await? {
                     Ok(born_at) => Some((root, born_at)),
                     Err(why) => return Ok(why),
                 },
@@ -184,7 +187,7 @@ impl<'a> OrgTokens<'a> {
             let count = sqlx::query_scalar(COUNT).bind(org);
             let live: i64 = count.fetch_one(&mut *tx).await?;
             if live >= LIVE_TOKENS_MAX {
-                return Ok(OrgIssue::Full);
+                return Ok(OrgIssueOutcome::Full);
             }
             let text = if within.is_some() {
                 INSERT_SUBTREE
@@ -203,27 +206,27 @@ impl<'a> OrgTokens<'a> {
             }
             insert.execute(&mut *tx).await?;
             tx.end(run).await?;
-            Ok(OrgIssue::Done)
+            Ok(OrgIssueOutcome::Done)
         };
         self.db.run("issue_org_token", work).await
     }
 }
 
 /// Locks the root of a subtree of `org`, and returns the time at which its life began, or why it can be none.
-async fn hold_root(
+async fn lock_root(
     tx: &mut Connection,
     org: &str,
     root: &WorkspaceId,
-) -> Result<Result<i64, OrgIssue>, sqlx::Error> {
+) -> Result<Result<i64, OrgIssueOutcome>, sqlx::Error> {
     let hold = sqlx::query(HOLD_ROOT).bind(root.as_str());
     let Some(row) = hold.fetch_optional(&mut *tx).await? else {
-        return Ok(Err(OrgIssue::NoRoot));
+        return Ok(Err(OrgIssueOutcome::NoRoot));
     };
     if row.try_get::<String, _>(1)? == "removed" {
-        return Ok(Err(OrgIssue::RootRemoved));
+        return Ok(Err(OrgIssueOutcome::RootRemoved));
     }
     if row.try_get::<Option<String>, _>(0)?.as_deref() != Some(org) {
-        return Ok(Err(OrgIssue::RootElsewhere));
+        return Ok(Err(OrgIssueOutcome::RootElsewhere));
     }
     Ok(Ok(row.try_get(2)?))
 }

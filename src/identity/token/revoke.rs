@@ -64,7 +64,7 @@ impl<'a> Owner<'a> {
 
 impl Tokens {
     /// Returns the hash of a token, revoked or not; `None`: its owner never had it.
-    pub(crate) async fn hash(
+    pub(crate) async fn find_hash(
         &self,
         owner: Owner<'_>,
         token_id: &str,
@@ -95,7 +95,7 @@ impl Tokens {
         let query = sqlx::query(text).bind(owner.name());
         let query = query.bind(token_id).bind(Timestamp::now().0);
         let work = async {
-            let row = self.db.changed(query).await?;
+            let row = self.db.fetch_changed(query).await?;
             row.map(|row| row.try_get(0)).transpose()
         };
         self.db.run("revoke_token", work).await
@@ -103,7 +103,7 @@ impl Tokens {
 
     /// Returns the hashes of the tokens of `workspace`, its enrolment tokens and those of its subtree included, that are
     /// live or ended after `since`.
-    pub(crate) async fn hashes_of_all(
+    pub(crate) async fn list_hashes(
         &self,
         workspace: &WorkspaceId,
         since: i64,

@@ -18,12 +18,12 @@ const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 const NOTED_EVERY: Duration = Duration::from_secs(60);
 
 /// Queue of uses.
-pub(crate) struct Uses {
+pub(crate) struct UseQueue {
     queue: mpsc::Sender<String>,
     waiting: Mutex<mpsc::Receiver<String>>,
 }
 
-impl Default for Uses {
+impl Default for UseQueue {
     fn default() -> Self {
         let (queue, waiting) = mpsc::channel(WAITING_MAX);
         Self {
@@ -33,9 +33,9 @@ impl Default for Uses {
     }
 }
 
-impl Uses {
+impl UseQueue {
     /// Queues a use to be recorded, at most once a minute per token. A full queue drops it.
-    pub(crate) fn note(&self, token_id: String, last_used_at: Option<i64>) {
+    pub(crate) fn record(&self, token_id: String, last_used_at: Option<i64>) {
         let is_recent = |at: i64| Timestamp::now().since(Timestamp(at)) < NOTED_EVERY;
         if !last_used_at.is_some_and(is_recent) {
             let _ = self.queue.try_send(token_id);
@@ -50,7 +50,7 @@ impl Uses {
             // Sorted, so that statements of several replicas do not deadlock.
             batch.sort_unstable();
             batch.dedup();
-            if let Err(error) = table.note_uses(&batch, Timestamp::now().0).await {
+            if let Err(error) = table.record_uses(&batch, Timestamp::now().0).await {
                 tracing::debug!(%error, "failed to record the last use of tokens");
             }
             batch.clear();

@@ -5,24 +5,27 @@ use http::{HeaderMap, Method, header};
 use pingora::http::ResponseHeader;
 
 use super::cache::FRESH;
-use super::forms::Served;
+use super::forms::ServedCard;
 use crate::a2a::bridge::card::VARY;
-use crate::a2a::done::Done;
-use crate::proxy::outcome::Ended;
+use crate::a2a::completion_steps::CompletionSteps;
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::request::Request;
-use crate::proxy::respond::internal;
+use crate::proxy::respond::internal_error;
 
 /// Field that names the generations of the card's interfaces: a client of another generation cannot read the
 /// card.
 pub(super) const SPEAKS: &str = "x-a2a-speaks";
 
 /// Sends the card, or 304 if the caller has it.
-pub(super) async fn answer(request: &mut Request<'_>, card: &Served) -> Result<Ended, Ended> {
+pub(super) async fn send_card(
+    request: &mut Request<'_>,
+    card: &ServedCard,
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let asked = request.head();
     let known = is_known(&asked.headers, &card.tag);
     let without_body = known || asked.method == Method::HEAD;
-    let head = head(card, known).map_err(internal)?;
-    let head = request.response_head(head, Done::default())?;
+    let head = card_head(card, known).map_err(internal_error)?;
+    let head = request.response_head(head, CompletionSteps::default())?;
     let body = if without_body {
         Bytes::new()
     } else {
@@ -31,7 +34,7 @@ pub(super) async fn answer(request: &mut Request<'_>, card: &Served) -> Result<E
     request.respond(head, body).await
 }
 
-fn head(card: &Served, known: bool) -> pingora::Result<ResponseHeader> {
+fn card_head(card: &ServedCard, known: bool) -> pingora::Result<ResponseHeader> {
     let mut head = ResponseHeader::build(if known { 304 } else { 200 }, Some(12))?;
     if !known {
         head.append_header(header::CONTENT_TYPE, "application/json")?;

@@ -12,10 +12,10 @@ use moka::future::Cache;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::fetch::{Asked, fetch};
-use super::forms::{Forms, Served};
+use super::fetch::{CardRequest, fetch_card};
+use super::forms::{CardForms, ServedCard};
 use crate::a2a::Generation;
-use crate::a2a::card::{Binding, Card, Facts, Spoken, Unreadable};
+use crate::a2a::card::{AgentSides, Binding, Card, CardError, Facts};
 use crate::config::Config;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
@@ -38,17 +38,17 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 const ENTRY_BYTES: usize = 1024;
 
 /// Cached card of one workspace, or its failure.
-pub(super) struct Kept {
+pub(super) struct CachedCard {
     /// Card for callers, or the reason why there is none.
-    pub(super) served: Result<Forms, Rejection>,
+    pub(super) served: Result<CardForms, Rejection>,
     /// Generation of the agent, from the card that counts.
     pub(super) generation: Option<Generation>,
     /// The sides on which the agent can be called, by that card.
-    pub(super) spoken: Spoken,
+    pub(super) spoken: AgentSides,
     /// Paths for JSON-RPC.
-    pub(super) json_rpc: Paths,
+    pub(super) json_rpc: InterfacePaths,
     /// Paths for HTTP+JSON.
-    pub(super) http_json: Paths,
+    pub(super) http_json: InterfacePaths,
     /// True if it sends push notifications; `None`: not in its card.
     pub(super) pushes: Option<bool>,
     /// True if the fetch failed.
@@ -62,17 +62,17 @@ pub(super) struct Kept {
 
 /// Paths of an agent for one binding, each with its generation.
 #[derive(Default)]
-pub(super) struct Paths(Vec<(Generation, String)>);
+pub(super) struct InterfacePaths(Vec<(Generation, String)>);
 
-impl Paths {
-    fn of(card: &Card<'_>, binding: Binding) -> Self {
+impl InterfacePaths {
+    fn from_card(card: &Card<'_>, binding: Binding) -> Self {
         let found = card.interfaces(binding);
         let found = found.filter_map(|interface| Some((interface.generation, interface.path()?)));
         Self(found.collect())
     }
 
     /// Returns the path for a request of this generation, else the first.
-    pub(super) fn path(&self, generation: Generation) -> Option<&str> {
+    pub(super) fn path_for(&self, generation: Generation) -> Option<&str> {
         let same = self.0.iter().find(|(of, _)| *of == generation);
         same.or_else(|| self.0.first())
             .map(|(_, path)| path.as_str())
@@ -80,27 +80,27 @@ impl Paths {
 }
 
 /// Facts of a card before it is served.
-struct Read {
+struct ParsedCard {
     text: String,
     generation: Generation,
-    spoken: Spoken,
-    paths: [Paths; 2],
+    spoken: AgentSides,
+    paths: [InterfacePaths; 2],
     pushes: Option<bool>,
 }
 
 /// Card cache.
 pub(super) struct CardCache {
-    kept: Cache<WorkspaceId, Arc<Kept>>,
+    cached: Cache<WorkspaceId, Arc<CachedCard>>,
 }
 
 impl Default for CardCache {
     fn default() -> Self {
-        let weight = |_: &WorkspaceId, kept: &Arc<Kept>| {
-            let served = kept.served.as_ref().map_or(0, Forms::bytes);
+        let weight = |_: &WorkspaceId, cached: &Arc<CachedCard>| {
+            let served = cached.served.as_ref().map_or(0, CardForms::total_bytes);
             u32::try_from(served + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         Self {
-            kept: Cache::builder()
+            cached: Cache::builder()
                 .weigher(weight)
                 .max_capacity(BYTES_MAX)
                 .time_to_live(REMEMBERED)
@@ -111,7 +111,7 @@ impl Default for CardCache {
 
 impl CardCache {
     /// Returns the card of a workspace, and fetches it if the cached one does not count any more. From
-    /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut
+    /// [`Drain::cut_all`](crate::drain::Drain::cut_all) on no fetch begins, and this may not resolve: await the cut
     /// beside it.
     pub(super) async fn get(
         &self,
@@ -119,16 +119,17 @@ impl CardCache {
         upstream: &Upstream,
         source: &CardSource,
         config: &Arc<Config>,
-        asked: &Asked<'_>,
-    ) -> Arc<Kept> {
+        asked: &CardRequest<'_>,
+    ) -> Arc<CachedCard> {
         let kid = kid_for(gateway, config);
-        let counts = |kept: &Arc<Kept>| kept.counts(source, config, kid.as_deref());
-        let before = self.kept.get(&source.id).await;
-        if let Some(kept) = before.as_ref().filter(|kept| counts(kept)) {
-            gateway.metrics.cache(metrics::Cache::Cards, true);
-            return Arc::clone(kept);
+        let is_current =
+            |cached: &Arc<CachedCard>| cached.is_current(source, config, kid.as_deref());
+        let before = self.cached.get(&source.id).await;
+        if let Some(cached) = before.as_ref().filter(|cached| is_current(cached)) {
+            gateway.metrics.count_lookup(metrics::Cache::Cards, true);
+            return Arc::clone(cached);
         }
-        gateway.metrics.cache(metrics::Cache::Cards, false);
+        gateway.metrics.count_lookup(metrics::Cache::Cards, false);
         let make = || async {
             // A request that waited for another's fetch may be woken because the cut cancelled that fetch,
             // before it sees the cut itself. It must not begin a fetch.
@@ -136,11 +137,11 @@ impl CardCache {
                 return pending().await;
             }
             let fetched = match &source.place {
-                Ok(Some(place)) => fetch(upstream, gateway, place, asked).await.map(Some),
+                Ok(Some(place)) => fetch_card(upstream, gateway, place, asked).await.map(Some),
                 Ok(None) => Ok(None),
                 Err(refusal) => Err(refusal.clone()),
             };
-            let made = Kept::make(
+            let made = CachedCard::build(
                 gateway,
                 source,
                 fetched,
@@ -151,45 +152,47 @@ impl CardCache {
             Arc::new(made)
         };
         loop {
-            let entry = self.kept.entry_by_ref(&source.id);
-            let made = entry.or_insert_with_if(make(), |kept| !counts(kept));
+            let entry = self.cached.entry_by_ref(&source.id);
+            let made = entry.or_insert_with_if(make(), |cached| !is_current(cached));
             let entry = Box::pin(made).await;
             // A request that waited for another's fetch gets its result, which may be of an earlier location of
             // the card.
-            if entry.is_fresh() || counts(entry.value()) {
+            if entry.is_fresh() || is_current(entry.value()) {
                 return entry.into_value();
             }
         }
     }
 
     /// Returns the card that [`CardCache::get`] would return without a fetch.
-    pub(super) async fn known(
+    pub(super) async fn get_cached(
         &self,
         gateway: &Gateway,
         source: &CardSource,
         config: &Arc<Config>,
-    ) -> Option<Arc<Kept>> {
+    ) -> Option<Arc<CachedCard>> {
         let kid = kid_for(gateway, config);
-        let kept = self.kept.get(&source.id).await?;
-        kept.counts(source, config, kid.as_deref()).then_some(kept)
+        let cached = self.cached.get(&source.id).await?;
+        cached
+            .is_current(source, config, kid.as_deref())
+            .then_some(cached)
     }
 
     /// Returns what an agent speaks, by its cached card, fresh or not.
-    pub(super) async fn spoken(&self, source: &CardSource) -> Spoken {
-        let kept = self.kept.get(&source.id).await;
-        let kept = kept.filter(|kept| kept.fingerprint == source.fingerprint);
-        kept.map_or_else(Spoken::default, |kept| kept.spoken.clone())
+    pub(super) async fn cached_sides(&self, source: &CardSource) -> AgentSides {
+        let cached = self.cached.get(&source.id).await;
+        let cached = cached.filter(|cached| cached.fingerprint == source.fingerprint);
+        cached.map_or_else(AgentSides::default, |cached| cached.spoken.clone())
     }
 
     /// Returns the generation of an agent, from its cached card. After a failed fetch: the generation that
     /// counts without a card.
     pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
-        let kept = self.kept.get(&source.id).await?;
-        if kept.fingerprint != source.fingerprint {
+        let cached = self.cached.get(&source.id).await?;
+        if cached.fingerprint != source.fingerprint {
             return None;
         }
-        let recent = kept.made_at.elapsed() < FRESH;
-        kept.generation.or(recent.then(Generation::default))
+        let recent = cached.made_at.elapsed() < FRESH;
+        cached.generation.or(recent.then(Generation::default))
     }
 }
 
@@ -198,8 +201,8 @@ fn kid_for(gateway: &Gateway, config: &Config) -> Option<String> {
     config.card.sign.then(|| gateway.keys.kid())
 }
 
-impl Kept {
-    fn make(
+impl CachedCard {
+    fn build(
         gateway: &Gateway,
         source: &CardSource,
         fetched: Result<Option<Bytes>, Rejection>,
@@ -209,12 +212,13 @@ impl Kept {
     ) -> Self {
         let failed = fetched.is_err();
         let serve = |text: &[u8]| {
-            let card = Card::read(text).map_err(unreadable)?;
-            let (generation, spoken) = (card.generation(), Spoken::of(&card));
-            let paths = [Binding::JsonRpc, Binding::HttpJson].map(|b| Paths::of(&card, b));
+            let card = Card::parse(text).map_err(unreadable_card)?;
+            let (generation, spoken) = (card.generation(), AgentSides::from_card(&card));
+            let paths =
+                [Binding::JsonRpc, Binding::HttpJson].map(|b| InterfacePaths::from_card(&card, b));
             let pushes = card.says_push();
-            let text = served(card, source, config).map_err(unreadable)?;
-            Ok(Read {
+            let text = render_card(card, source, config).map_err(unreadable_card)?;
+            Ok(ParsedCard {
                 text,
                 generation,
                 spoken,
@@ -232,13 +236,13 @@ impl Kept {
                 break;
             }
         }
-        let before = before.and_then(|kept| kept.served.as_ref().ok());
+        let before = before.and_then(|cached| cached.served.as_ref().ok());
         let (served, generation, spoken, [json_rpc, http_json], pushes) = match made {
             Ok(read) => {
                 let base = config.base_of(&source.id);
-                let forms = Forms::make(&read.text, &base, source.bridge, |at, text| {
-                    let before = before.and_then(|before| before.at(at));
-                    Served::new(gateway, text, config, kid.as_deref(), before)
+                let forms = CardForms::build(&read.text, &base, source.bridge, |at, text| {
+                    let before = before.and_then(|before| before.form_at(at));
+                    ServedCard::new(gateway, text, config, kid.as_deref(), before)
                 });
                 let generation = Some(read.generation);
                 (Ok(forms), generation, read.spoken, read.paths, read.pushes)
@@ -246,7 +250,7 @@ impl Kept {
             Err(refusal) => (
                 Err(refusal),
                 None,
-                Spoken::default(),
+                AgentSides::default(),
                 Default::default(),
                 None,
             ),
@@ -271,7 +275,7 @@ impl Kept {
         self.made_at.elapsed()
     }
 
-    fn counts(&self, source: &CardSource, config: &Arc<Config>, kid: Option<&str>) -> bool {
+    fn is_current(&self, source: &CardSource, config: &Arc<Config>, kid: Option<&str>) -> bool {
         let fresh = if self.failed { FAILED } else { FRESH };
         self.made_at.elapsed() < fresh
             && self.fingerprint == source.fingerprint
@@ -280,7 +284,7 @@ impl Kept {
     }
 }
 
-impl Served {
+impl ServedCard {
     fn new(
         gateway: &Gateway,
         text: String,
@@ -293,13 +297,13 @@ impl Served {
             .chain_update(&text)
             .chain_update(kid.unwrap_or_default());
         let hash = URL_SAFE_NO_PAD.encode(&hash.finalize()[..16]);
-        let weak = if kid.is_some() && !gateway.keys.signs_alike() {
+        let weak = if kid.is_some() && !gateway.keys.is_deterministic() {
             "W/"
         } else {
             ""
         };
         let tag = format!("{weak}\"{hash}\"");
-        let body = signed(gateway, text, config);
+        let body = sign_if_enabled(gateway, text, config);
         let same = before.filter(|before| before.tag == tag);
         Self {
             modified: same.map_or_else(SystemTime::now, |before| before.modified),
@@ -313,13 +317,13 @@ impl Served {
 /// Returns the card for callers, without a signature.
 ///
 /// # Errors
-/// [`Unreadable`].
-pub(super) fn served(
+/// [`CardError`].
+pub(super) fn render_card(
     card: Card<'_>,
     source: &CardSource,
     config: &Config,
-) -> Result<String, Unreadable> {
-    card.served(&Facts {
+) -> Result<String, CardError> {
+    card.into_served(&Facts {
         base: &config.base_of(&source.id),
         name: &source.name,
         role: source.role.as_deref(),
@@ -330,7 +334,7 @@ pub(super) fn served(
 }
 
 /// Signs the card, if `card.sign` is set. If signing fails, the card is served without a signature.
-pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String {
+pub(super) fn sign_if_enabled(gateway: &Gateway, text: String, config: &Config) -> String {
     if !config.card.sign {
         return text;
     }
@@ -344,12 +348,12 @@ pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String
     }
 }
 
-pub(super) fn unreadable(error: Unreadable) -> Rejection {
+pub(super) fn unreadable_card(error: CardError) -> Rejection {
     let message = "the agent's card cannot be served; register one that A2A describes";
-    Rejection::new(Reason::AgentProtocolError, message).cause(error)
+    Rejection::new(Reason::AgentProtocolError, message).with_cause(error)
 }
 
 fn no_card() -> Rejection {
     let message = "the workspace has registered no card, and no agent can be asked for one";
-    Rejection::new(Reason::WorkspaceOffline, message).retry_after(Duration::from_secs(15))
+    Rejection::new(Reason::WorkspaceOffline, message).with_retry_after(Duration::from_secs(15))
 }

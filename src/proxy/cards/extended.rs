@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::cache::{served, signed, unreadable};
+use super::cache::{render_card, sign_if_enabled, unreadable_card};
 use super::forms;
 use crate::a2a::Generation;
-use crate::a2a::card::{Card, Unreadable};
+use crate::a2a::card::{Card, CardError};
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
 use crate::gateway::Gateway;
@@ -28,25 +28,25 @@ impl ExtendedCard {
     ///
     /// # Errors
     /// `agent_protocol_error` if it is no card, `response_too_large`.
-    pub(in crate::proxy) fn served(&self, text: &str) -> Result<Option<String>, Rejection> {
+    pub(in crate::proxy) fn render(&self, text: &str) -> Result<Option<String>, Rejection> {
         if text.len() > AGENT_CARD_BYTES_MAX {
             return Err(too_large(AGENT_CARD_BYTES_MAX as u64));
         }
         if text.trim() == "{}" {
             return Ok(None);
         }
-        let card = Card::fetched(text.as_bytes()).map_err(|broken| match broken {
-            Unreadable::NoCard | Unreadable::Form => no_card(),
-            Unreadable::TooLong => unreadable(broken),
+        let card = Card::parse_fetched(text.as_bytes()).map_err(|broken| match broken {
+            CardError::NoCard | CardError::Form => no_card(),
+            CardError::TooLong => unreadable_card(broken),
         })?;
-        let card = served(card, &self.source, &self.config).map_err(unreadable)?;
+        let card = render_card(card, &self.source, &self.config).map_err(unreadable_card)?;
         let base = self.config.base_of(&self.source.id);
-        let card = forms::of_call(&card, &base, self.source.bridge, self.generation);
-        Ok(Some(signed(&self.gateway, card, &self.config)))
+        let card = forms::form_for_call(&card, &base, self.source.bridge, self.generation);
+        Ok(Some(sign_if_enabled(&self.gateway, card, &self.config)))
     }
 }
 
 fn no_card() -> Rejection {
     let message = "the agent's answer holds no card";
-    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
+    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }

@@ -11,12 +11,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::a2a::card::Card;
 use crate::config::Config;
-use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, LookupFor};
+use crate::directory::{AGENT_CARD_BYTES_MAX, CardLocation, LookupFor};
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::proxy::relay::answer_head::refuse_redirect;
-use crate::proxy::relay::fetch::Question;
-use crate::proxy::relay::upstream::{Call, Upstream, peer};
+use crate::proxy::relay::fetch::BufferedRequest;
+use crate::proxy::relay::upstream::{Upstream, WireRequest, build_peer};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
@@ -24,7 +24,7 @@ use crate::shares::Account;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Request that a card is fetched for.
-pub(super) struct Asked<'a> {
+pub(super) struct CardRequest<'a> {
     /// Timeouts and limits of the request.
     pub(super) config: &'a Config,
     /// Id of the request, which is sent to the agent.
@@ -39,59 +39,59 @@ pub(super) struct Asked<'a> {
 ///
 /// # Errors
 /// The reason why there is none: of the first place, if all answered and none had it.
-pub(super) async fn fetch(
+pub(super) async fn fetch_card(
     upstream: &Upstream,
     gateway: &Gateway,
-    place: &CardPlace,
-    asked: &Asked<'_>,
+    place: &CardLocation,
+    asked: &CardRequest<'_>,
 ) -> Result<Bytes, Rejection> {
     let fetched = try_fetch(upstream, gateway, place, asked).await;
     let outcome = fetched.as_ref().err();
     let outcome = outcome.map_or("fetched", |refusal| refusal.reason.as_str());
-    gateway.metrics.card_fetch(outcome);
+    gateway.metrics.count_card_fetch(outcome);
     fetched
 }
 
 async fn try_fetch(
     upstream: &Upstream,
     gateway: &Gateway,
-    place: &CardPlace,
-    asked: &Asked<'_>,
+    place: &CardLocation,
+    asked: &CardRequest<'_>,
 ) -> Result<Bytes, Rejection> {
     let timeouts = &asked.config.timeouts;
     let patience = (timeouts.connect + PATIENCE).min(timeouts.total);
     let deadline = Instant::now() + patience;
-    let asker = LookupFor::calling(asked.account);
+    let asker = LookupFor::for_call(asked.account);
     let (addresses, witness) = (&gateway.directory.addresses, &mut ());
-    let address = addresses.agent_address(&place.settled, &place.endpoint, asker, witness);
+    let address = addresses.agent_address(&place.address_decision, &place.endpoint, asker, witness);
     let address = timeout_at(deadline, address);
-    let address = address.await.map_err(|_| late())??;
+    let address = address.await.map_err(|_| card_timeout())??;
     let peer = match &place.agent {
-        Some(agent) => upstream.peer(agent, address, timeouts.connect).await,
+        Some(agent) => upstream.agent_peer(agent, address, timeouts.connect).await,
         None => {
             let endpoint = &place.endpoint;
-            peer(address, endpoint.tls, &endpoint.sni, timeouts.connect)
+            build_peer(address, endpoint.tls, &endpoint.sni, timeouts.connect)
         }
     };
     let mut first = None;
     for path in &place.paths {
-        let question = Question {
+        let question = BufferedRequest {
             peer: &peer,
-            call: Call::new(request_head(place, path, asked), Bytes::new()),
+            call: WireRequest::new(request_head(place, path, asked), Bytes::new()),
             deadline,
             bytes_max: AGENT_CARD_BYTES_MAX,
             idle: asked.config.upstream.idle,
-            late,
+            late: card_timeout,
         };
-        let answered = match question.ask(upstream, &gateway.metrics).await {
+        let answered = match question.send(upstream, &gateway.metrics).await {
             // The pooled connection may have died, and a GET may be sent twice.
             Err(refusal) if refusal.reason == Reason::AgentProtocolError => {
-                question.ask(upstream, &gateway.metrics).await
+                question.send(upstream, &gateway.metrics).await
             }
             answered => answered,
         };
         let (head, body) = answered?;
-        match judge(&head, &body) {
+        match check_card(&head, &body) {
             Ok(()) => return Ok(body),
             Err(refusal) => first = first.or(Some(refusal)),
         }
@@ -100,17 +100,17 @@ async fn try_fetch(
 }
 
 /// Checks that a response is a card.
-fn judge(head: &ResponseHeader, body: &[u8]) -> Result<(), Rejection> {
+fn check_card(head: &ResponseHeader, body: &[u8]) -> Result<(), Rejection> {
     refuse_redirect(head)?;
     if head.status != StatusCode::OK {
         let status = head.status.as_u16();
         let message =
             format!("the agent does not give its card: it answers {status} where that should be");
-        return Err(no_card(message).fact("status", status));
+        return Err(no_card(message).with_fact("status", status));
     }
-    Card::fetched(body).map(drop).map_err(|unreadable| {
+    Card::parse_fetched(body).map(drop).map_err(|unreadable| {
         no_card("the agent's card cannot be read: what it gives is no JSON object, or is one and no agent card")
-            .cause(unreadable)
+            .with_cause(unreadable)
     })
 }
 
@@ -118,13 +118,13 @@ fn no_card(message: impl Into<Cow<'static, str>>) -> Rejection {
     Rejection::new(Reason::AgentProtocolError, message)
 }
 
-fn late() -> Rejection {
+fn card_timeout() -> Rejection {
     let message = "the agent did not give its card in time";
-    Rejection::new(Reason::AgentTimeout, message).fact("clock", "card")
+    Rejection::new(Reason::AgentTimeout, message).with_fact("clock", "card")
 }
 
 /// Returns the request. It serves many callers, so it has no data of any caller.
-fn request_head(place: &CardPlace, path: &str, asked: &Asked<'_>) -> Vec<u8> {
+fn request_head(place: &CardLocation, path: &str, asked: &CardRequest<'_>) -> Vec<u8> {
     let mut wire = format!(
         "GET {path} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\nuser-agent: a2a-gateway\r\n\
          x-request-id: {}\r\nx-a2a-hops: {}\r\nvia: 1.1 a2a-gateway\r\n",
@@ -138,7 +138,7 @@ fn request_head(place: &CardPlace, path: &str, asked: &Asked<'_>) -> Vec<u8> {
 }
 
 /// Ends the head of a request that is the gateway's own, with the credential that the agent at `place` requires.
-pub(in crate::proxy) fn end_head(wire: &mut Vec<u8>, place: &CardPlace) {
+pub(in crate::proxy) fn end_head(wire: &mut Vec<u8>, place: &CardLocation) {
     let agent = place.agent.as_ref();
     if let Some(auth) = agent.and_then(|agent| agent.upstream_auth.as_ref()) {
         for part in [auth.name(), ": ", auth.value().expose_secret(), "\r\n"] {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use crate::a2a::Generation;
 use crate::a2a::bridge::Side;
-use crate::a2a::bridge::card::{Asked, Facts, card};
-use crate::a2a::card::{Card, Spoken};
+use crate::a2a::bridge::card::{Facts, RequestedForm, translate_card};
+use crate::a2a::card::{AgentSides, Card};
 use crate::config::Bridging;
 
 /// The sides that the gateway translates, for agents that do not speak them.
@@ -19,7 +19,7 @@ const TRANSLATED: [Side; 3] = [
 
 /// A card in its form for callers.
 #[derive(Clone)]
-pub(super) struct Served {
+pub(super) struct ServedCard {
     /// JSON.
     pub(super) body: Bytes,
     /// Value of `ETag`.
@@ -31,52 +31,52 @@ pub(super) struct Served {
 }
 
 /// The forms, in the order of their use.
-const FORMS: [Asked; 3] = [
-    Asked::Both,
-    Asked::Only(Generation::V1),
-    Asked::Only(Generation::V0),
+const FORMS: [RequestedForm; 3] = [
+    RequestedForm::Both,
+    RequestedForm::Only(Generation::V1),
+    RequestedForm::Only(Generation::V0),
 ];
 
 /// A card for callers, in each form.
 #[derive(Clone)]
-pub(super) struct Forms([Served; 3]);
+pub(super) struct CardForms([ServedCard; 3]);
 
-impl Forms {
+impl CardForms {
     /// Makes the forms of a card, with `serve` for each text. `text`: the card with the gateway's interfaces.
-    pub(super) fn make(
+    pub(super) fn build(
         text: &str,
         base: &str,
         bridge: Bridging,
-        mut serve: impl FnMut(usize, String) -> Served,
+        mut serve: impl FnMut(usize, String) -> ServedCard,
     ) -> Self {
-        let sides = Sides::of(text, bridge);
+        let sides = CallerSides::from_card(text, bridge);
         let speaks = sides.generations();
-        let forms = [0, 1, 2].map(|at| Served {
+        let forms = [0, 1, 2].map(|at| ServedCard {
             speaks,
-            ..serve(at, sides.write(text, FORMS[at], base))
+            ..serve(at, sides.write_form(text, FORMS[at], base))
         });
         Self(forms)
     }
 
     /// Returns the card in a form.
-    pub(super) fn form(&self, asked: Asked) -> &Served {
+    pub(super) fn get(&self, asked: RequestedForm) -> &ServedCard {
         let at = FORMS.iter().position(|form| *form == asked);
         &self.0[at.unwrap_or_default()]
     }
 
     /// Returns the form at a place.
-    pub(super) fn at(&self, at: usize) -> Option<&Served> {
+    pub(super) fn form_at(&self, at: usize) -> Option<&ServedCard> {
         self.0.get(at)
     }
 
     /// Returns the bytes of all forms.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn total_bytes(&self) -> usize {
         self.0.iter().map(|served| served.body.len()).sum()
     }
 }
 
 /// The sides on which callers can use an agent, by its card.
-struct Sides {
+struct CallerSides {
     bridge: Bridging,
     /// Those of the agent, and what the gateway translates.
     all: Vec<Side>,
@@ -84,9 +84,9 @@ struct Sides {
     native: Vec<Generation>,
 }
 
-impl Sides {
-    fn of(text: &str, bridge: Bridging) -> Self {
-        let own = Card::read(text.as_bytes()).map(|card| Spoken::of(&card));
+impl CallerSides {
+    fn from_card(text: &str, bridge: Bridging) -> Self {
+        let own = Card::parse(text.as_bytes()).map(|card| AgentSides::from_card(&card));
         let mut all: Vec<Side> = own.unwrap_or_default().sides().collect();
         let native = match bridge {
             Bridging::Auto => all.iter().map(|side| side.generation).collect(),
@@ -105,8 +105,8 @@ impl Sides {
     }
 
     /// Returns the card in a form. Where nothing is translated, that of both generations is the agent's own.
-    fn write(&self, text: &str, asked: Asked, base: &str) -> String {
-        if self.bridge == Bridging::Off && asked == Asked::Both {
+    fn write_form(&self, text: &str, asked: RequestedForm, base: &str) -> String {
+        if self.bridge == Bridging::Off && asked == RequestedForm::Both {
             return text.to_owned();
         }
         let facts = Facts {
@@ -114,7 +114,7 @@ impl Sides {
             sides: &self.all,
             native: &self.native,
         };
-        card(text, asked, &facts).map_or_else(|| text.to_owned(), |(text, _)| text)
+        translate_card(text, asked, &facts).map_or_else(|| text.to_owned(), |(text, _)| text)
     }
 
     /// Returns the generations, for [`SPEAKS`](super::answer::SPEAKS).
@@ -130,10 +130,15 @@ impl Sides {
 }
 
 /// Returns a card in the form of the call that it answers, unless nothing is translated for its agent.
-pub(super) fn of_call(text: &str, base: &str, bridge: Bridging, generation: Generation) -> String {
+pub(super) fn form_for_call(
+    text: &str,
+    base: &str,
+    bridge: Bridging,
+    generation: Generation,
+) -> String {
     let asked = match bridge {
-        Bridging::Auto => Asked::Only(generation),
-        Bridging::Off => Asked::Both,
+        Bridging::Auto => RequestedForm::Only(generation),
+        Bridging::Off => RequestedForm::Both,
     };
-    Sides::of(text, bridge).write(text, asked, base)
+    CallerSides::from_card(text, bridge).write_form(text, asked, base)
 }

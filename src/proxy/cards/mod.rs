@@ -13,40 +13,40 @@ use std::sync::Arc;
 use http::{Method, header};
 use pingora::http::RequestHeader;
 
-use self::answer::answer;
-use crate::a2a::bridge::card::Asked;
+use self::answer::send_card;
+use crate::a2a::bridge::card::RequestedForm;
 use crate::config::Config;
 use crate::dialect::Dialect;
 use crate::directory::CardSource;
-use crate::hops::hops;
+use crate::hops::count_hops;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
-use crate::proxy::admit::{Allowed, allow};
-use crate::proxy::outcome::Ended;
-use crate::proxy::record::trace::Came;
-use crate::proxy::record::{Exchange, Granted};
-use crate::proxy::request::{Request, wrong_method};
+use crate::proxy::admit::{AllowedCaller, authorize_caller};
+use crate::proxy::outcome::ExchangeOutcome;
+use crate::proxy::record::trace::ExchangeOrigin;
+use crate::proxy::record::{Exchange, GrantingRule};
+use crate::proxy::request::{Request, method_not_allowed};
 use crate::rejection::{Reason, Rejection};
 
 /// Rule in the record of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
 
 /// Workspace of a requested card.
-pub(super) enum Whose {
+pub(super) enum CardTarget {
     /// Workspace in the path.
     Workspace(Result<WorkspaceId, InvalidWorkspaceId>),
     /// Workspace of `a2a.default_workspace`.
     Default,
 }
 
-impl Whose {
-    pub(super) fn came(&self, dialect: Dialect) -> Came {
+impl CardTarget {
+    pub(super) fn origin(&self, dialect: Dialect) -> ExchangeOrigin {
         match (self, dialect) {
-            (Self::Default, _) => Came::by("/.well-known/agent-card.json", false),
+            (Self::Default, _) => ExchangeOrigin::for_route("/.well-known/agent-card.json", false),
             // Two paths of one card, and the A2A base itself.
             (Self::Workspace(_), Dialect::Plain) => {
-                Came::by("/workspaces/{id}/.well-known/agent-card.json", false)
+                ExchangeOrigin::for_route("/workspaces/{id}/.well-known/agent-card.json", false)
             }
-            (Self::Workspace(_), _) => Came::by("/workspaces/{id}/a2a", false),
+            (Self::Workspace(_), _) => ExchangeOrigin::for_route("/workspaces/{id}/a2a", false),
         }
     }
 }
@@ -54,37 +54,41 @@ impl Whose {
 /// Serves a card.
 pub(in crate::proxy) async fn serve(
     request: &mut Request<'_>,
-    whose: Whose,
-) -> Result<Ended, Ended> {
+    whose: CardTarget,
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let context = request.context;
-    let _place = context.enter(request.session)?;
+    let _slot = context.take_slot(request.session)?;
     let head = request.session.req_header();
     if !matches!(head.method, Method::GET | Method::HEAD) {
-        return Err(wrong_method("a card is read with GET", "GET, HEAD, OPTIONS").into());
+        return Err(method_not_allowed("a card is read with GET", "GET, HEAD, OPTIONS").into());
     }
     let (target, is_default) = match whose {
-        Whose::Workspace(target) => (target, false),
-        Whose::Default => (Ok(default_workspace(&request.exchange.config)?), true),
+        CardTarget::Workspace(target) => (target, false),
+        CardTarget::Default => (Ok(default_workspace(&request.exchange.config)?), true),
     };
     let gateway = &context.gateway;
-    let source = match allow(gateway, request.exchange, head, target).await {
-        Ok(Allowed { permit, .. }) => gateway.resolution.card_source(&permit).await?,
+    let source = match authorize_caller(gateway, request.exchange, head, target).await {
+        Ok(AllowedCaller { permit, .. }) => gateway.resolution.card_source(&permit).await?,
         Err(refusal) if is_anonymous(&refusal, head) => public_source(request, refusal).await?,
-        Err(refusal) if is_default => return Err(of_default(refusal, request.exchange).into()),
+        Err(refusal) if is_default => return Err(name_default(refusal, request.exchange).into()),
         Err(refusal) => return Err(refusal.into()),
     };
     let max_hops = request.exchange.config.forward.max_hops;
-    let hops = hops(&request.head().headers, max_hops)?;
+    let hops = count_hops(&request.head().headers, max_hops)?;
     let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
-    let kept = context.cards.kept_card(caller, exchange, hops, &source);
-    let kept = kept.await?;
+    let cached = context.cards.get_card(caller, exchange, hops, &source);
+    let cached = cached.await?;
     let head = request.head();
     let version = head.headers.get("a2a-version");
     let version = version.and_then(|version| version.to_str().ok());
     // Only clients of 0.3 and before read that path.
     let is_old_path = head.uri.path().ends_with("/agent.json");
-    let forms = kept.served.as_ref().map_err(Clone::clone)?;
-    answer(request, forms.form(Asked::of(version, is_old_path))).await
+    let forms = cached.served.as_ref().map_err(Clone::clone)?;
+    send_card(
+        request,
+        forms.get(RequestedForm::from_version(version, is_old_path)),
+    )
+    .await
 }
 
 /// Returns the source of a card that is read without a credential.
@@ -97,17 +101,17 @@ async fn public_source(
     refusal: Rejection,
 ) -> Result<Arc<CardSource>, Rejection> {
     let context = request.context;
-    let client = context.client(request.session);
+    let client = context.client_address(request.session);
     let Some(target) = &request.exchange.callee else {
         return Err(refusal);
     };
-    context.gateway.rates.read_card(client)?;
+    context.gateway.rates.count_card_read(client)?;
     let public = context
         .gateway
         .resolution
         .public_card_source(target)
         .await?;
-    request.exchange.granted = public.is_some().then_some(Granted {
+    request.exchange.granted = public.is_some().then_some(GrantingRule {
         rule: PUBLIC_CARD,
         org: None,
         born_at: 0,
@@ -131,7 +135,7 @@ fn default_workspace(config: &Config) -> Result<WorkspaceId, Rejection> {
 }
 
 /// Names the default workspace in the message, for callers that may know that it does not exist.
-fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
+fn name_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
     match &exchange.callee {
         Some(id) if matches!(refusal.reason, Reason::WorkspaceNotFound | Reason::WorkspaceRemoved) => Rejection {
             message: format!("a2a.default_workspace is {id}, and there is no such workspace any more, or never was")

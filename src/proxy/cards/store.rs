@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use pingora::protocols::http::ServerSession;
 
-use super::cache::{CardCache, Kept};
-use super::fetch::Asked;
+use super::cache::{CachedCard, CardCache};
+use super::fetch::CardRequest;
 use crate::a2a::Generation;
-use crate::a2a::card::Spoken;
+use crate::a2a::card::AgentSides;
 use crate::a2a::refs::Refs;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
-use crate::proxy::admit::Admitted;
-use crate::proxy::outcome::Ended;
-use crate::proxy::outcome::rare;
+use crate::proxy::admit::AdmittedCall;
+use crate::proxy::outcome::ExchangeOutcome;
+use crate::proxy::outcome::box_cold_path;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::Cut;
+use crate::proxy::relay::CancelWatch;
 use crate::proxy::relay::Relay;
 use crate::proxy::request::ownership::{is_about_push, require_push};
 use crate::proxy::respond::client_disconnected;
@@ -50,16 +50,16 @@ impl Cards {
         &self,
         session: &mut ServerSession,
         exchange: &Exchange,
-        admitted: &Admitted,
+        admitted: &AdmittedCall,
         refs: &Refs,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ExchangeOutcome> {
         let options = admitted.options();
         require_push(options.push_notifications, exchange.method, refs)?;
         if options.has_card || !is_about_push(exchange.method, refs) {
             return Ok(());
         }
-        let kept = self.kept_of(Some(session), exchange, admitted);
-        let pushes = rare(kept).await?.pushes;
+        let cached = self.card_of_target(Some(session), exchange, admitted);
+        let pushes = box_cold_path(cached).await?.pushes;
         require_push(pushes != Some(false), exchange.method, refs)?;
         Ok(())
     }
@@ -69,66 +69,69 @@ impl Cards {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub(in crate::proxy) async fn spoken(&self, admitted: &Admitted) -> Result<Spoken, Rejection> {
+    pub(in crate::proxy) async fn known_sides(
+        &self,
+        admitted: &AdmittedCall,
+    ) -> Result<AgentSides, Rejection> {
         let options = admitted.options();
         if options.has_card {
             return Ok(options.spoken.clone());
         }
-        let source = self.source(admitted).await?;
-        Ok(self.cache.spoken(&source).await)
+        let source = self.card_source(admitted).await?;
+        Ok(self.cache.cached_sides(&source).await)
     }
 
     /// Returns what the target speaks by the card that callers get, which is fetched if it is not fresh.
     ///
     /// # Errors
     /// The agent cannot be reached; the caller left, or the process shuts down.
-    pub(in crate::proxy) async fn fetched(
+    pub(in crate::proxy) async fn fetch_sides(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
-        admitted: &Admitted,
-    ) -> Result<Spoken, Ended> {
-        let kept = self.reachable(caller, exchange, admitted).await?;
-        Ok(kept.spoken.clone())
+        admitted: &AdmittedCall,
+    ) -> Result<AgentSides, ExchangeOutcome> {
+        let cached = self.reachable_card(caller, exchange, admitted).await?;
+        Ok(cached.spoken.clone())
     }
 
     /// Returns the path of the target's HTTP+JSON interface for callers of a generation, without a trailing slash.
     ///
     /// # Errors
-    /// As [`Cards::fetched`]; `agent_protocol_error` if the card that callers get has no such interface.
-    pub(in crate::proxy) async fn http_json(
+    /// As [`Cards::fetch_sides`]; `agent_protocol_error` if the card that callers get has no such interface.
+    pub(in crate::proxy) async fn http_json_path(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
-        admitted: &Admitted,
+        admitted: &AdmittedCall,
         generation: Generation,
-    ) -> Result<String, Ended> {
-        let kept = self.reachable(caller, exchange, admitted).await?;
-        let path = kept.http_json.path(generation).ok_or_else(|| {
+    ) -> Result<String, ExchangeOutcome> {
+        let cached = self.reachable_card(caller, exchange, admitted).await?;
+        let path = cached.http_json.path_for(generation).ok_or_else(|| {
             let message = "the agent's card names an HTTP+JSON interface without an http URL: correct the url in the card";
-            undelivered(&Rejection::new(Reason::AgentProtocolError, message))
+            mark_undelivered(&Rejection::new(Reason::AgentProtocolError, message))
         })?;
         Ok(path.trim_end_matches('/').to_owned())
     }
 
     /// Returns the card of the target, unless the agent cannot be reached: then its interfaces are unknown.
-    async fn reachable(
+    async fn reachable_card(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
-        admitted: &Admitted,
-    ) -> Result<Arc<Kept>, Ended> {
-        let kept = self.kept_of(caller, exchange, admitted).await?;
-        match &kept.served {
+        admitted: &AdmittedCall,
+    ) -> Result<Arc<CachedCard>, ExchangeOutcome> {
+        let cached = self.card_of_target(caller, exchange, admitted).await?;
+        match &cached.served {
             Err(refusal)
                 if matches!(
                     refusal.reason,
                     Reason::AgentUnreachable | Reason::AgentTimeout
                 ) =>
             {
-                Err(undelivered(refusal).into())
+                Err(mark_undelivered(refusal).into())
             }
-            _ => Ok(kept),
+            _ => Ok(cached),
         }
     }
 
@@ -136,52 +139,55 @@ impl Cards {
     ///
     /// # Errors
     /// The reason why there is no card; `agent_protocol_error` if it has no such interface.
-    pub(in crate::proxy) async fn json_rpc(
+    pub(in crate::proxy) async fn json_rpc_path(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
-        admitted: &Admitted,
+        admitted: &AdmittedCall,
         method: Option<&str>,
-    ) -> Result<String, Ended> {
-        let kept = self.kept_of(caller, exchange, admitted).await?;
+    ) -> Result<String, ExchangeOutcome> {
+        let cached = self.card_of_target(caller, exchange, admitted).await?;
         let generation = method.map_or_else(Generation::default, Generation::of_method);
-        Ok(json_rpc_path(&kept, generation)?)
+        Ok(path_in_card(&cached, generation)?)
     }
 
-    /// As [`Cards::json_rpc`], from the card in memory, with its age. `None`: it would be fetched.
+    /// As [`Cards::json_rpc_path`], from the card in memory, with its age. `None`: it would be fetched.
     ///
     /// # Errors
-    /// As [`Cards::json_rpc`].
-    pub(in crate::proxy) async fn look_at_card(
+    /// As [`Cards::json_rpc_path`].
+    pub(in crate::proxy) async fn peek_path(
         &self,
         source: &CardSource,
         generation: Generation,
     ) -> Option<(Result<String, Rejection>, Duration)> {
-        let config = self.gateway.config.hold();
-        let kept = self.cache.known(&self.gateway, source, &config).await?;
-        Some((json_rpc_path(&kept, generation), kept.age()))
+        let config = self.gateway.config.snapshot();
+        let cached = self
+            .cache
+            .get_cached(&self.gateway, source, &config)
+            .await?;
+        Some((path_in_card(&cached, generation), cached.age()))
     }
 
     /// Returns the card of the target of a call.
-    async fn kept_of(
+    async fn card_of_target(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
-        admitted: &Admitted,
-    ) -> Result<Arc<Kept>, Ended> {
-        let source = self.source(admitted).await?;
-        self.kept_card(caller, exchange, admitted.hops, &source)
+        admitted: &AdmittedCall,
+    ) -> Result<Arc<CachedCard>, ExchangeOutcome> {
+        let source = self.card_source(admitted).await?;
+        self.get_card(caller, exchange, admitted.hops, &source)
             .await
     }
 
-    async fn source(&self, admitted: &Admitted) -> Result<Arc<CardSource>, Rejection> {
+    async fn card_source(&self, admitted: &AdmittedCall) -> Result<Arc<CardSource>, Rejection> {
         let permit = &admitted.allowed.permit;
         self.gateway.resolution.card_source(permit).await
     }
 
     /// Returns what an agent speaks by the cached card, fresh or not.
-    pub(in crate::proxy) async fn cached_spoken(&self, source: &CardSource) -> Spoken {
-        self.cache.spoken(source).await
+    pub(in crate::proxy) async fn cached_sides(&self, source: &CardSource) -> AgentSides {
+        self.cache.cached_sides(source).await
     }
 
     /// Returns the generation in the cached card, fresh or not.
@@ -195,14 +201,14 @@ impl Cards {
     /// Returns a card. Waits until the caller disconnects, if there is one, or the process is cut. Of several
     /// requests that wait for one fetch each can leave alone: if it was the one that fetches, the next begins a
     /// new fetch.
-    pub(super) async fn kept_card(
+    pub(super) async fn get_card(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         hops: u32,
         source: &CardSource,
-    ) -> Result<Arc<Kept>, Ended> {
-        let asked = Asked {
+    ) -> Result<Arc<CachedCard>, ExchangeOutcome> {
+        let asked = CardRequest {
             config: &exchange.config,
             request_id: &exchange.request_id,
             account: exchange
@@ -212,10 +218,10 @@ impl Cards {
             hops,
         };
         let (gateway, upstream) = (&self.gateway, &self.relay.upstream);
-        let kept = self
+        let cached = self
             .cache
             .get(gateway, upstream, source, &exchange.config, &asked);
-        let mut cut = Cut::of_drain(&self.relay.drain);
+        let mut cut = CancelWatch::for_drain(&self.relay.drain);
         let gone = async {
             // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading
             // it.
@@ -231,9 +237,9 @@ impl Cards {
             }
         };
         tokio::select! {
-            why = cut.requested(Delivery::NotSent) => Err(why.into()),
-            kept = kept => Ok(kept),
-            () = gone => Err(Ended::CallerLeft),
+            why = cut.cancelled(Delivery::NotSent) => Err(why.into()),
+            cached = cached => Ok(cached),
+            () = gone => Err(ExchangeOutcome::CallerLeft),
         }
     }
 
@@ -247,14 +253,14 @@ impl Cards {
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
-        admitted: &Admitted,
+        admitted: &AdmittedCall,
         is_bare: bool,
-    ) -> Result<Generation, Ended> {
+    ) -> Result<Generation, ExchangeOutcome> {
         let options = admitted.options();
         if options.has_card {
             return Ok(options.generation);
         }
-        let Ok(source) = self.source(admitted).await else {
+        let Ok(source) = self.card_source(admitted).await else {
             return Ok(options.generation);
         };
         if let Some(generation) = self.cache.generation(&source).await {
@@ -263,26 +269,26 @@ impl Cards {
         if !is_bare && !options.path_in_card {
             return Ok(options.generation);
         }
-        let kept = self
-            .kept_card(caller, exchange, admitted.hops, &source)
+        let cached = self
+            .get_card(caller, exchange, admitted.hops, &source)
             .await?;
-        Ok(kept.generation.unwrap_or_default())
+        Ok(cached.generation.unwrap_or_default())
     }
 }
 
-fn json_rpc_path(kept: &Kept, generation: Generation) -> Result<String, Rejection> {
-    if let Err(refusal) = &kept.served {
-        return Err(undelivered(refusal));
+fn path_in_card(cached: &CachedCard, generation: Generation) -> Result<String, Rejection> {
+    if let Err(refusal) = &cached.served {
+        return Err(mark_undelivered(refusal));
     }
-    let path = kept.json_rpc.path(generation).map(str::to_owned);
+    let path = cached.json_rpc.path_for(generation).map(str::to_owned);
     path.ok_or_else(|| {
         let message = "the workspace has no url, and the card at its card_url names no JSON-RPC \
                        interface by an http URL; one of HTTP+JSON is reached below /workspaces/{id}/a2a";
-        undelivered(&Rejection::new(Reason::AgentProtocolError, message))
+        mark_undelivered(&Rejection::new(Reason::AgentProtocolError, message))
     })
 }
 
 /// Marks the call as not sent: its target's card could not be fetched.
-fn undelivered(refusal: &Rejection) -> Rejection {
-    refusal.clone().delivered(Delivery::NotSent)
+fn mark_undelivered(refusal: &Rejection) -> Rejection {
+    refusal.clone().with_delivery(Delivery::NotSent)
 }

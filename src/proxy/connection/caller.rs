@@ -17,7 +17,7 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::chunks::Chunks;
+use super::chunks::ChunkParser;
 use crate::proxy::relay::upstream::ONE_WRITE;
 
 /// Maximum bytes of writes that are collected, as of the requests that are sent to agents in one write.
@@ -27,25 +27,25 @@ const COLLECTED_MAX: usize = ONE_WRITE;
 const COLLECTED: usize = 1536;
 
 /// A caller's connection, for Pingora's session. Reading fails at the first invalid byte of a chunked body.
-pub(in crate::proxy) struct Caller {
+pub(in crate::proxy) struct CallerStream {
     stream: Stream,
-    chunks: Chunks,
+    chunks: ChunkParser,
     /// The bytes that are written and not yet sent.
     unsent: BytesMut,
 }
 
-impl Caller {
+impl CallerStream {
     /// Wraps an established connection.
     pub(in crate::proxy) fn wrap(stream: Stream) -> Stream {
         Box::new(Self {
             stream,
-            chunks: Chunks::Over,
+            chunks: ChunkParser::Over,
             unsent: BytesMut::new(),
         })
     }
 
-    /// Validates what is read next, from this state of a chunked body on. `stream` is one of [`Caller::wrap`].
-    pub(in crate::proxy) fn expect(stream: Stream, chunks: Chunks) -> Stream {
+    /// Validates what is read next, from this state of a chunked body on. `stream` is one of [`CallerStream::wrap`].
+    pub(in crate::proxy) fn expect_chunks(stream: Stream, chunks: ChunkParser) -> Stream {
         let Ok(mut caller) = stream.into_any().downcast::<Self>() else {
             unreachable!("HTTP/1 connections are wrapped once, before their first request")
         };
@@ -67,13 +67,13 @@ impl Caller {
     }
 }
 
-impl fmt::Debug for Caller {
+impl fmt::Debug for CallerStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Caller").field(&self.stream).finish()
+        f.debug_tuple("CallerStream").field(&self.stream).finish()
     }
 }
 
-impl AsyncRead for Caller {
+impl AsyncRead for CallerStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -86,7 +86,7 @@ impl AsyncRead for Caller {
     }
 }
 
-impl AsyncWrite for Caller {
+impl AsyncWrite for CallerStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -116,7 +116,7 @@ impl AsyncWrite for Caller {
 }
 
 #[async_trait]
-impl Shutdown for Caller {
+impl Shutdown for CallerStream {
     async fn shutdown(&mut self) {
         // A caller that does not read gets no more.
         let _ = tokio::io::AsyncWriteExt::flush(self).await;
@@ -124,13 +124,13 @@ impl Shutdown for Caller {
     }
 }
 
-impl UniqueID for Caller {
+impl UniqueID for CallerStream {
     fn id(&self) -> UniqueIDType {
         self.stream.id()
     }
 }
 
-impl Ssl for Caller {
+impl Ssl for CallerStream {
     fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
         self.stream.get_ssl_digest()
     }
@@ -140,22 +140,22 @@ impl Ssl for Caller {
     }
 }
 
-impl GetTimingDigest for Caller {
+impl GetTimingDigest for CallerStream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         self.stream.get_timing_digest()
     }
 }
 
-impl GetProxyDigest for Caller {
+impl GetProxyDigest for CallerStream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         self.stream.get_proxy_digest()
     }
 }
 
-impl GetSocketDigest for Caller {
+impl GetSocketDigest for CallerStream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         self.stream.get_socket_digest()
     }
 }
 
-impl Peek for Caller {}
+impl Peek for CallerStream {}

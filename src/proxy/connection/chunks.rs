@@ -12,17 +12,17 @@ const EXTENSION_BYTES_MAX: u16 = 256;
 /// Error: the chunked framing of the body is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("the chunks of the request body are broken")]
-pub struct Broken;
+pub struct InvalidChunks;
 
 /// True if reading failed because of invalid chunks, not because of the connection.
-pub(in crate::proxy) fn broke(error: &pingora::Error) -> bool {
+pub(in crate::proxy) fn is_invalid_chunks(error: &pingora::Error) -> bool {
     let root = error.root_cause().downcast_ref::<io::Error>();
-    root.is_some_and(|e| e.get_ref().is_some_and(|e| e.is::<Broken>()))
+    root.is_some_and(|e| e.get_ref().is_some_and(|e| e.is::<InvalidChunks>()))
 }
 
 /// The state of the chunk parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chunks {
+pub enum ChunkParser {
     /// In a chunk size: its digits and value so far.
     Size(u8, u64),
     /// In the extensions after a size: their bytes so far, and the size.
@@ -43,15 +43,15 @@ pub enum Chunks {
     Over,
 }
 
-impl Chunks {
+impl ChunkParser {
     /// The state before the first chunk size.
     pub const BEGIN: Self = Self::Size(0, 0);
 
     /// Advances over `bytes`.
     ///
     /// # Errors
-    /// [`Broken`] at the first byte that is not allowed. Trailers are not allowed.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+    /// [`InvalidChunks`] at the first byte that is not allowed. Trailers are not allowed.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), InvalidChunks> {
         while let Some((byte, rest)) = bytes.split_first() {
             match *self {
                 Self::Over => break,
@@ -64,7 +64,7 @@ impl Chunks {
                     };
                 }
                 state => {
-                    *self = state.next(*byte).ok_or(Broken)?;
+                    *self = state.next_state(*byte).ok_or(InvalidChunks)?;
                     bytes = rest;
                 }
             }
@@ -72,7 +72,7 @@ impl Chunks {
         Ok(())
     }
 
-    fn next(self, byte: u8) -> Option<Self> {
+    fn next_state(self, byte: u8) -> Option<Self> {
         match (self, byte) {
             (Self::Size(1.., size), b'\r') | (Self::Extension(_, size), b'\r') => {
                 Some(Self::SizeFeed(size))
@@ -102,8 +102,8 @@ impl Chunks {
 mod tests {
     use super::*;
 
-    fn fed(body: &str) -> Option<Chunks> {
-        let mut chunks = Chunks::BEGIN;
+    fn fed(body: &str) -> Option<ChunkParser> {
+        let mut chunks = ChunkParser::BEGIN;
         chunks.feed(body.as_bytes()).ok().map(|()| chunks)
     }
 
@@ -114,12 +114,12 @@ mod tests {
             "3\r\nabc\r\n0\r\n\r\n",
             "0000003\r\nabc\r\nA;x=\"y\"\r\n0123456789\r\n0;last\r\n\r\nGET /",
         ] {
-            assert_eq!(fed(body), Some(Chunks::Over), "{body:?}");
+            assert_eq!(fed(body), Some(ChunkParser::Over), "{body:?}");
             for cut in 0..body.len() {
-                let mut chunks = Chunks::BEGIN;
+                let mut chunks = ChunkParser::BEGIN;
                 chunks.feed(&body.as_bytes()[..cut]).unwrap();
                 chunks.feed(&body.as_bytes()[cut..]).unwrap();
-                assert_eq!(chunks, Chunks::Over, "{body:?} cut at {cut}");
+                assert_eq!(chunks, ChunkParser::Over, "{body:?} cut at {cut}");
             }
         }
     }

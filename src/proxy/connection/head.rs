@@ -19,11 +19,11 @@ pub(in crate::proxy) const TARGET_BYTES_MAX: usize = 8 * 1024;
 const LENGTH_DIGITS_MAX: usize = 18;
 
 /// The reason for a rejected head, as a message for the caller.
-pub type Why = &'static str;
+pub type HeadError = &'static str;
 
 /// The state of a scan. Each call gets the same bytes with more at their end.
 #[derive(Debug, Default)]
-pub struct Scan {
+pub struct HeadScanner {
     /// Offset of the first line that was not parsed.
     line: usize,
     /// Offset up to which that line was searched for its end: each byte is searched once, however it arrives.
@@ -43,7 +43,7 @@ pub struct Scan {
 
 /// A complete head with a single interpretation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub struct ScannedHead {
     /// Offset of the request line.
     pub start: usize,
     /// Offset after the final empty line.
@@ -52,12 +52,12 @@ pub struct Whole {
     pub chunked: bool,
 }
 
-impl Scan {
+impl HeadScanner {
     /// Parses the lines that are complete. `None` if the head is not complete.
     ///
     /// # Errors
     /// The first violated rule. Bytes after such a head cannot be parsed as a request.
-    pub fn look(&mut self, bytes: &[u8]) -> Result<Option<Whole>, Why> {
+    pub fn scan_lines(&mut self, bytes: &[u8]) -> Result<Option<ScannedHead>, HeadError> {
         loop {
             let from = self.line.max(self.seen);
             let Some(found) = memchr(b'\n', &bytes[from..]) else {
@@ -72,7 +72,7 @@ impl Scan {
             let Some(line) = line.strip_suffix(b"\r") else {
                 if self.target.is_none() {
                     // Records the target of the rejected request.
-                    self.request_line(start, line)?;
+                    self.parse_request_line(start, line)?;
                 }
                 return Err("a line of the request head ends without a carriage return");
             };
@@ -82,16 +82,16 @@ impl Scan {
                     self.start = self.line;
                     continue;
                 }
-                self.request_line(start, line)?;
+                self.parse_request_line(start, line)?;
             } else if line.is_empty() {
-                self.together(bytes)?;
-                return Ok(Some(Whole {
+                self.check_consistency(bytes)?;
+                return Ok(Some(ScannedHead {
                     start: self.start,
                     end: self.line,
                     chunked: self.chunked,
                 }));
             } else {
-                self.field(start, line)?;
+                self.parse_field(start, line)?;
             }
         }
         if bytes.len() >= HEAD_BYTES_MAX {
@@ -107,10 +107,10 @@ impl Scan {
     }
 
     /// Parses the request line (RFC 9112, 3): `method SP request-target SP HTTP-version`, with single spaces.
-    fn request_line(&mut self, start: usize, line: &[u8]) -> Result<(), Why> {
-        const BAD: Why = "the request line is not valid HTTP/1.1";
-        let (method, rest) = split(line, b' ').ok_or(BAD)?;
-        let (target, version) = split(rest, b' ').ok_or(BAD)?;
+    fn parse_request_line(&mut self, start: usize, line: &[u8]) -> Result<(), HeadError> {
+        const BAD: HeadError = "the request line is not valid HTTP/1.1";
+        let (method, rest) = split_at_byte(line, b' ').ok_or(BAD)?;
+        let (target, version) = split_at_byte(rest, b' ').ok_or(BAD)?;
         if method.is_empty() || !method.iter().all(|b| is_token(*b)) {
             return Err(BAD);
         }
@@ -127,7 +127,7 @@ impl Scan {
         if target.len() > TARGET_BYTES_MAX || legible < target.len() {
             return Err("the request target is too long or has characters that must be encoded");
         }
-        let absolute = authority(target).is_some();
+        let absolute = target_authority(target).is_some();
         if target.first() != Some(&b'/') && !absolute && (target, method) != (b"*", b"OPTIONS") {
             return Err("the request target does not begin with `/`");
         }
@@ -136,12 +136,13 @@ impl Scan {
     }
 
     /// Parses a field line (RFC 9112, 5): `field-name ":" OWS field-value OWS`, without folding.
-    fn field(&mut self, start: usize, line: &[u8]) -> Result<(), Why> {
+    fn parse_field(&mut self, start: usize, line: &[u8]) -> Result<(), HeadError> {
         self.fields += 1;
         if self.fields > FIELDS_MAX {
             return Err("the request head has more than 100 fields");
         }
-        let (name, value) = split(line, b':').ok_or("a line of the request head has no colon")?;
+        let (name, value) =
+            split_at_byte(line, b':').ok_or("a line of the request head has no colon")?;
         if name.is_empty() || !name.iter().all(|b| is_token(*b)) {
             return Err("the name of a field has a character that names do not have");
         }
@@ -182,7 +183,7 @@ impl Scan {
     }
 
     /// Checks rules across lines (RFC 9112, 3.2 and 6.1).
-    fn together(&self, bytes: &[u8]) -> Result<(), Why> {
+    fn check_consistency(&self, bytes: &[u8]) -> Result<(), HeadError> {
         if self.chunked && self.has_length {
             return Err("the request has both Content-Length and Transfer-Encoding");
         }
@@ -192,7 +193,9 @@ impl Scan {
         let Some((from, to)) = self.host else {
             return Err("the request has no Host");
         };
-        let named = self.target.and_then(|(a, b)| authority(&bytes[a..b]));
+        let named = self
+            .target
+            .and_then(|(a, b)| target_authority(&bytes[a..b]));
         if named.is_some_and(|named| named != &bytes[from..to]) {
             return Err("the request target names another host than Host");
         }
@@ -200,17 +203,21 @@ impl Scan {
     }
 
     /// Returns the path of the request line, if it was parsed. It selects the dialect of a rejection.
-    pub(in crate::proxy) fn path<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
+    pub(in crate::proxy) fn request_path<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
         let (from, to) = self.target?;
         let target = std::str::from_utf8(bytes.get(from..to)?).ok()?;
         Some(target.split('?').next().unwrap_or(target))
     }
 
     /// Returns the first value of a field in the valid lines so far.
-    pub(in crate::proxy) fn value<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    pub(in crate::proxy) fn field_value<'a>(
+        &self,
+        bytes: &'a [u8],
+        name: &str,
+    ) -> Option<&'a [u8]> {
         let read = bytes.get(..self.line)?;
         read.split(|b| *b == b'\n').skip(1).find_map(|line| {
-            let (found, value) = split(line, b':')?;
+            let (found, value) = split_at_byte(line, b':')?;
             found
                 .eq_ignore_ascii_case(name.as_bytes())
                 .then(|| value.trim_ascii())
@@ -218,13 +225,13 @@ impl Scan {
     }
 }
 
-fn split(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+fn split_at_byte(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     let at = memchr(at, bytes)?;
     Some((&bytes[..at], &bytes[at + 1..]))
 }
 
 /// Returns the host and port of an absolute target (RFC 9112, 3.2.2).
-fn authority(target: &[u8]) -> Option<&[u8]> {
+fn target_authority(target: &[u8]) -> Option<&[u8]> {
     let rest = target
         .strip_prefix(b"http://")
         .or_else(|| target.strip_prefix(b"https://"))?;
@@ -248,8 +255,8 @@ fn is_token(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn look(head: &str) -> Result<Option<Whole>, Why> {
-        Scan::default().look(head.as_bytes())
+    fn scan_head(head: &str) -> Result<Option<ScannedHead>, HeadError> {
+        HeadScanner::default().scan_lines(head.as_bytes())
     }
 
     const GOOD: &str = "POST /a?b=%2e HTTP/1.1\r\nHost: h:1\r\nContent-Length: 3\r\n\r\nabc";
@@ -257,40 +264,40 @@ mod tests {
     #[test]
     fn a_head_is_read_alike_however_it_is_cut() {
         let end = GOOD.find("abc").unwrap();
-        let whole = look(GOOD).unwrap().unwrap();
+        let whole = scan_head(GOOD).unwrap().unwrap();
         assert_eq!((whole.start, whole.end, whole.chunked), (0, end, false));
         for cut in 0..end {
-            let mut scan = Scan::default();
-            assert_eq!(scan.look(&GOOD.as_bytes()[..cut]), Ok(None), "{cut}");
-            let rest = scan.look(GOOD.as_bytes()).unwrap();
+            let mut scan = HeadScanner::default();
+            assert_eq!(scan.scan_lines(&GOOD.as_bytes()[..cut]), Ok(None), "{cut}");
+            let rest = scan.scan_lines(GOOD.as_bytes()).unwrap();
             assert_eq!(rest, Some(whole), "{cut}");
-            assert_eq!(scan.path(GOOD.as_bytes()), Some("/a"));
+            assert_eq!(scan.request_path(GOOD.as_bytes()), Some("/a"));
             assert_eq!(
-                scan.value(GOOD.as_bytes(), "content-LENGTH"),
+                scan.field_value(GOOD.as_bytes(), "content-LENGTH"),
                 Some(&b"3"[..])
             );
         }
         let late = format!("\r\n{GOOD}");
-        assert_eq!(look(&late).unwrap().unwrap().start, 2);
-        assert!(look(&format!("\r\n\r\n{GOOD}")).is_err());
+        assert_eq!(scan_head(&late).unwrap().unwrap().start, 2);
+        assert!(scan_head(&format!("\r\n\r\n{GOOD}")).is_err());
     }
 
     #[test]
     fn what_was_searched_is_not_searched_again() {
-        let mut scan = Scan::default();
+        let mut scan = HeadScanner::default();
         let mut head = GOOD.as_bytes()[..20].to_vec();
-        assert_eq!(scan.look(&head), Ok(None));
+        assert_eq!(scan.scan_lines(&head), Ok(None));
         // A line end inserted into bytes that were already searched is not found.
         head[10] = b'\n';
         head.extend_from_slice(b"x");
-        assert_eq!(scan.look(&head), Ok(None));
+        assert_eq!(scan.scan_lines(&head), Ok(None));
         assert_eq!((scan.line, scan.seen), (0, 21));
     }
 
     #[test]
     fn hosts_must_agree() {
         let with = |target: &str, host: &str| {
-            look(&format!("GET {target} HTTP/1.1\r\n{host}\r\n\r\n")).is_ok()
+            scan_head(&format!("GET {target} HTTP/1.1\r\n{host}\r\n\r\n")).is_ok()
         };
         assert!(with("http://h:1/x", "Host: h:1"));
         assert!(with("/", "host:\t[::1]:8 "));
@@ -329,17 +336,17 @@ mod tests {
             "X: \x1b",
         ] {
             let head = format!("GET / HTTP/1.1\r\nHost: h\r\n{line}\r\n");
-            assert!(look(&head).is_err(), "{line:?}");
+            assert!(scan_head(&head).is_err(), "{line:?}");
         }
         for start in ["\x16\x03\x01", "\0", " GET", "{\"a\":1}"] {
-            assert!(look(start).is_err(), "{start:?}");
+            assert!(scan_head(start).is_err(), "{start:?}");
         }
     }
 
     #[test]
     fn a_head_without_end_is_refused_at_its_bound() {
         let long = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(HEAD_BYTES_MAX));
-        assert!(look(&long).is_err());
-        assert_eq!(look(&long[..HEAD_BYTES_MAX - 1]), Ok(None));
+        assert!(scan_head(&long).is_err());
+        assert_eq!(scan_head(&long[..HEAD_BYTES_MAX - 1]), Ok(None));
     }
 }

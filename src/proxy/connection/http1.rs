@@ -13,17 +13,17 @@ use pingora::protocols::http::ServerSession;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::caller::Caller;
-use super::chunks::Chunks;
-use super::head::{Scan, Whole};
+use super::caller::CallerStream;
+use super::chunks::ChunkParser;
+use super::head::{HeadScanner, ScannedHead};
 use super::listener::{DRAIN, Listener};
-use super::peer;
+use super::peer_address;
 use crate::ids::RequestId;
-use crate::metrics::Cut;
-use crate::proxy::outcome::boxed;
-use crate::proxy::reading::poll_read;
-use crate::proxy::request::route::{Route, route};
-use crate::proxy::respond::reject::wire;
+use crate::metrics::ConnectionCut;
+use crate::proxy::outcome::box_in_place;
+use crate::proxy::request::route::{Route, match_route};
+use crate::proxy::respond::reject::format_rejection;
+use crate::proxy::thread_buffer::poll_read;
 use crate::rejection::{Reason, Rejection};
 
 /// Initial capacity for a head. Most heads fit.
@@ -38,30 +38,30 @@ const KEEP: Option<u64> = Some(60);
 /// Serves the requests of one connection in sequence. The first head must be complete at `deadline`. A later one is
 /// waited for up to `server.keepalive`, and has its own clock from its first byte on.
 pub(in crate::proxy) async fn serve(listener: &Arc<Listener>, stream: Stream, deadline: Instant) {
-    let mut stream = Caller::wrap(stream);
-    let mut held = BytesMut::new();
+    let mut stream = CallerStream::wrap(stream);
+    let mut buffer = BytesMut::new();
     let mut first = Some(deadline);
     loop {
         let deadline = match first.take() {
             Some(deadline) => deadline,
-            None => match await_next_head(listener, &mut stream, &mut held).await {
+            None => match await_next_head(listener, &mut stream, &mut buffer).await {
                 Some(deadline) => deadline,
                 None => return,
             },
         };
-        let mut scan = Scan::default();
-        let read = timeout_at(deadline, read(&mut stream, &mut held, &mut scan)).await;
+        let mut scan = HeadScanner::default();
+        let read = timeout_at(deadline, read_head(&mut stream, &mut buffer, &mut scan)).await;
         let whole = match read {
             Ok(Ok(Some(whole))) => whole,
-            Ok(Ok(None) | Err(Unread::Left)) => return,
-            Ok(Err(Unread::Refused(why))) => {
-                listener.relay.metrics.connection_cut(Cut::BadHead);
+            Ok(Ok(None) | Err(HeadReadError::Left)) => return,
+            Ok(Err(HeadReadError::Refused(why))) => {
+                count_cut(listener, ConnectionCut::BadHead);
                 // Boxed, here and below: a connection that waits for its next head should hold little.
-                return Box::pin(refuse(
+                return Box::pin(refuse_head(
                     listener,
                     &mut stream,
                     BadHead {
-                        held: &held,
+                        buffer: &buffer,
                         scan: &scan,
                         why,
                     },
@@ -69,45 +69,49 @@ pub(in crate::proxy) async fn serve(listener: &Arc<Listener>, stream: Stream, de
                 .await;
             }
             Err(_) => {
-                listener.relay.metrics.connection_cut(Cut::SlowHead);
+                count_cut(listener, ConnectionCut::SlowHead);
                 return;
             }
         };
         if whole.chunked {
-            let mut chunks = Chunks::BEGIN;
-            if chunks.feed(&held[whole.end..]).is_err() {
-                listener.relay.metrics.connection_cut(Cut::BadHead);
+            let mut chunks = ChunkParser::BEGIN;
+            if chunks.feed(&buffer[whole.end..]).is_err() {
+                count_cut(listener, ConnectionCut::BadHead);
                 let why = "the framing of the request body is broken";
-                return Box::pin(refuse(
+                return Box::pin(refuse_head(
                     listener,
                     &mut stream,
                     BadHead {
-                        held: &held,
+                        buffer: &buffer,
                         scan: &scan,
                         why,
                     },
                 ))
                 .await;
             }
-            if chunks != Chunks::Over {
-                stream = Caller::expect(stream, chunks);
+            if chunks != ChunkParser::Over {
+                stream = CallerStream::expect_chunks(stream, chunks);
             }
         }
         // Drops the empty line that may precede the request line.
-        let _ = held.split_to(whole.start);
+        let _ = buffer.split_to(whole.start);
         let mut session = Box::new(ServerSession::new_http1(stream));
         session.set_keepalive(KEEP);
         session.set_pipelining_enabled(true);
-        session.set_pipelined_prefix(std::mem::take(&mut held));
+        session.set_pipelined_prefix(std::mem::take(&mut buffer));
         // In a box of its own, so that it costs nothing between two requests.
-        let request: BoxFuture<'_, _> = boxed(|| listener.request(session));
+        let request: BoxFuture<'_, _> = box_in_place(|| listener.serve_request(session));
         let Ok(Some(reusable)) = request.await else {
             return;
         };
         let (rest, behind) = reusable.into_parts();
         stream = rest;
-        held = behind.unwrap_or_default();
+        buffer = behind.unwrap_or_default();
     }
+}
+
+fn count_cut(listener: &Listener, why: ConnectionCut) {
+    listener.relay.metrics.count_connection_cut(why);
 }
 
 /// Waits for the first byte of the next head, and returns the time at which the head must be complete. `None` if none
@@ -117,66 +121,66 @@ pub(in crate::proxy) async fn serve(listener: &Arc<Listener>, stream: Stream, de
 async fn await_next_head(
     listener: &Listener,
     stream: &mut Stream,
-    held: &mut BytesMut,
+    buffer: &mut BytesMut,
 ) -> Option<Instant> {
     let keepalive = listener.relay.config.get().server.keepalive;
-    if held.is_empty() {
+    if buffer.is_empty() {
         tokio::select! {
             biased;
-            read = timeout(keepalive, first_bytes(stream, held)) => match read {
-                Ok(Ok(())) if !held.is_empty() => {}
+            read = timeout(keepalive, first_bytes(stream, buffer)) => match read {
+                Ok(Ok(())) if !buffer.is_empty() => {}
                 _ => return None,
             },
-            () = listener.relay.drain.begins() => return None,
+            () = listener.relay.drain.wait_for_begin() => return None,
         }
     }
     Some(Instant::now() + listener.relay.config.get().timeouts.request_head)
 }
 
 /// Waits for the first bytes of a head, without a buffer. No bytes: the caller left.
-async fn first_bytes(stream: &mut Stream, held: &mut BytesMut) -> io::Result<()> {
+async fn first_bytes(stream: &mut Stream, buffer: &mut BytesMut) -> io::Result<()> {
     poll_fn(|context| {
         poll_read(stream, context, FIRST_BYTES, |bytes| {
-            held.reserve(HEAD_BYTES);
-            held.extend_from_slice(bytes);
+            buffer.reserve(HEAD_BYTES);
+            buffer.extend_from_slice(bytes);
         })
     })
     .await
 }
 
 /// Reasons for having no head.
-enum Unread {
+enum HeadReadError {
     Left,
     Refused(&'static str),
 }
 
-impl From<io::Error> for Unread {
+impl From<io::Error> for HeadReadError {
     fn from(_: io::Error) -> Self {
         Self::Left
     }
 }
 
 /// Reads until the head is complete. `None` if the connection was closed before.
-async fn read(
+async fn read_head(
     stream: &mut Stream,
-    held: &mut BytesMut,
-    scan: &mut Scan,
-) -> Result<Option<Whole>, Unread> {
-    if held.is_empty() {
-        first_bytes(stream, held).await?;
-        if held.is_empty() {
+    buffer: &mut BytesMut,
+    scan: &mut HeadScanner,
+) -> Result<Option<ScannedHead>, HeadReadError> {
+    if buffer.is_empty() {
+        first_bytes(stream, buffer).await?;
+        if buffer.is_empty() {
             return Ok(None);
         }
     }
     loop {
-        if let Some(whole) = scan.look(held).map_err(Unread::Refused)? {
+        if let Some(whole) = scan.scan_lines(buffer).map_err(HeadReadError::Refused)? {
             return Ok(Some(whole));
         }
         // Grows only a full buffer: reserving for one more byte would double it.
-        if held.len() == held.capacity() {
-            held.reserve(HEAD_BYTES);
+        if buffer.len() == buffer.capacity() {
+            buffer.reserve(HEAD_BYTES);
         }
-        if stream.read_buf(held).await? == 0 {
+        if stream.read_buf(buffer).await? == 0 {
             return Ok(None);
         }
     }
@@ -184,26 +188,28 @@ async fn read(
 
 /// A head that is refused, as far as it was read.
 struct BadHead<'a> {
-    held: &'a [u8],
-    scan: &'a Scan,
+    buffer: &'a [u8],
+    scan: &'a HeadScanner,
     why: &'static str,
 }
 
 /// Rejects an invalid head in the dialect of its route and closes: the start of the next request is unknown.
-async fn refuse(
+async fn refuse_head(
     listener: &Listener,
     stream: &mut Stream,
-    BadHead { held, scan, why }: BadHead<'_>,
+    BadHead { buffer, scan, why }: BadHead<'_>,
 ) {
     let rejection = Rejection::new(Reason::InvalidRequest, why);
-    let request_id = RequestId::from_caller(scan.value(held, "x-request-id"));
-    let route = scan.path(held).map_or(Route::Control, route);
-    if listener.relay.drain.closed() {
+    let request_id = RequestId::from_caller(scan.field_value(buffer, "x-request-id"));
+    let route = scan
+        .request_path(buffer)
+        .map_or(Route::Control, match_route);
+    if listener.relay.drain.is_closed() {
         return;
     }
-    listener.unreadable(&route, &request_id, peer(stream), &rejection);
+    listener.record_unreadable(&route, &request_id, peer_address(stream), &rejection);
     let form = route.dialect().into();
-    let answer = wire(&rejection, &request_id, &form, scan.is_head);
+    let answer = format_rejection(&rejection, &request_id, &form, scan.is_head);
     lingering_close(stream, &answer, DRAIN).await;
 }
 

@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::listener::Listener;
-use crate::metrics::Cut;
-use crate::proxy::outcome::BrokenOff;
+use crate::metrics::ConnectionCut;
+use crate::proxy::outcome::AbortCause;
 
 /// Maximum concurrent streams of one connection.
 const STREAMS_MAX: u32 = 100;
@@ -56,17 +56,17 @@ pub(in crate::proxy) async fn serve(
         proxy_digest: stream.get_proxy_digest(),
         socket_digest: stream.get_socket_digest(),
     });
-    let mut connection = match timeout_at(deadline, handshake(stream, Some(options()))).await {
+    let mut connection = match timeout_at(deadline, handshake(stream, Some(h2_options()))).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(_)) => return metrics.connection_cut(Cut::BadHead),
-        Err(_) => return metrics.connection_cut(Cut::SlowHead),
+        Ok(Err(_)) => return metrics.count_connection_cut(ConnectionCut::BadHead),
+        Err(_) => return metrics.count_connection_cut(ConnectionCut::SlowHead),
     };
     // A client that keeps the connection must get GOAWAY while it has time to connect elsewhere.
-    let mut drain = pin!(listener.relay.drain.leaves());
+    let mut drain = pin!(listener.relay.drain.wait_for_leave());
     let mut ending = false;
     // Dropping the set would abort the streams. A stream whose caller is gone ends by itself, in order.
     let mut streams = JoinSet::new();
-    let mut balance = Balance::default();
+    let mut balance = ResetBalance::default();
     let mut idle_until = deadline;
     loop {
         tokio::select! {
@@ -76,8 +76,8 @@ pub(in crate::proxy) async fn serve(
                 ending = true;
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
-                if balance.tips(ended.ok()) && !proxied {
-                    metrics.connection_cut(Cut::Resets);
+                if balance.record_outcome(ended.ok()) && !proxied {
+                    metrics.count_connection_cut(ConnectionCut::Resets);
                     break;
                 }
                 idle_until = Instant::now() + listener.relay.config.get().server.keepalive;
@@ -89,26 +89,26 @@ pub(in crate::proxy) async fn serve(
                         streams.spawn(async move {
                             let begun = Instant::now();
                             let session = Box::new(ServerSession::new_http2(session));
-                            let served = listener.request(session).await;
-                            Ended { served: served.map(drop), took: begun.elapsed() }
+                            let served = listener.serve_request(session).await;
+                            StreamOutcome { served: served.map(drop), took: begun.elapsed() }
                         });
                         // A stream that its caller reset is no longer open to HTTP/2, but its task may still run.
                         if streams.len() > 2 * STREAMS_MAX as usize {
-                            metrics.connection_cut(Cut::Resets);
+                            metrics.count_connection_cut(ConnectionCut::Resets);
                             break;
                         }
                     }
                     Ok(Some(H2Accept::Rejected)) => {
                         balance.malformed += 1;
                         if balance.malformed >= MALFORMED_MAX {
-                            metrics.connection_cut(Cut::BadHead);
+                            metrics.count_connection_cut(ConnectionCut::BadHead);
                             break;
                         }
                     }
                     Ok(None) => break,
                     Err(error) => {
                         if is_flood(&error) {
-                            metrics.connection_cut(Cut::Resets);
+                            metrics.count_connection_cut(ConnectionCut::Resets);
                         }
                         break;
                     }
@@ -120,7 +120,7 @@ pub(in crate::proxy) async fn serve(
     streams.detach_all();
 }
 
-/// True if h2 itself cut the connection for resets beyond the bounds of [`options`].
+/// True if h2 itself cut the connection for resets beyond the bounds of [`h2_options`].
 fn is_flood(error: &Error) -> bool {
     let cause = error.cause.as_deref();
     let cause = cause.and_then(|cause| cause.downcast_ref::<h2::Error>());
@@ -129,7 +129,7 @@ fn is_flood(error: &Error) -> bool {
     })
 }
 
-fn options() -> H2Options {
+fn h2_options() -> H2Options {
     let mut options = H2Options::new();
     options
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
@@ -141,28 +141,30 @@ fn options() -> H2Options {
 }
 
 /// The outcome of one stream.
-struct Ended {
+struct StreamOutcome {
     /// Ok if the whole answer was sent.
-    served: Result<(), BrokenOff>,
+    served: Result<(), AbortCause>,
     took: Duration,
 }
 
 /// The balance of rapid resets against answered streams on one connection.
 #[derive(Default)]
-struct Balance {
+struct ResetBalance {
     /// Rapidly reset streams minus answered ones.
     rapid: i64,
     malformed: u32,
 }
 
-impl Balance {
+impl ResetBalance {
     /// Records the outcome of one stream. Returns true if the connection only causes work and must be cut. `None`: a
     /// bug of the gateway ended the stream.
-    fn tips(&mut self, ended: Option<Ended>) -> bool {
+    fn record_outcome(&mut self, ended: Option<StreamOutcome>) -> bool {
         match ended {
-            Some(Ended { served: Ok(()), .. }) => self.rapid = (self.rapid - 1).max(-RAPID_MAX),
-            Some(Ended {
-                served: Err(BrokenOff::CallerLeft),
+            Some(StreamOutcome { served: Ok(()), .. }) => {
+                self.rapid = (self.rapid - 1).max(-RAPID_MAX)
+            }
+            Some(StreamOutcome {
+                served: Err(AbortCause::CallerLeft),
                 took,
             }) if took < RAPID => self.rapid += 1,
             // An exchange that the gateway aborts, because the agent did, is not the caller's fault.
@@ -180,25 +182,25 @@ mod tests {
     fn only_streams_given_up_at_once_and_in_numbers_count() {
         let ended = |served, millis| {
             let took = Duration::from_millis(millis);
-            Some(Ended { served, took })
+            Some(StreamOutcome { served, took })
         };
-        let left = || Err(BrokenOff::CallerLeft);
-        let mut balance = Balance::default();
+        let left = || Err(AbortCause::CallerLeft);
+        let mut balance = ResetBalance::default();
         for _ in 0..1000 {
             assert!(
-                !balance.tips(ended(left(), 5000)),
+                !balance.record_outcome(ended(left(), 5000)),
                 "readers of events leave"
             );
-            assert!(!balance.tips(ended(Ok(()), 1)));
-            assert!(!balance.tips(ended(left(), 1)), "one for one");
+            assert!(!balance.record_outcome(ended(Ok(()), 1)));
+            assert!(!balance.record_outcome(ended(left(), 1)), "one for one");
         }
         for _ in 0..1000 {
             assert!(
-                !balance.tips(ended(Err(BrokenOff::Ours), 1)),
+                !balance.record_outcome(ended(Err(AbortCause::Ours), 1)),
                 "not its doing"
             );
         }
-        let given_up = (1..=500).find(|_| balance.tips(ended(left(), 1)));
+        let given_up = (1..=500).find(|_| balance.record_outcome(ended(left(), 1)));
         assert!(given_up.is_some_and(|n| n <= 201), "{given_up:?}");
     }
 }

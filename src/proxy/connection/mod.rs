@@ -26,9 +26,9 @@ use self::listener::Listener;
 use crate::config::{Derived, Server};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
-use crate::metrics::Cut;
+use crate::metrics::ConnectionCut;
 use crate::proxy::load::Slot;
-use crate::proxy::respond::reject::wire;
+use crate::proxy::respond::reject::format_rejection;
 use crate::rejection::{Reason, Rejection};
 
 /// Maximum time for sending the reason to a rejected connection.
@@ -42,7 +42,7 @@ pub struct Connections {
     listener: Arc<Listener>,
     open: AtomicUsize,
     refused: AtomicUsize,
-    addresses: Addresses,
+    addresses: AddressCounts,
     tls: Derived<Option<Arc<Acceptor>>>,
 }
 
@@ -52,7 +52,7 @@ impl Connections {
         Self {
             open: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
-            addresses: Addresses::default(),
+            addresses: AddressCounts::default(),
             tls: Derived::new(&listener.relay.config, |config, _| {
                 let serving = config.server.tls.serving.as_ref()?;
                 Some(Arc::new(Acceptor::from_server_config(serving.config())))
@@ -61,12 +61,12 @@ impl Connections {
         }
     }
 
-    /// Serves a connection that was accepted from `peer`, to its end, on this thread. `place` is dropped at the end.
-    pub fn accepted(
+    /// Serves a connection that was accepted from `peer`, to its end, on this thread. `guard` is dropped at the end.
+    pub fn spawn_connection(
         self: &Arc<Self>,
         socket: TcpStream,
         peer: SocketAddr,
-        place: impl Send + 'static,
+        guard: impl Send + 'static,
     ) {
         // It fails on a connection that is closed already, which the first read finds out.
         let _ = socket.set_nodelay(true);
@@ -76,25 +76,25 @@ impl Connections {
         stream.set_socket_digest(digest);
         let this = Arc::clone(self);
         tokio::spawn(async move {
-            let _place = place;
-            this.serve(Box::new(stream)).await;
+            let _guard = guard;
+            this.serve_connection(Box::new(stream)).await;
         });
     }
 
-    fn cut(&self, why: Cut) {
-        self.listener.relay.metrics.connection_cut(why);
+    fn count_cut(&self, why: ConnectionCut) {
+        self.listener.relay.metrics.count_connection_cut(why);
     }
 
     /// Terminates TLS, if it is configured. `None` if the handshake failed or did not end in time.
-    async fn secured(&self, stream: Stream, deadline: Instant) -> Option<Stream> {
+    async fn accept_tls(&self, stream: Stream, deadline: Instant) -> Option<Stream> {
         match (*self.tls.get()).clone() {
             None => Some(stream),
             // Boxed, here and below: an established connection should not hold the state of its handshake.
-            Some(acceptor) => Box::pin(self.handshake(acceptor, stream, deadline)).await,
+            Some(acceptor) => Box::pin(self.handshake_tls(acceptor, stream, deadline)).await,
         }
     }
 
-    async fn handshake(
+    async fn handshake_tls(
         &self,
         acceptor: Arc<Acceptor>,
         stream: Stream,
@@ -107,7 +107,7 @@ impl Connections {
         let mut first = [0];
         let begun = timeout_at(deadline, stream.try_peek(&mut first)).await;
         if matches!(begun, Ok(Ok(_))) && first[0].is_ascii_uppercase() {
-            self.cut(Cut::Handshake);
+            self.count_cut(ConnectionCut::Handshake);
             self.answer_plain_http(*stream).await;
             return None;
         }
@@ -118,7 +118,7 @@ impl Connections {
         };
         // Debug only: any client could otherwise fill the log.
         tracing::debug!(peer, error = why, "TLS handshake failed");
-        self.cut(Cut::Handshake);
+        self.count_cut(ConnectionCut::Handshake);
         None
     }
 
@@ -129,7 +129,7 @@ impl Connections {
         };
         let message = "this port speaks TLS (server.tls.cert); write https:// instead of http://";
         let rejection = Rejection::new(Reason::InvalidRequest, message);
-        let answer = wire(
+        let answer = format_rejection(
             &rejection,
             &RequestId::random(),
             &Dialect::Plain.into(),
@@ -139,18 +139,18 @@ impl Connections {
     }
 
     /// Sends a 503 before closing, unless too many rejected connections are already being answered.
-    async fn refuse(&self, stream: Stream, why: Cut, message: &'static str) {
-        self.cut(why);
+    async fn refuse_connection(&self, stream: Stream, why: ConnectionCut, message: &'static str) {
+        self.count_cut(why);
         let Some(_farewell) = Slot::take(&self.refused, FAREWELLS_MAX) else {
             return;
         };
-        let Some(mut stream) = self.secured(stream, Instant::now() + FAREWELL).await else {
+        let Some(mut stream) = self.accept_tls(stream, Instant::now() + FAREWELL).await else {
             return;
         };
         // HTTP/2 callers cannot read this. They see a closed connection and should retry as well.
         let rejection =
-            Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1));
-        let answer = wire(
+            Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1));
+        let answer = format_rejection(
             &rejection,
             &RequestId::random(),
             &Dialect::Plain.into(),
@@ -159,32 +159,32 @@ impl Connections {
         http1::lingering_close(&mut stream, &answer, FAREWELL).await;
     }
 
-    /// Notes that connections are accepted.
-    pub fn open(&self) {
+    /// Records that connections are accepted.
+    pub fn mark_open(&self) {
         self.listener.relay.drain.open();
     }
 
     /// Serves one connection to its end, if there is a slot for it.
-    async fn serve(&self, stream: Stream) {
+    async fn serve_connection(&self, stream: Stream) {
         let (deadline, max, each, proxied) = {
             let config = self.listener.relay.config.get();
-            let peer = peer(&stream);
+            let peer = peer_address(&stream);
             let each = config.server.connections_per_address;
-            let each = Addresses::limit(&config.server, peer, each);
+            let each = AddressCounts::limit_for(&config.server, peer, each);
             let proxied = peer.is_some_and(|peer| is_proxy(&config.server, peer));
             let deadline = Instant::now() + config.timeouts.request_head;
             (deadline, config.server.max_connections, each, proxied)
         };
-        let Some(_place) = Slot::take(&self.open, max) else {
+        let Some(_slot) = Slot::take(&self.open, max) else {
             let message = "as many connections as may be are open (server.max_connections)";
-            return Box::pin(self.refuse(stream, Cut::Full, message)).await;
+            return Box::pin(self.refuse_connection(stream, ConnectionCut::Full, message)).await;
         };
-        let _connected = self.listener.relay.drain.connect();
-        let Ok(_of_address) = self.addresses.enter(each) else {
+        let _connected = self.listener.relay.drain.count_connection();
+        let Ok(_of_address) = self.addresses.count_connection(each) else {
             let message = "too many connections from one address (server.connections_per_address)";
-            return Box::pin(self.refuse(stream, Cut::Address, message)).await;
+            return Box::pin(self.refuse_connection(stream, ConnectionCut::Address, message)).await;
         };
-        let Some(stream) = self.secured(stream, deadline).await else {
+        let Some(stream) = self.accept_tls(stream, deadline).await else {
             return;
         };
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
@@ -196,39 +196,39 @@ impl Connections {
 }
 
 /// Returns the address of the peer.
-pub(super) fn peer(stream: &Stream) -> Option<IpAddr> {
+pub(super) fn peer_address(stream: &Stream) -> Option<IpAddr> {
     let digest = stream.get_socket_digest()?;
     digest.peer_addr()?.as_inet().map(SocketAddr::ip)
 }
 
 /// Open connections by address. It never has more entries than there are open connections.
 #[derive(Default)]
-struct Addresses(Mutex<HashMap<IpAddr, usize>>);
+struct AddressCounts(Mutex<HashMap<IpAddr, usize>>);
 
 /// An address and the maximum of its open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limit {
+struct AddressLimit {
     address: IpAddr,
     max: usize,
 }
 
 /// Error: the address already has its maximum of open connections.
 #[derive(Debug)]
-struct TooMany;
+struct TooManyConnections;
 
 /// A counted connection. Dropping it decrements the count.
-struct Counted<'a> {
-    addresses: &'a Addresses,
-    limit: Option<Limit>,
+struct AddressGuard<'a> {
+    addresses: &'a AddressCounts,
+    limit: Option<AddressLimit>,
 }
 
-impl Addresses {
+impl AddressCounts {
     /// Returns the limit of `peer`, with `max` connections (0: unlimited). `None` if its connections are not counted:
     /// the limit is off, `peer` is a trusted proxy that stands for many callers, or the gateway listens on loopback.
-    fn limit(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<Limit> {
+    fn limit_for(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<AddressLimit> {
         let address = peer?.to_canonical();
         (max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback()).then(|| {
-            Limit {
+            AddressLimit {
                 address: one_holder(address),
                 max,
             }
@@ -238,33 +238,36 @@ impl Addresses {
     /// Counts one connection more.
     ///
     /// # Errors
-    /// [`TooMany`]. The connection is then not counted.
-    fn enter(&self, limit: Option<Limit>) -> Result<Counted<'_>, TooMany> {
-        if let Some(Limit { address, max }) = limit {
-            let mut open = self.open();
+    /// [`TooManyConnections`]. The connection is then not counted.
+    fn count_connection(
+        &self,
+        limit: Option<AddressLimit>,
+    ) -> Result<AddressGuard<'_>, TooManyConnections> {
+        if let Some(AddressLimit { address, max }) = limit {
+            let mut open = self.lock_counts();
             let count = open.entry(address).or_default();
             if *count >= max {
-                return Err(TooMany);
+                return Err(TooManyConnections);
             }
             *count += 1;
         }
-        Ok(Counted {
+        Ok(AddressGuard {
             addresses: self,
             limit,
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    fn lock_counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for AddressGuard<'_> {
     fn drop(&mut self) {
-        let Some(Limit { address, .. }) = self.limit else {
+        let Some(AddressLimit { address, .. }) = self.limit else {
             return;
         };
-        let mut open = self.addresses.open();
+        let mut open = self.addresses.lock_counts();
         if let Some(count) = open.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
@@ -305,16 +308,16 @@ mod tests {
         config.server
     }
 
-    fn limit(server: &Server, peer: &str) -> Option<Limit> {
+    fn limit(server: &Server, peer: &str) -> Option<AddressLimit> {
         let max = server.connections_per_address;
-        Addresses::limit(server, Some(peer.parse().unwrap()), max)
+        AddressCounts::limit_for(server, Some(peer.parse().unwrap()), max)
     }
 
     #[test]
     fn each_holder_of_an_address_has_its_own_places() {
         let server = server("0.0.0.0:1", &["10.1.0.0/16"]);
-        let addresses = Addresses::default();
-        let enter = |peer| addresses.enter(limit(&server, peer));
+        let addresses = AddressCounts::default();
+        let enter = |peer| addresses.count_connection(limit(&server, peer));
         let one = enter("192.0.2.1").unwrap();
         let _two = enter("::ffff:192.0.2.1").unwrap();
         assert!(enter("192.0.2.1").is_err());
@@ -330,9 +333,13 @@ mod tests {
     #[test]
     fn what_is_left_leaves_nothing() {
         let server = server("0.0.0.0:1", &[]);
-        let addresses = Addresses::default();
-        drop(addresses.enter(limit(&server, "192.0.2.1")).unwrap());
-        assert!(addresses.open().is_empty());
+        let addresses = AddressCounts::default();
+        drop(
+            addresses
+                .count_connection(limit(&server, "192.0.2.1"))
+                .unwrap(),
+        );
+        assert!(addresses.lock_counts().is_empty());
     }
 
     #[test]

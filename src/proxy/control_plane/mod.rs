@@ -1,7 +1,7 @@
 //! Passes a request to the control plane in process. The request body is read on demand; the response is streamed
 //! back. On `/ws`, the only WebSocket route, raw bytes pass both ways after the control plane answered 101.
 
-pub(in crate::proxy) mod on_demand;
+pub(in crate::proxy) mod body_feed;
 pub(in crate::proxy) mod span;
 
 use std::convert::Infallible;
@@ -19,16 +19,16 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use self::on_demand::{gone, on_demand};
+use self::body_feed::{discard_until_gone, feed_body};
 use crate::dialect::Dialect;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::proxy::context::Context;
 use crate::proxy::load::Slot;
-use crate::proxy::respond::reject::answer;
-use crate::proxy::respond::{chunk, write_head_with_timeout, write_with_timeout};
-use crate::rejection::{Reason, Refused, Rejection};
-use crate::telemetry::traces::Told;
+use crate::proxy::respond::reject::send_rejection;
+use crate::proxy::respond::{set_chunked, write_head_with_timeout, write_with_timeout};
+use crate::rejection::{Reason, RejectedRequest, Rejection};
+use crate::telemetry::traces::SpanFacts;
 
 /// The only WebSocket route.
 const SOCKET_PATH: &str = "/ws";
@@ -42,20 +42,20 @@ const READER_MAX: Duration = Duration::from_secs(10);
 /// Maximum time for writing one piece to any other caller.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
-/// Metadata of a request besides its head and body: its id and, if it is traced, the recorder of its outcome.
+/// Metadata of a request besides its head and body: its id and, if it is traced, the facts for its span.
 #[derive(Clone)]
-pub(super) struct Asked<'a> {
+pub(super) struct ControlRequest<'a> {
     pub(super) request_id: &'a RequestId,
-    pub(super) told: Option<Told>,
+    pub(super) span_facts: Option<SpanFacts>,
 }
 
 /// Reasons for which a request did not get through the bridge.
-enum Broken {
+enum PassError {
     Refused(Rejection),
     CallerLeft,
 }
 
-impl From<Rejection> for Broken {
+impl From<Rejection> for PassError {
     fn from(rejection: Rejection) -> Self {
         Self::Refused(rejection)
     }
@@ -66,20 +66,22 @@ impl From<Rejection> for Broken {
 ///
 /// # Errors
 /// The connection must be aborted.
-pub(super) async fn pass(
+pub(super) async fn pass_request(
     context: &Context,
     session: &mut ServerSession,
-    asked: Asked<'_>,
+    asked: ControlRequest<'_>,
 ) -> Result<(), ()> {
     let passed = if opens_socket(session) {
-        socket(context, session, asked.clone()).await
+        serve_socket(context, session, asked.clone()).await
     } else {
-        run(context, session, asked.clone()).await
+        run_request(context, session, asked.clone()).await
     };
     match passed {
         Ok(()) => Ok(()),
-        Err(Broken::CallerLeft) => Err(()),
-        Err(Broken::Refused(rejection)) => refuse(context, session, asked, rejection).await,
+        Err(PassError::CallerLeft) => Err(()),
+        Err(PassError::Refused(rejection)) => {
+            reject_request(context, session, asked, rejection).await
+        }
     }
 }
 
@@ -88,65 +90,65 @@ pub(super) async fn pass(
 ///
 /// # Errors
 /// The connection must be aborted.
-pub(super) async fn refuse(
+pub(super) async fn reject_request(
     context: &Context,
     session: &mut ServerSession,
-    asked: Asked<'_>,
+    asked: ControlRequest<'_>,
     rejection: Rejection,
 ) -> Result<(), ()> {
     let request_id = asked.request_id;
-    let answered = match request(context, session, asked, Body::empty()) {
+    let answered = match build_request(context, session, asked, Body::empty()) {
         Ok(mut request) => {
-            request.extensions_mut().insert(Refused(rejection));
+            request.extensions_mut().insert(RejectedRequest(rejection));
             let response = context.control.clone().oneshot(request).await;
             let response = response.unwrap_or_else(|never| match never {});
-            send(context, session, response, None).await
+            stream_response(context, session, response, None).await
         }
         // A request that cannot be built for the router has no route.
         Err(_) => {
             let (origins, form) = (context.origins.get(), Dialect::Plain.into());
-            let told = answer(session, &origins, request_id, &rejection, &form).await;
-            told.map_err(|_| Broken::CallerLeft)
+            let sent = send_rejection(session, &origins, request_id, &rejection, &form).await;
+            sent.map_err(|_| PassError::CallerLeft)
         }
     };
     answered.map_err(|_| ())
 }
 
-async fn run(
+async fn run_request(
     context: &Context,
     session: &mut ServerSession,
-    asked: Asked<'_>,
-) -> Result<(), Broken> {
-    let mut place = Some(context.relay.load.place()?);
-    let (body, mut feed) = on_demand(session);
-    let request = request(context, session, asked, body)?;
+    asked: ControlRequest<'_>,
+) -> Result<(), PassError> {
+    let mut slot = Some(context.relay.load.take_slot()?);
+    let (body, mut feed) = feed_body(session);
+    let request = build_request(context, session, asked, body)?;
     let asked = context.control.clone().oneshot(request);
     let response = tokio::select! {
         biased;
         // A router answers every request: its error type is uninhabited.
         response = asked => response.unwrap_or_else(|never| match never {}),
-        () = feed.supply(context, session, &mut place) => return Err(Broken::CallerLeft),
+        () = feed.supply_pieces(context, session, &mut slot) => return Err(PassError::CallerLeft),
     };
     feed.end(session);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Only a handshake recognized before its body was read may switch protocols.
-        return Err(Broken::Refused(not_a_socket()));
+        return Err(PassError::Refused(not_a_socket()));
     }
-    send(context, session, response, place).await
+    stream_response(context, session, response, slot).await
 }
 
 /// Streams a response to the caller.
-async fn send(
+async fn stream_response(
     context: &Context,
     session: &mut ServerSession,
     response: Response,
     slot: Option<Slot<'_>>,
-) -> Result<(), Broken> {
+) -> Result<(), PassError> {
     let (parts, mut body) = response.into_parts();
-    let mut head = head(context, session, parts);
+    let mut head = response_head(context, session, parts);
     let framed = head.headers.contains_key(header::CONTENT_LENGTH);
     if !framed && head.status != StatusCode::NO_CONTENT {
-        chunk(session, &mut head).map_err(broken)?;
+        set_chunked(session, &mut head).map_err(unbuilt_head)?;
     }
     let streams = head
         .headers
@@ -156,19 +158,19 @@ async fn send(
     let slot = slot.filter(|_| !streams);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
     let begun = write_head_with_timeout(session, head).await;
-    begun.map_err(|_| Broken::CallerLeft)?;
+    begun.map_err(|_| PassError::CallerLeft)?;
     loop {
         let frame = tokio::select! {
             biased;
             frame = body.frame() => frame,
-            () = gone(session) => return Err(Broken::CallerLeft),
+            () = discard_until_gone(session) => return Err(PassError::CallerLeft),
         };
         match frame {
             None => break,
-            Some(Err(_)) => return Err(Broken::CallerLeft),
+            Some(Err(_)) => return Err(PassError::CallerLeft),
             Some(Ok(frame)) => {
                 let data = frame.into_data().unwrap_or_default();
-                write(context, session, data, patience, streams).await?;
+                write_piece(context, session, data, patience, streams).await?;
             }
         }
     }
@@ -178,24 +180,24 @@ async fn send(
         session.write_response_body(Bytes::new(), true),
     )
     .await
-    .map_err(|_| Broken::CallerLeft)
+    .map_err(|_| PassError::CallerLeft)
 }
 
 /// Writes one piece to the caller. A caller that does not read it in time counts as gone.
-async fn write(
+async fn write_piece(
     context: &Context,
     session: &mut ServerSession,
     data: Bytes,
     patience: Duration,
     reader: bool,
-) -> Result<(), Broken> {
+) -> Result<(), PassError> {
     match timeout(patience, session.write_response_body(data, false)).await {
-        Ok(written) => written.map_err(|_| Broken::CallerLeft),
+        Ok(written) => written.map_err(|_| PassError::CallerLeft),
         Err(_) => {
             if reader {
-                context.gateway.metrics.event_reader_cut("slow");
+                context.gateway.metrics.count_event_reader_cut("slow");
             }
-            Err(Broken::CallerLeft)
+            Err(PassError::CallerLeft)
         }
     }
 }
@@ -228,37 +230,37 @@ fn opens_socket(session: &ServerSession) -> bool {
 ///
 /// The body is not read before the 101 is written. Bytes that came too early are then parsed as frames of the
 /// socket. After a rejection the connection is closed, so they are never parsed as a request.
-async fn socket(
+async fn serve_socket(
     context: &Context,
     session: &mut ServerSession,
-    asked: Asked<'_>,
-) -> Result<(), Broken> {
-    let slot = context.relay.load.place()?;
+    asked: ControlRequest<'_>,
+) -> Result<(), PassError> {
+    let slot = context.relay.load.take_slot()?;
     session.set_keepalive(None);
     let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
-    let request = request(context, session, asked, Body::new(body))?;
+    let request = build_request(context, session, asked, Body::new(body))?;
     let asked = context.control.clone().oneshot(request);
     let response = asked.await.unwrap_or_else(|never| match never {});
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return send(context, session, response, Some(slot)).await;
+        return stream_response(context, session, response, Some(slot)).await;
     }
     drop(slot);
     let (parts, output) = response.into_parts();
-    let head = head(context, session, parts);
+    let head = response_head(context, session, parts);
     let begun = write_head_with_timeout(session, head).await;
-    begun.map_err(|_| Broken::CallerLeft)?;
+    begun.map_err(|_| PassError::CallerLeft)?;
     // The pings of the socket detect a caller that left.
     session.set_read_timeout(None);
-    pump(context, session, input, output).await
+    pump_bytes(context, session, input, output).await
 }
 
 /// Copies raw bytes both ways until one side is done.
-async fn pump(
+async fn pump_bytes(
     context: &Context,
     session: &mut ServerSession,
     mut input: Sender<Bytes, Infallible>,
     mut output: Body,
-) -> Result<(), Broken> {
+) -> Result<(), PassError> {
     // At most one piece waits for the socket. No other is read meanwhile (backpressure).
     let mut waiting: Option<Bytes> = None;
     loop {
@@ -266,10 +268,10 @@ async fn pump(
             biased;
             frame = output.frame() => match frame {
                 None => break,
-                Some(Err(_)) => return Err(Broken::CallerLeft),
+                Some(Err(_)) => return Err(PassError::CallerLeft),
                 Some(Ok(frame)) => {
                     let data = frame.into_data().unwrap_or_default();
-                    write(context, session, data, READER_MAX, true).await?;
+                    write_piece(context, session, data, READER_MAX, true).await?;
                 }
             },
             sent = input.send_data(waiting.clone().unwrap_or_default()), if waiting.is_some() => {
@@ -280,7 +282,7 @@ async fn pump(
             }
             read = session.read_request_body(), if waiting.is_none() => match read {
                 Ok(Some(piece)) => waiting = Some(piece),
-                Ok(None) | Err(_) => return Err(Broken::CallerLeft),
+                Ok(None) | Err(_) => return Err(PassError::CallerLeft),
             },
         }
     }
@@ -290,11 +292,11 @@ async fn pump(
     )
     .await;
     // The connection of a socket carries no further request.
-    Err(Broken::CallerLeft)
+    Err(PassError::CallerLeft)
 }
 
 /// Builds the head of the response. The control plane has already put the request id into it.
-fn head(context: &Context, session: &ServerSession, parts: Parts) -> ResponseHeader {
+fn response_head(context: &Context, session: &ServerSession, parts: Parts) -> ResponseHeader {
     let mut head = ResponseHeader::from(parts);
     context
         .origins
@@ -310,12 +312,15 @@ fn not_a_socket() -> Rejection {
     )
 }
 
-fn request(
+fn build_request(
     context: &Context,
     session: &ServerSession,
-    Asked { request_id, told }: Asked<'_>,
+    ControlRequest {
+        request_id,
+        span_facts,
+    }: ControlRequest<'_>,
     body: Body,
-) -> Result<http::Request<Body>, Broken> {
+) -> Result<http::Request<Body>, PassError> {
     let head = session.req_header();
     // Routes match the path and query only, whatever form the request target had.
     let target = head
@@ -330,21 +335,21 @@ fn request(
         headers.extend(head.headers.iter().map(|(n, v)| (n.clone(), v.clone())));
     }
     let mut request = request.body(body).map_err(|_| {
-        Broken::Refused(Rejection::new(
+        PassError::Refused(Rejection::new(
             Reason::InvalidRequest,
             "the request target is not valid",
         ))
     })?;
     request.extensions_mut().insert(request_id.clone());
-    if let Some(told) = told {
-        request.extensions_mut().insert(told);
+    if let Some(facts) = span_facts {
+        request.extensions_mut().insert(facts);
     }
     request
         .extensions_mut()
-        .insert(ClientAddr(context.client(session)));
+        .insert(ClientAddr(context.client_address(session)));
     Ok(request)
 }
 
-fn broken(error: Box<pingora::Error>) -> Broken {
-    Broken::Refused(crate::proxy::respond::internal(error))
+fn unbuilt_head(error: Box<pingora::Error>) -> PassError {
+    PassError::Refused(crate::proxy::respond::internal_error(error))
 }

@@ -5,15 +5,17 @@ use pingora::protocols::http::ServerSession;
 
 use crate::ids::RequestId;
 use crate::proxy::context::Context;
-use crate::proxy::record::trace::attributes::{error_of, server_status, status_of, text, verb};
-use crate::proxy::record::trace::parent;
-use crate::telemetry::traces::{KeyValue, Parent, Span, SpanKind, Told};
+use crate::proxy::record::trace::attributes::{
+    error_attribute, server_status, status_attribute, text_attribute, verb_name,
+};
+use crate::proxy::record::trace::parent_context;
+use crate::telemetry::traces::{KeyValue, Parent, Span, SpanFacts, SpanKind};
 
 /// The span of one request to the control plane. It ends when it is dropped.
 pub(in crate::proxy) struct ControlSpan {
     /// Taken at its end.
     span: Option<Span>,
-    told: Told,
+    facts: SpanFacts,
     verb: Verb,
     request_id: RequestId,
     tls: bool,
@@ -32,10 +34,12 @@ impl ControlSpan {
         let span = context
             .relay
             .traces
-            .begin(&config.telemetry, Parent::Callers, || parent(&head.headers))?;
+            .begin_span(&config.telemetry, Parent::Callers, || {
+                parent_context(&head.headers)
+            })?;
         Some(Self {
             span: Some(span),
-            told: Told::default(),
+            facts: SpanFacts::default(),
             verb: head.method.clone(),
             request_id: request_id.clone(),
             tls: config.server.tls.cert.is_some(),
@@ -43,13 +47,13 @@ impl ControlSpan {
         })
     }
 
-    /// Returns the recorder with which the control plane reports the matched route and the reason of a rejection.
-    pub(in crate::proxy) fn told(&self) -> Told {
-        self.told.clone()
+    /// Returns the facts in which the control plane reports the matched route and the reason of a rejection.
+    pub(in crate::proxy) fn facts(&self) -> SpanFacts {
+        self.facts.clone()
     }
 
     /// Records the status of the answer, if one was sent.
-    pub(in crate::proxy) fn answered(&mut self, session: &ServerSession) {
+    pub(in crate::proxy) fn record_status(&mut self, session: &ServerSession) {
         self.status = session
             .response_written()
             .map_or(0, |head| head.status.as_u16());
@@ -58,24 +62,24 @@ impl ControlSpan {
 
 impl Drop for ControlSpan {
     fn drop(&mut self) {
-        let Some(span) = self.span.take().filter(Span::recorded) else {
+        let Some(span) = self.span.take().filter(Span::is_recorded) else {
             return;
         };
-        let (route, reason) = match self.told.get() {
+        let (route, reason) = match self.facts.get() {
             Some((route, reason)) => (Some(route), *reason),
             None => (None, None),
         };
         let mut set = vec![
-            text("http.request.method", verb(&self.verb)),
+            text_attribute("http.request.method", verb_name(&self.verb)),
             KeyValue::new("url.scheme", if self.tls { "https" } else { "http" }),
-            text("a2a.request_id", self.request_id.as_str()),
+            text_attribute("a2a.request_id", self.request_id.as_str()),
         ];
-        set.extend(route.map(|route| text("http.route", route)));
+        set.extend(route.map(|route| text_attribute("http.route", route)));
         if self.status > 0 {
-            set.push(status_of(self.status));
+            set.push(status_attribute(self.status));
         }
-        set.extend(error_of(reason, self.status, 500));
-        let verb = verb(&self.verb);
+        set.extend(error_attribute(reason, self.status, 500));
+        let verb = verb_name(&self.verb);
         let name = route.map_or_else(|| verb.to_owned(), |route| format!("{verb} {route}"));
         span.end(SpanKind::Server, name, set, server_status(self.status));
     }

@@ -1,8 +1,9 @@
 //! Sends deferred calls (`delivery/jobs/`): through the same admission as a message, at the moment of sending,
-//! with the principal that made the call. Finds due calls and decides whether each can be sent; [`sending`]
+//! with the principal that made the call. Finds due calls and decides whether each can be sent; [`sender`]
 //! sends them.
 
-mod sending;
+mod response;
+mod sender;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,17 +14,17 @@ use serde_json::value::RawValue;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::sending::Sender;
+use self::sender::Sender;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::delivery::jobs::{Content, Job};
 use crate::directory::{CallKind, Destination, Slot};
 use crate::ids::WorkspaceId;
-use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::admit::{AdmittedCall, AllowedCaller};
 use crate::proxy::context::Context;
-use crate::proxy::guarding::ask_about_reply;
-use crate::proxy::request::instance::choose_instance;
-use crate::proxy::waker::wake;
+use crate::proxy::guard_stage::ask_about_reply;
+use crate::proxy::request::instance::assign_instance;
+use crate::proxy::waker::wake_workspace;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
@@ -53,17 +54,17 @@ pub struct Dispatcher {
 
 /// Calls in progress on this replica.
 #[derive(Default)]
-struct Running {
+struct RunningCalls {
     calls: JoinSet<WorkspaceId>,
     of_target: HashMap<WorkspaceId, usize>,
 }
 
-impl Running {
-    fn takes(&self, target: &WorkspaceId) -> bool {
+impl RunningCalls {
+    fn has_room(&self, target: &WorkspaceId) -> bool {
         self.of_target.get(target).copied().unwrap_or_default() < RUNNING_PER_TARGET_MAX
     }
 
-    fn begin(&mut self, target: WorkspaceId, call: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&mut self, target: WorkspaceId, call: impl Future<Output = ()> + Send + 'static) {
         *self.of_target.entry(target.clone()).or_default() += 1;
         self.calls.spawn(async move {
             call.await;
@@ -72,20 +73,20 @@ impl Running {
     }
 
     /// Resolves when one of them ends; never if there is none.
-    async fn one_ends(&mut self) {
+    async fn wait_for_one(&mut self) {
         match self.calls.join_next().await {
-            Some(ended) => self.ended(ended),
+            Some(ended) => self.release(ended),
             None => std::future::pending().await,
         }
     }
 
-    fn forget_ended(&mut self) {
+    fn remove_ended(&mut self) {
         while let Some(ended) = self.calls.try_join_next() {
-            self.ended(ended);
+            self.release(ended);
         }
     }
 
-    fn ended(&mut self, ended: Result<WorkspaceId, JoinError>) {
+    fn release(&mut self, ended: Result<WorkspaceId, JoinError>) {
         let Ok(target) = ended else {
             // A bug: the target of the call is unknown, so the counts are reset.
             return self.of_target.clear();
@@ -100,9 +101,9 @@ impl Running {
 }
 
 /// Decision about a call.
-enum Outlook {
+enum SendDecision {
     /// Admitted, with its slot among the target's calls, if it takes one.
-    Now(Box<Admitted>, Option<Slot>),
+    Now(Box<AdmittedCall>, Option<Slot>),
     /// Not now: the target is away, or busy. True if it counts as an attempt.
     Later(Rejection, bool),
     /// Not while a stop covers it. Its target is not away, and gets other calls.
@@ -113,17 +114,17 @@ enum Outlook {
 
 impl Dispatcher {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        let told = Arc::downgrade(&context);
+        let given_up_context = Arc::downgrade(&context);
         let jobs = &context.gateway.delivery.jobs;
-        let asks = Arc::downgrade(&context);
+        let reply_context = Arc::downgrade(&context);
         jobs.listeners.set(
             move |job, why| {
-                if let Some(context) = told.upgrade() {
+                if let Some(context) = given_up_context.upgrade() {
                     Sender(context).record_given_up(job, why);
                 }
             },
             Box::new(move |job, said| {
-                let context = asks.upgrade();
+                let context = reply_context.upgrade();
                 Box::pin(async move {
                     match context {
                         Some(context) => ask_about_reply(&context, job, said).await,
@@ -139,33 +140,33 @@ impl Dispatcher {
     /// Runs until a drain begins and the attempts in progress are over.
     pub async fn run(&self) {
         let gateway = &self.context.gateway;
-        let mut running = Running::default();
+        let mut running = RunningCalls::default();
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut more = false;
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                () = gateway.delivery.jobs.news() => {}
-                () = running.one_ends(), if more => {}
-                () = gateway.drain.leaves() => break,
+                () = gateway.delivery.jobs.wait_for_news() => {}
+                () = running.wait_for_one(), if more => {}
+                () = gateway.drain.wait_for_leave() => break,
             }
-            running.forget_ended();
+            running.remove_ended();
             more = self.send_due(&mut running).await;
         }
         while running.calls.join_next().await.is_some() {}
     }
 
     /// Starts to send due calls. True if there may be more.
-    async fn send_due(&self, running: &mut Running) -> bool {
+    async fn send_due(&self, running: &mut RunningCalls) -> bool {
         let jobs = &self.context.gateway.delivery.jobs;
         loop {
             let room = RUNNING_MAX.saturating_sub(running.calls.len()).min(BATCH);
-            if room == 0 || self.context.gateway.draining() {
+            if room == 0 || self.context.gateway.is_draining() {
                 return true;
             }
             // An outage of the store: the next look finds them.
-            let Ok(due) = jobs.due(u32::try_from(room).unwrap_or(1)).await else {
+            let Ok(due) = jobs.claim_due(u32::try_from(room).unwrap_or(1)).await else {
                 return false;
             };
             let taken = due.len();
@@ -175,39 +176,39 @@ impl Dispatcher {
                     jobs.put_back(&job, *pause, false).await;
                     continue;
                 }
-                let attempt = jobs.attempt(&job.target);
-                let outlook = if running.takes(&job.target) {
-                    self.outlook(&job).await
+                let attempt = jobs.begin_attempt(&job.target);
+                let decision = if running.has_room(&job.target) {
+                    self.decide_sending(&job).await
                 } else {
-                    Outlook::Later(busy(), false)
+                    SendDecision::Later(target_busy(), false)
                 };
-                match outlook {
-                    Outlook::Now(admitted, slot) => {
+                match decision {
+                    SendDecision::Now(admitted, slot) => {
                         let (sender, target) = (self.sender.clone(), job.target.clone());
-                        running.begin(target, sender.send(job, attempt, admitted, slot));
+                        running.spawn(target, sender.send(job, attempt, admitted, slot));
                     }
                     // Calls of others are not put off with it.
-                    Outlook::Later(why, _) if why.is_of_share() => {
+                    SendDecision::Later(why, _) if why.is_share_exhausted() => {
                         jobs.put_back(&job, job.backoff(), true).await;
                     }
-                    Outlook::Later(why, tried) => {
+                    SendDecision::Later(why, tried) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
                         let reason = why.reason.as_str();
                         tracing::debug!(job = job.id, reason, ?pause, "deferred call postponed");
                         jobs.put_back(&job, pause, tried).await;
-                        jobs.park(attempt, pause).await;
+                        jobs.park_target(attempt, pause).await;
                         away.insert(job.target, pause);
                     }
-                    Outlook::Stopped => {
+                    SendDecision::Stopped => {
                         tracing::debug!(
                             job = job.id,
                             "deferred call waits: an operator stopped it"
                         );
                         jobs.put_back(&job, STOPPED_PAUSE, false).await;
                     }
-                    Outlook::Never(why) => {
+                    SendDecision::Never(why) => {
                         let (sender, target) = (self.sender.clone(), job.target.clone());
-                        running.begin(target, sender.give_up(job, why));
+                        running.spawn(target, sender.give_up(job, why));
                     }
                 }
             }
@@ -218,38 +219,41 @@ impl Dispatcher {
     }
 
     /// Has the target woken if it sleeps. The call stays due: it is tried again when the target has changed.
-    async fn wake(&self, target: &WorkspaceId) {
+    async fn wake_target(&self, target: &WorkspaceId) {
         let waking = &self.context.gateway.directory.waking;
-        if let Ok(Some(times)) = waking.sleeper(target).await {
-            wake(&self.context, target, times);
+        if let Ok(Some(times)) = waking.wake_times(target).await {
+            wake_workspace(&self.context, target, times);
         }
     }
 
     /// Runs the checks of a message in their order, except those of a request.
-    async fn outlook(&self, job: &Job) -> Outlook {
+    async fn decide_sending(&self, job: &Job) -> SendDecision {
         let gateway = &self.context.gateway;
-        let Some(proof) = gateway.identity.recall(&job.caller) else {
+        let Some(proof) = gateway.identity.restore_proof(&job.caller) else {
             let message = "the call was accepted in auth.mode = \"open\", which is over";
-            return Outlook::Never(not_sent(Rejection::new(Reason::NotPermitted, message)));
+            return SendDecision::Never(mark_not_sent(Rejection::new(
+                Reason::NotPermitted,
+                message,
+            )));
         };
         let permit = match gateway.hierarchy.permit(&proof, &job.target).await {
             Ok(permit) => permit,
-            Err(why) => return judged(why),
+            Err(why) => return decide_rejected(why),
         };
         match gateway.stops.check(&permit) {
-            Err(why) if why.reason == Reason::Stopped => return Outlook::Stopped,
-            Err(why) => return judged(why),
+            Err(why) if why.reason == Reason::Stopped => return SendDecision::Stopped,
+            Err(why) => return decide_rejected(why),
             Ok(()) => {}
         }
         let destination = match gateway.resolution.resolve(&permit).await {
             Ok(destination) => destination,
             Err(why) => {
-                self.wake(&job.target).await;
-                return judged(why);
+                self.wake_target(&job.target).await;
+                return decide_rejected(why);
             }
         };
-        let mut admitted = Admitted {
-            allowed: Allowed {
+        let mut admitted = AdmittedCall {
+            allowed: AllowedCaller {
                 proof: Arc::new(proof),
                 permit,
             },
@@ -259,23 +263,23 @@ impl Dispatcher {
             preference: None,
             turn: None,
         };
-        if let Err(why) = choose_instance(gateway, &mut admitted, &refs_of(job)).await {
-            return judged(why);
+        if let Err(why) = assign_instance(gateway, &mut admitted, &parse_refs(job)).await {
+            return decide_rejected(why);
         }
         let account = admitted.allowed.account();
         let slot = match &admitted.destination {
             Destination::Agent(agent) => match agent.slots.take(account, CallKind::Unary) {
                 Ok(slot) => Some(slot),
-                Err(busy) => return Outlook::Later(busy.why, false),
+                Err(busy) => return SendDecision::Later(busy.why, false),
             },
             Destination::Inbox(_) => None,
         };
-        Outlook::Now(Box::new(admitted), slot)
+        SendDecision::Now(Box::new(admitted), slot)
     }
 }
 
 /// Returns the task and the context that a call names; none for one that cannot be read.
-fn refs_of(job: &Job) -> Refs {
+fn parse_refs(job: &Job) -> Refs {
     #[derive(Deserialize)]
     struct Envelope<'a> {
         #[serde(borrow)]
@@ -285,22 +289,23 @@ fn refs_of(job: &Job) -> Refs {
         return Refs::default();
     };
     let envelope: Option<Envelope<'_>> = serde_json::from_str(&call.body).ok();
-    let refs = envelope
-        .map(|envelope| Refs::of_rest(envelope.params.get().as_bytes(), Method::SendMessage));
+    let refs = envelope.map(|envelope| {
+        Refs::from_rest_body(envelope.params.get().as_bytes(), Method::SendMessage)
+    });
     refs.and_then(Result::ok).unwrap_or_default()
 }
 
 /// Decides about a call that was rejected before it was sent.
-fn judged(why: Rejection) -> Outlook {
-    if passes_by(why.reason) {
-        Outlook::Later(why, true)
+fn decide_rejected(why: Rejection) -> SendDecision {
+    if is_transient(why.reason) {
+        SendDecision::Later(why, true)
     } else {
-        Outlook::Never(not_sent(why))
+        SendDecision::Never(mark_not_sent(why))
     }
 }
 
 /// True if a later attempt may succeed.
-fn passes_by(reason: Reason) -> bool {
+fn is_transient(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::WorkspaceOffline
@@ -316,13 +321,13 @@ fn passes_by(reason: Reason) -> bool {
     )
 }
 
-fn busy() -> Rejection {
+fn target_busy() -> Rejection {
     let message = "as many calls that are made later as may be are in progress at the target";
     Rejection::new(Reason::AgentBusy, message)
 }
 
 /// Marks the call as not delivered.
-fn not_sent(why: Rejection) -> Rejection {
+fn mark_not_sent(why: Rejection) -> Rejection {
     let delivered = why.delivered.unwrap_or(Delivery::NotSent);
-    why.delivered(delivered)
+    why.with_delivery(delivered)
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::Explainer;
 use crate::a2a::method::Method;
 use crate::caps::{self, CapState};
-use crate::explain::{Check, Explanation, Fact, Facts, Refused, Source, Witness as _};
+use crate::explain::{Check, CheckFailed, Explanation, Fact, Facts, Source, Witness as _};
 use crate::hierarchy::Permit;
 use crate::identity::Proof;
 use crate::rejection::Rejection;
@@ -16,35 +16,35 @@ impl Explainer {
         &self,
         permit: &Permit,
         explanation: &mut Explanation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CheckFailed> {
         let stops = &self.context.gateway.stops;
         if stops.is_idle() {
             return Ok(());
         }
         let mut facts = Facts::default();
-        facts.hear(|| {
+        facts.record(|| {
             let value = match stops.find(permit) {
-                Some(stop) => json!({"stop": stop.id, "scope": stop.scope.json(),
+                Some(stop) => json!({"stop": stop.id, "scope": stop.scope.to_json(),
                     "mode": stop.mode.as_str(), "by": stop.created_by,
                     "created_at": stop.created_at, "expires_at": stop.expires_at}),
                 None => json!({"stop": null}),
             };
             Fact::new(Check::Stop, Source::Memory, value)
         });
-        explanation.decided(Check::Stop, facts, stops.check(permit))
+        explanation.record_check(Check::Stop, facts, stops.check(permit))
     }
 
     /// Reports the caps that cover a message, and rejects it if one is reached. Counts nothing. What a run or a context has
     /// used depends on the message.
-    pub(super) async fn look_at_caps(
+    pub(super) async fn explain_caps(
         &self,
         proof: &Proof,
         permit: &Permit,
         explanation: &mut Explanation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CheckFailed> {
         let gateway = &self.context.gateway;
         let names = caps::Names::default();
-        let call = caps::Facts::of(
+        let call = caps::Facts::for_call(
             &gateway.hierarchy,
             proof,
             permit,
@@ -53,7 +53,11 @@ impl Explainer {
         )
         .await;
         let states = match call {
-            Ok(call) => gateway.caps.states(&call).await.map_err(Rejection::from),
+            Ok(call) => gateway
+                .caps
+                .states_for(&call)
+                .await
+                .map_err(Rejection::from),
             Err(why) => Err(why),
         };
         let mut facts = Facts::default();
@@ -63,12 +67,12 @@ impl Explainer {
             } else {
                 Source::Redis
             };
-            facts.hear(|| Fact::new(Check::Caps, source, json!({"caps": states})));
+            facts.record(|| Fact::new(Check::Caps, source, json!({"caps": states})));
             states
                 .iter()
-                .find_map(CapState::rejection)
+                .find_map(CapState::as_rejection)
                 .map_or(Ok(()), Err)
         });
-        explanation.decided(Check::Caps, facts, verdict)
+        explanation.record_check(Check::Caps, facts, verdict)
     }
 }

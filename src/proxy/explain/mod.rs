@@ -14,18 +14,20 @@ use tokio::sync::Semaphore;
 
 use crate::a2a::Generation;
 use crate::a2a::bridge::{Bridge, Side};
-use crate::a2a::card::{Binding, Spoken};
+use crate::a2a::card::{AgentSides, Binding};
 use crate::a2a::method::Method;
 use crate::caps::Caps;
 use crate::config::{Bridging, LineageReach};
-use crate::directory::{Agent, AgentOptions, CallKind, Destination, LookupFor, Preference, choose};
+use crate::directory::{
+    Agent, AgentOptions, CallKind, Destination, LookupFor, Preference, choose_instance,
+};
 use crate::explain::{
-    Check, Explain, Explanation, Fact, Facts, Question, Refused, Source, Witness,
+    Check, CheckFailed, ExplainFn, ExplainQuery, Explanation, Fact, Facts, Source, Witness,
 };
 use crate::hierarchy::Permit;
-use crate::identity::{A2A, Named, Proof, Role};
+use crate::identity::{A2A, NamedCaller, Proof, Role};
 use crate::ids::{InstanceId, WorkspaceId};
-use crate::proxy::bridge::{agents_side, inbox_side, serves_http_json};
+use crate::proxy::bridge::{agent_side, inbox_side, serves_http_json};
 use crate::proxy::context::Context;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -57,7 +59,7 @@ impl Explainer {
     }
 
     /// Returns it as a function for the admin listener.
-    pub fn into_fn(self) -> Explain {
+    pub fn into_fn(self) -> ExplainFn {
         let explainer = Arc::new(self);
         Arc::new(move |question| {
             let explainer = Arc::clone(&explainer);
@@ -69,12 +71,12 @@ impl Explainer {
     ///
     /// # Errors
     /// `invalid_params` for an invalid query, `overloaded` for too many concurrent ones.
-    async fn explain(&self, question: &Question) -> Result<Explanation, Rejection> {
-        let named = Named::parse(question)?;
+    async fn explain(&self, question: &ExplainQuery) -> Result<Explanation, Rejection> {
+        let named = NamedCaller::parse(question)?;
         let place = self.places.try_acquire();
         let _place = place.map_err(|_| {
             let message = "as many explanations as may be are in progress; ask again shortly";
-            Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+            Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1))
         })?;
         let mut explanation = Explanation::default();
         let way = self.explain_message(named, &question.target, &mut explanation);
@@ -87,10 +89,10 @@ impl Explainer {
     /// without those that depend on the request.
     async fn explain_message(
         &self,
-        named: Named,
+        named: NamedCaller,
         target: &str,
         explanation: &mut Explanation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CheckFailed> {
         let (proof, target) = self.check_caller(named, target, explanation).await?;
         let permit = self.check_access(&proof, &target, explanation).await?;
         self.check_stops(&permit, explanation)?;
@@ -102,14 +104,14 @@ impl Explainer {
             .explain(&permit, &mut facts)
             .await;
         let destination = match looked {
-            Ok(destination) => explanation.decided(Check::State, facts, Ok(destination))?,
+            Ok(destination) => explanation.record_check(Check::State, facts, Ok(destination))?,
             Err(not) => {
-                self.look_at_waker(&permit, &mut facts).await;
-                explanation.decided(not.at, facts, Err(not.why))?
+                self.explain_waker(&permit, &mut facts).await;
+                explanation.record_check(not.at, facts, Err(not.why))?
             }
         };
-        if Caps::are_on(&self.context.gateway.config()) {
-            self.look_at_caps(&proof, &permit, explanation).await?;
+        if Caps::are_configured(&self.context.gateway.config()) {
+            self.explain_caps(&proof, &permit, explanation).await?;
         }
         let org = destination.options().org.as_deref();
         let target = (permit.target(), org);
@@ -117,22 +119,22 @@ impl Explainer {
         match &destination {
             Destination::Inbox(options) => {
                 let mut facts = Facts::default();
-                let (generation, by) = self.look_at_generation(&permit, options).await;
-                let bridge = bridge_of_inbox(options, by);
-                let call = json!({"into": "the inbox", "a2a": generation.map(word), "a2a_by": by,
+                let (generation, by) = self.explain_generation(&permit, options).await;
+                let bridge = inbox_bridge(options, by);
+                let call = json!({"into": "the inbox", "a2a": generation.map(generation_word), "a2a_by": by,
                     "bridge": bridge});
-                facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
+                facts.record(|| Fact::new(Check::Call, Source::Memory, call));
                 let inbox = &self.context.gateway.delivery.inbox;
                 let sender = (permit.target(), proof.account);
-                let looked = inbox.look_for_room(sender, &mut facts).await;
-                explanation.decided(Check::Inbox, facts, looked)?;
-                self.tell_limits(None, guards, explanation)
+                let looked = inbox.check_room(sender, &mut facts).await;
+                explanation.record_check(Check::Inbox, facts, looked)?;
+                self.explain_limits(None, guards, explanation)
             }
             Destination::Agent(agent) => {
                 let agent = self.choose_instance(agent, proof.account, explanation)?;
-                self.reach(&permit, proof.account, &agent, explanation)
+                self.explain_address(&permit, proof.account, &agent, explanation)
                     .await?;
-                self.tell_limits(Some(&agent), guards, explanation)
+                self.explain_limits(Some(&agent), guards, explanation)
             }
         }
     }
@@ -143,17 +145,17 @@ impl Explainer {
         agent: &Arc<Agent>,
         account: Account,
         explanation: &mut Explanation,
-    ) -> Result<Arc<Agent>, Refused> {
+    ) -> Result<Arc<Agent>, CheckFailed> {
         if agent.instances.is_empty() {
             return Ok(Arc::clone(agent));
         }
         let mut facts = Facts::default();
-        let chosen = choose(&agent.instances, account, &Preference::default(), &[]);
-        facts.hear(|| {
+        let chosen = choose_instance(&agent.instances, account, &Preference::default(), &[]);
+        facts.record(|| {
             let instances = agent.instances.iter().map(|one| {
                 json!({"instance_id": one.agent.instance.as_ref().map(InstanceId::as_str),
-                    "draining": one.is_draining, "in_flight": one.agent.slots.taken(),
-                    "breaker": one.agent.slots.breaker(account)})
+                    "draining": one.is_draining, "in_flight": one.agent.slots.in_progress(),
+                    "breaker": one.agent.slots.breaker_state(account)})
             });
             let chosen = chosen.as_ref().ok();
             let value = json!({"instances": instances.collect::<Vec<_>>(),
@@ -163,43 +165,43 @@ impl Explainer {
             Fact::new(Check::Instance, Source::Memory, value)
         });
         let chosen = chosen.map(|(agent, _)| Arc::clone(agent));
-        explanation.decided(Check::Instance, facts, chosen)
+        explanation.record_check(Check::Instance, facts, chosen)
     }
 
     /// Checks whether the gateway accepts requests, of which caller, and at which rate.
     async fn check_caller(
         &self,
-        named: Named,
+        named: NamedCaller,
         target: &str,
         explanation: &mut Explanation,
-    ) -> Result<(Proof, WorkspaceId), Refused> {
+    ) -> Result<(Proof, WorkspaceId), CheckFailed> {
         let gateway = &self.context.gateway;
         let mut facts = Facts::default();
-        facts.hear(|| {
-            let value = json!({"draining": gateway.draining()});
+        facts.record(|| {
+            let value = json!({"draining": gateway.is_draining()});
             Fact::new(Check::Process, Source::Memory, value)
         });
-        explanation.decided(Check::Process, facts, self.context.relay.load.open())?;
+        explanation.record_check(Check::Process, facts, self.context.relay.load.check_open())?;
         let mut facts = Facts::default();
-        let place = self.context.relay.load.look_for_place(&mut facts);
-        explanation.decided(Check::Places, facts, place)?;
+        let place = self.context.relay.load.check_slot(&mut facts);
+        explanation.record_check(Check::Places, facts, place)?;
         let mut facts = Facts::default();
-        facts.hear(|| Fact::new(Check::Target, Source::Question, json!({"id": target})));
+        facts.record(|| Fact::new(Check::Target, Source::Question, json!({"id": target})));
         let target = WorkspaceId::parse(target).map_err(Rejection::from);
-        let target = explanation.decided(Check::Target, facts, target)?;
+        let target = explanation.record_check(Check::Target, facts, target)?;
         let mut facts = Facts::default();
         let workspace = named.workspace().cloned();
-        let named = gateway.identity.named(named, &mut facts).await;
+        let named = gateway.identity.prove_named_caller(named, &mut facts).await;
         if let (Err(_), Some(caller)) = (&named, &workspace) {
             // A caller without a credential may not exist.
             let mut place = Facts::default();
-            gateway.hierarchy.tell_caller(caller, &mut place).await;
-            explanation.decided(Check::CallerPlace, place, Ok(()))?;
+            gateway.hierarchy.report_caller(caller, &mut place).await;
+            explanation.record_check(Check::CallerPlace, place, Ok(()))?;
         }
-        let (proof, credentials) = explanation.decided(Check::Caller, facts, named)?;
+        let (proof, credentials) = explanation.record_check(Check::Caller, facts, named)?;
         let mut facts = Facts::default();
-        let may_ask = credentials.look(&gateway.rates, &mut facts);
-        explanation.decided(Check::Rate, facts, may_ask)?;
+        let may_ask = credentials.check_rates(&gateway.rates, &mut facts);
+        explanation.record_check(Check::Rate, facts, may_ask)?;
         Ok((proof, target))
     }
 
@@ -208,18 +210,18 @@ impl Explainer {
         proof: &Proof,
         target: &WorkspaceId,
         explanation: &mut Explanation,
-    ) -> Result<Permit, Refused> {
+    ) -> Result<Permit, CheckFailed> {
         let gateway = &self.context.gateway;
         let mut facts = Facts::default();
         if let Err(refusal) = proof.require_role(&http::Method::POST, A2A, Run::Real) {
             let value = json!({"rule": null, "role": proof.role().map(Role::as_str)});
-            facts.hear(|| Fact::new(Check::Rule, Source::Memory, value));
-            explanation.decided(Check::Rule, facts, Err(refusal))?;
+            facts.record(|| Fact::new(Check::Rule, Source::Memory, value));
+            explanation.record_check(Check::Rule, facts, Err(refusal))?;
             facts = Facts::default();
         }
         let permit = gateway
             .hierarchy
-            .permit_before(proof, target, &mut facts)
+            .permit_with_witness(proof, target, &mut facts)
             .await;
         let rule = match &permit {
             Ok(permit) => Some(json!(permit.rule().as_str())),
@@ -232,70 +234,69 @@ impl Explainer {
                 LineageReach::Any => "any",
             };
             let value = json!({"rule": rule, "access.lineage": lineage});
-            facts.hear(|| Fact::new(Check::Rule, Source::Memory, value));
+            facts.record(|| Fact::new(Check::Rule, Source::Memory, value));
         }
-        explanation.decided(Check::Rule, facts, permit)
+        explanation.record_check(Check::Rule, facts, permit)
     }
 
     /// Reports whether a call to a target that is away would wake it, instead of the rejection.
-    async fn look_at_waker(&self, permit: &Permit, facts: &mut Facts) {
+    async fn explain_waker(&self, permit: &Permit, facts: &mut Facts) {
         let waking = &self.context.gateway.directory.waking;
-        let Ok(Some(times)) = waking.sleeper(permit.target()).await else {
+        let Ok(Some(times)) = waking.wake_times(permit.target()).await else {
             return;
         };
         let wake = json!({
             "by": if times.own { "wake of the workspace" } else { "wake.url" },
-            "max_wait_ms": millis(times.max_wait),
-            "cool_down_ms": millis(times.cool_down),
+            "max_wait_ms": to_millis(times.max_wait),
+            "cool_down_ms": to_millis(times.cool_down),
         });
-        facts.amend("wakes", wake);
+        facts.amend_last("wakes", wake);
     }
 
     /// Explains how the agent is called: its state, its capacity for one more call, and its address.
-    async fn reach(
+    async fn explain_address(
         &self,
         permit: &Permit,
         account: Account,
         agent: &Agent,
         explanation: &mut Explanation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CheckFailed> {
         let directory = &self.context.gateway.directory;
         let mut facts = Facts::default();
-        let path = self.look_at_call(permit, agent, &mut facts).await;
-        let path = explanation.decided(Check::Call, facts, path)?;
+        let path = self.explain_call(permit, agent, &mut facts).await;
+        let path = explanation.record_check(Check::Call, facts, path)?;
         let mut facts = Facts::default();
         let slot = agent.slots.check(account, CallKind::Unary, &mut facts);
-        explanation.decided(Check::Slots, facts, slot)?;
+        explanation.record_check(Check::Slots, facts, slot)?;
         let endpoint = match path {
-            Some(path) => agent.endpoint.at(path),
+            Some(path) => agent.endpoint.with_path(path),
             None => agent.endpoint.clone(),
         };
         let mut facts = Facts::default();
         let address = directory
             .addresses
             .agent_address(
-                &agent.settled,
+                &agent.address_decision,
                 &endpoint,
-                LookupFor::calling(account),
+                LookupFor::for_call(account),
                 &mut facts,
             )
             .await;
-        explanation.decided(Check::Address, facts, address)?;
+        explanation.record_check(Check::Address, facts, address)?;
         Ok(())
     }
 
     /// Returns the path from the cached card, for an agent registered by the location of its card. `None` if the path
     /// is that of the registered URL, or if the card would have to be fetched.
-    async fn look_at_call(
+    async fn explain_call(
         &self,
         permit: &Permit,
         agent: &Agent,
         facts: &mut Facts,
     ) -> Result<Option<String>, Rejection> {
-        let (generation, by) = self.look_at_generation(permit, &agent.options).await;
-        let bridge = self.look_at_bridge(permit, &agent.options, by).await;
-        let mut call =
-            json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by, "bridge": bridge});
+        let (generation, by) = self.explain_generation(permit, &agent.options).await;
+        let bridge = self.explain_bridge(permit, &agent.options, by).await;
+        let mut call = json!({"method": "POST", "a2a": generation.map(generation_word), "a2a_by": by, "bridge": bridge});
         let source = self.context.gateway.resolution.card_source(permit).await?;
         if !agent.options.path_in_card {
             let by_card = agent.json_rpc.path(generation.unwrap_or_default());
@@ -307,44 +308,44 @@ impl Explainer {
             if let Some(mismatch) = agent.json_rpc.mismatch() {
                 call["path_warning"] = json!(mismatch);
             }
-            facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
+            facts.record(|| Fact::new(Check::Call, Source::Memory, call));
             return Ok(by_card.map(str::to_owned));
         }
         let looked = self
             .context
             .cards
-            .look_at_card(&source, generation.unwrap_or_default());
+            .peek_path(&source, generation.unwrap_or_default());
         let Some((path, age)) = looked.await else {
             call["path"] = Value::Null;
             call["path_by"] = json!("the card at card_url, which would be fetched first");
-            facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
+            facts.record(|| Fact::new(Check::Call, Source::Memory, call));
             return Ok(None);
         };
-        let spoken = self.context.cards.cached_spoken(&source).await;
+        let spoken = self.context.cards.cached_sides(&source).await;
         if path.is_err() && agent.options.bridge == Bridging::Auto && !spoken.is_unknown() {
             call["path"] = Value::Null;
             call["path_by"] =
                 json!("the HTTP+JSON interface in the card at card_url: calls are translated");
-            facts.hear(|| Fact::new(Check::Call, Source::Memory, call).aged(age));
+            facts.record(|| Fact::new(Check::Call, Source::Memory, call).with_age(age));
             return Ok(None);
         }
         call["path"] = json!(path.as_ref().ok());
         call["path_by"] = json!("the card at card_url");
-        facts.hear(|| Fact::new(Check::Call, Source::Memory, call).aged(age));
+        facts.record(|| Fact::new(Check::Call, Source::Memory, call).with_age(age));
         path.map(Some)
     }
 
     /// Reports which translation a call in each form would have, as far as it is known without asking the target.
-    async fn look_at_bridge(&self, permit: &Permit, options: &AgentOptions, by: &str) -> Value {
+    async fn explain_bridge(&self, permit: &Permit, options: &AgentOptions, by: &str) -> Value {
         let cards = &self.context.cards;
         let spoken = match self.context.gateway.resolution.card_source(permit).await {
-            Ok(source) if !options.has_card => cards.cached_spoken(&source).await,
+            Ok(source) if !options.has_card => cards.cached_sides(&source).await,
             _ => options.spoken.clone(),
         };
         let calls = SIDES.map(|asked| {
             let rest = asked.binding == Binding::HttpJson;
             let fetches = options.path_in_card || rest;
-            let answer = match agents_side(asked, &spoken, options) {
+            let answer = match agent_side(asked, &spoken, options) {
                 _ if spoken.is_unknown() && !options.has_card && fetches => {
                     json!("as its card says, which would be fetched first")
                 }
@@ -353,7 +354,7 @@ impl Explainer {
                 _ if rest && options.bridge == Bridging::Off && !serves_http_json(&spoken) => {
                     json!(Reason::NotFound.as_str())
                 }
-                Ok(Some(spoke)) if spoke.side != asked => json!(label(asked, spoke.side)),
+                Ok(Some(spoke)) if spoke.side != asked => json!(bridge_label(asked, spoke.side)),
                 Ok(_) => Value::Null,
             };
             (asked, answer)
@@ -362,7 +363,7 @@ impl Explainer {
     }
 
     /// Reports the generation that the target speaks, as far as it is known without asking the target, and its source.
-    async fn look_at_generation(
+    async fn explain_generation(
         &self,
         permit: &Permit,
         options: &AgentOptions,
@@ -381,40 +382,40 @@ impl Explainer {
     }
 
     /// Reports the clocks and bounds that the exchange would have. They reject nothing at this point.
-    fn tell_limits(
+    fn explain_limits(
         &self,
         agent: Option<&Agent>,
         guards: Vec<Value>,
         explanation: &mut Explanation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CheckFailed> {
         let config = self.context.gateway.config();
         let (limits, timeouts) = (&config.limits, &config.timeouts);
         let idle = agent.and_then(|agent| agent.idle_timeout);
         let mut facts = Facts::default();
-        facts.hear(|| {
+        facts.record(|| {
             let value = json!({
                 "request_bytes": limits.request_bytes.0,
                 "response_bytes": limits.response_bytes.0,
                 "stream_bytes": limits.stream_bytes.0,
-                "request_body_ms": millis(timeouts.request_body),
-                "connect_ms": millis(timeouts.connect),
-                "head_ms": millis(timeouts.head),
-                "idle_ms": millis(idle.unwrap_or(timeouts.idle)),
+                "request_body_ms": to_millis(timeouts.request_body),
+                "connect_ms": to_millis(timeouts.connect),
+                "head_ms": to_millis(timeouts.head),
+                "idle_ms": to_millis(idle.unwrap_or(timeouts.idle)),
                 "idle_by": if idle.is_some() { "the workspace" } else { "timeouts.idle" },
-                "total_ms": millis(timeouts.total),
-                "stream_ms": millis(timeouts.stream),
-                "x_timeout_max_ms": millis(timeouts.max),
+                "total_ms": to_millis(timeouts.total),
+                "stream_ms": to_millis(timeouts.stream),
+                "x_timeout_max_ms": to_millis(timeouts.max),
                 "guards": guards,
             });
             Fact::new(Check::Limits, Source::Config, value)
         });
-        explanation.decided(Check::Limits, facts, Ok(()))
+        explanation.record_check(Check::Limits, facts, Ok(()))
     }
 }
 
 /// Returns which translation a call in each form has for the inbox of an agent that polls. HTTP+JSON of 0.3 has no
 /// routes there.
-fn bridge_of_inbox(options: &AgentOptions, by: &str) -> Value {
+fn inbox_bridge(options: &AgentOptions, by: &str) -> Value {
     let forms = [
         Side::json_rpc(Generation::V0),
         Side::json_rpc(Generation::V1),
@@ -422,14 +423,17 @@ fn bridge_of_inbox(options: &AgentOptions, by: &str) -> Value {
     ];
     let calls = forms.map(|asked| {
         let spoke = inbox_side(asked.generation, options);
-        (asked, json!(spoke.map(|spoke| label(asked, spoke.side))))
+        (
+            asked,
+            json!(spoke.map(|spoke| bridge_label(asked, spoke.side))),
+        )
     });
     bridge_fact(options, &options.spoken, by, calls)
 }
 
 fn bridge_fact<const N: usize>(
     options: &AgentOptions,
-    spoken: &Spoken,
+    spoken: &AgentSides,
     by: &str,
     calls: [(Side, Value); N],
 ) -> Value {
@@ -449,7 +453,7 @@ fn bridge_fact<const N: usize>(
     })
 }
 
-const fn label(caller: Side, agent: Side) -> &'static str {
+const fn bridge_label(caller: Side, agent: Side) -> &'static str {
     let tenant = None;
     let bridge = Bridge {
         caller,
@@ -459,13 +463,13 @@ const fn label(caller: Side, agent: Side) -> &'static str {
     bridge.label()
 }
 
-const fn word(generation: Generation) -> &'static str {
+const fn generation_word(generation: Generation) -> &'static str {
     match generation {
         Generation::V0 => "0.x",
         Generation::V1 => "1.x",
     }
 }
 
-fn millis(span: Duration) -> u64 {
+fn to_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

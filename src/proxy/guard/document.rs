@@ -3,12 +3,13 @@
 use bytes::Bytes;
 
 use crate::a2a::texts::{
-    Payload, Place, Root, is_last, keeps_names, odd_strings, of_answer, of_request, strings,
+    Payload, Root, StringKind, find_answer_payload, find_request_payload, is_last_event,
+    keeps_names, malformed_ids, walk_strings,
 };
 
-/// Where the payload of a body is.
+/// The form of a body: where its payload is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum DocumentForm {
     /// A call: of JSON-RPC, or the body of a route. `sends`: it carries a message.
     Request { is_rpc: bool, sends: bool },
     /// An answer, or the data of an event.
@@ -20,7 +21,7 @@ pub(super) enum Form {
 pub(super) struct Document {
     /// The body; of one that is no JSON, its text as a JSON string.
     body: Bytes,
-    form: Form,
+    form: DocumentForm,
     payload: Payload,
     /// True if the body is no JSON.
     is_text: bool,
@@ -29,10 +30,10 @@ pub(super) struct Document {
 
 impl Document {
     /// Finds the payload of a body. `None`: a request that cannot be read, which would have been rejected before.
-    pub(super) fn read(body: Bytes, form: Form) -> Option<Self> {
-        let payload = locate(&body, form);
+    pub(super) fn parse(body: Bytes, form: DocumentForm) -> Option<Self> {
+        let payload = locate_payload(&body, form);
         let is_text = payload.is_none();
-        if is_text && matches!(form, Form::Request { .. }) {
+        if is_text && matches!(form, DocumentForm::Request { .. }) {
             return None;
         }
         let (body, payload) = match payload {
@@ -40,7 +41,7 @@ impl Document {
             None => {
                 let text = String::from_utf8_lossy(&body);
                 let body = Bytes::from(serde_json::Value::from(text).to_string());
-                let payload = locate(&body, form)?;
+                let payload = locate_payload(&body, form)?;
                 (body, payload)
             }
         };
@@ -61,7 +62,7 @@ impl Document {
     }
 
     /// Returns the JSON that holds the payload.
-    pub(super) fn json(&self) -> &Bytes {
+    pub(super) fn as_json(&self) -> &Bytes {
         &self.body
     }
 
@@ -84,7 +85,7 @@ impl Document {
     }
 
     /// Returns the members beside the message and its `metadata`, as an object.
-    pub(super) fn beside(&self) -> Option<String> {
+    pub(super) fn other_members(&self) -> Option<String> {
         let ranges = self.payload.beside.iter().cloned();
         let members: Vec<_> = ranges
             .map(|range| String::from_utf8_lossy(&self.body[range]))
@@ -98,44 +99,44 @@ impl Document {
         let mut texts = Vec::new();
         let mut add = |json: &[u8], root| {
             // It was walked before.
-            let _ = strings(json, root, |found| {
-                if found.place == Place::Text {
+            let _ = walk_strings(json, root, |found| {
+                if found.place == StringKind::Text {
                     texts.push(found.text.into_owned());
                 }
             });
         };
         add(self.payload(), self.payload.root);
-        if let Some(beside) = self.beside() {
+        if let Some(beside) = self.other_members() {
             add(beside.as_bytes(), Root::Free);
         }
-        if matches!(self.form, Form::Request { is_rpc: true, .. }) {
-            texts.extend(odd_strings(&self.body));
+        if matches!(self.form, DocumentForm::Request { is_rpc: true, .. }) {
+            texts.extend(malformed_ids(&self.body));
         }
         texts
     }
 
     /// Returns the number of bytes that guards are asked about.
-    pub(super) fn asked_len(&self) -> usize {
+    pub(super) fn judged_len(&self) -> usize {
         let beside = self.payload.beside.iter().map(ExactSizeIterator::len);
         let metadata = self.metadata().map_or(0, <[u8]>::len);
         self.payload().len() + metadata + beside.sum::<usize>()
     }
 
     /// True if it has a string that a sender chooses.
-    pub(super) fn says_something(&self) -> bool {
+    pub(super) fn has_content(&self) -> bool {
         let mut said = false;
-        let walked = strings(&self.body, self.root(), |_| said = true);
+        let walked = walk_strings(&self.body, self.root(), |_| said = true);
         said || walked.is_err()
     }
 
     /// True if it is the last event of a turn.
     pub(super) fn is_last(&self) -> bool {
-        is_last(&self.body, self.payload())
+        is_last_event(&self.body, self.payload())
     }
 
     /// Replaces the payload. False if that is not allowed: it loses a name, or is not a message of a call.
     pub(super) fn replace(&mut self, payload: &[u8]) -> bool {
-        if matches!(self.form, Form::Request { .. }) && !self.payload.is_message {
+        if matches!(self.form, DocumentForm::Request { .. }) && !self.payload.is_message {
             return false;
         }
         if !keeps_names(self.payload(), payload) {
@@ -143,12 +144,12 @@ impl Document {
         }
         let range = self.payload.range.clone();
         let parts = [&self.body[..range.start], payload, &self.body[range.end..]];
-        self.put(parts.concat())
+        self.replace_json(parts.concat())
     }
 
     /// Replaces the whole JSON. False if its payload cannot be found any more.
-    pub(super) fn put(&mut self, json: Vec<u8>) -> bool {
-        let Some(payload) = locate(&json, self.form) else {
+    pub(super) fn replace_json(&mut self, json: Vec<u8>) -> bool {
+        let Some(payload) = locate_payload(&json, self.form) else {
             return false;
         };
         (self.body, self.payload, self.changed) = (json.into(), payload, true);
@@ -168,13 +169,13 @@ impl Document {
     }
 }
 
-fn locate(body: &[u8], form: Form) -> Option<Payload> {
+fn locate_payload(body: &[u8], form: DocumentForm) -> Option<Payload> {
     match form {
-        Form::Request { is_rpc, sends } => of_request(body, is_rpc, sends),
-        Form::Answer { is_rpc } => {
+        DocumentForm::Request { is_rpc, sends } => find_request_payload(body, is_rpc, sends),
+        DocumentForm::Answer { is_rpc } => {
             // What is passed to others as JSON is UTF-8.
             std::str::from_utf8(body).ok()?;
-            of_answer(body, is_rpc)
+            find_answer_payload(body, is_rpc)
         }
     }
 }
@@ -184,8 +185,8 @@ mod tests {
     use super::*;
 
     fn answer(body: &'static str) -> Document {
-        let form = Form::Answer { is_rpc: true };
-        Document::read(Bytes::from_static(body.as_bytes()), form).unwrap()
+        let form = DocumentForm::Answer { is_rpc: true };
+        Document::parse(Bytes::from_static(body.as_bytes()), form).unwrap()
     }
 
     #[test]
@@ -211,9 +212,9 @@ mod tests {
         assert!(document.replace(br#""<p></p>""#));
         assert_eq!(document.into_changed().unwrap(), "<p></p>");
         assert!(
-            Document::read(
+            Document::parse(
                 Bytes::from_static(b"x"),
-                Form::Request {
+                DocumentForm::Request {
                     is_rpc: true,
                     sends: true
                 }
@@ -225,20 +226,20 @@ mod tests {
     #[test]
     fn what_stands_beside_a_message_is_asked_about() {
         let body = r#"{"jsonrpc":"2.0","id":"my id","params":{"note":["a"],"message":{"parts":[{"text":"b"}]},"configuration":{"x":"c"},"metadata":{"k":1}}}"#;
-        let form = Form::Request {
+        let form = DocumentForm::Request {
             is_rpc: true,
             sends: true,
         };
-        let call = Document::read(Bytes::from_static(body.as_bytes()), form).unwrap();
+        let call = Document::parse(Bytes::from_static(body.as_bytes()), form).unwrap();
         let beside = r#"{"note":["a"],"configuration":{"x":"c"}}"#;
-        assert_eq!(call.beside().as_deref(), Some(beside));
+        assert_eq!(call.other_members().as_deref(), Some(beside));
         assert_eq!(call.texts(), ["b", "a", "c", "my id"]);
-        assert!(call.asked_len() > beside.len());
+        assert!(call.judged_len() > beside.len());
     }
 
     #[test]
     fn protocol_words_say_nothing() {
-        let says = |body| answer(body).says_something();
+        let says = |body| answer(body).has_content();
         assert!(!says(
             r#"{"id":1,"result":{"kind":"status-update","taskId":"t","status":{"state":"working"}}}"#
         ));
@@ -253,17 +254,17 @@ mod tests {
 
     #[test]
     fn only_the_message_of_a_call_is_replaced() {
-        let form = |sends| Form::Request {
+        let form = |sends| DocumentForm::Request {
             is_rpc: true,
             sends,
         };
         let body = Bytes::from_static(
             br#"{"params":{"metadata":{"run_id":"r"},"message":{"messageId":"m"}}}"#,
         );
-        let mut call = Document::read(body.clone(), form(true)).unwrap();
+        let mut call = Document::parse(body.clone(), form(true)).unwrap();
         assert_eq!(call.metadata(), Some(&br#"{"run_id":"r"}"#[..]));
         assert!(call.replace(br#"{"messageId":"m","x":1}"#));
-        let mut other = Document::read(body, form(false)).unwrap();
+        let mut other = Document::parse(body, form(false)).unwrap();
         assert!(!other.replace(other.clone().payload()));
     }
 }

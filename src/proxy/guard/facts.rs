@@ -15,7 +15,7 @@ const ID_MAX: usize = 512;
 
 /// The facts of a call, the same in all phases.
 #[derive(Serialize)]
-pub(in crate::proxy) struct Facts {
+pub(in crate::proxy) struct CallFacts {
     /// `X-Request-Id`.
     pub(in crate::proxy) request_id: String,
     /// The method as its caller spells it.
@@ -29,7 +29,7 @@ pub(in crate::proxy) struct Facts {
     pub(in crate::proxy) target: Party,
     /// The rule that permits the call.
     pub(in crate::proxy) rule: &'static str,
-    /// The trace that the call is part of, for [`Facts::run`].
+    /// The trace that the call is part of, for [`CallFacts::run_id`].
     #[serde(skip)]
     pub(in crate::proxy) trace: Option<String>,
     /// `run_id` in `metadata`.
@@ -51,7 +51,7 @@ pub(in crate::proxy) struct Party {
 
 /// The names in a payload.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct PayloadNames {
     pub(super) task: Option<String>,
     pub(super) context: Option<String>,
 }
@@ -59,7 +59,7 @@ pub(super) struct Names {
 /// The members of a message, a task or an event with names, and those that hold one of these.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Named<'a> {
+struct NamedMembers<'a> {
     #[serde(borrow)]
     id: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -68,36 +68,36 @@ struct Named<'a> {
     context_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
-    task: Option<Box<Named<'a>>>,
-    message: Option<Box<Named<'a>>>,
-    status_update: Option<Box<Named<'a>>>,
-    artifact_update: Option<Box<Named<'a>>>,
+    task: Option<Box<NamedMembers<'a>>>,
+    message: Option<Box<NamedMembers<'a>>>,
+    status_update: Option<Box<NamedMembers<'a>>>,
+    artifact_update: Option<Box<NamedMembers<'a>>>,
 }
 
-impl Facts {
+impl CallFacts {
     /// Returns the run of the call: `metadata.run_id` of its message, or the trace that it is part of.
-    pub(super) fn run(&self) -> Option<&str> {
+    pub(super) fn run_id(&self) -> Option<&str> {
         self.run.get().or(self.trace.as_ref()).map(String::as_str)
     }
 
-    /// Notes the run that a message names.
-    pub(super) fn note_run(&self, document: &Document) {
+    /// Records the run that a message names.
+    pub(super) fn record_run(&self, document: &Document) {
         let beside = document.metadata();
         let own = || {
-            let named = serde_json::from_slice::<Named<'_>>(document.payload());
+            let named = serde_json::from_slice::<NamedMembers<'_>>(document.payload());
             Some(named.ok()?.metadata?.get().as_bytes())
         };
-        let run = beside.and_then(run_of).or_else(|| run_of(own()?));
+        let run = beside.and_then(read_run).or_else(|| read_run(own()?));
         if let Some(run) = run {
             let _ = self.run.set(run);
         }
     }
 
     /// Returns the names in a document.
-    pub(super) fn names_of(document: &Document) -> Names {
-        let named = serde_json::from_slice::<Named<'_>>(document.payload());
+    pub(super) fn read_names(document: &Document) -> PayloadNames {
+        let named = serde_json::from_slice::<NamedMembers<'_>>(document.payload());
         let Ok(named) = named else {
-            return Names::default();
+            return PayloadNames::default();
         };
         let inner = [
             named.task,
@@ -107,29 +107,29 @@ impl Facts {
         ];
         let named = match inner.into_iter().flatten().next() {
             Some(inner) if named.task_id.is_none() && named.context_id.is_none() => *inner,
-            _ => Named {
+            _ => NamedMembers {
                 id: named.id,
                 task_id: named.task_id,
                 context_id: named.context_id,
-                ..Named::default()
+                ..NamedMembers::default()
             },
         };
         let short = |id: Cow<'_, str>| (id.len() <= ID_MAX).then(|| id.into_owned());
-        Names {
+        PayloadNames {
             task: named.task_id.or(named.id).and_then(short),
             context: named.context_id.and_then(short),
         }
     }
 }
 
-fn run_of(metadata: &[u8]) -> Option<String> {
+fn read_run(metadata: &[u8]) -> Option<String> {
     let metadata = serde_json::from_slice::<Value>(metadata).ok()?;
     let run = metadata.get("run_id")?.as_str()?;
     (!run.is_empty() && run.len() <= ID_MAX).then(|| run.to_owned())
 }
 
 /// Returns the trace of a `traceparent` field.
-pub(in crate::proxy) fn trace_of(traceparent: &str) -> Option<String> {
+pub(in crate::proxy) fn parse_trace(traceparent: &str) -> Option<String> {
     let id = traceparent.split('-').nth(1)?;
     let hex = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     hex.then(|| id.to_owned())

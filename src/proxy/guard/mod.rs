@@ -1,15 +1,15 @@
 //! Guards (`[[guard]]`; `docs/reference/guards.md`): services or patterns that judge what messages, answers and events
 //! say before these reach the other side. Nothing that a guard has not passed goes out.
 //!
-//! [`Guards`] has the compiled guards of the configuration in force; [`Guarded`] the ones of one call, which all its
-//! phases share. A call is asked about in its final form, right before it is sent or stored ([`super::guarding`]); an
-//! answer or event as its caller gets it ([`super::relay::rewrite`], [`stream`]).
+//! [`Guards`] has the guards of the configuration in force; [`CallGuards`] the ones of one call, which all its
+//! phases share. A call is asked about in its final form, right before it is sent or stored
+//! ([`super::guard_stage`]); an answer or event as its caller gets it ([`super::relay::rewrite`], [`stream`]).
 
-mod ask;
+mod answers;
 mod document;
 mod facts;
 mod patterns;
-mod reading;
+mod server;
 pub(in crate::proxy) mod stream;
 pub(in crate::proxy) mod verdict;
 
@@ -19,13 +19,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::ask::{Asker, Server};
-use self::document::{Document, Form};
-pub(in crate::proxy) use self::facts::{Facts, Party, trace_of};
+use self::document::{Document, DocumentForm};
+pub(in crate::proxy) use self::facts::{CallFacts, Party, parse_trace};
 use self::patterns::Patterns;
+use self::server::{GuardClient, GuardServer};
 use self::verdict::Verdicts;
 use crate::a2a::method::Method;
-use crate::a2a::texts::only_call;
+use crate::a2a::texts::retain_call_members;
 use crate::config::{
     Config, Derived, Guard as Settings, GuardMode, GuardPhase, GuardStream, OnFailure,
 };
@@ -46,21 +46,21 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The guards of the configuration in force.
 pub(in crate::proxy) struct Guards {
-    asker: Arc<Asker>,
-    compiled: Derived<Compiled>,
+    client: Arc<GuardClient>,
+    set: Derived<GuardSet>,
 }
 
-struct Compiled(Vec<Arc<Guard>>);
+struct GuardSet(Vec<Arc<Guard>>);
 
 /// One guard, ready to judge.
 struct Guard {
     name: Arc<str>,
     settings: Settings,
-    judge: Judge,
+    kind: GuardKind,
 }
 
-enum Judge {
-    Server(Box<Server>),
+enum GuardKind {
+    Server(Box<GuardServer>),
     Patterns(Patterns),
 }
 
@@ -90,7 +90,7 @@ impl Judgement {
     }
 }
 
-impl Compiled {
+impl GuardSet {
     /// Compiles the guards. One that is unchanged keeps its breaker and its questions in progress.
     fn new(config: &Config, before: Option<&Self>) -> Self {
         let guards = config.guard.iter().map(|settings| {
@@ -107,36 +107,40 @@ impl Guard {
     fn new(settings: &Settings) -> Self {
         Self {
             name: settings.name.as_str().into(),
-            judge: match &settings.url {
-                Some(url) => Judge::Server(Box::new(Server::new(url, settings.concurrency))),
-                None => Judge::Patterns(Patterns::new(settings)),
+            kind: match &settings.url {
+                Some(url) => {
+                    GuardKind::Server(Box::new(GuardServer::new(url, settings.concurrency)))
+                }
+                None => GuardKind::Patterns(Patterns::new(settings)),
             },
             settings: settings.clone(),
         }
     }
 
     /// Judges a document, and changes it if the guard replaces something.
-    async fn judge(
+    async fn judge_document(
         &self,
-        asker: &Asker,
-        (phase, facts): (GuardPhase, &Arc<Facts>),
+        client: &GuardClient,
+        (phase, facts): (GuardPhase, &Arc<CallFacts>),
         document: &mut Document,
     ) -> Judgement {
-        match &self.judge {
-            Judge::Server(server) => {
+        match &self.kind {
+            GuardKind::Server(server) => {
                 let about = (phase, facts);
-                server.judge(asker, &self.settings, about, document).await
+                server
+                    .judge_document(client, &self.settings, about, document)
+                    .await
             }
-            Judge::Patterns(patterns) => patterns.judge(document).await,
+            GuardKind::Patterns(patterns) => patterns.judge_document(document).await,
         }
     }
 
-    fn is_asked_about_events(&self) -> bool {
+    fn covers_events(&self) -> bool {
         let settings = &self.settings;
         settings.phases.contains(&GuardPhase::Event) && settings.stream != GuardStream::Off
     }
 
-    fn rejected(&self, reason: &str, delivered: Delivery) -> Rejection {
+    fn rejection(&self, reason: &str, delivered: Delivery) -> Rejection {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let why: String = reason.chars().take(REASON_MAX).map(plain).collect();
         let message = format!(
@@ -144,12 +148,12 @@ impl Guard {
             self.name
         );
         Rejection::new(Reason::GuardRejected, message)
-            .fact("guard", &self.name)
-            .fact("why", why)
-            .delivered(delivered)
+            .with_fact("guard", &self.name)
+            .with_fact("why", why)
+            .with_delivery(delivered)
     }
 
-    fn unavailable(
+    fn unavailable_rejection(
         &self,
         (failure, unfit): (GuardVerdict, Option<&'static str>),
         delivered: Delivery,
@@ -181,19 +185,19 @@ impl Guard {
         };
         let message = format!("the guard `{name}` must be asked about this and {why}; {remedy}");
         let rejection = Rejection::new(Reason::GuardUnavailable, message)
-            .fact("guard", name)
-            .fact("failure", failure.as_str())
-            .delivered(delivered);
+            .with_fact("guard", name)
+            .with_fact("failure", failure.as_str())
+            .with_delivery(delivered);
         match failure {
-            GuardVerdict::TooLarge => rejection.fact("limit", settings.max_bytes.0),
+            GuardVerdict::TooLarge => rejection.with_fact("limit", settings.max_bytes.0),
             _ if unfit.is_some() => rejection,
-            _ => rejection.retry_after(RETRY_AFTER),
+            _ => rejection.with_retry_after(RETRY_AFTER),
         }
     }
 }
 
 /// The caller's side of a call.
-pub(in crate::proxy) struct Side {
+pub(in crate::proxy) struct CallerSide {
     /// True if it is JSON-RPC.
     pub(in crate::proxy) is_rpc: bool,
     /// The id of the call, as it is spelled; `None`: unknown.
@@ -201,12 +205,12 @@ pub(in crate::proxy) struct Side {
 }
 
 /// The guards of one call.
-pub(in crate::proxy) struct Guarded {
-    asker: Arc<Asker>,
+pub(in crate::proxy) struct CallGuards {
+    client: Arc<GuardClient>,
     guards: Vec<Arc<Guard>>,
-    facts: Arc<Facts>,
+    facts: Arc<CallFacts>,
     /// The caller's side.
-    side: Side,
+    side: CallerSide,
     /// True if the method is answered with a stream.
     streams: bool,
     /// The verdicts so far.
@@ -217,37 +221,37 @@ impl Guards {
     /// Compiles the guards. Opens no connection.
     pub(in crate::proxy) fn new(gateway: &Arc<Gateway>, drain: &Arc<Drain>) -> Self {
         Self {
-            asker: Arc::new(Asker::new(gateway, drain)),
-            compiled: Derived::new(&gateway.config, Compiled::new),
+            client: Arc::new(GuardClient::new(gateway, drain)),
+            set: Derived::new(&gateway.config, GuardSet::new),
         }
     }
 
-    fn about(
+    fn guards_for(
         &self,
         method: Method,
         (target, org): (&WorkspaceId, Option<&str>),
     ) -> Vec<Arc<Guard>> {
-        let compiled = self.compiled.get();
-        let about = compiled.0.iter().filter(|guard| {
+        let set = self.set.get();
+        let about = set.0.iter().filter(|guard| {
             guard.settings.is_about(method) && guard.settings.targets.covers(target, org)
         });
         about.cloned().collect()
     }
 
     /// Returns the guards of a call; `None` if there are none.
-    pub(in crate::proxy) fn of(
+    pub(in crate::proxy) fn for_call(
         &self,
         method: Method,
         target: (&WorkspaceId, Option<&str>),
-        side: impl FnOnce() -> Side,
-        facts: impl FnOnce() -> Facts,
-    ) -> Option<Arc<Guarded>> {
-        let guards = self.about(method, target);
+        side: impl FnOnce() -> CallerSide,
+        facts: impl FnOnce() -> CallFacts,
+    ) -> Option<Arc<CallGuards>> {
+        let guards = self.guards_for(method, target);
         if guards.is_empty() {
             return None;
         }
-        Some(Arc::new(Guarded {
-            asker: Arc::clone(&self.asker),
+        Some(Arc::new(CallGuards {
+            client: Arc::clone(&self.client),
             guards,
             facts: Arc::new(facts()),
             side: side(),
@@ -262,31 +266,31 @@ impl Guards {
         method: Method,
         target: (&WorkspaceId, Option<&str>),
     ) -> Vec<serde_json::Value> {
-        let guards = self.about(method, target);
-        let shown = guards.iter().map(|guard| {
+        let guards = self.guards_for(method, target);
+        let explained = guards.iter().map(|guard| {
             let settings = &guard.settings;
             let phases: Vec<_> = settings.phases.iter().map(|phase| phase.as_str()).collect();
             serde_json::json!({"name": &*guard.name, "phases": phases, "mode": settings.mode.as_str(),
                 "on_failure": settings.on_failure.as_str(), "stream": settings.stream.as_str()})
         });
-        shown.collect()
+        explained.collect()
     }
 }
 
-impl Guarded {
+impl CallGuards {
     /// True if a guard is asked in `phase`.
-    pub(in crate::proxy) fn has(&self, phase: GuardPhase) -> bool {
+    pub(in crate::proxy) fn has_phase(&self, phase: GuardPhase) -> bool {
         self.guards.iter().any(|guard| match phase {
-            GuardPhase::Event => guard.is_asked_about_events(),
+            GuardPhase::Event => guard.covers_events(),
             phase => guard.settings.phases.contains(&phase),
         })
     }
 
     /// True if a guard whose verdicts count is asked about the last event of a stream only.
-    fn holds_events(&self) -> bool {
+    fn delays_events(&self) -> bool {
         self.guards.iter().any(|guard| {
             let settings = &guard.settings;
-            guard.is_asked_about_events()
+            guard.covers_events()
                 && settings.stream == GuardStream::Final
                 && settings.mode == GuardMode::Enforce
         })
@@ -297,7 +301,7 @@ impl Guarded {
     ///
     /// # Errors
     /// `guard_rejected`, `guard_unavailable`.
-    pub(in crate::proxy) async fn request(
+    pub(in crate::proxy) async fn check_request(
         self: &Arc<Self>,
         body: &Bytes,
         is_rpc: bool,
@@ -306,46 +310,48 @@ impl Guarded {
         if body.is_empty() {
             return Ok(None);
         }
-        let form = Form::Request { is_rpc, sends };
-        let drops = is_rpc && self.enforces(GuardPhase::Request);
+        let form = DocumentForm::Request { is_rpc, sends };
+        let drops = is_rpc && self.is_enforced(GuardPhase::Request);
         let text = std::str::from_utf8(body).ok().filter(|_| drops);
-        let only = text.and_then(only_call).map(Bytes::from);
-        let document = Document::read(only.as_ref().unwrap_or(body).clone(), form);
+        let only = text.and_then(retain_call_members).map(Bytes::from);
+        let document = Document::parse(only.as_ref().unwrap_or(body).clone(), form);
         let document = document.ok_or_else(|| {
             let message = "the call has its message twice, or cannot be read";
             Rejection::new(Reason::InvalidRequest, message)
         })?;
-        self.facts.note_run(&document);
-        let changed = self.pass(GuardPhase::Request, (document, false)).await?;
+        self.facts.record_run(&document);
+        let changed = self
+            .run_phase(GuardPhase::Request, (document, false))
+            .await?;
         Ok(changed.or(only))
     }
 
     /// Asks about an answer as its caller gets it. Returns another body if one was replaced.
     ///
     /// # Errors
-    /// As [`Guarded::request`].
-    pub(in crate::proxy) async fn response(
+    /// As [`CallGuards::check_request`].
+    pub(in crate::proxy) async fn check_response(
         self: &Arc<Self>,
         body: &Bytes,
     ) -> Result<Option<Bytes>, Rejection> {
-        if body.is_empty() || !self.has(GuardPhase::Response) {
+        if body.is_empty() || !self.has_phase(GuardPhase::Response) {
             return Ok(None);
         }
-        match self.answer(GuardPhase::Response, body)? {
-            Some(document) => self.pass(GuardPhase::Response, (document, true)).await,
+        match self.read_answer(GuardPhase::Response, body)? {
+            Some(document) => self.run_phase(GuardPhase::Response, (document, true)).await,
             None => Ok(None),
         }
     }
 
     /// Records the verdicts so far by themselves, for what no exchange records.
-    pub(in crate::proxy) fn record(&self) {
+    pub(in crate::proxy) fn record_verdicts(&self) {
         if let Some(verdicts) = self.verdicts.close() {
-            self.asker.record(&self.facts, verdicts);
+            self.client.record_verdicts(&self.facts, verdicts);
         }
     }
 
     /// Asks the guards of a phase in order. `is_last`: of an event, it is the last one of its turn.
-    async fn pass(
+    async fn run_phase(
         self: &Arc<Self>,
         phase: GuardPhase,
         (mut document, is_last): (Document, bool),
@@ -373,38 +379,49 @@ impl Guarded {
                 self.observe(guard, phase, &document).await;
                 continue;
             }
-            let judged = self.judge(guard, phase, &mut document).await;
+            let judged = self.judge_document(guard, phase, &mut document).await;
             match judged {
                 Judgement::Pass | Judgement::Replaced => {}
-                Judgement::Reject(reason) => return Err(guard.rejected(&reason, delivered)),
+                Judgement::Reject(reason) => return Err(guard.rejection(&reason, delivered)),
                 // Callers choose how much they ask: what finds no place passes under no setting.
                 Judgement::Failed(failure)
                     if settings.on_failure == OnFailure::Allow && failure != GuardVerdict::Busy => {
                 }
                 Judgement::Failed(failure) => {
-                    return Err(guard.unavailable((failure, None), delivered));
+                    return Err(guard.unavailable_rejection((failure, None), delivered));
                 }
                 Judgement::Unfit(failure, why) => {
-                    return Err(guard.unavailable((failure, Some(why)), delivered));
+                    return Err(guard.unavailable_rejection((failure, Some(why)), delivered));
                 }
             }
         }
         Ok(document.into_changed())
     }
 
-    async fn judge(&self, guard: &Guard, phase: GuardPhase, document: &mut Document) -> Judgement {
+    async fn judge_document(
+        &self,
+        guard: &Guard,
+        phase: GuardPhase,
+        document: &mut Document,
+    ) -> Judgement {
         let asked = Instant::now();
         let judged = guard
-            .judge(&self.asker, (phase, &self.facts), document)
+            .judge_document(&self.client, (phase, &self.facts), document)
             .await;
-        self.note(guard, phase, judged.verdict(), asked);
+        self.record_verdict(guard, phase, judged.verdict(), asked);
         judged
     }
 
-    fn note(&self, guard: &Guard, phase: GuardPhase, verdict: GuardVerdict, asked: Instant) {
+    fn record_verdict(
+        &self,
+        guard: &Guard,
+        phase: GuardPhase,
+        verdict: GuardVerdict,
+        asked: Instant,
+    ) {
         let elapsed = asked.elapsed();
-        let metrics = &self.asker.metrics.guards;
-        metrics.judged(&guard.name, phase.as_str(), verdict, elapsed);
+        let metrics = &self.client.metrics.guards;
+        metrics.record_verdict(&guard.name, phase.as_str(), verdict, elapsed);
         self.verdicts.add(&guard.name, phase, verdict, elapsed);
     }
 
@@ -412,17 +429,17 @@ impl Guarded {
     /// is asked beside it, unless it has as many questions as may be.
     async fn observe(self: &Arc<Self>, guard: &Arc<Guard>, phase: GuardPhase, document: &Document) {
         let mut document = document.clone();
-        match &guard.judge {
-            Judge::Patterns(_) => {
-                self.judge(guard, phase, &mut document).await;
+        match &guard.kind {
+            GuardKind::Patterns(_) => {
+                self.judge_document(guard, phase, &mut document).await;
             }
-            Judge::Server(server) if !server.has_place(self.facts.account) => {
-                self.note(guard, phase, GuardVerdict::Busy, Instant::now());
+            GuardKind::Server(server) if !server.has_place(self.facts.account) => {
+                self.record_verdict(guard, phase, GuardVerdict::Busy, Instant::now());
             }
-            Judge::Server(_) => {
-                let (pending, guard) = (Pending::new(self), Arc::clone(guard));
+            GuardKind::Server(_) => {
+                let (pending, guard) = (PendingVerdict::new(self), Arc::clone(guard));
                 tokio::spawn(async move {
-                    pending.0.judge(&guard, phase, &mut document).await;
+                    pending.0.judge_document(&guard, phase, &mut document).await;
                 });
             }
         }
@@ -431,19 +448,19 @@ impl Guarded {
 
 /// A question that its exchange does not wait for. Its verdict is in the record of the exchange if it comes before that is
 /// written, else in a record of its own.
-struct Pending(Arc<Guarded>);
+struct PendingVerdict(Arc<CallGuards>);
 
-impl Pending {
-    fn new(guarded: &Arc<Guarded>) -> Self {
+impl PendingVerdict {
+    fn new(guarded: &Arc<CallGuards>) -> Self {
         guarded.verdicts.begin_pending();
         Self(Arc::clone(guarded))
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingVerdict {
     fn drop(&mut self) {
         if let Some(late) = self.0.verdicts.end_pending() {
-            self.0.asker.record(&self.0.facts, late);
+            self.0.client.record_verdicts(&self.0.facts, late);
         }
     }
 }

@@ -8,10 +8,10 @@ use regex::{NoExpand, Regex};
 
 use super::Judgement;
 use super::document::Document;
-use crate::a2a::texts::{Root, strings, with_strings};
+use crate::a2a::texts::{Root, walk_strings, with_strings};
 use crate::config::{Guard, PatternAction};
 use crate::metrics::GuardVerdict;
-use crate::proxy::beside;
+use crate::proxy::offload;
 
 /// Why the patterns do not judge a document.
 const UNREADABLE: &str = "cannot read it, or what it would be with masks";
@@ -27,7 +27,7 @@ struct Pattern {
 }
 
 /// Result of the patterns for a text.
-enum Matched {
+enum MatchResult {
     Nothing,
     Rejected(String),
     Masked(Vec<u8>),
@@ -40,7 +40,7 @@ impl Patterns {
         let patterns = guard.patterns.iter().filter_map(|pattern| {
             Some(Pattern {
                 name: pattern.name.clone(),
-                regex: pattern.compiled().ok()?,
+                regex: pattern.compile().ok()?,
                 action: pattern.action,
             })
         });
@@ -48,30 +48,30 @@ impl Patterns {
     }
 
     /// Judges a document, and masks what is to be masked in it.
-    pub(super) async fn judge(&self, document: &mut Document) -> Judgement {
+    pub(super) async fn judge_document(&self, document: &mut Document) -> Judgement {
         let root = document.root();
-        let matched = if beside::is_long(document.json().len()) {
-            let (patterns, json) = (self.0.clone(), document.json().clone());
-            Box::pin(beside::run(move || match_all(&patterns, &json, root))).await
+        let matched = if offload::is_long(document.as_json().len()) {
+            let (patterns, json) = (self.0.clone(), document.as_json().clone());
+            Box::pin(offload::run(move || match_all(&patterns, &json, root))).await
         } else {
-            match_all(&self.0, document.json(), root)
+            match_all(&self.0, document.as_json(), root)
         };
         match matched {
-            Matched::Nothing => Judgement::Pass,
-            Matched::Rejected(name) => Judgement::Reject(format!("pattern `{name}` matches")),
-            Matched::Masked(json) => match document.put(json) {
+            MatchResult::Nothing => Judgement::Pass,
+            MatchResult::Rejected(name) => Judgement::Reject(format!("pattern `{name}` matches")),
+            MatchResult::Masked(json) => match document.replace_json(json) {
                 true => Judgement::Replaced,
                 false => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
             },
-            Matched::Broken => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
+            MatchResult::Broken => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
         }
     }
 }
 
-fn match_all(patterns: &[Pattern], json: &[u8], root: Root) -> Matched {
+fn match_all(patterns: &[Pattern], json: &[u8], root: Root) -> MatchResult {
     let mut rejected = None;
     let mut masked = Vec::new();
-    let walked = strings(json, root, |found| {
+    let walked = walk_strings(json, root, |found| {
         let mut text = found.text;
         let mut changed = false;
         for pattern in patterns {
@@ -96,10 +96,10 @@ fn match_all(patterns: &[Pattern], json: &[u8], root: Root) -> Matched {
         }
     });
     match (walked, std::str::from_utf8(json)) {
-        _ if rejected.is_some() => Matched::Rejected(rejected.cloned().unwrap_or_default()),
-        (Ok(()), _) if masked.is_empty() => Matched::Nothing,
-        (Ok(()), Ok(text)) => Matched::Masked(with_strings(text, masked)),
-        _ => Matched::Broken,
+        _ if rejected.is_some() => MatchResult::Rejected(rejected.cloned().unwrap_or_default()),
+        (Ok(()), _) if masked.is_empty() => MatchResult::Nothing,
+        (Ok(()), Ok(text)) => MatchResult::Masked(with_strings(text, masked)),
+        _ => MatchResult::Broken,
     }
 }
 
@@ -123,10 +123,10 @@ mod tests {
             ("email", "[a-z]+@[a-z]+", PatternAction::Mask),
         ]);
         let json = |json: &str| match match_all(&both, json.as_bytes(), Root::Typed) {
-            Matched::Nothing => "nothing".to_owned(),
-            Matched::Rejected(name) => format!("rejected {name}"),
-            Matched::Masked(json) => String::from_utf8(json).unwrap(),
-            Matched::Broken => "broken".to_owned(),
+            MatchResult::Nothing => "nothing".to_owned(),
+            MatchResult::Rejected(name) => format!("rejected {name}"),
+            MatchResult::Masked(json) => String::from_utf8(json).unwrap(),
+            MatchResult::Broken => "broken".to_owned(),
         };
         for rejected in [
             r#"{"parts":[{"text":"1234-5678"}]}"#,

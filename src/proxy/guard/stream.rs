@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Guarded;
+use super::CallGuards;
 use super::document::Document;
-use crate::a2a::event::blocks;
+use crate::a2a::event::split_blocks;
 use crate::a2a::texts::Block;
 use crate::config::GuardPhase;
 use crate::rejection::Rejection;
 
 /// The guards of one stream.
 pub(in crate::proxy) struct EventGuard {
-    guarded: Arc<Guarded>,
+    guarded: Arc<CallGuards>,
     /// Bytes that the agent has sent after the event that is asked about.
     waiting: Bytes,
     /// True if the newest event is held back.
@@ -36,36 +36,36 @@ struct Tail {
 
 impl EventGuard {
     /// Returns the guards of a call's stream; `None` if no guard is asked about events.
-    pub(in crate::proxy) fn of(guarded: &Arc<Guarded>) -> Option<Self> {
-        guarded.has(GuardPhase::Event).then(|| Self {
+    pub(in crate::proxy) fn for_call(guarded: &Arc<CallGuards>) -> Option<Self> {
+        guarded.has_phase(GuardPhase::Event).then(|| Self {
             guarded: Arc::clone(guarded),
             waiting: Bytes::new(),
-            holds: guarded.holds_events(),
+            holds: guarded.delays_events(),
             tail: Tail::default(),
         })
     }
 
-    /// As [`EventGuard::of`], for a stream of which the gateway says itself that a turn is over.
-    pub(in crate::proxy) fn of_turns(guarded: &Arc<Guarded>) -> Option<Self> {
-        let guard = Self::of(guarded)?;
+    /// As [`EventGuard::for_call`], for a stream of which the gateway says itself that a turn is over.
+    pub(in crate::proxy) fn for_turns(guarded: &Arc<CallGuards>) -> Option<Self> {
+        let guard = Self::for_call(guarded)?;
         Some(Self {
             holds: false,
             ..guard
         })
     }
 
-    /// Takes the guards, to ask them; [`EventGuard::put`] puts them back.
-    pub(in crate::proxy) fn take(&mut self) -> Guards {
-        Guards {
+    /// Takes the check of the next events; [`EventGuard::put`] puts it back.
+    pub(in crate::proxy) fn take(&mut self) -> EventCheck {
+        EventCheck {
             guarded: Arc::clone(&self.guarded),
             holds: self.holds,
             tail: std::mem::take(&mut self.tail),
         }
     }
 
-    /// Puts the guards back.
-    pub(in crate::proxy) fn put(&mut self, guards: Guards) {
-        self.tail = guards.tail;
+    /// Puts the check back.
+    pub(in crate::proxy) fn put(&mut self, check: EventCheck) {
+        self.tail = check.tail;
     }
 
     /// Returns what arrived up to the end of its first event, and keeps the rest: no event waits for the verdict on a later
@@ -90,28 +90,28 @@ impl EventGuard {
     }
 }
 
-/// The guards of one stream, while they are asked.
-pub(in crate::proxy) struct Guards {
-    guarded: Arc<Guarded>,
+/// A check of events in progress: the guards of one stream, while they are asked.
+pub(in crate::proxy) struct EventCheck {
+    guarded: Arc<CallGuards>,
     holds: bool,
     tail: Tail,
 }
 
-impl Guards {
+impl EventCheck {
     /// Passes whole events on, and a rest that the agent left incomplete. `ends`: the agent's stream has ended, and the
     /// event before them was its last one.
     /// Returns the reason that one of them does not pass with those before it.
-    pub(in crate::proxy) async fn pass(
+    pub(in crate::proxy) async fn check_events(
         &mut self,
         events: Bytes,
         ends: bool,
     ) -> (Bytes, Option<Rejection>) {
         let mut passed = Vec::new();
-        let why = self.pass_into(&events, ends, &mut passed).await.err();
+        let why = self.check_into(&events, ends, &mut passed).await.err();
         (passed.into(), why)
     }
 
-    async fn pass_into(
+    async fn check_into(
         &mut self,
         events: &Bytes,
         ends: bool,
@@ -119,22 +119,22 @@ impl Guards {
     ) -> Result<(), Rejection> {
         if ends {
             self.tail.is_over = true;
-            self.release(true, passed).await?;
+            self.release_held(true, passed).await?;
         }
-        for whole in blocks(events) {
-            let block = Block::read(whole);
+        for whole in split_blocks(events) {
+            let block = Block::parse(whole);
             let Some(data) = &block.data else { continue };
             let data = Bytes::copy_from_slice(data);
-            let Some(document) = self.guarded.answer(GuardPhase::Event, &data)? else {
+            let Some(document) = self.guarded.read_answer(GuardPhase::Event, &data)? else {
                 block.write(&data, passed);
                 continue;
             };
             self.tail.is_over |= document.is_last();
-            self.release(false, passed).await?;
-            if self.holds && !self.tail.is_over && document.says_something() {
+            self.release_held(false, passed).await?;
+            if self.holds && !self.tail.is_over && document.has_content() {
                 self.tail.held = Some(events.slice_ref(whole));
             } else {
-                self.judge(&block, (document, self.tail.is_over), passed)
+                self.judge_event(&block, (document, self.tail.is_over), passed)
                     .await?;
             }
         }
@@ -142,26 +142,28 @@ impl Guards {
     }
 
     /// Passes on what is held back.
-    async fn release(&mut self, is_last: bool, passed: &mut Vec<u8>) -> Result<(), Rejection> {
+    async fn release_held(&mut self, is_last: bool, passed: &mut Vec<u8>) -> Result<(), Rejection> {
         let Some(held) = self.tail.held.take() else {
             return Ok(());
         };
-        let block = Block::read(&held);
+        let block = Block::parse(&held);
         let data = Bytes::from(block.data.clone().unwrap_or_default());
-        match self.guarded.answer(GuardPhase::Event, &data)? {
-            Some(document) => self.judge(&block, (document, is_last), passed).await,
+        match self.guarded.read_answer(GuardPhase::Event, &data)? {
+            Some(document) => self.judge_event(&block, (document, is_last), passed).await,
             None => Ok(()),
         }
     }
 
     /// Asks about an event, and writes it if it passes.
-    async fn judge(
+    async fn judge_event(
         &self,
         block: &Block<'_>,
         (document, is_last): (Document, bool),
         passed: &mut Vec<u8>,
     ) -> Result<(), Rejection> {
-        let judged = self.guarded.pass(GuardPhase::Event, (document, is_last));
+        let judged = self
+            .guarded
+            .run_phase(GuardPhase::Event, (document, is_last));
         let changed = judged.await?;
         let data = changed.as_deref().or(block.data.as_deref());
         block.write(data.unwrap_or_default(), passed);

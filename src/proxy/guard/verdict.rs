@@ -13,20 +13,20 @@ const KINDS_MAX: usize = 256;
 
 /// The verdicts of one exchange.
 #[derive(Default)]
-pub(in crate::proxy) struct Verdicts(Mutex<State>);
+pub(in crate::proxy) struct Verdicts(Mutex<VerdictState>);
 
 #[derive(Default)]
-struct State {
+struct VerdictState {
     /// Those for the record of the exchange, or, once that is written, those that came after it.
-    given: Vec<Given>,
+    counts: Vec<VerdictCount>,
     /// Questions of guards in observe mode that the exchange does not wait for.
     pending: usize,
     /// True once the record of the exchange is written.
     is_closed: bool,
 }
 
-/// Equal verdicts.
-struct Given {
+/// Count of equal verdicts.
+struct VerdictCount {
     guard: Arc<str>,
     phase: GuardPhase,
     verdict: GuardVerdict,
@@ -36,21 +36,21 @@ struct Given {
 }
 
 impl Verdicts {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, VerdictState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a question that the exchange does not wait for. It ends with [`Verdicts::end_pending`].
     pub(super) fn begin_pending(&self) {
-        self.state().pending += 1;
+        self.lock().pending += 1;
     }
 
     /// Notes the end of such a question. Returns the verdicts that no record has, once no question is pending.
     pub(super) fn end_pending(&self) -> Option<Detail> {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.pending -= 1;
         (state.is_closed && state.pending == 0)
-            .then(|| detail_of(&std::mem::take(&mut state.given)))
+            .then(|| build_detail(&std::mem::take(&mut state.counts)))
             .flatten()
     }
 
@@ -61,14 +61,15 @@ impl Verdicts {
         verdict: GuardVerdict,
         elapsed: Duration,
     ) {
-        let given = &mut self.state().given;
-        let equal =
-            |one: &&mut Given| one.guard == *guard && one.phase == phase && one.verdict == verdict;
-        if let Some(one) = given.iter_mut().find(equal) {
+        let counts = &mut self.lock().counts;
+        let equal = |one: &&mut VerdictCount| {
+            one.guard == *guard && one.phase == phase && one.verdict == verdict
+        };
+        if let Some(one) = counts.iter_mut().find(equal) {
             one.count += 1;
             one.longest = one.longest.max(elapsed);
-        } else if given.len() < KINDS_MAX {
-            given.push(Given {
+        } else if counts.len() < KINDS_MAX {
+            counts.push(VerdictCount {
                 guard: Arc::clone(guard),
                 phase,
                 verdict,
@@ -80,22 +81,25 @@ impl Verdicts {
 
     /// Returns them for the record of the exchange, which is written now; `None` if there are none.
     pub(in crate::proxy) fn close(&self) -> Option<Detail> {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.is_closed = true;
-        detail_of(&std::mem::take(&mut state.given))
+        build_detail(&std::mem::take(&mut state.counts))
     }
 
     /// Returns them for the access line, in the form `secrets request pass 1ms, pii event reject 12ms`; `None` if there
     /// are none.
-    pub(in crate::proxy) fn line(&self) -> Option<String> {
-        let state = self.state();
-        let each = state.given.iter().map(|one| {
+    pub(in crate::proxy) fn access_line(&self) -> Option<String> {
+        let state = self.lock();
+        let each = state.counts.iter().map(|one| {
             let (guard, phase, verdict) = (&one.guard, one.phase.as_str(), one.verdict.as_str());
             let count = match one.count {
                 1 => String::new(),
                 count => format!(" x{count}"),
             };
-            format!("{guard} {phase} {verdict}{count} {}ms", millis(one.longest))
+            format!(
+                "{guard} {phase} {verdict}{count} {}ms",
+                to_millis(one.longest)
+            )
         });
         let each: Vec<_> = each.collect();
         (!each.is_empty()).then(|| each.join(", "))
@@ -103,15 +107,15 @@ impl Verdicts {
 }
 
 /// Writes what a record of the verdicts has. Their words need no escapes: a guard's name has none that would.
-fn detail_of(given: &[Given]) -> Option<Detail> {
-    if given.is_empty() {
+fn build_detail(counts: &[VerdictCount]) -> Option<Detail> {
+    if counts.is_empty() {
         return None;
     }
-    let mut members = String::with_capacity(96 * given.len());
-    for (at, one) in given.iter().enumerate() {
+    let mut members = String::with_capacity(96 * counts.len());
+    for (at, one) in counts.iter().enumerate() {
         members.push_str(if at == 0 { r#"{"guards":["# } else { "," });
         let (phase, verdict) = (one.phase.as_str(), one.verdict.as_str());
-        let (guard, count, longest) = (&one.guard, one.count, millis(one.longest));
+        let (guard, count, longest) = (&one.guard, one.count, to_millis(one.longest));
         let _ = write!(
             members,
             r#"{{"count":{count},"guard":"{guard}","longest_ms":{longest},"phase":"{phase}","verdict":"{verdict}"}}"#
@@ -121,7 +125,7 @@ fn detail_of(given: &[Given]) -> Option<Detail> {
     Some(Detail::from_canonical(members))
 }
 
-fn millis(span: Duration) -> u64 {
+fn to_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -134,7 +138,7 @@ mod tests {
     #[test]
     fn equal_verdicts_are_one_entry() {
         let verdicts = Verdicts::default();
-        assert_eq!(verdicts.line(), None);
+        assert_eq!(verdicts.access_line(), None);
         let name: Arc<str> = "pii".into();
         let pass = GuardVerdict::Pass;
         verdicts.add(&name, GuardPhase::Event, pass, Duration::from_millis(3));
@@ -142,7 +146,7 @@ mod tests {
         let reject = GuardVerdict::Reject;
         verdicts.add(&name, GuardPhase::Event, reject, Duration::from_millis(1));
         let line = "pii event pass x2 3ms, pii event reject 1ms";
-        assert_eq!(verdicts.line().as_deref(), Some(line));
+        assert_eq!(verdicts.access_line().as_deref(), Some(line));
         let members = json!({"guards": [
             {"guard": "pii", "phase": "event", "verdict": "pass", "count": 2, "longest_ms": 3},
             {"guard": "pii", "phase": "event", "verdict": "reject", "count": 1, "longest_ms": 1},

@@ -3,7 +3,7 @@
 //! Metrics, the access line and the audit record come from this one value, so they cannot disagree.
 //! `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
 
-mod charged;
+mod charge;
 pub(in crate::proxy) mod trace;
 
 use std::fmt;
@@ -21,24 +21,24 @@ use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
 use crate::caps::Charge;
 use crate::config::{Config, Live};
-use crate::console::{Console, Ends, OpenStream, Passed};
+use crate::console::{Console, ExchangeParties, ExchangeSummary, OpenStream};
 use crate::dialect::{Dialect, ReplyForm};
 use crate::events::{Event, Events, Kind};
 use crate::hierarchy::Permit;
 use crate::identity::{Allowance, Proof, may_be_credential};
-use crate::ids::{InstanceId, Life, RequestId, WorkspaceId};
+use crate::ids::{InstanceId, RequestId, WorkspaceId, WorkspaceIncarnation};
 use crate::metrics::{Metrics, Outcome, Shape};
-use crate::proxy::bridged::Fields;
 use crate::proxy::guard::verdict::Verdicts;
-use crate::proxy::outcome::{BrokenOff, Ended};
+use crate::proxy::outcome::{AbortCause, ExchangeOutcome};
+use crate::proxy::translation::TranslationFields;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::tasks::Learner;
-use crate::telemetry::ShownAddress;
+use crate::telemetry::MaskedAddress;
 use crate::trust::PairClaims;
 use crate::workspace::Timestamp;
 
 /// The rule that allowed an exchange.
-pub(super) struct Granted {
+pub(super) struct GrantingRule {
     /// The name of the rule.
     pub(super) rule: &'static str,
     /// The caller's org.
@@ -48,7 +48,7 @@ pub(super) struct Granted {
 }
 
 /// The answer to the caller, as far as it was sent.
-pub(super) struct Answered {
+pub(super) struct AnswerRecord {
     /// The status; 0 before one is sent.
     pub(super) status: u16,
     /// The shape: unary or stream.
@@ -101,19 +101,19 @@ pub(super) struct Exchange {
     /// The instance of the callee that gets the call, if it has several.
     pub(super) instance: Option<InstanceId>,
     /// The rule that allowed it, once the caller was permitted.
-    pub(super) granted: Option<Granted>,
+    pub(super) granted: Option<GrantingRule>,
     /// The answer to the caller.
-    pub(super) answer: Answered,
+    pub(super) answer: AnswerRecord,
     /// The observers that it is shown to.
     observers: Observers,
     /// Bytes of the request body.
     pub(super) request_bytes: u64,
     /// The client address, as far as it is recorded.
-    client: Option<ShownAddress>,
+    client: Option<MaskedAddress>,
     /// The task of the exchange, once it is known.
     pub(super) task: Option<String>,
     /// The fields of an answer that is translated for the caller.
-    pub(super) bridged: Option<Fields>,
+    pub(super) bridged: Option<TranslationFields>,
     /// The verdicts of guards; `None`: none are asked.
     pub(super) verdicts: Option<Arc<Verdicts>>,
     /// The binding of the caller's answer: where its result is.
@@ -138,7 +138,7 @@ impl Exchange {
         metrics.open_exchanges.inc();
         Self {
             metrics: Arc::clone(metrics),
-            config: config.hold(),
+            config: config.snapshot(),
             started: Instant::now(),
             request_id,
             method: Method::Unread,
@@ -150,7 +150,7 @@ impl Exchange {
             callee: None,
             instance: None,
             granted: None,
-            answer: Answered {
+            answer: AnswerRecord {
                 status: 0,
                 shape: Shape::Unary,
                 head: None,
@@ -175,7 +175,7 @@ impl Exchange {
     }
 
     /// Returns the format of the gateway's own answer.
-    pub(super) fn form(&self) -> ReplyForm {
+    pub(super) fn reply_form(&self) -> ReplyForm {
         ReplyForm {
             dialect: self.dialect,
             rpc_id: self.rpc_id.clone(),
@@ -183,44 +183,44 @@ impl Exchange {
     }
 
     /// Sets the audit log.
-    pub(super) fn audited(mut self, audit: &Arc<Audit>) -> Self {
+    pub(super) fn with_audit(mut self, audit: &Arc<Audit>) -> Self {
         self.observers.audit = audit.is_on().then(|| Arc::clone(audit));
         self
     }
 
     /// Sets the console.
-    pub(super) fn shown(mut self, console: &Arc<Console>) -> Self {
+    pub(super) fn with_console(mut self, console: &Arc<Console>) -> Self {
         self.observers.console = Some(Arc::clone(console));
         self
     }
 
     /// Records that the answer is a stream.
-    pub(super) fn streams(&mut self) {
+    pub(super) fn record_stream(&mut self) {
         self.answer.shape = Shape::Stream;
         if let (Some(console), Some(callee)) = (&self.observers.console, &self.callee) {
-            self.observers.open_stream = Some(console.stream(callee));
+            self.observers.open_stream = Some(console.open_stream(callee));
         }
     }
 
     /// Records the outcome. An outer error is still to be sent to the caller.
-    pub(super) fn ended(
+    pub(super) fn record_outcome(
         &mut self,
-        ended: Result<Ended, Ended>,
-    ) -> Result<Result<(), BrokenOff>, Rejection> {
+        ended: Result<ExchangeOutcome, ExchangeOutcome>,
+    ) -> Result<Result<(), AbortCause>, Rejection> {
         match ended.unwrap_or_else(|ended| ended) {
-            Ended::Answered => {
+            ExchangeOutcome::Answered => {
                 self.outcome.get_or_insert(Outcome::Answered);
                 Ok(Ok(()))
             }
-            Ended::CallerLeft => {
+            ExchangeOutcome::CallerLeft => {
                 self.outcome.get_or_insert(Outcome::CallerLeft);
-                Ok(Err(BrokenOff::CallerLeft))
+                Ok(Err(AbortCause::CallerLeft))
             }
-            Ended::BrokenOff(rejection) => {
-                self.rejected(&rejection);
-                Ok(Err(BrokenOff::Ours))
+            ExchangeOutcome::BrokenOff(rejection) => {
+                self.record_rejection(&rejection);
+                Ok(Err(AbortCause::Ours))
             }
-            Ended::Refused(rejection) => Err(rejection),
+            ExchangeOutcome::Refused(rejection) => Err(rejection),
         }
     }
 
@@ -228,27 +228,27 @@ impl Exchange {
     pub(super) fn watch_state(&mut self, binding: Binding) {
         let asks = matches!(self.method, Method::GetTask | Method::CancelTask);
         if asks || self.method.sends() {
-            self.learner = Some(Box::new(Learner::of_state(binding)));
+            self.learner = Some(Box::new(Learner::for_state(binding)));
         }
     }
 
     /// Searches a piece of a unary answer for the task.
-    pub(super) async fn look_at(&mut self, piece: &[u8]) {
-        let found = look_at(&mut self.learner, &self.metrics, piece).await;
+    pub(super) async fn search_task(&mut self, piece: &[u8]) {
+        let found = search_answer(&mut self.learner, &self.metrics, piece).await;
         if found.is_some() {
             self.task = found;
         }
     }
 
     /// Searches for the task in an answer that another component has already parsed.
-    pub(super) fn note_task(&mut self, find: impl FnOnce(&mut TaskScan) -> Option<String>) {
+    pub(super) fn record_task(&mut self, find: impl FnOnce(&mut TaskScan) -> Option<String>) {
         if self.observers.audit.is_some() && self.task.is_none() && self.method.sends() {
             self.task = find(&mut TaskScan::new(self.binding));
         }
     }
 
     /// Records that the gateway rejected the request, or cut the answer. The first reason stays.
-    pub(super) fn rejected(&mut self, rejection: &Rejection) {
+    pub(super) fn record_rejection(&mut self, rejection: &Rejection) {
         if self.outcome.is_none() {
             self.outcome = Some(Outcome::Rejected(rejection.reason));
             if let (Some(charge), Some(Delivery::NotSent)) = (&mut self.charge, rejection.delivered)
@@ -263,8 +263,8 @@ impl Exchange {
 
 impl Exchange {
     /// Records the rule that allowed the exchange.
-    pub(super) fn permitted(&mut self, permit: &Permit) {
-        self.granted = Some(Granted {
+    pub(super) fn record_permit(&mut self, permit: &Permit) {
+        self.granted = Some(GrantingRule {
             rule: permit.rule().as_str(),
             org: permit.org().map(str::to_owned),
             born_at: permit.life().born_at,
@@ -272,10 +272,10 @@ impl Exchange {
     }
 
     /// Returns the life of the callee that the exchange is with.
-    pub(super) fn life(&self) -> Option<Life> {
+    pub(super) fn life(&self) -> Option<WorkspaceIncarnation> {
         let born_at = self.granted.as_ref().map_or(0, |granted| granted.born_at);
         let id = self.callee.clone()?;
-        Some(Life { id, born_at })
+        Some(WorkspaceIncarnation { id, born_at })
     }
 
     /// Returns the generations between which the call was translated.
@@ -288,8 +288,8 @@ impl Exchange {
     }
 
     /// Sets the client address.
-    pub(super) fn by_client(mut self, client: IpAddr) -> Self {
-        self.client = ShownAddress::of(client, self.config.audit.client_address);
+    pub(super) fn with_client(mut self, client: IpAddr) -> Self {
+        self.client = MaskedAddress::mask(client, self.config.audit.client_address);
         self
     }
 
@@ -311,12 +311,12 @@ impl Exchange {
 
     /// Announces the exchange to subscribers of the target: kind, outcome and duration, never content. Requests that
     /// were not admitted are not announced, so that a stranger cannot flood subscribers.
-    fn tell(&self, outcome: Outcome, elapsed: Duration) {
+    fn publish_event(&self, outcome: Outcome, elapsed: Duration) {
         let told = self
             .observers
             .events
             .as_ref()
-            .filter(|events| events.heard());
+            .filter(|events| events.has_readers());
         let (Some(events), Some(callee), Some(_)) = (told, &self.callee, self.rule()) else {
             return;
         };
@@ -325,24 +325,24 @@ impl Exchange {
             "outcome": outcome.as_str(),
             "duration_ms": u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
         });
-        events.tell(Event::new(Kind::A2aResponse, callee, payload));
+        events.publish(Event::new(Kind::A2aResponse, callee, payload));
     }
 }
 
 impl Exchange {
     /// Shows the exchange in the console.
-    fn show(&self, outcome: Outcome, elapsed: Duration) {
+    fn show_in_console(&self, outcome: Outcome, elapsed: Duration) {
         let Some(console) = &self.observers.console else {
             return;
         };
         let refused = matches!(outcome, Outcome::Rejected(_));
         let target = self.named_callee();
         let caller = self.proof.as_ref();
-        let ends = Ends {
+        let ends = ExchangeParties {
             caller: caller.and_then(|proof| proof.principal.workspace()),
             target,
         };
-        console.count(ends, refused, || Passed {
+        console.count_exchange(ends, refused, || ExchangeSummary {
             id: self.request_id.as_str().to_owned(),
             at: Timestamp::now().0,
             caller: self.caller().map(ToString::to_string),
@@ -359,7 +359,7 @@ impl Exchange {
     }
 
     /// Writes the audit record: caller, callee, rule and outcome.
-    fn write_down(&mut self, outcome: Outcome, elapsed: Duration, trace_id: Option<TraceId>) {
+    fn write_audit(&mut self, outcome: Outcome, elapsed: Duration, trace_id: Option<TraceId>) {
         let Some(audit) = self.observers.audit.take() else {
             return;
         };
@@ -408,16 +408,16 @@ impl Drop for Exchange {
         let metrics = &self.metrics;
         let elapsed = self.started.elapsed();
         let recorded = self.recorded_trace();
-        metrics.exchange((self.method, outcome, self.answer.shape), elapsed, recorded);
+        metrics.record_exchange((self.method, outcome, self.answer.shape), elapsed, recorded);
         metrics.request_bytes.inc_by(self.request_bytes);
         metrics.response_bytes.inc_by(self.answer.bytes);
         metrics.events.inc_by(self.answer.events);
         if let Some(head) = self.answer.head {
-            metrics.head(self.answer.shape, head, recorded);
+            metrics.record_head_time(self.answer.shape, head, recorded);
         }
-        self.settle(outcome);
-        self.tell(outcome, elapsed);
-        self.show(outcome, elapsed);
+        self.settle_charge(outcome);
+        self.publish_event(outcome, elapsed);
+        self.show_in_console(outcome, elapsed);
         let trace_id = self.trace_id();
         self.end_trace(outcome);
         tracing::info!(
@@ -434,7 +434,7 @@ impl Drop for Exchange {
             rule = self.rule(),
             method = self.method.label(),
             bridged = self.translation(),
-            guards = self.verdicts.as_ref().and_then(|given| given.line()),
+            guards = self.verdicts.as_ref().and_then(|given| given.access_line()),
             outcome = outcome.as_str(),
             status = self.answer.status,
             request_bytes = self.request_bytes,
@@ -444,27 +444,27 @@ impl Drop for Exchange {
             },
             "A2A exchange ended"
         );
-        self.write_down(outcome, elapsed, trace_id);
+        self.write_audit(outcome, elapsed, trace_id);
         // Last: an observer that sees no open exchange finds all of them counted and recorded.
         self.metrics.open_exchanges.dec();
     }
 }
 
 /// Searches a piece of a unary answer for the task and its state. Returns the task once it is found.
-pub(super) async fn look_at(
+pub(super) async fn search_answer(
     learner: &mut Option<Box<Learner>>,
     metrics: &Metrics,
     piece: &[u8],
 ) -> Option<String> {
     let looking = learner.as_mut()?;
-    let task = looking.look_at(piece);
+    let task = looking.push(piece);
     let state = looking.take_state();
     if let Some(state) = state {
-        metrics.tasks.seen(state);
+        metrics.tasks.count_state(state);
     }
     if task.is_some() || looking.has_more_to_learn(state) {
         // Boxed: rarely taken.
-        Box::pin(looking.learn(task.as_deref(), state)).await;
+        Box::pin(looking.record_task(task.as_deref(), state)).await;
     }
     if looking.is_over() {
         *learner = None;

@@ -1,6 +1,6 @@
 //! The head of an agent's answer: refused, or passed with a closed list of fields, plus `forward.response_headers`. The
-//! answer comes from the gateway's origin, so fields that set policy for an origin, or instruct a proxy in front, would act
-//! with the gateway's authority.
+//! answer comes from the gateway's origin, so fields that set policy for an origin, or instruct a proxy in front, would
+//! act with the gateway's authority.
 
 use std::collections::HashSet;
 
@@ -59,7 +59,7 @@ impl ResponseFields {
     ///
     /// # Errors
     /// A field cannot be built. The parser of the answer rules this out.
-    pub(in crate::proxy) fn passed(
+    pub(in crate::proxy) fn filter_head(
         &self,
         agent: &ResponseHeader,
     ) -> pingora::Result<ResponseHeader> {
@@ -68,7 +68,7 @@ impl ResponseFields {
         for (name, value) in &agent.headers {
             // Of several media types a browser takes the last one, but the check below reads the first.
             let repeats = *name == header::CONTENT_TYPE && head.headers.contains_key(name);
-            if self.passes(name, agent) && !repeats {
+            if self.allows_field(name, agent) && !repeats {
                 head.append_header(name, value)?;
             }
         }
@@ -81,7 +81,7 @@ impl ResponseFields {
         Ok(head)
     }
 
-    fn passes(&self, name: &HeaderName, agent: &ResponseHeader) -> bool {
+    fn allows_field(&self, name: &HeaderName, agent: &ResponseHeader) -> bool {
         let listed = PASSED.contains(&name.as_str())
             || self.added.contains(name)
             || *name == header::WWW_AUTHENTICATE && agent.status == StatusCode::UNAUTHORIZED;
@@ -112,7 +112,9 @@ fn refuse_large_head(head: &AnswerHead) -> Result<(), Rejection> {
         let message = format!(
             "the head of the agent's answer has {fields} fields, and may have {FIELDS_MAX}"
         );
-        return Err(Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent));
+        return Err(
+            Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
+        );
     }
     Ok(())
 }
@@ -140,7 +142,7 @@ pub(in crate::proxy) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rej
     }
     let message =
         "the agent answered with a redirect, which is never followed; register its final URL";
-    Err(Rejection::new(Reason::AgentRedirected, message).delivered(Delivery::Sent))
+    Err(Rejection::new(Reason::AgentRedirected, message).with_delivery(Delivery::Sent))
 }
 
 /// Rejects an answer by its framing, its coding or its length.
@@ -151,7 +153,7 @@ pub(in crate::proxy) fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Res
             Reason::AgentProtocolError,
             "the agent compressed a stream of events, which can't be passed on event by event",
         )
-        .delivered(Delivery::Sent));
+        .with_delivery(Delivery::Sent));
     }
     match content_length(head) {
         Some(length) if length > limit && !is_event_stream(head) => Err(too_large(limit)),

@@ -19,6 +19,7 @@ const IDLE: Duration = Duration::from_secs(300);
 /// Converted `upstream_tls` by fingerprint. A conversion costs more than all other steps of a call.
 pub(in crate::proxy) struct Certificates(Cache<[u8; 32], Arc<PreparedTls>>);
 
+/// The certificates of one agent, converted.
 struct PreparedTls {
     ca: Option<Arc<[WrappedX509]>>,
     client: Option<Arc<CertKey>>,
@@ -42,7 +43,7 @@ impl Certificates {
         tls: &UpstreamTls,
     ) {
         let fingerprint = tls.fingerprint(&agent.id);
-        let made = async { Arc::new(PreparedTls::of(tls)) };
+        let made = async { Arc::new(PreparedTls::from_config(tls)) };
         let worn = self.0.get_with(fingerprint, made).await;
         peer.options.ca.clone_from(&worn.ca);
         peer.client_cert_key.clone_from(&worn.client);
@@ -52,7 +53,7 @@ impl Certificates {
 }
 
 impl PreparedTls {
-    fn of(tls: &UpstreamTls) -> Self {
+    fn from_config(tls: &UpstreamTls) -> Self {
         let ca = tls.ca.as_ref().map(|ca| {
             let ders = ca.ders().iter().cloned();
             ders.map(|der| WrappedX509::new(der, parse_x509)).collect()

@@ -11,9 +11,9 @@ pub(in crate::proxy) fn broken_http(error: Option<Box<pingora::Error>>) -> Rejec
         Reason::AgentProtocolError,
         "the agent closed the connection or broke HTTP before its answer was complete",
     )
-    .delivered(Delivery::Sent);
+    .with_delivery(Delivery::Sent);
     match error {
-        Some(error) => rejection.cause(Failure(error)),
+        Some(error) => rejection.with_cause(Failure(error)),
         None => rejection,
     }
 }
@@ -24,8 +24,8 @@ pub(in crate::proxy) fn timed_out(clock: &'static str) -> Rejection {
         Reason::AgentTimeout,
         format!("the agent did not answer in time (timeouts.{clock}); of a gateway, X-Timeout may ask for more"),
     )
-    .fact("clock", clock)
-    .delivered(Delivery::Sent)
+    .with_fact("clock", clock)
+    .with_delivery(Delivery::Sent)
 }
 
 /// Builds `shutting_down` for a call that was already started.
@@ -34,11 +34,11 @@ pub(in crate::proxy) fn shutting_down(delivered: Delivery) -> Rejection {
         Reason::ShuttingDown,
         "this process is shutting down before the agent was done; ask again for the task",
     )
-    .delivered(delivered)
+    .with_delivery(delivered)
 }
 
 /// Builds `agent_silent`.
-pub(in crate::proxy) fn silent(idle: Duration) -> Rejection {
+pub(in crate::proxy) fn agent_silent(idle: Duration) -> Rejection {
     Rejection::new(
         Reason::AgentSilent,
         format!(
@@ -46,8 +46,8 @@ pub(in crate::proxy) fn silent(idle: Duration) -> Rejection {
             humantime::format_duration(idle)
         ),
     )
-    .fact("clock", "idle")
-    .delivered(Delivery::Sent)
+    .with_fact("clock", "idle")
+    .with_delivery(Delivery::Sent)
 }
 
 pub(in crate::proxy) fn too_large(limit: u64) -> Rejection {
@@ -55,8 +55,8 @@ pub(in crate::proxy) fn too_large(limit: u64) -> Rejection {
         Reason::ResponseTooLarge,
         format!("the agent's answer is larger than {limit} bytes"),
     )
-    .fact("limit", limit)
-    .delivered(Delivery::Sent)
+    .with_fact("limit", limit)
+    .with_delivery(Delivery::Sent)
 }
 
 /// Builds the rejection of a head of so many bytes; `None`: of more than `max`.
@@ -66,5 +66,5 @@ pub(in crate::proxy) fn head_too_long(bytes: Option<usize>, max: usize) -> Rejec
         Reason::AgentProtocolError,
         format!("the head of the agent's answer has {bytes} bytes, and may have {max}"),
     )
-    .delivered(Delivery::Sent)
+    .with_delivery(Delivery::Sent)
 }

@@ -11,17 +11,17 @@ use tokio::time::{Instant, timeout_at};
 
 use super::answer::AnswerReader;
 use super::answer_head::{content_length, refuse_by_framing};
-use super::upstream::{Call, Connection, Upstream};
+use super::upstream::{AgentConnection, Upstream, WireRequest};
 use crate::metrics::Metrics;
 use crate::proxy::relay::failure::too_large;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// A request with an answer that is read whole.
-pub(in crate::proxy) struct Question<'a> {
+pub(in crate::proxy) struct BufferedRequest<'a> {
     /// The agent, at an address that passed the check.
     pub(in crate::proxy) peer: &'a HttpPeer,
     /// The request in wire format.
-    pub(in crate::proxy) call: Call,
+    pub(in crate::proxy) call: WireRequest,
     /// The deadline of the whole answer.
     pub(in crate::proxy) deadline: Instant,
     /// Maximum bytes of the body.
@@ -32,28 +32,28 @@ pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) late: fn() -> Rejection,
 }
 
-impl Question<'_> {
+impl BufferedRequest<'_> {
     /// Sends the request once.
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, `response_too_large`.
-    pub(in crate::proxy) async fn ask(
+    pub(in crate::proxy) async fn send(
         &self,
         upstream: &Upstream,
         metrics: &Metrics,
     ) -> Result<(ResponseHeader, Bytes), Rejection> {
         let connected = timeout_at(self.deadline, upstream.connect(self.peer)).await;
         let connection = connected.map_err(|_| (self.late)())??;
-        self.ask_over(connection, upstream, metrics).await
+        self.send_over(connection, upstream, metrics).await
     }
 
     /// Sends the request over an established connection.
     ///
     /// # Errors
-    /// As [`Question::ask`].
-    pub(in crate::proxy) async fn ask_over(
+    /// As [`BufferedRequest::send`].
+    pub(in crate::proxy) async fn send_over(
         &self,
-        connection: Connection,
+        connection: AgentConnection,
         upstream: &Upstream,
         metrics: &Metrics,
     ) -> Result<(ResponseHeader, Bytes), Rejection> {
@@ -66,17 +66,17 @@ impl Question<'_> {
         );
         let answered = async {
             let mut answer = sent.await?;
-            let head = head(&mut answer).await?;
-            let body = self.body(&mut answer, &head).await?;
+            let head = read_head(&mut answer).await?;
+            let body = self.read_body(&mut answer, &head).await?;
             Ok((answer, head, body))
         };
         let answered = timeout_at(self.deadline, answered).await;
         let (answer, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
-        upstream.home(self.idle).take_back(answer);
+        upstream.pool_handle(self.idle).check_in(answer);
         Ok((head, body))
     }
 
-    async fn body(
+    async fn read_body(
         &self,
         answer: &mut AnswerReader,
         head: &ResponseHeader,
@@ -97,7 +97,7 @@ impl Question<'_> {
 }
 
 /// Returns the head of the answer, after informational ones.
-async fn head(answer: &mut AnswerReader) -> Result<ResponseHeader, Rejection> {
+async fn read_head(answer: &mut AnswerReader) -> Result<ResponseHeader, Rejection> {
     answer.read_head().await?;
     let head = *answer.take_head()?;
     refuse_by_framing(&head)?;
@@ -105,7 +105,7 @@ async fn head(answer: &mut AnswerReader) -> Result<ResponseHeader, Rejection> {
     if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
         let message = "the agent compresses an answer without being asked to";
         let refusal = Rejection::new(Reason::AgentProtocolError, message);
-        return Err(refusal.delivered(Delivery::Sent));
+        return Err(refusal.with_delivery(Delivery::Sent));
     }
     Ok(head.fields)
 }

@@ -12,10 +12,10 @@ use secrecy::ExposeSecret;
 use crate::directory::Agent;
 use crate::identity::CallerToken;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::proxy::bridged::Wire;
 use crate::proxy::hop_by_hop::{is_hop_by_hop, named_by_connection};
 use crate::proxy::record::trace::{context_fields, is_context};
 use crate::proxy::request::validate::authority;
+use crate::proxy::translation::TranslatedHeaders;
 use crate::telemetry::traces::SpanContext;
 
 /// Request fields that pass to the agent besides `forward.headers`.
@@ -33,11 +33,12 @@ const PASSED: [&str; 11] = [
     "content-type",
 ];
 
-/// Field of the caller token for an agent that uses `Authorization` itself (`docs/reference/a2a.md`, "Request fields that the agent receives").
+/// Field of the caller token for an agent that uses `Authorization` itself (`docs/reference/a2a.md`, "Request fields
+/// that the agent receives").
 const CALLER_TOKEN: &str = "x-a2a-caller-token";
 
 /// The inputs to the head of a forwarded request.
-pub(in crate::proxy) struct Forwarded<'a> {
+pub(in crate::proxy) struct RequestHeadInput<'a> {
     /// The head of the caller's request.
     pub(in crate::proxy) head: &'a RequestHeader,
     /// The HTTP method for the agent.
@@ -61,7 +62,7 @@ pub(in crate::proxy) struct Forwarded<'a> {
     /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
     pub(in crate::proxy) version_1_0: bool,
     /// The fields of a translated request, in place of the caller's.
-    pub(in crate::proxy) wire: Option<&'a Wire>,
+    pub(in crate::proxy) wire: Option<&'a TranslatedHeaders>,
     /// The trace context for the agent. `None` if nothing is traced: the caller's own context passes.
     pub(in crate::proxy) context: Option<&'a SpanContext>,
     /// Length of the completed body.
@@ -70,24 +71,24 @@ pub(in crate::proxy) struct Forwarded<'a> {
 
 /// Writes the request head in wire format: one allocation, no intermediate map.
 pub(in crate::proxy) fn request_head(
-    forwarded: &Forwarded<'_>,
+    forwarded: &RequestHeadInput<'_>,
     extra: &HashSet<HeaderName>,
 ) -> Vec<u8> {
-    let mut head = Wired(Vec::with_capacity(
+    let mut head = HeadWriter(Vec::with_capacity(
         1024 + forwarded.body_len.min(super::upstream::ONE_WRITE),
     ));
     head.0.extend_from_slice(forwarded.verb.as_str().as_bytes());
     head.0.push(b' ');
     head.0.extend_from_slice(forwarded.target.as_bytes());
     head.0.extend_from_slice(b" HTTP/1.1\r\n");
-    head.put("host", forwarded.agent.endpoint.host.as_bytes());
+    head.write_field("host", forwarded.agent.endpoint.host.as_bytes());
     let auth = forwarded.agent.upstream_auth.as_ref();
     let caller_token = forwarded.caller_token;
     if let Some(auth) = auth {
-        head.put(auth.name(), auth.value().expose_secret().as_bytes());
-        head.put(CALLER_TOKEN, caller_token.bare().as_bytes());
+        head.write_field(auth.name(), auth.value().expose_secret().as_bytes());
+        head.write_field(CALLER_TOKEN, caller_token.bare_token().as_bytes());
     } else {
-        head.put("authorization", caller_token.authorization().as_bytes());
+        head.write_field("authorization", caller_token.authorization().as_bytes());
     }
     let headers = &forwarded.head.headers;
     let mut typed = false;
@@ -95,56 +96,56 @@ pub(in crate::proxy) fn request_head(
         let own = auth.is_some_and(|auth| auth.name() == name.as_str())
             || forwarded.context.is_some() && is_context(name)
             || forwarded.wire.is_some() && is_translated(name);
-        if !own && passes((name, value), headers, extra) {
+        if !own && is_forwarded((name, value), headers, extra) {
             typed |= *name == header::CONTENT_TYPE;
-            head.put(name.as_str(), value.as_bytes());
+            head.write_field(name.as_str(), value.as_bytes());
         }
     }
     // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
     let bodiless = forwarded.body_len == 0
         && !matches!(*forwarded.verb, Method::POST | Method::PUT | Method::PATCH);
     if let Some(wire) = forwarded.wire {
-        head.put("accept", wire.accept.as_bytes());
-        head.put("a2a-version", wire.version.as_bytes());
+        head.write_field("accept", wire.accept.as_bytes());
+        head.write_field("a2a-version", wire.version.as_bytes());
         if forwarded.body_len > 0 {
-            head.put("content-type", wire.content_type.as_bytes());
+            head.write_field("content-type", wire.content_type.as_bytes());
         }
         let named = EXTENSIONS.iter().flat_map(|name| headers.get_all(*name));
         for value in named {
-            head.put(wire.extensions, value.as_bytes());
+            head.write_field(wire.extensions, value.as_bytes());
         }
     } else if !typed && forwarded.body_len > 0 {
-        head.put("content-type", b"application/json");
+        head.write_field("content-type", b"application/json");
     }
     if forwarded.wire.is_none() && forwarded.version_1_0 && !headers.contains_key("a2a-version") {
-        head.put("a2a-version", b"1.0");
+        head.write_field("a2a-version", b"1.0");
     }
     if !bodiless {
-        head.put_shown("content-length", forwarded.body_len);
+        head.write_display("content-length", forwarded.body_len);
     }
     for (name, value) in forwarded.context.into_iter().flat_map(context_fields) {
-        head.put(name.as_str(), value.as_bytes());
+        head.write_field(name.as_str(), value.as_bytes());
     }
-    head.put("x-request-id", forwarded.request_id.as_str().as_bytes());
+    head.write_field("x-request-id", forwarded.request_id.as_str().as_bytes());
     if let Some(caller) = forwarded.caller {
-        head.put("x-workspace-id", caller.as_str().as_bytes());
+        head.write_field("x-workspace-id", caller.as_str().as_bytes());
     }
-    head.put_shown("x-forwarded-for", forwarded.client);
-    head.put("x-forwarded-proto", forwarded.scheme.as_bytes());
+    head.write_display("x-forwarded-for", forwarded.client);
+    head.write_field("x-forwarded-proto", forwarded.scheme.as_bytes());
     if let Some(host) = authority(forwarded.head) {
-        head.put("x-forwarded-host", host.as_bytes());
+        head.write_field("x-forwarded-host", host.as_bytes());
     }
-    head.put_shown("x-a2a-hops", forwarded.hops);
-    head.put("via", b"1.1 a2a-gateway");
+    head.write_display("x-a2a-hops", forwarded.hops);
+    head.write_field("via", b"1.1 a2a-gateway");
     head.0.extend_from_slice(b"\r\n");
     head.0
 }
 
 /// A head that is being written.
-struct Wired(Vec<u8>);
+struct HeadWriter(Vec<u8>);
 
-impl Wired {
-    fn put(&mut self, name: &str, value: &[u8]) {
+impl HeadWriter {
+    fn write_field(&mut self, name: &str, value: &[u8]) {
         self.0.extend_from_slice(name.as_bytes());
         self.0.extend_from_slice(b": ");
         self.0.extend_from_slice(value);
@@ -152,8 +153,8 @@ impl Wired {
     }
 
     /// Puts a value that is shown, without a text of its own.
-    fn put_shown(&mut self, name: &str, value: impl Display) {
-        self.put(name, b"");
+    fn write_display(&mut self, name: &str, value: impl Display) {
+        self.write_field(name, b"");
         self.0.truncate(self.0.len() - b"\r\n".len());
         // Writing to memory cannot fail.
         let _ = write!(self.0, "{value}\r\n");
@@ -170,7 +171,7 @@ fn is_translated(name: &HeaderName) -> bool {
 }
 
 /// True if a request field passes to the agent.
-pub(in crate::proxy) fn passes(
+pub(in crate::proxy) fn is_forwarded(
     (name, value): (&HeaderName, &HeaderValue),
     headers: &HeaderMap,
     extra: &HashSet<HeaderName>,

@@ -4,14 +4,14 @@
 
 pub(in crate::proxy) mod answer;
 pub(in crate::proxy) mod answer_head;
-pub(in crate::proxy) mod back;
+pub(in crate::proxy) mod cancel_watch;
 mod certificates;
-pub(in crate::proxy) mod cut;
 pub(in crate::proxy) mod failure;
 pub(in crate::proxy) mod fetch;
 pub(in crate::proxy) mod fields;
 pub(in crate::proxy) mod forward;
 pub(in crate::proxy) mod pool;
+pub(in crate::proxy) mod response_translator;
 pub(in crate::proxy) mod rewrite;
 pub(in crate::proxy) mod stream;
 mod unary;
@@ -31,13 +31,14 @@ use tokio::time::{Instant, sleep_until};
 use self::answer::{AnswerHead, AnswerReader};
 use self::answer_head::{ResponseFields, content_length, refuse_by_framing, refuse_by_head};
 pub(in crate::proxy) use self::answer_head::{content_length_of, is_event_stream, refuse_redirect};
-pub(in crate::proxy) use self::cut::Cut;
-use self::failure::{silent, timed_out};
+pub(in crate::proxy) use self::cancel_watch::CancelWatch;
+use self::failure::{agent_silent, timed_out};
 use self::rewrite::Rewrite;
-use self::stream::Snapshot;
-use self::unary::{Unary, Whole};
-use self::upstream::{Call, Connection, Home, Upstream};
-use self::verdict::of_end;
+use self::stream::SnapshotRequest;
+use self::unary::{BufferedRewrite, UnaryRelay};
+use self::upstream::{AgentConnection, PoolHandle, Upstream, WireRequest};
+use self::verdict::outcome_of_end;
+use crate::access_watch::{AccessBasis, CutOff};
 use crate::config::{Derived, Live, Timeouts};
 use crate::delivery::streams::Streams;
 use crate::directory::{self, CallOutcome};
@@ -48,13 +49,12 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::proxy::batch::join_batch;
 use crate::proxy::load::Load;
-use crate::proxy::outcome::Ended;
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::parking::Turn;
 use crate::proxy::record::Exchange;
-use crate::proxy::respond::gone;
+use crate::proxy::respond::caller_gone;
 use crate::rejection::{Delivery, Rejection};
 use crate::shares::Share;
-use crate::standing::{CutOff, Needs};
 use crate::telemetry::traces::Traces;
 
 /// Maximum pooled connections to all agents, of all threads.
@@ -113,11 +113,11 @@ impl Clocks {
 }
 
 /// A call to forward.
-pub(super) struct Forward {
+pub(super) struct OutboundCall {
     /// The agent, at an address that passed the check.
     pub(super) peer: Box<HttpPeer>,
     /// The request in wire format.
-    pub(super) call: Call,
+    pub(super) call: WireRequest,
     /// The memory share of its body, until it is sent.
     pub(super) share: Share,
     /// The clocks of the exchange.
@@ -125,7 +125,7 @@ pub(super) struct Forward {
     /// The rewrite of the answer.
     pub(super) rewrite: Option<Rewrite>,
     /// The request for the task with which a stream begins.
-    pub(super) snapshot: Option<Call>,
+    pub(super) snapshot: Option<WireRequest>,
     /// The concurrency slot of the call at its target, until it is over.
     pub(super) slot: Option<directory::Slot>,
     /// The turn of a call that was parked, until it is sent.
@@ -156,7 +156,7 @@ impl Relay {
     }
 
     /// Sets the gateway, which ends a stream when its caller loses access.
-    pub(super) fn of(self, gateway: &Arc<Gateway>) -> Self {
+    pub(super) fn with_gateway(self, gateway: &Arc<Gateway>) -> Self {
         Self {
             standing: Some(Arc::clone(gateway)),
             ..self
@@ -166,7 +166,7 @@ impl Relay {
     /// Returns a future that ends when the caller loses access to the target's stream. `None` if it never does.
     pub(super) fn cut_off(
         &self,
-        needs: Needs,
+        needs: AccessBasis,
         proof: Option<&Arc<Proof>>,
         target: Option<&WorkspaceId>,
     ) -> Option<CutOff> {
@@ -174,19 +174,19 @@ impl Relay {
         Some(gateway.cut_off(needs, Arc::clone(proof), target?.clone()))
     }
 
-    /// Returns the view of an exchange on what may end it: the drain, or a stop of an operator.
-    pub(super) fn watch(&self, exchange: &Exchange) -> Cut {
+    /// Returns the watch of an exchange over what may end it: the drain, or a stop of an operator.
+    pub(super) fn watch_exchange(&self, exchange: &Exchange) -> CancelWatch {
         let (proof, target) = (exchange.proof.as_ref(), exchange.callee.as_ref());
         self.watch_call(proof, target)
     }
 
-    /// As [`Relay::watch`], for a call that may have no exchange any more.
+    /// As [`Relay::watch_exchange`], for a call that may have no exchange any more.
     pub(super) fn watch_call(
         &self,
         proof: Option<&Arc<Proof>>,
         target: Option<&WorkspaceId>,
-    ) -> Cut {
-        Cut::of_call(&self.drain, self.standing.as_ref(), proof, target)
+    ) -> CancelWatch {
+        CancelWatch::for_call(&self.drain, self.standing.as_ref(), proof, target)
     }
 
     /// Forwards the call over `connection`, and relays the answer with the head that `answer` builds from the agent's.
@@ -195,19 +195,20 @@ impl Relay {
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        (mut forward, connection): (Forward, Connection),
+        (mut forward, connection): (OutboundCall, AgentConnection),
         answer: impl FnOnce(
             &ResponseHeader,
             &ServerSession,
             &Exchange,
         ) -> Result<ResponseHeader, Rejection>,
-    ) -> Result<Ended, Ended> {
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
         let mut slot = forward.slot.take();
-        let ended = self.relay(session, exchange, (forward, connection), &mut slot, answer);
+        let ended =
+            self.relay_response(session, exchange, (forward, connection), &mut slot, answer);
         let ended = ended.await;
         if let Some(slot) = &mut slot {
             slot.finish_unless(|patience| match &ended {
-                Ok(ended) | Err(ended) => of_end(ended, patience),
+                Ok(ended) | Err(ended) => outcome_of_end(ended, patience),
             });
         }
         ended
@@ -216,10 +217,10 @@ impl Relay {
     /// Sends the call over `connection`.
     async fn send(
         &self,
-        (forward, connection): (&Forward, Connection),
+        (forward, connection): (&OutboundCall, AgentConnection),
         slot: Option<&directory::Slot>,
-        cut: &mut Cut,
-    ) -> Result<AnswerReader, Ended> {
+        cut: &mut CancelWatch,
+    ) -> Result<AnswerReader, ExchangeOutcome> {
         let sent = self.upstream.send_over(
             connection,
             &forward.peer,
@@ -230,33 +231,33 @@ impl Relay {
         tokio::select! {
             biased;
             sent = sent => Ok(sent?),
-            why = cut.requested(Delivery::Unknown) => Err(why.into()),
+            why = cut.cancelled(Delivery::Unknown) => Err(why.into()),
         }
     }
 
     /// As [`Relay::run`]. A stream takes the slot.
-    async fn relay(
+    async fn relay_response(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        (forward, connection): (Forward, Connection),
+        (forward, connection): (OutboundCall, AgentConnection),
         slot: &mut Option<directory::Slot>,
         answer: impl FnOnce(
             &ResponseHeader,
             &ServerSession,
             &Exchange,
         ) -> Result<ResponseHeader, Rejection>,
-    ) -> Result<Ended, Ended> {
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
         // Used in place: a value moved out of an argument takes space in the future twice.
         let clocks = forward.clocks;
         join_batch().await;
-        let mut cut = self.watch(exchange);
+        let mut cut = self.watch_exchange(exchange);
         let call = (&forward, connection);
         let mut upstream = self.send(call, slot.as_ref(), &mut cut).await?;
         drop((forward.call, forward.turn));
         // An answer that is rewritten is charged to its caller's share, as the request was, until it is complete.
         let share = forward.share;
-        let whole = forward.rewrite.map(|rewrite| Whole {
+        let whole = forward.rewrite.map(|rewrite| BufferedRewrite {
             rewrite,
             load: &self.load,
             share,
@@ -265,7 +266,7 @@ impl Relay {
         exchange.answer.head = Some(exchange.started.elapsed());
         let agents = upstream.take_head()?;
         let head = &agents.fields;
-        exchange.called(head.status);
+        exchange.record_call_status(head.status);
         let limit = exchange.config.limits.response_bytes.0;
         let rewrite = whole.as_ref().map(|whole| &whole.rewrite);
         refuse_answer(&agents, (limit, rewrite), slot.as_mut())?;
@@ -276,36 +277,36 @@ impl Relay {
         let length = content_length(head);
         let idle = exchange.config.upstream.idle;
         let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
-        let answering = Answering {
-            home: self.upstream.home(idle),
+        let answering = AgentResponse {
+            home: self.upstream.pool_handle(idle),
             upstream,
         };
         // A waiting stream does not hold it.
         drop(agents);
         if is_stream {
-            exchange.streams();
-            let begun = stream::Begun {
+            exchange.record_stream();
+            let begun = stream::StreamSetup {
                 clocks,
                 // A stop ends it by `cut_off`.
-                cut: Cut::of_drain(&self.drain),
+                cut: CancelWatch::for_drain(&self.drain),
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
-                snapshot: Snapshot::new(forward.snapshot, forward.peer),
+                snapshot: SnapshotRequest::new(forward.snapshot, forward.peer),
                 slot: slot.take(),
                 cut_off: self.cut_off(
-                    Needs::Credential,
+                    AccessBasis::Credential,
                     exchange.proof.as_ref(),
                     exchange.callee.as_ref(),
                 ),
             };
             // Boxed: a waiting stream then holds only the state of the stream.
-            Box::pin(stream::pass(
+            Box::pin(stream::relay_stream(
                 self, session, exchange, answering, answer, begun,
             ))
             .await
         } else {
             let limit = exchange.config.limits.response_bytes.bytes();
-            let mut unary = Unary {
+            let mut unary = UnaryRelay {
                 limit,
                 head_only,
                 clocks: &clocks,
@@ -314,7 +315,9 @@ impl Relay {
                 head: Some(Box::new(answer)),
                 slot,
             };
-            unary.pass(session, exchange, answering, length).await
+            unary
+                .relay_answer(session, exchange, answering, length)
+                .await
         }
     }
 }
@@ -324,8 +327,8 @@ pub(super) async fn await_head(
     mut session: Option<&mut ServerSession>,
     upstream: &mut AnswerReader,
     clocks: &Clocks,
-    cut: &mut Cut,
-) -> Result<(), Ended> {
+    cut: &mut CancelWatch,
+) -> Result<(), ExchangeOutcome> {
     let head = Instant::now() + clocks.head;
     let deadline = head.min(clocks.total);
     tokio::select! {
@@ -335,8 +338,8 @@ pub(super) async fn await_head(
             let clock = if head <= clocks.total { "head" } else { "total" };
             Err(timed_out(clock).into())
         }
-        () = gone(&mut session) => Err(Ended::CallerLeft),
-        why = cut.requested(Delivery::Sent) => Err(why.into()),
+        () = caller_gone(&mut session) => Err(ExchangeOutcome::CallerLeft),
+        why = cut.cancelled(Delivery::Sent) => Err(why.into()),
     }
 }
 
@@ -355,15 +358,15 @@ pub(in crate::proxy) fn refuse_answer(
     };
     let refused = rewrite.refuse_by_head(head, is_event_stream(head));
     if let (Err(_), Some(slot)) = (&refused, slot) {
-        slot.finish(CallOutcome::of_status(head.status.as_u16()));
+        slot.finish(CallOutcome::from_status(head.status.as_u16()));
     }
     refused
 }
 
-/// An agent's answer that is being read, and the place of its connection in the pool afterwards.
-struct Answering<'a> {
+/// An agent's answer that is being read, and the handle that returns its connection to the pool.
+struct AgentResponse<'a> {
     upstream: AnswerReader,
-    home: Home<'a>,
+    home: PoolHandle<'a>,
 }
 
 /// Returns the next piece of the body, or what ended the wait: a clock, or the caller, if there is one.
@@ -371,8 +374,8 @@ pub(in crate::proxy) async fn next_piece(
     mut session: Option<&mut ServerSession>,
     upstream: &mut AnswerReader,
     clocks: &Clocks,
-    cut: &mut Cut,
-) -> Result<Option<Bytes>, Ended> {
+    cut: &mut CancelWatch,
+) -> Result<Option<Bytes>, ExchangeOutcome> {
     if upstream.is_done() {
         return Ok(None);
     }
@@ -386,9 +389,9 @@ pub(in crate::proxy) async fn next_piece(
         biased;
         read = upstream.read_piece() => Ok(read?),
         () = sleep_until(idle.min(clocks.total)) => {
-            Err(if idle < clocks.total { silent(clocks.idle) } else { timed_out("total") }.into())
+            Err(if idle < clocks.total { agent_silent(clocks.idle) } else { timed_out("total") }.into())
         }
-        () = gone(&mut session) => Err(Ended::CallerLeft),
-        why = cut.requested(Delivery::Sent) => Err(why.into()),
+        () = caller_gone(&mut session) => Err(ExchangeOutcome::CallerLeft),
+        why = cut.cancelled(Delivery::Sent) => Err(why.into()),
     }
 }

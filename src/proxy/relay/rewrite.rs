@@ -8,9 +8,9 @@ use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 use tokio::time::{Instant, sleep_until};
 
-use super::back::Back;
-use super::cut::Cut;
+use super::cancel_watch::CancelWatch;
 use super::failure::timed_out;
+use super::response_translator::ResponseTranslator;
 use crate::a2a::bare_result;
 use crate::a2a::error::RpcError;
 use crate::a2a::reply::Reply;
@@ -18,12 +18,12 @@ use crate::a2a::task::Binding;
 use crate::a2a::task_list::TaskList;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
-use crate::ids::Life;
+use crate::ids::WorkspaceIncarnation;
 use crate::proxy::cards::extended::ExtendedCard;
-use crate::proxy::guard::Guarded;
+use crate::proxy::guard::CallGuards;
 use crate::proxy::guard::stream::EventGuard;
-use crate::proxy::outcome::boxed;
-use crate::proxy::respond::internal;
+use crate::proxy::outcome::box_in_place;
+use crate::proxy::respond::internal_error;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// The rewrite of an answer.
@@ -33,21 +33,21 @@ pub(in crate::proxy) enum Rewrite {
     /// The answer contains the agent's card, with the agent's addresses.
     ExtendedCard(Binding, Box<ExtendedCard>),
     /// The answer lists tasks, some of them of other callers.
-    Tasks(Binding, Box<OwnTasks>),
+    Tasks(Binding, Box<TaskListFilter>),
     /// The call was translated for an agent of another generation or binding; then the rewrite of the answer in the
     /// caller's form.
-    Bridged(Box<Back>, Option<Box<Rewrite>>),
+    Bridged(Box<ResponseTranslator>, Option<Box<Rewrite>>),
     /// Guards are asked about the answer, after another rewrite of it.
-    Guarded(Arc<Guarded>, Option<Box<Rewrite>>),
+    Guarded(Arc<CallGuards>, Option<Box<Rewrite>>),
 }
 
 /// The filter of a task list: the caller may see only its own tasks.
-pub(in crate::proxy) struct OwnTasks {
+pub(in crate::proxy) struct TaskListFilter {
     pub(in crate::proxy) gateway: Arc<Gateway>,
     /// The proven caller.
     pub(in crate::proxy) proof: Arc<Proof>,
     /// The asked agent.
-    pub(in crate::proxy) target: Life,
+    pub(in crate::proxy) target: WorkspaceIncarnation,
 }
 
 /// Maximum tasks in one list. A2A 1.0 allows 100 (`pageSize`).
@@ -75,37 +75,37 @@ impl Rewrite {
     ) -> Result<(), Rejection> {
         let coded = head.headers.get(header::CONTENT_ENCODING);
         if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
-            return Err(unreadable(
+            return Err(reject_answer(
                 "the agent compressed its answer, which was not asked for",
             ));
         }
         if let Self::Guarded(guarded, _) = self {
             guarded
                 .refuse_by_head(head, is_stream)
-                .map_err(unreadable)?;
+                .map_err(reject_answer)?;
         }
         if is_stream && !self.takes_streams() {
-            return Err(unreadable(
+            return Err(reject_answer(
                 "the agent answered with a stream where it was asked for one thing",
             ));
         }
         Ok(())
     }
 
-    /// As [`Rewrite::answer`], until `deadline`, or until the exchange must end.
+    /// As [`Rewrite::rewrite_body`], until `deadline`, or until the exchange must end.
     ///
     /// # Errors
     /// `agent_timeout`; the reason of the end.
-    pub(in crate::proxy) async fn answer_within(
+    pub(in crate::proxy) async fn rewrite_body_within(
         self,
         (head, body): (&mut ResponseHeader, Bytes),
         deadline: Instant,
-        cut: &mut Cut,
+        cut: &mut CancelWatch,
     ) -> Result<Bytes, Rejection> {
         tokio::select! {
             biased;
-            answer = boxed(|| self.answer(head, body)) => answer,
-            why = cut.requested(Delivery::Sent) => Err(why),
+            answer = box_in_place(|| self.rewrite_body(head, body)) => answer,
+            why = cut.cancelled(Delivery::Sent) => Err(why),
             () = sleep_until(deadline) => Err(timed_out("total")),
         }
     }
@@ -114,7 +114,7 @@ impl Rewrite {
     ///
     /// # Errors
     /// `agent_protocol_error` if the body cannot be read; `store_unavailable`.
-    pub(in crate::proxy) async fn answer(
+    pub(in crate::proxy) async fn rewrite_body(
         self,
         head: &mut ResponseHeader,
         body: Bytes,
@@ -123,17 +123,20 @@ impl Rewrite {
         let changed = match self {
             Self::BareResult => bare_result(head, &body)?,
             Self::ExtendedCard(binding, card) => {
-                with_result(binding, success, &body, async |text| card.served(text)).await?
+                with_result(binding, success, &body, async |text| card.render(text)).await?
             }
             Self::Tasks(binding, own) => {
-                with_result(binding, success, &body, async |text| own.only(text).await).await?
+                with_result(binding, success, &body, async |text| {
+                    own.filter_list(text).await
+                })
+                .await?
             }
             Self::Guarded(guarded, inner) => {
                 let body = match inner {
-                    Some(inner) => Box::pin(inner.answer(head, body)).await?,
+                    Some(inner) => Box::pin(inner.rewrite_body(head, body)).await?,
                     None => body,
                 };
-                match guarded.response(&body).await? {
+                match guarded.check_response(&body).await? {
                     Some(changed) => {
                         without_digests(head);
                         return Ok(changed);
@@ -143,9 +146,9 @@ impl Rewrite {
             }
             Self::Bridged(back, then) => {
                 without_digests(head);
-                let (body, is_error) = back.answer(head, body).await?;
+                let (body, is_error) = back.translate_response(head, body).await?;
                 return match then {
-                    Some(then) if !is_error => Box::pin(then.answer(head, body)).await,
+                    Some(then) if !is_error => Box::pin(then.rewrite_body(head, body)).await,
                     _ => Ok(body),
                 };
             }
@@ -158,14 +161,14 @@ impl Rewrite {
     }
 
     /// Rewrites complete events. Returns the reason that one of them cannot be rewritten with those before it.
-    pub(in crate::proxy) fn events(&mut self, events: Bytes) -> (Bytes, Option<Rejection>) {
+    pub(in crate::proxy) fn rewrite_events(&mut self, events: Bytes) -> (Bytes, Option<Rejection>) {
         match self {
-            Self::BareResult => (bare_result::events(&events).into(), None),
+            Self::BareResult => (bare_result::unwrap_events(&events).into(), None),
             Self::ExtendedCard(..) | Self::Tasks(..) | Self::Guarded(..) => (events, None),
             Self::Bridged(back, then) => {
-                let (events, why) = back.events(&events);
+                let (events, why) = back.translate_events(&events);
                 match then {
-                    Some(then) => (then.events(events).0, why),
+                    Some(then) => (then.rewrite_events(events).0, why),
                     None => (events, why),
                 }
             }
@@ -188,10 +191,10 @@ impl Rewrite {
     }
 
     /// Takes the guards off, for a stream: they are asked about its events after the rewrite.
-    pub(in crate::proxy) fn split(this: Option<Self>) -> (Option<Self>, Option<EventGuard>) {
+    pub(in crate::proxy) fn split_guards(this: Option<Self>) -> (Option<Self>, Option<EventGuard>) {
         match this {
             Some(Self::Guarded(guarded, inner)) => {
-                (inner.map(|inner| *inner), EventGuard::of(&guarded))
+                (inner.map(|inner| *inner), EventGuard::for_call(&guarded))
             }
             rewrite => (rewrite, None),
         }
@@ -203,7 +206,7 @@ impl Rewrite {
             Self::ExtendedCard(..) | Self::Tasks(..) => false,
             Self::Guarded(_, inner) => inner.as_ref().is_none_or(|inner| inner.takes_streams()),
             Self::Bridged(back, then) => {
-                back.streams() && then.as_ref().is_none_or(|then| then.takes_streams())
+                back.is_streaming() && then.as_ref().is_none_or(|then| then.takes_streams())
             }
         }
     }
@@ -216,26 +219,26 @@ fn without_digests(head: &mut ResponseHeader) {
     }
 }
 
-impl OwnTasks {
+impl TaskListFilter {
     /// Returns the list without other callers' tasks and without invalid entries. `None` if it is unchanged.
-    async fn only(&self, text: &str) -> Result<Option<String>, Rejection> {
-        let list = TaskList::read(text)
-            .ok_or_else(|| unreadable("the agent's answer holds no list of tasks"))?;
+    async fn filter_list(&self, text: &str) -> Result<Option<String>, Rejection> {
+        let list = TaskList::parse(text)
+            .ok_or_else(|| reject_answer("the agent's answer holds no list of tasks"))?;
         let ids = list.ids();
         if ids.len() > LISTED_MAX {
-            return Err(unreadable(
+            return Err(reject_answer(
                 "the agent lists more than 1000 tasks at once; ask for shorter pages",
             ));
         }
         let known: Vec<String> = ids.iter().flatten().cloned().collect();
         let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
-        let visible = tasks.visible(hierarchy, &self.proof, &self.target, &known);
+        let visible = tasks.check_visibility(hierarchy, &self.proof, &self.target, &known);
         let mut visible = visible.await?.into_iter();
         let keep: Vec<bool> = ids
             .iter()
             .map(|id| id.is_some() && visible.next().unwrap_or(false))
             .collect();
-        Ok(list.only(&keep))
+        Ok(list.retain(&keep))
     }
 }
 
@@ -251,9 +254,9 @@ async fn with_result(
             return Ok(None);
         }
         let text = std::str::from_utf8(body);
-        return change(text.map_err(|_| unreadable("the agent's answer is not UTF-8"))?).await;
+        return change(text.map_err(|_| reject_answer("the agent's answer is not UTF-8"))?).await;
     }
-    let reply = Reply::read(body);
+    let reply = Reply::parse(body);
     let Some(result) = reply.as_ref().and_then(Reply::any_result) else {
         let error = reply.is_some_and(|reply| reply.error().is_some());
         return if error || !success {
@@ -267,16 +270,16 @@ async fn with_result(
 }
 
 fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>, Rejection> {
-    let reply = Reply::read(body);
+    let reply = Reply::parse(body);
     if let Some(error) = reply.as_ref().and_then(Reply::error) {
-        let error = RpcError::read(error);
+        let error = RpcError::parse(error);
         // An error status of the agent stays.
         if head.status.is_success() {
-            let status = StatusCode::from_u16(error.http());
+            let status = StatusCode::from_u16(error.http_status());
             head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
-                .map_err(internal)?;
+                .map_err(internal_error)?;
         }
-        return Ok(Some(error.body(head.status.as_u16())));
+        return Ok(Some(error.rest_body(head.status.as_u16())));
     }
     match reply.as_ref().and_then(Reply::result) {
         Some(result) => Ok(Some(result.to_owned())),
@@ -286,9 +289,9 @@ fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>,
 }
 
 fn no_response() -> Rejection {
-    unreadable("the agent's answer is no JSON-RPC response")
+    reject_answer("the agent's answer is no JSON-RPC response")
 }
 
-fn unreadable(message: &'static str) -> Rejection {
-    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
+fn reject_answer(message: &'static str) -> Rejection {
+    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }

@@ -7,13 +7,13 @@ use pingora::protocols::http::ServerSession;
 
 use super::failure::too_large;
 use super::rewrite::Rewrite;
-use super::{Answering, Clocks, Cut, next_piece};
+use super::{AgentResponse, CancelWatch, Clocks, next_piece};
 use crate::directory::{CallOutcome, Slot};
 use crate::proxy::batch::join_batch;
 use crate::proxy::load::Load;
-use crate::proxy::outcome::Ended;
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::record::Exchange;
-use crate::proxy::respond::{chunk, internal, send_head, within};
+use crate::proxy::respond::{internal_error, send_head, set_chunked, write_within};
 use crate::rejection::Delivery;
 use crate::shares::Share;
 
@@ -22,7 +22,7 @@ use crate::shares::Share;
 const HELD_BYTES_MAX: usize = 32 * 1024;
 
 /// One answer in one body.
-pub(super) struct Unary<'a> {
+pub(super) struct UnaryRelay<'a> {
     /// Maximum bytes of the body.
     pub(super) limit: usize,
     /// True if the caller asked for no body.
@@ -30,9 +30,9 @@ pub(super) struct Unary<'a> {
     /// The clocks of the exchange.
     pub(super) clocks: &'a Clocks,
     /// The end of the shutdown's grace period.
-    pub(super) cut: Cut,
+    pub(super) cut: CancelWatch,
     /// Set if the answer is rewritten, for which it must be complete.
-    pub(super) whole: Option<Whole<'a>>,
+    pub(super) whole: Option<BufferedRewrite<'a>>,
     /// The head, until it is sent.
     pub(super) head: Option<Box<ResponseHeader>>,
     /// The concurrency slot of the call.
@@ -40,7 +40,7 @@ pub(super) struct Unary<'a> {
 }
 
 /// The state of an answer that is passed on only when it is complete.
-pub(super) struct Whole<'a> {
+pub(super) struct BufferedRewrite<'a> {
     /// The rewrite of the answer.
     pub(super) rewrite: Rewrite,
     /// The memory bound.
@@ -49,17 +49,17 @@ pub(super) struct Whole<'a> {
     pub(super) share: Share,
 }
 
-impl Unary<'_> {
+impl UnaryRelay<'_> {
     /// Relays the whole answer.
-    pub(super) async fn pass(
+    pub(super) async fn relay_answer(
         &mut self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        mut answering: Answering<'_>,
+        mut answering: AgentResponse<'_>,
         length: Option<u64>,
-    ) -> Result<Ended, Ended> {
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
         if self.head_only {
-            return self.pass_head(session, exchange, length).await;
+            return self.relay_head(session, exchange, length).await;
         }
         let (mut held, mut read) = (BytesMut::new(), 0_usize);
         loop {
@@ -71,8 +71,8 @@ impl Unary<'_> {
             );
             let piece = match next.await {
                 Ok(piece) => piece,
-                Err(Ended::Refused(rejection)) if self.head.is_none() => {
-                    return Err(Ended::BrokenOff(rejection));
+                Err(ExchangeOutcome::Refused(rejection)) if self.head.is_none() => {
+                    return Err(ExchangeOutcome::BrokenOff(rejection));
                 }
                 Err(ended) => return Err(ended),
             };
@@ -81,15 +81,15 @@ impl Unary<'_> {
             if read > self.limit {
                 let rejection = too_large(self.limit as u64);
                 return Err(match self.head {
-                    None => Ended::BrokenOff(rejection),
+                    None => ExchangeOutcome::BrokenOff(rejection),
                     Some(_) => rejection.into(),
                 });
             }
             // Before the caller gets the id: it may ask for the task at once.
-            exchange.look_at(&piece).await;
+            exchange.search_task(&piece).await;
             if let Some(whole) = &mut self.whole {
-                let taken = whole.load.hold(&mut whole.share, piece.len());
-                taken.map_err(|full| full.delivered(Delivery::Sent))?;
+                let taken = whole.load.reserve(&mut whole.share, piece.len());
+                taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
             }
             let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
             if self.head.is_some() && hold {
@@ -97,19 +97,19 @@ impl Unary<'_> {
                 held = if held.is_empty() {
                     BytesMut::from(piece)
                 } else {
-                    joined(held, &piece)
+                    append_piece(held, &piece)
                 };
                 continue;
             }
             if self.head.is_some() {
-                self.begin(session, length).await?;
-                self.write(session, exchange, held.split().freeze(), false)
+                self.begin_response(session, length).await?;
+                self.write_piece(session, exchange, held.split().freeze(), false)
                     .await?;
             }
-            self.write(session, exchange, piece, false).await?;
+            self.write_piece(session, exchange, piece, false).await?;
         }
-        answering.home.take_back(answering.upstream);
-        self.finish(exchange.answer.status);
+        answering.home.check_in(answering.upstream);
+        self.finish_slot(exchange.answer.status);
         let mut rest = held.freeze();
         // Until the caller has it: an answer may be longer in its generation.
         let mut share = None;
@@ -117,48 +117,51 @@ impl Unary<'_> {
             let received = rest.len();
             let answer = (&mut **head, rest);
             let changed = whole.rewrite;
-            let changed = changed.answer_within(answer, self.clocks.total, &mut self.cut);
+            let changed = changed.rewrite_body_within(answer, self.clocks.total, &mut self.cut);
             rest = changed.await?;
             let held = share.insert(whole.share);
-            let taken = whole.load.hold(held, rest.len().saturating_sub(received));
-            taken.map_err(|full| full.delivered(Delivery::Sent))?;
+            let more = rest.len().saturating_sub(received);
+            let taken = whole.load.reserve(held, more);
+            taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
             exchange.answer.status = head.status.as_u16();
         }
         join_batch().await;
-        self.begin(session, Some(rest.len() as u64)).await?;
-        exchange.completed(rest.len());
-        self.write(session, exchange, rest, true).await?;
-        Ok(Ended::Answered)
+        self.begin_response(session, Some(rest.len() as u64))
+            .await?;
+        exchange.record_completed(rest.len());
+        self.write_piece(session, exchange, rest, true).await?;
+        Ok(ExchangeOutcome::Answered)
     }
 
-    /// Notes that the agent answered with this status, whatever its caller and the translation make of it, and frees its
-    /// place: the caller's next call finds it free.
-    fn finish(&mut self, status: u16) {
+    /// Records that the agent answered with this status, whatever its caller and the translation make of it, and frees
+    /// its slot: the caller's next call finds it free.
+    fn finish_slot(&mut self, status: u16) {
         if let Some(mut slot) = self.slot.take() {
-            slot.finish(CallOutcome::of_status(status));
+            slot.finish(CallOutcome::from_status(status));
         }
     }
 
     /// Relays an answer without its body. The connection is dropped: the bytes after such a head are undefined.
-    async fn pass_head(
+    async fn relay_head(
         &mut self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
         length: Option<u64>,
-    ) -> Result<Ended, Ended> {
-        self.finish(exchange.answer.status);
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
+        self.finish_slot(exchange.answer.status);
         let length = length.filter(|_| self.whole.is_none());
-        self.begin(session, length).await?;
-        self.write(session, exchange, Bytes::new(), true).await?;
-        Ok(Ended::Answered)
+        self.begin_response(session, length).await?;
+        self.write_piece(session, exchange, Bytes::new(), true)
+            .await?;
+        Ok(ExchangeOutcome::Answered)
     }
 
     /// Sends the head, unless it was sent before.
-    async fn begin(
+    async fn begin_response(
         &mut self,
         session: &mut ServerSession,
         length: Option<u64>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ExchangeOutcome> {
         let Some(mut head) = self.head.take() else {
             return Ok(());
         };
@@ -172,26 +175,26 @@ impl Unary<'_> {
             Some(length) => {
                 // One allocation: from a number it would take two.
                 head.insert_header(header::CONTENT_LENGTH, length.to_string())
-                    .map_err(internal)?;
+                    .map_err(internal_error)?;
             }
-            None => chunk(session, &mut head).map_err(internal)?,
+            None => set_chunked(session, &mut head).map_err(internal_error)?,
         }
         send_head(session, self.clocks.total, head).await
     }
 
-    async fn write(
+    async fn write_piece(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
         piece: Bytes,
         last: bool,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ExchangeOutcome> {
         exchange.answer.bytes += piece.len() as u64;
-        within(self.clocks.total, session.write_response_body(piece, last)).await
+        write_within(self.clocks.total, session.write_response_body(piece, last)).await
     }
 }
 
-fn joined(mut held: BytesMut, piece: &[u8]) -> BytesMut {
+fn append_piece(mut held: BytesMut, piece: &[u8]) -> BytesMut {
     held.extend_from_slice(piece);
     held
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answer::AnswerReader;
 use super::certificates::Certificates;
-use super::pool::{Key, Pool};
+use super::pool::{Pool, PoolKey};
 use crate::directory::{Agent, Slot};
 use crate::drain::Drain;
 use crate::metrics::Metrics;
@@ -45,14 +45,14 @@ pub(in crate::proxy) struct Upstream {
 }
 
 /// A request, ready for the wire.
-pub(in crate::proxy) struct Call {
+pub(in crate::proxy) struct WireRequest {
     /// Head, with a short body behind it.
     wire: Vec<u8>,
     /// Body, unless it is short.
     body: Bytes,
 }
 
-impl Call {
+impl WireRequest {
     /// Joins head and body if a copy is cheaper than a second write.
     pub(in crate::proxy) fn new(mut head: Vec<u8>, body: Bytes) -> Self {
         if body.len() <= ONE_WRITE {
@@ -68,7 +68,7 @@ impl Call {
 
 /// Returns Pingora's peer for a server at `address`, whose `name` a certificate is for. Servers of two names share no
 /// connection. Without TLS a number stands for the name, which costs no copy of it.
-pub(in crate::proxy) fn peer(
+pub(in crate::proxy) fn build_peer(
     address: SocketAddr,
     tls: bool,
     name: &str,
@@ -87,15 +87,15 @@ pub(in crate::proxy) fn peer(
 }
 
 /// A connection on which its holder has sent no byte.
-pub(in crate::proxy) struct Connection {
+pub(in crate::proxy) struct AgentConnection {
     stream: Stream,
     /// True for a pooled connection, which may be dead.
     reused: bool,
-    key: Key,
+    key: PoolKey,
 }
 
 /// Reason why there is no connection to an agent.
-pub(in crate::proxy) struct NotConnected {
+pub(in crate::proxy) struct ConnectFailure {
     /// The rejection of the call.
     pub(in crate::proxy) why: Rejection,
     /// True if the agent was not there: a connection was refused, or not made in time. A later attempt may succeed.
@@ -104,14 +104,14 @@ pub(in crate::proxy) struct NotConnected {
     pub(in crate::proxy) is_refused: bool,
 }
 
-impl From<NotConnected> for Rejection {
-    fn from(failed: NotConnected) -> Self {
+impl From<ConnectFailure> for Rejection {
+    fn from(failed: ConnectFailure) -> Self {
         failed.why
     }
 }
 
 /// Progress of a write before it failed.
-enum Unsent {
+enum WriteFailure {
     /// No byte was accepted: it may be sent on another connection.
     Nothing(std::io::Error),
     /// Some bytes may have arrived.
@@ -134,14 +134,14 @@ impl Upstream {
     /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled. A certificate
     /// is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an empty name Pingora
     /// would verify nothing.
-    pub(in crate::proxy) async fn peer(
+    pub(in crate::proxy) async fn agent_peer(
         &self,
         agent: &Agent,
         address: SocketAddr,
         connect: Duration,
     ) -> Box<HttpPeer> {
         let endpoint = &agent.endpoint;
-        let mut peer = peer(address, endpoint.tls, &endpoint.sni, connect);
+        let mut peer = build_peer(address, endpoint.tls, &endpoint.sni, connect);
         if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
             // Boxed: it is rare, and its future would otherwise widen that of every exchange.
             Box::pin(self.certificates.apply_to(&mut peer, agent, tls)).await;
@@ -149,9 +149,9 @@ impl Upstream {
         peer
     }
 
-    /// Returns the place to which connections return, to be kept for `idle`.
-    pub(in crate::proxy) fn home(&self, idle: Duration) -> Home<'_> {
-        Home {
+    /// Returns the handle with which connections are returned to the pool, to be kept for `idle`.
+    pub(in crate::proxy) fn pool_handle(&self, idle: Duration) -> PoolHandle<'_> {
+        PoolHandle {
             pool: &self.pool,
             idle,
         }
@@ -164,8 +164,8 @@ impl Upstream {
     pub(in crate::proxy) async fn connect(
         &self,
         peer: &HttpPeer,
-    ) -> Result<Connection, NotConnected> {
-        let key = self.pool.key(peer);
+    ) -> Result<AgentConnection, ConnectFailure> {
+        let key = self.pool.key_of(peer);
         let (stream, reused) = match self.pool.take(&key) {
             Some(stream) => (stream, true),
             None => {
@@ -173,7 +173,7 @@ impl Upstream {
                 (self.dial(peer).await?, false)
             }
         };
-        Ok(Connection {
+        Ok(AgentConnection {
             stream,
             reused,
             key,
@@ -187,19 +187,19 @@ impl Upstream {
     pub(in crate::proxy) async fn connect_anew(
         &self,
         peer: &HttpPeer,
-    ) -> Result<Connection, NotConnected> {
-        Ok(Connection {
+    ) -> Result<AgentConnection, ConnectFailure> {
+        Ok(AgentConnection {
             stream: self.dial(peer).await?,
             reused: false,
-            key: self.pool.key(peer),
+            key: self.pool.key_of(peer),
         })
     }
 
     /// Opens a new connection to the agent.
-    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, NotConnected> {
+    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, ConnectFailure> {
         // Boxed: with its TLS handshake it is larger than the rest of an exchange's future, and rare.
         let dialled = Box::pin(self.connector.new_stream(peer)).await;
-        dialled.map_err(|e| unreachable(e, peer))
+        dialled.map_err(|e| connect_failure(e, peer))
     }
 
     /// As [`Upstream::connect`], until `deadline`.
@@ -210,9 +210,9 @@ impl Upstream {
         &self,
         peer: &HttpPeer,
         deadline: Instant,
-    ) -> Result<Connection, NotConnected> {
+    ) -> Result<AgentConnection, ConnectFailure> {
         let connected = timeout_at(deadline, self.connect(peer)).await;
-        connected.unwrap_or_else(|_| Err(not_connected()))
+        connected.unwrap_or_else(|_| Err(connect_timed_out()))
     }
 
     /// Sends the call once. It is sent again only if no byte of it was sent: a pooled connection that has died
@@ -222,74 +222,77 @@ impl Upstream {
     /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
     pub(in crate::proxy) async fn send_over(
         &self,
-        Connection {
+        AgentConnection {
             mut stream,
             reused,
             key,
-        }: Connection,
+        }: AgentConnection,
         peer: &HttpPeer,
-        call: &Call,
+        call: &WireRequest,
         deadline: Instant,
         (metrics, slot): (&Metrics, Option<&Slot>),
     ) -> Result<AnswerReader, Rejection> {
-        let mut written = timeout_at(deadline, write(&mut stream, call)).await;
+        let mut written = timeout_at(deadline, write_request(&mut stream, call)).await;
         if reused
-            && matches!(written, Ok(Err(Unsent::Nothing(_))))
+            && matches!(written, Ok(Err(WriteFailure::Nothing(_))))
             && slot.is_none_or(Slot::may_retry)
         {
             metrics.resends.inc();
             let dialled = timeout_at(deadline, self.dial(peer)).await;
-            stream = dialled.unwrap_or_else(|_| Err(not_connected()))?;
-            written = timeout_at(deadline, write(&mut stream, call)).await;
+            stream = dialled.unwrap_or_else(|_| Err(connect_timed_out()))?;
+            written = timeout_at(deadline, write_request(&mut stream, call)).await;
         }
-        let answer = AnswerReader::new(stream).kept_as(key);
+        let answer = AnswerReader::new(stream).with_key(key);
         match written {
             Err(_) => Err(Rejection::new(
                 Reason::AgentTimeout,
                 "the agent did not take the request in time (timeouts.total)",
             )
-            .fact("clock", "total")
-            .delivered(Delivery::Unknown)),
+            .with_fact("clock", "total")
+            .with_delivery(Delivery::Unknown)),
             Ok(Ok(())) => Ok(answer),
-            Ok(Err(Unsent::Nothing(error))) => Err(Rejection::new(
+            Ok(Err(WriteFailure::Nothing(error))) => Err(Rejection::new(
                 Reason::AgentUnreachable,
                 "the agent closed the connection at once",
             )
-            .delivered(Delivery::NotSent)
-            .cause(error)),
-            Ok(Err(Unsent::Perhaps(error))) => early_answer(answer, error).await,
+            .with_delivery(Delivery::NotSent)
+            .with_cause(error)),
+            Ok(Err(WriteFailure::Perhaps(error))) => early_answer(answer, error).await,
         }
     }
 }
 
-/// Place of a connection in the pool after a complete response.
+/// The handle with which a connection is returned to the pool after a complete response.
 #[derive(Clone, Copy)]
-pub(in crate::proxy) struct Home<'a> {
+pub(in crate::proxy) struct PoolHandle<'a> {
     pool: &'a Arc<Pool>,
     /// Time that it is kept in the pool.
     idle: Duration,
 }
 
-impl Home<'_> {
+impl PoolHandle<'_> {
     /// Returns the connection to the pool if the agent left it usable. Called before the last byte is sent to
     /// the caller, so that the caller's next call finds it there.
-    pub(in crate::proxy) fn take_back(self, answer: AnswerReader) {
+    pub(in crate::proxy) fn check_in(self, answer: AnswerReader) {
         // One that is not kept is dropped: a graceful close could block on an agent that does not read.
-        if let Some((key, stream)) = answer.key().zip(answer.into_reusable()) {
+        if let Some((key, stream)) = answer.pool_key().zip(answer.into_reusable()) {
             self.pool.put(key, stream, self.idle);
         }
     }
 }
 
-async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
-    let first = stream.write(&call.wire).await.map_err(Unsent::Nothing)?;
+async fn write_request(stream: &mut Stream, call: &WireRequest) -> Result<(), WriteFailure> {
+    let first = stream
+        .write(&call.wire)
+        .await
+        .map_err(WriteFailure::Nothing)?;
     if first == call.wire.len() && call.body.is_empty() {
         return stream.flush().await.map_err(|error| {
             // A short call was still in the buffer: after an error at the flush no byte has left.
             if call.wire.len() < WRITE_BUFFER {
-                Unsent::Nothing(error)
+                WriteFailure::Nothing(error)
             } else {
-                Unsent::Perhaps(error)
+                WriteFailure::Perhaps(error)
             }
         });
     }
@@ -298,7 +301,7 @@ async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
         stream.write_all(&call.body).await?;
         stream.flush().await
     };
-    rest.await.map_err(Unsent::Perhaps)
+    rest.await.map_err(WriteFailure::Perhaps)
 }
 
 /// Reads an early response: an agent may send one, such as 413, and close without reading the rest.
@@ -312,25 +315,25 @@ async fn early_answer(
             Reason::AgentProtocolError,
             "the agent closed the connection while the request was being sent",
         )
-        .delivered(Delivery::Unknown)
-        .cause(error)),
+        .with_delivery(Delivery::Unknown)
+        .with_cause(error)),
     }
 }
 
 /// Returns the rejection of a call with a deadline before `timeouts.connect`.
-fn not_connected() -> NotConnected {
+fn connect_timed_out() -> ConnectFailure {
     let message = "no connection to the agent in time (timeouts.total; of a gateway, X-Timeout may ask for more)";
     let why = Rejection::new(Reason::AgentTimeout, message)
-        .fact("clock", "total")
-        .delivered(Delivery::NotSent);
-    NotConnected {
+        .with_fact("clock", "total")
+        .with_delivery(Delivery::NotSent);
+    ConnectFailure {
         why,
         is_away: false,
         is_refused: false,
     }
 }
 
-fn unreachable(error: Box<Error>, peer: &HttpPeer) -> NotConnected {
+fn connect_failure(error: Box<Error>, peer: &HttpPeer) -> ConnectFailure {
     let connect = peer.options.connection_timeout.unwrap_or_default();
     let timed_out = matches!(
         error.etype(),
@@ -338,13 +341,13 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> NotConnected {
     );
     let handshake = *error.etype() == ErrorType::TLSHandshakeFailure;
     let is_refused = *error.etype() == ErrorType::ConnectRefused;
-    let own = is_of_this_machine(&error);
+    let own = is_local_failure(&error);
     let rejection = if own {
         Rejection::new(
             Reason::Overloaded,
             "the gateway can open no more connections: its open files, its memory or its local ports are used up",
         )
-        .retry_after(Duration::from_secs(1))
+        .with_retry_after(Duration::from_secs(1))
     } else if handshake {
         Rejection::new(
             Reason::AgentUnreachable,
@@ -359,22 +362,24 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> NotConnected {
                 humantime::format_duration(connect)
             ),
         )
-        .fact("clock", "connect")
+        .with_fact("clock", "connect")
     } else {
         Rejection::new(
             Reason::AgentUnreachable,
             "no connection to the agent: check that it listens at the url of its workspace, or its card_url",
         )
     };
-    NotConnected {
-        why: rejection.delivered(Delivery::NotSent).cause(Failure(error)),
+    ConnectFailure {
+        why: rejection
+            .with_delivery(Delivery::NotSent)
+            .with_cause(Failure(error)),
         is_away: !handshake && !own,
         is_refused,
     }
 }
 
 /// True if a connection failed for want of something on this machine, which tells nothing of the agent.
-fn is_of_this_machine(error: &Error) -> bool {
+fn is_local_failure(error: &Error) -> bool {
     const WANTS: [i32; 5] = [
         libc::EMFILE,
         libc::ENFILE,

@@ -8,20 +8,20 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use super::Request;
-use super::origin::browser_made;
+use super::origin::is_from_browser;
 use crate::a2a::Generation;
 use crate::a2a::accept::is_json;
-use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
+use crate::a2a::envelope::{self, CompletedCall, Completion, Fault, FaultKind};
 use crate::a2a::method::Method;
-use crate::config::{Complete, Config, Timeouts};
+use crate::config::{CompletionMode, Config, Timeouts};
 use crate::hierarchy::Permit;
 use crate::identity::SLOW_BODY;
 use crate::ids::WorkspaceId;
-use crate::proxy::admit::{permit, too_large};
-use crate::proxy::beside;
+use crate::proxy::admit::{authorize_target, too_large};
 use crate::proxy::connection::chunks;
 use crate::proxy::load::Load;
-use crate::proxy::outcome::{Ended, NoBody, rare};
+use crate::proxy::offload;
+use crate::proxy::outcome::{BodyError, ExchangeOutcome, box_cold_path};
 use crate::proxy::record::Exchange;
 use crate::proxy::respond::write_with_timeout;
 use crate::rejection::{Reason, Rejection};
@@ -34,17 +34,19 @@ const YIELD_EVERY: usize = 256 * 1024;
 ///
 /// # Errors
 /// `unauthenticated`, `not_permitted`, `stopped`, `store_unavailable`.
-pub(in crate::proxy) async fn check_again(request: &mut Request<'_>) -> Result<(), Rejection> {
+pub(in crate::proxy) async fn recheck_caller(request: &mut Request<'_>) -> Result<(), Rejection> {
     let (gateway, exchange) = (&request.context.gateway, &mut *request.exchange);
     let (Some(proof), Some(target)) = (exchange.proof.clone(), exchange.callee.clone()) else {
         return Ok(());
     };
-    gateway.identity.check_again(&proof).await?;
-    permit(gateway, exchange, proof, &target).await.map(drop)
+    gateway.identity.recheck(&proof).await?;
+    authorize_target(gateway, exchange, proof, &target)
+        .await
+        .map(drop)
 }
 
 /// A body, with the share of the memory of bodies that it takes.
-pub(in crate::proxy) struct Received {
+pub(in crate::proxy) struct ReceivedBody {
     pub(in crate::proxy) body: Bytes,
     pub(in crate::proxy) share: Share,
 }
@@ -52,28 +54,28 @@ pub(in crate::proxy) struct Received {
 /// Checks the media type of a call of `account`, and reads its body.
 ///
 /// # Errors
-/// `unsupported_media_type`; as [`read`].
+/// `unsupported_media_type`; as [`read_body`].
 pub(in crate::proxy) async fn read_json(
     request: &mut Request<'_>,
     account: Account,
-) -> Result<Received, Ended> {
+) -> Result<ReceivedBody, ExchangeOutcome> {
     check_media_type(&request.head().headers)?;
-    read_any(request, account).await
+    read_any_type(request, account).await
 }
 
 /// Reads the whole body of any media type, and checks the caller again if that took long.
 ///
 /// # Errors
-/// As [`read`]; `unauthenticated`, `not_permitted`, `stopped`.
-pub(in crate::proxy) async fn read_any(
+/// As [`read_body`]; `unauthenticated`, `not_permitted`, `stopped`.
+pub(in crate::proxy) async fn read_any_type(
     request: &mut Request<'_>,
     account: Account,
-) -> Result<Received, Ended> {
+) -> Result<ReceivedBody, ExchangeOutcome> {
     let began = Instant::now();
     let (load, config) = (&request.context.relay.load, &request.exchange.config);
-    let received = read(load, config, request.session, account).await?;
+    let received = read_body(load, config, request.session, account).await?;
     if began.elapsed() >= SLOW_BODY {
-        rare(check_again(request)).await?;
+        box_cold_path(recheck_caller(request)).await?;
     }
     Ok(received)
 }
@@ -83,29 +85,29 @@ pub(in crate::proxy) async fn read_any(
 /// # Errors
 /// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` if the bodies of all
 /// callers, or of this one, take too much memory; or the caller left.
-pub(in crate::proxy) async fn read(
+pub(in crate::proxy) async fn read_body(
     load: &Load,
     config: &Config,
     session: &mut ServerSession,
     account: Account,
-) -> Result<Received, NoBody> {
+) -> Result<ReceivedBody, BodyError> {
     let limit = config.limits.request_bytes;
     let deadline = Instant::now() + config.timeouts.request_body;
-    let mut share = load.share(account);
-    bid_continue(session).await?;
-    let mut held = Held::default();
+    let mut share = load.new_share(account);
+    send_continue(session).await?;
+    let mut buffer = BodyBuffer::default();
     loop {
         let Some(piece) = next_piece(&config.timeouts, session, deadline).await? else {
-            let body = held.into_bytes();
-            return Ok(Received { body, share });
+            let body = buffer.into_bytes();
+            return Ok(ReceivedBody { body, share });
         };
-        if held.len() + piece.len() > limit.bytes() {
+        if buffer.len() + piece.len() > limit.bytes() {
             return Err(too_large(limit.0).into());
         }
-        load.hold(&mut share, piece.len())?;
-        let rounds = held.len() / YIELD_EVERY;
-        held.keep(piece);
-        if held.len() / YIELD_EVERY > rounds {
+        load.reserve(&mut share, piece.len())?;
+        let rounds = buffer.len() / YIELD_EVERY;
+        buffer.push(piece);
+        if buffer.len() / YIELD_EVERY > rounds {
             // A body that arrives as fast as it is read would be read in one turn of its thread.
             yield_now().await;
         }
@@ -116,13 +118,13 @@ pub(in crate::proxy) async fn read(
 ///
 /// # Errors
 /// The caller left.
-pub(in crate::proxy) async fn bid_continue(session: &mut ServerSession) -> Result<(), NoBody> {
+pub(in crate::proxy) async fn send_continue(session: &mut ServerSession) -> Result<(), BodyError> {
     if !expects_continue(session.req_header()) {
         return Ok(());
     }
     let limit = session.get_write_timeout();
     let written = write_with_timeout(limit, session.write_continue_response()).await;
-    written.map_err(|_| NoBody::CallerLeft)
+    written.map_err(|_| BodyError::CallerLeft)
 }
 
 /// Returns the next piece of a body; `None` at its end.
@@ -134,12 +136,12 @@ pub(in crate::proxy) async fn next_piece(
     timeouts: &Timeouts,
     session: &mut ServerSession,
     deadline: Instant,
-) -> Result<Option<Bytes>, NoBody> {
+) -> Result<Option<Bytes>, BodyError> {
     let read = timeout_at(deadline, session.read_request_body()).await;
     let failed = match read {
         Ok(Ok(piece)) => return Ok(piece),
-        Ok(Err(error)) => broken(&error, timeouts),
-        Err(_) => too_slow(timeouts).into(),
+        Ok(Err(error)) => read_failure(&error, timeouts),
+        Err(_) => body_timeout(timeouts).into(),
     };
     session.set_keepalive(None);
     Err(failed)
@@ -147,17 +149,17 @@ pub(in crate::proxy) async fn next_piece(
 
 /// The bytes read so far. A body that came in one piece is kept as that piece, without a copy.
 #[derive(Default)]
-struct Held {
+struct BodyBuffer {
     first: Bytes,
     rest: BytesMut,
 }
 
-impl Held {
+impl BodyBuffer {
     fn len(&self) -> usize {
         self.first.len() + self.rest.len()
     }
 
-    fn keep(&mut self, piece: Bytes) {
+    fn push(&mut self, piece: Bytes) {
         if self.first.is_empty() && self.rest.is_empty() {
             self.first = piece;
             return;
@@ -193,7 +195,7 @@ pub(in crate::proxy) fn check_media_type(headers: &HeaderMap) -> Result<(), Reje
         return refuse("the request has several Content-Type fields; send one");
     }
     match headers.get(header::CONTENT_TYPE) {
-        None if browser_made(headers) => refuse("send Content-Type: application/json"),
+        None if is_from_browser(headers) => refuse("send Content-Type: application/json"),
         None => Ok(()),
         Some(value) if value.to_str().is_ok_and(is_json) => Ok(()),
         Some(_) => refuse("send Content-Type: application/json"),
@@ -205,29 +207,29 @@ pub(in crate::proxy) fn expects_continue(head: &RequestHeader) -> bool {
     head.version > Version::HTTP_10 && head.headers.contains_key(header::EXPECT)
 }
 
-fn too_slow(timeouts: &Timeouts) -> Rejection {
+fn body_timeout(timeouts: &Timeouts) -> Rejection {
     Rejection::new(
         Reason::RequestTimeout,
         "the request body did not arrive in time",
     )
-    .fact("clock", "request_body")
-    .fact("limit", humantime::format_duration(timeouts.request_body))
+    .with_fact("clock", "request_body")
+    .with_fact("limit", humantime::format_duration(timeouts.request_body))
 }
 
-fn broken(error: &pingora::Error, timeouts: &Timeouts) -> NoBody {
+fn read_failure(error: &pingora::Error, timeouts: &Timeouts) -> BodyError {
     use pingora::ErrorType;
     match error.etype() {
-        ErrorType::ReadTimedout => too_slow(timeouts).into(),
-        ErrorType::ReadError if chunks::broke(error) => broken_framing(),
+        ErrorType::ReadTimedout => body_timeout(timeouts).into(),
+        ErrorType::ReadError if chunks::is_invalid_chunks(error) => broken_framing(),
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
-            NoBody::CallerLeft
+            BodyError::CallerLeft
         }
         _ => broken_framing(),
     }
 }
 
-fn broken_framing() -> NoBody {
-    NoBody::Refused(Rejection::new(
+fn broken_framing() -> BodyError {
+    BodyError::Refused(Rejection::new(
         Reason::InvalidRequest,
         "the framing of the request body is broken",
     ))
@@ -237,12 +239,12 @@ fn broken_framing() -> NoBody {
 ///
 /// # Errors
 /// `parse_error`, `invalid_request`, `invalid_params`.
-pub(in crate::proxy) async fn complete(
+pub(in crate::proxy) async fn complete_body(
     exchange: &mut Exchange,
     permit: &Permit,
     body: &Bytes,
     call: &CallShape,
-) -> Result<Completed, Rejection> {
+) -> Result<CompletedCall, Rejection> {
     // A body that is not even an object gets the general message of a route that takes messages only.
     let is_object = !call.message_only || body.trim_ascii_start().starts_with(b"{");
     let (complete, generation, accept_prefers_stream) =
@@ -258,9 +260,9 @@ pub(in crate::proxy) async fn complete(
         envelope::complete(body, &completion)
     };
     let (target, caller) = (permit.target(), permit.caller());
-    let completed = if beside::is_long(body.len()) {
+    let completed = if offload::is_long(body.len()) {
         let (body, target, caller) = (body.clone(), target.clone(), caller.cloned());
-        rare(beside::run(move || {
+        box_cold_path(offload::run(move || {
             completed(&body, &target, caller.as_ref())
         }))
         .await
@@ -279,10 +281,10 @@ pub(in crate::proxy) async fn complete(
         }
         Err(fault) => {
             exchange.rpc_id.clone_from(&fault.rpc_id);
-            let refusal = refusal(fault);
+            let refusal = fault_rejection(fault);
             Err(match is_object {
                 true => refusal,
-                false => Rejection::new(refusal.reason, MESSAGE_WANTED),
+                false => Rejection::new(refusal.reason, NOT_A_MESSAGE),
             })
         }
     }
@@ -291,7 +293,7 @@ pub(in crate::proxy) async fn complete(
 /// The inputs to the completion of a call besides its body.
 pub(in crate::proxy) struct CallShape {
     /// The extent of completion.
-    pub(in crate::proxy) complete: Complete,
+    pub(in crate::proxy) complete: CompletionMode,
     /// The protocol generation of the target.
     pub(in crate::proxy) generation: Generation,
     /// True if the caller prefers a stream.
@@ -302,20 +304,20 @@ pub(in crate::proxy) struct CallShape {
 
 impl CallShape {
     /// Returns the extent of completion of a call that the gateway builds: it has an envelope in any case.
-    pub(in crate::proxy) const fn with_envelope(complete: Complete) -> Complete {
+    pub(in crate::proxy) const fn with_envelope(complete: CompletionMode) -> CompletionMode {
         match complete {
-            Complete::Off => Complete::Bare,
+            CompletionMode::Off => CompletionMode::Bare,
             complete => complete,
         }
     }
 }
 
 /// Message for a body that is no message.
-pub(in crate::proxy) const MESSAGE_WANTED: &str = "this route takes a message alone, {\"message\": {…}}, or in a JSON-RPC call that sends one; POST other calls to \
+pub(in crate::proxy) const NOT_A_MESSAGE: &str = "this route takes a message alone, {\"message\": {…}}, or in a JSON-RPC call that sends one; POST other calls to \
      /workspaces/{id}/a2a";
 
 /// Checks that the body was a message, and became the call that its route sends.
-fn require_message(completed: &Completed, shape: &CallShape) -> Result<(), Rejection> {
+fn require_message(completed: &CompletedCall, shape: &CallShape) -> Result<(), Rejection> {
     let expected = if shape.prefers_stream {
         Method::SendStreamingMessage
     } else {
@@ -324,10 +326,10 @@ fn require_message(completed: &Completed, shape: &CallShape) -> Result<(), Rejec
     if completed.wrapped && completed.method == expected {
         return Ok(());
     }
-    Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED))
+    Err(Rejection::new(Reason::InvalidRequest, NOT_A_MESSAGE))
 }
 
-pub(in crate::proxy) fn refusal(fault: Fault) -> Rejection {
+pub(in crate::proxy) fn fault_rejection(fault: Fault) -> Rejection {
     let reason = match fault.kind {
         FaultKind::ParseError => Reason::ParseError,
         FaultKind::InvalidRequest => Reason::InvalidRequest,

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use crate::a2a::refs::Refs;
-use crate::directory::{Destination, Preference, choose, gone};
+use crate::directory::{Destination, Preference, choose_instance, find_gone};
 use crate::gateway::Gateway;
-use crate::metrics::Chosen;
-use crate::proxy::admit::{Admitted, Allowed};
+use crate::metrics::InstanceChoice;
+use crate::proxy::admit::{AdmittedCall, AllowedCaller};
 use crate::rejection::Rejection;
 use crate::tasks::{Binder, Subject};
 use crate::telemetry::Chain;
@@ -19,9 +19,9 @@ const SUBJECTS_MAX: usize = 8;
 ///
 /// # Errors
 /// `workspace_restarting` if all its instances drain.
-pub(in crate::proxy) async fn choose_instance(
+pub(in crate::proxy) async fn assign_instance(
     gateway: &Gateway,
-    admitted: &mut Admitted,
+    admitted: &mut AdmittedCall,
     refs: &Refs,
 ) -> Result<(), Rejection> {
     let Destination::Agent(agent) = &admitted.destination else {
@@ -30,18 +30,18 @@ pub(in crate::proxy) async fn choose_instance(
     if agent.instances.is_empty() {
         return Ok(());
     }
-    let mut preference = preference(gateway, &admitted.allowed, refs).await;
+    let mut preference = load_preference(gateway, &admitted.allowed, refs).await;
     let account = admitted.allowed.account();
-    preference.gone = gone(&agent.instances, account, &preference);
-    let (chosen, by) = choose(&agent.instances, account, &preference, &[])?;
-    gateway.metrics.capacity.chosen(by);
+    preference.gone = find_gone(&agent.instances, account, &preference);
+    let (chosen, by) = choose_instance(&agent.instances, account, &preference, &[])?;
+    gateway.metrics.capacity.count_choice(by);
     admitted.destination = Destination::Agent(Arc::clone(chosen));
     admitted.preference = Some(Box::new(preference));
     Ok(())
 }
 
 /// Returns what the call prefers: the instances that have its tasks, and the one that has its context.
-async fn preference(gateway: &Gateway, allowed: &Allowed, refs: &Refs) -> Preference {
+async fn load_preference(gateway: &Gateway, allowed: &AllowedCaller, refs: &Refs) -> Preference {
     let tasks = refs.tasks.iter().take(SUBJECTS_MAX);
     let mut subjects: Vec<_> = tasks.map(|task| Subject::Task(task)).collect();
     subjects.extend(refs.context.as_deref().map(Subject::Context));
@@ -50,15 +50,15 @@ async fn preference(gateway: &Gateway, allowed: &Allowed, refs: &Refs) -> Prefer
     }
     let (target, owner) = (allowed.permit.target(), allowed.proof.owner());
     let life = allowed.permit.life();
-    let bound = gateway.tasks.bound(&life, &subjects, &owner).await;
+    let bound = gateway.tasks.find_bindings(&life, &subjects, &owner).await;
     let bound = bound.unwrap_or_else(|error| {
         // The hash leads to one instance on all replicas, and often to the one that is bound.
         tracing::debug!(error = %Chain(&error), workspace.id = %target, "failed to read which instance has a task");
         Vec::new()
     });
     let by = |(subject, id)| match subject {
-        Subject::Task(_) => (id, Chosen::Task),
-        Subject::Context(_) => (id, Chosen::Context),
+        Subject::Task(_) => (id, InstanceChoice::Task),
+        Subject::Context(_) => (id, InstanceChoice::Context),
     };
     Preference {
         bound: bound.into_iter().map(by).collect(),
@@ -69,7 +69,7 @@ async fn preference(gateway: &Gateway, allowed: &Allowed, refs: &Refs) -> Prefer
 
 /// Returns what binds the task and the context of an answer to the instance that was chosen; `None` if the target has no
 /// named instances.
-pub(in crate::proxy) fn binder(gateway: &Gateway, admitted: &Admitted) -> Option<Binder> {
+pub(in crate::proxy) fn build_binder(gateway: &Gateway, admitted: &AdmittedCall) -> Option<Binder> {
     let preference = admitted.preference.as_ref()?;
     let Destination::Agent(agent) = &admitted.destination else {
         return None;

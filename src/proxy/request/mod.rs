@@ -2,7 +2,7 @@
 
 pub(in crate::proxy) mod body;
 pub(in crate::proxy) mod call;
-pub(in crate::proxy) mod checked;
+pub(in crate::proxy) mod checked_call;
 pub(in crate::proxy) mod instance;
 pub(in crate::proxy) mod origin;
 pub(in crate::proxy) mod ownership;
@@ -15,13 +15,13 @@ use bytes::Bytes;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 
-use super::admit::Admitted;
+use super::admit::AdmittedCall;
 use super::context::Context;
 use super::record::Exchange;
 use super::respond::respond;
 use crate::a2a::Generation;
-use crate::a2a::done::Done;
-use crate::proxy::outcome::Ended;
+use crate::a2a::completion_steps::CompletionSteps;
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::rejection::{Reason, Rejection};
 
 /// A request in progress: each stage takes it, reads from the session, and notes in the record.
@@ -44,11 +44,11 @@ impl Request<'_> {
     ///
     /// # Errors
     /// The caller left, or the process shuts down.
-    pub(in crate::proxy) async fn generation(
+    pub(in crate::proxy) async fn target_generation(
         &mut self,
-        admitted: &Admitted,
+        admitted: &AdmittedCall,
         is_bare: bool,
-    ) -> Result<Generation, Ended> {
+    ) -> Result<Generation, ExchangeOutcome> {
         let (caller, exchange) = (Some(&mut *self.session), &*self.exchange);
         let cards = &self.context.cards;
         cards.generation(caller, exchange, admitted, is_bare).await
@@ -61,7 +61,7 @@ impl Request<'_> {
     pub(in crate::proxy) fn response_head(
         &self,
         head: ResponseHeader,
-        done: Done,
+        done: CompletionSteps,
     ) -> Result<ResponseHeader, Rejection> {
         let (session, exchange) = (&*self.session, &*self.exchange);
         self.context.response_head(session, exchange, head, done)
@@ -75,13 +75,16 @@ impl Request<'_> {
         &mut self,
         head: ResponseHeader,
         body: Bytes,
-    ) -> Result<Ended, Ended> {
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
         respond(self.session, self.exchange, head, body).await
     }
 }
 
 /// Builds `method_not_allowed`, with the allowed methods.
-pub(in crate::proxy) fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
+pub(in crate::proxy) fn method_not_allowed(
+    message: &'static str,
+    allow: &'static str,
+) -> Rejection {
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
     rejection.allow = Some(allow);
     rejection

@@ -96,19 +96,19 @@ impl Origins {
     /// `misdirected` and `origin_forbidden`.
     pub(in crate::proxy) fn check(&self, head: &RequestHeader) -> Result<(), Rejection> {
         let host = authority(head).unwrap_or_default();
-        if !self.is_ours(host) {
+        if !self.is_own_host(host) {
             return Err(Rejection::new(
                 Reason::Misdirected,
                 "this gateway does not answer to that Host; add it to server.hosts",
             ));
         }
-        match origin(&head.headers) {
-            Some(origin) if self.allows(origin) => Ok(()),
+        match origin_field(&head.headers) {
+            Some(origin) if self.is_allowed(origin) => Ok(()),
             Some(_) => Err(Rejection::new(
                 Reason::OriginForbidden,
                 "pages of this origin may not call; add it to cors.origins",
             )),
-            None if fetched_cross_site(&head.headers) && !visits(head) => Err(Rejection::new(
+            None if is_cross_site(&head.headers) && !is_canvas_visit(head) => Err(Rejection::new(
                 Reason::OriginForbidden,
                 "a cross-site request without an Origin is not served",
             )),
@@ -116,11 +116,11 @@ impl Origins {
         }
     }
 
-    fn is_ours(&self, host: &str) -> bool {
+    fn is_own_host(&self, host: &str) -> bool {
         self.hosts.contains(host) || self.hosts.contains(&host.to_ascii_lowercase())
     }
 
-    fn allows(&self, origin: &str) -> bool {
+    fn is_allowed(&self, origin: &str) -> bool {
         self.any && !origin.is_empty() || self.allowed.contains(origin) || self.own.contains(origin)
     }
 
@@ -133,7 +133,7 @@ impl Origins {
     ) {
         // Cannot fail, here and below: the map's limit is far above a handful of fields.
         let _ = response.insert_header("x-content-type-options", NOSNIFF);
-        let Some(origin) = origin(request).filter(|o| self.allows(o)) else {
+        let Some(origin) = origin_field(request).filter(|o| self.is_allowed(o)) else {
             return;
         };
         let Ok(value) = HeaderValue::from_str(origin) else {
@@ -158,7 +158,10 @@ impl Origins {
     }
 
     /// Returns the answer to a preflight, if the request is one.
-    pub(in crate::proxy) fn preflight(&self, head: &RequestHeader) -> Option<ResponseHeader> {
+    pub(in crate::proxy) fn answer_preflight(
+        &self,
+        head: &RequestHeader,
+    ) -> Option<ResponseHeader> {
         let asks = head
             .headers
             .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -181,14 +184,14 @@ impl Origins {
     }
 }
 
-fn origin(headers: &HeaderMap) -> Option<&str> {
+fn origin_field(headers: &HeaderMap) -> Option<&str> {
     // An origin that is not text, or one of several, never matches: no list contains an empty string.
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let first = origins.next()?.to_str().unwrap_or_default();
     Some(if origins.next().is_some() { "" } else { first })
 }
 
-fn fetched_cross_site(headers: &HeaderMap) -> bool {
+fn is_cross_site(headers: &HeaderMap) -> bool {
     headers
         .get("sec-fetch-site")
         .is_some_and(|v| v.as_bytes() == b"cross-site")
@@ -196,7 +199,7 @@ fn fetched_cross_site(headers: &HeaderMap) -> bool {
 
 /// True if a user follows a link to the canvas in a top-level window: not in a frame, and without access to the answer
 /// for the linking page.
-fn visits(head: &RequestHeader) -> bool {
+fn is_canvas_visit(head: &RequestHeader) -> bool {
     let says = |name: &str, what: &[u8]| {
         let value = head.headers.get(name);
         value.is_some_and(|value| value.as_bytes() == what)
@@ -208,7 +211,7 @@ fn visits(head: &RequestHeader) -> bool {
 }
 
 /// True if a browser probably made the request. Such a request must declare the type of its body.
-pub(in crate::proxy) fn browser_made(headers: &HeaderMap) -> bool {
+pub(in crate::proxy) fn is_from_browser(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
         || headers
             .keys()

@@ -5,31 +5,31 @@ use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
 use crate::gateway::Gateway;
-use crate::proxy::admit::{Admitted, Allowed};
-use crate::proxy::outcome::Ended;
-use crate::proxy::outcome::rare;
+use crate::proxy::admit::{AdmittedCall, AllowedCaller};
+use crate::proxy::outcome::ExchangeOutcome;
+use crate::proxy::outcome::box_cold_path;
 use crate::proxy::record::Exchange;
 use crate::proxy::request::Request;
-use crate::proxy::request::instance::{binder, choose_instance};
+use crate::proxy::request::instance::{assign_instance, build_binder};
 use crate::rejection::{Reason, Rejection};
-use crate::tasks::Ender;
+use crate::tasks::EndRecorder;
 
 /// Checks the tasks and URLs that a call refers to, and has the answer searched for its task.
 ///
 /// # Errors
-/// As [`check`]; or the caller left.
+/// As [`check_and_assign`]; or the caller left.
 pub(in crate::proxy) async fn authorize_references(
     request: &mut Request<'_>,
-    admitted: &mut Admitted,
+    admitted: &mut AdmittedCall,
     refs: &Refs,
     binding: Binding,
-) -> Result<(), Ended> {
+) -> Result<(), ExchangeOutcome> {
     let context = request.context;
     let cards = &context.cards;
     let asked = cards.check_push(request.session, request.exchange, admitted, refs);
     asked.await?;
-    check(&context.gateway, request.exchange, admitted, refs).await?;
-    follow(&context.gateway, request.exchange, admitted, binding);
+    check_and_assign(&context.gateway, request.exchange, admitted, refs).await?;
+    watch_answer(&context.gateway, request.exchange, admitted, binding);
     Ok(())
 }
 
@@ -38,18 +38,18 @@ pub(in crate::proxy) async fn authorize_references(
 ///
 /// # Errors
 /// `task_not_found`, `push_not_supported`, `address_forbidden`; `store_unavailable`; `workspace_restarting`.
-pub(in crate::proxy) async fn check(
+pub(in crate::proxy) async fn check_and_assign(
     gateway: &Gateway,
     exchange: &mut Exchange,
-    admitted: &mut Admitted,
+    admitted: &mut AdmittedCall,
     refs: &Refs,
 ) -> Result<(), Rejection> {
     if exchange.task.is_none() {
         exchange.task = refs.tasks.first().cloned();
     }
     let push = admitted.options().push_notifications;
-    check_for(gateway, exchange.method, push, &admitted.allowed, refs).await?;
-    rare(choose_instance(gateway, admitted, refs)).await?;
+    check_references(gateway, exchange.method, push, &admitted.allowed, refs).await?;
+    box_cold_path(assign_instance(gateway, admitted, refs)).await?;
     exchange.instance = admitted.instance().cloned();
     Ok(())
 }
@@ -58,12 +58,12 @@ pub(in crate::proxy) async fn check(
 /// notifications.
 ///
 /// # Errors
-/// As [`check`].
-pub(in crate::proxy) async fn check_for(
+/// As [`check_and_assign`].
+pub(in crate::proxy) async fn check_references(
     gateway: &Gateway,
     method: Method,
     push: bool,
-    Allowed { proof, permit }: &Allowed,
+    AllowedCaller { proof, permit }: &AllowedCaller,
     refs: &Refs,
 ) -> Result<(), Rejection> {
     require_push(push, method, refs)?;
@@ -72,29 +72,35 @@ pub(in crate::proxy) async fn check_for(
         let asked = gateway
             .tasks
             .check(&gateway.hierarchy, proof, &life, &refs.tasks);
-        rare(asked).await?;
+        box_cold_path(asked).await?;
     }
     for url in &refs.push_urls {
-        rare(gateway.directory.addresses.vet_webhook(url, proof.account)).await?;
+        box_cold_path(gateway.directory.addresses.vet_webhook(url, proof.account)).await?;
     }
     Ok(())
 }
 
 /// Starts to search the answer to a message for its task, and the answer to a task request for the task's state.
-fn follow(gateway: &Gateway, exchange: &mut Exchange, admitted: &Admitted, binding: Binding) {
+fn watch_answer(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    admitted: &AdmittedCall,
+    binding: Binding,
+) {
     if exchange.method.sends() {
-        let Allowed { proof, permit } = &admitted.allowed;
-        let learner = gateway.tasks.learner(proof, permit.life(), binding);
+        let AllowedCaller { proof, permit } = &admitted.allowed;
+        let learner = gateway.tasks.new_learner(proof, permit.life(), binding);
         exchange.learner = Some(Box::new(learner));
     } else {
         exchange.watch_state(binding);
-        let Allowed { proof, permit } = &admitted.allowed;
+        let AllowedCaller { proof, permit } = &admitted.allowed;
         if let Some(learner) = &mut exchange.learner {
-            learner.ends(Ender::new(&gateway.tasks, proof, permit.target()));
+            learner.set_end_recorder(EndRecorder::new(&gateway.tasks, proof, permit.target()));
         }
     }
-    if let (Some(learner), Some(binder)) = (&mut exchange.learner, binder(gateway, admitted)) {
-        learner.binds(binder);
+    if let (Some(learner), Some(binder)) = (&mut exchange.learner, build_binder(gateway, admitted))
+    {
+        learner.set_binder(binder);
     }
 }
 

@@ -6,18 +6,19 @@ use http::HeaderMap;
 
 /// Returns `wait=N`: the seconds that a caller would wait for the answer. The first value counts (RFC 7240, 2). A value
 /// that is not a whole number is ignored, as every preference may be.
-pub(in crate::proxy) fn wait(headers: &HeaderMap) -> Option<Duration> {
-    let said = preferences(headers).find(|(name, _)| name.eq_ignore_ascii_case("wait"))?;
-    let seconds = said.1.trim_matches('"').parse().ok()?;
+pub(in crate::proxy) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+    let preference =
+        parse_preferences(headers).find(|(name, _)| name.eq_ignore_ascii_case("wait"))?;
+    let seconds = preference.1.trim_matches('"').parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
 /// True for `respond-async`: the caller prefers a deferred call to a rejection (RFC 7240, 4.1).
-pub(in crate::proxy) fn respond_async(headers: &HeaderMap) -> bool {
-    preferences(headers).any(|(name, _)| name.eq_ignore_ascii_case("respond-async"))
+pub(in crate::proxy) fn prefers_async(headers: &HeaderMap) -> bool {
+    parse_preferences(headers).any(|(name, _)| name.eq_ignore_ascii_case("respond-async"))
 }
 
-fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+fn parse_preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     let fields = headers.get_all("prefer").iter();
     fields
         .filter_map(|value| value.to_str().ok())
@@ -38,7 +39,7 @@ mod tests {
             for field in fields {
                 headers.append("prefer", field.parse().unwrap());
             }
-            wait(&headers).map(|wait| wait.as_secs())
+            preferred_wait(&headers).map(|wait| wait.as_secs())
         };
         assert_eq!(read(&["wait=10"]), Some(10));
         assert_eq!(
@@ -59,7 +60,7 @@ mod tests {
             for value in values {
                 headers.append("prefer", value.parse().unwrap());
             }
-            respond_async(&headers)
+            prefers_async(&headers)
         };
         for values in [
             &["respond-async"][..],

@@ -18,7 +18,7 @@ pub const ROUTES: [(&str, &str); 7] = [
 ];
 
 /// Described routes of tasks and of the HTTP+JSON binding of A2A 1.0, by HTTP method and pattern.
-/// [`rest::read`](crate::a2a::rest::read) accepts the complete set.
+/// [`rest::parse_request`](crate::a2a::rest::parse_request) accepts the complete set.
 pub const REST_ROUTES: [(&str, &str); 17] = [
     ("POST", "/workspaces/{id}/a2a/tasks/send"),
     ("POST", "/workspaces/{id}/a2a/tasks/send/stream"),
@@ -89,11 +89,11 @@ impl Route<'_> {
 
 /// Classifies a raw, still encoded path. An encoded id is invalid: `%` is not in its alphabet, so two spellings of one
 /// path never name the same workspace.
-pub(in crate::proxy) fn route(path: &str) -> Route<'_> {
+pub(in crate::proxy) fn match_route(path: &str) -> Route<'_> {
     if path == WELL_KNOWN[0] {
         return Route::DefaultCard;
     }
-    if let Some(task) = path.strip_prefix("/tasks/").and_then(one_segment) {
+    if let Some(task) = path.strip_prefix("/tasks/").and_then(single_segment) {
         return Route::Task(task);
     }
     let Some((id, rest)) = path
@@ -107,7 +107,11 @@ pub(in crate::proxy) fn route(path: &str) -> Route<'_> {
         return Route::CardBeside(WorkspaceId::parse(id));
     }
     // For clients that take the path of the workspace for the agent's base.
-    if rest.strip_prefix("tasks/").and_then(one_segment).is_some() {
+    if rest
+        .strip_prefix("tasks/")
+        .and_then(single_segment)
+        .is_some()
+    {
         return Route::TaskBeside(WorkspaceId::parse(id), rest);
     }
     match rest.strip_prefix("a2a") {
@@ -122,7 +126,7 @@ pub(in crate::proxy) fn route(path: &str) -> Route<'_> {
 }
 
 /// Returns `path` if it is one segment, without a slash at its end.
-fn one_segment(path: &str) -> Option<&str> {
+fn single_segment(path: &str) -> Option<&str> {
     let segment = path.strip_suffix('/').unwrap_or(path);
     (!segment.is_empty() && !segment.contains('/')).then_some(segment)
 }
@@ -137,12 +141,12 @@ mod tests {
         for (verb, pattern) in REST_ROUTES {
             let path = pattern.replace("{id}", "dev").replace("{task_id}", "t-1");
             let path = path.replace("{config_id}", "c");
-            let read = match route(&path) {
+            let read = match match_route(&path) {
                 Route::Below(Ok(_), tail) | Route::TaskBeside(Ok(_), tail) => {
-                    rest::read(verb, tail, None)
+                    rest::parse_request(verb, tail, None)
                 }
-                Route::Task(task) => rest::read(verb, &format!("tasks/{task}"), None),
-                _ => Err(rest::NoRoute::Path),
+                Route::Task(task) => rest::parse_request(verb, &format!("tasks/{task}"), None),
+                _ => Err(rest::RouteError::Path),
             };
             // No version of A2A has these routes.
             let ours = ["/send", "/stream", "/cancel"];
@@ -206,7 +210,7 @@ mod tests {
             ("/", Route::Control),
         ];
         for (path, expected) in cases {
-            assert_eq!(route(path), expected, "{path}");
+            assert_eq!(match_route(path), expected, "{path}");
         }
     }
 }

@@ -33,7 +33,7 @@ pub(in crate::proxy) fn request_id(headers: &HeaderMap) -> RequestId {
 ///
 /// # Errors
 /// `invalid_request` with the violated rule; for a path, `invalid_workspace_id` or `not_found`.
-pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
+pub fn check_head(head: &RequestHeader) -> Result<(), Rejection> {
     let refuse = |why: &'static str| Err(Rejection::new(Reason::InvalidRequest, why));
     if head.headers.len() > FIELDS_MAX {
         return refuse("the request head has more than 100 fields");
@@ -43,10 +43,10 @@ pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
     {
         return refuse("the request target is too long or has characters that must be encoded");
     }
-    match misspelt(head.uri.path()) {
+    match find_misspelling(head.uri.path()) {
         None => {}
-        Some(Part::Name) => return Err(InvalidWorkspaceId.into()),
-        Some(Part::Other) => {
+        Some(PathPart::Name) => return Err(InvalidWorkspaceId.into()),
+        Some(PathPart::Other) => {
             return Err(Rejection::new(
                 Reason::NotFound,
                 "no such path: it has an empty or a dotted segment, or a character that is encoded \
@@ -60,7 +60,7 @@ pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
     if authority(head).is_none() {
         return refuse("the request has no Host");
     }
-    check_length(&head.headers)?;
+    check_content_length(&head.headers)?;
     let mut expectations = head.headers.get_all(header::EXPECT).iter();
     match (expectations.next(), expectations.next()) {
         (None, _) => Ok(()),
@@ -69,17 +69,17 @@ pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
     }
 }
 
-/// Runs [`check`]. The end of a rejected request is uncertain, so the connection is not reused after it.
+/// Runs [`check_head`]. The end of a rejected request is uncertain, so the connection is not reused after it.
 ///
 /// # Errors
-/// As [`check`].
-pub(in crate::proxy) fn require(session: &mut ServerSession) -> Result<(), Rejection> {
-    check(session.req_header()).inspect_err(|_| session.set_keepalive(None))
+/// As [`check_head`].
+pub(in crate::proxy) fn require_valid(session: &mut ServerSession) -> Result<(), Rejection> {
+    check_head(session.req_header()).inspect_err(|_| session.set_keepalive(None))
 }
 
-/// The part of a path that is misspelt.
+/// The part of a path with a misspelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum PathPart {
     /// The name of a workspace.
     Name,
     /// Any other part.
@@ -89,9 +89,9 @@ enum Part {
 /// Finds a violation of the single spelling of paths. Segments are not empty and neither `.` nor `..`. They consist of
 /// the path characters of RFC 3986, 3.3 except `;`, percent-encoded only where necessary, and never contain an encoded
 /// slash, backslash, percent sign or control character. One slash may end the path.
-fn misspelt(path: &str) -> Option<Part> {
+fn find_misspelling(path: &str) -> Option<PathPart> {
     let Some(path) = path.strip_prefix('/') else {
-        return (path != "*").then_some(Part::Other);
+        return (path != "*").then_some(PathPart::Other);
     };
     if path.is_empty() {
         return None;
@@ -99,7 +99,7 @@ fn misspelt(path: &str) -> Option<Part> {
     let mut segments = path.strip_suffix('/').unwrap_or(path).split('/');
     let first = segments.next().unwrap_or_default();
     if !is_segment(first) {
-        return Some(Part::Other);
+        return Some(PathPart::Other);
     }
     let names = match first {
         "workspaces" => 1,
@@ -108,7 +108,11 @@ fn misspelt(path: &str) -> Option<Part> {
     };
     let (at, segment) = segments.enumerate().find(|(_, s)| !is_segment(s))?;
     let named = at < names && !matches!(segment, "." | "..");
-    Some(if named { Part::Name } else { Part::Other })
+    Some(if named {
+        PathPart::Name
+    } else {
+        PathPart::Other
+    })
 }
 
 fn is_segment(segment: &str) -> bool {
@@ -120,7 +124,7 @@ fn is_segment(segment: &str) -> bool {
     while let Some(byte) = bytes.get(at) {
         at += match byte {
             b'%' => {
-                let Some(byte) = decoded(bytes.get(at + 1..at + 3)) else {
+                let Some(byte) = decode_hex(bytes.get(at + 1..at + 3)) else {
                     return false;
                 };
                 let plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -136,7 +140,7 @@ fn is_segment(segment: &str) -> bool {
     true
 }
 
-fn decoded(digits: Option<&[u8]>) -> Option<u8> {
+fn decode_hex(digits: Option<&[u8]>) -> Option<u8> {
     let [high, low] = digits? else { return None };
     let digit = |b: &u8| char::from(*b).to_digit(16);
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
@@ -144,7 +148,7 @@ fn decoded(digits: Option<&[u8]>) -> Option<u8> {
 
 /// Requires at most one Content-Length, in digits. Pingora also accepts `5, 5` and two equal fields. RFC 9112, 6.3
 /// permits to reject them, and no legitimate client sends them.
-fn check_length(headers: &HeaderMap) -> Result<(), Rejection> {
+fn check_content_length(headers: &HeaderMap) -> Result<(), Rejection> {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let digits = |v: &HeaderValue| !v.is_empty() && v.as_bytes().iter().all(u8::is_ascii_digit);
     match (lengths.next(), lengths.next()) {
@@ -184,7 +188,7 @@ mod tests {
             "/tasks/a+b,c=d@e:f!$&'()*~",
             "/.well-known/jwks.json",
         ] {
-            assert_eq!(misspelt(good), None, "{good}");
+            assert_eq!(find_misspelling(good), None, "{good}");
         }
         for name in [
             "/workspaces/a%2Fb/a2a",
@@ -193,7 +197,7 @@ mod tests {
             "/workspaces/a;b/tokens",
             "/registry/discover/%41",
         ] {
-            assert_eq!(misspelt(name), Some(Part::Name), "{name}");
+            assert_eq!(find_misspelling(name), Some(PathPart::Name), "{name}");
         }
         for bad in [
             "",
@@ -227,7 +231,7 @@ mod tests {
             "/tasks/{a}",
             "/tasks/a|b",
         ] {
-            assert_eq!(misspelt(bad), Some(Part::Other), "{bad}");
+            assert_eq!(find_misspelling(bad), Some(PathPart::Other), "{bad}");
         }
     }
 }

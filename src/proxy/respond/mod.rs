@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::identity::Allowance;
 use crate::ids::RequestId;
-use crate::proxy::outcome::{Ended, Failure};
+use crate::proxy::outcome::{ExchangeOutcome, Failure};
 use crate::proxy::record::Exchange;
 use crate::proxy::request::origin::Origins;
 use crate::rejection::{REFUSED, Reason, Rejection, STREAM};
@@ -32,10 +32,14 @@ pub(super) async fn write_response(
     head: ResponseHeader,
     body: Bytes,
 ) -> pingora::Result<()> {
-    write_with_timeout(session.get_write_timeout(), write(session, head, body)).await
+    write_with_timeout(
+        session.get_write_timeout(),
+        write_answer(session, head, body),
+    )
+    .await
 }
 
-async fn write(
+async fn write_answer(
     session: &mut ServerSession,
     head: ResponseHeader,
     body: Bytes,
@@ -55,13 +59,13 @@ fn write_head(
 /// Writes the head of an answer whose body follows in pieces, before `deadline`.
 ///
 /// # Errors
-/// [`Ended::CallerLeft`].
+/// [`ExchangeOutcome::CallerLeft`].
 pub(super) fn send_head(
     session: &mut ServerSession,
     deadline: Instant,
     head: Box<ResponseHeader>,
-) -> impl Future<Output = Result<(), Ended>> {
-    within(deadline, write_head(session, head))
+) -> impl Future<Output = Result<(), ExchangeOutcome>> {
+    write_within(deadline, write_head(session, head))
 }
 
 /// Writes such a head within the session's write timeout.
@@ -82,16 +86,16 @@ pub(in crate::proxy) async fn begin_stream(
     exchange: &Exchange,
     mut head: ResponseHeader,
     name: &str,
-) -> Result<(), Ended> {
-    head.insert_header(STREAM, name).map_err(internal)?;
+) -> Result<(), ExchangeOutcome> {
+    head.insert_header(STREAM, name).map_err(internal_error)?;
     if !head.headers.contains_key(header::CACHE_CONTROL) {
         let value = HeaderValue::from_static("no-cache");
         head.insert_header(header::CACHE_CONTROL, value)
-            .map_err(internal)?;
+            .map_err(internal_error)?;
     }
     head.insert_header("x-accel-buffering", "no")
-        .map_err(internal)?;
-    chunk(session, &mut head).map_err(internal)?;
+        .map_err(internal_error)?;
+    set_chunked(session, &mut head).map_err(internal_error)?;
     let deadline = Instant::now() + exchange.config.timeouts.write;
     send_head(session, deadline, Box::new(head)).await
 }
@@ -108,18 +112,18 @@ pub(super) fn put_request_id(
 /// Writes the answer to an exchange within `timeouts.write`, and records its status and size.
 ///
 /// # Errors
-/// [`Ended::CallerLeft`].
+/// [`ExchangeOutcome::CallerLeft`].
 pub(super) async fn respond(
     session: &mut ServerSession,
     exchange: &mut Exchange,
     head: ResponseHeader,
     body: Bytes,
-) -> Result<Ended, Ended> {
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     exchange.answer.status = head.status.as_u16();
     exchange.answer.bytes += body.len() as u64;
     let deadline = Instant::now() + exchange.config.timeouts.write;
-    within(deadline, write(session, head, body)).await?;
-    Ok(Ended::Answered)
+    write_within(deadline, write_answer(session, head, body)).await?;
+    Ok(ExchangeOutcome::Answered)
 }
 
 /// Builds the head for the caller: the passed fields of the agent's head, or the gateway's own head, and the fields
@@ -135,7 +139,7 @@ pub(in crate::proxy) fn response_head(
     completed: Option<String>,
 ) -> pingora::Result<ResponseHeader> {
     put_request_id(&mut head, &exchange.request_id)?;
-    for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
+    for (name, value) in exchange.allowance.iter().flat_map(Allowance::header_fields) {
         head.append_header(name, value)?;
     }
     if let Some(done) = completed {
@@ -169,7 +173,7 @@ pub(in crate::proxy) async fn client_disconnected(session: &mut ServerSession) {
 }
 
 /// Waits until the caller is gone; forever if there is no caller.
-pub(in crate::proxy) async fn gone(session: &mut Option<&mut ServerSession>) {
+pub(in crate::proxy) async fn caller_gone(session: &mut Option<&mut ServerSession>) {
     match session {
         Some(session) => client_disconnected(session).await,
         None => pending().await,
@@ -178,7 +182,7 @@ pub(in crate::proxy) async fn gone(session: &mut Option<&mut ServerSession>) {
 
 /// Sets the framing of a body of unknown length: chunked for HTTP/1.1. HTTP/2 frames it, and an HTTP/1.0 caller
 /// reads until the connection closes.
-pub(in crate::proxy) fn chunk(
+pub(in crate::proxy) fn set_chunked(
     session: &ServerSession,
     head: &mut ResponseHeader,
 ) -> pingora::Result<()> {
@@ -189,13 +193,13 @@ pub(in crate::proxy) fn chunk(
 }
 
 /// Writes to the caller before `deadline`. A write that fails or takes longer means that the caller left.
-pub(in crate::proxy) async fn within<T>(
+pub(in crate::proxy) async fn write_within<T>(
     deadline: Instant,
     write: impl Future<Output = pingora::Result<T>>,
-) -> Result<T, Ended> {
+) -> Result<T, ExchangeOutcome> {
     match timeout_at(deadline, write).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(_)) | Err(_) => Err(Ended::CallerLeft),
+        Ok(Err(_)) | Err(_) => Err(ExchangeOutcome::CallerLeft),
     }
 }
 
@@ -219,10 +223,10 @@ pub(in crate::proxy) async fn write_with_timeout<T>(
     }
 }
 
-pub(in crate::proxy) fn internal(error: Box<pingora::Error>) -> Rejection {
+pub(in crate::proxy) fn internal_error(error: Box<pingora::Error>) -> Rejection {
     Rejection::new(
         Reason::Internal,
         "the answer could not be built; this is a bug",
     )
-    .cause(Failure(error))
+    .with_cause(Failure(error))
 }

@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
-use super::{put_request_id, write, write_response};
+use super::{put_request_id, write_answer, write_response};
 use crate::a2a::accept::prefers_stream;
 use crate::dialect::ReplyForm;
 use crate::ids::RequestId;
@@ -19,21 +19,21 @@ use crate::rejection::{REFUSED, Reason, Rejection};
 ///
 /// # Errors
 /// The caller cannot be written to.
-pub(in crate::proxy) async fn answer(
+pub(in crate::proxy) async fn send_rejection(
     session: &mut ServerSession,
     origins: &Origins,
     request_id: &RequestId,
     rejection: &Rejection,
     form: &ReplyForm,
 ) -> pingora::Result<()> {
-    let mut body = rejection.body(form, request_id);
+    let mut body = rejection.to_body(form, request_id);
     let status = rejection.status_in(form.dialect);
     let fields = &session.req_header().headers;
     let is_event = status == StatusCode::OK.as_u16() && prefers_stream(fields);
     if is_event {
         body = format!("data: {body}\n\n");
     }
-    let mut head = head(rejection, request_id, status, body.len())?;
+    let mut head = rejection_head(rejection, request_id, status, body.len())?;
     if is_event {
         head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
     }
@@ -48,13 +48,13 @@ pub(in crate::proxy) async fn answer(
 }
 
 /// Formats a rejection as bytes, for a connection without a readable request. The connection is closed after it.
-pub(in crate::proxy) fn wire(
+pub(in crate::proxy) fn format_rejection(
     rejection: &Rejection,
     request_id: &RequestId,
     form: &ReplyForm,
     without_body: bool,
 ) -> String {
-    let body = rejection.body(form, request_id);
+    let body = rejection.to_body(form, request_id);
     let status = rejection.status_in(form.dialect);
     let phrase = StatusCode::from_u16(status).ok();
     let phrase = phrase
@@ -78,7 +78,7 @@ pub(in crate::proxy) fn wire(
     answer
 }
 
-fn head(
+fn rejection_head(
     rejection: &Rejection,
     request_id: &RequestId,
     status: u16,
@@ -119,24 +119,24 @@ pub(in crate::proxy) async fn answer_unreadable(
 ) -> pingora::Result<()> {
     let request_id = RequestId::random();
     let body = rejection.plain_body(&request_id);
-    let head = head(
+    let head = rejection_head(
         rejection,
         &request_id,
         rejection.reason.status(),
         body.len(),
     )?;
-    write(session, head, Bytes::from(body)).await
+    write_answer(session, head, Bytes::from(body)).await
 }
 
 /// Rejects an exchange: records the rejection, counts failures of proof, and answers.
-pub(in crate::proxy) async fn refuse(
+pub(in crate::proxy) async fn reject_exchange(
     session: &mut ServerSession,
     origins: &Origins,
     exchange: &mut Exchange,
     rejection: &Rejection,
 ) -> pingora::Result<()> {
-    exchange.rejected(rejection);
+    exchange.record_rejection(rejection);
     exchange.answer.status = rejection.status_in(exchange.dialect);
-    let form = exchange.form();
-    answer(session, origins, &exchange.request_id, rejection, &form).await
+    let form = exchange.reply_form();
+    send_rejection(session, origins, &exchange.request_id, rejection, &form).await
 }

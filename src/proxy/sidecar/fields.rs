@@ -4,7 +4,7 @@
 use http::{HeaderName, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 
-use super::{is_ours, is_spent};
+use super::{is_identity_field, is_spent_token};
 use crate::config::commands_proxy;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::hop_by_hop::{is_hop_by_hop, named_by_connection};
@@ -43,10 +43,10 @@ pub(super) fn request_head(
     };
     put("host", agent.host.as_bytes());
     let known = exchange.pair.is_some();
-    let context = exchange.outgoing();
+    let context = exchange.outgoing_context();
     for (name, value) in &head.headers {
         let own = context.is_some() && is_context(name);
-        if !own && passes(name, head) && (known || is_anybodys(name)) {
+        if !own && is_forwarded(name, head) && (known || is_public_field(name)) {
             put(name.as_str(), value.as_bytes());
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn request_head(
     }
     put("x-request-id", exchange.request_id.as_str().as_bytes());
     if let Some(claims) = &exchange.pair {
-        for (name, value) in identity(claims) {
+        for (name, value) in identity_fields(claims) {
             put(name, value.as_bytes());
         }
     }
@@ -71,22 +71,22 @@ pub(super) fn request_head(
 }
 
 /// True if a field passes. Fields with `_` do not: some servers read `_` as `-`, so one could forge the caller.
-fn passes(name: &HeaderName, head: &RequestHeader) -> bool {
+fn is_forwarded(name: &HeaderName, head: &RequestHeader) -> bool {
     let set_here = matches!(
         name.as_str(),
         "host" | "content-length" | "expect" | "x-request-id"
     );
     !set_here
         && !is_hop_by_hop(name)
-        && !is_ours(name)
-        && !is_spent(name, head)
+        && !is_identity_field(name)
+        && !is_spent_token(name, head)
         && !name.as_str().contains('_')
         && !named_by_connection(name, &head.headers)
 }
 
 /// True if a field passes on an unauthenticated request for the card: those of content negotiation and of the route
 /// taken, no credentials, and none that some servers read as another method or path.
-fn is_anybodys(name: &HeaderName) -> bool {
+fn is_public_field(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "accept"
@@ -106,16 +106,16 @@ fn is_anybodys(name: &HeaderName) -> bool {
 }
 
 /// Returns the fields that identify the caller.
-pub(super) fn identity(claims: &PairClaims) -> impl Iterator<Item = (&'static str, String)> {
+pub(super) fn identity_fields(claims: &PairClaims) -> impl Iterator<Item = (&'static str, String)> {
     let workspace = WorkspaceId::parse(&claims.sub).ok();
     let workspace = workspace.map(|id| (WORKSPACE, id.as_str().to_owned()));
-    [(CALLER, visible(&claims.sub))]
+    [(CALLER, encode_visible(&claims.sub))]
         .into_iter()
         .chain(workspace)
 }
 
 /// Percent-encodes bytes that are not visible ASCII, and `%` (RFC 3986, 2.1), so that a field can carry the name.
-fn visible(name: &str) -> String {
+fn encode_visible(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_graphic() && byte != b'%' {
@@ -159,7 +159,13 @@ mod tests {
 
     #[test]
     fn a_name_is_carried_in_visible_ascii() {
-        assert_eq!(visible("canvas:ada@example.com"), "canvas:ada@example.com");
-        assert_eq!(visible("canvas:Zoë 100%"), "canvas:Zo%C3%AB%20100%25");
+        assert_eq!(
+            encode_visible("canvas:ada@example.com"),
+            "canvas:ada@example.com"
+        );
+        assert_eq!(
+            encode_visible("canvas:Zoë 100%"),
+            "canvas:Zo%C3%AB%20100%25"
+        );
     }
 }

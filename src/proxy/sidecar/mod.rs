@@ -19,20 +19,20 @@ use crate::a2a::method;
 use crate::a2a::task::Binding;
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
-use crate::proxy::admit::{authorization, refuse_declared_oversize, single};
-use crate::proxy::outcome::{BrokenOff, Ended};
+use crate::proxy::admit::{authorization_field, refuse_declared_oversize, single_field};
+use crate::proxy::outcome::{AbortCause, ExchangeOutcome};
 use crate::proxy::record::Exchange;
-use crate::proxy::record::trace::{Callee, Came};
-use crate::proxy::relay::upstream::{Call, peer};
-use crate::proxy::relay::{Clocks, Cut, Forward, Relay};
-use crate::proxy::request::body::Received;
+use crate::proxy::record::trace::{Callee, ExchangeOrigin};
+use crate::proxy::relay::upstream::{WireRequest, build_peer};
+use crate::proxy::relay::{CancelWatch, Clocks, OutboundCall, Relay};
+use crate::proxy::request::body::ReceivedBody;
 use crate::proxy::request::origin::Origins;
 use crate::proxy::request::{body, validate};
-use crate::proxy::respond::internal;
-use crate::proxy::respond::reject::refuse;
+use crate::proxy::respond::internal_error;
+use crate::proxy::respond::reject::reject_exchange;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
-use crate::sidecar::{Card, Sidecar};
+use crate::sidecar::{CardAccess, Sidecar};
 
 /// Path on which a proxy that forwards requests itself asks whether one may pass.
 const VERIFY: &str = "/auth/verify";
@@ -51,14 +51,14 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 const CALLER_TOKEN: HeaderName = HeaderName::from_static("x-a2a-caller-token");
 
 /// The sidecar's data plane.
-pub(super) struct Guard {
+pub(super) struct SidecarProxy {
     sidecar: Arc<Sidecar>,
     relay: Arc<Relay>,
     /// Empty: browser pages are not served here, and an agent's CORS fields are its own.
     origins: Origins,
 }
 
-impl Guard {
+impl SidecarProxy {
     pub(super) fn new(sidecar: Arc<Sidecar>, relay: Arc<Relay>) -> Self {
         Self {
             sidecar,
@@ -68,42 +68,45 @@ impl Guard {
     }
 
     /// Serves one request.
-    pub(super) async fn serve(&self, session: &mut ServerSession) -> Result<(), BrokenOff> {
+    pub(super) async fn serve(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
         let head = session.req_header();
         let request_id = validate::request_id(&head.headers);
         match head.uri.path() {
-            VERIFY => self.verify(session, &request_id).await,
-            READY => self.ready(session, &request_id).await,
-            _ => self.pass(session, request_id).await,
+            VERIFY => self.serve_verify(session, &request_id).await,
+            READY => self.serve_ready(session, &request_id).await,
+            _ => self.handle_request(session, request_id).await,
         }
     }
 
     /// Handles a request from its token to the record.
-    async fn pass(
+    async fn handle_request(
         &self,
         session: &mut ServerSession,
         request_id: RequestId,
-    ) -> Result<(), BrokenOff> {
+    ) -> Result<(), AbortCause> {
         let mut exchange =
             Exchange::begin(&self.relay.metrics, &self.relay.config, None, request_id);
         if let Some(peer) = session.client_addr().and_then(|peer| peer.as_inet()) {
-            exchange = exchange.by_client(peer.ip().to_canonical());
+            exchange = exchange.with_client(peer.ip().to_canonical());
         }
         let head = session.req_header();
-        exchange.trace(&self.relay.traces, head, Came::past_sidecar(head));
-        let ended = self.exchange(session, &mut exchange).await;
-        match exchange.ended(ended) {
+        exchange.begin_trace(&self.relay.traces, head, ExchangeOrigin::past_sidecar(head));
+        let ended = self.run_exchange(session, &mut exchange).await;
+        match exchange.record_outcome(ended) {
             Ok(ended) => ended,
-            Err(rejection) => self.refuse(session, &mut exchange, &rejection).await,
+            Err(rejection) => {
+                self.send_rejection(session, &mut exchange, &rejection)
+                    .await
+            }
         }
     }
 
-    async fn exchange(
+    async fn run_exchange(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-    ) -> Result<Ended, Ended> {
-        let _place = self.preliminaries(session)?;
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
+        let _place = self.check_preliminaries(session)?;
         exchange.callee = Some(self.sidecar.settings.workspace.clone());
         refuse_method(&session.req_header().method)?;
         // A request without a token must have no body, so that a stranger cannot hold a slot with a slow one.
@@ -111,15 +114,15 @@ impl Guard {
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
         let received = if public {
-            Received {
+            ReceivedBody {
                 body: Bytes::new(),
-                share: self.relay.load.share(Account::default()),
+                share: self.relay.load.new_share(Account::default()),
             }
         } else {
-            let token = presented(&self.sidecar, head)?;
+            let token = presented_token(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
-            body::read(
+            body::read_body(
                 &self.relay.load,
                 &exchange.config,
                 session,
@@ -132,47 +135,47 @@ impl Guard {
         let method = read_call(session.req_header(), body, exchange);
         if let Some(claims) = &exchange.pair {
             self.sidecar.check_body(claims, body, method.as_deref())?;
-            self.sidecar.use_up(claims)?;
+            self.sidecar.mark_used(claims)?;
         }
         drop(method);
         exchange.watch_state(Binding::Rpc);
-        let forward = self.forward(session, exchange, received).await?;
+        let forward = self.build_forward(session, exchange, received).await?;
         let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
-            response_head(head, &exchange.request_id).map_err(internal)
+            response_head(head, &exchange.request_id).map_err(internal_error)
         };
-        exchange.calls();
+        exchange.record_call_sent();
         let upstream = &self.relay.upstream;
-        let mut cut = Cut::of_drain(&self.relay.drain);
+        let mut cut = CancelWatch::for_drain(&self.relay.drain);
         let connection = tokio::select! {
             biased;
             connected = upstream.connect_by(&forward.peer, forward.clocks.total) => {
                 connected.map_err(Rejection::from)?
             }
-            why = cut.requested(Delivery::NotSent) => return Err(why.into()),
+            why = cut.cancelled(Delivery::NotSent) => return Err(why.into()),
         };
         let call = (forward, connection);
         self.relay.run(session, exchange, call, answer).await
     }
 
     /// Runs the checks of every request that takes a slot.
-    fn preliminaries(
+    fn check_preliminaries(
         &self,
         session: &mut ServerSession,
     ) -> Result<crate::proxy::load::Slot<'_>, Rejection> {
-        validate::require(session)?;
-        self.relay.load.open()?;
-        self.relay.load.place()
+        validate::require_valid(session)?;
+        self.relay.load.check_open()?;
+        self.relay.load.take_slot()
     }
 
-    async fn forward(
+    async fn build_forward(
         &self,
         session: &ServerSession,
         exchange: &mut Exchange,
-        Received { body, share }: Received,
-    ) -> Result<Forward, Rejection> {
+        ReceivedBody { body, share }: ReceivedBody,
+    ) -> Result<OutboundCall, Rejection> {
         let agent = &self.sidecar.settings.agent;
-        let address = agent.address().await?;
-        exchange.will_call(&Callee {
+        let address = agent.resolve_address().await?;
+        exchange.begin_call_span(&Callee {
             verb: &session.req_header().method,
             host: &agent.sni,
             port: address.port(),
@@ -181,9 +184,9 @@ impl Guard {
         });
         let timeouts = &exchange.config.timeouts;
         let wire = request_head(session.req_header(), agent, exchange, body.len());
-        Ok(Forward {
-            peer: peer(address, agent.tls, &agent.sni, timeouts.connect),
-            call: Call::new(wire, body),
+        Ok(OutboundCall {
+            peer: build_peer(address, agent.tls, &agent.sni, timeouts.connect),
+            call: WireRequest::new(wire, body),
             share,
             clocks: Clocks::new(timeouts, exchange.started, None, None),
             rewrite: None,
@@ -195,20 +198,22 @@ impl Guard {
 
     fn is_public(&self, head: &RequestHeader) -> bool {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
-        self.sidecar.settings.card == Card::Public && reads && CARDS.contains(&head.uri.path())
+        self.sidecar.settings.card == CardAccess::Public
+            && reads
+            && CARDS.contains(&head.uri.path())
     }
 
-    async fn refuse(
+    async fn send_rejection(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
         rejection: &Rejection,
-    ) -> Result<(), BrokenOff> {
+    ) -> Result<(), AbortCause> {
         if session.req_header().method != Method::POST {
             exchange.dialect = Dialect::Plain;
         }
-        let told = refuse(session, &self.origins, exchange, rejection);
-        BrokenOff::unless(told.await)
+        let sent = reject_exchange(session, &self.origins, exchange, rejection);
+        AbortCause::from_write(sent.await)
     }
 }
 
@@ -230,19 +235,20 @@ fn refuse_method(method: &Method) -> Result<(), Rejection> {
 ///
 /// # Errors
 /// `unauthenticated`; `invalid_request` if the field is repeated.
-fn presented<'h>(sidecar: &Sidecar, head: &'h RequestHeader) -> Result<&'h str, Rejection> {
+fn presented_token<'h>(sidecar: &Sidecar, head: &'h RequestHeader) -> Result<&'h str, Rejection> {
     let text = |field: &'h [u8]| {
-        std::str::from_utf8(field).map_err(|_| sidecar.no_token("the token is not text"))
+        std::str::from_utf8(field)
+            .map_err(|_| sidecar.reject_missing_token("the token is not text"))
     };
-    if let Some(field) = single(head, &CALLER_TOKEN)? {
+    if let Some(field) = single_field(head, &CALLER_TOKEN)? {
         return text(field).map(str::trim);
     }
     let none = || {
-        sidecar.no_token(
+        sidecar.reject_missing_token(
             "the request has no pair token: the gateway puts one into `Authorization`, or into `X-A2A-Caller-Token`",
         )
     };
-    let field = authorization(head)?.ok_or_else(none)?;
+    let field = authorization_field(head)?.ok_or_else(none)?;
     let (scheme, token) = text(field)?.trim().split_once(' ').ok_or_else(none)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(none());
@@ -258,7 +264,7 @@ fn read_call<'b>(
 ) -> Option<Cow<'b, str>> {
     /// The members that are read. A duplicate key makes the body invalid as a call.
     #[derive(Deserialize)]
-    struct Read<'b> {
+    struct CallMembers<'b> {
         #[serde(borrow)]
         id: Option<&'b RawValue>,
         #[serde(borrow)]
@@ -269,7 +275,7 @@ fn read_call<'b>(
     }
     // With `a2a.complete = "off"` the gateway leaves a byte order mark in place.
     let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
-    let read: Read<'_> = serde_json::from_slice(text).ok()?;
+    let read: CallMembers<'_> = serde_json::from_slice(text).ok()?;
     exchange.rpc_id = read
         .id
         .map(|id| id.get().to_owned())
@@ -280,7 +286,7 @@ fn read_call<'b>(
 }
 
 /// True for fields that end here besides hop-by-hop fields: only the sidecar sets the identity of the caller.
-fn is_ours(name: &HeaderName) -> bool {
+fn is_identity_field(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "x-workspace-id" | "x-a2a-caller" | "x-a2a-caller-token"
@@ -288,6 +294,6 @@ fn is_ours(name: &HeaderName) -> bool {
 }
 
 /// True if the credential was the token. A token is not passed beyond the sidecar that verifies it.
-fn is_spent(name: &HeaderName, head: &RequestHeader) -> bool {
+fn is_spent_token(name: &HeaderName, head: &RequestHeader) -> bool {
     *name == header::AUTHORIZATION && !head.headers.contains_key(CALLER_TOKEN)
 }

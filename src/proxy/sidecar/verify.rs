@@ -9,15 +9,15 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use super::fields::identity;
-use super::{Guard, READY, VERIFY, presented, validate};
+use super::fields::identity_fields;
+use super::{READY, SidecarProxy, VERIFY, presented_token, validate};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
-use crate::proxy::outcome::BrokenOff;
+use crate::proxy::outcome::AbortCause;
 use crate::proxy::record::log_cause;
 use crate::proxy::request::origin::NOSNIFF;
-use crate::proxy::respond::reject::answer;
+use crate::proxy::respond::reject::send_rejection;
 use crate::proxy::respond::{put_request_id, write_response};
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
@@ -28,15 +28,15 @@ struct Probe {
     started: Instant,
 }
 
-impl Guard {
+impl SidecarProxy {
     /// Answers 200 with the fields that identify the caller, or the rejection.
-    pub(super) async fn verify(
+    pub(super) async fn serve_verify(
         &self,
         session: &mut ServerSession,
         request_id: &RequestId,
-    ) -> Result<(), BrokenOff> {
+    ) -> Result<(), AbortCause> {
         let started = Instant::now();
-        let verified = self.asked_about(session).await;
+        let verified = self.verify_caller(session).await;
         tracing::info!(
             target: "access",
             {
@@ -47,8 +47,8 @@ impl Guard {
             },
             "A proxy asked who calls"
         );
-        let said = verified.map(|claims| identity(&claims).collect());
-        self.say(
+        let said = verified.map(|claims| identity_fields(&claims).collect());
+        self.send_result(
             session,
             request_id,
             Probe {
@@ -61,21 +61,21 @@ impl Guard {
     }
 
     /// Answers 200 once callers can be verified.
-    pub(super) async fn ready(
+    pub(super) async fn serve_ready(
         &self,
         session: &mut ServerSession,
         request_id: &RequestId,
-    ) -> Result<(), BrokenOff> {
+    ) -> Result<(), AbortCause> {
         let started = Instant::now();
-        let checked = validate::require(session).and_then(|()| self.read_only(session));
+        let checked = validate::require_valid(session).and_then(|()| self.require_read(session));
         let ready = checked.and_then(|()| {
-            let draining = self.relay.drain.begun();
+            let draining = self.relay.drain.has_begun();
             let stops = || Rejection::new(Reason::ShuttingDown, "this process is shutting down");
             if draining { Err(stops()) } else { Ok(()) }
         });
-        let ready = ready.and_then(|()| self.sidecar.ready());
+        let ready = ready.and_then(|()| self.sidecar.check_ready());
         let said = ready.map(|()| Vec::new());
-        self.say(
+        self.send_result(
             session,
             request_id,
             Probe {
@@ -87,18 +87,18 @@ impl Guard {
         .await
     }
 
-    async fn asked_about(&self, session: &mut ServerSession) -> Result<PairClaims, Rejection> {
-        let _place = self.preliminaries(session)?;
-        self.read_only(session)?;
+    async fn verify_caller(&self, session: &mut ServerSession) -> Result<PairClaims, Rejection> {
+        let _place = self.check_preliminaries(session)?;
+        self.require_read(session)?;
         let claims = self
             .sidecar
-            .authenticate(presented(&self.sidecar, session.req_header())?)
+            .authenticate(presented_token(&self.sidecar, session.req_header())?)
             .await?;
-        self.sidecar.use_up(&claims)?;
+        self.sidecar.mark_used(&claims)?;
         Ok(claims)
     }
 
-    fn read_only(&self, session: &ServerSession) -> Result<(), Rejection> {
+    fn require_read(&self, session: &ServerSession) -> Result<(), Rejection> {
         if matches!(session.req_header().method, Method::GET | Method::HEAD) {
             return Ok(());
         }
@@ -107,34 +107,38 @@ impl Guard {
         Err(rejection)
     }
 
-    async fn say(
+    async fn send_result(
         &self,
         session: &mut ServerSession,
         request_id: &RequestId,
         Probe { route, started }: Probe,
         said: Result<Vec<(&'static str, String)>, Rejection>,
-    ) -> Result<(), BrokenOff> {
+    ) -> Result<(), AbortCause> {
         let status = said.as_ref().map_or_else(|r| r.reason.status(), |_| 200);
         let metrics = &self.relay.metrics;
-        metrics.control.answered(route, status, started.elapsed());
+        metrics
+            .control
+            .record_response(route, status, started.elapsed());
         if let Err(rejection) = &said {
-            metrics.refusals.count(Plane::Control, rejection.reason);
+            metrics
+                .refusals
+                .count_refusal(Plane::Control, rejection.reason);
         }
         // The proxy does not send the body of the request in question.
         match said {
-            Ok(fields) => BrokenOff::unless(write(session, request_id, &fields).await),
+            Ok(fields) => AbortCause::from_write(write_fields(session, request_id, &fields).await),
             Err(rejection) => {
                 log_cause(&rejection, request_id);
                 let form = Dialect::Plain.into();
-                BrokenOff::unless(
-                    answer(session, &self.origins, request_id, &rejection, &form).await,
+                AbortCause::from_write(
+                    send_rejection(session, &self.origins, request_id, &rejection, &form).await,
                 )
             }
         }
     }
 }
 
-async fn write(
+async fn write_fields(
     session: &mut ServerSession,
     request_id: &RequestId,
     fields: &[(&'static str, String)],

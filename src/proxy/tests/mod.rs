@@ -24,7 +24,7 @@ use crate::telemetry::traces::Traces;
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
 
 /// A gateway behind a listener, and the agent of its workspace `target`.
-struct House {
+struct TestGateway {
     listener: Arc<Listener>,
     admin: SecretString,
     agent: Agent,
@@ -90,7 +90,7 @@ fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
 }
 
 /// An agent's answer with one JSON body.
-fn unary(body: &str) -> String {
+fn unary_answer(body: &str) -> String {
     let length = body.len();
     format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
@@ -98,7 +98,7 @@ fn unary(body: &str) -> String {
 }
 
 /// An agent's chunked stream of events, which is cut unless it is `whole`.
-fn stream(events: &[&str], whole: bool) -> String {
+fn stream_answer(events: &[&str], whole: bool) -> String {
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut answer = head.to_owned();
@@ -117,7 +117,7 @@ impl Reply {
         field(&self.head, name)
     }
 
-    fn refused(&self) -> Option<&str> {
+    fn refusal(&self) -> Option<&str> {
         self.field(crate::rejection::REFUSED)
     }
 
@@ -126,7 +126,7 @@ impl Reply {
     }
 }
 
-impl House {
+impl TestGateway {
     /// Starts a gateway whose workspace `target` is an agent with this answer.
     async fn new(answer: String, change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -138,23 +138,23 @@ impl House {
         let gateway = Gateway::open(config.into(), Arc::new(Metrics::new())).unwrap();
         let admin = gateway.prepare().await.unwrap();
         let router = crate::control::router(Arc::clone(&gateway));
-        let listener = Listener::of_gateway(gateway, router, Traces::default()).unwrap();
-        let house = Self {
+        let listener = Listener::for_gateway(gateway, router, Traces::default()).unwrap();
+        let gateway = Self {
             listener: Arc::new(listener),
             admin,
             agent: Agent::start(answer).await,
             _dir: dir,
         };
-        house
-            .create(json!({"id": "target", "name": "target"}))
+        gateway
+            .create_workspace(json!({"id": "target", "name": "target"}))
             .await;
-        house
+        gateway
     }
 
     /// Creates a workspace, and registers `target` at the agent. Returns the token of `target`, and the enrolment
     /// token of any other.
-    async fn create(&self, new: Value) -> String {
-        let admin = self.admin();
+    async fn create_workspace(&self, new: Value) -> String {
+        let admin = self.admin_field();
         let created = self
             .send("POST /workspaces", &[&admin], &new.to_string())
             .await;
@@ -177,13 +177,13 @@ impl House {
         format!("authorization: Bearer {}", token["token"].as_str().unwrap())
     }
 
-    fn admin(&self) -> String {
+    fn admin_field(&self) -> String {
         format!("authorization: Bearer {}", self.admin.expose_secret())
     }
 
     /// Sends `POST` to the base of `target` as the operator.
     async fn call(&self, fields: &[&str], body: &str) -> Reply {
-        let admin = self.admin();
+        let admin = self.admin_field();
         let fields = [fields, &[&admin]].concat();
         self.send("POST /workspaces/target/a2a", &fields, body)
             .await

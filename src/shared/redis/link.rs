@@ -13,7 +13,7 @@ use crate::shared::cluster::{Cluster, Shards, epoch_of};
 use crate::shared::connections::{CONNECT_MAX, Connections};
 use crate::shared::node::Address;
 use crate::shared::subscription::Feed;
-use crate::store::{Cause, TooSlow};
+use crate::store::{Cause, StoreTimeout};
 
 /// Interval between probes of a subscription's link. With [`PROBE_MAX`] it is below 1 s, with a reserve for a busy
 /// machine.
@@ -26,11 +26,11 @@ pub(super) const PROBE_MAX: Duration = Duration::from_millis(500);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The command that begins a subscription, if there is one, and a label for the log.
-pub(super) type Listen = (Option<Pipeline>, &'static str);
+pub(super) type SubscribeCommand = (Option<Pipeline>, &'static str);
 
 /// The servers that a subscription connects to in a cluster.
 #[derive(Clone, Copy)]
-pub(super) enum At {
+pub(super) enum LinkTarget {
     /// The master that owns a channel.
     Owner(&'static str),
     /// Each master: it reports only its own keys.
@@ -47,7 +47,7 @@ enum LinkError {
 }
 
 /// One connection of a link.
-struct Line {
+struct LinkConnection {
     connection: MultiplexedConnection,
     /// The address of the server, if sentinels or nodes named it.
     at: Option<Address>,
@@ -57,40 +57,40 @@ struct Line {
 /// Keeps one subscription's link up. Ends when the subscription is dropped.
 pub(super) async fn keep_up(
     connections: Arc<Connections>,
-    (listen, to): Listen,
-    at: At,
+    (listen, to): SubscribeCommand,
+    at: LinkTarget,
     prefix: String,
     feed: Arc<Feed>,
 ) {
     let mut pause = PAUSE.0;
-    let mut told = false;
+    let mut warned = false;
     loop {
-        match open(&connections, listen.as_ref(), at, &prefix, &feed).await {
+        match open_connections(&connections, listen.as_ref(), at, &prefix, &feed).await {
             Ok((lines, shards)) => {
-                if told {
+                if warned {
                     tracing::info!(to, "Subscribed to shared state again");
                 } else {
                     tracing::debug!(to, "Subscribed to shared state");
                 }
-                feed.up();
+                feed.push_up();
                 let since = Instant::now();
                 let cause = watch_over(lines, &connections, shards.as_deref()).await;
-                feed.down();
+                feed.push_down();
                 tracing::warn!(to, error = %cause, "Lost a subscription to shared state; reconnecting");
-                told = true;
+                warned = true;
                 if PAUSE.1 < since.elapsed() {
                     pause = PAUSE.0;
                 }
             }
             Err(error) => {
-                if !told {
+                if !warned {
                     tracing::warn!(to, %error, "Cannot subscribe to shared state; retrying");
                 }
-                told = true;
+                warned = true;
             }
         }
         if let Some(cluster) = &connections.cluster {
-            cluster.doubt();
+            cluster.mark_stale();
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
@@ -99,50 +99,50 @@ pub(super) async fn keep_up(
 
 /// Opens all connections of a link. Returns once each server has confirmed the subscription, with the owners of slots
 /// that they were chosen by.
-async fn open(
+async fn open_connections(
     connections: &Connections,
     listen: Option<&Pipeline>,
-    at: At,
+    at: LinkTarget,
     prefix: &str,
     feed: &Arc<Feed>,
-) -> Result<(Vec<Line>, Option<Arc<Shards>>), Cause> {
+) -> Result<(Vec<LinkConnection>, Option<Arc<Shards>>), Cause> {
     let Some(cluster) = &connections.cluster else {
-        let line = subscribe(connections, None, listen, prefix, feed).await?;
+        let line = open_connection(connections, None, listen, prefix, feed).await?;
         return Ok((vec![line], None));
     };
     let shards = connections.shards(cluster).await?;
     let nodes: Vec<&Address> = match at {
-        At::Owner(channel) => vec![shards.owner(channel.as_bytes())?],
-        At::Masters => shards.masters().iter().collect(),
+        LinkTarget::Owner(channel) => vec![shards.owner_of(channel.as_bytes())?],
+        LinkTarget::Masters => shards.masters().iter().collect(),
     };
     let lines = nodes
         .into_iter()
-        .map(|node| subscribe(connections, Some(node), listen, prefix, feed));
+        .map(|node| open_connection(connections, Some(node), listen, prefix, feed));
     let lines: Result<Vec<_>, _> = join_all(lines).await.into_iter().collect();
-    let watched = matches!(at, At::Masters).then_some(shards);
+    let watched = matches!(at, LinkTarget::Masters).then_some(shards);
     Ok((lines?, watched))
 }
 
 /// Opens a connection and waits until the server confirms the subscription.
-async fn subscribe(
+async fn open_connection(
     connections: &Connections,
     node: Option<&Address>,
     listen: Option<&Pipeline>,
     prefix: &str,
     feed: &Arc<Feed>,
-) -> Result<Line, Cause> {
+) -> Result<LinkConnection, Cause> {
     let gone = Arc::new(Notify::new());
-    let (prefix, feed, told) = (prefix.to_owned(), feed.clone(), gone.clone());
-    let pushed = move |push| take_push(push, &prefix, &feed, &told);
+    let (prefix, feed, notified) = (prefix.to_owned(), feed.clone(), gone.clone());
+    let pushed = move |push| take_push(push, &prefix, &feed, &notified);
     let (mut connection, at) = connections.connect(node, pushed).await?;
     if let Some(listen) = listen {
         let confirmed = listen.query_async::<Value>(&mut connection);
         timeout(CONNECT_MAX, confirmed)
             .await
-            .map_err(|_| Arc::new(TooSlow(CONNECT_MAX)) as Cause)?
+            .map_err(|_| Arc::new(StoreTimeout(CONNECT_MAX)) as Cause)?
             .map_err(|error| Arc::new(error) as Cause)?;
     }
-    Ok(Line {
+    Ok(LinkConnection {
         connection,
         at,
         gone,
@@ -155,22 +155,28 @@ fn take_push(push: PushInfo, prefix: &str, feed: &Feed, gone: &Notify) {
         PushKind::Disconnection | PushKind::SUnsubscribe => gone.notify_one(),
         PushKind::Message | PushKind::SMessage => {
             // Channel, then message.
-            let message = push.data.into_iter().nth(1).map(text);
+            let message = push.data.into_iter().nth(1).map(to_text);
             if let Some(message) = message.filter(|text| text.starts_with(prefix)) {
-                feed.message(message);
+                feed.push_message(message);
             }
         }
         PushKind::Invalidate => match push.data.into_iter().next() {
-            Some(Value::Array(keys)) => keys.into_iter().for_each(|key| feed.message(text(key))),
+            Some(Value::Array(keys)) => keys
+                .into_iter()
+                .for_each(|key| feed.push_message(to_text(key))),
             // The whole database was flushed.
-            _ => feed.gap(),
+            _ => feed.push_gap(),
         },
         _ => {}
     }
 }
 
 /// Waits until a link is lost: a connection of it is, or the masters of the cluster are not those of `shards` any more.
-async fn watch_over(lines: Vec<Line>, connections: &Connections, shards: Option<&Shards>) -> Cause {
+async fn watch_over(
+    lines: Vec<LinkConnection>,
+    connections: &Connections,
+    shards: Option<&Shards>,
+) -> Cause {
     let watched = lines
         .into_iter()
         .map(|line| Box::pin(watch_line(line, connections, shards)));
@@ -178,10 +184,14 @@ async fn watch_over(lines: Vec<Line>, connections: &Connections, shards: Option<
 }
 
 /// Waits until a connection is lost: the driver reports it, a probe gets no answer, or the server is no master any more.
-async fn watch_line(mut line: Line, connections: &Connections, shards: Option<&Shards>) -> Cause {
+async fn watch_line(
+    mut line: LinkConnection,
+    connections: &Connections,
+    shards: Option<&Shards>,
+) -> Cause {
     let server = &connections.server;
     let mut probe = Pipeline::new();
-    probe.add_command(server.probe());
+    probe.add_command(server.probe_command());
     let of_cluster = connections.cluster.as_ref();
     if of_cluster.is_some() {
         probe.cmd("CLUSTER").arg("INFO");
@@ -195,40 +205,40 @@ async fn watch_line(mut line: Line, connections: &Connections, shards: Option<&S
         let mut answers = match timeout(PROBE_MAX, answers).await {
             Ok(Ok(answers)) => answers.into_iter(),
             Ok(Err(error)) => return Arc::new(error),
-            Err(_) => return Arc::new(TooSlow(PROBE_MAX)),
+            Err(_) => return Arc::new(StoreTimeout(PROBE_MAX)),
         };
-        if let Err(cause) = server.judge(&answers.next().unwrap_or_default()) {
+        if let Err(cause) = server.check_role(&answers.next().unwrap_or_default()) {
             // Those that only read would go on with the values of a replica.
             connections.retire_all();
             return cause;
         }
         if let Some(master) = server.agreed_master().await {
-            connections.follow(&master);
+            connections.follow_master(&master);
             // The one before may take writes for some time, and its subscribers hear only each other.
             if line.at.as_ref() != Some(&master) {
                 return Arc::new(LinkError::OtherMaster);
             }
         }
         if let Some(cluster) = of_cluster
-            && let Err(cause) = judge_node(answers.next(), cluster, connections, shards).await
+            && let Err(cause) = check_node(answers.next(), cluster, connections, shards).await
         {
             return cause;
         }
     }
 }
 
-/// Judges the answer to `CLUSTER INFO`: the node sees most of the masters, and those are the masters that are linked.
-async fn judge_node(
+/// Checks the answer to `CLUSTER INFO`: the node sees most of the masters, and those are the masters that are linked.
+async fn check_node(
     info: Option<Value>,
     cluster: &Cluster,
     connections: &Connections,
     shards: Option<&Shards>,
 ) -> Result<(), Cause> {
-    let epoch = epoch_of(&info.map(text).unwrap_or_default())?;
+    let epoch = epoch_of(&info.map(to_text).unwrap_or_default())?;
     let Some(shards) = shards else {
         return Ok(());
     };
-    cluster.doubt_before(epoch);
+    cluster.mark_stale_before(epoch);
     if connections.shards(cluster).await?.masters() == shards.masters() {
         Ok(())
     } else {
@@ -236,7 +246,7 @@ async fn judge_node(
     }
 }
 
-fn text(value: Value) -> String {
+fn to_text(value: Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         other => from_redis_value(other).unwrap_or_default(),

@@ -2,17 +2,17 @@
 //!
 //! Operations share multiplexed connections (`connections.rs`). Each subscription has its own connection, probed so
 //! that a dead one is detected within 1 s: caches of access decisions depend on its messages. In a cluster each command
-//! goes to the master that owns its key (`routed.rs`); more than one key in a command have one hash tag.
+//! goes to the master that owns its key (`cluster_client.rs`); more than one key in a command have one hash tag.
 //!
 //! `redis::aio::ConnectionManager` is not used. It keeps a connection whose answers time out, so a network that
 //! drops packets would cut the gateway off until the kernel gives up, after a quarter of an hour.
 
-pub(super) mod counted;
+mod cluster_client;
+pub(super) mod counters;
 mod link;
-mod numbered;
+mod numbered_logs;
 mod ordered;
 mod probe;
-mod routed;
 pub(super) mod scripts;
 
 use std::collections::HashMap;
@@ -28,18 +28,18 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::link::{At, Listen, PROBE_EVERY, PROBE_MAX, keep_up};
-pub(super) use self::probe::{clock, refuses_writes, write_probe};
-use self::routed::Routed;
+use self::cluster_client::ClusterClient;
+use self::link::{LinkTarget, PROBE_EVERY, PROBE_MAX, SubscribeCommand, keep_up};
+pub(super) use self::probe::{read_clock, refuses_writes, write_probe};
 use super::connections::Connections;
-use super::log::{BATCH_MAX, Entry, EntryId, Look};
-use super::server::{Server, refused};
-use super::subscription::{Feed, Plan, Subscription};
-use crate::store::{Cause, InvalidUrl, TooSlow};
+use super::log::{BATCH_MAX, Entry, EntryId, LogRead};
+use super::server::{Server, to_cause};
+use super::subscription::{Feed, LinkTask, Subscription};
+use crate::store::{Cause, InvalidUrl, StoreTimeout};
 
 /// The number of retries for a command when the connection breaks before its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Repeat {
+enum RetryLimit {
     /// For commands that write.
     Never,
     /// For commands that only read. Servers drop idle connections, which must not fail a read.
@@ -50,11 +50,11 @@ pub(super) struct Redis {
     connections: Arc<Connections>,
     timeout: Duration,
     /// By runtime; bounded by the requests in progress.
-    unasked: DashMap<Id, Vec<Unasked>>,
+    queued: DashMap<Id, Vec<QueuedCommands>>,
 }
 
 /// Commands to send, and the channel for their answers.
-struct Unasked {
+struct QueuedCommands {
     commands: Vec<Cmd>,
     done: oneshot::Sender<Result<Vec<Value>, Cause>>,
 }
@@ -65,27 +65,30 @@ impl Redis {
         Ok(Self {
             connections: Arc::new(Connections::new(server)),
             timeout,
-            unasked: DashMap::new(),
+            queued: DashMap::new(),
         })
     }
 
-    pub(super) fn losses(&self) -> u64 {
-        self.connections.losses()
+    pub(super) fn loss_count(&self) -> u64 {
+        self.connections.loss_count()
     }
 
-    pub(super) fn moves(&self) -> u64 {
-        self.connections.moves()
+    pub(super) fn move_count(&self) -> u64 {
+        self.connections.move_count()
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<String>, Cause> {
-        self.one(pipe().cmd("GET").arg(key), Repeat::Once).await
+        self.query_one(pipe().cmd("GET").arg(key), RetryLimit::Once)
+            .await
     }
 
     pub(super) async fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Cause> {
         if self.connections.cluster.is_none() {
-            return self.one(pipe().cmd("MGET").arg(keys), Repeat::Once).await;
+            return self
+                .query_one(pipe().cmd("MGET").arg(keys), RetryLimit::Once)
+                .await;
         }
-        self.ask(&for_each("GET", keys), Repeat::Once).await
+        self.query(&for_each("GET", keys), RetryLimit::Once).await
     }
 
     pub(super) async fn set(
@@ -106,11 +109,11 @@ impl Redis {
             let mut set = cmd("SET");
             set.arg(*key).arg(*value);
             if let Some(ttl) = ttl {
-                set.arg("PX").arg(milliseconds(ttl));
+                set.arg("PX").arg(to_millis(ttl));
             }
             set
         };
-        let sent = self.together(values.iter().map(set).collect());
+        let sent = self.send_batched(values.iter().map(set).collect());
         sent.await.map(|_| ())
     }
 
@@ -118,44 +121,44 @@ impl Redis {
     /// thousands, and a system call and a server wake-up for each would cost more than the rest of the work. Each
     /// caller gets the answers, or the error, of its own commands. In a cluster each caller sends its own, as a node that
     /// does not answer must not fail the commands for others.
-    async fn together(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
+    async fn send_batched(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
         if self.connections.cluster.is_some() {
             let mut own = pipe();
             for command in commands {
                 own.add_command(command);
             }
-            return self.ask(&own, Repeat::Never).await;
+            return self.query(&own, RetryLimit::Never).await;
         }
         let runtime = Handle::current().id();
         let (done, answers) = oneshot::channel();
         let first = {
-            let mut unasked = self.unasked.entry(runtime).or_default();
-            unasked.push(Unasked { commands, done });
-            unasked.len() == 1
+            let mut queued = self.queued.entry(runtime).or_default();
+            queued.push(QueuedCommands { commands, done });
+            queued.len() == 1
         };
         if first {
-            tokio::spawn(Arc::clone(self).ask_together(runtime));
+            tokio::spawn(Arc::clone(self).send_batch_of(runtime));
         }
         // `ask` has a timeout. The sender is dropped only with the runtime.
         answers.await.unwrap_or_else(|_| Err(self.too_slow()))
     }
 
-    async fn ask_together(self: Arc<Self>, runtime: Id) {
+    async fn send_batch_of(self: Arc<Self>, runtime: Id) {
         // Tasks that can run now add their commands to this batch.
         tokio::task::yield_now().await;
-        let unasked = self.unasked.get_mut(&runtime);
-        let unasked = unasked.map(|mut unasked| std::mem::take(&mut *unasked));
+        let queued = self.queued.get_mut(&runtime);
+        let queued = queued.map(|mut queued| std::mem::take(&mut *queued));
         let mut together = pipe();
         together.ignore_errors();
         let mut waiting = Vec::new();
-        for Unasked { commands, done } in unasked.into_iter().flatten() {
+        for QueuedCommands { commands, done } in queued.into_iter().flatten() {
             waiting.push((commands.len(), done));
             for command in commands {
                 together.add_command(command);
             }
         }
         let answers: Result<Vec<RedisResult<Value>>, Cause> =
-            self.ask(&together, Repeat::Never).await;
+            self.query(&together, RetryLimit::Never).await;
         let mut errors = answers
             .iter()
             .flatten()
@@ -186,8 +189,8 @@ impl Redis {
     ) -> Result<bool, Cause> {
         let mut set = pipe();
         set.cmd("SET").arg(key).arg(value).arg("NX");
-        set.arg("PX").arg(milliseconds(ttl));
-        let written: Option<String> = self.one(&set, Repeat::Never).await?;
+        set.arg("PX").arg(to_millis(ttl));
+        let written: Option<String> = self.query_one(&set, RetryLimit::Never).await?;
         Ok(written.is_some())
     }
 
@@ -199,15 +202,19 @@ impl Redis {
     ) -> Result<Vec<bool>, Cause> {
         let refresh = |key: &&str| {
             let mut refresh = cmd("PEXPIRE");
-            refresh.arg(key).arg(milliseconds(ttl));
+            refresh.arg(key).arg(to_millis(ttl));
             refresh
         };
-        let there = self.together(keys.iter().map(refresh).collect()).await?;
+        let there = self
+            .send_batched(keys.iter().map(refresh).collect())
+            .await?;
         from_redis_value(Value::Array(there)).map_err(|error| Arc::new(error) as Cause)
     }
 
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
-        let deleted: Vec<u64> = self.ask(&for_each("DEL", keys), Repeat::Never).await?;
+        let deleted: Vec<u64> = self
+            .query(&for_each("DEL", keys), RetryLimit::Never)
+            .await?;
         drop(deleted);
         Ok(())
     }
@@ -223,24 +230,24 @@ impl Redis {
             append.cmd("XADD").arg(log).arg("MAXLEN").arg("~");
             append.arg(entries_max).arg("*").arg("e").arg(text);
         }
-        let _ids: Vec<String> = self.ask(&append, Repeat::Never).await?;
+        let _ids: Vec<String> = self.query(&append, RetryLimit::Never).await?;
         Ok(())
     }
 
     /// Opens a connection for following a log: its blocking reads delay no other operation.
-    pub(super) async fn log_link(&self, log: &str) -> Result<LogLink, Cause> {
+    pub(super) async fn log_link(&self, log: &str) -> Result<LogConnection, Cause> {
         let connections = Arc::clone(&self.connections);
         let opened = match &connections.cluster {
             None => connections.connect(None, |_| {}).await,
             Some(cluster) => {
                 let shards = connections.shards(cluster).await?;
-                let owner = shards.owner(log.as_bytes())?;
+                let owner = shards.owner_of(log.as_bytes())?;
                 let opened = connections.connect(Some(owner), |_| {}).await;
-                opened.inspect_err(|_| cluster.doubt())
+                opened.inspect_err(|_| cluster.mark_stale())
             }
         };
         let (link, _) = opened?;
-        Ok(LogLink { link, connections })
+        Ok(LogConnection { link, connections })
     }
 
     pub(super) async fn publish(&self, channel: &str, message: &str) -> Result<(), Cause> {
@@ -251,7 +258,7 @@ impl Redis {
             Some(_) => "SPUBLISH",
         };
         publish.cmd(name).arg(channel).arg(message);
-        self.one(&publish, Repeat::Never).await
+        self.query_one(&publish, RetryLimit::Never).await
     }
 
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
@@ -261,20 +268,24 @@ impl Redis {
             Some(_) => "SSUBSCRIBE",
         };
         listen.cmd(name).arg(channel);
-        self.link((Some(listen), channel), At::Owner(channel), String::new())
+        self.open_link(
+            (Some(listen), channel),
+            LinkTarget::Owner(channel),
+            String::new(),
+        )
     }
 
-    pub(super) fn lapses(&self, prefix: &str) -> Subscription {
+    pub(super) fn watch_lapses(&self, prefix: &str) -> Subscription {
         let database = self.connections.server.database();
         let mut listen = pipe();
         let channel = format!("__keyevent@{database}__:expired");
         listen.cmd("SUBSCRIBE").arg(channel);
         let to = (Some(listen), "keys that expire");
-        self.link(to, At::Masters, prefix.to_owned())
+        self.open_link(to, LinkTarget::Masters, prefix.to_owned())
     }
 
-    pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
-        let prefixes = disjoint(prefixes);
+    pub(super) fn watch_keys(&self, prefixes: Vec<String>) -> Subscription {
+        let prefixes = drop_covered(prefixes);
         // Without a prefix the server would report every key.
         let listen = (!prefixes.is_empty()).then(|| {
             let mut track = pipe();
@@ -285,33 +296,41 @@ impl Redis {
             track
         });
         let to = (listen, "keys that others write");
-        self.link(to, At::Masters, String::new())
+        self.open_link(to, LinkTarget::Masters, String::new())
     }
 
     /// Links a subscription. `listen` has the command, if there is one, and a label for the log. Messages that do
     /// not begin with `prefix` are skipped.
-    fn link(&self, listen: Listen, at: At, prefix: String) -> Subscription {
+    fn open_link(&self, listen: SubscribeCommand, at: LinkTarget, prefix: String) -> Subscription {
         let feed = Arc::new(Feed::default());
-        let plan: Plan = Box::pin(keep_up(
+        let plan: LinkTask = Box::pin(keep_up(
             Arc::clone(&self.connections),
             listen,
             at,
             prefix,
             feed.clone(),
         ));
-        Subscription::linked(feed, plan)
+        Subscription::over_link(feed, plan)
     }
 
     /// Queries one value.
-    async fn one<T: FromRedisValue>(&self, query: &Pipeline, repeat: Repeat) -> Result<T, Cause> {
-        let (value,): (T,) = self.ask(query, repeat).await?;
+    async fn query_one<T: FromRedisValue>(
+        &self,
+        query: &Pipeline,
+        repeat: RetryLimit,
+    ) -> Result<T, Cause> {
+        let (value,): (T,) = self.query(query, repeat).await?;
         Ok(value)
     }
 
-    async fn ask<T: FromRedisValue>(&self, query: &Pipeline, repeat: Repeat) -> Result<T, Cause> {
+    async fn query<T: FromRedisValue>(
+        &self,
+        query: &Pipeline,
+        repeat: RetryLimit,
+    ) -> Result<T, Cause> {
         let deadline = Instant::now() + self.timeout;
         if let Some(cluster) = &self.connections.cluster {
-            let mut routed = Routed {
+            let mut routed = ClusterClient {
                 connections: &self.connections,
                 cluster,
                 deadline,
@@ -320,7 +339,7 @@ impl Redis {
             let answer = query.query_async(&mut routed).await;
             return answer.map_err(|error| Arc::new(error) as Cause);
         }
-        let mut repeats = usize::from(repeat == Repeat::Once);
+        let mut repeats = usize::from(repeat == RetryLimit::Once);
         loop {
             let mut connected = timeout_at(deadline, self.connections.get(None))
                 .await
@@ -339,18 +358,18 @@ impl Redis {
                     }
                     repeats -= 1;
                 }
-                Err(error) => return Err(refused(error)),
+                Err(error) => return Err(to_cause(error)),
             }
         }
     }
 
     fn too_slow(&self) -> Cause {
-        Arc::new(TooSlow(self.timeout))
+        Arc::new(StoreTimeout(self.timeout))
     }
 }
 
 /// A connection on which a log is followed.
-pub(super) struct LogLink {
+pub(super) struct LogConnection {
     link: MultiplexedConnection,
     connections: Arc<Connections>,
 }
@@ -358,54 +377,59 @@ pub(super) struct LogLink {
 /// An entry as the server sends it: the id, then names and values.
 type RawEntry = (String, Vec<String>);
 
-impl LogLink {
+impl LogConnection {
     /// Returns the newest entries, oldest first.
-    pub(super) async fn newest(&mut self, log: &str, count: usize) -> Result<Vec<Entry>, Cause> {
+    pub(super) async fn read_newest(
+        &mut self,
+        log: &str,
+        count: usize,
+    ) -> Result<Vec<Entry>, Cause> {
         let mut newest = pipe();
         newest.cmd("XREVRANGE").arg(log).arg("+").arg("-");
         newest.arg("COUNT").arg(count);
-        let (raw,): (Vec<RawEntry>,) = self.ask(&newest).await?;
-        Ok(raw.into_iter().rev().filter_map(entry).collect())
+        let (raw,): (Vec<RawEntry>,) = self.query(&newest).await?;
+        Ok(raw.into_iter().rev().filter_map(parse_entry).collect())
     }
 
     /// Returns the entries after an id, and the ends of the log. Waits for entries for a while. An answer without
     /// entries also shows that the link is alive.
-    pub(super) async fn look(&mut self, log: &str, after: EntryId) -> Result<Look, Cause> {
-        let mut look = pipe();
-        look.cmd("XRANGE").arg(log).arg("-").arg("+");
-        look.arg("COUNT").arg(1);
-        look.cmd("XREVRANGE").arg(log).arg("+").arg("-");
-        look.arg("COUNT").arg(1);
-        look.cmd("XREAD").arg("COUNT").arg(BATCH_MAX).arg("BLOCK");
-        look.arg(milliseconds(PROBE_EVERY));
-        look.arg("STREAMS").arg(log).arg(after.to_string());
+    pub(super) async fn read_after(&mut self, log: &str, after: EntryId) -> Result<LogRead, Cause> {
+        let mut reads = pipe();
+        reads.cmd("XRANGE").arg(log).arg("-").arg("+");
+        reads.arg("COUNT").arg(1);
+        reads.cmd("XREVRANGE").arg(log).arg("+").arg("-");
+        reads.arg("COUNT").arg(1);
+        reads.cmd("XREAD").arg("COUNT").arg(BATCH_MAX).arg("BLOCK");
+        reads.arg(to_millis(PROBE_EVERY));
+        reads.arg("STREAMS").arg(log).arg(after.to_string());
         type Read = Option<HashMap<String, Vec<RawEntry>>>;
-        let (oldest, newest, read): (Vec<RawEntry>, Vec<RawEntry>, Read) = self.ask(&look).await?;
+        let (oldest, newest, read): (Vec<RawEntry>, Vec<RawEntry>, Read) =
+            self.query(&reads).await?;
         let end = |raw: Vec<RawEntry>| raw.into_iter().find_map(|(id, _)| id.parse().ok());
         let entries = read.into_iter().flatten().flat_map(|(_, raw)| raw);
-        Ok(Look {
+        Ok(LogRead {
             ends: end(oldest).zip(end(newest)),
-            entries: entries.filter_map(entry).collect(),
+            entries: entries.filter_map(parse_entry).collect(),
         })
     }
 
-    async fn ask<T: FromRedisValue>(&mut self, query: &Pipeline) -> Result<T, Cause> {
+    async fn query<T: FromRedisValue>(&mut self, query: &Pipeline) -> Result<T, Cause> {
         let limit = PROBE_EVERY + PROBE_MAX;
         let answer = timeout(limit, query.query_async(&mut self.link)).await;
         let answer = answer.map_or_else(
-            |_| Err(Arc::new(TooSlow(limit)) as Cause),
+            |_| Err(Arc::new(StoreTimeout(limit)) as Cause),
             |answer| answer.map_err(|error| Arc::new(error) as Cause),
         );
         answer.inspect_err(|_| {
             // The log may have moved.
             if let Some(cluster) = &self.connections.cluster {
-                cluster.doubt();
+                cluster.mark_stale();
             }
         })
     }
 }
 
-fn entry((id, pairs): RawEntry) -> Option<Entry> {
+fn parse_entry((id, pairs): RawEntry) -> Option<Entry> {
     let id = id.parse().ok()?;
     let text = pairs.into_iter().nth(1)?;
     Some(Entry { id, text })
@@ -428,12 +452,12 @@ fn for_each(name: &str, keys: &[&str]) -> Pipeline {
     each
 }
 
-fn milliseconds(ttl: Duration) -> u64 {
+fn to_millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 /// Removes prefixes that another one covers: the server rejects overlapping prefixes.
-fn disjoint(mut prefixes: Vec<String>) -> Vec<String> {
+fn drop_covered(mut prefixes: Vec<String>) -> Vec<String> {
     prefixes.sort_unstable();
     prefixes.dedup_by(|longer, shorter| longer.starts_with(shorter.as_str()));
     prefixes

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{Value, pipe};
 
-use super::{Redis, Repeat, milliseconds};
+use super::{Redis, RetryLimit, to_millis};
 use crate::store::Cause;
 
 impl Redis {
@@ -21,15 +21,15 @@ impl Redis {
         let now = u64::try_from(now).unwrap_or(u64::MAX);
         let mut add = pipe();
         add.cmd("ZADD").arg(set).arg(now).arg(member);
-        add.cmd("PEXPIRE").arg(set).arg(milliseconds(ttl));
+        add.cmd("PEXPIRE").arg(set).arg(to_millis(ttl));
         add.cmd("ZCARD").arg(set);
-        let (_, _, count): (Value, Value, i64) = self.ask(&add, Repeat::Never).await?;
+        let (_, _, count): (Value, Value, i64) = self.query(&add, RetryLimit::Never).await?;
         if count <= max {
             return Ok(Vec::new());
         }
         let mut take = pipe();
         take.cmd("ZPOPMIN").arg(set).arg(count - max);
-        let taken: Vec<(String, f64)> = self.one(&take, Repeat::Never).await?;
+        let taken: Vec<(String, f64)> = self.query_one(&take, RetryLimit::Never).await?;
         Ok(taken.into_iter().map(|(member, _)| member).collect())
     }
 }

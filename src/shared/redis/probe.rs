@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use redis::{RedisError, pipe};
 use tokio::time::timeout;
 
-use super::{Redis, Repeat, milliseconds};
+use super::{Redis, RetryLimit, to_millis};
 use crate::store::Cause;
 
 /// The key of the probe, and its time to live if the probe does not delete it.
@@ -27,15 +27,17 @@ pub(in crate::shared) async fn write_probe(redis: &Redis) -> Result<(), Cause> {
     let mut probe = pipe();
     for key in &keys {
         probe.cmd("SET").arg(key).arg(1);
-        probe.arg("PX").arg(milliseconds(PROBE_TTL)).ignore();
+        probe.arg("PX").arg(to_millis(PROBE_TTL)).ignore();
         probe.cmd("DEL").arg(key).ignore();
     }
-    redis.ask(&probe, Repeat::Once).await
+    redis.query(&probe, RetryLimit::Once).await
 }
 
 /// Returns the time of the server.
-pub(in crate::shared) async fn clock(redis: &Redis) -> Result<SystemTime, Cause> {
-    let (seconds, micros): (u64, u64) = redis.one(pipe().cmd("TIME"), Repeat::Once).await?;
+pub(in crate::shared) async fn read_clock(redis: &Redis) -> Result<SystemTime, Cause> {
+    let (seconds, micros): (u64, u64) = redis
+        .query_one(pipe().cmd("TIME"), RetryLimit::Once)
+        .await?;
     let since = Duration::from_secs(seconds) + Duration::from_micros(micros);
     Ok(SystemTime::UNIX_EPOCH + since)
 }

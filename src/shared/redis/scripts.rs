@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Pipeline, pipe};
 
-use super::{Redis, Repeat, milliseconds};
+use super::{Redis, RetryLimit, to_millis};
 use crate::store::Cause;
 
 const GET_WITH_TTL: &str = "return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}";
@@ -23,8 +23,8 @@ pub(in crate::shared) async fn get_with_ttl(
     redis: &Redis,
     key: &str,
 ) -> Result<Option<(String, Option<Duration>)>, Cause> {
-    let script = script(GET_WITH_TTL, key);
-    let (value, ttl): (Option<String>, i64) = redis.one(&script, Repeat::Once).await?;
+    let script = eval_command(GET_WITH_TTL, key);
+    let (value, ttl): (Option<String>, i64) = redis.query_one(&script, RetryLimit::Once).await?;
     // Negative: the key has no time to live.
     let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
     Ok(value.map(|value| (value, ttl)))
@@ -32,7 +32,9 @@ pub(in crate::shared) async fn get_with_ttl(
 
 /// Reads and deletes a key.
 pub(in crate::shared) async fn take(redis: &Redis, key: &str) -> Result<Option<String>, Cause> {
-    redis.one(&script(TAKE, key), Repeat::Never).await
+    redis
+        .query_one(&eval_command(TAKE, key), RetryLimit::Never)
+        .await
 }
 
 /// Increments a counter.
@@ -41,12 +43,12 @@ pub(in crate::shared) async fn increment(
     key: &str,
     ttl: Duration,
 ) -> Result<i64, Cause> {
-    let mut increment = script(INCREMENT, key);
-    increment.arg(milliseconds(ttl));
-    redis.one(&increment, Repeat::Never).await
+    let mut increment = eval_command(INCREMENT, key);
+    increment.arg(to_millis(ttl));
+    redis.query_one(&increment, RetryLimit::Never).await
 }
 
-fn script(text: &str, key: &str) -> Pipeline {
+fn eval_command(text: &str, key: &str) -> Pipeline {
     let mut script = pipe();
     script.cmd("EVAL").arg(text).arg(1).arg(key);
     script

@@ -8,7 +8,7 @@ fn instance(name: &str) -> InstanceId {
 }
 
 fn ann() -> Arc<Proof> {
-    Arc::new(Proof::of(Principal::Workspace { id: id("ann") }))
+    Arc::new(Proof::for_test(Principal::Workspace { id: id("ann") }))
 }
 
 fn binder(room: &Room, name: &str) -> Binder {
@@ -27,7 +27,10 @@ fn heir(room: &Room, name: &str) -> Binder {
 }
 
 async fn bound(room: &Room, subjects: &[Subject<'_>]) -> Option<InstanceId> {
-    let found = room.tasks.bound(&life("dev"), subjects, "ann").await;
+    let found = room
+        .tasks
+        .find_bindings(&life("dev"), subjects, "ann")
+        .await;
     let first = found.unwrap().into_iter().next();
     first.map(|(_, instance)| instance)
 }
@@ -66,7 +69,7 @@ async fn an_answer_binds_its_task_and_its_context_also_for_the_next_process() {
         ] {
             assert_eq!(bound(room, &[other]).await, None, "{other:?}");
         }
-        let elsewhere = room.tasks.bound(&life("ops"), &[task], "ann").await;
+        let elsewhere = room.tasks.find_bindings(&life("ops"), &[task], "ann").await;
         assert_eq!(elsewhere.unwrap(), [], "another target");
     }
     // Another instance uses the same id. In memory, and for a process that has not read the binding.
@@ -91,7 +94,7 @@ async fn a_binding_lasts_a_ttl_from_its_last_use_and_that_of_an_ended_task_is_no
     let [mut used, mut ended] = ["a", "a"].map(|name| binder(&room, name));
     used.bind(None, Some("used"), false).await;
     ended.bind(None, Some("ended"), false).await;
-    ended.end().await;
+    ended.record_end().await;
     binder(&room, "a").bind(None, Some("unused"), false).await;
     let began = std::time::Instant::now();
     while began.elapsed() < ttl + ttl / 2 {
@@ -138,7 +141,7 @@ async fn a_store_that_is_away_is_told_and_delays_an_answer_by_a_bounded_time() {
         Some(instance("a"))
     );
     let (target, unknown) = (life("dev"), [Subject::Task("x")]);
-    let read = room.tasks.bound(&target, &unknown, "ann").await;
+    let read = room.tasks.find_bindings(&target, &unknown, "ann").await;
     assert!(read.is_err());
 }
 
@@ -159,7 +162,7 @@ async fn only_what_is_gone_is_replaced_and_a_task_that_has_ended_is_written_once
     for _ in 0..10 {
         let mut asked = binder(&room, "b");
         asked.bind(None, Some("t"), false).await;
-        asked.end().await;
+        asked.record_end().await;
         binder(&room, "b").bind(None, Some("t"), true).await;
     }
     assert_eq!(queued(), before, "a poll of a finished task writes nothing");

@@ -62,12 +62,12 @@ fn id(text: &str) -> WorkspaceId {
     WorkspaceId::parse(text).unwrap()
 }
 
-fn life(text: &str) -> Life {
-    Life::parse(text).unwrap()
+fn life(text: &str) -> WorkspaceIncarnation {
+    WorkspaceIncarnation::parse(text).unwrap()
 }
 
 fn canvas(user: &str, org: Option<&str>) -> Proof {
-    Proof::of(Principal::Canvas {
+    Proof::for_test(Principal::Canvas {
         user: user.into(),
         org: org.map(Into::into),
         workspaces: None,
@@ -105,11 +105,11 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     let room = room("memory").await;
     let ann = canvas("ann", Some("acme"));
     room.tasks
-        .learn((&ann.owner(), None), &life("dev"), "t-1", None)
+        .record_owner((&ann.owner(), None), &life("dev"), "t-1", None)
         .await;
     let other = canvas("ann", Some("globex"));
     room.tasks
-        .learn((&other.owner(), None), &life("dev"), "t-1", None)
+        .record_owner((&other.owner(), None), &life("dev"), "t-1", None)
         .await;
     assert_eq!(room.sees(&ann, "t-1").await, Ok(()));
     for foreign in [
@@ -118,7 +118,7 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
         canvas("bob", Some("acme")),
         // Two parts of one name must not equal one part of another.
         canvas("acme\",\"ann", None),
-        Proof::of(Principal::Org {
+        Proof::for_test(Principal::Org {
             org: "acme".into(),
             within: None,
         }),
@@ -128,11 +128,12 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
         assert_eq!(room.sees(&foreign, "t-2").await, Ok(()), "unknown");
     }
     assert_eq!(
-        room.sees(&Proof::of(Principal::Operator), "t-1").await,
+        room.sees(&Proof::for_test(Principal::Operator), "t-1")
+            .await,
         Ok(())
     );
     // A message to the task of another would be answered with it.
-    let mut operate = Proof::of(Principal::Operator);
+    let mut operate = Proof::for_test(Principal::Operator);
     let role = Role::Operate;
     operate.operator = Some(Arc::new(Operator {
         role,
@@ -144,7 +145,7 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     assert_eq!(at, Some(id("dev")));
     // Another agent cannot redirect its caller's requests to itself.
     room.tasks
-        .learn((&ann.owner(), None), &life("ops"), "t-1", None)
+        .record_owner((&ann.owner(), None), &life("ops"), "t-1", None)
         .await;
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
@@ -157,10 +158,10 @@ async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_ta
     let room = room("memory").await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &life("dev"), "a", None)
+        .record_owner((&ann.owner(), None), &life("dev"), "a", None)
         .await;
     room.tasks
-        .learn((&bob.owner(), None), &life("dev"), "b", None)
+        .record_owner((&bob.owner(), None), &life("dev"), "b", None)
         .await;
     let asked = ["a", "b", "c"].map(str::to_owned);
     let seen = |proof: Proof, target: &'static str| {
@@ -168,7 +169,7 @@ async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_ta
         async move {
             let tasks = &room.tasks;
             let target = life(target);
-            let seen = tasks.visible(&room.hierarchy, &proof, &target, asked);
+            let seen = tasks.check_visibility(&room.hierarchy, &proof, &target, asked);
             seen.await.unwrap()
         }
     };
@@ -187,7 +188,7 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &life("dev"), "t", None)
+        .record_owner((&ann.owner(), None), &life("dev"), "t", None)
         .await;
     assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     room.tasks.flush().await;
@@ -208,7 +209,7 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     room.tasks
-        .learn((&bob.owner(), None), &life("dev"), "t", None)
+        .record_owner((&bob.owner(), None), &life("dev"), "t", None)
         .await;
     assert_eq!(room.sees(&ann, "t").await, Err(Reason::TaskNotFound));
 }
@@ -223,14 +224,14 @@ async fn what_was_anothers_before_a_restart_is_not_drawn_to_who_comes_first_afte
     };
     run(&room.tasks);
     room.tasks
-        .learn((&ann.owner(), None), &life("dev"), "t", None)
+        .record_owner((&ann.owner(), None), &life("dev"), "t", None)
         .await;
     room.tasks.flush().await;
     let again = room.again();
     run(&again.tasks);
     again
         .tasks
-        .learn((&bob.owner(), None), &life("dev"), "t", None)
+        .record_owner((&bob.owner(), None), &life("dev"), "t", None)
         .await;
     again.tasks.flush().await;
     assert_eq!(again.sees(&bob, "t").await, Err(Reason::TaskNotFound));
@@ -244,12 +245,12 @@ async fn a_caller_that_starts_many_tasks_forgets_its_own_oldest_ones() {
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &life("dev"), "t-ann", None)
+        .record_owner((&ann.owner(), None), &life("dev"), "t-ann", None)
         .await;
     for number in 0..1000 {
         let task = format!("t-{number}");
         room.tasks
-            .learn((&bob.owner(), None), &life("dev"), &task, None)
+            .record_owner((&bob.owner(), None), &life("dev"), &task, None)
             .await;
         // Keep the queue of notes within its bound.
         if number % 500 == 0 {
@@ -276,19 +277,20 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     .await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &life("dev"), "t-0", None)
+        .record_owner((&ann.owner(), None), &life("dev"), "t-0", None)
         .await;
     assert_eq!(room.sees(&ann, "t-0").await, Ok(()));
     assert_eq!(room.sees(&bob, "t-0").await, Err(Reason::TaskNotFound));
     assert_eq!(room.sees(&bob, "t-x").await, Err(Reason::StoreUnavailable));
     assert_eq!(
-        room.sees(&Proof::of(Principal::Operator), "t-x").await,
+        room.sees(&Proof::for_test(Principal::Operator), "t-x")
+            .await,
         Ok(())
     );
     for number in 1..NOTES_MAX + 10 {
         let task = format!("t-{number}");
         room.tasks
-            .learn((&ann.owner(), None), &life("dev"), &task, None)
+            .record_owner((&ann.owner(), None), &life("dev"), &task, None)
             .await;
     }
     // One caller takes half of the places, and the next one half of the rest.
@@ -297,7 +299,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     for number in 0..half {
         let task = format!("u-{number}");
         room.tasks
-            .learn((&bob.owner(), None), &life("dev"), &task, None)
+            .record_owner((&bob.owner(), None), &life("dev"), &task, None)
             .await;
     }
     assert_eq!(

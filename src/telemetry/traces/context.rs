@@ -15,21 +15,21 @@ const LENGTH: usize = 55;
 ///
 /// Both parameters take all values of the field. More than one `traceparent` is invalid; several
 /// `tracestate` are joined into one list.
-pub fn read<'a>(
+pub fn parse_context<'a>(
     traceparent: impl IntoIterator<Item = &'a [u8]>,
     tracestate: impl IntoIterator<Item = &'a [u8]>,
 ) -> Option<SpanContext> {
     let mut parents = traceparent.into_iter();
-    let (trace, parent, flags) = parse(parents.next()?)?;
+    let (trace, parent, flags) = parse_traceparent(parents.next()?)?;
     if parents.next().is_some() {
         return None;
     }
-    let state = state(tracestate).unwrap_or_default();
+    let state = parse_tracestate(tracestate).unwrap_or_default();
     let context = SpanContext::new(trace, parent, flags & TraceFlags::SAMPLED, true, state);
     context.is_valid().then_some(context)
 }
 
-fn parse(field: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
+fn parse_traceparent(field: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
     let text = std::str::from_utf8(field.trim_ascii()).ok()?;
     let mut parts = text.splitn(5, '-');
     let mut digits = |length: usize| {
@@ -48,7 +48,7 @@ fn parse(field: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
     Some((trace, parent, flags))
 }
 
-fn state<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Option<TraceState> {
+fn parse_tracestate<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Option<TraceState> {
     let mut list = String::new();
     for field in fields {
         let field = std::str::from_utf8(field).ok()?;
@@ -64,7 +64,7 @@ fn state<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Option<TraceState> {
 }
 
 /// Returns a `traceparent` of version 00 for children of a span.
-pub fn traceparent(context: &SpanContext) -> String {
+pub fn to_traceparent(context: &SpanContext) -> String {
     format!(
         "00-{}-{}-{:02x}",
         context.trace_id(),
@@ -74,7 +74,7 @@ pub fn traceparent(context: &SpanContext) -> String {
 }
 
 /// Returns the `tracestate`, if it is not empty.
-pub fn tracestate(context: &SpanContext) -> Option<String> {
+pub fn to_tracestate(context: &SpanContext) -> Option<String> {
     let state = context.trace_state().header();
     (!state.is_empty()).then_some(state)
 }
@@ -89,7 +89,7 @@ mod tests {
     const PARENT: &str = "00f067aa0ba902b7";
 
     fn one(traceparent: &str) -> Option<SpanContext> {
-        read([traceparent.as_bytes()], [])
+        parse_context([traceparent.as_bytes()], [])
     }
 
     #[test]
@@ -97,14 +97,14 @@ mod tests {
         for flags in ["00", "01"] {
             let text = format!("00-{TRACE}-{PARENT}-{flags}");
             let context = one(&text).unwrap();
-            assert_eq!(traceparent(&context), text);
+            assert_eq!(to_traceparent(&context), text);
             assert_eq!(context.is_sampled(), flags == "01");
             assert!(context.is_remote());
-            assert_eq!(tracestate(&context), None);
+            assert_eq!(to_tracestate(&context), None);
         }
         // Other flags have no meaning yet, and are not forwarded.
         let context = one(&format!("00-{TRACE}-{PARENT}-ff")).unwrap();
-        assert_eq!(traceparent(&context), format!("00-{TRACE}-{PARENT}-01"));
+        assert_eq!(to_traceparent(&context), format!("00-{TRACE}-{PARENT}-01"));
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
             let text = later.replace("{t}", TRACE).replace("{p}", PARENT);
             let context = one(&text).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(
-                traceparent(&context),
+                to_traceparent(&context),
                 format!("00-{TRACE}-{PARENT}-01"),
                 "{text}"
             );
@@ -149,9 +149,9 @@ mod tests {
             assert_eq!(one(&bad), None, "{bad}");
         }
         let good = format!("00-{TRACE}-{PARENT}-01");
-        assert_eq!(read([good.as_bytes(), good.as_bytes()], []), None);
-        assert_eq!(read([&b"\xff\xfe"[..]], []), None);
-        assert_eq!(read([], [&b"a=1"[..]]), None);
+        assert_eq!(parse_context([good.as_bytes(), good.as_bytes()], []), None);
+        assert_eq!(parse_context([&b"\xff\xfe"[..]], []), None);
+        assert_eq!(parse_context([], [&b"a=1"[..]]), None);
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         let with = |states: &[&str]| {
             let states = states.iter().map(|s| s.as_bytes());
             let parent = format!("00-{TRACE}-{PARENT}-01");
-            tracestate(&read([parent.as_bytes()], states).unwrap())
+            to_tracestate(&parse_context([parent.as_bytes()], states).unwrap())
         };
         assert_eq!(with(&["a=1", "b@c=2"]).unwrap(), "a=1,b@c=2");
         assert_eq!(with(&["a=1 , ,b=2"]).unwrap(), "a=1,b=2");
@@ -176,10 +176,10 @@ mod tests {
             state in prop::collection::vec(any::<u8>(), 0..80),
         ) {
             for field in [parent.as_slice(), near.as_bytes()] {
-                if let Some(context) = read([field], [state.as_slice()]) {
-                    let out = traceparent(&context);
+                if let Some(context) = parse_context([field], [state.as_slice()]) {
+                    let out = to_traceparent(&context);
                     prop_assert_eq!(out.len(), LENGTH);
-                    let again = read([out.as_bytes()], []).unwrap();
+                    let again = parse_context([out.as_bytes()], []).unwrap();
                     prop_assert_eq!(again.trace_id(), context.trace_id());
                     prop_assert_eq!(again.span_id(), context.span_id());
                     prop_assert_eq!(again.is_sampled(), context.is_sampled());

@@ -74,14 +74,14 @@ impl Sender {
         metrics: &Arc<Metrics>,
         replica: &ReplicaId,
     ) -> Result<Self, TracesError> {
-        let runtime = runtime().map_err(TracesError::Thread)?;
+        let runtime = start_runtime().map_err(TracesError::Thread)?;
         let mut exporter = {
             // The channel of gRPC must be created inside a runtime, and lives in it.
             let _in = runtime.enter();
-            exporter(endpoint, settings)?
+            build_exporter(endpoint, settings)?
         };
-        exporter.set_resource(&resource(settings, replica));
-        let counted = Counted {
+        exporter.set_resource(&build_resource(settings, replica));
+        let counted = CountingExporter {
             exporter: Arc::new(exporter),
             runtime,
             // The exporter bounds its attempts, too. This timeout holds whatever the exporter does.
@@ -127,7 +127,7 @@ impl Sender {
 
 /// Starts a runtime on a dedicated thread that lives as long as the process: dropping a runtime inside
 /// async code panics.
-fn runtime() -> std::io::Result<Handle> {
+fn start_runtime() -> std::io::Result<Handle> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -143,7 +143,7 @@ fn runtime() -> std::io::Result<Handle> {
     Ok(handle)
 }
 
-fn exporter(
+fn build_exporter(
     endpoint: &Url,
     settings: &Telemetry,
 ) -> Result<opentelemetry_otlp::SpanExporter, TracesError> {
@@ -201,7 +201,7 @@ fn http_endpoint(endpoint: &Url) -> String {
 }
 
 /// Returns the resource of all spans. `OTEL_RESOURCE_ATTRIBUTES` may add to it.
-fn resource(settings: &Telemetry, replica: &ReplicaId) -> Resource {
+fn build_resource(settings: &Telemetry, replica: &ReplicaId) -> Resource {
     Resource::builder()
         .with_service_name(settings.service_name.clone())
         .with_attributes([
@@ -212,7 +212,7 @@ fn resource(settings: &Telemetry, replica: &ReplicaId) -> Resource {
 }
 
 /// An exporter that counts, and runs on the runtime of this module: the thread of the processor has none.
-struct Counted {
+struct CountingExporter {
     exporter: Arc<opentelemetry_otlp::SpanExporter>,
     runtime: Handle,
     patience: Duration,
@@ -220,7 +220,7 @@ struct Counted {
     trouble: Mutex<Option<Instant>>,
 }
 
-impl SpanExporter for Counted {
+impl SpanExporter for CountingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len() as u64;
         let (exporter, patience) = (Arc::clone(&self.exporter), self.patience);
@@ -236,20 +236,20 @@ impl SpanExporter for Counted {
             Ok(()) => metrics.spans_exported.inc_by(count),
             Err(_) => metrics.spans_failed.inc_by(count),
         }
-        self.tell(&exported);
+        self.log_outcome(&exported);
         exported
     }
 }
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for CountingExporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Counted")
+        f.write_str("CountingExporter")
     }
 }
 
-impl Counted {
+impl CountingExporter {
     /// Logs when exports begin to fail, once a minute while they do, and when they succeed again.
-    fn tell(&self, exported: &OTelSdkResult) {
+    fn log_outcome(&self, exported: &OTelSdkResult) {
         let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match (exported, *told) {
             (Ok(()), Some(_)) => {

@@ -1,7 +1,7 @@
 //! Tracing: W3C Trace Context in and out, and spans for an OTLP collector ("Traces" in
 //! `docs/reference/tracing.md`).
 //!
-//! Tracing is off by default; [`Traces::begin`] is then one branch, without an id, a clock or memory. With
+//! Tracing is off by default; [`Traces::begin_span`] is then one branch, without an id, a clock or memory. With
 //! tracing on, a span that is not recorded costs two random numbers; a recorded one also costs its
 //! attributes and a place in a bounded queue.
 
@@ -41,11 +41,11 @@ struct Tracer {
 
 /// Facts for the span of a request, set by the handler, in the request's extensions. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Told(Arc<OnceLock<(String, Option<Reason>)>>);
+pub struct SpanFacts(Arc<OnceLock<(String, Option<Reason>)>>);
 
-impl Told {
+impl SpanFacts {
     /// Sets the pattern of the route, and the reason of the rejection, if any. The first call wins.
-    pub fn tell(&self, route: &str, refused: Option<Reason>) {
+    pub fn set(&self, route: &str, refused: Option<Reason>) {
         let _ = self.0.set((route.to_owned(), refused));
     }
 
@@ -99,13 +99,13 @@ impl Traces {
     }
 
     /// True if tracing is on.
-    pub fn on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
     /// Begins a span in the trace of `parent`, or in a new one. Returns `None` without calling `parent` if
     /// tracing is off.
-    pub fn begin(
+    pub fn begin_span(
         &self,
         settings: &Telemetry,
         whose: Parent,
@@ -113,7 +113,7 @@ impl Traces {
     ) -> Option<Span> {
         let tracer = Arc::clone(self.0.as_ref()?);
         let parent = parent();
-        let recorded = recorded(settings, whose, parent.as_ref(), rand::random::<f64>);
+        let recorded = is_sampled(settings, whose, parent.as_ref(), rand::random::<f64>);
         let flags = TraceFlags::default().with_sampled(recorded);
         let (trace, state) = match &parent {
             Some(parent) => (parent.trace_id(), parent.trace_state().clone()),
@@ -145,7 +145,7 @@ impl Traces {
 /// spans without their parents are useless. If it does, the trace is sampled like any other, unless the
 /// operator trusts callers (`telemetry.follow_callers`). A caller can write any flag and any trace id, so
 /// neither decides alone.
-fn recorded(
+fn is_sampled(
     settings: &Telemetry,
     whose: Parent,
     parent: Option<&SpanContext>,
@@ -171,12 +171,12 @@ impl Span {
     }
 
     /// True if the span will be exported. Otherwise its attributes need not be built.
-    pub fn recorded(&self) -> bool {
+    pub fn is_recorded(&self) -> bool {
         self.context.is_sampled()
     }
 
     /// Creates a child span.
-    pub fn child(&self) -> Self {
+    pub fn new_child(&self) -> Self {
         let context = &self.context;
         Self {
             tracer: Arc::clone(&self.tracer),
@@ -195,7 +195,7 @@ impl Span {
 
     /// Moves the start of the span to now.
     pub fn restart(&mut self) {
-        if self.recorded() {
+        if self.is_recorded() {
             self.begun = SystemTime::now();
         }
     }
@@ -208,7 +208,7 @@ impl Span {
         attributes: Vec<KeyValue>,
         status: Status,
     ) {
-        if !self.recorded() {
+        if !self.is_recorded() {
             return;
         }
         let context = if self.context.trace_state().header().len() > STATE_MAX {
@@ -245,14 +245,14 @@ mod tests {
 
     fn parent(flags: &str) -> SpanContext {
         let text = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
-        context::read([text.as_bytes()], []).unwrap()
+        context::parse_context([text.as_bytes()], []).unwrap()
     }
 
     #[test]
     fn a_caller_can_have_less_recorded_but_not_more() {
         let mut settings = load(&Layers::default()).unwrap().config.telemetry;
         let decide = |settings: &Telemetry, whose, flags: Option<&str>, drawn: f64| {
-            recorded(settings, whose, flags.map(parent).as_ref(), || drawn)
+            is_sampled(settings, whose, flags.map(parent).as_ref(), || drawn)
         };
         settings.sampling = Ratio(0.25);
         settings.follow_callers = false;
@@ -284,7 +284,7 @@ mod tests {
         let settings = load(&Layers::default()).unwrap().config.telemetry;
         let off = Traces::default();
         let asked = || -> Option<SpanContext> { panic!("nobody is asked") };
-        assert!(off.begin(&settings, Parent::Callers, asked).is_none());
-        assert!(!off.on());
+        assert!(off.begin_span(&settings, Parent::Callers, asked).is_none());
+        assert!(!off.is_on());
     }
 }

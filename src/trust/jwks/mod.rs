@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use super::token::{TokenError, TokenHead, object, signed_payload, verified_claims};
+use super::token::{TokenError, TokenHead, parse_object, signed_payload, verified_claims};
 
 /// Most keys of one issuer. Real issuers have two to ten.
 pub const KEYS_MAX: usize = 100;
@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for PrivateHalf {
 impl Jwk {
     /// Returns the algorithms and the key for verification. `None`: it is not for signatures, or
     /// not a key.
-    fn usable(&self) -> Option<(Vec<Algorithm>, DecodingKey)> {
+    fn to_decoding_key(&self) -> Option<(Vec<Algorithm>, DecodingKey)> {
         use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
         let usage = self.usage.as_deref();
         let for_signatures = matches!(usage, None | Some("sig" | JWT_SVID));
@@ -81,7 +81,7 @@ impl Jwk {
         let (x, y) = (self.x.as_deref(), self.y.as_deref());
         let (mut algorithms, key) = match (self.kty.as_str(), self.crv.as_deref()) {
             ("OKP", Some("Ed25519")) => {
-                let x = x.filter(|x| size(x) == Some(32))?;
+                let x = x.filter(|x| decoded_len(x) == Some(32))?;
                 (vec![EdDSA], DecodingKey::from_ed_components(x))
             }
             ("EC", Some(curve @ ("P-256" | "P-384"))) => {
@@ -90,13 +90,13 @@ impl Jwk {
                 } else {
                     (ES384, 48)
                 };
-                let x = x.filter(|x| size(x) == Some(bytes))?;
-                let y = y.filter(|y| size(y) == Some(bytes))?;
+                let x = x.filter(|x| decoded_len(x) == Some(bytes))?;
+                let y = y.filter(|y| decoded_len(y) == Some(bytes))?;
                 (vec![algorithm], DecodingKey::from_ec_components(x, y))
             }
             ("RSA", None) => {
                 let (n, e) = (self.n.as_deref()?, self.e.as_deref()?);
-                size(n).filter(|bytes| RSA_BYTES.contains(bytes))?;
+                decoded_len(n).filter(|bytes| RSA_BYTES.contains(bytes))?;
                 let all = vec![RS256, RS384, RS512, PS256, PS384, PS512];
                 (all, DecodingKey::from_rsa_components(n, e))
             }
@@ -110,7 +110,7 @@ impl Jwk {
 }
 
 /// Returns the number of bytes of a value in base64url, with leading zeros: those of curves have a fixed length.
-fn size(text: &str) -> Option<usize> {
+fn decoded_len(text: &str) -> Option<usize> {
     URL_SAFE_NO_PAD.decode(text).ok().map(|bytes| bytes.len())
 }
 
@@ -125,7 +125,7 @@ pub struct PublicKey {
 
 impl PublicKey {
     fn new(jwk: Jwk) -> Option<Self> {
-        let (algorithms, verifying) = jwk.usable()?;
+        let (algorithms, verifying) = jwk.to_decoding_key()?;
         Some(Self {
             kid: jwk.kid.clone()?,
             jwk,
@@ -179,7 +179,7 @@ impl KeySet {
         statement: &str,
         typ: &str,
     ) -> Result<C, TokenError> {
-        let head = TokenHead::own(statement, typ)?;
+        let head = TokenHead::parse_own(statement, typ)?;
         let key = self.find(&head).ok_or(TokenError::UnknownKey)?;
         signed_payload(statement, &key.verifying, head.algorithm())
     }
@@ -200,10 +200,10 @@ impl KeySet {
     /// If it is not a JWKS, or too large.
     pub fn parse(body: &[u8]) -> Result<Self, KeySetError> {
         #[derive(Deserialize)]
-        struct Published {
+        struct JwksDocument {
             keys: Vec<Value>,
         }
-        let published: Published = object(body).ok_or(KeySetError::Malformed)?;
+        let published: JwksDocument = parse_object(body).ok_or(KeySetError::Malformed)?;
         if published.keys.len() > KEYS_MAX {
             return Err(KeySetError::TooMany);
         }
@@ -219,7 +219,7 @@ impl KeySet {
 
     /// Returns the union of this set and another.
     #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn union(mut self, other: Self) -> Self {
         self.keys.extend(other.keys);
         self
     }
@@ -245,7 +245,7 @@ impl KeySet {
     /// Replaces `earlier`: unchanged keys keep their identity, and removed ones are marked
     /// withdrawn.
     #[must_use]
-    pub fn replacing(mut self, earlier: &Self) -> Self {
+    pub fn supersede(mut self, earlier: &Self) -> Self {
         for key in &mut self.keys {
             if let Some(same) = earlier.keys.iter().find(|old| old.jwk == key.jwk) {
                 *key = Arc::clone(same);

@@ -92,7 +92,7 @@ fn claims() -> Value {
 }
 
 fn verify(set: &KeySet, token: &str) -> Result<Value, TokenError> {
-    let head = TokenHead::foreign(token)?;
+    let head = TokenHead::parse_foreign(token)?;
     let key = set.find(&head).ok_or(TokenError::UnknownKey)?;
     key.verify(token, &head, ISSUER, AUDIENCE)
 }
@@ -276,7 +276,7 @@ fn what_a_new_set_leaves_out_is_withdrawn() {
     let first = set(&[stays.jwk("a"), goes.jwk("b")]);
     let [kept, gone] = [0, 1].map(|at: usize| Arc::clone(&first.keys[at]));
     // The same `kid` for another key is another key.
-    let second = set(&[stays.jwk("a"), Pair::ed().jwk("b")]).replacing(&first);
+    let second = set(&[stays.jwk("a"), Pair::ed().jwk("b")]).supersede(&first);
     assert!(Arc::ptr_eq(&second.keys[0], &kept));
     assert!(!kept.is_withdrawn() && gone.is_withdrawn());
     assert!(!second.keys[1].is_withdrawn());

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::signing::{KID_LEN, SigningAlgorithm, SigningKey, der_of, new_pem};
-use super::{KeyError, Known, State};
+use super::{KeyError, KeyState, KeyTimeSource};
 use crate::trust::{KEYS_MAX, file};
 
 const ACTIVE: &str = "active.pem";
@@ -31,20 +31,20 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 pub(super) const RETIRED_FOR: Duration = Duration::from_secs(25 * 3600);
 
 /// One key of the folder.
-pub(super) struct Held {
+pub(super) struct StoredKey {
     pub(super) key: SigningKey,
-    pub(super) state: State,
+    pub(super) state: KeyState,
 }
 
 /// The file of a retired key.
-struct Gone {
+struct RetiredKey {
     path: PathBuf,
     at: SystemTime,
     until: SystemTime,
 }
 
 /// A snapshot of the folder, to detect changes: name, inode, length and times of each key.
-pub(super) type Look = Vec<(String, [i64; 4])>;
+pub(super) type FolderSnapshot = Vec<(String, [i64; 4])>;
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -60,8 +60,8 @@ impl Folder {
     pub(super) fn prepare(&self, algorithm: SigningAlgorithm) -> Result<(), KeyError> {
         file::create_folder(&self.path)?;
         let _lock = self.lock();
-        file::create(&self.at(ACTIVE), || new_pem(algorithm))?;
-        match file::create(&self.at(NEXT), || new_pem(algorithm)) {
+        file::create(&self.path_of(ACTIVE), || new_pem(algorithm))?;
+        match file::create(&self.path_of(NEXT), || new_pem(algorithm)) {
             Err(KeyError::File { source, .. }) if is_read_only(&source) => {
                 tracing::debug!(error = %source, "next key not created: keys.dir is read-only");
                 Ok(())
@@ -72,25 +72,25 @@ impl Folder {
 
     /// Reads all keys that are valid at `now`: the active one first, then the next, then the
     /// retired ones, newest first.
-    pub(super) fn read(&self, now: SystemTime) -> Result<Vec<Held>, KeyError> {
-        let mut held = vec![Held {
-            key: read_key(&self.at(ACTIVE))?,
-            state: State::Active,
+    pub(super) fn read(&self, now: SystemTime) -> Result<Vec<StoredKey>, KeyError> {
+        let mut held = vec![StoredKey {
+            key: read_key(&self.path_of(ACTIVE))?,
+            state: KeyState::Active,
         }];
-        let others = [(self.at(NEXT), State::Next)];
-        let retired = self.retired()?.into_iter();
+        let others = [(self.path_of(NEXT), KeyState::Next)];
+        let retired = self.list_retired()?.into_iter();
         let retired = retired.filter(|gone| now < gone.until);
         for (path, state) in others.into_iter().chain(retired.map(|gone| {
             (
                 gone.path,
-                State::Retired {
+                KeyState::Retired {
                     at: gone.at,
                     until: gone.until,
                 },
             )
         })) {
             match read_key(&path) {
-                Ok(key) => held.push(Held { key, state }),
+                Ok(key) => held.push(StoredKey { key, state }),
                 // It does not exist, or another process has just renamed it.
                 Err(_) if !path.exists() => {}
                 Err(error) => return Err(error),
@@ -113,7 +113,7 @@ impl Folder {
     /// Returns the time since the next key was created, which is the longest it can have been
     /// published.
     pub(super) fn next_age(&self, now: SystemTime) -> Option<Duration> {
-        let made = fs::metadata(self.at(NEXT)).and_then(|data| data.modified());
+        let made = fs::metadata(self.path_of(NEXT)).and_then(|data| data.modified());
         now.duration_since(made.ok()?).ok()
     }
 
@@ -121,33 +121,33 @@ impl Folder {
     /// the newest retired key has the time of the rotation. If `active.pem` was written after that,
     /// it was placed there by hand; if there is no retired key, there was no rotation yet. Then the
     /// time of the file counts.
-    pub(super) fn active_since(&self) -> Option<(SystemTime, Known)> {
-        let active = self.at(ACTIVE);
+    pub(super) fn active_since(&self) -> Option<(SystemTime, KeyTimeSource)> {
+        let active = self.path_of(ACTIVE);
         let written = fs::metadata(&active).and_then(|data| data.modified()).ok();
         let kid = read_key(&active).ok()?.kid().to_owned();
         // An interrupted rotation may have given the active key a retired name.
-        let before = |gone: &Gone| !gone.path.ends_with(retired_name(gone.at, &kid));
-        let retired = self.retired().ok()?.into_iter().find(before);
+        let before = |gone: &RetiredKey| !gone.path.ends_with(retired_name(gone.at, &kid));
+        let retired = self.list_retired().ok()?.into_iter().find(before);
         let rotated = retired.map(|gone| gone.at);
         // Names have whole seconds; file times are finer.
         let second = Duration::from_secs(1);
         if rotated.is_some_and(|at| written.is_none_or(|written| written < at + second)) {
-            return Some((rotated?, Known::Rotation));
+            return Some((rotated?, KeyTimeSource::Rotation));
         }
-        Some((written?, Known::File))
+        Some((written?, KeyTimeSource::File))
     }
 
     /// Returns the time at which the next key's file was written: the earliest it can have been
     /// published.
-    pub(super) fn next_since(&self) -> Option<(SystemTime, Known)> {
-        let written = fs::metadata(self.at(NEXT)).and_then(|data| data.modified());
-        Some((written.ok()?, Known::File))
+    pub(super) fn next_since(&self) -> Option<(SystemTime, KeyTimeSource)> {
+        let written = fs::metadata(self.path_of(NEXT)).and_then(|data| data.modified());
+        Some((written.ok()?, KeyTimeSource::File))
     }
 
     /// Returns the time since the active key was created. It keeps the time of its file when it
     /// becomes active.
     pub(super) fn active_age(&self, now: SystemTime) -> Option<Duration> {
-        let made = fs::metadata(self.at(ACTIVE)).and_then(|data| data.modified());
+        let made = fs::metadata(self.path_of(ACTIVE)).and_then(|data| data.modified());
         now.duration_since(made.ok()?).ok()
     }
 
@@ -158,9 +158,9 @@ impl Folder {
         &self,
         algorithm: Option<SigningAlgorithm>,
         now: SystemTime,
-        check: impl FnOnce(&[Held], Option<Duration>) -> Result<(), E>,
+        check: impl FnOnce(&[StoredKey], Option<Duration>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let as_active = || Some(read_key(&self.at(ACTIVE)).ok()?.algorithm());
+        let as_active = || Some(read_key(&self.path_of(ACTIVE)).ok()?.algorithm());
         let algorithm = algorithm.or_else(as_active).unwrap_or_default();
         self.prepare(algorithm)?;
         let _lock = self.lock()?;
@@ -168,51 +168,56 @@ impl Folder {
         // rotation.
         let held = self.read(now)?;
         check(&held, self.next_age(now))?;
-        Ok(self.turn(algorithm, now, &held)?)
+        Ok(self.promote_next(algorithm, now, &held)?)
     }
 
     /// Does the rotation under the lock.
-    fn turn(
+    fn promote_next(
         &self,
         algorithm: SigningAlgorithm,
         now: SystemTime,
-        held: &[Held],
+        held: &[StoredKey],
     ) -> Result<(), KeyError> {
-        let [active, next] = [self.at(ACTIVE), self.at(NEXT)];
+        let [active, next] = [self.path_of(ACTIVE), self.path_of(NEXT)];
         if held.len() == KEYS_MAX {
             let path = self.path.clone();
             return Err(KeyError::TooMany { path });
         }
         let kid = held.first().map(|one| one.key.kid().to_owned());
         let kid = kid.unwrap_or_default();
-        let retired = self.at(&retired_name(now, &kid));
+        let retired = self.path_of(&retired_name(now, &kid));
         match fs::hard_link(&active, &retired) {
             Ok(()) => {}
             // The same key within this second, by an interrupted rotation.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(file::failed("create", &retired, error)),
+            Err(error) => return Err(file::io_error("create", &retired, error)),
         }
-        fs::rename(&next, &active).map_err(|error| file::failed("write", &active, error))?;
+        fs::rename(&next, &active).map_err(|error| file::io_error("write", &active, error))?;
         // The next key signs: if a step fails from here on, the keys are rotated all the same.
-        self.tidy(algorithm, now).map_err(KeyError::unfinished)
+        self.clean_up(algorithm, now)
+            .map_err(KeyError::into_unfinished)
     }
 
     /// Does the steps that follow once the next key signs.
-    fn tidy(&self, algorithm: SigningAlgorithm, now: SystemTime) -> Result<(), KeyError> {
-        let [active, next] = [self.at(ACTIVE), self.at(NEXT)];
-        file::sync_folder(&self.path).map_err(|error| file::failed("write", &active, error))?;
+    fn clean_up(&self, algorithm: SigningAlgorithm, now: SystemTime) -> Result<(), KeyError> {
+        let [active, next] = [self.path_of(ACTIVE), self.path_of(NEXT)];
+        file::sync_folder(&self.path).map_err(|error| file::io_error("write", &active, error))?;
         file::create(&next, || new_pem(algorithm))?;
-        for gone in self.retired()?.into_iter().filter(|gone| now >= gone.until) {
+        for gone in self
+            .list_retired()?
+            .into_iter()
+            .filter(|gone| now >= gone.until)
+        {
             let path = gone.path;
-            fs::remove_file(&path).map_err(|error| file::failed("remove", &path, error))?;
+            fs::remove_file(&path).map_err(|error| file::io_error("remove", &path, error))?;
         }
         Ok(())
     }
 
     /// Returns a snapshot of the folder, to detect changes.
-    pub(super) fn look(&self) -> io::Result<Look> {
+    pub(super) fn take_snapshot(&self) -> io::Result<FolderSnapshot> {
         use std::os::unix::fs::MetadataExt;
-        let mut look = Vec::new();
+        let mut snapshot = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else {
@@ -224,22 +229,22 @@ impl Folder {
             {
                 let inode = i64::from_ne_bytes(data.ino().to_ne_bytes());
                 let length = i64::try_from(data.len()).unwrap_or(i64::MAX);
-                look.push((name, [inode, length, data.ctime(), data.ctime_nsec()]));
+                snapshot.push((name, [inode, length, data.ctime(), data.ctime_nsec()]));
             }
         }
-        look.sort();
-        Ok(look)
+        snapshot.sort();
+        Ok(snapshot)
     }
 
     /// Lists the retired keys, newest first. Ignores other names.
-    fn retired(&self) -> Result<Vec<Gone>, KeyError> {
-        let failed = |error| file::failed("read", &self.path, error);
+    fn list_retired(&self) -> Result<Vec<RetiredKey>, KeyError> {
+        let failed = |error| file::io_error("read", &self.path, error);
         let mut retired = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             retired.extend(entry.file_name().to_str().and_then(|name| {
                 let at = retired_at(name)?;
-                Some(Gone {
+                Some(RetiredKey {
                     path: entry.path(),
                     at,
                     until: at.checked_add(RETIRED_FOR)?,
@@ -255,26 +260,26 @@ impl Folder {
         KeyError::NotPublished { path }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// Takes the lock, which is released when the file is dropped. Waits up to [`LOCK_WAIT_MAX`]
     /// for another process.
     fn lock(&self) -> Result<fs::File, KeyError> {
-        let path = self.at(LOCK);
+        let path = self.path_of(LOCK);
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options
             .open(&path)
-            .map_err(|error| file::failed("lock", &path, error))?;
-        restrict(&file).map_err(|error| file::failed("restrict", &path, error))?;
+            .map_err(|error| file::io_error("lock", &path, error))?;
+        restrict(&file).map_err(|error| file::io_error("restrict", &path, error))?;
         let until = Instant::now() + LOCK_WAIT_MAX;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(error) if Instant::now() >= until => {
-                    return Err(file::failed("lock", &path, error.into()));
+                    return Err(file::io_error("lock", &path, error.into()));
                 }
                 Err(_) => std::thread::sleep(LOCK_PAUSE),
             }

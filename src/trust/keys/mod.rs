@@ -19,8 +19,8 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::folder::{Folder, Held, Look};
-pub use self::rotation::{PUBLISHED_FIRST, RotateError, Rotated, next_age, rotate};
+use self::folder::{Folder, FolderSnapshot, StoredKey};
+pub use self::rotation::{PUBLISHED_FIRST, RotateError, RotationOutcome, next_age, rotate};
 pub use self::signing::SigningAlgorithm;
 use self::signing::SigningKey;
 use super::jwks::{KeySet, PublicKey};
@@ -31,10 +31,10 @@ use crate::metrics::KeyAges;
 const READS_MAX: u32 = 5;
 
 /// Least time between two reloads for an unknown key, which bounds the cost of made-up key ids.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
+const RELOAD_PAUSE: Duration = Duration::from_millis(100);
 
 /// Longest wait for a reload: the disk may be remote.
-const LOOK_WAIT_MAX: Duration = Duration::from_secs(1);
+const RELOAD_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A key cannot be loaded or written. It ends the start of the gateway.
 #[derive(Debug, thiserror::Error)]
@@ -86,21 +86,21 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    fn unfinished(self) -> Self {
+    fn into_unfinished(self) -> Self {
         Self::Unfinished(Box::new(self))
     }
 }
 
 /// The source of a time in the life of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KeyTimeSource {
     /// The rotation, which recorded it.
     Rotation,
     /// The time of its file: when it was created or placed there.
     File,
 }
 
-impl Known {
+impl KeyTimeSource {
     /// Returns the value used by the console's routes.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -123,7 +123,7 @@ pub enum SignError {
 
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum KeyState {
     /// It signs.
     Active,
     /// It will sign after the next rotation, and is published so that verifiers have it by then.
@@ -137,7 +137,7 @@ pub enum State {
     },
 }
 
-impl State {
+impl KeyState {
     /// Returns the word used by the API.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -156,36 +156,36 @@ pub struct KeyInfo {
     /// The algorithm by which it signs.
     pub algorithm: SigningAlgorithm,
     /// The state of the key.
-    pub state: State,
+    pub state: KeyState,
 }
 
 /// The keys at one time.
-struct Ring {
+struct KeyRing {
     signing: SigningKey,
     known: Vec<KeyInfo>,
     public: KeySet,
     jwks: Arc<str>,
     /// `None`: the folder could not be read.
-    look: Option<Look>,
+    snapshot: Option<FolderSnapshot>,
     /// Time of the read. A clock that goes back may make a retired key valid again.
     read_at: SystemTime,
 }
 
-impl Ring {
+impl KeyRing {
     fn read(folder: &Folder) -> Result<Self, KeyError> {
         let read_at = SystemTime::now();
         let mut tries = 0;
-        let (look, held) = loop {
-            let look = folder.look().ok();
+        let (snapshot, held) = loop {
+            let snapshot = folder.take_snapshot().ok();
             let held = folder.read(read_at)?;
             tries += 1;
             // A rotation during the read could leave a key out. One that is still in progress is seen by the next
             // read.
-            if folder.look().ok() == look || tries == READS_MAX {
-                break (look, held);
+            if folder.take_snapshot().ok() == snapshot || tries == READS_MAX {
+                break (snapshot, held);
             }
         };
-        let known = held.iter().map(info).collect();
+        let known = held.iter().map(key_info).collect();
         let jwks: Vec<_> = held.iter().map(|one| one.key.jwk()).collect();
         let jwks = json!({ "keys": jwks }).to_string();
         // Verifies with the published keys only.
@@ -199,24 +199,24 @@ impl Ring {
             known,
             public,
             jwks: jwks.into(),
-            look,
+            snapshot,
             read_at,
         })
     }
 
     /// Returns true if the time alone changes the keys: a retired key has expired, or the clock went back.
-    fn is_of_another_time(&self, now: SystemTime) -> bool {
-        now < self.read_at || self.known.iter().any(|key| key.is_over(now))
+    fn is_outdated(&self, now: SystemTime) -> bool {
+        now < self.read_at || self.known.iter().any(|key| key.has_expired(now))
     }
 }
 
 impl KeyInfo {
-    fn is_over(&self, now: SystemTime) -> bool {
-        matches!(self.state, State::Retired { until, .. } if now >= until)
+    fn has_expired(&self, now: SystemTime) -> bool {
+        matches!(self.state, KeyState::Retired { until, .. } if now >= until)
     }
 }
 
-fn info(held: &Held) -> KeyInfo {
+fn key_info(held: &StoredKey) -> KeyInfo {
     KeyInfo {
         kid: held.key.kid().to_owned(),
         algorithm: held.key.algorithm(),
@@ -225,7 +225,7 @@ fn info(held: &Held) -> KeyInfo {
 }
 
 /// The verified claims of a token, and the key that verified them.
-pub struct Verified<C> {
+pub struct VerifiedClaims<C> {
     /// The claims.
     pub claims: C,
     /// The header of the token.
@@ -237,15 +237,15 @@ pub struct Verified<C> {
 /// The gateway's own keys.
 pub struct Keys {
     folder: Folder,
-    ring: ArcSwap<Ring>,
+    ring: ArcSwap<KeyRing>,
     reading: Mutex<()>,
     /// The last reload for an unknown key.
-    looked: tokio::sync::Mutex<Option<LastLook>>,
+    last_reload: tokio::sync::Mutex<Option<KeyReload>>,
 }
 
 /// A reload of the folder for a token with an unknown key.
 #[derive(Clone, Copy)]
-struct LastLook {
+struct KeyReload {
     began: Instant,
     succeeded: bool,
 }
@@ -260,9 +260,9 @@ impl Keys {
         let folder = Folder::new(dir.to_owned());
         folder.prepare(SigningAlgorithm::default())?;
         Ok(Self {
-            ring: ArcSwap::from_pointee(Ring::read(&folder)?),
+            ring: ArcSwap::from_pointee(KeyRing::read(&folder)?),
             reading: Mutex::new(()),
-            looked: tokio::sync::Mutex::new(None),
+            last_reload: tokio::sync::Mutex::new(None),
             folder,
         })
     }
@@ -275,20 +275,20 @@ impl Keys {
     pub fn refresh(&self) -> Result<bool, KeyError> {
         let _one_reads = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.load();
-        let unchanged = self.folder.look().ok() == ring.look;
-        if unchanged && !ring.is_of_another_time(SystemTime::now()) {
+        let unchanged = self.folder.take_snapshot().ok() == ring.snapshot;
+        if unchanged && !ring.is_outdated(SystemTime::now()) {
             return Ok(false);
         }
-        let mut new = Ring::read(&self.folder)?;
-        new.public = new.public.replacing(&ring.public);
+        let mut new = KeyRing::read(&self.folder)?;
+        new.public = new.public.supersede(&ring.public);
         self.ring.store(Arc::new(new));
         Ok(true)
     }
 
     /// Returns the ages of the keys for metrics. Blocks for as long as the disk does.
-    pub fn ages(&self) -> KeyAges {
+    pub fn measure_ages(&self) -> KeyAges {
         let now = SystemTime::now();
-        let retired = |key: &&KeyInfo| matches!(key.state, State::Retired { .. });
+        let retired = |key: &&KeyInfo| matches!(key.state, KeyState::Retired { .. });
         let seconds = |age: Duration| age.as_secs_f64();
         KeyAges {
             active: self.folder.active_age(now).map_or(0.0, seconds),
@@ -299,7 +299,7 @@ impl Keys {
 
     /// Returns the times since when the active and the next key have been that, and their sources; `None`: unknown.
     /// Blocks for as long as the disk does.
-    pub fn since(&self) -> [Option<(SystemTime, Known)>; 2] {
+    pub fn start_times(&self) -> [Option<(SystemTime, KeyTimeSource)>; 2] {
         [self.folder.active_since(), self.folder.next_since()]
     }
 
@@ -323,7 +323,7 @@ impl Keys {
     /// # Errors
     /// [`SignError`].
     pub fn sign(&self, typ: &str, claims: &impl Serialize) -> Result<String, SignError> {
-        self.ring.load().signing.token("", typ, claims)
+        self.ring.load().signing.sign_token("", typ, claims)
     }
 
     /// Returns the keys in force, to sign several tokens with the same one.
@@ -332,7 +332,7 @@ impl Keys {
     }
 
     /// Returns true until the keys are read anew after `signer` was taken.
-    pub fn are_of(&self, signer: &Signer) -> bool {
+    pub fn is_current(&self, signer: &Signer) -> bool {
         Arc::ptr_eq(&self.ring.load(), &signer.0)
     }
 
@@ -358,7 +358,7 @@ impl Keys {
     }
 
     /// Returns true if signatures are deterministic.
-    pub fn signs_alike(&self) -> bool {
+    pub fn is_deterministic(&self) -> bool {
         self.ring.load().signing.algorithm() == SigningAlgorithm::EdDsa
     }
 
@@ -372,11 +372,11 @@ impl Keys {
         typ: &str,
         issuer: &str,
         audience: &str,
-    ) -> Result<Verified<C>, TokenError> {
-        let head = TokenHead::own(token, typ)?;
+    ) -> Result<VerifiedClaims<C>, TokenError> {
+        let head = TokenHead::parse_own(token, typ)?;
         let key = self.find(&head).ok_or(TokenError::UnknownKey)?;
         let claims = key.verify(token, &head, issuer, audience)?;
-        Ok(Verified { claims, head, key })
+        Ok(VerifiedClaims { claims, head, key })
     }
 
     /// Returns the payload of a statement of type `typ` if one of these keys signed it, including retired ones.
@@ -392,54 +392,54 @@ impl Keys {
     }
 
     /// Returns the key that a header names, if it is known and not expired. Reads from memory: a key that another
-    /// replica created just now is known after [`Keys::look_again`].
+    /// replica created just now is known after [`Keys::reload_for_unknown_key`].
     pub fn find(&self, head: &TokenHead) -> Option<Arc<PublicKey>> {
         let ring = self.ring.load();
         let key = ring.public.find(head)?;
         let now = SystemTime::now();
-        let over = |info: &KeyInfo| info.kid == head.kid() && info.is_over(now);
+        let over = |info: &KeyInfo| info.kid == head.kid() && info.has_expired(now);
         (!ring.known.iter().any(over)).then(|| Arc::clone(key))
     }
 
-    /// Reloads the keys after a token named an unknown one: at most every [`LOOK_PAUSE`], once for all waiting
+    /// Reloads the keys after a token named an unknown one: at most every [`RELOAD_PAUSE`], once for all waiting
     /// callers.
     ///
     /// # Errors
-    /// If they cannot be read, or not within [`LOOK_WAIT_MAX`].
-    pub async fn look_again(self: &Arc<Self>) -> Result<(), LookError> {
-        let asked = Instant::now();
-        let look = async {
-            let mut last = self.looked.lock().await;
+    /// If they cannot be read, or not within [`RELOAD_WAIT_MAX`].
+    pub async fn reload_for_unknown_key(self: &Arc<Self>) -> Result<(), ReloadError> {
+        let requested_at = Instant::now();
+        let reload = async {
+            let mut last = self.last_reload.lock().await;
             match *last {
                 // It began after this call, so it has seen the key if there is one.
-                Some(look) if look.succeeded && look.began > asked => return Ok(()),
-                Some(look) => sleep_until(look.began + LOOK_PAUSE).await,
+                Some(reload) if reload.succeeded && reload.began > requested_at => return Ok(()),
+                Some(reload) => sleep_until(reload.began + RELOAD_PAUSE).await,
                 None => {}
             }
             let began = Instant::now();
             // Stored before the reload, so that the pause holds even if this caller is cancelled; the next one
             // reloads itself.
-            let look = last.insert(LastLook {
+            let reload = last.insert(KeyReload {
                 began,
                 succeeded: false,
             });
             let keys = Arc::clone(self);
             match spawn_blocking(move || keys.refresh()).await {
                 Ok(Ok(_)) => {
-                    look.succeeded = true;
+                    reload.succeeded = true;
                     Ok(())
                 }
-                Ok(Err(error)) => Err(LookError(Some(error))),
-                Err(_) => Err(LookError(None)),
+                Ok(Err(error)) => Err(ReloadError(Some(error))),
+                Err(_) => Err(ReloadError(None)),
             }
         };
-        let looked = timeout(LOOK_WAIT_MAX, look).await;
-        looked.unwrap_or(Err(LookError(None)))
+        let reloaded = timeout(RELOAD_WAIT_MAX, reload).await;
+        reloaded.unwrap_or(Err(ReloadError(None)))
     }
 }
 
-/// The keys that were in force at one time. They sign on after a rotation: [`Keys::are_of`] tells of it.
-pub struct Signer(Arc<Ring>);
+/// The keys that were in force at one time. They sign on after a rotation: [`Keys::is_current`] tells of it.
+pub struct Signer(Arc<KeyRing>);
 
 impl Signer {
     /// Signs `claims` as a compact JWT of type `typ`. Returns it after `prefix`.
@@ -452,14 +452,14 @@ impl Signer {
         typ: &str,
         claims: &impl Serialize,
     ) -> Result<String, SignError> {
-        self.0.signing.token(prefix, typ, claims)
+        self.0.signing.sign_token(prefix, typ, claims)
     }
 }
 
 /// The keys could not be reloaded, so it is unknown if a key is the gateway's.
 #[derive(Debug, thiserror::Error)]
 #[error("keys.dir cannot be read again in time")]
-pub struct LookError(#[source] Option<KeyError>);
+pub struct ReloadError(#[source] Option<KeyError>);
 
 /// Returns the keys in `dir`, like [`Keys::list`]. Blocks.
 ///
@@ -467,15 +467,15 @@ pub struct LookError(#[source] Option<KeyError>);
 /// [`KeyError`] names the file and the next step.
 pub fn list(dir: &Path) -> Result<Vec<KeyInfo>, KeyError> {
     let held = Folder::new(dir.to_owned()).read(SystemTime::now())?;
-    Ok(held.iter().map(info).collect())
+    Ok(held.iter().map(key_info).collect())
 }
 
 /// Returns the public keys in `dir`, as they are published. Blocks.
 ///
 /// # Errors
 /// [`KeyError`] names the file and the next step.
-pub fn published(dir: &Path) -> Result<KeySet, KeyError> {
-    Ok(Ring::read(&Folder::new(dir.to_owned()))?.public)
+pub fn read_published_keys(dir: &Path) -> Result<KeySet, KeyError> {
+    Ok(KeyRing::read(&Folder::new(dir.to_owned()))?.public)
 }
 
 impl std::fmt::Debug for Keys {

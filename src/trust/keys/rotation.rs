@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::folder::{Folder, Held};
-use super::{KeyError, KeyInfo, Keys, SigningAlgorithm, State, list};
+use super::folder::{Folder, StoredKey};
+use super::{KeyError, KeyInfo, KeyState, Keys, SigningAlgorithm, list};
 
 /// Time for which verifiers cache the published keys (`Cache-Control` of the JWKS), and so the time
 /// for which a key should have been published before it signs.
@@ -35,7 +35,7 @@ pub enum RotateError {
 
 /// The result of a rotation.
 #[derive(Debug)]
-pub struct Rotated {
+pub struct RotationOutcome {
     /// The id of the key that signs now.
     pub active: String,
     /// The error of a step after the rotation: the new next key may not exist, or an old one is not
@@ -53,12 +53,12 @@ impl Keys {
     ///
     /// # Errors
     /// [`RotateError`]: nothing is rotated.
-    pub fn rotate(&self, active: &str, force: bool) -> Result<Rotated, RotateError> {
+    pub fn rotate(&self, active: &str, force: bool) -> Result<RotationOutcome, RotateError> {
         let now = SystemTime::now();
         let (mut next, mut unfinished) = (None, None);
         let turned = self.folder.rotate(None, now, |held, age| {
-            next = kid_of(held, State::Next);
-            let signs = kid_of(held, State::Active).unwrap_or_default();
+            next = find_kid(held, KeyState::Next);
+            let signs = find_kid(held, KeyState::Active).unwrap_or_default();
             if signs != active {
                 return Err(RotateError::NotActive { active: signs });
             }
@@ -77,7 +77,7 @@ impl Keys {
             Err(error) => return Err(error),
         }
         let refreshed = self.refresh();
-        Ok(Rotated {
+        Ok(RotationOutcome {
             active: next.unwrap_or_else(|| self.kid()),
             unfinished,
             not_in_force: refreshed.err(),
@@ -85,7 +85,7 @@ impl Keys {
     }
 }
 
-fn kid_of(held: &[Held], state: State) -> Option<String> {
+fn find_kid(held: &[StoredKey], state: KeyState) -> Option<String> {
     let found = held.iter().find(|one| one.state == state);
     found.map(|one| one.key.kid().to_owned())
 }
@@ -100,7 +100,7 @@ pub fn rotate(dir: &Path, algorithm: SigningAlgorithm) -> Result<Vec<KeyInfo>, K
     folder.rotate(Some(algorithm), SystemTime::now(), |_, _| {
         Ok::<_, KeyError>(())
     })?;
-    list(dir).map_err(KeyError::unfinished)
+    list(dir).map_err(KeyError::into_unfinished)
 }
 
 /// Returns the time since when the next key in `dir` can be fetched by verifiers; `None`: there is

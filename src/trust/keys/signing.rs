@@ -41,14 +41,14 @@ impl SigningAlgorithm {
     }
 }
 
-enum Pair {
+enum KeyPair {
     Ed25519(Ed25519KeyPair),
     P256(EcdsaKeyPair),
 }
 
 /// A private key and its id.
 pub(super) struct SigningKey {
-    pair: Pair,
+    pair: KeyPair,
     kid: String,
 }
 
@@ -57,9 +57,9 @@ impl SigningKey {
     pub(super) fn from_pkcs8(der: &SecretSlice<u8>) -> Option<Self> {
         let der = der.expose_secret();
         let pair = Ed25519KeyPair::from_pkcs8(der)
-            .map(Pair::Ed25519)
+            .map(KeyPair::Ed25519)
             .or_else(|_| {
-                EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der).map(Pair::P256)
+                EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der).map(KeyPair::P256)
             })
             .ok()?;
         let kid = thumbprint(&public_members(&pair));
@@ -72,8 +72,8 @@ impl SigningKey {
 
     pub(super) fn algorithm(&self) -> SigningAlgorithm {
         match self.pair {
-            Pair::Ed25519(_) => SigningAlgorithm::EdDsa,
-            Pair::P256(_) => SigningAlgorithm::Es256,
+            KeyPair::Ed25519(_) => SigningAlgorithm::EdDsa,
+            KeyPair::P256(_) => SigningAlgorithm::Es256,
         }
     }
 
@@ -87,7 +87,7 @@ impl SigningKey {
     }
 
     /// Signs `claims` as a compact JWT of type `typ`. Returns it after `prefix`.
-    pub(super) fn token(
+    pub(super) fn sign_token(
         &self,
         prefix: &str,
         typ: &str,
@@ -110,22 +110,22 @@ impl SigningKey {
     /// Returns the signature of `message`, in base64url. `None`: the system gives no randomness.
     pub(super) fn sign(&self, message: &[u8]) -> Option<String> {
         let signature = match &self.pair {
-            Pair::Ed25519(pair) => pair.sign(message),
-            Pair::P256(pair) => pair.sign(&SystemRandom::new(), message).ok()?,
+            KeyPair::Ed25519(pair) => pair.sign(message),
+            KeyPair::P256(pair) => pair.sign(&SystemRandom::new(), message).ok()?,
         };
         Some(URL_SAFE_NO_PAD.encode(signature.as_ref()))
     }
 }
 
 /// Returns the members of the public key, sorted by name and without spaces (RFC 7638, 3).
-fn public_members(pair: &Pair) -> String {
+fn public_members(pair: &KeyPair) -> String {
     let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     match pair {
-        Pair::Ed25519(pair) => {
+        KeyPair::Ed25519(pair) => {
             let x = text(pair.public_key().as_ref());
             format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#)
         }
-        Pair::P256(pair) => {
+        KeyPair::P256(pair) => {
             // SEC 1: 0x04, x, y, of 32 bytes each.
             let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
             let (x, y) = (text(x), text(y));

@@ -97,7 +97,7 @@ fn a_rotation_brings_the_next_key_and_keeps_the_last() {
     rotate(dir.path(), SigningAlgorithm::EdDsa).unwrap();
     assert!(keys.refresh().unwrap());
     let es256 = keys.sign(TYP, &claims(now() + 60)).unwrap();
-    let head = TokenHead::own(&es256, TYP).unwrap();
+    let head = TokenHead::parse_own(&es256, TYP).unwrap();
     assert_eq!(head.algorithm(), jsonwebtoken::Algorithm::ES256);
     assert_eq!(check(&keys, &es256).unwrap()["sub"], "ada");
     assert_eq!(check(&keys, &old).unwrap()["sub"], "ada");
@@ -114,17 +114,17 @@ fn since_when_a_key_signs_is_told_by_the_rotation_or_else_by_its_file() {
         time
     };
     let made = written("active.pem", 5000);
-    assert_eq!(keys.since()[0], Some((made, Known::File)));
+    assert_eq!(keys.start_times()[0], Some((made, KeyTimeSource::File)));
     // An interrupted rotation changes nothing.
     let kid = keys.kid();
     let retired = at(&format!("retired-{}-{kid}.pem", now()));
     fs::hard_link(at("active.pem"), retired).unwrap();
-    assert_eq!(keys.since()[0], Some((made, Known::File)));
+    assert_eq!(keys.start_times()[0], Some((made, KeyTimeSource::File)));
     let made = written("next.pem", 4000);
-    assert_eq!(keys.since()[1], Some((made, Known::File)));
+    assert_eq!(keys.start_times()[1], Some((made, KeyTimeSource::File)));
     assert!(keys.rotate(&kid, false).unwrap().unfinished.is_none());
-    let (since, known) = keys.since()[0].unwrap();
-    assert_eq!(known, Known::Rotation);
+    let (since, known) = keys.start_times()[0].unwrap();
+    assert_eq!(known, KeyTimeSource::Rotation);
     assert!(
         since > SystemTime::now() - Duration::from_secs(60),
         "not since it was made"
@@ -142,7 +142,7 @@ async fn a_replica_that_has_not_looked_yet_looks_once_for_all_who_meet_a_new_key
     let other = Keys::load_or_create(dir.path()).unwrap();
     let token = other.sign(TYP, &claims(now() + 60)).unwrap();
     assert_eq!(check(&keys, &token), Err(TokenError::UnknownKey));
-    let looks = (0..200).map(|_| keys.look_again());
+    let looks = (0..200).map(|_| keys.reload_for_unknown_key());
     assert!(
         futures_util::future::join_all(looks)
             .await
@@ -158,7 +158,7 @@ async fn nobody_is_told_that_a_look_that_failed_was_made() {
     let keys = Arc::new(keys);
     rotate(dir.path(), SigningAlgorithm::EdDsa).unwrap();
     fs::write(dir.path().join("next.pem"), "no key").unwrap();
-    let looks = (0..5).map(|_| keys.look_again());
+    let looks = (0..5).map(|_| keys.reload_for_unknown_key());
     let looks = futures_util::future::join_all(looks).await;
     assert!(looks.iter().all(Result::is_err));
 }
@@ -209,7 +209,9 @@ fn a_rotation_that_was_cut_short_is_gone_on_with() {
 fn a_retired_key_ends_in_its_time_and_a_removed_one_at_once() {
     let (dir, keys) = house();
     let token = keys.sign(TYP, &claims(now() + 60)).unwrap();
-    let key = keys.find(&TokenHead::own(&token, TYP).unwrap()).unwrap();
+    let key = keys
+        .find(&TokenHead::parse_own(&token, TYP).unwrap())
+        .unwrap();
     let kid = keys.kid();
     rotate(dir.path(), SigningAlgorithm::EdDsa).unwrap();
     let name = |seconds: u64| dir.path().join(format!("retired-{seconds}-{kid}.pem"));

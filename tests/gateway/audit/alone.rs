@@ -10,7 +10,7 @@ use a2a_gateway::config::value::ByteSize;
 use a2a_gateway::db::Db;
 use a2a_gateway::ids::ReplicaId;
 use a2a_gateway::metrics::{Format, Metrics};
-use a2a_gateway::trust::{Keys, published_keys};
+use a2a_gateway::trust::{Keys, read_published_keys};
 use tokio::task::JoinHandle;
 
 use super::asked;
@@ -76,15 +76,15 @@ async fn flood(audit: &Audit, count: u64, pause: Duration) {
 
 /// Verifies the database.
 pub(super) async fn verified(folder: &Path, audit: &Audit) -> Report {
-    let keys = published_keys(&folder.join("keys")).unwrap();
+    let keys = read_published_keys(&folder.join("keys")).unwrap();
     let verifier = Verifier::new(&keys, Scope::Database);
-    audit.stored.verify(verifier).await.unwrap()
+    audit.stored.verify_chains(verifier).await.unwrap()
 }
 
 /// An export, and what is done once it has begun.
 pub(super) async fn exported(audit: &Audit, meanwhile: impl Future<Output = ()>) -> String {
     let everything = Filter::default();
-    let mut export = audit.stored.export(&everything).await.unwrap();
+    let mut export = audit.stored.start_export(&everything).await.unwrap();
     let mut text = export.next().await.unwrap();
     meanwhile.await;
     loop {
@@ -98,17 +98,19 @@ pub(super) async fn exported(audit: &Audit, meanwhile: impl Future<Output = ()>)
 
 /// Verifies an export.
 pub(super) fn verified_export(folder: &Path, text: &str) -> Report {
-    let keys = published_keys(&folder.join("keys")).unwrap();
+    let keys = read_published_keys(&folder.join("keys")).unwrap();
     let mut verifier = Verifier::new(&keys, Scope::Export);
     let (mut chains, mut records) = (Vec::new(), Vec::new());
     for line in text.lines() {
         match Line::parse(line).unwrap() {
-            Line::Chain(chain) => chains.push(chain.row()),
+            Line::Chain(chain) => chains.push(chain.into_row()),
             Line::Record(record) => records.push(record),
         }
     }
-    chains.iter().for_each(|chain| verifier.chain(chain));
-    records.iter().for_each(|record| verifier.record(record));
+    chains.iter().for_each(|chain| verifier.add_chain(chain));
+    records
+        .iter()
+        .for_each(|record| verifier.verify_record(record));
     verifier.finish(&chains)
 }
 
@@ -207,7 +209,7 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
     db.migrate().await.unwrap();
     // The next start writes what waits.
     let (next, db, _) = room(folder.path(), 100_000);
-    db.take_as_it_is();
+    db.accept_schema();
     let run = start(&next);
     until_holds("what was lost is told of", async || {
         told(&db, "'AUDIT_LOST', 'AUDIT_STOPPED'").await == lost
@@ -274,7 +276,7 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
          SELECT (WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3000) SELECT COUNT(*) FROM c); END";
     sqlx::raw_sql(slow).execute(db.pool()).await.unwrap();
     let (own, db, metrics) = room(folder.path(), 1 << 30);
-    db.take_as_it_is();
+    db.accept_schema();
     let run = start(&own);
     for _ in 0..5 {
         own.record(Draft::new(EventType::A2aCall));
@@ -297,7 +299,7 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
     until_holds("nothing is written", dropped).await;
     // The next one writes whatever is still there of both.
     let (next, db, _) = room(folder.path(), 1 << 30);
-    db.take_as_it_is();
+    db.accept_schema();
     let run = start(&next);
     let ended = "SELECT replica FROM structure_events JOIN audit_replicas USING (chain) WHERE event_type = (SELECT id FROM audit_words WHERE word = 'AUDIT_STOPPED')";
     until_holds("all of it is written", async || {

@@ -39,7 +39,7 @@ async fn calls(audit: &Arc<Audit>, target: &str) {
             request_id: Some(RequestId::random()),
             outcome: "not_permitted",
             task_id: Some("task".to_owned()),
-            ..Draft::new(EventType::A2aCall).about(&target)
+            ..Draft::new(EventType::A2aCall).with_target(&target)
         });
     }
     finish(audit, run).await;
@@ -75,7 +75,11 @@ async fn execute(db: &Db, text: &str) {
 async fn pages(audit: &Audit, filter: &Filter) -> Vec<(String, i64)> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
-        let page = audit.stored.page(filter, cursor.as_ref(), 7).await.unwrap();
+        let page = audit
+            .stored
+            .read_page(filter, cursor.as_ref(), 7)
+            .await
+            .unwrap();
         for record in page["records"].as_array().unwrap() {
             let replica = record["replica"].as_str().unwrap();
             found.push((replica.to_owned(), record["seq"].as_i64().unwrap()));
@@ -173,7 +177,7 @@ async fn a_request_is_found_by_whatever_id_it_had() {
             time: Timestamp(begun.0 + i64::try_from(*duration_ms).unwrap()),
             request_id: Some(RequestId::from_caller(Some(id.as_bytes()))),
             duration_ms: *duration_ms,
-            ..Draft::new(EventType::A2aCall).about(&WorkspaceId::parse(target).unwrap())
+            ..Draft::new(EventType::A2aCall).with_target(&WorkspaceId::parse(target).unwrap())
         });
     }
     finish(&audit, run).await;
@@ -182,7 +186,7 @@ async fn a_request_is_found_by_whatever_id_it_had() {
             request_id: Some(id.clone()),
             ..Filter::default()
         };
-        let page = audit.stored.page(&filter, None, 10).await.unwrap();
+        let page = audit.stored.read_page(&filter, None, 10).await.unwrap();
         let records = page["records"].as_array().unwrap();
         assert_eq!(records.len(), 1, "{target}: {page}");
         let found = (&records[0]["target"], &records[0]["request_id"]);

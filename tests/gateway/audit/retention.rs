@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2a_gateway::trust::{SigningAlgorithm, TokenHead, published_keys, rotate};
+use a2a_gateway::trust::{SigningAlgorithm, TokenHead, read_published_keys, rotate};
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
@@ -167,9 +167,9 @@ async fn after_a_rotation_every_end_is_signed_anew_before_its_key_goes() {
         let before = statements().await;
         assert_eq!(before.len(), 2);
         rotate(&keys, SigningAlgorithm::EdDsa).unwrap();
-        let kid = published_keys(&keys).unwrap();
+        let kid = read_published_keys(&keys).unwrap();
         let signed = |statement: &String| {
-            kid.find(&TokenHead::own(statement, "a2a-audit+jws").unwrap())
+            kid.find(&TokenHead::parse_own(statement, "a2a-audit+jws").unwrap())
                 .is_some()
         };
         let all_anew = async || {

@@ -7,7 +7,7 @@ use std::sync::Once;
 
 use a2a_gateway::config::Live;
 use a2a_gateway::config::load::{Layers, load};
-use a2a_gateway::server::beside::{self, ServerHandle};
+use a2a_gateway::server::in_process::{self, ServerHandle};
 use a2a_gateway::telemetry::log;
 
 use super::gateway::{ADMIN, Gateway, Pair, Running};
@@ -192,12 +192,13 @@ impl Builder {
             ..Layers::default()
         };
         let loaded = load(&layers()).expect("a valid configuration");
-        let log = log::to(self.log(), &loaded.config.telemetry).expect("a valid filter");
+        let log = log::json_log(self.log(), &loaded.config.telemetry).expect("a valid filter");
         tracing::dispatcher::with_default(&log, || {
             for note in &loaded.notes {
                 tracing::warn!("{note}");
             }
-            beside::gateway(Live::new(loaded), Some(layers())).expect("the gateway starts")
+            in_process::start_gateway(Live::new(loaded), Some(layers()))
+                .expect("the gateway starts")
         })
     }
 

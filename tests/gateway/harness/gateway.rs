@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use a2a_gateway::server::beside::ServerHandle;
+use a2a_gateway::server::in_process::ServerHandle;
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
@@ -168,7 +168,7 @@ impl Gateway {
     pub(crate) fn terminate(&self) {
         match &self.running {
             Running::Process(_) => self.signal("TERM"),
-            Running::Here(beside) => beside.end(),
+            Running::Here(beside) => beside.shut_down(),
         }
     }
 

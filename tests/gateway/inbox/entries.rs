@@ -1,6 +1,6 @@
 //! Put, read, acknowledged, bounded, pruned.
 
-use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::a2a::agent_reply::Update;
 use a2a_gateway::delivery::inbox::{ActivityType, Filter, NewActivity, Source, SourceKind, Start};
 use a2a_gateway::rejection::Rejection;
 use a2a_gateway::shares::Account;
@@ -24,16 +24,16 @@ on_both_pairs! {
         assert_eq!((notice.task_id, notice.context_id), (None, None));
 
         let all = Filter::default();
-        let page = room.inbox.page(&dev, all, Start::Newest, 2).await.unwrap();
+        let page = room.inbox.read_page(&dev, all, Start::Newest, 2).await.unwrap();
         assert_eq!(page.items.iter().map(text).collect::<Vec<_>>(), ["3", "2"]);
         assert!(page.more);
-        let page = room.inbox.page(&dev, all, Start::Before(page.items[1].seq), 2).await.unwrap();
+        let page = room.inbox.read_page(&dev, all, Start::Before(page.items[1].seq), 2).await.unwrap();
         assert_eq!(page.items.iter().map(text).collect::<Vec<_>>(), ["1"]);
         assert!(!page.more);
-        let page = room.inbox.page(&dev, all, Start::After(1), 1).await.unwrap();
+        let page = room.inbox.read_page(&dev, all, Start::After(1), 1).await.unwrap();
         assert_eq!((text(&page.items[0]), page.more, page.oldest), ("2".into(), true, 1));
 
-        let one = &room.inbox.page(&dev, all, Start::After(2), 9).await.unwrap().items[0];
+        let one = &room.inbox.read_page(&dev, all, Start::After(2), 9).await.unwrap().items[0];
         let shown = serde_json::to_value(one).unwrap();
         let expected = json!({"id": third.id, "seq": 3, "activity_type": "a2a_receive", "source_id": null,
             "target_id": "dev", "method": "message/send", "request_body": {"text": "3"}, "response_body": null,
@@ -47,7 +47,7 @@ on_both_pairs! {
             (Filter { source: Some(SourceKind::Agent), ..all }, vec!["1", "2"]),
             (Filter { source: Some(SourceKind::Canvas), ..all }, vec!["3"]),
         ] {
-            let page = room.inbox.page(&dev, filter, Start::After(0), 9).await.unwrap();
+            let page = room.inbox.read_page(&dev, filter, Start::After(0), 9).await.unwrap();
             assert_eq!(page.items.iter().map(text).collect::<Vec<_>>(), texts, "{filter:?}");
         }
         assert!(room.metric("a2a_gateway_inbox_entries_total 4"));
@@ -73,11 +73,11 @@ on_both_pairs! {
             room.put("dev", &large).await;
         }
         room.put("dev", "small").await;
-        let after = async |seq| room.inbox.page(&id("dev"), Filter::default(), Start::After(seq), 2).await.unwrap();
+        let after = async |seq| room.inbox.read_page(&id("dev"), Filter::default(), Start::After(seq), 2).await.unwrap();
         // The second begins within 4 MiB, and the third does not.
         let page = after(0).await;
         assert_eq!((page.items.len(), page.more), (2, true));
-        let page = room.inbox.page(&id("dev"), Filter::default(), Start::After(0), 500).await.unwrap();
+        let page = room.inbox.read_page(&id("dev"), Filter::default(), Start::After(0), 500).await.unwrap();
         assert_eq!((page.items.len(), page.more), (2, true));
         let page = after(2).await;
         assert_eq!((page.items.len(), page.more), (2, false));
@@ -91,17 +91,17 @@ on_both_pairs! {
             ids.push(room.put("dev", &n.to_string()).await.id);
         }
         room.put("qa", "x").await;
-        assert_eq!(room.inbox.position(&dev, &ids[2]).await.unwrap(), 3);
-        assert_eq!(reason(room.inbox.position(&qa, &ids[2]).await), "cursor_gone");
-        assert_eq!(reason(room.inbox.position(&dev, "no").await), "cursor_gone");
+        assert_eq!(room.inbox.find_position(&dev, &ids[2]).await.unwrap(), 3);
+        assert_eq!(reason(room.inbox.find_position(&qa, &ids[2]).await), "cursor_gone");
+        assert_eq!(reason(room.inbox.find_position(&dev, "no").await), "cursor_gone");
         assert_eq!(reason(room.inbox.acknowledge(&qa, &ids[2]).await), "cursor_gone");
         assert_eq!(reason(room.inbox.acknowledge(&id("new"), &ids[2]).await), "cursor_gone");
         assert_eq!(room.inbox.acknowledge(&dev, &ids[2]).await.unwrap(), 3);
         assert_eq!(room.inbox.acknowledge(&dev, &ids[0]).await.unwrap(), 0);
         assert_eq!(room.inbox.acknowledge(&dev, &ids[2]).await.unwrap(), 0);
         assert_eq!(room.inbox.acknowledge(&dev, &ids[4]).await.unwrap(), 2);
-        assert_eq!(room.inbox.acknowledged(&dev).await.unwrap(), 5);
-        assert_eq!(room.inbox.acknowledged(&qa).await.unwrap(), 0);
+        assert_eq!(room.inbox.read_acknowledged(&dev).await.unwrap(), 5);
+        assert_eq!(room.inbox.read_acknowledged(&qa).await.unwrap(), 0);
         assert_eq!(room.after("dev", 0).await.len(), 5, "what is acknowledged can be read");
     }
 
@@ -126,11 +126,11 @@ on_both_pairs! {
         // Answers without an acknowledgement count from the front on: 2 is open, so 3 helps nobody.
         let done = || Update::Message(json!({"parts": []}));
         let dev = id("dev");
-        room.inbox.reply(&dev, &put[2], done(), "{}").await.unwrap();
+        room.inbox.record_reply(&dev, &put[2], done(), "{}").await.unwrap();
         assert_eq!(reason(room.inbox.put(message("dev", "5")).await), "agent_busy");
-        room.inbox.reply(&dev, &put[1], done(), "{}").await.unwrap();
+        room.inbox.record_reply(&dev, &put[1], done(), "{}").await.unwrap();
         assert_eq!(room.put("dev", "5").await.seq, 5);
-        assert_eq!(room.inbox.acknowledged(&dev).await.unwrap(), 3);
+        assert_eq!(room.inbox.read_acknowledged(&dev).await.unwrap(), 3);
         room.put("dev", "6").await;
         assert_eq!(reason(room.inbox.put(message("dev", "7")).await), "agent_busy");
     }
@@ -163,17 +163,17 @@ on_both_pairs! {
         ] {
             assert_eq!(take(Account { own, group }).await, expected, "{own}");
         }
-        let page = room.inbox.page(&id("dev"), Filter::default(), Start::After(0), 20).await.unwrap();
+        let page = room.inbox.read_page(&id("dev"), Filter::default(), Start::After(0), 20).await.unwrap();
         let ids: Vec<String> = page.items.iter().map(|item| item.id.clone()).collect();
         assert_eq!(ids.len(), 16);
         // Of 16 the others have 6 behind the first 10, which are answered and not acknowledged.
         for one in &ids[..10] {
-            room.inbox.reply(&id("dev"), one, Update::Message(json!({"parts": []})), "{}").await.unwrap();
+            room.inbox.record_reply(&id("dev"), one, Update::Message(json!({"parts": []})), "{}").await.unwrap();
         }
-        assert_eq!(take(Account::alone(1)).await, (5, true));
+        assert_eq!(take(Account::without_group(1)).await, (5, true));
         room.inbox.acknowledge(&id("dev"), &ids[15]).await.unwrap();
-        assert_eq!(take(Account::alone(1)).await, (3, true), "it has 8 again");
-        room.inbox.notify(&id("dev"), "dev".into(), &serde_json::from_value(json!({"message": "hi"})).unwrap()).await.unwrap();
+        assert_eq!(take(Account::without_group(1)).await, (3, true), "it has 8 again");
+        room.inbox.put_notice(&id("dev"), "dev".into(), &serde_json::from_value(json!({"message": "hi"})).unwrap()).await.unwrap();
     }
 
     async fn what_was_acknowledged_is_kept_for_a_while_and_never_the_last_of_it(pair: Pair) {
@@ -186,7 +186,7 @@ on_both_pairs! {
         let left = async || room.after("dev", 0).await;
         until_holds("the rest is pruned", async || left().await.len() <= 4).await;
         assert_eq!(left().await, ["7", "8", "9", "10"]);
-        assert_eq!(room.inbox.position(&id("dev"), &last).await.unwrap(), 10);
+        assert_eq!(room.inbox.find_position(&id("dev"), &last).await.unwrap(), 10);
         // Counted behind the deletion.
         until_holds("six are counted", async || room.metric("a2a_gateway_inbox_pruned_total 6")).await;
     }
@@ -194,7 +194,7 @@ on_both_pairs! {
     async fn what_is_older_than_the_retention_goes_with_its_task(pair: Pair) {
         let room = Room::open(pair, |config| config.inbox.max_messages = 2).await;
         let old = room.put("dev", "old").await;
-        room.inbox.reply(&id("dev"), &old.id, Update::StatusUpdate(json!({"status": {"state": "working"}})), "{}").await.unwrap();
+        room.inbox.record_reply(&id("dev"), &old.id, Update::StatusUpdate(json!({"status": {"state": "working"}})), "{}").await.unwrap();
         room.put("dev", "2").await;
         // As if it was put there a day ago: ids begin with their time.
         let aged = format!("00{}", &old.id[2..]);
@@ -225,7 +225,7 @@ on_both_pairs! {
         assert_eq!(room.after("dev", 0).await, ["\u{0}"], "escaped in JSON it is a text like others");
         let plain = NewActivity { request_body: Some("no JSON".into()), ..message("dev", "x") };
         room.inbox.put(plain).await.unwrap();
-        let page = room.inbox.page(&id("dev"), Filter::default(), Start::After(1), 1).await.unwrap();
+        let page = room.inbox.read_page(&id("dev"), Filter::default(), Start::After(1), 1).await.unwrap();
         assert_eq!(page.items[0].request_body.as_ref().unwrap().get(), "\"no JSON\"");
     }
 }

@@ -16,7 +16,7 @@ use a2a_gateway::db::Db;
 use a2a_gateway::delivery::inbox::{
     Activity, ActivityType, Filter, Inbox, Item, NewActivity, Source, Start,
 };
-use a2a_gateway::delivery::kept::KeptBytes;
+use a2a_gateway::delivery::kept_bytes::KeptBytes;
 use a2a_gateway::events::Events;
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::{Format, Metrics};
@@ -102,7 +102,7 @@ impl Room {
     /// All that comes after `seq`, as texts.
     async fn after(&self, of: &str, seq: i64) -> Vec<String> {
         let (all, from) = (Filter::default(), Start::After(seq));
-        let page = self.inbox.page(&id(of), all, from, 500).await.unwrap();
+        let page = self.inbox.read_page(&id(of), all, from, 500).await.unwrap();
         page.items.iter().map(text).collect()
     }
 

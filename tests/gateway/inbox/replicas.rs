@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::a2a::agent_reply::Update;
 use a2a_gateway::delivery::inbox::{Filter, Start, Watch};
 use a2a_gateway::rejection::Delivery;
 use futures_util::future::join_all;
@@ -23,11 +23,11 @@ async fn crowd(messages: usize) -> Duration {
     let began = Instant::now();
     let readers = (0..READERS).map(|reader| async move {
         let inbox = &rooms[reader % 2].inbox;
-        let (dev, mut watch) = (id("dev"), inbox.watch(&id("dev")));
+        let (dev, mut watch) = (id("dev"), inbox.watch_inbox(&id("dev")));
         let (mut seen, mut after) = (Vec::with_capacity(messages), 0);
         while seen.len() < messages {
             let (all, from) = (Filter::default(), Start::After(after));
-            let page = inbox.page(&dev, all, from, 500).await.unwrap();
+            let page = inbox.read_page(&dev, all, from, 500).await.unwrap();
             for item in &page.items {
                 assert_eq!(item.seq, after + 1, "in order, without a gap");
                 after = item.seq;
@@ -66,7 +66,7 @@ async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look(
     let one = Room::open(Pair::External, |_| {}).await;
     let two = one.beside().await;
     let begun = one.put("dev", "1").await;
-    let mut inbox = two.inbox.watch(&id("dev"));
+    let mut inbox = two.inbox.watch_inbox(&id("dev"));
     let mut task = two.inbox.watch_task(&begun.id);
     let told = async |watch: &mut Watch| timeout(NEVER, watch.changed()).await.expect("told");
     let is_quiet = async |watch: &mut Watch, span| {
@@ -86,7 +86,7 @@ async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look(
     let reply = async || {
         let working = Update::StatusUpdate(json!({"status": {"state": "working"}}));
         let dev = id("dev");
-        let replied = one.inbox.reply(&dev, &begun.id, working, "{}");
+        let replied = one.inbox.record_reply(&dev, &begun.id, working, "{}");
         replied.await.unwrap();
     };
     reply().await;

@@ -1,9 +1,9 @@
 //! Tasks that messages begin: answered, continued, given up.
 
 use a2a_gateway::a2a::Generation;
-use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::a2a::agent_reply::Update;
 use a2a_gateway::a2a::state::TaskState;
-use a2a_gateway::delivery::inbox::{InboxTask, NewActivity, Source, Wanted};
+use a2a_gateway::delivery::inbox::{InboxTask, NewActivity, Source, TaskQuery};
 use serde_json::{Value, json};
 
 use super::{Room, id, message, notice, reason};
@@ -25,20 +25,20 @@ on_both_pairs! {
         let dev = id("dev");
         let begun = NewActivity { context_id: Some("talk".into()), ..message("dev", "hi") };
         let begun = room.inbox.put(begun).await.unwrap();
-        let task = room.inbox.task(&dev, &begun.id).await.unwrap().unwrap();
+        let task = room.inbox.find_task(&dev, &begun.id).await.unwrap().unwrap();
         assert_eq!((task.state, task.updates, &*task.owner), (TaskState::Submitted, 0, "caller"));
         assert_eq!((&*task.context_id, begun.context_id.as_deref()), ("talk", Some("talk")));
-        let document = room.inbox.document(&task).await.unwrap().0;
+        let document = room.inbox.read_document(&task).await.unwrap().0;
         assert_eq!(document, json!({"kind": "task", "id": begun.id, "contextId": "talk",
             "status": {"state": "submitted", "timestamp": begun.created_at.to_string()}}));
 
-        room.inbox.reply(&dev, &begun.id, status("working"), "1").await.unwrap();
+        room.inbox.record_reply(&dev, &begun.id, status("working"), "1").await.unwrap();
         for piece in ["a", "b"] {
-            room.inbox.reply(&dev, &begun.id, artifact(piece), "2").await.unwrap();
+            room.inbox.record_reply(&dev, &begun.id, artifact(piece), "2").await.unwrap();
         }
-        let task = room.inbox.reply(&dev, &begun.id, status("completed"), "{\"last\":1}").await.unwrap();
+        let task = room.inbox.record_reply(&dev, &begun.id, status("completed"), "{\"last\":1}").await.unwrap();
         assert_eq!((task.state, task.updates), (TaskState::Completed, 4));
-        let document = room.inbox.document(&task).await.unwrap().0;
+        let document = room.inbox.read_document(&task).await.unwrap().0;
         assert_eq!(document["artifacts"][0]["parts"].as_array().unwrap().len(), 2);
         assert_eq!(document["status"]["state"], "completed");
 
@@ -47,14 +47,14 @@ on_both_pairs! {
         let Update::StatusUpdate(event) = &updates[1].update else { panic!("{updates:?}") };
         assert_eq!((&event["taskId"], &event["final"]), (&Value::from(begun.id.clone()), &json!(true)));
 
-        let page = room.inbox.page(&dev, Default::default(), a2a_gateway::delivery::inbox::Start::Newest, 9);
+        let page = room.inbox.read_page(&dev, Default::default(), a2a_gateway::delivery::inbox::Start::Newest, 9);
         let item = &page.await.unwrap().items[0];
         assert_eq!(item.status, "completed");
         assert_eq!(item.response_body.as_ref().unwrap().get(), "{\"last\":1}");
 
-        let late = room.inbox.reply(&dev, &begun.id, status("working"), "x").await;
+        let late = room.inbox.record_reply(&dev, &begun.id, status("working"), "x").await;
         assert_eq!(reason(late), "conflict");
-        let task = room.inbox.task(&dev, &begun.id).await.unwrap().unwrap();
+        let task = room.inbox.find_task(&dev, &begun.id).await.unwrap().unwrap();
         assert_eq!((task.state, task.updates), (TaskState::Completed, 4));
     }
 
@@ -63,9 +63,9 @@ on_both_pairs! {
         let dev = id("dev");
         let begun = room.put("dev", "hi").await;
         for piece in ["a", "b"] {
-            room.inbox.reply(&dev, &begun.id, artifact(piece), "{}").await.unwrap();
+            room.inbox.record_reply(&dev, &begun.id, artifact(piece), "{}").await.unwrap();
         }
-        let task = room.inbox.reply(&dev, &begun.id, status("completed"), "{}").await.unwrap();
+        let task = room.inbox.record_reply(&dev, &begun.id, status("completed"), "{}").await.unwrap();
         let spoil = async |n: i64| {
             let query = sqlx::query("UPDATE task_updates SET body = '[' WHERE n = $1").bind(n);
             query.execute(room.db.pool()).await.unwrap();
@@ -73,10 +73,10 @@ on_both_pairs! {
         spoil(1).await;
         let updates = room.inbox.updates_after(&begun.id, 0).await.unwrap();
         assert_eq!(updates.iter().map(|one| one.n).collect::<Vec<_>>(), [2, 3]);
-        let document = room.inbox.document(&task).await.unwrap().0;
+        let document = room.inbox.read_document(&task).await.unwrap().0;
         assert_eq!(document["artifacts"][0]["parts"].as_array().unwrap().len(), 1);
         spoil(3).await;
-        let document = room.inbox.document(&task).await.unwrap().0;
+        let document = room.inbox.read_document(&task).await.unwrap().0;
         assert_eq!(document["status"]["state"], "completed", "as its row says");
         spoil(2).await;
         assert_eq!(room.inbox.updates_after(&begun.id, 0).await.unwrap(), []);
@@ -88,14 +88,14 @@ on_both_pairs! {
         let mut ids = Vec::new();
         for _ in 0..3 {
             let begun = room.put("dev", "hi").await;
-            room.inbox.reply(&dev, &begun.id, artifact(&"x".repeat(3 << 20)), "{}").await.unwrap();
+            room.inbox.record_reply(&dev, &begun.id, artifact(&"x".repeat(3 << 20)), "{}").await.unwrap();
             ids.insert(0, begun.id);
         }
-        let wanted = Wanted { limit: 50, ..Wanted::default() };
+        let wanted = TaskQuery { limit: 50, ..TaskQuery::default() };
         let page = room.inbox.tasks_of(&dev, &wanted).await.unwrap();
         let names = |tasks: Vec<InboxTask>| tasks.into_iter().map(|task| task.id).collect::<Vec<_>>();
         assert_eq!(names(page.tasks), ids[..2]);
-        let rest = Wanted { before: page.next, ..wanted };
+        let rest = TaskQuery { before: page.next, ..wanted };
         let page = room.inbox.tasks_of(&dev, &rest).await.unwrap();
         assert_eq!((names(page.tasks), page.next), (ids[2..].to_vec(), None));
     }
@@ -105,15 +105,15 @@ on_both_pairs! {
         let begun = room.put("dev", "hi").await;
         let said = room.inbox.put(notice("dev", "hi")).await.unwrap();
         for (target, entry) in [("qa", &*begun.id), ("dev", "no"), ("dev", &*said.id)] {
-            let reply = room.inbox.reply(&id(target), entry, status("working"), "{}").await;
+            let reply = room.inbox.record_reply(&id(target), entry, status("working"), "{}").await;
             assert_eq!(reason(reply), "task_not_found", "{target} {entry}");
         }
         for wrong in [status("done"), Update::Message(json!(1))] {
-            let reply = room.inbox.reply(&id("dev"), &begun.id, wrong, "{}").await;
+            let reply = room.inbox.record_reply(&id("dev"), &begun.id, wrong, "{}").await;
             assert_eq!(reason(reply), "invalid_params");
         }
-        assert!(room.inbox.task(&id("qa"), &begun.id).await.unwrap().is_none());
-        assert!(room.inbox.task(&id("dev"), &said.id).await.unwrap().is_none());
+        assert!(room.inbox.find_task(&id("qa"), &begun.id).await.unwrap().is_none());
+        assert!(room.inbox.find_task(&id("dev"), &said.id).await.unwrap().is_none());
         assert_eq!(room.inbox.target_of(&begun.id).await.unwrap(), Some(id("dev")));
         assert_eq!(room.inbox.target_of(&said.id).await.unwrap(), None);
     }
@@ -122,20 +122,20 @@ on_both_pairs! {
         let room = Room::open(pair, |_| {}).await;
         let dev = id("dev");
         let begun = room.put("dev", "hi").await;
-        room.inbox.reply(&dev, &begun.id, status("input-required"), "{}").await.unwrap();
+        room.inbox.record_reply(&dev, &begun.id, status("input-required"), "{}").await.unwrap();
         let more = |task: &str| NewActivity { continues: Some(task.to_owned()), context_id: Some("other".into()), ..message("dev", "more") };
         let second = room.inbox.put(more(&begun.id)).await.unwrap();
         assert_ne!(second.id, begun.id);
         assert_eq!((second.task_id, second.context_id), (Some(begun.id.clone()), begun.context_id.clone()));
-        let task = room.inbox.task(&dev, &begun.id).await.unwrap().unwrap();
+        let task = room.inbox.find_task(&dev, &begun.id).await.unwrap().unwrap();
         assert_eq!((task.state, task.updates), (TaskState::Submitted, 2));
-        assert!(room.inbox.task(&dev, &second.id).await.unwrap().is_none(), "an entry, and no task");
+        assert!(room.inbox.find_task(&dev, &second.id).await.unwrap().is_none(), "an entry, and no task");
 
         // An answer to either entry is one to the task.
         let answer = Update::Message(json!({"messageId": "m", "parts": []}));
-        let task = room.inbox.reply(&dev, &second.id, answer, "{}").await.unwrap();
+        let task = room.inbox.record_reply(&dev, &second.id, answer, "{}").await.unwrap();
         assert_eq!((&task.id, task.state), (&begun.id, TaskState::Completed));
-        let page = room.inbox.page(&dev, Default::default(), a2a_gateway::delivery::inbox::Start::After(0), 9).await.unwrap();
+        let page = room.inbox.read_page(&dev, Default::default(), a2a_gateway::delivery::inbox::Start::After(0), 9).await.unwrap();
         assert_eq!(page.items.iter().map(|item| &*item.status).collect::<Vec<_>>(), ["completed", "completed"]);
 
         assert_eq!(reason(room.inbox.put(more(&begun.id)).await), "invalid_params");
@@ -155,15 +155,15 @@ on_both_pairs! {
         let task = cancel().await.unwrap();
         assert_eq!((task.state, task.updates), (TaskState::Canceled, 1));
         assert_eq!(reason(cancel().await), "invalid_params");
-        assert_eq!(reason(room.inbox.reply(&dev, &begun.id, status("completed"), "{}").await), "conflict");
-        let page = room.inbox.page(&dev, Default::default(), a2a_gateway::delivery::inbox::Start::After(0), 9).await.unwrap();
+        assert_eq!(reason(room.inbox.record_reply(&dev, &begun.id, status("completed"), "{}").await), "conflict");
+        let page = room.inbox.read_page(&dev, Default::default(), a2a_gateway::delivery::inbox::Start::After(0), 9).await.unwrap();
         let told = &page.items[1];
         assert_eq!((told.method.as_deref(), told.task_id.as_deref()), (Some("tasks/cancel"), Some(&*begun.id)));
         let body: Value = serde_json::from_str(told.request_body.as_ref().unwrap().get()).unwrap();
         assert_eq!(body["params"]["id"], begun.id);
         assert_eq!(page.items.iter().map(|item| &*item.status).collect::<Vec<_>>(), ["canceled", "canceled"]);
         assert_eq!(room.put("dev", "next").await.seq, 3, "both are over");
-        let document = room.inbox.document(&task).await.unwrap().0;
+        let document = room.inbox.read_document(&task).await.unwrap().0;
         assert_eq!(document["status"]["state"], "canceled");
     }
 
@@ -174,12 +174,12 @@ on_both_pairs! {
         let dev = id("dev");
         let pieces = (0..40).map(|n| {
             let inbox = if n % 2 == 0 { &room.inbox } else { &replica.inbox };
-            inbox.reply(&dev, &begun.id, artifact("x"), "{}")
+            inbox.record_reply(&dev, &begun.id, artifact("x"), "{}")
         });
         for done in futures_util::future::join_all(pieces).await {
             done.unwrap();
         }
-        let ends = [&room, &replica].map(|one| one.inbox.reply(&dev, &begun.id, status("completed"), "{}"));
+        let ends = [&room, &replica].map(|one| one.inbox.record_reply(&dev, &begun.id, status("completed"), "{}"));
         let ends = futures_util::future::join_all(ends).await;
         assert_eq!(ends.iter().filter(|end| end.is_ok()).count(), 1);
         let updates = room.inbox.updates_after(&begun.id, 0).await.unwrap();
@@ -191,15 +191,15 @@ on_both_pairs! {
         let dev = id("dev");
         let begun = room.put("dev", "hi").await;
         let large = || artifact(&"x".repeat(8 << 10));
-        room.inbox.reply(&dev, &begun.id, large(), "{}").await.unwrap();
-        room.inbox.reply(&dev, &begun.id, large(), "{}").await.unwrap();
-        let refused = room.inbox.reply(&dev, &begun.id, large(), "{}").await.unwrap_err();
+        room.inbox.record_reply(&dev, &begun.id, large(), "{}").await.unwrap();
+        room.inbox.record_reply(&dev, &begun.id, large(), "{}").await.unwrap();
+        let refused = room.inbox.record_reply(&dev, &begun.id, large(), "{}").await.unwrap_err();
         assert_eq!((refused.reason.as_str(), &*refused.facts[0].1), ("body_too_large", "20480"));
         sqlx::query("UPDATE activity_logs SET updates = 10000").execute(room.db.pool()).await.unwrap();
-        assert_eq!(reason(room.inbox.reply(&dev, &begun.id, artifact("x"), "{}").await), "conflict");
+        assert_eq!(reason(room.inbox.record_reply(&dev, &begun.id, artifact("x"), "{}").await), "conflict");
         let more = NewActivity { continues: Some(begun.id.clone()), ..message("dev", "more") };
         assert_eq!(reason(room.inbox.put(more).await), "invalid_params");
-        let task = room.inbox.reply(&dev, &begun.id, status("failed"), "{}").await.unwrap();
+        let task = room.inbox.record_reply(&dev, &begun.id, status("failed"), "{}").await.unwrap();
         assert_eq!(task.state, TaskState::Failed);
     }
 
@@ -212,20 +212,20 @@ on_both_pairs! {
             ids.push(room.inbox.put(new).await.unwrap().id);
         }
         room.put("qa", "x").await;
-        room.inbox.reply(&dev, &ids[3], status("working"), "{}").await.unwrap();
-        let list = async |wanted: Wanted<'_>| {
+        room.inbox.record_reply(&dev, &ids[3], status("working"), "{}").await.unwrap();
+        let list = async |wanted: TaskQuery<'_>| {
             let page = room.inbox.tasks_of(&dev, &wanted).await.unwrap();
             let at = |task: &String| ids.iter().position(|id| id == task).unwrap();
             (page.tasks.iter().map(|task| at(&task.id)).collect::<Vec<_>>(), page.next)
         };
-        let all = Wanted { limit: 9, ..Wanted::default() };
+        let all = TaskQuery { limit: 9, ..TaskQuery::default() };
         assert_eq!(list(all.clone()).await, (vec![3, 2, 1, 0], None));
-        let ann = Wanted { owner: Some("ann"), ..all.clone() };
+        let ann = TaskQuery { owner: Some("ann"), ..all.clone() };
         assert_eq!(list(ann.clone()).await, (vec![3, 2, 0], None));
-        assert_eq!(list(Wanted { context: Some("a"), ..ann.clone() }).await.0, [3, 0]);
-        assert_eq!(list(Wanted { state: Some(TaskState::Working), ..ann.clone() }).await.0, [3]);
-        let (first, next) = list(Wanted { limit: 2, ..ann.clone() }).await;
+        assert_eq!(list(TaskQuery { context: Some("a"), ..ann.clone() }).await.0, [3, 0]);
+        assert_eq!(list(TaskQuery { state: Some(TaskState::Working), ..ann.clone() }).await.0, [3]);
+        let (first, next) = list(TaskQuery { limit: 2, ..ann.clone() }).await;
         assert_eq!(first, [3, 2]);
-        assert_eq!(list(Wanted { before: next, limit: 2, ..ann }).await, (vec![0], None));
+        assert_eq!(list(TaskQuery { before: next, limit: 2, ..ann }).await, (vec![0], None));
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use a2a_gateway::config::{self, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::delivery::inbox::{Filter, Inbox, Item, Start};
-use a2a_gateway::delivery::kept::KeptBytes;
+use a2a_gateway::delivery::kept_bytes::KeptBytes;
 use a2a_gateway::events::Events;
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
@@ -115,7 +115,9 @@ impl Inboxes {
 
     async fn items(&self, workspace: &str) -> Vec<Item> {
         let id = WorkspaceId::parse(workspace).unwrap();
-        let page = self.0.page(&id, Filter::default(), Start::After(0), 500);
+        let page = self
+            .0
+            .read_page(&id, Filter::default(), Start::After(0), 500);
         page.await.unwrap().items
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::a2a::agent_reply::Update;
 use a2a_gateway::a2a::state::TaskState;
 use a2a_gateway::delivery::inbox::Item;
 use a2a_gateway::ids::WorkspaceId;
@@ -48,7 +48,7 @@ on_both_pairs! {
             // Noted once it is there.
             delegation_in(&gateway, &caller, &id, "dispatched").await;
             let poller = WorkspaceId::parse("poller").unwrap();
-            let task = inboxes.0.reply(&poller, &item.id, update, "{}").await.unwrap();
+            let task = inboxes.0.record_reply(&poller, &item.id, update, "{}").await.unwrap();
             assert!(matches!(task.state, TaskState::Completed | TaskState::Failed));
             let over = delegation_in(&gateway, &caller, &id, status).await;
             let member = if status == "completed" { &over["result"] } else { &over["error"]["data"] };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2a_gateway::shared::{EntryId, Followed, Shared, Tail};
+use a2a_gateway::shared::{EntryId, LogEvent, Shared, Tail};
 
 use futures_util::future::join_all;
 
@@ -19,7 +19,7 @@ async fn append(shared: &Shared, log: &'static str, range: std::ops::Range<usize
 }
 
 /// The next news.
-async fn next(tail: &mut Tail) -> Followed {
+async fn next(tail: &mut Tail) -> LogEvent {
     let next = tokio::time::timeout(Duration::from_secs(60), tail.next());
     next.await.expect("news")
 }
@@ -29,14 +29,14 @@ async fn entries(tail: &mut Tail, count: usize) -> Vec<String> {
     let (mut seen, mut last) = (Vec::new(), EntryId::START);
     while seen.len() < count {
         match next(tail).await {
-            Followed::Entries(entries) => {
+            LogEvent::Entries(entries) => {
                 for entry in entries {
                     assert!(last < entry.id);
                     last = entry.id;
                     seen.push(entry.text);
                 }
             }
-            Followed::Up | Followed::Down => {}
+            LogEvent::Up | LogEvent::Down => {}
             other => panic!("{other:?} after {} entries", seen.len()),
         }
     }
@@ -44,9 +44,9 @@ async fn entries(tail: &mut Tail, count: usize) -> Vec<String> {
 }
 
 async fn begun(tail: &mut Tail) -> Vec<String> {
-    assert_eq!(next(tail).await, Followed::Up);
+    assert_eq!(next(tail).await, LogEvent::Up);
     match next(tail).await {
-        Followed::Backlog(entries) => entries.into_iter().map(|entry| entry.text).collect(),
+        LogEvent::Backlog(entries) => entries.into_iter().map(|entry| entry.text).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -55,9 +55,9 @@ async fn begun(tail: &mut Tail) -> Vec<String> {
 async fn a_log_is_followed_in_order_from_what_is_there() {
     for shared in each() {
         append(&shared, "case:log", 0..10).await;
-        let mut tail = shared.tail("case:log", 3);
+        let mut tail = shared.follow_log("case:log", 3);
         assert_eq!(begun(&mut tail).await, texts(7..10));
-        let mut second = shared.tail("case:log", 1);
+        let mut second = shared.follow_log("case:log", 1);
         append(&shared, "case:log", 10..1_000).await;
         assert_eq!(entries(&mut tail, 990).await, texts(10..1_000));
         begun(&mut second).await;
@@ -91,7 +91,7 @@ async fn nothing_is_lost_over_a_dead_link_and_a_lost_log_is_told() {
     let direct = open_shared(&redis.url());
     let (relay, url) = redis.relayed();
     let shared = open_shared(&url);
-    let mut tail = shared.tail("case:log", 10);
+    let mut tail = shared.follow_log("case:log", 10);
     assert!(begun(&mut tail).await.is_empty());
     append(&direct, "case:log", 0..5).await;
     assert_eq!(entries(&mut tail, 5).await, texts(0..5));
@@ -99,26 +99,26 @@ async fn nothing_is_lost_over_a_dead_link_and_a_lost_log_is_told() {
     append(&direct, "case:log", 5..300).await;
     assert_eq!(entries(&mut tail, 295).await, texts(5..300));
     relay.cut();
-    assert_eq!(next(&mut tail).await, Followed::Down);
+    assert_eq!(next(&mut tail).await, LogEvent::Down);
     append(&direct, "case:log", 300..310).await;
     relay.resume();
     assert_eq!(entries(&mut tail, 10).await, texts(300..310));
     // Cut further than was read.
     relay.cut();
-    assert_eq!(next(&mut tail).await, Followed::Down);
+    assert_eq!(next(&mut tail).await, LogEvent::Down);
     append(&direct, "case:log", 310..320).await;
     redis.command(&["XTRIM", "case:log", "MAXLEN", "2"]);
     relay.resume();
-    assert_eq!(next(&mut tail).await, Followed::Up);
-    assert_eq!(next(&mut tail).await, Followed::Lost);
+    assert_eq!(next(&mut tail).await, LogEvent::Up);
+    assert_eq!(next(&mut tail).await, LogEvent::Lost);
     assert_eq!(entries(&mut tail, 2).await, texts(318..320));
     // Flushed, and begun again by a clock that is behind.
     redis.command(&["FLUSHALL"]);
-    assert_eq!(next(&mut tail).await, Followed::Lost);
+    assert_eq!(next(&mut tail).await, LogEvent::Lost);
     redis.command(&["XADD", "case:log", "5-0", "e", "anew"]);
     assert_eq!(entries(&mut tail, 1).await, ["anew"]);
     redis.command(&["DEL", "case:log"]);
     redis.command(&["XADD", "case:log", "4-0", "e", "behind"]);
-    assert_eq!(next(&mut tail).await, Followed::Lost);
+    assert_eq!(next(&mut tail).await, LogEvent::Lost);
     assert_eq!(entries(&mut tail, 1).await, ["behind"]);
 }

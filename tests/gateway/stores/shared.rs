@@ -201,7 +201,7 @@ async fn what_is_published_reaches_every_subscriber_of_the_channel() {
 async fn a_watch_tells_of_every_change_under_its_prefixes_and_of_no_other() {
     for shared in each() {
         let prefixes = ["watch:a:", "watch:", "watched:"].map(String::from);
-        let mut watch = shared.watch(prefixes.into());
+        let mut watch = shared.watch_keys(prefixes.into());
         assert_eq!(next(&mut watch).await, Notice::Up);
         shared.set("unwatched", "1", None).await.unwrap();
         shared.set("watch:a:1", "1", None).await.unwrap();
@@ -234,7 +234,7 @@ async fn a_watch_on_redis_hears_other_programs_lapsing_keys_and_a_flush() {
 #[tokio::test]
 async fn watching_nothing_hears_nothing() {
     for shared in each() {
-        let mut watch = shared.watch(Vec::new());
+        let mut watch = shared.watch_keys(Vec::new());
         assert_eq!(next(&mut watch).await, Notice::Up);
         shared.set("nothing:1", "1", None).await.unwrap();
         let wait = tokio::time::timeout(Duration::from_millis(100), watch.next());

@@ -1,13 +1,13 @@
-//! Answers ([`Exchange::answer`]).
+//! Answers ([`Exchange::translate_answer`]).
 
 use super::error;
 use super::exchange::Exchange;
 use super::failure::{Failure, Fault};
-use super::left_out::LeftOut;
 use super::nodes::TASK;
+use super::omitted_members::OmittedMembers;
 use super::pass::{Pass, Settings};
 use super::push::push_config_of_task;
-use super::result::{Told, outcome};
+use super::result::{WrittenResult, write_outcome};
 use super::rules::write_node;
 use super::table::Form;
 use crate::generation::Generation;
@@ -26,7 +26,7 @@ pub struct Answer {
     /// True if it is an error.
     pub is_error: bool,
     /// The members that were left out.
-    pub left_out: LeftOut,
+    pub left_out: OmittedMembers,
 }
 
 /// The shape of a result.
@@ -48,7 +48,7 @@ pub(super) enum Shape {
 
 impl Shape {
     /// Returns the shape of a method's answer; of an event's for `is_event`.
-    pub(super) const fn of(method: Method, is_event: bool) -> Self {
+    pub(super) const fn of_method(method: Method, is_event: bool) -> Self {
         match method {
             Method::SendMessage => Self::Outcome(false),
             Method::SendStreamingMessage | Method::SubscribeToTask => Self::Outcome(is_event),
@@ -64,7 +64,7 @@ impl Shape {
 /// The members of a JSON-RPC response, once they were walked over.
 #[derive(Default)]
 struct Response {
-    result: Option<Told>,
+    result: Option<WrittenResult>,
     /// The bytes of the result in the buffer.
     range: (usize, usize),
     error: Option<Value>,
@@ -82,24 +82,24 @@ impl Exchange {
     ///
     /// # Errors
     /// [`Failure::Answer`].
-    pub fn answer(&self, status: u16, body: &[u8]) -> Result<Answer, Failure> {
-        let shape = Shape::of(self.method, false);
+    pub fn translate_answer(&self, status: u16, body: &[u8]) -> Result<Answer, Failure> {
+        let shape = Shape::of_method(self.method, false);
         if !self.agent.is_rpc() && status >= 400 {
-            return Ok(self.failed(status, body));
+            return Ok(self.error_from_http(status, body));
         }
         if self.agent.is_rpc() && status >= 400 && !is_response(body) {
-            return self.foreign(status, body);
+            return self.pass_foreign_answer(status, body);
         }
         check_encoding(body)?;
-        let mut pass = Pass::new(body, self.settings());
-        let told = self.respond(&mut pass, shape);
+        let mut pass = Pass::new(body, self.pass_settings());
+        let told = self.write_response(&mut pass, shape);
         let (status, is_error) = match told.map_err(Fault::of_answer)? {
             Ok(told) if told.is_unknown => return Err(Fault::NoResult.of_answer()),
             // 201 is none of JSON-RPC, 204 has no body, and a result is no error.
             Ok(_) => (200, false),
             Err(_) if self.caller.is_rpc() => (status, true),
             Err(error) => {
-                let (status, body) = error::http(&error, status, self.caller.generation);
+                let (status, body) = error::to_http_error(&error, status, self.caller.generation);
                 pass.out = body.into_bytes();
                 (status, true)
             }
@@ -114,14 +114,14 @@ impl Exchange {
     }
 
     /// Returns the answer of the gateway where there is none of the agent that could be translated.
-    pub fn failure(&self, failure: &Failure) -> Answer {
+    pub fn failure_answer(&self, failure: &Failure) -> Answer {
         let message = failure.to_string();
-        self.refused(failure.code(), &message)
+        self.error_answer(failure.code(), &message)
     }
 
     /// Returns an error of the gateway in the caller's form.
-    pub fn refused(&self, code: i64, message: &str) -> Answer {
-        let error = error::new(code, message, self.caller.generation);
+    pub fn error_answer(&self, code: i64, message: &str) -> Answer {
+        let error = error::new_error(code, message, self.caller.generation);
         self.with_error(200, &error)
     }
 
@@ -148,10 +148,10 @@ impl Exchange {
         }
     }
 
-    pub(super) fn settings(&self) -> Settings<'static> {
+    pub(super) fn pass_settings(&self) -> Settings<'static> {
         Settings {
-            from: self.agent.form(),
-            to: self.caller.form(),
+            from: self.agent.wire_form(),
+            to: self.caller.wire_form(),
             is_request: false,
             zero_is_all: self.caller.generation == Generation::V0,
             without_history: self.without_history,
@@ -161,29 +161,33 @@ impl Exchange {
 
     /// Writes the response of the agent that follows, as a whole text. Returns its error, if it is one, in the
     /// caller's form; callers of HTTP+JSON get it as another body.
-    pub(super) fn respond(
+    pub(super) fn write_response(
         &self,
         pass: &mut Pass<'_>,
         shape: Shape,
-    ) -> Result<Result<Told, String>, Fault> {
+    ) -> Result<Result<WrittenResult, String>, Fault> {
         let told = if self.agent.is_rpc() {
-            self.of_rpc(pass, shape)?
+            self.write_from_rpc(pass, shape)?
         } else {
-            self.of_rest(pass, shape)?
+            self.write_from_rest(pass, shape)?
         };
-        pass.walker.end()?;
+        pass.walker.expect_end()?;
         Ok(told)
     }
 
-    fn of_rpc(&self, pass: &mut Pass<'_>, shape: Shape) -> Result<Result<Told, String>, Fault> {
+    fn write_from_rpc(
+        &self,
+        pass: &mut Pass<'_>,
+        shape: Shape,
+    ) -> Result<Result<WrittenResult, String>, Fault> {
         let mut response = Response::default();
-        self.members(pass, shape, &mut response)?;
+        self.write_members(pass, shape, &mut response)?;
         let is_rpc = self.caller.is_rpc();
         if let Some(error) = response.error {
             let (start, end) = response.range;
             pass.out.drain(start..end);
             let error = String::from_utf8_lossy(error.raw(pass.text));
-            let error = error::rpc(&error, self.caller.generation);
+            let error = error::to_rpc_error(&error, self.caller.generation);
             if is_rpc {
                 pass.put("\"error\":");
                 pass.put(&error);
@@ -200,7 +204,7 @@ impl Exchange {
                 } else {
                     "{}"
                 });
-                Told::default()
+                WrittenResult::default()
             }
             None => return Err(Fault::NoResult),
         };
@@ -211,7 +215,7 @@ impl Exchange {
     }
 
     /// Walks over the members of a JSON-RPC response, and writes all but an error.
-    fn members(
+    fn write_members(
         &self,
         pass: &mut Pass<'_>,
         shape: Shape,
@@ -219,56 +223,60 @@ impl Exchange {
     ) -> Result<(), Fault> {
         let is_rpc = self.caller.is_rpc();
         if pass.walker.peek() != Some(b'{') {
-            pass.walker.value()?;
+            pass.walker.read_value()?;
             return Err(Fault::NoResult);
         }
         if is_rpc {
             pass.out.push(b'{');
         }
-        let mut more = pass.walker.begin(b'{', b'}')?;
+        let mut more = pass.walker.enter_container(b'{', b'}')?;
         while more {
-            let name = pass.walker.name()?;
+            let name = pass.walker.read_name()?;
             let is_null = pass.walker.peek() == Some(b'n');
-            match &*name.said {
+            match &*name.unescaped {
                 b"result" if !is_null => {
                     let (start, end) = std::mem::take(&mut response.range);
                     pass.out.drain(start..end);
                     let start = pass.out.len();
                     pass.put(if is_rpc { "\"result\":" } else { "" });
-                    response.result = Some(shaped(pass, shape)?);
+                    response.result = Some(write_shaped(pass, shape)?);
                     pass.put(if is_rpc { "," } else { "" });
                     response.range = (start, pass.out.len());
                 }
-                b"error" if !is_null => response.error = Some(pass.walker.value()?),
-                b"result" | b"error" => drop(pass.walker.value()?),
+                b"error" if !is_null => response.error = Some(pass.walker.read_value()?),
+                b"result" | b"error" => drop(pass.walker.read_value()?),
                 b"jsonrpc" | b"id" => {
-                    let value = pass.walker.value()?;
-                    let is_id = *name.said == *b"id";
+                    let value = pass.walker.read_value()?;
+                    let is_id = *name.unescaped == *b"id";
                     let has = if is_id {
                         &mut response.has_id
                     } else {
                         &mut response.has_version
                     };
                     if is_rpc && !std::mem::replace(has, true) {
-                        pass.member(if is_id { "id" } else { "jsonrpc" }, value);
+                        pass.put_member(if is_id { "id" } else { "jsonrpc" }, value);
                     }
                 }
                 _ => {
-                    pass.walker.value()?;
+                    pass.walker.read_value()?;
                     pass.left.add("response", "other");
                 }
             }
-            more = pass.walker.more(b'}')?;
+            more = pass.walker.has_more(b'}')?;
         }
         Ok(())
     }
 
     /// Writes a body of HTTP+JSON.
-    fn of_rest(&self, pass: &mut Pass<'_>, shape: Shape) -> Result<Result<Told, String>, Fault> {
+    fn write_from_rest(
+        &self,
+        pass: &mut Pass<'_>,
+        shape: Shape,
+    ) -> Result<Result<WrittenResult, String>, Fault> {
         let is_rpc = self.caller.is_rpc();
         let start = pass.out.len();
         if is_rpc {
-            self.open(pass);
+            self.start_response(pass);
             pass.put("\"result\":");
         }
         if pass.walker.peek().is_none() && shape == Shape::Nothing {
@@ -278,21 +286,21 @@ impl Exchange {
                 "{}"
             });
             pass.put(if is_rpc { "}" } else { "" });
-            return Ok(Ok(Told::default()));
+            return Ok(Ok(WrittenResult::default()));
         }
         let text = pass.text;
-        let open = pass.walker.at();
+        let open = pass.walker.position();
         if is_status(&text[open..]) {
             pass.out.truncate(start);
-            pass.walker.value()?;
+            pass.walker.read_value()?;
             let (_, error) =
-                error::of_http(500, &text[open..], self.method, self.caller.generation);
+                error::from_http_error(500, &text[open..], self.method, self.caller.generation);
             if is_rpc {
                 self.put_error(pass, &error);
             }
             return Ok(Err(error));
         }
-        let told = shaped(pass, shape)?;
+        let told = write_shaped(pass, shape)?;
         pass.put(if is_rpc { "}" } else { "" });
         Ok(Ok(told))
     }
@@ -300,26 +308,27 @@ impl Exchange {
     /// Writes an error in the caller's form.
     pub(super) fn put_error(&self, pass: &mut Pass<'_>, error: &str) {
         if self.caller.is_rpc() {
-            self.open(pass);
+            self.start_response(pass);
             pass.put("\"error\":");
             pass.put(error);
             pass.out.push(b'}');
         } else {
-            let (_, body) = error::http(error, 200, self.caller.generation);
+            let (_, body) = error::to_http_error(error, 200, self.caller.generation);
             pass.put(&body);
         }
     }
 
     /// Begins a response of JSON-RPC.
-    fn open(&self, pass: &mut Pass<'_>) {
+    fn start_response(&self, pass: &mut Pass<'_>) {
         pass.put(r#"{"jsonrpc":"2.0","id":"#);
         pass.put(self.id.as_deref().unwrap_or("null"));
         pass.out.push(b',');
     }
 
     /// Returns the answer for an error of HTTP+JSON.
-    fn failed(&self, status: u16, body: &[u8]) -> Answer {
-        let (status, error) = error::of_http(status, body, self.method, self.caller.generation);
+    fn error_from_http(&self, status: u16, body: &[u8]) -> Answer {
+        let (status, error) =
+            error::from_http_error(status, body, self.method, self.caller.generation);
         self.with_error(status, &error)
     }
 
@@ -331,14 +340,14 @@ impl Exchange {
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#),
             )
         } else {
-            error::http(error, status, self.caller.generation)
+            error::to_http_error(error, status, self.caller.generation)
         };
         Answer {
             status,
             body: body.into_bytes(),
             content_type: Some(self.caller.content_type()),
             is_error: true,
-            left_out: LeftOut::default(),
+            left_out: OmittedMembers::default(),
         }
     }
 
@@ -346,9 +355,9 @@ impl Exchange {
     ///
     /// # Errors
     /// [`Failure::Answer`] for one that looks like an answer of the agent's generation.
-    fn foreign(&self, status: u16, body: &[u8]) -> Result<Answer, Failure> {
+    fn pass_foreign_answer(&self, status: u16, body: &[u8]) -> Result<Answer, Failure> {
         if !self.caller.is_rpc() {
-            return Ok(self.failed(status, body));
+            return Ok(self.error_from_http(status, body));
         }
         if is_of_a2a(body) {
             return Err(Fault::NoResult.of_answer());
@@ -358,17 +367,17 @@ impl Exchange {
             body: body.to_vec(),
             content_type: None,
             is_error: true,
-            left_out: LeftOut::default(),
+            left_out: OmittedMembers::default(),
         })
     }
 }
 
 /// Writes a result.
-pub(super) fn shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<Told, Fault> {
+pub(super) fn write_shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<WrittenResult, Fault> {
     let is_same = pass.settings.from == pass.settings.to || shape == Shape::Same;
     match shape {
         Shape::Nothing => {
-            pass.walker.value()?;
+            pass.walker.read_value()?;
             pass.put(if pass.settings.to == Form::V0 {
                 "null"
             } else {
@@ -376,16 +385,16 @@ pub(super) fn shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<Told, Fault> {
             });
         }
         _ if is_same => {
-            let value = pass.walker.value()?;
+            let value = pass.walker.read_value()?;
             pass.copy(value);
-            return Ok(Told::default());
+            return Ok(WrittenResult::default());
         }
-        Shape::Outcome(updates) => return outcome(pass, updates),
+        Shape::Outcome(updates) => return write_outcome(pass, updates),
         Shape::Push => push_config_of_task(pass, None)?,
         Shape::PushList => push_list(pass)?,
         Shape::Task | Shape::Same => write_node(pass, &TASK)?,
     }
-    Ok(Told::default())
+    Ok(WrittenResult::default())
 }
 
 /// Writes a list of push configurations: 0.3's JSON-RPC has an array, the others have it in an object.
@@ -395,18 +404,18 @@ fn push_list(pass: &mut Pass<'_>) -> Result<(), Fault> {
     }
     let start = pass.out.len();
     if pass.settings.from == Form::V0 {
-        pass.list("configs", |pass| push_config_of_task(pass, None))?;
+        pass.put_list("configs", |pass| push_config_of_task(pass, None))?;
     } else if pass.is_object()? {
-        let mut more = pass.walker.begin(b'{', b'}')?;
+        let mut more = pass.walker.enter_container(b'{', b'}')?;
         while more {
-            let name = pass.walker.name()?;
-            if *name.said == *b"configs" && pass.walker.peek() == Some(b'[') {
+            let name = pass.walker.read_name()?;
+            if *name.unescaped == *b"configs" && pass.walker.peek() == Some(b'[') {
                 pass.out.truncate(start);
-                pass.list("configs", |pass| push_config_of_task(pass, None))?;
-            } else if !pass.walker.value()?.is_void() {
+                pass.put_list("configs", |pass| push_config_of_task(pass, None))?;
+            } else if !pass.walker.read_value()?.is_void() {
                 pass.left.add("push_list", "other");
             }
-            more = pass.walker.more(b'}')?;
+            more = pass.walker.has_more(b'}')?;
         }
     } else {
         return Err(Fault::NoResult);
@@ -448,9 +457,9 @@ fn is_of_a2a(body: &[u8]) -> bool {
     ];
     let text = String::from_utf8_lossy(body);
     let text = text.trim_start_matches('\u{feff}').trim();
-    let fields = crate::fields::Fields::read(text);
+    let fields = crate::fields::Fields::parse(text);
     match fields {
-        Some(fields) => MEMBERS.iter().any(|member| fields.has(member)),
+        Some(fields) => MEMBERS.iter().any(|member| fields.contains(member)),
         None => text.starts_with(['{', '[']),
     }
 }
@@ -458,15 +467,17 @@ fn is_of_a2a(body: &[u8]) -> bool {
 /// Returns true for an object with the member `result` or `error`.
 fn is_response(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).ok();
-    let fields = text.and_then(|text| crate::fields::Fields::read(text.trim()));
-    fields.is_some_and(|fields| fields.has("result") || fields.has("error"))
+    let fields = text.and_then(|text| crate::fields::Fields::parse(text.trim()));
+    fields.is_some_and(|fields| fields.contains("result") || fields.contains("error"))
 }
 
 /// Returns true for a google.rpc.Status, which a stream of HTTP+JSON ends with: an object with `error` alone.
 fn is_status(text: &[u8]) -> bool {
     let mut walker = crate::walker::Walker::new(text);
     walker.peek() == Some(b'{')
-        && walker.begin(b'{', b'}') == Ok(true)
-        && walker.name().is_ok_and(|name| *name.said == *b"error")
+        && walker.enter_container(b'{', b'}') == Ok(true)
+        && walker
+            .read_name()
+            .is_ok_and(|name| *name.unescaped == *b"error")
         && walker.peek() == Some(b'{')
 }

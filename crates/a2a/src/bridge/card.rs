@@ -1,4 +1,4 @@
-//! Cards in the form that their reader asked for ([`card`]).
+//! Cards in the form that their reader asked for ([`translate_card`]).
 //!
 //! | Asked for with | Form |
 //! |---|---|
@@ -9,11 +9,11 @@
 //! The answer differs by that field, so it says `Vary: A2A-Version` in each case. A card that was changed has
 //! no signature; the gateway adds its own afterwards.
 
-use super::left_out::LeftOut;
-use super::schemes::{Shape, requirements, schemes};
-use super::sides::{Said, Side, said as version};
+use super::omitted_members::OmittedMembers;
+use super::schemes::{Shape, convert_requirements, convert_schemes};
+use super::sides::{RequestedVersion, Side, parse_version};
 use crate::card::Binding;
-use crate::fields::{Fields, array, elements, kind, quoted};
+use crate::fields::{Fields, array_elements, join_array, quote_string, value_kind};
 use crate::generation::Generation;
 use crate::json::Kind;
 
@@ -22,25 +22,25 @@ pub const VARY: &str = "A2A-Version";
 
 /// The form in which a card is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Asked {
+pub enum RequestedForm {
     /// Not said: the members of both generations.
     Both,
     /// That of one generation.
     Only(Generation),
 }
 
-impl Asked {
+impl RequestedForm {
     /// Returns the form for a request with this `A2A-Version`. `is_old_path`: `agent.json`, which only clients
     /// of 0.2 and 0.3 read.
-    pub fn of(asked: Option<&str>, is_old_path: bool) -> Self {
-        match version(asked) {
+    pub fn from_version(asked: Option<&str>, is_old_path: bool) -> Self {
+        match parse_version(asked) {
             _ if is_old_path => Self::Only(Generation::V0),
-            Said::Generation(generation) => Self::Only(generation),
-            Said::Nothing | Said::Unknown => Self::Both,
+            RequestedVersion::Generation(generation) => Self::Only(generation),
+            RequestedVersion::Nothing | RequestedVersion::Unknown => Self::Both,
         }
     }
 
-    const fn has(self, generation: Generation) -> bool {
+    const fn includes(self, generation: Generation) -> bool {
         match self {
             Self::Both => true,
             Self::Only(only) => matches!(
@@ -114,13 +114,20 @@ const CAPABILITIES: [&str; 4] = [
 const CARD_VERSION: &str = "0.3.0";
 
 /// Returns a card in the form that was asked for, and the members that were left out. `text` is the card as
-/// [`crate::card::Card::served`] returned it: complete, with the gateway's address. `None`: it is no object, or
+/// [`crate::card::Card::into_served`] returned it: complete, with the gateway's address. `None`: it is no object, or
 /// has a member twice.
-pub fn card(text: &str, asked: Asked, facts: &Facts<'_>) -> Option<(String, LeftOut)> {
-    let from = Fields::read(text)?;
-    let mut left = LeftOut::default();
+pub fn translate_card(
+    text: &str,
+    asked: RequestedForm,
+    facts: &Facts<'_>,
+) -> Option<(String, OmittedMembers)> {
+    let from = Fields::parse(text)?;
+    let mut left = OmittedMembers::default();
     let mut to = Fields::default();
-    let (v0, v1) = (asked.has(Generation::V0), asked.has(Generation::V1));
+    let (v0, v1) = (
+        asked.includes(Generation::V0),
+        asked.includes(Generation::V1),
+    );
     for (name, value) in from.iter() {
         let Some(name) = serde_json::from_str::<String>(name).ok() else {
             continue;
@@ -129,7 +136,7 @@ pub fn card(text: &str, asked: Asked, facts: &Facts<'_>) -> Option<(String, Left
             continue;
         }
         if let Some(shared) = SHARED.iter().find(|shared| **shared == name) {
-            if kind(value) != Kind::Null {
+            if value_kind(value) != Kind::Null {
                 to.set(shared, value.to_owned());
             }
         } else if v0 {
@@ -140,53 +147,65 @@ pub fn card(text: &str, asked: Asked, facts: &Facts<'_>) -> Option<(String, Left
         }
     }
     for modes in ["defaultInputModes", "defaultOutputModes"] {
-        if !to.has(modes) {
+        if !to.contains(modes) {
             to.set(modes, "[]");
         }
     }
-    interfaces(&from, &mut to, asked, facts);
-    capabilities(&from, &mut to, asked, facts, &mut left);
-    security(&from, &mut to, asked, &mut left);
-    let skills = from.get("skills").and_then(elements).unwrap_or_default();
+    write_interfaces(&from, &mut to, asked, facts);
+    write_capabilities(&from, &mut to, asked, facts, &mut left);
+    write_security(&from, &mut to, asked, &mut left);
+    let skills = from
+        .get("skills")
+        .and_then(array_elements)
+        .unwrap_or_default();
     let skills = skills
         .into_iter()
-        .filter_map(|one| skill(one, v0, v1, &mut left));
+        .filter_map(|one| convert_skill(one, v0, v1, &mut left));
     let skills: Vec<String> = skills.collect();
-    to.set("skills", array(&skills));
-    Some((to.write(), left))
+    to.set("skills", join_array(&skills));
+    Some((to.to_json(), left))
 }
 
 /// Returns the word of a binding in cards.
-const fn word(binding: Binding) -> &'static str {
+const fn binding_word(binding: Binding) -> &'static str {
     match binding {
         Binding::JsonRpc => "JSONRPC",
         Binding::HttpJson => "HTTP+JSON",
     }
 }
 
-fn interfaces(from: &Fields<'_>, to: &mut Fields<'_>, asked: Asked, facts: &Facts<'_>) {
-    let own = from.get("supportedInterfaces").and_then(elements);
-    let own: Vec<Fields<'_>> = own.into_iter().flatten().filter_map(Fields::read).collect();
-    if asked.has(Generation::V1) {
+fn write_interfaces(
+    from: &Fields<'_>,
+    to: &mut Fields<'_>,
+    asked: RequestedForm,
+    facts: &Facts<'_>,
+) {
+    let own = from.get("supportedInterfaces").and_then(array_elements);
+    let own: Vec<Fields<'_>> = own
+        .into_iter()
+        .flatten()
+        .filter_map(Fields::parse)
+        .collect();
+    if asked.includes(Generation::V1) {
         // Cards of 0.3 name their preferred interface among the additional ones, too.
         let sides = facts.sides.iter().enumerate();
         let sides = sides.filter(|(at, side)| !facts.sides[..*at].contains(side));
         let listed = sides.map(|(_, side)| {
             let same = own.iter().find(|one| is_of(one, *side));
-            let written = same.map(Fields::write);
+            let written = same.map(Fields::to_json);
             written.unwrap_or_else(|| {
                 let version = side.generation.version();
                 format!(
                     r#"{{"url":{},"protocolBinding":"{}","protocolVersion":"{version}"}}"#,
-                    quoted(facts.base),
-                    word(side.binding)
+                    quote_string(facts.base),
+                    binding_word(side.binding)
                 )
             })
         });
         let listed: Vec<String> = listed.collect();
-        to.set("supportedInterfaces", array(&listed));
+        to.set("supportedInterfaces", join_array(&listed));
     }
-    if !asked.has(Generation::V0) {
+    if !asked.includes(Generation::V0) {
         return;
     }
     let mut sides = facts
@@ -197,51 +216,55 @@ fn interfaces(from: &Fields<'_>, to: &mut Fields<'_>, asked: Asked, facts: &Fact
         return;
     };
     let stated = from
-        .text("protocolVersion")
+        .get_text("protocolVersion")
         .filter(|stated| stated.starts_with("0."));
     to.set(
         "protocolVersion",
-        quoted(stated.as_deref().unwrap_or(CARD_VERSION)),
+        quote_string(stated.as_deref().unwrap_or(CARD_VERSION)),
     );
-    to.set("url", quoted(facts.base));
-    to.set("preferredTransport", quoted(word(first.binding)));
+    to.set("url", quote_string(facts.base));
+    to.set(
+        "preferredTransport",
+        quote_string(binding_word(first.binding)),
+    );
     let others = sides.map(|side| {
         format!(
             r#"{{"url":{},"transport":"{}"}}"#,
-            quoted(facts.base),
-            word(side.binding)
+            quote_string(facts.base),
+            binding_word(side.binding)
         )
     });
     let others: Vec<String> = others.collect();
     if !others.is_empty() {
-        to.set("additionalInterfaces", array(&others));
+        to.set("additionalInterfaces", join_array(&others));
     }
 }
 
 /// Returns true if an interface of 1.0's list is of this side.
 fn is_of(interface: &Fields<'_>, side: Side) -> bool {
-    let binding = interface.text("protocolBinding").unwrap_or_default();
-    let said = version(interface.text("protocolVersion").as_deref());
-    binding.eq_ignore_ascii_case(word(side.binding)) && said == Said::Generation(side.generation)
+    let binding = interface.get_text("protocolBinding").unwrap_or_default();
+    let said = parse_version(interface.get_text("protocolVersion").as_deref());
+    binding.eq_ignore_ascii_case(binding_word(side.binding))
+        && said == RequestedVersion::Generation(side.generation)
 }
 
-fn capabilities(
+fn write_capabilities(
     from: &Fields<'_>,
     to: &mut Fields<'_>,
-    asked: Asked,
+    asked: RequestedForm,
     facts: &Facts<'_>,
-    left: &mut LeftOut,
+    left: &mut OmittedMembers,
 ) {
     let said = from
         .get("capabilities")
-        .and_then(Fields::read)
+        .and_then(Fields::parse)
         .unwrap_or_default();
     let extended = said
         .get("extendedAgentCard")
-        .filter(|said| kind(said) == Kind::Bool);
+        .filter(|said| value_kind(said) == Kind::Bool);
     let extended = extended.or_else(|| from.get("supportsAuthenticatedExtendedCard"));
     let extended = extended
-        .filter(|said| kind(said) == Kind::Bool)
+        .filter(|said| value_kind(said) == Kind::Bool)
         .map(str::to_owned);
     let mut written = Fields::default();
     for (name, value) in said.iter() {
@@ -249,10 +272,10 @@ fn capabilities(
             continue;
         };
         let known = CAPABILITIES.contains(&name.as_str());
-        if name == "extendedAgentCard" || kind(value) == Kind::Null {
+        if name == "extendedAgentCard" || value_kind(value) == Kind::Null {
             continue;
         }
-        if known || asked.has(Generation::V0) {
+        if known || asked.includes(Generation::V0) {
             written.push(&name, value.to_owned());
         } else {
             left.add(
@@ -267,33 +290,38 @@ fn capabilities(
     }
     // Clients of 0.3 do not say what they read; those of 1.0 use an agent's own interface, which comes first.
     let reader = match asked {
-        Asked::Both => Generation::V0,
-        Asked::Only(generation) => generation,
+        RequestedForm::Both => Generation::V0,
+        RequestedForm::Only(generation) => generation,
     };
     if !facts.native.contains(&reader) {
         written.set("pushNotifications", "false");
     }
     if let Some(extended) = &extended
-        && asked.has(Generation::V1)
+        && asked.includes(Generation::V1)
     {
         written.set("extendedAgentCard", extended.clone());
     }
-    to.set("capabilities", written.write());
+    to.set("capabilities", written.to_json());
     if let Some(extended) = extended
-        && asked.has(Generation::V0)
+        && asked.includes(Generation::V0)
     {
         to.set("supportsAuthenticatedExtendedCard", extended);
     }
 }
 
-fn security(from: &Fields<'_>, to: &mut Fields<'_>, asked: Asked, left: &mut LeftOut) {
+fn write_security(
+    from: &Fields<'_>,
+    to: &mut Fields<'_>,
+    asked: RequestedForm,
+    left: &mut OmittedMembers,
+) {
     let shape = match asked {
-        Asked::Both => Shape::V0OneFlow,
-        Asked::Only(Generation::V0) => Shape::V0,
-        Asked::Only(Generation::V1) => Shape::V1,
+        RequestedForm::Both => Shape::V0OneFlow,
+        RequestedForm::Only(Generation::V0) => Shape::V0,
+        RequestedForm::Only(Generation::V1) => Shape::V1,
     };
     let said = from.get("securitySchemes");
-    if let Some(schemes) = said.and_then(|said| schemes(said, shape, left)) {
+    if let Some(schemes) = said.and_then(|said| convert_schemes(said, shape, left)) {
         to.set("securitySchemes", schemes);
     }
     let required = from
@@ -303,19 +331,20 @@ fn security(from: &Fields<'_>, to: &mut Fields<'_>, asked: Asked, left: &mut Lef
         ("security", Generation::V0),
         ("securityRequirements", Generation::V1),
     ] {
-        let list = required.filter(|_| asked.has(generation));
-        if let Some(list) = list.and_then(|list| requirements(list, generation)) {
+        let list = required.filter(|_| asked.includes(generation));
+        if let Some(list) = list.and_then(|list| convert_requirements(list, generation)) {
             to.set(name, list);
         }
     }
 }
 
-fn skill(text: &str, v0: bool, v1: bool, left: &mut LeftOut) -> Option<String> {
-    let from = Fields::read(text)?;
+fn convert_skill(text: &str, v0: bool, v1: bool, left: &mut OmittedMembers) -> Option<String> {
+    let from = Fields::parse(text)?;
     let mut to = Fields::default();
     for (name, value) in from.iter() {
         let name = serde_json::from_str::<String>(name).ok()?;
-        if matches!(name.as_str(), "security" | "securityRequirements") || kind(value) == Kind::Null
+        if matches!(name.as_str(), "security" | "securityRequirements")
+            || value_kind(value) == Kind::Null
         {
             continue;
         }
@@ -325,7 +354,7 @@ fn skill(text: &str, v0: bool, v1: bool, left: &mut LeftOut) -> Option<String> {
             left.add("skill", "other");
         }
     }
-    if !to.has("tags") {
+    if !to.contains("tags") {
         to.set("tags", "[]");
     }
     let required = from
@@ -336,10 +365,10 @@ fn skill(text: &str, v0: bool, v1: bool, left: &mut LeftOut) -> Option<String> {
             (v0, "security", Generation::V0),
             (v1, "securityRequirements", Generation::V1),
         ] {
-            if let Some(list) = requirements(required, generation).filter(|_| is_asked) {
+            if let Some(list) = convert_requirements(required, generation).filter(|_| is_asked) {
                 to.set(name, list);
             }
         }
     }
-    Some(to.write())
+    Some(to.to_json())
 }

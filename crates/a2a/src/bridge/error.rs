@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::{DOMAIN, Defined, RpcError, info};
-use crate::fields::{Fields, elements, kind, quoted, said};
+use crate::error::{DOMAIN, DefinedError, RpcError, error_info};
+use crate::fields::{Fields, array_elements, quote_string, unescape_string, value_kind};
 use crate::generation::Generation;
 use crate::json::Kind;
 use crate::method::Method;
@@ -13,21 +13,23 @@ const INTERNAL: i64 = -32_603;
 
 /// Returns an error of JSON-RPC in the form of `caller`: 1.0 has a list of details in `data`, 0.3 anything.
 /// A value that is no error becomes the message of one.
-pub(super) fn rpc(error: &str, caller: Generation) -> String {
-    let fields = Fields::read(error).unwrap_or_default();
+pub(super) fn to_rpc_error(error: &str, caller: Generation) -> String {
+    let fields = Fields::parse(error).unwrap_or_default();
     let code = fields.get("code").and_then(|code| code.parse().ok());
     let code: i64 = code.unwrap_or(INTERNAL);
     let message = fields
         .get("message")
-        .filter(|message| kind(message) == Kind::String);
+        .filter(|message| value_kind(message) == Kind::String);
     let message = message.map_or_else(
-        || quoted(&said(error).unwrap_or_else(|| "the agent failed".to_owned())),
+        || quote_string(&unescape_string(error).unwrap_or_else(|| "the agent failed".to_owned())),
         str::to_owned,
     );
-    let data = fields.get("data").filter(|data| kind(data) != Kind::Null);
+    let data = fields
+        .get("data")
+        .filter(|data| value_kind(data) != Kind::Null);
     let data = match caller {
         Generation::V0 => data.map(str::to_owned),
-        Generation::V1 => details(code, data),
+        Generation::V1 => error_details(code, data),
     };
     let data = data
         .map(|data| format!(r#","data":{data}"#))
@@ -36,12 +38,12 @@ pub(super) fn rpc(error: &str, caller: Generation) -> String {
 }
 
 /// Returns the details of 1.0: a list as it is, and anything else behind the ErrorInfo of the code.
-fn details(code: i64, data: Option<&str>) -> Option<String> {
-    if let Some(list) = data.filter(|data| kind(data) == Kind::Array) {
+fn error_details(code: i64, data: Option<&str>) -> Option<String> {
+    if let Some(list) = data.filter(|data| value_kind(data) == Kind::Array) {
         return Some(list.to_owned());
     }
-    let defined = Defined::of(code);
-    let info = defined.map(|defined| info(defined.reason, DOMAIN, Map::new()).to_string());
+    let defined = DefinedError::from_code(code);
+    let info = defined.map(|defined| error_info(defined.reason, DOMAIN, Map::new()).to_string());
     let value = data.map(|data| {
         format!(r#"{{"@type":"type.googleapis.com/google.protobuf.Value","value":{data}}}"#)
     });
@@ -51,28 +53,32 @@ fn details(code: i64, data: Option<&str>) -> Option<String> {
 
 /// Returns the status and the body of HTTP+JSON for an error of JSON-RPC. `status`: that of the agent's
 /// answer, which is kept if it is an error's.
-pub(super) fn http(error: &str, status: u16, caller: Generation) -> (u16, String) {
-    let error = rpc(error, caller);
-    let read = RpcError::read(&error);
-    let status = if status >= 400 { status } else { read.http() };
-    (status, read.body(status))
+pub(super) fn to_http_error(error: &str, status: u16, caller: Generation) -> (u16, String) {
+    let error = to_rpc_error(error, caller);
+    let read = RpcError::parse(&error);
+    let status = if status >= 400 {
+        status
+    } else {
+        read.http_status()
+    };
+    (status, read.rest_body(status))
 }
 
 /// Returns the status and the error of JSON-RPC for an answer of HTTP+JSON that is one. An error that A2A
 /// or JSON-RPC defines has status 200, as from any server of JSON-RPC; others keep theirs.
-pub(super) fn of_http(
+pub(super) fn from_http_error(
     status: u16,
     body: &[u8],
     method: Method,
     caller: Generation,
 ) -> (u16, String) {
     let text = std::str::from_utf8(body).unwrap_or_default().trim();
-    let top = Fields::read(text).unwrap_or_default();
-    let inner = top.get("error").and_then(Fields::read);
+    let top = Fields::parse(text).unwrap_or_default();
+    let inner = top.get("error").and_then(Fields::parse);
     let inner = inner.as_ref().unwrap_or(&top);
     let details = inner
         .get("details")
-        .filter(|details| kind(details) == Kind::Array);
+        .filter(|details| value_kind(details) == Kind::Array);
     let said = details
         .and_then(reason_code)
         .or_else(|| own_code(&top))
@@ -81,7 +87,7 @@ pub(super) fn of_http(
     let message = ["message", "detail", "title"];
     let message = message
         .into_iter()
-        .find_map(|name| inner.text(name).or_else(|| top.text(name)));
+        .find_map(|name| inner.get_text(name).or_else(|| top.get_text(name)));
     let message =
         message.unwrap_or_else(|| format!("the agent answered with HTTP status {status}"));
     let data = details
@@ -93,21 +99,23 @@ pub(super) fn of_http(
     let error = format!(
         r#"{{"code":{},"message":{}{data}}}"#,
         code.unwrap_or(INTERNAL),
-        quoted(&message)
+        quote_string(&message)
     );
     let status = if code.is_some() { 200 } else { status };
-    (status, rpc(&error, caller))
+    (status, to_rpc_error(&error, caller))
 }
 
 /// Returns the code of the first ErrorInfo whose reason A2A defines.
 fn reason_code(details: &str) -> Option<i64> {
-    let reasons = elements(details)?;
+    let reasons = array_elements(details)?;
     let mut reasons = reasons
         .into_iter()
-        .filter_map(|detail| Fields::read(detail)?.text("reason"));
+        .filter_map(|detail| Fields::parse(detail)?.get_text("reason"));
     reasons.find_map(|reason| {
         let mut codes = -32_009..=-32_001;
-        codes.find(|code| Defined::of(*code).is_some_and(|defined| defined.reason == reason))
+        codes.find(|code| {
+            DefinedError::from_code(*code).is_some_and(|defined| defined.reason == reason)
+        })
     })
 }
 
@@ -130,8 +138,8 @@ const fn code_of_status(status: u16, method: Method) -> Option<i64> {
 }
 
 /// Returns an error with details of no other kind.
-pub(super) fn new(code: i64, message: &str, caller: Generation) -> String {
-    rpc(
+pub(super) fn new_error(code: i64, message: &str, caller: Generation) -> String {
+    to_rpc_error(
         &format!(r#"{{"code":{code},"message":{}}}"#, Value::from(message)),
         caller,
     )

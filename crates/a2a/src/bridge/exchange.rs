@@ -1,6 +1,6 @@
 //! The two requests of a call, and what is kept of it until it is answered ([`Exchange`]).
 
-use super::left_out::LeftOut;
+use super::omitted_members::OmittedMembers;
 use super::sides::Side;
 use crate::method::Method;
 
@@ -9,7 +9,7 @@ use crate::method::Method;
 pub enum Call<'a> {
     /// The body of a JSON-RPC call.
     Rpc(&'a [u8]),
-    /// An HTTP+JSON request, which [`crate::rest::read`] accepted.
+    /// An HTTP+JSON request, which [`crate::rest::parse_request`] accepted.
     Rest {
         /// Its path below the base, without the slash before it.
         tail: &'a str,
@@ -22,7 +22,7 @@ pub enum Call<'a> {
 
 /// The request for the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct AgentRequest {
     /// The HTTP method.
     pub verb: &'static str,
     /// The path below the address of the agent's HTTP+JSON interface, with its query; `None`: the request
@@ -39,7 +39,7 @@ pub struct Sent {
     /// The name of the JSON-RPC method.
     pub method: Option<&'static str>,
     /// The members that were left out.
-    pub left_out: LeftOut,
+    pub left_out: OmittedMembers,
 }
 
 /// The translation of the agent's answer to one call.

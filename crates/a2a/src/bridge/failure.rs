@@ -3,7 +3,7 @@
 use crate::generation::Generation;
 use crate::method::Method;
 use crate::rest::ID_RULE;
-use crate::walker::{Broken, DEPTH_MAX};
+use crate::walker::{DEPTH_MAX, WalkError};
 
 /// A call, an answer or an event that cannot be translated. Displays as the message of the error;
 /// contains nothing of the body.
@@ -113,7 +113,7 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The syntax.
-    Broken(Broken),
+    Walk(WalkError),
     /// A member stands twice.
     Twice(&'static str),
     /// A member has another type than its table says, or a value without a translation.
@@ -126,9 +126,9 @@ pub(super) enum Fault {
     NoResult,
 }
 
-impl From<Broken> for Fault {
-    fn from(broken: Broken) -> Self {
-        Self::Broken(broken)
+impl From<WalkError> for Fault {
+    fn from(error: WalkError) -> Self {
+        Self::Walk(error)
     }
 }
 
@@ -136,8 +136,8 @@ impl Fault {
     /// Returns the failure of a request.
     pub(super) const fn of_request(self) -> Failure {
         match self {
-            Self::Broken(Broken::Syntax(at)) => Failure::NotJson(at),
-            Self::Broken(Broken::TooDeep) => Failure::TooDeep,
+            Self::Walk(WalkError::Syntax(at)) => Failure::NotJson(at),
+            Self::Walk(WalkError::TooDeep) => Failure::TooDeep,
             Self::Twice(name) => Failure::Twice(name),
             Self::Shape(name) => Failure::Params(name),
             Self::TooLong => Failure::TooLong,
@@ -148,8 +148,8 @@ impl Fault {
     /// Returns the failure of an answer.
     pub(super) const fn of_answer(self) -> Failure {
         Failure::Answer(match self {
-            Self::Broken(Broken::Syntax(_)) => "it is not JSON",
-            Self::Broken(Broken::TooDeep) => "it is nested too deep",
+            Self::Walk(WalkError::Syntax(_)) => "it is not JSON",
+            Self::Walk(WalkError::TooDeep) => "it is nested too deep",
             Self::Twice(_) => "a member stands in it twice",
             Self::Shape(_) => "a member has another type than A2A defines",
             Self::TooLong => "it is too long in the other generation",

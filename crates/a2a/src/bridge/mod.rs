@@ -3,12 +3,12 @@
 //!
 //! # Use
 //!
-//! A [`Bridge`] knows both sides of one call; [`Side::nearest`] chooses the agent's. [`Bridge::request`] takes the
-//! caller's request and returns the request for the agent ([`Sent`]) and an [`Exchange`], which translates what
-//! comes back: an answer ([`Exchange::answer`]), the events of a stream ([`Exchange::stream`]), or the gateway's
-//! own refusal ([`Exchange::failure`]; of a request that has no translation, by [`Exchange::new`]). Cards are
-//! translated apart from calls ([`card`]). A [`Failure`] has the code and the message for the caller; [`LeftOut`]
-//! counts by member what has no place on the other side.
+//! A [`Bridge`] knows both sides of one call; [`Side::find_nearest`] chooses the agent's. [`Bridge::translate_request`]
+//! takes the caller's request and returns the request for the agent ([`AgentRequest`]) and an [`Exchange`], which
+//! translates what comes back: an answer ([`Exchange::translate_answer`]), the events of a stream
+//! ([`Exchange::start_stream`]), or the gateway's own refusal ([`Exchange::failure_answer`]; of a request that has no
+//! translation, by [`Exchange::new`]). Cards are translated apart from calls ([`card`]). A [`Failure`] has the code and
+//! the message for the caller; [`OmittedMembers`] counts by member what has no place on the other side.
 //!
 //! ```
 //! use a2a::Generation::{V0, V1};
@@ -17,12 +17,12 @@
 //!
 //! let bridge = Bridge { caller: Side::json_rpc(V0), agent: Side::json_rpc(V1), tenant: None };
 //! let call = br#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t","metadata":{}}}"#;
-//! let (sent, exchange) = bridge.request(Method::GetTask, Call::Rpc(call))?;
+//! let (sent, exchange) = bridge.translate_request(Method::GetTask, Call::Rpc(call))?;
 //! assert_eq!(sent.body, br#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}"#);
 //!
 //! let answer = br#"{"jsonrpc":"2.0","id":1,"result":{"id":"t","status":{"state":"TASK_STATE_WORKING"}}}"#;
 //! let told = br#"{"kind":"task","id":"t","status":{"state":"working"},"contextId":""}"#;
-//! assert!(exchange.answer(200, answer)?.body.windows(told.len()).any(|part| part == told));
+//! assert!(exchange.translate_answer(200, answer)?.body.windows(told.len()).any(|part| part == told));
 //! # Ok::<(), a2a::bridge::Failure>(())
 //! ```
 //!
@@ -58,9 +58,8 @@ mod answer;
 mod error;
 mod exchange;
 mod failure;
-mod kept;
-mod left_out;
 mod nodes;
+mod omitted_members;
 mod part;
 mod pass;
 mod push;
@@ -70,6 +69,7 @@ mod route;
 mod rules;
 mod schemes;
 mod sides;
+mod stored;
 mod stream;
 mod table;
 mod words;
@@ -78,10 +78,10 @@ mod words;
 mod tests;
 
 pub use answer::Answer;
-pub use exchange::{Call, Exchange, Sent};
+pub use exchange::{AgentRequest, Call, Exchange};
 pub use failure::Failure;
-pub use kept::{result_in, task_in};
-pub use left_out::LeftOut;
+pub use omitted_members::OmittedMembers;
 pub use result::Kind;
-pub use sides::{Bridge, Said, Side, extensions_field, said};
-pub use stream::{Stream, Told};
+pub use sides::{Bridge, RequestedVersion, Side, extensions_field, parse_version};
+pub use stored::{write_result, write_task};
+pub use stream::{Stream, TranslatedEvent};

@@ -8,17 +8,17 @@ pub(super) static MESSAGE: Node = Node {
     label: "message",
     kind: "message",
     rows: &[
-        Row::new("messageId", Rule::Copy).need(r#""""#),
-        Row::new("role", Rule::Role).need(r#""agent""#),
-        Row::of(["parts", "parts", "content"], Rule::Parts)
-            .need("[]")
-            .also("parts"),
+        Row::new("messageId", Rule::Copy).with_default(r#""""#),
+        Row::new("role", Rule::Role).with_default(r#""agent""#),
+        Row::with_names(["parts", "parts", "content"], Rule::Parts)
+            .with_default("[]")
+            .with_alias("parts"),
         Row::new("taskId", Rule::Text),
         Row::new("contextId", Rule::Text),
         Row::new("metadata", Rule::Copy),
         Row::new("extensions", Rule::Full),
-        Row::of(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
-        Row::of(["kind", "", ""], Rule::Silent),
+        Row::with_names(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
+        Row::with_names(["kind", "", ""], Rule::Silent),
     ],
 };
 
@@ -26,8 +26,8 @@ pub(super) static STATUS: Node = Node {
     label: "status",
     kind: "",
     rows: &[
-        Row::new("state", Rule::State).need(r#""unknown""#),
-        Row::new("message", Rule::Node(&MESSAGE)).also("update"),
+        Row::new("state", Rule::State).with_default(r#""unknown""#),
+        Row::new("message", Rule::Node(&MESSAGE)).with_alias("update"),
         Row::new("timestamp", Rule::Time),
     ],
 };
@@ -36,10 +36,10 @@ pub(super) static ARTIFACT: Node = Node {
     label: "artifact",
     kind: "",
     rows: &[
-        Row::new("artifactId", Rule::Copy).need(r#""""#),
+        Row::new("artifactId", Rule::Copy).with_default(r#""""#),
         Row::new("name", Rule::Text),
         Row::new("description", Rule::Text),
-        Row::new("parts", Rule::Parts).need("[]"),
+        Row::new("parts", Rule::Parts).with_default("[]"),
         Row::new("metadata", Rule::Copy),
         Row::new("extensions", Rule::Full),
     ],
@@ -52,13 +52,13 @@ pub(super) static TASK: Node = Node {
     label: "task",
     kind: "task",
     rows: &[
-        Row::new("id", Rule::Copy).need(r#""""#),
-        Row::new("contextId", Rule::Text).need(r#""""#),
-        Row::new("status", Rule::Node(&STATUS)).need(UNKNOWN),
+        Row::new("id", Rule::Copy).with_default(r#""""#),
+        Row::new("contextId", Rule::Text).with_default(r#""""#),
+        Row::new("status", Rule::Node(&STATUS)).with_default(UNKNOWN),
         Row::new("artifacts", Rule::List(&ARTIFACT)),
         Row::new("history", Rule::History),
         Row::new("metadata", Rule::Copy),
-        Row::of(["kind", "", ""], Rule::Silent),
+        Row::with_names(["kind", "", ""], Rule::Silent),
     ],
 };
 
@@ -66,12 +66,12 @@ pub(super) static STATUS_UPDATE: Node = Node {
     label: "status_update",
     kind: "status-update",
     rows: &[
-        Row::new("taskId", Rule::Text).need(r#""""#),
-        Row::new("contextId", Rule::Text).need(r#""""#),
-        Row::new("status", Rule::Node(&STATUS)).need(UNKNOWN),
+        Row::new("taskId", Rule::Text).with_default(r#""""#),
+        Row::new("contextId", Rule::Text).with_default(r#""""#),
+        Row::new("status", Rule::Node(&STATUS)).with_default(UNKNOWN),
         Row::new("metadata", Rule::Copy),
-        Row::of(["kind", "", ""], Rule::Silent),
-        Row::of(["final", "", "final"], Rule::Silent),
+        Row::with_names(["kind", "", ""], Rule::Silent),
+        Row::with_names(["final", "", "final"], Rule::Silent),
     ],
 };
 
@@ -79,13 +79,13 @@ pub(super) static ARTIFACT_UPDATE: Node = Node {
     label: "artifact_update",
     kind: "artifact-update",
     rows: &[
-        Row::new("taskId", Rule::Text).need(r#""""#),
-        Row::new("contextId", Rule::Text).need(r#""""#),
-        Row::new("artifact", Rule::Node(&ARTIFACT)).need(r#"{"artifactId":"","parts":[]}"#),
+        Row::new("taskId", Rule::Text).with_default(r#""""#),
+        Row::new("contextId", Rule::Text).with_default(r#""""#),
+        Row::new("artifact", Rule::Node(&ARTIFACT)).with_default(r#"{"artifactId":"","parts":[]}"#),
         Row::new("append", Rule::Copy),
         Row::new("lastChunk", Rule::Copy),
         Row::new("metadata", Rule::Copy),
-        Row::of(["kind", "", ""], Rule::Silent),
+        Row::with_names(["kind", "", ""], Rule::Silent),
     ],
 };
 
@@ -108,21 +108,21 @@ pub(super) static RESULT: Node = Node {
     label: "result",
     kind: "",
     rows: &[
-        Row::of(["kind", "", ""], Rule::Silent),
+        Row::with_names(["kind", "", ""], Rule::Silent),
         Row::new("id", Rule::Copy),
         Row::new("taskId", Rule::Text),
         Row::new("contextId", Rule::Text),
         Row::new("status", Rule::Node(&STATUS)),
-        Row::of(["final", "", "final"], Rule::Silent),
+        Row::with_names(["final", "", "final"], Rule::Silent),
         Row::new("artifact", Rule::Node(&ARTIFACT)),
         Row::new("messageId", Rule::Copy),
         Row::new("role", Rule::Role),
-        Row::of(["parts", "parts", "content"], Rule::Parts),
+        Row::with_names(["parts", "parts", "content"], Rule::Parts),
         Row::new("artifacts", Rule::List(&ARTIFACT)),
         Row::new("history", Rule::History),
         Row::new("metadata", Rule::Copy),
         Row::new("extensions", Rule::Full),
-        Row::of(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
+        Row::with_names(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
         Row::new("append", Rule::Copy),
         Row::new("lastChunk", Rule::Copy),
     ],
@@ -134,8 +134,8 @@ pub(super) static CONFIGURATION: Node = Node {
     rows: &[
         Row::new("acceptedOutputModes", Rule::Copy),
         Row::new("historyLength", Rule::HistoryLength),
-        Row::of(["blocking", "returnImmediately", "blocking"], Rule::Wait),
-        Row::of(
+        Row::with_names(["blocking", "returnImmediately", "blocking"], Rule::Wait),
+        Row::with_names(
             [
                 "pushNotificationConfig",
                 "taskPushNotificationConfig",
@@ -146,16 +146,16 @@ pub(super) static CONFIGURATION: Node = Node {
     ],
 };
 
-const TENANT: Row = Row::of(["", "tenant", ""], Rule::Text);
+const TENANT: Row = Row::with_names(["", "tenant", ""], Rule::Text);
 /// `metadata` of a call that 1.0 has none for.
-const LOST_METADATA: Row = Row::of(["metadata", "", ""], Rule::Copy);
+const LOST_METADATA: Row = Row::with_names(["metadata", "", ""], Rule::Copy);
 
 pub(super) static SEND: Node = Node {
     label: "send",
     kind: "",
     rows: &[
         TENANT,
-        Row::new("message", Rule::Node(&MESSAGE)).also("request"),
+        Row::new("message", Rule::Node(&MESSAGE)).with_alias("request"),
         Row::new("configuration", Rule::Node(&CONFIGURATION)),
         Row::new("metadata", Rule::Copy),
     ],
@@ -194,8 +194,8 @@ pub(super) static PUSH_GET: Node = Node {
     kind: "",
     rows: &[
         TENANT,
-        Row::of(["id", "taskId", "id"], Rule::Copy),
-        Row::of(
+        Row::with_names(["id", "taskId", "id"], Rule::Copy),
+        Row::with_names(
             ["pushNotificationConfigId", "id", "pushNotificationConfigId"],
             Rule::Text,
         ),
@@ -208,9 +208,9 @@ pub(super) static PUSH_LIST: Node = Node {
     kind: "",
     rows: &[
         TENANT,
-        Row::of(["id", "taskId", "id"], Rule::Copy),
-        Row::of(["", "pageSize", ""], Rule::Copy),
-        Row::of(["", "pageToken", ""], Rule::Text),
+        Row::with_names(["id", "taskId", "id"], Rule::Copy),
+        Row::with_names(["", "pageSize", ""], Rule::Copy),
+        Row::with_names(["", "pageToken", ""], Rule::Text),
         LOST_METADATA,
     ],
 };

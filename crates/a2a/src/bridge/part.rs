@@ -15,7 +15,7 @@ use memchr::{memchr2, memmem};
 
 use super::failure::Fault;
 use super::pass::Pass;
-use super::table::{Form, camel};
+use super::table::{Form, to_camel_case};
 use crate::json::{Kind, Name, Value};
 use crate::walker::Walker;
 
@@ -73,15 +73,15 @@ impl Part {
     }
 
     /// Returns the content: that of its `kind`, else the first that it has.
-    fn content(&self, text: &[u8]) -> Option<Content> {
+    fn find_content(&self, text: &[u8]) -> Option<Content> {
         let given = |value: Option<Value>| value.filter(|value| value.kind != Kind::Null);
         let data = self.data.map(Content::Data);
-        if self.kind.is_some_and(|kind| kind.says(text, "data")) && given(self.data).is_some() {
+        if self.kind.is_some_and(|kind| kind.equals(text, "data")) && given(self.data).is_some() {
             return data;
         }
         let file = given(self.raw).map(Content::Raw);
         let file = file.or_else(|| given(self.url).map(Content::Url));
-        if self.kind.is_some_and(|kind| kind.says(text, "file")) && file.is_some() {
+        if self.kind.is_some_and(|kind| kind.equals(text, "file")) && file.is_some() {
             return file;
         }
         let said = given(self.text).map(Content::Text);
@@ -94,7 +94,7 @@ impl Part {
 pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Fault> {
     let mut part = Part::default();
     read_part(pass, &mut part)?;
-    let Some(content) = part.content(pass.text) else {
+    let Some(content) = part.find_content(pass.text) else {
         if pass.settings.is_request {
             return Err(Fault::Shape(LABEL));
         }
@@ -111,9 +111,9 @@ pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Fault> {
     match content {
         Content::Data(data) => data_part(pass, data, &part),
         Content::Text(text) => {
-            kind(pass, "text");
-            pass.member("text", text);
-            lost(pass, &part);
+            put_kind(pass, "text");
+            pass.put_member("text", text);
+            count_lost(pass, &part);
             plain_metadata(pass, &part);
         }
         Content::Raw(value) | Content::Url(value) => {
@@ -130,54 +130,59 @@ fn read_part(pass: &mut Pass<'_>, part: &mut Part) -> Result<(), Fault> {
         return Err(Fault::Shape(LABEL));
     }
     let form = pass.settings.from;
-    let mut more = pass.walker.begin(b'{', b'}')?;
+    let mut more = pass.walker.enter_container(b'{', b'}')?;
     while more {
-        let name = pass.walker.name()?;
+        let name = pass.walker.read_name()?;
         let is_object = pass.walker.peek() == Some(b'{');
-        match &*name.said {
+        match &*name.unescaped {
             b"file" if form.is_v0() && is_object => {
-                inner(pass, |pass, name| {
-                    let said = respelled(name);
-                    keep(
+                read_inner(pass, |pass, name| {
+                    let said = respell_name(name);
+                    keep_value(
                         pass,
-                        part.slot_of_file(said.as_deref().unwrap_or(&name.said)),
+                        part.slot_of_file(said.as_deref().unwrap_or(&name.unescaped)),
                     )
                 })?;
             }
             _ => {
-                let said = respelled(&name);
-                keep(pass, part.slot(form, said.as_deref().unwrap_or(&name.said)))?;
+                let said = respell_name(&name);
+                keep_value(
+                    pass,
+                    part.slot(form, said.as_deref().unwrap_or(&name.unescaped)),
+                )?;
             }
         }
-        more = pass.walker.more(b'}')?;
+        more = pass.walker.has_more(b'}')?;
     }
     // Without a kind it is the proto's form, which nests the data.
     if form == Form::V0Rest && part.kind.is_none() {
-        part.data = part.data.and_then(|data| find(pass.text, data, b"data"));
+        part.data = part
+            .data
+            .and_then(|data| find_member(pass.text, data, b"data"));
     }
     Ok(())
 }
 
 /// Walks over the object in a member.
-fn inner<'a>(
+fn read_inner<'a>(
     pass: &mut Pass<'a>,
     mut each: impl FnMut(&mut Pass<'a>, &Name<'a>) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    let mut more = pass.walker.begin(b'{', b'}')?;
+    let mut more = pass.walker.enter_container(b'{', b'}')?;
     while more {
-        let name = pass.walker.name()?;
+        let name = pass.walker.read_name()?;
         each(pass, &name)?;
-        more = pass.walker.more(b'}')?;
+        more = pass.walker.has_more(b'}')?;
     }
     Ok(())
 }
 
 /// Walks over a value and keeps its position; counts one without a slot.
-fn keep(
+fn keep_value(
     pass: &mut Pass<'_>,
     slot: Option<(&mut Option<Value>, &'static str)>,
 ) -> Result<(), Fault> {
-    let value = pass.walker.value()?;
+    let value = pass.walker.read_value()?;
     match slot {
         Some((slot, name)) => {
             if slot.replace(value).is_some() && pass.settings.is_request {
@@ -189,7 +194,7 @@ fn keep(
     Ok(())
 }
 
-fn kind(pass: &mut Pass<'_>, kind: &str) {
+fn put_kind(pass: &mut Pass<'_>, kind: &str) {
     if pass.settings.to == Form::V0 {
         pass.put("\"kind\":\"");
         pass.put(kind);
@@ -198,7 +203,7 @@ fn kind(pass: &mut Pass<'_>, kind: &str) {
 }
 
 /// Counts the members that 0.3 has for files only.
-fn lost(pass: &mut Pass<'_>, part: &Part) {
+fn count_lost(pass: &mut Pass<'_>, part: &Part) {
     if pass.settings.to == Form::V1 {
         return;
     }
@@ -211,7 +216,7 @@ fn lost(pass: &mut Pass<'_>, part: &Part) {
 
 fn plain_metadata(pass: &mut Pass<'_>, part: &Part) {
     if let Some(metadata) = part.metadata.filter(|value| value.kind != Kind::Null) {
-        pass.member("metadata", metadata);
+        pass.put_member("metadata", metadata);
     }
 }
 
@@ -223,19 +228,19 @@ fn file_part(pass: &mut Pass<'_>, content: Value, is_bytes: bool, part: &Part) {
     };
     let is_nested = pass.settings.to.is_v0();
     if is_nested {
-        kind(pass, "file");
+        put_kind(pass, "file");
         pass.put("\"file\":{");
     }
     if is_bytes && pass.settings.from == Form::V1 {
-        pass.name(bytes);
+        pass.put_name(bytes);
         standard_base64(pass, content);
         pass.out.push(b',');
     } else {
-        pass.member(if is_bytes { bytes } else { uri }, content);
+        pass.put_member(if is_bytes { bytes } else { uri }, content);
     }
     for (value, name) in [(part.media_type, media_type), (part.filename, filename)] {
         if let Some(value) = value.filter(|value| !value.is_void()) {
-            pass.member(name, value);
+            pass.put_member(name, value);
         }
     }
     if is_nested {
@@ -265,13 +270,13 @@ fn standard_base64(pass: &mut Pass<'_>, value: Value) {
 }
 
 fn data_part(pass: &mut Pass<'_>, data: Value, part: &Part) {
-    kind(pass, "data");
+    put_kind(pass, "data");
     let flagged = part.metadata.and_then(|metadata| flag_in(pass, metadata));
     match pass.settings.to {
         Form::V1 => {
             let wrapped = flagged.filter(|flag| flag.raw(pass.text) == b"true");
-            let value = wrapped.and_then(|_| find(pass.text, data, b"value"));
-            pass.member("data", value.unwrap_or(data));
+            let value = wrapped.and_then(|_| find_member(pass.text, data, b"value"));
+            pass.put_member("data", value.unwrap_or(data));
             match part.metadata {
                 Some(metadata) if wrapped.is_some() => metadata_without_flag(pass, metadata),
                 _ => plain_metadata(pass, part),
@@ -287,7 +292,7 @@ fn data_part(pass: &mut Pass<'_>, data: Value, part: &Part) {
             pass.copy(data);
             pass.put(if is_object { "" } else { "}" });
             pass.put(if to == Form::V0Rest { "}," } else { "," });
-            lost(pass, part);
+            count_lost(pass, part);
             if is_object {
                 plain_metadata(pass, part);
             } else {
@@ -300,7 +305,7 @@ fn data_part(pass: &mut Pass<'_>, data: Value, part: &Part) {
 /// Returns the value of the flag in `metadata`.
 fn flag_in(pass: &Pass<'_>, metadata: Value) -> Option<Value> {
     memmem::find(metadata.raw(pass.text), FLAG.as_bytes())?;
-    find(pass.text, metadata, FLAG.as_bytes())
+    find_member(pass.text, metadata, FLAG.as_bytes())
 }
 
 /// Writes `metadata` without the flag, or nothing if it has no other member.
@@ -330,9 +335,9 @@ fn put_members_but_flag(pass: &mut Pass<'_>, metadata: Value) -> bool {
     let (text, out) = (pass.text, &mut pass.out);
     let before = out.len();
     // The text was read before, so this walk cannot fail.
-    let _ = Walker::from(text, metadata.start).object(|walker, name| {
-        let value = walker.value()?;
-        if *name.said != *FLAG.as_bytes() {
+    let _ = Walker::from(text, metadata.start).walk_object(|walker, name| {
+        let value = walker.read_value()?;
+        if *name.unescaped != *FLAG.as_bytes() {
             out.extend_from_slice(&text[name.start..value.end]);
             out.push(b',');
         }
@@ -342,17 +347,19 @@ fn put_members_but_flag(pass: &mut Pass<'_>, metadata: Value) -> bool {
 }
 
 /// Returns the name in camel case if it is in snake case.
-fn respelled<'n>(name: &'n Name<'_>) -> Option<std::borrow::Cow<'n, [u8]>> {
-    name.said.contains(&b'_').then(|| camel(&name.said))?
+fn respell_name<'n>(name: &'n Name<'_>) -> Option<std::borrow::Cow<'n, [u8]>> {
+    name.unescaped
+        .contains(&b'_')
+        .then(|| to_camel_case(&name.unescaped))?
 }
 
 /// Returns the last member `wanted` of an object that was read before.
-pub(super) fn find(text: &[u8], object: Value, wanted: &[u8]) -> Option<Value> {
+pub(super) fn find_member(text: &[u8], object: Value, wanted: &[u8]) -> Option<Value> {
     let mut found = None;
     if object.kind == Kind::Object {
-        let _ = Walker::from(text, object.start).object(|walker, name| {
-            let value = walker.value()?;
-            if *name.said == *wanted {
+        let _ = Walker::from(text, object.start).walk_object(|walker, name| {
+            let value = walker.read_value()?;
+            if *name.unescaped == *wanted {
                 found = Some(value);
             }
             Ok(value)

@@ -1,7 +1,7 @@
 //! One pass over JSON text into one buffer ([`Pass`]). `rules.rs` says along which tables.
 
 use super::failure::Fault;
-use super::left_out::LeftOut;
+use super::omitted_members::OmittedMembers;
 use super::table::Form;
 use crate::json::Value;
 use crate::state::TaskState;
@@ -38,7 +38,7 @@ pub(super) struct Pass<'a> {
     pub(super) out: Vec<u8>,
     start: usize,
     /// Members that were left out.
-    pub(super) left: LeftOut,
+    pub(super) left: OmittedMembers,
     /// The state of the last status that was written.
     pub(super) state: Option<TaskState>,
     /// True if the caller wants no history and the agent cannot be told.
@@ -52,11 +52,11 @@ pub(super) struct Pass<'a> {
 impl<'a> Pass<'a> {
     /// Creates a pass over `text`.
     pub(super) fn new(text: &'a [u8], settings: Settings<'a>) -> Self {
-        Self::behind(Vec::new(), text, settings)
+        Self::append_to(Vec::new(), text, settings)
     }
 
     /// Creates a pass that appends to `out`.
-    pub(super) fn behind(mut out: Vec<u8>, text: &'a [u8], settings: Settings<'a>) -> Self {
+    pub(super) fn append_to(mut out: Vec<u8>, text: &'a [u8], settings: Settings<'a>) -> Self {
         out.reserve(text.len() + text.len() / 8 + 128);
         Self {
             text,
@@ -64,7 +64,7 @@ impl<'a> Pass<'a> {
             settings,
             start: out.len(),
             out,
-            left: LeftOut::default(),
+            left: OmittedMembers::default(),
             state: None,
             no_history: false,
             push: false,
@@ -82,13 +82,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Writes `"name":value,`.
-    pub(super) fn member(&mut self, name: &str, value: Value) {
-        self.name(name);
+    pub(super) fn put_member(&mut self, name: &str, value: Value) {
+        self.put_name(name);
         self.copy(value);
         self.out.push(b',');
     }
 
-    pub(super) fn name(&mut self, name: &str) {
+    pub(super) fn put_name(&mut self, name: &str) {
         self.out.push(b'"');
         self.put(name);
         self.put("\":");
@@ -98,7 +98,7 @@ impl<'a> Pass<'a> {
     pub(super) fn is_object(&mut self) -> Result<bool, Fault> {
         let is = self.walker.peek() == Some(b'{');
         if !is {
-            self.walker.value()?;
+            self.walker.read_value()?;
         }
         Ok(is)
     }
@@ -112,7 +112,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Writes the array that follows.
-    pub(super) fn list(
+    pub(super) fn put_list(
         &mut self,
         label: &'static str,
         mut each: impl FnMut(&mut Self) -> Result<(), Fault>,
@@ -121,7 +121,7 @@ impl<'a> Pass<'a> {
             return Err(Fault::Shape(label));
         }
         self.out.push(b'[');
-        let mut more = self.walker.begin(b'[', b']')?;
+        let mut more = self.walker.enter_container(b'[', b']')?;
         while more {
             let before = self.out.len();
             each(self)?;
@@ -129,7 +129,7 @@ impl<'a> Pass<'a> {
                 self.out.push(b',');
             }
             self.check_length()?;
-            more = self.walker.more(b']')?;
+            more = self.walker.has_more(b']')?;
         }
         if self.out.last() == Some(&b',') {
             self.out.pop();

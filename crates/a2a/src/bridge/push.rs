@@ -5,8 +5,8 @@ use percent_encoding::percent_decode;
 
 use super::failure::Fault;
 use super::pass::Pass;
-use super::table::{Form, camel};
-use crate::fields::{quoted, said};
+use super::table::{Form, to_camel_case};
+use crate::fields::{quote_string, unescape_string};
 use crate::json::{Kind, Value};
 use crate::rest::is_segment;
 
@@ -57,14 +57,14 @@ pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Re
         None => None,
     };
     let task = match (task.map(str::to_owned).or(named), config.task) {
-        (Some(task), _) => Some(quoted(&task)),
+        (Some(task), _) => Some(quote_string(&task)),
         (None, Some(task)) => Some(String::from_utf8_lossy(task.raw(pass.text)).into_owned()),
         (None, None) => None,
     };
-    pass.task = task.as_deref().and_then(said);
+    pass.task = task.as_deref().and_then(unescape_string);
     // The path in `name` would be read as another one.
     let is_split = |id: &str| !id.is_empty() && !is_segment(id);
-    let id = config.id.map(|id| id.said(pass.text));
+    let id = config.id.map(|id| id.unescaped(pass.text));
     let id = id.is_some_and(|id| is_split(&String::from_utf8_lossy(&id)));
     let names = pass.settings.is_request && pass.settings.to == Form::V0Rest;
     if names && (id || pass.task.as_deref().is_some_and(is_split)) {
@@ -97,7 +97,7 @@ pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Re
 
 fn put_task(pass: &mut Pass<'_>, name: &str, task: Option<&str>) {
     if let Some(task) = task {
-        pass.name(name);
+        pass.put_name(name);
         pass.put(task);
         pass.out.push(b',');
     }
@@ -105,8 +105,8 @@ fn put_task(pass: &mut Pass<'_>, name: &str, task: Option<&str>) {
 
 fn put_tenant(pass: &mut Pass<'_>) {
     if let Some(tenant) = pass.settings.tenant.filter(|_| pass.settings.is_request) {
-        pass.name("tenant");
-        pass.put(&quoted(tenant));
+        pass.put_name("tenant");
+        pass.put(&quote_string(tenant));
         pass.out.push(b',');
     }
 }
@@ -116,7 +116,7 @@ fn put_tenant(pass: &mut Pass<'_>) {
 /// # Errors
 /// A request names it percent-encoded: the checks before read the name as it is spelled.
 fn task_of(pass: &Pass<'_>, name: Value) -> Result<Option<String>, Fault> {
-    let said = name.said(pass.text);
+    let said = name.unescaped(pass.text);
     if pass.settings.is_request && said.contains(&b'%') {
         return Err(Fault::Shape("name"));
     }
@@ -131,9 +131,9 @@ fn task_of(pass: &Pass<'_>, name: Value) -> Result<Option<String>, Fault> {
 /// Returns the path in HTTP+JSON 0.3, as JSON.
 fn name_of(pass: &Pass<'_>, task: Option<&str>, id: Option<Value>) -> String {
     let task: Option<String> = task.and_then(|task| serde_json::from_str(task).ok());
-    let id = id.map(|id| String::from_utf8_lossy(&id.said(pass.text)).into_owned());
+    let id = id.map(|id| String::from_utf8_lossy(&id.unescaped(pass.text)).into_owned());
     let (task, id) = (task.unwrap_or_default(), id.unwrap_or_default());
-    quoted(&format!("tasks/{task}/pushNotificationConfigs/{id}"))
+    quote_string(&format!("tasks/{task}/pushNotificationConfigs/{id}"))
 }
 
 fn read_config(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Fault> {
@@ -141,42 +141,46 @@ fn read_config(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Fault> {
         return Err(Fault::Shape(LABEL));
     }
     let is_v1 = pass.settings.from == Form::V1;
-    let mut more = pass.walker.begin(b'{', b'}')?;
+    let mut more = pass.walker.enter_container(b'{', b'}')?;
     while more {
-        let name = pass.walker.name()?;
-        let said = camel(&name.said).unwrap_or_default();
+        let name = pass.walker.read_name()?;
+        let said = to_camel_case(&name.unescaped).unwrap_or_default();
         let is_object = pass.walker.peek() == Some(b'{');
         match &*said {
             b"pushNotificationConfig" | b"config" if !is_v1 && is_object => {
                 read_config(pass, config)?;
             }
             b"authentication" if is_object => read_authentication(pass, config)?,
-            b"taskId" => slot(pass, &mut config.task, "taskId")?,
-            b"id" => slot(pass, &mut config.id, "id")?,
-            b"url" => slot(pass, &mut config.url, "url")?,
-            b"token" => slot(pass, &mut config.token, "token")?,
-            b"name" if !is_v1 => slot(pass, &mut config.name, "name")?,
-            b"configId" if !is_v1 => slot(pass, &mut config.config_id, "configId")?,
-            b"parent" if !is_v1 => drop(pass.walker.value()?),
+            b"taskId" => fill_slot(pass, &mut config.task, "taskId")?,
+            b"id" => fill_slot(pass, &mut config.id, "id")?,
+            b"url" => fill_slot(pass, &mut config.url, "url")?,
+            b"token" => fill_slot(pass, &mut config.token, "token")?,
+            b"name" if !is_v1 => fill_slot(pass, &mut config.name, "name")?,
+            b"configId" if !is_v1 => fill_slot(pass, &mut config.config_id, "configId")?,
+            b"parent" if !is_v1 => drop(pass.walker.read_value()?),
             b"tenant" if is_v1 => {
-                slot(pass, &mut config.tenant, "tenant")?;
+                fill_slot(pass, &mut config.tenant, "tenant")?;
                 pass.left.add(LABEL, "tenant");
             }
             _ => {
-                let value = pass.walker.value()?;
+                let value = pass.walker.read_value()?;
                 if value.kind != Kind::Null {
                     pass.left.add(LABEL, "other");
                 }
             }
         }
-        more = pass.walker.more(b'}')?;
+        more = pass.walker.has_more(b'}')?;
     }
     config.id = config.id.or(config.config_id);
     Ok(())
 }
 
-fn slot(pass: &mut Pass<'_>, slot: &mut Option<Value>, name: &'static str) -> Result<(), Fault> {
-    let value = pass.walker.value()?;
+fn fill_slot(
+    pass: &mut Pass<'_>,
+    slot: &mut Option<Value>,
+    name: &'static str,
+) -> Result<(), Fault> {
+    let value = pass.walker.read_value()?;
     if slot.replace(value).is_some() && pass.settings.is_request {
         return Err(Fault::Twice(name));
     }
@@ -185,16 +189,16 @@ fn slot(pass: &mut Pass<'_>, slot: &mut Option<Value>, name: &'static str) -> Re
 
 fn read_authentication(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Fault> {
     let mut found = Authentication::default();
-    let mut more = pass.walker.begin(b'{', b'}')?;
+    let mut more = pass.walker.enter_container(b'{', b'}')?;
     while more {
-        let name = pass.walker.name()?;
-        match &*name.said {
-            b"scheme" => slot(pass, &mut found.scheme, "scheme")?,
-            b"credentials" => slot(pass, &mut found.credentials, "credentials")?,
+        let name = pass.walker.read_name()?;
+        match &*name.unescaped {
+            b"scheme" => fill_slot(pass, &mut found.scheme, "scheme")?,
+            b"credentials" => fill_slot(pass, &mut found.credentials, "credentials")?,
             b"schemes" if pass.walker.peek() == Some(b'[') => {
                 let (mut first, mut count) = (None, 0);
-                let list = pass.walker.array(|walker| {
-                    let value = walker.value()?;
+                let list = pass.walker.walk_array(|walker| {
+                    let value = walker.read_value()?;
                     count += 1;
                     first.get_or_insert(value);
                     Ok(())
@@ -209,11 +213,11 @@ fn read_authentication(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), F
                 }
             }
             _ => {
-                pass.walker.value()?;
+                pass.walker.read_value()?;
                 pass.left.add("authentication", "other");
             }
         }
-        more = pass.walker.more(b'}')?;
+        more = pass.walker.has_more(b'}')?;
     }
     if config.authentication.replace(found).is_some() && pass.settings.is_request {
         return Err(Fault::Twice("authentication"));
@@ -225,15 +229,15 @@ fn put_config(pass: &mut Pass<'_>, config: &Config) {
     let is_v0 = pass.settings.to.is_v0();
     let given = |value: Option<Value>| value.filter(|value| !value.is_void());
     if let Some(id) = given(config.id) {
-        pass.member("id", id);
+        pass.put_member("id", id);
     }
     match given(config.url) {
-        Some(url) => pass.member("url", url),
+        Some(url) => pass.put_member("url", url),
         None if pass.settings.to == Form::V0 => pass.put("\"url\":\"\","),
         None => {}
     }
     if let Some(token) = given(config.token) {
-        pass.member("token", token);
+        pass.put_member("token", token);
     }
     let Some(authentication) = &config.authentication else {
         return;
@@ -241,18 +245,18 @@ fn put_config(pass: &mut Pass<'_>, config: &Config) {
     pass.put("\"authentication\":{");
     let scheme = given(authentication.scheme);
     match (authentication.schemes, scheme) {
-        (Some(schemes), _) if is_v0 => pass.member("schemes", schemes),
+        (Some(schemes), _) if is_v0 => pass.put_member("schemes", schemes),
         (None, Some(scheme)) if is_v0 => {
             pass.put("\"schemes\":[");
             pass.copy(scheme);
             pass.put("],");
         }
         (None, None) if is_v0 => pass.put("\"schemes\":[],"),
-        (_, Some(scheme)) => pass.member("scheme", scheme),
+        (_, Some(scheme)) => pass.put_member("scheme", scheme),
         (_, None) => {}
     }
     if let Some(credentials) = given(authentication.credentials) {
-        pass.member("credentials", credentials);
+        pass.put_member("credentials", credentials);
     }
     pass.close();
     pass.out.push(b',');

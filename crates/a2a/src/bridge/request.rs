@@ -1,16 +1,16 @@
-//! Requests ([`Bridge::request`]).
+//! Requests ([`Bridge::translate_request`]).
 
-use super::exchange::{Call, Exchange, Sent};
+use super::exchange::{AgentRequest, Call, Exchange};
 use super::failure::{Failure, Fault};
 use super::nodes::{CANCEL, CARD, GET, PUSH_GET, PUSH_LIST, SEND, SUBSCRIBE};
-use super::part::find;
+use super::part::find_member;
 use super::pass::{Pass, Settings};
 use super::push::push_config_of_task;
 use super::route::{self, Route};
 use super::rules::write_node;
 use super::sides::{Bridge, extensions_field};
 use super::table::{Form, Node};
-use crate::fields::quoted;
+use crate::fields::quote_string;
 use crate::generation::Generation;
 use crate::json::{Kind, Value};
 use crate::method::Method;
@@ -24,43 +24,49 @@ impl<'a> Bridge<'a> {
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn request(&self, method: Method, call: Call<'_>) -> Result<(Sent, Exchange), Failure> {
-        let name = self.name(method)?;
+    pub fn translate_request(
+        &self,
+        method: Method,
+        call: Call<'_>,
+    ) -> Result<(AgentRequest, Exchange), Failure> {
+        let name = self.agent_method(method)?;
         let mut exchange = Exchange::new(self.caller, self.agent, method, None);
         let (sent, no_history) = match call {
-            Call::Rpc(body) => self.of_rpc(method, name, body, &mut exchange)?,
+            Call::Rpc(body) => self.translate_rpc(method, name, body, &mut exchange)?,
             Call::Rest { tail, query, body } => {
-                let route = Route::of(method, self.caller.generation, tail, query, body)?;
-                self.of_route(method, name, &route, &mut exchange)?
+                let route = Route::from_request(method, self.caller.generation, tail, query, body)?;
+                self.translate_route(method, name, &route, &mut exchange)?
             }
         };
         exchange.without_history = no_history;
         Ok((sent, exchange))
     }
 
-    /// Returns the request for the task of a call that subscribes to it, for [`super::Stream::snapshot`].
+    /// Returns the request for the task of a call that subscribes to it, for [`super::Stream::translate_snapshot`].
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn snapshot(&self, call: Call<'_>) -> Result<Sent, Failure> {
+    pub fn snapshot_request(&self, call: Call<'_>) -> Result<AgentRequest, Failure> {
         let method = Method::GetTask;
         let Call::Rest { tail, query, body } = call else {
-            return Ok(self.request(method, call)?.0);
+            return Ok(self.translate_request(method, call)?.0);
         };
         let subscribe = Method::SubscribeToTask;
-        let route = Route::of(subscribe, self.caller.generation, tail, query, body)?;
+        let route = Route::from_request(subscribe, self.caller.generation, tail, query, body)?;
         let mut exchange = Exchange::new(self.caller, self.agent, method, None);
-        let name = self.name(method)?;
-        Ok(self.of_route(method, name, &route, &mut exchange)?.0)
+        let name = self.agent_method(method)?;
+        Ok(self.translate_route(method, name, &route, &mut exchange)?.0)
     }
 
     /// Returns the name of the method at the agent.
-    fn name(&self, method: Method) -> Result<&'static str, Failure> {
+    fn agent_method(&self, method: Method) -> Result<&'static str, Failure> {
         let agent = self.agent.generation;
-        if self.crosses() && method.is_of_push() {
+        if self.crosses_generations() && method.is_of_push() {
             return Err(Failure::Push { agent });
         }
-        if method == Method::ListTasks && self.caller.generation == Generation::V1 && self.crosses()
+        if method == Method::ListTasks
+            && self.caller.generation == Generation::V1
+            && self.crosses_generations()
         {
             return Err(Failure::List);
         }
@@ -84,36 +90,36 @@ impl<'a> Bridge<'a> {
     /// that of 1.0 where they become a path.
     fn form_of_params(&self, method: Method) -> Form {
         if self.agent.is_rpc() || method.sends() || method == Method::CreatePushConfig {
-            self.agent.form()
+            self.agent.wire_form()
         } else {
             Form::V1
         }
     }
 
-    fn of_rpc(
+    fn translate_rpc(
         &self,
         method: Method,
         name: &'static str,
         body: &[u8],
         exchange: &mut Exchange,
-    ) -> Result<(Sent, bool), Failure> {
-        let settings = self.settings(self.caller.form(), self.form_of_params(method));
+    ) -> Result<(AgentRequest, bool), Failure> {
+        let settings = self.settings(self.caller.wire_form(), self.form_of_params(method));
         let mut pass = Pass::new(body, settings);
         let call = write_call(&mut pass, method, name, self.agent.is_rpc());
         exchange.id = call.map_err(Fault::of_request)?;
-        self.sent(method, name, pass, None)
+        self.finish_request(method, name, pass, None)
     }
 
-    fn of_route(
+    fn translate_route(
         &self,
         method: Method,
         name: &'static str,
         route: &Route<'_>,
         exchange: &mut Exchange,
-    ) -> Result<(Sent, bool), Failure> {
+    ) -> Result<(AgentRequest, bool), Failure> {
         // Parameters of a path are written in the names of 1.0.
         let from = if route.is_body {
-            self.caller.form()
+            self.caller.wire_form()
         } else {
             Form::V1
         };
@@ -132,29 +138,29 @@ impl<'a> Bridge<'a> {
         }
         let task = route.task.as_deref();
         let walked = write_params(&mut pass, method, task).and_then(|()| {
-            pass.walker.end()?;
+            pass.walker.expect_end()?;
             Ok(())
         });
         walked.map_err(Fault::of_request)?;
         if is_rpc {
             pass.out.push(b'}');
         }
-        self.sent(method, name, pass, task)
+        self.finish_request(method, name, pass, task)
     }
 
-    fn sent(
+    fn finish_request(
         &self,
         method: Method,
         name: &'static str,
         pass: Pass<'_>,
         task: Option<&str>,
-    ) -> Result<(Sent, bool), Failure> {
+    ) -> Result<(AgentRequest, bool), Failure> {
         let agent = self.agent.generation;
-        if pass.push && self.crosses() {
+        if pass.push && self.crosses_generations() {
             return Err(Failure::Push { agent });
         }
         let (no_history, named) = (pass.no_history, pass.task);
-        let mut sent = Sent {
+        let mut sent = AgentRequest {
             verb: "POST",
             target: None,
             body: pass.out,
@@ -166,7 +172,7 @@ impl<'a> Bridge<'a> {
         };
         if !self.agent.is_rpc() {
             let task = named.as_deref().or(task);
-            route::direct(&mut sent, method, agent, self.tenant, task)?;
+            route::direct_request(&mut sent, method, agent, self.tenant, task)?;
         }
         Ok((sent, no_history))
     }
@@ -186,10 +192,10 @@ fn write_call(
     if is_rpc {
         pass.out.push(b'{');
     }
-    let mut more = pass.walker.begin(b'{', b'}')?;
+    let mut more = pass.walker.enter_container(b'{', b'}')?;
     while more {
-        let member = pass.walker.name()?;
-        match &*member.said {
+        let member = pass.walker.read_name()?;
+        match &*member.unescaped {
             b"params" if has_params => return Err(Fault::Twice("params")),
             b"params" => {
                 has_params = true;
@@ -198,22 +204,22 @@ fn write_call(
                 pass.put(if is_rpc { "," } else { "" });
             }
             b"id" => {
-                let value = pass.walker.value()?;
+                let value = pass.walker.read_value()?;
                 if matches!(value.kind, Kind::Number | Kind::String) {
                     id = Some(String::from_utf8_lossy(value.raw(pass.text)).into_owned());
                 }
                 if is_rpc {
-                    pass.member("id", value);
+                    pass.put_member("id", value);
                 }
             }
             b"jsonrpc" => {
-                let value = pass.walker.value()?;
+                let value = pass.walker.read_value()?;
                 if is_rpc {
-                    pass.member("jsonrpc", value);
+                    pass.put_member("jsonrpc", value);
                 }
             }
             b"method" => {
-                pass.walker.value()?;
+                pass.walker.read_value()?;
                 if is_rpc {
                     pass.put("\"method\":\"");
                     pass.put(name);
@@ -221,13 +227,13 @@ fn write_call(
                 }
             }
             _ => {
-                pass.walker.value()?;
+                pass.walker.read_value()?;
                 pass.left.add("call", "other");
             }
         }
-        more = pass.walker.more(b'}')?;
+        more = pass.walker.has_more(b'}')?;
     }
-    pass.walker.end()?;
+    pass.walker.expect_end()?;
     if !has_params {
         pass.put(if is_rpc { "\"params\":{}" } else { "{}" });
     }
@@ -244,7 +250,7 @@ fn write_params(pass: &mut Pass<'_>, method: Method, task: Option<&str>) -> Resu
     }
     // Parameters for a path of 0.3 are in the names of 1.0, and have their meaning in 0.3.
     if pass.settings.from == pass.settings.to && !pass.settings.zero_is_all {
-        let value = pass.walker.value()?;
+        let value = pass.walker.read_value()?;
         put_with_tenant(pass, value);
         return Ok(());
     }
@@ -252,28 +258,27 @@ fn write_params(pass: &mut Pass<'_>, method: Method, task: Option<&str>) -> Resu
         pass.put("{}");
         return Ok(());
     }
-    write_node(pass, table(method))
+    write_node(pass, params_table(method))
 }
 
 /// Writes parameters as they are, with the tenant of the agent's interface if they name none.
 fn put_with_tenant(pass: &mut Pass<'_>, value: Value) {
-    let tenant = pass
-        .settings
-        .tenant
-        .filter(|_| value.kind == Kind::Object && find(pass.text, value, b"tenant").is_none());
+    let tenant = pass.settings.tenant.filter(|_| {
+        value.kind == Kind::Object && find_member(pass.text, value, b"tenant").is_none()
+    });
     let Some(tenant) = tenant else {
         return pass.copy(value);
     };
     let rest = &value.raw(pass.text)[1..];
     let is_empty = rest.trim_ascii_start().starts_with(b"}");
     pass.put("{\"tenant\":");
-    pass.put(&quoted(tenant));
+    pass.put(&quote_string(tenant));
     pass.put(if is_empty { "" } else { "," });
     pass.out.extend_from_slice(rest);
 }
 
 /// Returns the table of a method's parameters.
-const fn table(method: Method) -> &'static Node {
+const fn params_table(method: Method) -> &'static Node {
     match method {
         Method::GetTask => &GET,
         Method::CancelTask => &CANCEL,

@@ -3,7 +3,7 @@
 use super::failure::Fault;
 use super::nodes::{ARTIFACT_UPDATE, MESSAGE, RESULT, STATUS_UPDATE, TASK, result};
 use super::pass::Pass;
-use super::rules::{Written, members, put_final, take_back, write_node};
+use super::rules::{WrittenMembers, put_final, remove_written, write_members, write_node};
 use super::table::{Form, Node};
 use crate::json::Kind as JsonKind;
 use crate::state::TaskState;
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    fn of_wrapper(name: &[u8], form: Form) -> Option<Self> {
+    fn from_wrapper(name: &[u8], form: Form) -> Option<Self> {
         if form == Form::V0Rest && name == b"msg" {
             return Some(Self::Message);
         }
@@ -79,7 +79,7 @@ impl Kind {
 
 /// A result that was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct WrittenResult {
     /// Its kind; `None`: it was not read.
     pub(super) kind: Option<Kind>,
     /// True if it has no kind that both generations know; nothing was written.
@@ -91,14 +91,14 @@ pub(super) struct Told {
 }
 
 /// Writes the result that follows: a task or a message, and with `updates` also an update.
-pub(super) fn outcome(pass: &mut Pass<'_>, updates: bool) -> Result<Told, Fault> {
+pub(super) fn write_outcome(pass: &mut Pass<'_>, updates: bool) -> Result<WrittenResult, Fault> {
     if pass.walker.peek() != Some(b'{') {
-        pass.walker.value()?;
+        pass.walker.read_value()?;
         return Err(Fault::NoResult);
     }
     let told = match pass.settings.from {
-        Form::V0 => flat(pass)?,
-        Form::V1 | Form::V0Rest => wrapped(pass)?,
+        Form::V0 => write_flat(pass)?,
+        Form::V1 | Form::V0Rest => write_wrapped(pass)?,
     };
     if told.kind.is_some_and(|kind| kind.is_update() && !updates) {
         return Err(Fault::NoResult);
@@ -107,19 +107,19 @@ pub(super) fn outcome(pass: &mut Pass<'_>, updates: bool) -> Result<Told, Fault>
 }
 
 /// Writes a result whose `kind` is among its members.
-fn flat(pass: &mut Pass<'_>) -> Result<Told, Fault> {
+fn write_flat(pass: &mut Pass<'_>) -> Result<WrittenResult, Fault> {
     let start = pass.out.len();
-    let mut written = members(pass, &RESULT)?;
-    let Some(kind) = kind_of(pass, &written) else {
+    let mut written = write_members(pass, &RESULT)?;
+    let Some(kind) = detect_kind(pass, &written) else {
         pass.out.truncate(start);
-        return Ok(Told {
+        return Ok(WrittenResult {
             is_unknown: true,
-            ..Told::default()
+            ..WrittenResult::default()
         });
     };
     let foreign = written.kept & !kind.rows();
     for at in (0..RESULT.rows.len()).filter(|at| foreign & 1 << at != 0) {
-        take_back(pass, at, &mut written);
+        remove_written(pass, at, &mut written);
         pass.left.add(kind.node().label, "other");
     }
     let mut ids = Vec::new();
@@ -148,7 +148,7 @@ fn flat(pass: &mut Pass<'_>) -> Result<Told, Fault> {
     let head = pass.out.len() - end;
     pass.out[start..].rotate_right(head);
     pass.out.push(b'}');
-    Ok(Told {
+    Ok(WrittenResult {
         kind: Some(kind),
         is_unknown: false,
         state: pass.state,
@@ -156,10 +156,10 @@ fn flat(pass: &mut Pass<'_>) -> Result<Told, Fault> {
     })
 }
 
-fn kind_of(pass: &Pass<'_>, written: &Written) -> Option<Kind> {
+fn detect_kind(pass: &Pass<'_>, written: &WrittenMembers) -> Option<Kind> {
     if let Some(said) = written.kind.filter(|kind| kind.kind == JsonKind::String) {
         let mut all = Kind::ALL.into_iter();
-        return all.find(|kind| said.says(pass.text, kind.node().kind));
+        return all.find(|kind| said.equals(pass.text, kind.node().kind));
     }
     let has = |at: usize| written.seen & 1 << at != 0;
     // The order of the SDK for Python, and its additions for agents written by hand.
@@ -179,16 +179,16 @@ fn kind_of(pass: &Pass<'_>, written: &Written) -> Option<Kind> {
 }
 
 /// Writes a result with its kind around it. A task without that is taken for one, too.
-fn wrapped(pass: &mut Pass<'_>) -> Result<Told, Fault> {
-    let (start, open) = (pass.out.len(), pass.walker.at());
+fn write_wrapped(pass: &mut Pass<'_>) -> Result<WrittenResult, Fault> {
+    let (start, open) = (pass.out.len(), pass.walker.position());
     let (mut found, mut others) = (None, 0);
     let (mut has_id, mut has_status) = (false, false);
-    let mut more = pass.walker.begin(b'{', b'}')?;
+    let mut more = pass.walker.enter_container(b'{', b'}')?;
     while more {
-        let name = pass.walker.name()?;
-        let kind = Kind::of_wrapper(&name.said, pass.settings.from);
-        has_id |= *name.said == *b"id";
-        has_status |= *name.said == *b"status";
+        let name = pass.walker.read_name()?;
+        let kind = Kind::from_wrapper(&name.unescaped, pass.settings.from);
+        has_id |= *name.unescaped == *b"id";
+        has_status |= *name.unescaped == *b"status";
         match kind {
             Some(kind) if pass.walker.peek() == Some(b'{') => {
                 // Of two the last one counts, as for a member that stands twice.
@@ -198,11 +198,11 @@ fn wrapped(pass: &mut Pass<'_>) -> Result<Told, Fault> {
                 others += u32::from(found.replace(kind).is_some());
             }
             _ => {
-                let value = pass.walker.value()?;
+                let value = pass.walker.read_value()?;
                 others += u32::from(value.kind != JsonKind::Null);
             }
         }
-        more = pass.walker.more(b'}')?;
+        more = pass.walker.has_more(b'}')?;
     }
     if found.is_none() && has_id && has_status {
         let after = std::mem::replace(&mut pass.walker, Walker::from(pass.text, open));
@@ -213,7 +213,7 @@ fn wrapped(pass: &mut Pass<'_>) -> Result<Told, Fault> {
     for _ in 0..others {
         pass.left.add(RESULT.label, "other");
     }
-    Ok(Told {
+    Ok(WrittenResult {
         kind: found,
         is_unknown: found.is_none(),
         state: pass.state,

@@ -1,10 +1,10 @@
-//! Routes of HTTP+JSON: parameters in a path and a query, read ([`Route`]) and written ([`direct`]).
+//! Routes of HTTP+JSON: parameters in a path and a query, read ([`Route`]) and written ([`direct_request`]).
 
 use percent_encoding::percent_decode_str;
 
-use super::exchange::Sent;
+use super::exchange::AgentRequest;
 use super::failure::Failure;
-use crate::fields::{Fields, quoted};
+use crate::fields::{Fields, quote_string};
 use crate::generation::Generation;
 use crate::method::Method;
 use crate::rest::is_segment;
@@ -23,7 +23,7 @@ const BARE: [&str; 3] = ["pageSize", "historyLength", "includeArtifacts"];
 
 impl<'a> Route<'a> {
     /// Reads the parameters of a request whose route was accepted.
-    pub(super) fn of(
+    pub(super) fn from_request(
         method: Method,
         generation: Generation,
         tail: &str,
@@ -41,7 +41,7 @@ impl<'a> Route<'a> {
             segment.ok().map(std::borrow::Cow::into_owned)
         };
         if method.sends() {
-            return Ok(Self::body(body, None));
+            return Ok(Self::from_body(body, None));
         }
         let mut task = decoded(1);
         if matches!(method, Method::CancelTask | Method::SubscribeToTask) {
@@ -49,18 +49,18 @@ impl<'a> Route<'a> {
             task = id.map(|(id, _)| id.to_owned());
         }
         if method == Method::CreatePushConfig {
-            return Ok(Self::body(body, task));
+            return Ok(Self::from_body(body, task));
         }
         let mut params = Vec::new();
         let of_push = method.is_of_push();
         if let Some(task) = task.filter(|_| method.is_of_a_task()) {
             params.push((
                 if of_push { "taskId" } else { "id" }.to_owned(),
-                quoted(&task),
+                quote_string(&task),
             ));
         }
         if let Some(config) = decoded(3).filter(|_| of_push) {
-            params.push(("id".to_owned(), quoted(&config)));
+            params.push(("id".to_owned(), quote_string(&config)));
         }
         for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
             let name = if name == "history_length" {
@@ -82,19 +82,19 @@ impl<'a> Route<'a> {
                 if bare {
                     value.into_owned()
                 } else {
-                    quoted(&value)
+                    quote_string(&value)
                 },
             ));
         }
         if method == Method::CancelTask
-            && let Some(fields) = Fields::read(body)
+            && let Some(fields) = Fields::parse(body)
             && let Some(metadata) = fields.get("metadata")
         {
             params.push(("metadata".to_owned(), metadata.to_owned()));
         }
         let members = params
             .iter()
-            .map(|(name, value)| format!("{}:{value}", quoted(name)));
+            .map(|(name, value)| format!("{}:{value}", quote_string(name)));
         let members: Vec<String> = members.collect();
         Ok(Self {
             params: format!("{{{}}}", members.join(",")).into(),
@@ -103,7 +103,7 @@ impl<'a> Route<'a> {
         })
     }
 
-    fn body(body: &'a str, task: Option<String>) -> Self {
+    fn from_body(body: &'a str, task: Option<String>) -> Self {
         Self {
             params: body.into(),
             is_body: true,
@@ -117,8 +117,8 @@ impl<'a> Route<'a> {
 /// # Errors
 /// [`Failure::Params`] for an id that an agent could read as another route; [`Failure::Answer`] for such a tenant of its
 /// card.
-pub(super) fn direct(
-    sent: &mut Sent,
+pub(super) fn direct_request(
+    sent: &mut AgentRequest,
     method: Method,
     generation: Generation,
     tenant: Option<&str>,
@@ -129,7 +129,7 @@ pub(super) fn direct(
         (Generation::V0, _) => "v1/".to_owned(),
         (Generation::V1, Some(tenant)) => {
             let why = Failure::Answer("its card names a tenant that is no segment of a path");
-            segment(tenant).ok_or(why)? + "/"
+            encode_segment(tenant).ok_or(why)? + "/"
         }
         (Generation::V1, None) => String::new(),
     };
@@ -144,10 +144,10 @@ pub(super) fn direct(
         return Ok(());
     }
     let text = String::from_utf8(std::mem::take(&mut sent.body)).unwrap_or_default();
-    let fields = Fields::read(&text).ok_or(Failure::Params("params"))?;
-    let (verb, path) = path(&fields, method, generation, task)?;
+    let fields = Fields::parse(&text).ok_or(Failure::Params("params"))?;
+    let (verb, path) = call_path(&fields, method, generation, task)?;
     let body = match (method, generation) {
-        (Method::CreatePushConfig, Generation::V0) => wrapped(&fields, &text, task),
+        (Method::CreatePushConfig, Generation::V0) => wrap_push_config(&fields, &text, task),
         (Method::CreatePushConfig, Generation::V1) => text.clone(),
         (Method::CancelTask, _) => match fields.get("metadata") {
             Some(metadata) if generation == Generation::V1 => {
@@ -157,7 +157,7 @@ pub(super) fn direct(
         },
         _ => String::new(),
     };
-    let query = query(&fields, method)?;
+    let query = build_query(&fields, method)?;
     sent.verb = verb;
     sent.target = Some(format!("{first}{path}{query}"));
     sent.body = body.into_bytes();
@@ -165,19 +165,19 @@ pub(super) fn direct(
 }
 
 /// Returns the HTTP method and the path of a call without a message.
-fn path(
+fn call_path(
     fields: &Fields<'_>,
     method: Method,
     generation: Generation,
     task: Option<&str>,
 ) -> Result<(&'static str, String), Failure> {
     let id_of = |name: &'static str| {
-        let id = fields.text(name).ok_or(Failure::Params(name))?;
-        segment(&id).ok_or(Failure::Params(name))
+        let id = fields.get_text(name).ok_or(Failure::Params(name))?;
+        encode_segment(&id).ok_or(Failure::Params(name))
     };
     let name = if method.is_of_push() { "taskId" } else { "id" };
     let task = || match task {
-        Some(task) => segment(task).ok_or(Failure::Params(name)),
+        Some(task) => encode_segment(task).ok_or(Failure::Params(name)),
         None => id_of(name),
     };
     let configs = || Ok(format!("tasks/{}/pushNotificationConfigs", task()?));
@@ -201,13 +201,13 @@ fn path(
 }
 
 /// Returns the body that creates a push configuration in 0.3.
-fn wrapped(fields: &Fields<'_>, text: &str, task: Option<&str>) -> String {
-    let config = fields.get("pushNotificationConfig").and_then(Fields::read);
-    let id = config.and_then(|config| config.text("id"));
+fn wrap_push_config(fields: &Fields<'_>, text: &str, task: Option<&str>) -> String {
+    let config = fields.get("pushNotificationConfig").and_then(Fields::parse);
+    let id = config.and_then(|config| config.get_text("id"));
     format!(
         r#"{{"parent":{},"configId":{},"config":{text}}}"#,
-        quoted(&format!("tasks/{}", task.unwrap_or_default())),
-        quoted(&id.unwrap_or_default())
+        quote_string(&format!("tasks/{}", task.unwrap_or_default())),
+        quote_string(&id.unwrap_or_default())
     )
 }
 
@@ -215,7 +215,7 @@ fn wrapped(fields: &Fields<'_>, text: &str, task: Option<&str>) -> String {
 ///
 /// # Errors
 /// [`Failure::Params`] for a context that is no id.
-fn query(fields: &Fields<'_>, method: Method) -> Result<String, Failure> {
+fn build_query(fields: &Fields<'_>, method: Method) -> Result<String, Failure> {
     let names: &[&str] = match method {
         Method::GetTask => &["historyLength"],
         Method::ListPushConfigs => &["pageSize", "pageToken"],
@@ -235,7 +235,7 @@ fn query(fields: &Fields<'_>, method: Method) -> Result<String, Failure> {
         let Some(value) = fields.get(name).filter(|value| *value != "null") else {
             continue;
         };
-        let said = fields.text(name);
+        let said = fields.get_text(name);
         let is_id = |id: &str| id.is_empty() || is_segment(id);
         if *name == "contextId" && !said.as_deref().is_some_and(is_id) {
             return Err(Failure::Params(name));
@@ -252,7 +252,7 @@ fn query(fields: &Fields<'_>, method: Method) -> Result<String, Failure> {
 
 /// Returns an id as a segment of a path. `None`: an agent could read it as another route, one that the
 /// gateway did not check.
-fn segment(id: &str) -> Option<String> {
+fn encode_segment(id: &str) -> Option<String> {
     // A colon that is not encoded begins a verb for some routers.
     is_segment(id).then(|| id.replace(':', "%3A"))
 }

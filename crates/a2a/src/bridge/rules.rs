@@ -9,12 +9,12 @@ use super::pass::Pass;
 use super::push::push_config;
 use super::table::{Form, Node, ROWS_MAX, Row, Rule};
 use super::words::{self, Role};
-use crate::fields::quoted;
+use crate::fields::quote_string;
 use crate::json::{Kind, Value};
 use crate::state::TaskState;
 
 /// The members of one object that were written so far.
-pub(super) struct Written {
+pub(super) struct WrittenMembers {
     /// The rows that were read, by position.
     pub(super) seen: u32,
     /// The rows that were written.
@@ -27,18 +27,21 @@ pub(super) struct Written {
 
 /// Writes the typed object that follows.
 pub(super) fn write_node(pass: &mut Pass<'_>, node: &'static Node) -> Result<(), Fault> {
-    let written = members(pass, node)?;
-    fill(pass, node, &written);
+    let written = write_members(pass, node)?;
+    write_missing(pass, node, &written);
     pass.close();
     Ok(())
 }
 
 /// Writes the members of the object that follows, without what is missing and the closing brace.
-pub(super) fn members(pass: &mut Pass<'_>, node: &'static Node) -> Result<Written, Fault> {
+pub(super) fn write_members(
+    pass: &mut Pass<'_>,
+    node: &'static Node,
+) -> Result<WrittenMembers, Fault> {
     if pass.walker.peek() != Some(b'{') {
         return Err(Fault::Shape(node.label));
     }
-    let mut written = Written {
+    let mut written = WrittenMembers {
         seen: 0,
         kept: 0,
         ranges: [(0, 0); ROWS_MAX],
@@ -49,32 +52,32 @@ pub(super) fn members(pass: &mut Pass<'_>, node: &'static Node) -> Result<Writte
     }
     pass.out.push(b'{');
     if pass.settings.to == Form::V0 && !node.kind.is_empty() {
-        pass.name("kind");
+        pass.put_name("kind");
         pass.put("\"");
         pass.put(node.kind);
         pass.put("\",");
     }
-    let mut more = pass.walker.begin(b'{', b'}')?;
+    let mut more = pass.walker.enter_container(b'{', b'}')?;
     while more {
-        let name = pass.walker.name()?;
-        match node.find(pass.settings.from, &name.said) {
-            Some(at) => row(pass, node, at, &mut written)?,
+        let name = pass.walker.read_name()?;
+        match node.find(pass.settings.from, &name.unescaped) {
+            Some(at) => write_row(pass, node, at, &mut written)?,
             None => {
-                pass.walker.value()?;
+                pass.walker.read_value()?;
                 pass.left.add(node.label, "other");
             }
         }
-        more = pass.walker.more(b'}')?;
+        more = pass.walker.has_more(b'}')?;
     }
     Ok(written)
 }
 
 /// Writes the member of row `at`, whose value follows.
-fn row(
+fn write_row(
     pass: &mut Pass<'_>,
     node: &'static Node,
     at: usize,
-    written: &mut Written,
+    written: &mut WrittenMembers,
 ) -> Result<(), Fault> {
     let row = &node.rows[at];
     let bit = 1 << at;
@@ -82,11 +85,11 @@ fn row(
         if pass.settings.is_request {
             return Err(Fault::Twice(row.label()));
         }
-        take_back(pass, at, written);
+        remove_written(pass, at, written);
     }
     written.seen |= bit;
     if matches!(row.rule, Rule::Silent) {
-        let value = pass.walker.value()?;
+        let value = pass.walker.read_value()?;
         if row.names[0] == "kind" {
             written.kind = Some(value);
         }
@@ -94,15 +97,15 @@ fn row(
     }
     let name = row.names[pass.settings.to as usize];
     if name.is_empty() {
-        let value = pass.walker.value()?;
+        let value = pass.walker.read_value()?;
         if value.kind != Kind::Null {
             pass.left.add(node.label, row.label());
         }
         return Ok(());
     }
     let start = pass.out.len();
-    pass.name(name);
-    if value(pass, node, row)? {
+    pass.put_name(name);
+    if write_value(pass, node, row)? {
         pass.out.push(b',');
         written.kept |= bit;
         written.ranges[at] = (start, pass.out.len());
@@ -113,7 +116,7 @@ fn row(
 }
 
 /// Takes a written member out of the result again.
-pub(super) fn take_back(pass: &mut Pass<'_>, at: usize, written: &mut Written) {
+pub(super) fn remove_written(pass: &mut Pass<'_>, at: usize, written: &mut WrittenMembers) {
     if written.kept & 1 << at == 0 {
         return;
     }
@@ -128,44 +131,44 @@ pub(super) fn take_back(pass: &mut Pass<'_>, at: usize, written: &mut Written) {
 }
 
 /// Writes the value that follows. Returns false if it counts as missing.
-fn value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> Result<bool, Fault> {
+fn write_value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> Result<bool, Fault> {
     if pass.walker.peek() == Some(b'n') {
-        pass.walker.value()?;
+        pass.walker.read_value()?;
         return Ok(false);
     }
     match row.rule {
         Rule::Copy => {
-            let value = pass.walker.value()?;
+            let value = pass.walker.read_value()?;
             pass.copy(value);
         }
         Rule::Text | Rule::Full => {
-            let value = pass.walker.value()?;
+            let value = pass.walker.read_value()?;
             if value.is_void() || is_empty(value, pass.text) {
                 return Ok(false);
             }
             pass.copy(value);
         }
         Rule::Node(of) => write_node(pass, of)?,
-        Rule::List(of) => pass.list(row.label(), |pass| write_node(pass, of))?,
+        Rule::List(of) => pass.put_list(row.label(), |pass| write_node(pass, of))?,
         Rule::History => {
             if pass.settings.without_history {
-                pass.walker.value()?;
+                pass.walker.read_value()?;
                 return Ok(false);
             }
-            pass.list("history", |pass| write_node(pass, &MESSAGE))?;
+            pass.put_list("history", |pass| write_node(pass, &MESSAGE))?;
         }
-        Rule::Parts => pass.list("parts", write_part)?,
+        Rule::Parts => pass.put_list("parts", write_part)?,
         Rule::Role => {
-            let said = word(pass)?;
+            let said = read_word(pass)?;
             let role = Role::read(&said);
-            if role == Role::Unsaid {
+            if role == Role::Unspecified {
                 pass.left.add(node.label, "role");
             }
-            pass.put(role.word(pass.settings.to));
+            pass.put(role.as_json(pass.settings.to));
         }
         Rule::State => {
-            let said = word(pass)?;
-            pass.state = words::state(&said);
+            let said = read_word(pass)?;
+            pass.state = words::parse_state(&said);
             if pass.state.is_none() && !matches!(&*said, b"unknown" | b"TASK_STATE_UNSPECIFIED") {
                 pass.left.add(node.label, "state");
             }
@@ -173,9 +176,9 @@ fn value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> Result<
             pass.put(words::state_word(pass.state, pass.settings.to));
             pass.put("\"");
         }
-        Rule::Time => return time(pass, node),
-        Rule::Wait => return wait(pass),
-        Rule::HistoryLength => return history_length(pass),
+        Rule::Time => return write_time(pass, node),
+        Rule::Wait => return write_wait(pass),
+        Rule::HistoryLength => return write_history_length(pass),
         Rule::Push => push_config(pass)?,
         Rule::Silent => return Ok(false),
     }
@@ -183,22 +186,22 @@ fn value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> Result<
 }
 
 /// Returns the unescaped string that follows, or the token of another value.
-fn word<'a>(pass: &mut Pass<'a>) -> Result<Cow<'a, [u8]>, Fault> {
-    let value = pass.walker.value()?;
+fn read_word<'a>(pass: &mut Pass<'a>) -> Result<Cow<'a, [u8]>, Fault> {
+    let value = pass.walker.read_value()?;
     Ok(match value.kind {
-        Kind::String => value.said(pass.text),
+        Kind::String => value.unescaped(pass.text),
         _ => Cow::Borrowed(value.raw(pass.text)),
     })
 }
 
-fn time(pass: &mut Pass<'_>, node: &'static Node) -> Result<bool, Fault> {
-    let value = pass.walker.value()?;
+fn write_time(pass: &mut Pass<'_>, node: &'static Node) -> Result<bool, Fault> {
+    let value = pass.walker.read_value()?;
     if pass.settings.to == Form::V0 && !value.is_void() {
         pass.copy(value);
         return Ok(true);
     }
-    let said = value.said(pass.text);
-    let Some(time) = std::str::from_utf8(&said).ok().and_then(words::time) else {
+    let said = value.unescaped(pass.text);
+    let Some(time) = std::str::from_utf8(&said).ok().and_then(words::to_v1_time) else {
         if !value.is_void() {
             pass.left.add(node.label, "timestamp");
         }
@@ -211,8 +214,8 @@ fn time(pass: &mut Pass<'_>, node: &'static Node) -> Result<bool, Fault> {
 }
 
 /// `blocking` is the default in 0.3's JSON-RPC and in 1.0, where `returnImmediately` is its opposite.
-fn wait(pass: &mut Pass<'_>) -> Result<bool, Fault> {
-    let value = pass.walker.value()?;
+fn write_wait(pass: &mut Pass<'_>) -> Result<bool, Fault> {
+    let value = pass.walker.read_value()?;
     let said = value.raw(pass.text) == b"true";
     let waits = said != (pass.settings.from == Form::V1);
     pass.put(match (pass.settings.to, waits) {
@@ -223,10 +226,10 @@ fn wait(pass: &mut Pass<'_>) -> Result<bool, Fault> {
     Ok(true)
 }
 
-fn history_length(pass: &mut Pass<'_>) -> Result<bool, Fault> {
-    let value = pass.walker.value()?;
+fn write_history_length(pass: &mut Pass<'_>) -> Result<bool, Fault> {
+    let value = pass.walker.read_value()?;
     let token = match value.kind {
-        Kind::String => value.said(pass.text),
+        Kind::String => value.unescaped(pass.text),
         _ => Cow::Borrowed(value.raw(pass.text)),
     };
     let length = std::str::from_utf8(&token).ok();
@@ -246,13 +249,13 @@ fn history_length(pass: &mut Pass<'_>) -> Result<bool, Fault> {
 }
 
 /// Writes the members that are missing and required.
-fn fill(pass: &mut Pass<'_>, node: &'static Node, written: &Written) {
+fn write_missing(pass: &mut Pass<'_>, node: &'static Node, written: &WrittenMembers) {
     let missing = |at: usize| written.kept & 1 << at == 0;
     match pass.settings.to {
         Form::V0 => {
             for (at, row) in node.rows.iter().enumerate() {
                 if let Some(json) = row.need.filter(|_| missing(at)) {
-                    pass.name(row.names[0]);
+                    pass.put_name(row.names[0]);
                     pass.put(json);
                     pass.out.push(b',');
                 }
@@ -264,8 +267,8 @@ fn fill(pass: &mut Pass<'_>, node: &'static Node, written: &Written) {
                 .first()
                 .is_some_and(|row| row.names[1] == "tenant");
             if let Some(tenant) = pass.settings.tenant.filter(|_| takes && missing(0)) {
-                pass.name("tenant");
-                pass.put(&quoted(tenant));
+                pass.put_name("tenant");
+                pass.put(&quote_string(tenant));
                 pass.out.push(b',');
             }
         }

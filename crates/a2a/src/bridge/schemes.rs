@@ -1,7 +1,7 @@
 //! Security schemes and requirements of cards: 0.3 has the `type` of a scheme in it, 1.0 around it.
 
-use super::left_out::LeftOut;
-use crate::fields::{Fields, array, elements, quoted};
+use super::omitted_members::OmittedMembers;
+use crate::fields::{Fields, array_elements, join_array, quote_string};
 use crate::generation::Generation;
 
 /// The types of schemes, with their names in 1.0.
@@ -46,11 +46,15 @@ pub(super) enum Shape {
 }
 
 /// Returns `securitySchemes` in another shape. Schemes of an unknown type are left out.
-pub(super) fn schemes(text: &str, shape: Shape, left: &mut LeftOut) -> Option<String> {
-    let schemes = Fields::read(text)?;
+pub(super) fn convert_schemes(
+    text: &str,
+    shape: Shape,
+    left: &mut OmittedMembers,
+) -> Option<String> {
+    let schemes = Fields::parse(text)?;
     let mut written = Vec::new();
     for (name, scheme) in schemes.iter() {
-        match Fields::read(scheme).and_then(|scheme| one(&scheme, shape, left)) {
+        match Fields::parse(scheme).and_then(|scheme| convert_scheme(&scheme, shape, left)) {
             Some(scheme) => written.push(format!("{name}:{scheme}")),
             None => left.add("card", "securitySchemes"),
         }
@@ -58,17 +62,17 @@ pub(super) fn schemes(text: &str, shape: Shape, left: &mut LeftOut) -> Option<St
     Some(format!("{{{}}}", written.join(",")))
 }
 
-fn one(scheme: &Fields<'_>, shape: Shape, left: &mut LeftOut) -> Option<String> {
-    let is_v0 = scheme.text("type").is_some();
-    let kind = match scheme.text("type") {
+fn convert_scheme(scheme: &Fields<'_>, shape: Shape, left: &mut OmittedMembers) -> Option<String> {
+    let is_v0 = scheme.get_text("type").is_some();
+    let kind = match scheme.get_text("type") {
         Some(said) => TYPES.iter().position(|(v0, _)| *v0 == said)?,
-        None => TYPES.iter().position(|(_, v1)| scheme.has(v1))?,
+        None => TYPES.iter().position(|(_, v1)| scheme.contains(v1))?,
     };
-    let inner = scheme.get(TYPES[kind].1).and_then(Fields::read);
+    let inner = scheme.get(TYPES[kind].1).and_then(Fields::parse);
     let from = if is_v0 { scheme } else { inner.as_ref()? };
     let mut to = Fields::default();
     if shape != Shape::V1 {
-        to.set("type", quoted(TYPES[kind].0));
+        to.set("type", quote_string(TYPES[kind].0));
     }
     for name in MEMBERS[kind] {
         let (read, write) = match *name {
@@ -84,14 +88,14 @@ fn one(scheme: &Fields<'_>, shape: Shape, left: &mut LeftOut) -> Option<String> 
         let value = match (*name, value) {
             ("in", value) => {
                 let said = from
-                    .text(read)
+                    .get_text(read)
                     .filter(|said| PLACES.contains(&said.as_str()));
                 if said.is_none() && value.is_some() {
                     left.add("card", "location");
                 }
-                Some(quoted(&said.unwrap_or_else(|| PLACES[0].to_owned())))
+                Some(quote_string(&said.unwrap_or_else(|| PLACES[0].to_owned())))
             }
-            ("flows", value) => Some(flows(value.unwrap_or("{}"), shape, left)),
+            ("flows", value) => Some(convert_flows(value.unwrap_or("{}"), shape, left)),
             (_, value) => value.map(str::to_owned),
         };
         if let Some(value) = value {
@@ -99,18 +103,18 @@ fn one(scheme: &Fields<'_>, shape: Shape, left: &mut LeftOut) -> Option<String> 
         }
     }
     Some(match shape {
-        Shape::V1 => format!("{{\"{}\":{}}}", TYPES[kind].1, to.write()),
-        _ => to.write(),
+        Shape::V1 => format!("{{\"{}\":{}}}", TYPES[kind].1, to.to_json()),
+        _ => to.to_json(),
     })
 }
 
 /// Returns the OAuth flows: 1.0 has one, 0.3 has no `deviceCode` and requires `scopes`.
-fn flows(text: &str, shape: Shape, left: &mut LeftOut) -> String {
-    let flows = Fields::read(text).unwrap_or_default();
+fn convert_flows(text: &str, shape: Shape, left: &mut OmittedMembers) -> String {
+    let flows = Fields::parse(text).unwrap_or_default();
     let mut written = Fields::default();
     let mut count = 0;
     for name in FLOWS {
-        let Some(mut flow) = flows.get(name).and_then(Fields::read) else {
+        let Some(mut flow) = flows.get(name).and_then(Fields::parse) else {
             continue;
         };
         count += 1;
@@ -119,15 +123,15 @@ fn flows(text: &str, shape: Shape, left: &mut LeftOut) -> String {
             continue;
         }
         if shape != Shape::V1 {
-            if flow.has("pkceRequired") {
+            if flow.contains("pkceRequired") {
                 left.add("card", "pkceRequired");
                 flow.remove("pkceRequired");
             }
-            if !flow.has("scopes") {
+            if !flow.contains("scopes") {
                 flow.set("scopes", "{}");
             }
         }
-        written.set(name, flow.write());
+        written.set(name, flow.to_json());
     }
     if let Some(device) = flows.get("deviceCode") {
         if shape == Shape::V1 && count == 0 {
@@ -136,35 +140,35 @@ fn flows(text: &str, shape: Shape, left: &mut LeftOut) -> String {
             left.add("card", "deviceCode");
         }
     }
-    written.write()
+    written.to_json()
 }
 
 /// Returns a list of requirements in the form of `to`: `{"a":["s"]}` or
 /// `{"schemes":{"a":{"list":["s"]}}}`. `None`: it is no list.
-pub(super) fn requirements(text: &str, to: Generation) -> Option<String> {
-    let list = elements(text)?;
+pub(super) fn convert_requirements(text: &str, to: Generation) -> Option<String> {
+    let list = array_elements(text)?;
     let list: Vec<String> = list
         .into_iter()
-        .filter_map(|one| requirement(one, to))
+        .filter_map(|one| convert_requirement(one, to))
         .collect();
-    Some(array(&list))
+    Some(join_array(&list))
 }
 
-fn requirement(text: &str, to: Generation) -> Option<String> {
-    let fields = Fields::read(text)?;
+fn convert_requirement(text: &str, to: Generation) -> Option<String> {
+    let fields = Fields::parse(text)?;
     let inner = fields
         .get("schemes")
-        .filter(|inner| elements(inner).is_none());
-    let inner = inner.and_then(Fields::read);
+        .filter(|inner| array_elements(inner).is_none());
+    let inner = inner.and_then(Fields::parse);
     let required = inner.as_ref().unwrap_or(&fields);
     let mut written = Vec::new();
     for (name, scopes) in required.iter() {
         let list = if inner.is_some() {
             // An empty list is left out by writers of `ProtoJSON`.
-            let scopes = Fields::read(scopes);
+            let scopes = Fields::parse(scopes);
             scopes.and_then(|scopes| scopes.get("list").map(str::to_owned))
         } else {
-            elements(scopes).map(|_| scopes.to_owned())
+            array_elements(scopes).map(|_| scopes.to_owned())
         };
         let list = list.unwrap_or_else(|| "[]".to_owned());
         written.push(match to {

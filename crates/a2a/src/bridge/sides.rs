@@ -33,7 +33,7 @@ impl Side {
 
     /// Returns the one of the sides that an agent `offers` with which a caller's call is changed least: its own
     /// form, else the other binding of its generation, else JSON-RPC, else HTTP+JSON of the other one.
-    pub fn nearest(self, offers: impl IntoIterator<Item = Self>) -> Option<Self> {
+    pub fn find_nearest(self, offers: impl IntoIterator<Item = Self>) -> Option<Self> {
         let distance = |side: &Self| {
             let other = side.generation != self.generation;
             let is_far = if other { !side.is_rpc() } else { *side != self };
@@ -42,7 +42,7 @@ impl Side {
         offers.into_iter().min_by_key(distance)
     }
 
-    pub(super) const fn form(self) -> Form {
+    pub(super) const fn wire_form(self) -> Form {
         match (self.generation, self.binding) {
             (Generation::V0, Binding::JsonRpc) => Form::V0,
             (Generation::V0, Binding::HttpJson) => Form::V0Rest,
@@ -90,15 +90,15 @@ impl Bridge<'_> {
         }
     }
 
-    /// Returns true if a call of `method` needs what [`super::Stream::snapshot`] writes: subscribers of 1.0
+    /// Returns true if a call of `method` needs what [`super::Stream::translate_snapshot`] writes: subscribers of 1.0
     /// get the task first, and agents of 0.3 send its later events only.
     pub fn needs_snapshot(&self, method: Method) -> bool {
         method == Method::SubscribeToTask
-            && self.crosses()
+            && self.crosses_generations()
             && self.agent.generation == Generation::V0
     }
 
-    pub(super) fn crosses(&self) -> bool {
+    pub(super) fn crosses_generations(&self) -> bool {
         self.caller.generation != self.agent.generation
     }
 }
@@ -114,7 +114,7 @@ pub const fn extensions_field(generation: Generation) -> &'static str {
 
 /// The meaning of `A2A-Version`, as a header field or a query parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum RequestedVersion {
     /// It is missing or empty, which 1.0 reads as 0.3 (A2A 1.0, 3.6.2).
     Nothing,
     /// A version of this generation; its patch number does not count.
@@ -124,11 +124,11 @@ pub enum Said {
 }
 
 /// Reads a value of `A2A-Version`.
-pub fn said(version: Option<&str>) -> Said {
+pub fn parse_version(version: Option<&str>) -> RequestedVersion {
     let version = version.unwrap_or_default().trim();
     let numbers = version.split('.');
     if version.is_empty() {
-        return Said::Nothing;
+        return RequestedVersion::Nothing;
     }
     let are_numbers = numbers.clone().count() <= 3
         && numbers
@@ -136,8 +136,8 @@ pub fn said(version: Option<&str>) -> Said {
             .all(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
     let mut numbers = numbers.map(|number| number.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(1), _) if are_numbers => Said::Generation(Generation::V1),
-        (Some(0), Some(2..)) if are_numbers => Said::Generation(Generation::V0),
-        _ => Said::Unknown,
+        (Some(1), _) if are_numbers => RequestedVersion::Generation(Generation::V1),
+        (Some(0), Some(2..)) if are_numbers => RequestedVersion::Generation(Generation::V0),
+        _ => RequestedVersion::Unknown,
     }
 }

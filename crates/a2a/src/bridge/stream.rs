@@ -8,10 +8,10 @@ use super::answer::{Shape, check_encoding};
 use super::error;
 use super::exchange::Exchange;
 use super::failure::{Failure, Fault};
-use super::left_out::LeftOut;
+use super::omitted_members::OmittedMembers;
 use super::pass::Pass;
-use super::result::{Kind, Told as Outcome};
-use crate::event::{Framing, data_of, final_event, line_end, lines};
+use super::result::{Kind, WrittenResult};
+use crate::event::{Framing, data_value, final_event, line_end, split_lines};
 use crate::fields::Fields;
 use crate::generation::Generation;
 use crate::state::TaskState;
@@ -28,7 +28,7 @@ pub struct Stream {
 
 /// The content of a block that was translated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct TranslatedEvent {
     /// The kind of the event; `None`: a comment, an error, or one that is not read (within 1.0).
     pub kind: Option<Kind>,
     /// The state of its task.
@@ -43,12 +43,12 @@ pub struct Told {
     /// some agents of 0.3 leave theirs open.
     pub ends: bool,
     /// The members that were left out.
-    pub left_out: LeftOut,
+    pub left_out: OmittedMembers,
 }
 
 impl Exchange {
     /// Begins to translate a stream that answers the call.
-    pub fn stream(&self) -> Stream {
+    pub fn start_stream(&self) -> Stream {
         Stream {
             exchange: self.clone(),
             began: false,
@@ -58,51 +58,58 @@ impl Exchange {
 }
 
 impl Stream {
-    /// Translates a block: the lines up to a blank one, and that one ([`crate::event::blocks`]). Appends it to
+    /// Translates a block: the lines up to a blank one, and that one ([`crate::event::split_blocks`]). Appends it to
     /// `out`, which keeps what it has if the block cannot be translated.
     ///
     /// Comments and the fields `id`, `event` and `retry` stay where they are; the data is written in one line.
     ///
     /// # Errors
-    /// [`Failure::Answer`]: the stream ends with [`Stream::failure`].
-    pub fn block(&mut self, block: &[u8], out: &mut Vec<u8>) -> Result<Told, Failure> {
+    /// [`Failure::Answer`]: the stream ends with [`Stream::failure_event`].
+    pub fn translate_block(
+        &mut self,
+        block: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<TranslatedEvent, Failure> {
         check_encoding(block)?;
-        let (data, pieces) = data(block);
+        let (data, pieces) = join_data(block);
         if data.iter().all(u8::is_ascii_whitespace) {
             out.extend_from_slice(block);
-            return Ok(Told::default());
+            return Ok(TranslatedEvent::default());
         }
         let start = out.len();
         let end = line_end(block);
         let mut buffer = std::mem::take(out);
-        let mut rest = lines(block);
+        let mut rest = split_lines(block);
         for line in rest.by_ref() {
-            if data_of(line).is_some() {
+            if data_value(line).is_some() {
                 break;
             }
             put_line(&mut buffer, line, end);
         }
         buffer.extend_from_slice(b"data: ");
         let at = buffer.len();
-        let mut pass = Pass::behind(buffer, &data, self.exchange.settings());
-        let is_named = lines(block).any(|line| matches!(line, b"event: error" | b"event:error"));
-        let written = self.event(&mut pass, is_named);
+        let mut pass = Pass::append_to(buffer, &data, self.exchange.pass_settings());
+        let is_named =
+            split_lines(block).any(|line| matches!(line, b"event: error" | b"event:error"));
+        let written = self.write_event(&mut pass, is_named);
         let (mut buffer, left_out) = (pass.out, pass.left);
         let Ok((outcome, is_error)) = written else {
             buffer.truncate(start);
             *out = buffer;
-            return written.map(|_| Told::default()).map_err(Fault::of_answer);
+            return written
+                .map(|_| TranslatedEvent::default())
+                .map_err(Fault::of_answer);
         };
         // Some agents of 0.3 begin with the task, too.
         let snapshot = self.snapshot.take();
         let repeats = snapshot.is_some() && snapshot == self.task_hash(&buffer[at..]);
-        let mut told = Told {
+        let mut told = TranslatedEvent {
             kind: outcome.kind,
             state: outcome.state,
             is_error,
             is_skipped: outcome.is_unknown || repeats,
             left_out,
-            ..Told::default()
+            ..TranslatedEvent::default()
         };
         if outcome.is_unknown {
             told.left_out.add("event", "other");
@@ -119,15 +126,16 @@ impl Stream {
             breaks.for_each(|byte| *byte = b' ');
         }
         buffer.extend_from_slice(end);
-        for line in rest.filter(|line| data_of(line).is_none()) {
+        for line in rest.filter(|line| data_value(line).is_none()) {
             put_line(&mut buffer, line, end);
         }
         let is_rest_error = is_error && !self.exchange.caller.is_rpc();
-        if is_rest_error && !lines(&buffer[start..at]).any(|line| line.starts_with(b"event:")) {
+        if is_rest_error && !split_lines(&buffer[start..at]).any(|line| line.starts_with(b"event:"))
+        {
             let name = [b"event: error", end].concat();
             buffer.splice(start..start, name);
         }
-        told.is_led = self.lead(&outcome, start, end, &mut buffer);
+        told.is_led = self.insert_first_task(&outcome, start, end, &mut buffer);
         self.began |= !is_error;
         told.ends = outcome.kind == Some(Kind::StatusUpdate)
             && outcome.state.is_some_and(TaskState::is_terminal);
@@ -137,34 +145,44 @@ impl Stream {
 
     /// Writes the data of an event. Returns true with it if it is an error. `is_named`: its name says so, which
     /// is all that tells errors of HTTP+JSON 0.3 apart.
-    fn event(&self, pass: &mut Pass<'_>, is_named: bool) -> Result<(Outcome, bool), Fault> {
+    fn write_event(
+        &self,
+        pass: &mut Pass<'_>,
+        is_named: bool,
+    ) -> Result<(WrittenResult, bool), Fault> {
         let exchange = &self.exchange;
         if is_named && !exchange.agent.is_rpc() {
             let generation = exchange.caller.generation;
-            let (_, error) = error::of_http(500, pass.text, exchange.method, generation);
+            let (_, error) = error::from_http_error(500, pass.text, exchange.method, generation);
             exchange.put_error(pass, &error);
-            return Ok((Outcome::default(), true));
+            return Ok((WrittenResult::default(), true));
         }
         let settings = pass.settings;
         let shape = if settings.from == settings.to {
             Shape::Same
         } else {
-            Shape::of(exchange.method, true)
+            Shape::of_method(exchange.method, true)
         };
-        match exchange.respond(pass, shape)? {
+        match exchange.write_response(pass, shape)? {
             Ok(outcome) => Ok((outcome, false)),
             Err(error) => {
                 if !exchange.caller.is_rpc() {
                     exchange.put_error(pass, &error);
                 }
-                Ok((Outcome::default(), true))
+                Ok((WrittenResult::default(), true))
             }
         }
     }
 
     /// Puts a task in front of the first event if that is an update: streams of 1.0 begin with a task or a
     /// message (A2A 1.0, 3.1.2). It is never in a terminal state, at which some clients stop reading.
-    fn lead(&self, outcome: &Outcome, at: usize, end: &[u8], buffer: &mut Vec<u8>) -> bool {
+    fn insert_first_task(
+        &self,
+        outcome: &WrittenResult,
+        at: usize,
+        end: &[u8],
+        buffer: &mut Vec<u8>,
+    ) -> bool {
         let exchange = &self.exchange;
         let is_up = exchange.caller.generation == Generation::V1
             && exchange.agent.generation == Generation::V0;
@@ -191,23 +209,27 @@ impl Stream {
         true
     }
 
-    /// Translates the answer to [`super::Bridge::snapshot`] into the event with which a subscription of 1.0
+    /// Translates the answer to [`super::Bridge::snapshot_request`] into the event with which a subscription of 1.0
     /// begins. Events of the subscription that came meanwhile follow it.
     ///
     /// # Errors
     /// [`Failure::Answer`].
-    pub fn snapshot(&mut self, status: u16, body: &[u8]) -> Result<(Vec<u8>, Told), Failure> {
+    pub fn translate_snapshot(
+        &mut self,
+        status: u16,
+        body: &[u8],
+    ) -> Result<(Vec<u8>, TranslatedEvent), Failure> {
         check_encoding(body)?;
         let exchange = &self.exchange;
-        let mut pass = Pass::new(body, exchange.settings());
+        let mut pass = Pass::new(body, exchange.pass_settings());
         pass.put("data: ");
         let is_failed = status >= 400 && !exchange.agent.is_rpc();
         let told = if is_failed {
             let generation = exchange.caller.generation;
-            let (_, error) = error::of_http(status, body, exchange.method, generation);
+            let (_, error) = error::from_http_error(status, body, exchange.method, generation);
             Err(error)
         } else {
-            let told = exchange.respond(&mut pass, Shape::Outcome(false));
+            let told = exchange.write_response(&mut pass, Shape::Outcome(false));
             told.map_err(Fault::of_answer)?
         };
         let error = match told {
@@ -215,21 +237,21 @@ impl Stream {
             Ok(told) => {
                 self.began = true;
                 pass.put("\n\n");
-                let event = flattened(pass.out);
+                let event = flatten_lines(pass.out);
                 self.snapshot = self.task_hash(&event["data: ".len()..]);
-                let told = Told {
+                let told = TranslatedEvent {
                     kind: told.kind,
                     state: told.state,
                     left_out: pass.left,
-                    ..Told::default()
+                    ..TranslatedEvent::default()
                 };
                 return Ok((event, told));
             }
             Err(error) => error,
         };
-        let told = Told {
+        let told = TranslatedEvent {
             is_error: true,
-            ..Told::default()
+            ..TranslatedEvent::default()
         };
         Ok((self.error_event(&error, Framing::Lf).to_vec(), told))
     }
@@ -239,9 +261,9 @@ impl Stream {
     fn task_hash(&self, data: &[u8]) -> Option<u64> {
         let mut text = std::str::from_utf8(data).ok()?.trim();
         if self.exchange.caller.is_rpc() {
-            text = Fields::read(text)?.borrowed("result")?;
+            text = Fields::parse(text)?.get_borrowed("result")?;
         }
-        let task = Fields::read(Fields::read(text)?.borrowed("task")?)?;
+        let task = Fields::parse(Fields::parse(text)?.get_borrowed("task")?)?;
         let members = task.iter().filter(|(name, _)| *name != r#""history""#);
         let hashes = members.map(|member| {
             let mut hasher = DefaultHasher::new();
@@ -252,9 +274,9 @@ impl Stream {
     }
 
     /// Returns the last event of a stream that cannot be translated further.
-    pub fn failure(&self, failure: &Failure, framing: Framing) -> bytes::Bytes {
+    pub fn failure_event(&self, failure: &Failure, framing: Framing) -> bytes::Bytes {
         let generation = self.exchange.caller.generation;
-        let error = error::new(failure.code(), &failure.to_string(), generation);
+        let error = error::new_error(failure.code(), &failure.to_string(), generation);
         self.error_event(&error, framing)
     }
 
@@ -265,13 +287,13 @@ impl Stream {
             let json = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
             return final_event(None, &json, framing);
         }
-        let (_, body) = error::http(error, 200, exchange.caller.generation);
+        let (_, body) = error::to_http_error(error, 200, exchange.caller.generation);
         final_event(Some("error"), &body, framing)
     }
 }
 
 /// Returns an event whose data is one line.
-fn flattened(mut event: Vec<u8>) -> Vec<u8> {
+fn flatten_lines(mut event: Vec<u8>) -> Vec<u8> {
     let body = event.len().saturating_sub(2);
     let breaks = event[..body]
         .iter_mut()
@@ -286,8 +308,8 @@ fn put_line(out: &mut Vec<u8>, line: &[u8], end: &[u8]) {
 }
 
 /// Returns the `data` lines of a block, joined, and their number.
-fn data(block: &[u8]) -> (Cow<'_, [u8]>, usize) {
-    let mut data = lines(block).filter_map(data_of);
+fn join_data(block: &[u8]) -> (Cow<'_, [u8]>, usize) {
+    let mut data = split_lines(block).filter_map(data_value);
     let first = data.next().unwrap_or_default();
     let Some(second) = data.next() else {
         return (Cow::Borrowed(first), 1);

@@ -39,7 +39,7 @@ pub(super) enum Rule {
     Parts,
     /// A role, by `words.rs`.
     Role,
-    /// A name of [`super::words::state`].
+    /// A name of [`super::words::parse_state`].
     State,
     /// A time, which 1.0 has in UTC.
     Time,
@@ -68,11 +68,11 @@ pub(super) struct Row {
 impl Row {
     /// A member with one name in all forms.
     pub(super) const fn new(name: &'static str, rule: Rule) -> Self {
-        Self::of([name; 3], rule)
+        Self::with_names([name; 3], rule)
     }
 
     /// A member with a name by form.
-    pub(super) const fn of(names: [&'static str; 3], rule: Rule) -> Self {
+    pub(super) const fn with_names(names: [&'static str; 3], rule: Rule) -> Self {
         Self {
             names,
             also: "",
@@ -81,12 +81,12 @@ impl Row {
         }
     }
 
-    pub(super) const fn also(mut self, name: &'static str) -> Self {
+    pub(super) const fn with_alias(mut self, name: &'static str) -> Self {
         self.also = name;
         self
     }
 
-    pub(super) const fn need(mut self, json: &'static str) -> Self {
+    pub(super) const fn with_default(mut self, json: &'static str) -> Self {
         self.need = Some(json);
         self
     }
@@ -120,7 +120,7 @@ impl Node {
         if found.is_some() || !name.contains(&b'_') {
             return found;
         }
-        self.position(form, &camel(name)?)
+        self.position(form, &to_camel_case(name)?)
     }
 
     fn position(&self, form: Form, name: &[u8]) -> Option<usize> {
@@ -137,7 +137,7 @@ const NAME_BYTES_MAX: usize = 32;
 /// Returns the name in camel case of one in snake case: words of lower-case letters with one `_` between two. Other
 /// spellings name no member, so that the checks before and an agent behind read the same. A name without `_` is returned
 /// as it is.
-pub(super) fn camel(name: &[u8]) -> Option<Cow<'_, [u8]>> {
+pub(super) fn to_camel_case(name: &[u8]) -> Option<Cow<'_, [u8]>> {
     if !name.contains(&b'_') {
         return Some(Cow::Borrowed(name));
     }

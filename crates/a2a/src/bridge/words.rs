@@ -10,7 +10,7 @@ use crate::state::TaskState;
 pub(super) enum Role {
     User,
     Agent,
-    Unsaid,
+    Unspecified,
 }
 
 impl Role {
@@ -19,18 +19,18 @@ impl Role {
         match said {
             b"user" | b"ROLE_USER" | b"1" => Self::User,
             b"agent" | b"ROLE_AGENT" | b"2" => Self::Agent,
-            _ => Self::Unsaid,
+            _ => Self::Unspecified,
         }
     }
 
     /// Returns the word as JSON. 0.3 has no third one: its SDKs say `agent`.
-    pub(super) const fn word(self, form: Form) -> &'static str {
+    pub(super) const fn as_json(self, form: Form) -> &'static str {
         match (form, self) {
             (Form::V0, Self::User) => r#""user""#,
             (Form::V0, _) => r#""agent""#,
             (_, Self::User) => r#""ROLE_USER""#,
             (_, Self::Agent) => r#""ROLE_AGENT""#,
-            (_, Self::Unsaid) => r#""ROLE_UNSPECIFIED""#,
+            (_, Self::Unspecified) => r#""ROLE_UNSPECIFIED""#,
         }
     }
 }
@@ -49,7 +49,7 @@ const NUMBERED: [Option<TaskState>; 9] = [
 ];
 
 /// Reads a state: a word of either generation, or its number. `None`: unknown.
-pub(super) fn state(said: &[u8]) -> Option<TaskState> {
+pub(super) fn parse_state(said: &[u8]) -> Option<TaskState> {
     let said = std::str::from_utf8(said).ok()?;
     match said.parse::<usize>() {
         Ok(number) => NUMBERED.get(number).copied().flatten(),
@@ -62,7 +62,7 @@ pub(super) const fn state_word(state: Option<TaskState>, form: Form) -> &'static
     match (state, form) {
         (Some(TaskState::Canceled), Form::V0Rest) => "TASK_STATE_CANCELLED",
         (Some(state), Form::V0) => state.as_str(),
-        (Some(state), _) => state.word_of_1_0(),
+        (Some(state), _) => state.as_v1_str(),
         (None, Form::V0) => "unknown",
         (None, _) => "TASK_STATE_UNSPECIFIED",
     }
@@ -71,14 +71,14 @@ pub(super) const fn state_word(state: Option<TaskState>, form: Form) -> &'static
 /// Returns a time of 0.3 (any ISO 8601) as 1.0 requires it (RFC 3339 in UTC, with `Z` and at most nine
 /// digits after the second; A2A 1.0, 5.6.1). `None`: it is none, and a parser would refuse the whole
 /// body for it.
-pub(super) fn time(said: &str) -> Option<Cow<'_, str>> {
+pub(super) fn to_v1_time(said: &str) -> Option<Cow<'_, str>> {
     let date = said.get(..10)?;
     let clock = said.get(11..19)?;
     if !matches!(said.as_bytes()[10], b'T' | b't' | b' ') {
         return None;
     }
-    let (year, month, day) = date_of(date)?;
-    let (hour, minute, second) = clock_of(clock)?;
+    let (year, month, day) = parse_date(date)?;
+    let (hour, minute, second) = parse_clock(clock)?;
     let rest = &said[19..];
     let digits = rest.strip_prefix('.').map_or(0, |fraction| {
         1 + fraction.bytes().take_while(u8::is_ascii_digit).count()
@@ -87,7 +87,7 @@ pub(super) fn time(said: &str) -> Option<Cow<'_, str>> {
     if fraction == "." {
         return None;
     }
-    let offset = offset(zone)?;
+    let offset = parse_offset(zone)?;
     let fraction = &fraction[..fraction.len().min(10)];
     if offset == 0 {
         let kept = fraction.len() == digits && zone == "Z" && said.as_bytes()[10] == b'T';
@@ -97,8 +97,8 @@ pub(super) fn time(said: &str) -> Option<Cow<'_, str>> {
             Cow::Owned(format!("{date}T{clock}{fraction}Z"))
         });
     }
-    let minutes = days(year, month, day) * 1440 + hour * 60 + minute - offset;
-    let (year, month, day) = date_on(minutes.div_euclid(1440));
+    let minutes = days_since_epoch(year, month, day) * 1440 + hour * 60 + minute - offset;
+    let (year, month, day) = date_of_days(minutes.div_euclid(1440));
     if !(1..=9999).contains(&year) {
         return None;
     }
@@ -108,18 +108,22 @@ pub(super) fn time(said: &str) -> Option<Cow<'_, str>> {
     )))
 }
 
-fn number(text: &str) -> Option<i64> {
+fn parse_number(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }
 
-fn date_of(text: &str) -> Option<(i64, i64, i64)> {
+fn parse_date(text: &str) -> Option<(i64, i64, i64)> {
     let (year, rest) = text.split_once('-')?;
     let (month, day) = rest.split_once('-')?;
     if [year.len(), month.len(), day.len()] != [4, 2, 2] {
         return None;
     }
-    let (year, month, day) = (number(year)?, number(month)?, number(day)?);
+    let (year, month, day) = (
+        parse_number(year)?,
+        parse_number(month)?,
+        parse_number(day)?,
+    );
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let last = match month {
         2 => 28 + i64::from(leap),
@@ -130,10 +134,10 @@ fn date_of(text: &str) -> Option<(i64, i64, i64)> {
     (year > 0 && (1..=last).contains(&day)).then_some((year, month, day))
 }
 
-fn clock_of(text: &str) -> Option<(i64, i64, i64)> {
+fn parse_clock(text: &str) -> Option<(i64, i64, i64)> {
     let mut fields = text.split(':').map(|field| {
         let two = field.len() == 2;
-        number(field).filter(|_| two)
+        parse_number(field).filter(|_| two)
     });
     let (hour, minute, second) = (fields.next()??, fields.next()??, fields.next()??);
     let whole = fields.next().is_none() && hour < 24 && minute < 60 && second < 60;
@@ -141,7 +145,7 @@ fn clock_of(text: &str) -> Option<(i64, i64, i64)> {
 }
 
 /// Returns the offset of a zone in minutes. A time without one is in UTC.
-fn offset(zone: &str) -> Option<i64> {
+fn parse_offset(zone: &str) -> Option<i64> {
     if matches!(zone, "" | "Z" | "z") {
         return Some(0);
     }
@@ -156,13 +160,13 @@ fn offset(zone: &str) -> Option<i64> {
         (3, _) => (zone.get(1..3)?, "0"),
         _ => return None,
     };
-    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    let (hours, minutes) = (parse_number(hours)?, parse_number(minutes)?);
     (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes))
 }
 
 /// Returns the days from 1970-01-01 to a date (Howard Hinnant, "chrono-compatible low-level date
 /// algorithms").
-const fn days(year: i64, month: i64, day: i64) -> i64 {
+const fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let of_era = year - era * 400;
@@ -170,8 +174,8 @@ const fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// The reverse of [`days`].
-const fn date_on(days: i64) -> (i64, i64, i64) {
+/// The reverse of [`days_since_epoch`].
+const fn date_of_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let of_era = days - era * 146_097;
@@ -224,17 +228,21 @@ mod tests {
             ("2026-08-18é10:00:00Z", None),
             ("", None),
         ] {
-            assert_eq!(time(said).as_deref(), expected, "{said}");
+            assert_eq!(to_v1_time(said).as_deref(), expected, "{said}");
         }
     }
 
     #[test]
     fn a_date_is_the_one_of_its_day() {
         for day in (-719_162..2_932_896).step_by(97) {
-            let (year, month, date) = date_on(day);
-            assert_eq!(days(year, month, date), day, "{year}-{month}-{date}");
+            let (year, month, date) = date_of_days(day);
+            assert_eq!(
+                days_since_epoch(year, month, date),
+                day,
+                "{year}-{month}-{date}"
+            );
         }
-        assert_eq!(date_on(0), (1970, 1, 1));
-        assert_eq!(date_on(19_782), (2024, 2, 29));
+        assert_eq!(date_of_days(0), (1970, 1, 1));
+        assert_eq!(date_of_days(19_782), (2024, 2, 29));
     }
 }

@@ -11,7 +11,7 @@
 
 use url::Url;
 
-use crate::fields::{Fields, array, elements, kind, quoted};
+use crate::fields::{Fields, array_elements, join_array, quote_string, value_kind};
 use crate::generation::Generation;
 use crate::json::Kind;
 
@@ -72,8 +72,8 @@ impl Interface {
 }
 
 /// Renames the members of the interfaces to their current names.
-pub(super) fn respell(card: &mut Fields<'_>) {
-    let is_odd = card.has("protocol_version") && !card.has("protocolVersion");
+pub(super) fn respell_members(card: &mut Fields<'_>) {
+    let is_odd = card.contains("protocol_version") && !card.contains("protocolVersion");
     card.rename(&[
         ("preferred_transport", "preferredTransport"),
         ("protocol_version", "protocolVersion"),
@@ -84,49 +84,51 @@ pub(super) fn respell(card: &mut Fields<'_>) {
     // below that.
     if is_odd
         && card
-            .text("protocolVersion")
+            .get_text("protocolVersion")
             .is_some_and(|said| said.starts_with("0.2"))
     {
-        card.set("protocolVersion", quoted(VERSION_0_3));
+        card.set("protocolVersion", quote_string(VERSION_0_3));
     }
 }
 
 /// Returns true if the card has the list of 1.0.
 pub(super) fn is_v1(card: &Fields<'_>) -> bool {
-    let list = card.get("supportedInterfaces").and_then(elements);
+    let list = card.get("supportedInterfaces").and_then(array_elements);
     list.is_some_and(|list| !list.is_empty())
 }
 
 /// Returns true if clients of 0.x can find an interface in it, or if it has none at all.
 pub(super) fn is_v0(card: &Fields<'_>) -> bool {
-    !is_v1(card) || card.text("url").is_some()
+    !is_v1(card) || card.get_text("url").is_some()
 }
 
 /// Returns true if the card has an address of the agent, readable or not.
 pub(super) fn are_in(card: &Fields<'_>) -> bool {
-    let url = card.get("url").is_some_and(|url| kind(url) == Kind::String);
+    let url = card
+        .get("url")
+        .is_some_and(|url| value_kind(url) == Kind::String);
     let listed = |name| {
-        let list = card.get(name).and_then(elements);
+        let list = card.get(name).and_then(array_elements);
         list.is_some_and(|list| !list.is_empty())
     };
     url || listed("supportedInterfaces") || listed("additionalInterfaces")
 }
 
 /// Returns all interfaces of the card, the preferred one first in each generation.
-pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
+pub(super) fn list_interfaces(card: &Fields<'_>) -> Vec<Interface> {
     let mut found = Vec::new();
-    for element in list(card, "supportedInterfaces") {
-        let binding = element.text("protocolBinding");
+    for element in read_list(card, "supportedInterfaces") {
+        let binding = element.get_text("protocolBinding");
         found.push(Interface {
             binding: Binding::parse(binding.as_deref().unwrap_or("JSONRPC")),
-            url: element.text("url").unwrap_or_default(),
-            generation: generation(element.text("protocolVersion"), Generation::V1),
-            tenant: element.text("tenant"),
+            url: element.get_text("url").unwrap_or_default(),
+            generation: parse_generation(element.get_text("protocolVersion"), Generation::V1),
+            tenant: element.get_text("tenant"),
         });
     }
-    let generation = generation(card.text("protocolVersion"), Generation::V0);
-    if let Some(url) = card.text("url") {
-        let transport = card.text("preferredTransport");
+    let generation = parse_generation(card.get_text("protocolVersion"), Generation::V0);
+    if let Some(url) = card.get_text("url") {
+        let transport = card.get_text("preferredTransport");
         found.push(Interface {
             binding: Binding::parse(transport.as_deref().unwrap_or("JSONRPC")),
             url,
@@ -134,10 +136,12 @@ pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
             tenant: None,
         });
     }
-    for element in list(card, "additionalInterfaces") {
+    for element in read_list(card, "additionalInterfaces") {
         found.push(Interface {
-            binding: element.text("transport").and_then(|t| Binding::parse(&t)),
-            url: element.text("url").unwrap_or_default(),
+            binding: element
+                .get_text("transport")
+                .and_then(|t| Binding::parse(&t)),
+            url: element.get_text("url").unwrap_or_default(),
             generation,
             tenant: None,
         });
@@ -145,7 +149,7 @@ pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
     found
 }
 
-pub(super) fn generation(version: Option<String>, otherwise: Generation) -> Generation {
+pub(super) fn parse_generation(version: Option<String>, otherwise: Generation) -> Generation {
     match version
         .as_deref()
         .and_then(|version| version.split('.').next())
@@ -180,68 +184,68 @@ pub(super) fn point_at(base: &str, card: &mut Fields<'_>) {
 fn served_v1(card: &Fields<'_>, base: &str) -> String {
     let mut version = None;
     let mut served = Vec::new();
-    for mut element in list(card, "supportedInterfaces") {
-        let stated = element.text("protocolVersion");
+    for mut element in read_list(card, "supportedInterfaces") {
+        let stated = element.get_text("protocolVersion");
         version = version.or_else(|| stated.clone());
-        let binding = element.text("protocolBinding");
+        let binding = element.get_text("protocolBinding");
         match &binding {
             Some(word) if Binding::parse(word).is_none() => continue,
             Some(_) => {}
-            None => element.set("protocolBinding", quoted("JSONRPC")),
+            None => element.set("protocolBinding", quote_string("JSONRPC")),
         }
         if stated.is_none() {
-            element.set("protocolVersion", quoted(VERSION_1));
+            element.set("protocolVersion", quote_string(VERSION_1));
         }
-        if element.text("tenant").is_none() {
+        if element.get_text("tenant").is_none() {
             element.remove("tenant");
         }
-        element.set("url", quoted(base));
-        served.push(element.write());
+        element.set("url", quote_string(base));
+        served.push(element.to_json());
     }
     if served.is_empty() {
         let version = version.unwrap_or_else(|| VERSION_1.to_owned());
         served.push(format!(
             r#"{{"url":{},"protocolBinding":"JSONRPC","protocolVersion":{}}}"#,
-            quoted(base),
-            quoted(&version)
+            quote_string(base),
+            quote_string(&version)
         ));
     }
-    array(&served)
+    join_array(&served)
 }
 
 fn serve_v0(card: &mut Fields<'_>, base: &str) {
     let mut served = Vec::new();
     let mut first = None;
-    for mut element in list(card, "additionalInterfaces") {
-        let Some(transport) = element.text("transport") else {
+    for mut element in read_list(card, "additionalInterfaces") {
+        let Some(transport) = element.get_text("transport") else {
             continue;
         };
         if Binding::parse(&transport).is_some() {
             first.get_or_insert(transport);
-            element.set("url", quoted(base));
-            served.push(element.write());
+            element.set("url", quote_string(base));
+            served.push(element.to_json());
         }
     }
     if served.is_empty() {
         card.remove("additionalInterfaces");
     } else {
-        card.set("additionalInterfaces", array(&served));
+        card.set("additionalInterfaces", join_array(&served));
     }
-    card.set("url", quoted(base));
-    let preferred = card.text("preferredTransport");
+    card.set("url", quote_string(base));
+    let preferred = card.get_text("preferredTransport");
     let carried = preferred
         .as_deref()
         .is_some_and(|word| Binding::parse(word).is_some());
-    if !carried && card.has("preferredTransport") {
+    if !carried && card.contains("preferredTransport") {
         let instead = first.unwrap_or_else(|| "JSONRPC".to_owned());
-        card.set("preferredTransport", quoted(&instead));
+        card.set("preferredTransport", quote_string(&instead));
     }
 }
 
 /// Returns the readable elements of a list of interfaces.
-fn list<'c>(card: &'c Fields<'_>, name: &str) -> Vec<Fields<'c>> {
-    let elements = card.get(name).and_then(elements).unwrap_or_default();
-    let readable = elements.into_iter().filter_map(Fields::read);
+fn read_list<'c>(card: &'c Fields<'_>, name: &str) -> Vec<Fields<'c>> {
+    let elements = card.get(name).and_then(array_elements).unwrap_or_default();
+    let readable = elements.into_iter().filter_map(Fields::parse);
     let mut list: Vec<_> = readable.take(INTERFACES_MAX).collect();
     for element in &mut list {
         element.rename(&[

@@ -7,21 +7,21 @@
 //! removes the signatures, which any change invalidates, and replaces the agent's addresses
 //! elsewhere in the card ([`scrub`]).
 
+mod agent_sides;
 mod complete;
 mod interfaces;
 mod scrub;
 mod security;
 mod signed;
-mod spoken;
 
 #[cfg(test)]
 mod tests;
 
 pub use self::interfaces::{Binding, Interface};
 
+pub use self::agent_sides::{AgentSide, AgentSides};
 use self::scrub::Addresses;
-pub use self::signed::{forms, with_signatures};
-pub use self::spoken::{Spoke, Spoken};
+pub use self::signed::{signed_forms, with_signatures};
 use crate::fields::Fields;
 use crate::generation::Generation;
 
@@ -30,7 +30,7 @@ const SERVED_BYTES_MAX: usize = 1024 * 1024;
 
 /// The reason that a card is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum CardError {
     /// Not JSON in UTF-8, nested too deep, not an object, or with a duplicate member.
     #[error("it is no JSON object, or a member stands in it twice")]
     Form,
@@ -70,38 +70,38 @@ impl<'a> Card<'a> {
     /// Parses a registered card: any object is one.
     ///
     /// # Errors
-    /// [`Unreadable::Form`].
-    pub fn read(text: &'a [u8]) -> Result<Self, Unreadable> {
-        let text = std::str::from_utf8(text).map_err(|_| Unreadable::Form)?;
+    /// [`CardError::Form`].
+    pub fn parse(text: &'a [u8]) -> Result<Self, CardError> {
+        let text = std::str::from_utf8(text).map_err(|_| CardError::Form)?;
         let text = text.trim_start_matches('\u{feff}');
-        let mut fields = Fields::read(text).ok_or(Unreadable::Form)?;
-        complete::respell(&mut fields);
+        let mut fields = Fields::parse(text).ok_or(CardError::Form)?;
+        complete::respell_members(&mut fields);
         Ok(Self { text, fields })
     }
 
     /// Parses the response of a server that was asked for a card. Some servers answer any path.
     ///
     /// # Errors
-    /// [`Unreadable`].
-    pub fn fetched(text: &'a [u8]) -> Result<Self, Unreadable> {
-        let card = Self::read(text)?;
-        let named = card.fields.text("name").is_some();
+    /// [`CardError`].
+    pub fn parse_fetched(text: &'a [u8]) -> Result<Self, CardError> {
+        let card = Self::parse(text)?;
+        let named = card.fields.get_text("name").is_some();
         let offers = [
             "url",
             "supportedInterfaces",
             "additionalInterfaces",
             "skills",
         ];
-        if named || offers.iter().any(|member| card.fields.has(member)) {
+        if named || offers.iter().any(|member| card.fields.contains(member)) {
             Ok(card)
         } else {
-            Err(Unreadable::NoCard)
+            Err(CardError::NoCard)
         }
     }
 
     /// Returns the interfaces with `binding` that the card lists.
     pub fn interfaces(&self, binding: Binding) -> impl Iterator<Item = Interface> {
-        let all = interfaces::all(&self.fields).into_iter();
+        let all = interfaces::list_interfaces(&self.fields).into_iter();
         all.filter(move |interface| interface.binding == Some(binding))
     }
 
@@ -122,17 +122,21 @@ impl<'a> Card<'a> {
     /// Returns the card for callers.
     ///
     /// # Errors
-    /// [`Unreadable::TooLong`].
-    pub fn served(mut self, facts: &Facts<'_>) -> Result<String, Unreadable> {
-        let addresses = addresses(facts.hidden, &interfaces::all(&self.fields), facts.base);
+    /// [`CardError::TooLong`].
+    pub fn into_served(mut self, facts: &Facts<'_>) -> Result<String, CardError> {
+        let addresses = collect_addresses(
+            facts.hidden,
+            &interfaces::list_interfaces(&self.fields),
+            facts.base,
+        );
         let card = &mut self.fields;
-        complete::fill(card, facts.name, facts.role);
+        complete::fill_missing(card, facts.name, facts.role);
         interfaces::point_at(facts.base, card);
-        complete::capabilities(card, facts.push_notifications);
+        complete::set_capabilities(card, facts.push_notifications);
         if facts.bearer {
-            security::declare(card);
+            security::declare_scheme(card);
         }
-        conceal(self.fields, &addresses, facts.base)
+        conceal_card(self.fields, &addresses, facts.base)
     }
 }
 
@@ -148,39 +152,46 @@ pub fn says_push(card: &serde_json::Value) -> Option<bool> {
 /// unchanged, with its signatures.
 ///
 /// # Errors
-/// [`Unreadable::Form`], [`Unreadable::TooLong`].
-pub fn shown(text: &str, base: &str, hidden: &[String]) -> Result<String, Unreadable> {
-    let mut card = Fields::read(text).ok_or(Unreadable::Form)?;
-    interfaces::respell(&mut card);
-    let addresses = addresses(hidden, &interfaces::all(&card), base);
+/// [`CardError::Form`], [`CardError::TooLong`].
+pub fn conceal_addresses(text: &str, base: &str, hidden: &[String]) -> Result<String, CardError> {
+    let mut card = Fields::parse(text).ok_or(CardError::Form)?;
+    interfaces::respell_members(&mut card);
+    let addresses = collect_addresses(hidden, &interfaces::list_interfaces(&card), base);
     if interfaces::are_in(&card) {
         interfaces::point_at(base, &mut card);
     } else if addresses.replace(text.to_owned(), base) == text {
         return Ok(text.to_owned());
     }
-    conceal(card, &addresses, base)
+    conceal_card(card, &addresses, base)
 }
 
 /// Returns the addresses to conceal: those that the gateway knows, and those in the card.
-fn addresses(hidden: &[String], interfaces: &[Interface], base: &str) -> Addresses {
+fn collect_addresses(hidden: &[String], interfaces: &[Interface], base: &str) -> Addresses {
     let known = hidden.iter().map(String::as_str);
     let told = interfaces.iter().map(|interface| interface.url.as_str());
-    Addresses::of(known.chain(told), base)
+    Addresses::from_urls(known.chain(told), base)
 }
 
 /// Returns the card without the agent's addresses outside its interfaces, and without signatures,
 /// which are no longer valid.
-fn conceal(mut card: Fields<'_>, addresses: &Addresses, base: &str) -> Result<String, Unreadable> {
+fn conceal_card(
+    mut card: Fields<'_>,
+    addresses: &Addresses,
+    base: &str,
+) -> Result<String, CardError> {
     card.remove("signatures");
     // Pages and pictures on the agent's own host, which callers cannot open.
     for page in ["documentationUrl", "iconUrl"] {
-        if card.text(page).is_some_and(|url| addresses.are_in(&url)) {
+        if card
+            .get_text(page)
+            .is_some_and(|url| addresses.are_in(&url))
+        {
             card.remove(page);
         }
     }
-    let concealed = addresses.replace(card.write(), base);
+    let concealed = addresses.replace(card.to_json(), base);
     if concealed.len() > SERVED_BYTES_MAX {
-        return Err(Unreadable::TooLong);
+        return Err(CardError::TooLong);
     }
     Ok(concealed)
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use url::{Host, Position, Url};
 
-use crate::fields::{quoted, said};
+use crate::fields::{quote_string, unescape_string};
 
 /// Most addresses that are searched for. Those that the gateway knows come first.
 const ADDRESSES_MAX: usize = 64;
@@ -42,11 +42,11 @@ enum Form {
 
 impl Addresses {
     /// Collects the addresses of `urls`, except those that the gateway's base contains.
-    pub(super) fn of<'u>(urls: impl Iterator<Item = &'u str>, base: &str) -> Self {
+    pub(super) fn from_urls<'u>(urls: impl Iterator<Item = &'u str>, base: &str) -> Self {
         let base = base.to_ascii_lowercase();
-        let own = addresses(&base);
+        let own = addresses_of_url(&base);
         let mut found = Vec::new();
-        for address in urls.flat_map(addresses) {
+        for address in urls.flat_map(addresses_of_url) {
             let others = !own.contains(&address) && address.find(&base, 0).is_none();
             let new = others && !found.contains(&address);
             if new && found.len() < ADDRESSES_MAX {
@@ -74,16 +74,16 @@ impl Addresses {
             let end = string_end(&text, start);
             at = end;
             // A string with a lone surrogate cannot be decoded: its spelling is searched instead.
-            let inside = said(&text[start..end]);
+            let inside = unescape_string(&text[start..end]);
             let inside = inside.map_or(Cow::Borrowed(&text[start + 1..end - 1]), Cow::Owned);
-            if let Some(mut clean) = self.replaced(&inside, base) {
+            if let Some(mut clean) = self.replace_in(&inside, base) {
                 // Names stay distinct even if they differed only in an address.
                 if text[end..].trim_start().starts_with(':') {
                     names += 1;
                     clean.push_str(&format!("#{names}"));
                 }
                 replaced.push_str(&text[copied..start]);
-                replaced.push_str(&quoted(&clean));
+                replaced.push_str(&quote_string(&clean));
                 copied = end;
             }
         }
@@ -95,12 +95,12 @@ impl Addresses {
     }
 
     /// `None`: there is nothing to replace.
-    fn replaced(&self, said: &str, base: &str) -> Option<String> {
-        let mut clean = self.replaced_once(said, base)?;
+    fn replace_in(&self, said: &str, base: &str) -> Option<String> {
+        let mut clean = self.replace_once(said, base)?;
         // The replaced text may have been all that made the text before it a longer name, or a
         // port.
         for _ in 0..AGAIN_MAX {
-            match self.replaced_once(&clean, base) {
+            match self.replace_once(&clean, base) {
                 Some(cleaner) => clean = cleaner,
                 None => break,
             }
@@ -108,7 +108,7 @@ impl Addresses {
         Some(clean)
     }
 
-    fn replaced_once(&self, said: &str, base: &str) -> Option<String> {
+    fn replace_once(&self, said: &str, base: &str) -> Option<String> {
         let lower = said.to_ascii_lowercase();
         let mut clean = String::new();
         let mut copied = 0;
@@ -209,7 +209,7 @@ fn scheme_start(before: &str) -> usize {
 
 /// Returns the possible spellings of the address in `url`. The address of a gRPC interface is often
 /// not a URL: `10.0.0.7:50051`.
-fn addresses(url: &str) -> Vec<Address> {
+fn addresses_of_url(url: &str) -> Vec<Address> {
     let parsed = match Url::parse(url) {
         Ok(parsed) if parsed.has_host() => parsed,
         _ => match Url::parse(&format!("http://{url}")) {

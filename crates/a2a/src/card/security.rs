@@ -2,14 +2,14 @@
 //! the agent's own scheme. In the form of the card's generation; of both in a hybrid card.
 
 use super::interfaces;
-use crate::fields::{Fields, array, elements};
+use crate::fields::{Fields, array_elements, join_array};
 
 /// The security scheme in the card.
 const V0_SCHEME: &str = r#""type":"http","scheme":"bearer""#;
 const V1_SCHEME: &str = r#""httpAuthSecurityScheme":{"scheme":"bearer"}"#;
 
 /// Replaces the agent's schemes by the gateway's.
-pub(super) fn declare(card: &mut Fields<'_>) {
+pub(super) fn declare_scheme(card: &mut Fields<'_>) {
     let (v0, v1) = (interfaces::is_v0(card), interfaces::is_v1(card));
     let scheme = match (v0, v1) {
         (true, true) => format!("{V0_SCHEME},{V1_SCHEME}"),
@@ -29,22 +29,25 @@ pub(super) fn declare(card: &mut Fields<'_>) {
         card.remove("securityRequirements");
     }
     // The form of 0.1.
-    if card.has("authentication") {
+    if card.contains("authentication") {
         card.set("authentication", r#"{"schemes":["bearer"]}"#);
     }
     // They name the agent's schemes, which are removed.
-    let skills = card.get("skills").and_then(elements).unwrap_or_default();
+    let skills = card
+        .get("skills")
+        .and_then(array_elements)
+        .unwrap_or_default();
     let skills: Vec<String> = skills.into_iter().map(without_security).collect();
-    let skills = array(&skills);
+    let skills = join_array(&skills);
     card.set("skills", skills);
 }
 
 fn without_security(skill: &str) -> String {
-    let Some(mut fields) = Fields::read(skill) else {
+    let Some(mut fields) = Fields::parse(skill) else {
         return skill.to_owned();
     };
     for name in ["security", "securityRequirements", "security_requirements"] {
         fields.remove(name);
     }
-    fields.write()
+    fields.to_json()
 }

@@ -81,12 +81,12 @@ const CARD: Shape = Object(&[
 
 /// Returns the forms of a served card that are signed: the document, and, if it differs, the form
 /// that the SDKs canonicalise. `None`: it has a number or a string without a canonical form.
-pub fn forms(card: &str) -> Option<Vec<Value>> {
+pub fn signed_forms(card: &str) -> Option<Vec<Value>> {
     let mut document: Value = serde_json::from_str(card).ok()?;
     document.as_object_mut()?.remove("signatures");
     let mut known = document.clone();
-    modernise(known.as_object_mut()?);
-    let known = cleaned(kept(known, &CARD)).unwrap_or_else(|| json!({}));
+    modernise_card(known.as_object_mut()?);
+    let known = drop_empty(retain_shape(known, &CARD)).unwrap_or_else(|| json!({}));
     let mut forms = vec![document];
     if known != forms[0] {
         forms.push(known);
@@ -96,15 +96,15 @@ pub fn forms(card: &str) -> Option<Vec<Value>> {
 
 /// Returns the card with `signatures`, each a JSON object.
 pub fn with_signatures(card: &str, signatures: &[Value]) -> String {
-    let Some(mut fields) = Fields::read(card) else {
+    let Some(mut fields) = Fields::parse(card) else {
         return card.to_owned();
     };
     fields.set("signatures", Value::from(signatures).to_string());
-    fields.write()
+    fields.to_json()
 }
 
 /// Converts members of 0.x to those of 1.0.
-fn modernise(card: &mut Map<String, Value>) {
+fn modernise_card(card: &mut Map<String, Value>) {
     let version = card.remove("protocolVersion").unwrap_or("0.3.0".into());
     let main = card.remove("url");
     let transport = card
@@ -177,14 +177,14 @@ fn modernise_scheme(scheme: &mut Value) {
     *scheme = json!({ named: members });
 }
 
-fn kept(value: Value, shape: &Shape) -> Value {
+fn retain_shape(value: Value, shape: &Shape) -> Value {
     match (shape, value) {
         (Flag, Value::Bool(false)) => Value::Null,
         (Any | Flag, value) => value,
         (Object(known), Value::Object(mut members)) => {
             let kept_member = |(name, shape): &(&str, Shape)| {
                 let value = members.remove(*name)?;
-                Some(((*name).to_owned(), kept(value, shape)))
+                Some(((*name).to_owned(), retain_shape(value, shape)))
             };
             known
                 .iter()
@@ -193,11 +193,13 @@ fn kept(value: Value, shape: &Shape) -> Value {
                 .into()
         }
         (List(element), Value::Array(list)) => {
-            let list = list.into_iter().map(|one| kept(one, element));
+            let list = list.into_iter().map(|one| retain_shape(one, element));
             list.collect::<Vec<_>>().into()
         }
         (Shape::Map(of), Value::Object(members)) => {
-            let members = members.into_iter().map(|(name, one)| (name, kept(one, of)));
+            let members = members
+                .into_iter()
+                .map(|(name, one)| (name, retain_shape(one, of)));
             members.collect::<Map<_, _>>().into()
         }
         (_, value) => value,
@@ -205,18 +207,18 @@ fn kept(value: Value, shape: &Shape) -> Value {
 }
 
 /// Removes empty values at each level.
-fn cleaned(value: Value) -> Option<Value> {
+fn drop_empty(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
         Value::String(text) if text.is_empty() => None,
         Value::Array(list) => {
-            let list: Vec<Value> = list.into_iter().filter_map(cleaned).collect();
+            let list: Vec<Value> = list.into_iter().filter_map(drop_empty).collect();
             (!list.is_empty()).then(|| list.into())
         }
         Value::Object(members) => {
             let members = members.into_iter();
             let members: Map<_, _> = members
-                .filter_map(|(name, value)| cleaned(value).map(|value| (name, value)))
+                .filter_map(|(name, value)| drop_empty(value).map(|value| (name, value)))
                 .collect();
             (!members.is_empty()).then(|| members.into())
         }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::event::{Framing, Passed, Splitter, final_event, states_told};
+use crate::event::{CompleteEvents, Framing, Splitter, final_event, states_in};
 use crate::state::TaskState;
 
 /// Pushes `chunks` and returns the bytes that each completed.
@@ -149,7 +149,7 @@ fn the_framing_is_the_agents() {
     for framing in [Framing::Lf, Framing::CrLf] {
         // It is not an event, and does not change the next one.
         for numbered in [false, true] {
-            let comment = framing.keepalive(numbered);
+            let comment = framing.keepalive_comment(numbered);
             let event = format!("{comment}data: 1{0}{0}", framing.line_end());
             let passed = Splitter::new().push(Bytes::from(event.clone()));
             assert_eq!((&*passed.bytes, passed.events), (event.as_bytes(), 1));
@@ -251,7 +251,7 @@ fn a_long_event_is_scanned_once_and_searched_in_part() {
     );
     for (stream, final_seen) in [(early, true), (late, false), (multi, true)] {
         let mut splitter = Splitter::new();
-        let (mut last, mut events) = (Passed::default(), 0);
+        let (mut last, mut events) = (CompleteEvents::default(), 0);
         let stream = Bytes::from(stream);
         for at in (0..stream.len()).step_by(8 << 10) {
             last = splitter.push(stream.slice(at..stream.len().min(at + (8 << 10))));
@@ -360,7 +360,7 @@ fn events_tell_where_their_tasks_stand() {
         "data: {\"result\":{\"status\":{\"state\":\"done\"}}}\n\n",
         "data: \"state\"\n\n",
     );
-    let told: Vec<_> = states_told(stream.as_bytes()).collect();
+    let told: Vec<_> = states_in(stream.as_bytes()).collect();
     assert_eq!(told, [TaskState::Submitted, TaskState::Working]);
-    assert_eq!(states_told(b"data: {}\n\n").count(), 0);
+    assert_eq!(states_in(b"data: {}\n\n").count(), 0);
 }

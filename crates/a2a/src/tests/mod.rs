@@ -14,25 +14,25 @@ mod v1;
 use bytes::Bytes;
 
 use super::Generation;
-use super::envelope::{Completed, Completion, Fault, complete};
-use crate::Complete;
+use super::envelope::{CompletedCall, Completion, Fault, complete};
+use crate::CompletionMode;
 
 /// A call to `dev` by the workspace `pm`, with full completion, for an agent of 0.x.
 const FULL: Completion<'static> = Completion {
     target: "dev",
     caller: Some("pm"),
-    complete: Complete::Full,
+    complete: CompletionMode::Full,
     generation: Generation::V0,
     accept_prefers_stream: false,
 };
 
 const BARE: Completion<'static> = Completion {
-    complete: Complete::Bare,
+    complete: CompletionMode::Bare,
     ..FULL
 };
 
 const OFF: Completion<'static> = Completion {
-    complete: Complete::Off,
+    complete: CompletionMode::Off,
     ..FULL
 };
 
@@ -46,7 +46,7 @@ const V1: Completion<'static> = Completion {
     ..FULL
 };
 
-fn run(input: impl AsRef<[u8]>, completion: &Completion<'_>) -> Result<Completed, Fault> {
+fn run(input: impl AsRef<[u8]>, completion: &Completion<'_>) -> Result<CompletedCall, Fault> {
     complete(&Bytes::copy_from_slice(input.as_ref()), completion)
 }
 

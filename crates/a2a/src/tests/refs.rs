@@ -264,11 +264,11 @@ fn where_nobody_can_say_what_an_agent_would_call_the_call_is_refused() {
                 let fault = run(rpc(method, &params), &completion).unwrap_err();
                 assert_eq!(fault.kind, FaultKind::InvalidParams, "{method} {params}");
             }
-            let fault = Refs::of_rest(params.as_bytes(), Method::parse(method)).unwrap_err();
+            let fault = Refs::from_rest_body(params.as_bytes(), Method::parse(method)).unwrap_err();
             assert_eq!(fault.kind, FaultKind::InvalidParams, "{method} {params}");
         }
     }
-    let create = Refs::of_rest(br#"{"url":["a"]}"#, Method::CreatePushConfig);
+    let create = Refs::from_rest_body(br#"{"url":["a"]}"#, Method::CreatePushConfig);
     assert_eq!(create.unwrap_err().kind, FaultKind::InvalidParams);
 }
 
@@ -306,7 +306,7 @@ fn what_is_too_much_to_check_is_refused() {
 
 #[test]
 fn a_rest_body_is_its_own_params() {
-    let refs = |body: &str, method| Refs::of_rest(body.as_bytes(), method);
+    let refs = |body: &str, method| Refs::from_rest_body(body.as_bytes(), method);
     let send = r#"{"message":{"taskId":"t","content":[]},"configuration":{"pushNotificationConfig":{"url":"a"}}}"#;
     let found = refs(send, Method::SendMessage).unwrap();
     assert_eq!(
@@ -326,7 +326,7 @@ fn a_rest_body_is_its_own_params() {
     ] {
         assert_eq!(refs(broken, Method::SendMessage).unwrap_err().kind, kind);
     }
-    assert!(Refs::of_rest(b"{\"a\":\"\xff\"}", Method::GetTask).is_err());
+    assert!(Refs::from_rest_body(b"{\"a\":\"\xff\"}", Method::GetTask).is_err());
 }
 
 #[test]
@@ -360,6 +360,6 @@ fn the_context_of_a_call_is_the_first_one_that_is_a_string() {
     ] {
         assert_eq!(of(&rpc("message/send", &none), &OFF), None, "{none}");
     }
-    let rest = Refs::of_rest(br#"{"message":{"contextId":"c"}}"#, Method::SendMessage);
+    let rest = Refs::from_rest_body(br#"{"message":{"contextId":"c"}}"#, Method::SendMessage);
     assert_eq!(rest.unwrap().context.as_deref(), Some("c"));
 }

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::event::{Splitter, blocks, lines};
-use crate::stamp::{Stamped, Stamper};
+use crate::event::{Splitter, split_blocks, split_lines};
+use crate::stamp::{StampedBlocks, Stamper};
 
 fn stamp(whole: &str) -> (String, Vec<usize>) {
-    let Stamped { bytes, ends } = Stamper::new("s".into()).stamp(whole.as_bytes());
+    let StampedBlocks { bytes, ends } = Stamper::new("s".into()).stamp(whole.as_bytes());
     (String::from_utf8(bytes.to_vec()).unwrap(), ends)
 }
 
@@ -77,8 +77,9 @@ fn unstamped(bytes: &[u8]) -> (Vec<u8>, Vec<u64>) {
 /// Removes blank lines that do not end an event, after the first event.
 fn without_other_blanks(passed: &[u8]) -> Vec<u8> {
     let (mut kept, mut begun) = (Vec::new(), false);
-    for block in blocks(passed) {
-        let mut fields = lines(block).filter(|line| !line.is_empty() && !line.starts_with(b":"));
+    for block in split_blocks(passed) {
+        let mut fields =
+            split_lines(block).filter(|line| !line.is_empty() && !line.starts_with(b":"));
         let blank = if block.ends_with(b"\r\n") { 2 } else { 1 };
         let has_field = fields.next().is_some();
         let end = if has_field || !begun { 0 } else { blank };
@@ -114,7 +115,7 @@ proptest! {
             }
             let (plain, numbers) = unstamped(&stamped);
             prop_assert_eq!(plain, without_other_blanks(&passed));
-            let expected: Vec<u64> = (1..=stamper.last()).collect();
+            let expected: Vec<u64> = (1..=stamper.last_number()).collect();
             prop_assert_eq!(&numbers, &expected);
             prop_assert_eq!(events, expected.len());
             outcomes.push(stamped);

@@ -17,13 +17,13 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Reads a block, as [`event::blocks`] returns them.
-    pub fn read(block: &'a [u8]) -> Self {
+    /// Reads a block, as [`event::split_blocks`] returns them.
+    pub fn parse(block: &'a [u8]) -> Self {
         let (mut data, mut name): (Option<Vec<u8>>, _) = (None, None);
         let mut is_whole = false;
-        for line in event::lines(block) {
+        for line in event::split_lines(block) {
             is_whole |= line.is_empty();
-            if let Some(said) = event::data_of(line) {
+            if let Some(said) = event::data_value(line) {
                 match &mut data {
                     None => data = Some(said.to_vec()),
                     Some(data) => {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn written(block: &[u8]) -> String {
-        let (read, mut out) = (Block::read(block), Vec::new());
+        let (read, mut out) = (Block::parse(block), Vec::new());
         if let Some(data) = &read.data {
             read.write(data, &mut out);
         }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn only_data_and_known_names_are_written_again() {
         let block = b": secret\r\nevent: error\r\ndata: a\r\ndata: b\r\nid: secret\r\nretry: secret\r\nsecret\r\n\r\n";
-        let read = Block::read(block);
+        let read = Block::parse(block);
         assert_eq!(read.data.as_deref(), Some(&b"a\nb"[..]));
         let mut out = Vec::new();
         read.write(b"c\nd", &mut out);

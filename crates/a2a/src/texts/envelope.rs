@@ -2,35 +2,35 @@
 
 use super::payload::only_member;
 use super::zone::Shape;
-use crate::edit::{Edits, Membership};
+use crate::edit::{Edits, MemberChanges};
 use crate::json::Kind;
 use crate::walker::Walker;
 
 /// Returns a call without the members that JSON-RPC does not have. `None`: it has no others.
-pub fn only_call(text: &str) -> Option<Vec<u8>> {
-    let (mut others, mut edits) = (Membership::default(), Edits::default());
+pub fn retain_call_members(text: &str) -> Option<Vec<u8>> {
+    let (mut others, mut edits) = (MemberChanges::default(), Edits::default());
     let mut has_others = false;
-    let object = Walker::new(text.as_bytes()).object(|walker, name| {
-        let value = walker.value()?;
-        if !matches!(&*name.said, b"jsonrpc" | b"id" | b"method" | b"params") {
-            others.leave(&name.with(value));
+    let object = Walker::new(text.as_bytes()).walk_object(|walker, name| {
+        let value = walker.read_value()?;
+        if !matches!(&*name.unescaped, b"jsonrpc" | b"id" | b"method" | b"params") {
+            others.remove(&name.with_value(value));
             has_others = true;
         }
         Ok(value)
     });
     let object = object.ok().filter(|_| has_others)?;
-    others.settle(&object, text, &mut edits);
+    others.add_edits(&object, text, &mut edits);
     Some(edits.apply(text))
 }
 
 /// Returns the strings `id` and `jsonrpc` of a call that do not have the shape of such.
-pub fn odd_strings(body: &[u8]) -> Vec<String> {
+pub fn malformed_ids(body: &[u8]) -> Vec<String> {
     let mut odd = Vec::new();
     for (name, shape) in [(&b"jsonrpc"[..], Shape::Version), (b"id", Shape::Id)] {
         let value = only_member(body, 0, name).flatten();
         if let Some(value) = value.filter(|value| value.kind == Kind::String) {
-            let said = String::from_utf8_lossy(&value.said(body)).into_owned();
-            if !shape.fits(&said) {
+            let said = String::from_utf8_lossy(&value.unescaped(body)).into_owned();
+            if !shape.matches(&said) {
                 odd.push(said);
             }
         }
@@ -46,20 +46,22 @@ pub fn answers_call(body: &[u8], id: Option<&str>) -> bool {
         return true;
     }
     let asked = id.map(|id| {
-        let read = Walker::new(id.as_bytes()).value();
+        let read = Walker::new(id.as_bytes()).read_value();
         let said = read.ok().filter(|value| value.kind == Kind::String);
         match said {
-            Some(value) => value.said(id.as_bytes()).into_owned(),
+            Some(value) => value.unescaped(id.as_bytes()).into_owned(),
             None => id.as_bytes().to_vec(),
         }
     });
     let mut is_of_it = true;
-    let walked = walker.object(|walker, name| {
-        let value = walker.value()?;
-        is_of_it &= match (&*name.said, value.kind) {
+    let walked = walker.walk_object(|walker, name| {
+        let value = walker.read_value()?;
+        is_of_it &= match (&*name.unescaped, value.kind) {
             (b"jsonrpc" | b"id", Kind::Null) | (b"id", Kind::Number) => true,
-            (b"jsonrpc", _) => value.says(body, "2.0"),
-            (b"id", Kind::String) => asked.as_ref().is_none_or(|id| *value.said(body) == **id),
+            (b"jsonrpc", _) => value.equals(body, "2.0"),
+            (b"id", Kind::String) => asked
+                .as_ref()
+                .is_none_or(|id| *value.unescaped(body) == **id),
             (b"id", _) => false,
             _ => true,
         };
@@ -74,7 +76,8 @@ mod tests {
 
     #[test]
     fn unknown_members_of_a_call_are_dropped() {
-        let only = |text: &str| only_call(text).map(|said| String::from_utf8(said).unwrap());
+        let only =
+            |text: &str| retain_call_members(text).map(|said| String::from_utf8(said).unwrap());
         let call = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"note":1}}"#;
         assert_eq!(only(call), None);
         assert_eq!(
@@ -86,9 +89,9 @@ mod tests {
 
     #[test]
     fn strings_of_an_envelope_without_their_shape_are_odd() {
-        assert!(odd_strings(br#"{"jsonrpc":"2.0","id":"0199-a"}"#).is_empty());
-        assert!(odd_strings(br#"{"id":1}"#).is_empty());
-        let odd = odd_strings(br#"{"jsonrpc":"2.0 a","id":"my secret"}"#);
+        assert!(malformed_ids(br#"{"jsonrpc":"2.0","id":"0199-a"}"#).is_empty());
+        assert!(malformed_ids(br#"{"id":1}"#).is_empty());
+        let odd = malformed_ids(br#"{"jsonrpc":"2.0 a","id":"my secret"}"#);
         assert_eq!(odd, ["2.0 a", "my secret"]);
     }
 

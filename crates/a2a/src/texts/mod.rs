@@ -1,10 +1,10 @@
-//! The strings of a message, a result or an event ([`strings`]), for components that judge content: where each stands,
-//! and if it is one that a reader sees. The same walk for either generation: members that only one of them has are known
-//! under their names.
+//! The strings of a message, a result or an event ([`walk_strings`]), for components that judge content: where each
+//! stands, and if it is one that a reader sees. The same walk for either generation: members that only one of them has
+//! are known under their names.
 
 mod block;
 mod envelope;
-mod kept;
+mod member_names;
 mod payload;
 mod zone;
 
@@ -12,17 +12,17 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 pub use self::block::Block;
-pub use self::envelope::{answers_call, odd_strings, only_call};
-pub use self::kept::{NESTING_MAX, keeps_names, nests_too_deep};
-pub use self::payload::{Payload, is_last, of_answer, of_request};
+pub use self::envelope::{answers_call, malformed_ids, retain_call_members};
+pub use self::member_names::{NESTING_MAX, keeps_names, nests_too_deep};
+pub use self::payload::{Payload, find_answer_payload, find_request_payload, is_last_event};
 use self::zone::Zone;
 use crate::edit::Edits;
 use crate::json::{Kind, Value};
-use crate::walker::{Broken, Walker};
+use crate::walker::{WalkError, Walker};
 
 /// The kind of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StringKind {
     /// Shown to readers: of a text part or a data part, or the name of a file.
     Text,
     /// The name of a member that a sender chooses: of a data part, of `metadata`, or one that the protocol does not have.
@@ -42,9 +42,9 @@ pub enum Root {
 
 /// A string of a walk.
 #[derive(Debug)]
-pub struct Found<'a> {
+pub struct ContentString<'a> {
     /// Its kind.
-    pub place: Place,
+    pub place: StringKind,
     /// The range of its token, quotes included.
     pub range: Range<usize>,
     /// Its value. A lone surrogate is the replacement character.
@@ -52,7 +52,7 @@ pub struct Found<'a> {
 }
 
 /// An open container.
-struct Open {
+struct OpenContainer {
     is_object: bool,
     zone: Zone,
 }
@@ -61,13 +61,13 @@ struct Open {
 ///
 /// # Errors
 /// The text is not JSON, or nested too deeply.
-pub fn strings<'a>(
+pub fn walk_strings<'a>(
     text: &'a [u8],
     root: Root,
-    mut each: impl FnMut(Found<'a>),
-) -> Result<(), Broken> {
+    mut each: impl FnMut(ContentString<'a>),
+) -> Result<(), WalkError> {
     let mut walker = Walker::new(text);
-    let mut open: Vec<Open> = Vec::with_capacity(8);
+    let mut open: Vec<OpenContainer> = Vec::with_capacity(8);
     let mut zone = match root {
         Root::Typed => Zone::Node,
         Root::Free => Zone::Data,
@@ -75,55 +75,57 @@ pub fn strings<'a>(
     loop {
         let entered = match walker.peek() {
             Some(b'{') => {
-                let more = walker.begin(b'{', b'}')?;
+                let more = walker.enter_container(b'{', b'}')?;
                 more.then_some(true)
             }
             Some(b'[') => {
-                let more = walker.begin(b'[', b']')?;
+                let more = walker.enter_container(b'[', b']')?;
                 more.then_some(false)
             }
             _ => {
-                let value = walker.value()?;
+                let value = walker.read_value()?;
                 if value.kind == Kind::String {
-                    let found = string_at(text, value, Place::Other);
-                    if let Some(place) = zone.place(&found.text) {
-                        each(Found { place, ..found });
+                    let found = string_at(text, value, StringKind::Other);
+                    if let Some(place) = zone.string_kind(&found.text) {
+                        each(ContentString { place, ..found });
                     }
                 }
                 None
             }
         };
         if let Some(is_object) = entered {
-            open.push(Open { is_object, zone });
-        } else if !goes_on(&mut walker, &mut open)? {
-            walker.end()?;
+            open.push(OpenContainer { is_object, zone });
+        } else if !leave_ended(&mut walker, &mut open)? {
+            walker.expect_end()?;
             return Ok(());
         }
         let Some(container) = open.last() else {
             return Ok(());
         };
         zone = match container.is_object {
-            false => container.zone.element(),
+            false => container.zone.zone_of_elements(),
             true => {
-                let name = walker.name()?;
-                if container.zone.is_free(&name.said) {
+                let name = walker.read_name()?;
+                if container.zone.is_free(&name.unescaped) {
                     let value = Value {
                         kind: Kind::String,
                         start: name.start,
                         end: name.end,
                     };
-                    each(string_at(text, value, Place::Name));
+                    each(string_at(text, value, StringKind::Name));
                 }
-                container.zone.below(&name.said, walker.peek())
+                container
+                    .zone
+                    .zone_of_member(&name.unescaped, walker.peek())
             }
         };
     }
 }
 
 /// Leaves the containers that end. False: none is left.
-fn goes_on(walker: &mut Walker<'_>, open: &mut Vec<Open>) -> Result<bool, Broken> {
+fn leave_ended(walker: &mut Walker<'_>, open: &mut Vec<OpenContainer>) -> Result<bool, WalkError> {
     while let Some(container) = open.last() {
-        if walker.more(if container.is_object { b'}' } else { b']' })? {
+        if walker.has_more(if container.is_object { b'}' } else { b']' })? {
             return Ok(true);
         }
         open.pop();
@@ -131,8 +133,8 @@ fn goes_on(walker: &mut Walker<'_>, open: &mut Vec<Open>) -> Result<bool, Broken
     Ok(false)
 }
 
-fn string_at(text: &[u8], value: Value, place: Place) -> Found<'_> {
-    let said = match value.said(text) {
+fn string_at(text: &[u8], value: Value, place: StringKind) -> ContentString<'_> {
+    let said = match value.unescaped(text) {
         // Several times as fast as the lossy reading, which walks over each character.
         Cow::Borrowed(said) => match str::from_utf8(said) {
             Ok(said) => Cow::Borrowed(said),
@@ -140,7 +142,7 @@ fn string_at(text: &[u8], value: Value, place: Place) -> Found<'_> {
         },
         Cow::Owned(said) => Cow::Owned(String::from_utf8_lossy(&said).into_owned()),
     };
-    Found {
+    ContentString {
         place,
         range: value.start..value.end,
         text: said,
@@ -162,9 +164,9 @@ mod tests {
 
     fn texts(json: &str) -> (Vec<String>, Vec<String>) {
         let (mut texts, mut others) = (Vec::new(), Vec::new());
-        strings(json.as_bytes(), Root::Typed, |found| match found.place {
-            Place::Text => texts.push(found.text.into_owned()),
-            Place::Name | Place::Other => others.push(found.text.into_owned()),
+        walk_strings(json.as_bytes(), Root::Typed, |found| match found.place {
+            StringKind::Text => texts.push(found.text.into_owned()),
+            StringKind::Name | StringKind::Other => others.push(found.text.into_owned()),
         })
         .unwrap();
         (texts, others)
@@ -213,16 +215,16 @@ mod tests {
     fn all_of_an_error_is_text_and_broken_text_is_refused() {
         let mut said = Vec::new();
         let json = br#"{"code":-1,"message":"m","data":["d"]}"#;
-        strings(json, Root::Free, |found| said.push(found.text.into_owned())).unwrap();
+        walk_strings(json, Root::Free, |found| said.push(found.text.into_owned())).unwrap();
         assert_eq!(said, ["code", "message", "m", "data", "d"]);
         for broken in ["", "{", "[1,]", "{} x", r#"{"a" 1}"#] {
             assert!(
-                strings(broken.as_bytes(), Root::Typed, |_| ()).is_err(),
+                walk_strings(broken.as_bytes(), Root::Typed, |_| ()).is_err(),
                 "{broken}"
             );
         }
         let deep = format!("{}1{}", "[".repeat(600), "]".repeat(600));
-        assert!(strings(deep.as_bytes(), Root::Typed, |_| ()).is_err());
+        assert!(walk_strings(deep.as_bytes(), Root::Typed, |_| ()).is_err());
     }
 
     #[test]
@@ -259,7 +261,7 @@ mod tests {
             ),
         ] {
             let mut said = Vec::new();
-            strings(json.as_bytes(), Root::Typed, |found| {
+            walk_strings(json.as_bytes(), Root::Typed, |found| {
                 said.push(found.text.into_owned())
             })
             .unwrap();
@@ -271,7 +273,7 @@ mod tests {
     fn strings_are_replaced_in_place() {
         let text = r#"{"parts":[{"text":"a"}], "final":1.0}"#;
         let mut changed = Vec::new();
-        strings(text.as_bytes(), Root::Typed, |found| {
+        walk_strings(text.as_bytes(), Root::Typed, |found| {
             changed.push((found.range, "\"x\"".to_owned()));
         })
         .unwrap();

@@ -24,7 +24,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    fn whole(body: &[u8], root: Root) -> Self {
+    fn whole_body(body: &[u8], root: Root) -> Self {
         Self {
             range: 0..body.len(),
             root,
@@ -37,18 +37,18 @@ impl Payload {
 
 /// Returns what a request carries: of a send call the message, of another one its parameters. `is_rpc`: the body is a
 /// call of JSON-RPC. `None`: it is not readable, or has the message more than once.
-pub fn of_request(body: &[u8], is_rpc: bool, sends: bool) -> Option<Payload> {
+pub fn find_request_payload(body: &[u8], is_rpc: bool, sends: bool) -> Option<Payload> {
     let params = if is_rpc {
         match only_member(body, 0, b"params")? {
             Some(params) => params.start..params.end,
-            None => return Some(Payload::whole(body, Root::Free)),
+            None => return Some(Payload::whole_body(body, Root::Free)),
         }
     } else {
         0..body.len()
     };
     let other = Payload {
         range: params.clone(),
-        ..Payload::whole(body, Root::Typed)
+        ..Payload::whole_body(body, Root::Typed)
     };
     let mut walker = Walker::from(body, params.start);
     if !sends || walker.peek() != Some(b'{') {
@@ -56,9 +56,9 @@ pub fn of_request(body: &[u8], is_rpc: bool, sends: bool) -> Option<Payload> {
     }
     let (mut message, mut metadata, mut beside) = (None, None, Vec::new());
     let mut twice = false;
-    let read = walker.object(|walker, name| {
-        let value = walker.value()?;
-        let place = match &*name.said {
+    let read = walker.walk_object(|walker, name| {
+        let value = walker.read_value()?;
+        let place = match &*name.unescaped {
             b"message" => Some(&mut message),
             b"metadata" => Some(&mut metadata),
             _ => None,
@@ -84,17 +84,17 @@ pub fn of_request(body: &[u8], is_rpc: bool, sends: bool) -> Option<Payload> {
 
 /// Returns what an answer or the data of an event carries: the result of JSON-RPC, its error, or the whole. `None`: it
 /// is not JSON.
-pub fn of_answer(body: &[u8], is_rpc: bool) -> Option<Payload> {
+pub fn find_answer_payload(body: &[u8], is_rpc: bool) -> Option<Payload> {
     let mut walker = Walker::new(body);
     if walker.peek() != Some(b'{') {
-        walker.value().ok()?;
-        walker.end().ok()?;
-        return Some(Payload::whole(body, Root::Free));
+        walker.read_value().ok()?;
+        walker.expect_end().ok()?;
+        return Some(Payload::whole_body(body, Root::Free));
     }
     let (mut result, mut error, mut plain) = (None, None, is_rpc);
-    let read = walker.object(|walker, name| {
-        let value = walker.value()?;
-        let place = match &*name.said {
+    let read = walker.walk_object(|walker, name| {
+        let value = walker.read_value()?;
+        let place = match &*name.unescaped {
             b"result" => Some(&mut result),
             b"error" => Some(&mut error),
             b"id" | b"jsonrpc" => None,
@@ -109,17 +109,17 @@ pub fn of_answer(body: &[u8], is_rpc: bool) -> Option<Payload> {
         Ok(value)
     });
     read.ok()?;
-    walker.end().ok()?;
+    walker.expect_end().ok()?;
     let at = |value: Value, root| Payload {
         range: value.start..value.end,
-        ..Payload::whole(body, root)
+        ..Payload::whole_body(body, root)
     };
     Some(match (result, error) {
         (Some(result), None) if plain && result.kind == Kind::String => at(result, Root::Free),
         (Some(result), None) if plain => at(result, Root::Typed),
         (None, Some(error)) if plain => at(error, Root::Free),
-        (_, Some(_)) => Payload::whole(body, Root::Free),
-        _ => Payload::whole(body, Root::Typed),
+        (_, Some(_)) => Payload::whole_body(body, Root::Free),
+        _ => Payload::whole_body(body, Root::Typed),
     })
 }
 
@@ -128,9 +128,9 @@ pub(super) fn only_member(body: &[u8], at: usize, wanted: &[u8]) -> Option<Optio
     let (mut found, mut twice) = (None, false);
     let mut walker = Walker::from(body, at);
     walker
-        .object(|walker, name| {
-            let value = walker.value()?;
-            if *name.said == *wanted {
+        .walk_object(|walker, name| {
+            let value = walker.read_value()?;
+            if *name.unescaped == *wanted {
                 twice |= found.replace(value).is_some();
             }
             Ok(value)
@@ -140,12 +140,13 @@ pub(super) fn only_member(body: &[u8], at: usize, wanted: &[u8]) -> Option<Optio
 }
 
 /// True if an event is the last one of its turn: it is final, its task waits for its caller, or it is a message.
-pub fn is_last(data: &[u8], payload: &[u8]) -> bool {
-    if TaskState::of(data).is_some_and(TaskState::ends_turn) || event::is_final_data(data) {
+pub fn is_last_event(data: &[u8], payload: &[u8]) -> bool {
+    if TaskState::from_answer(data).is_some_and(TaskState::ends_turn) || event::is_final_data(data)
+    {
         return true;
     }
     let named = |name: &[u8]| only_member(payload, 0, name).flatten();
-    let says_message = named(b"kind").is_some_and(|kind| kind.says(payload, "message"));
+    let says_message = named(b"kind").is_some_and(|kind| kind.equals(payload, "message"));
     let (status, parts) = (named(b"message"), named(b"parts"));
     says_message || parts.is_some() || status.is_some_and(|value| value.kind == Kind::Object)
 }
@@ -157,11 +158,11 @@ mod tests {
     #[test]
     fn the_payload_of_a_body_is_its_message_result_or_error() {
         let of = |body: &str, rpc, sends| {
-            let payload = of_request(body.as_bytes(), rpc, sends)?;
+            let payload = find_request_payload(body.as_bytes(), rpc, sends)?;
             Some((body[payload.range].to_owned(), payload.is_message))
         };
         let more = br#"{"params":{"note":"x","message":{}, "configuration":{"a":1}}}"#;
-        let beside = of_request(more, true, true).unwrap().beside;
+        let beside = find_request_payload(more, true, true).unwrap().beside;
         let beside: Vec<_> = beside.into_iter().map(|range| &more[range]).collect();
         assert_eq!(
             beside,
@@ -185,8 +186,9 @@ mod tests {
             of(r#"{"method":"x"}"#, true, true).unwrap().0,
             r#"{"method":"x"}"#
         );
-        let of =
-            |body: &str, rpc| of_answer(body.as_bytes(), rpc).map(|p| body[p.range].to_owned());
+        let of = |body: &str, rpc| {
+            find_answer_payload(body.as_bytes(), rpc).map(|p| body[p.range].to_owned())
+        };
         assert_eq!(
             of(r#"{"id":1,"result":{"a":1}}"#, true).unwrap(),
             r#"{"a":1}"#
@@ -231,9 +233,9 @@ mod tests {
                 false,
             ),
         ] {
-            let payload = of_answer(data.as_bytes(), true).unwrap();
+            let payload = find_answer_payload(data.as_bytes(), true).unwrap();
             assert_eq!(
-                is_last(data.as_bytes(), &data.as_bytes()[payload.range]),
+                is_last_event(data.as_bytes(), &data.as_bytes()[payload.range]),
                 last,
                 "{data}"
             );

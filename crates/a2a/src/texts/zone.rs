@@ -1,7 +1,7 @@
 //! Places of strings in a walk ([`Zone`]): content, or identifiers, words of the protocol and encoded bytes, which are
 //! told by the name of their member and by their shape.
 
-use super::Place;
+use super::StringKind;
 
 /// Longest word of the protocol: names of methods are the longest.
 const WORD_MAX: usize = 48;
@@ -58,7 +58,7 @@ impl Shape {
     }
 
     /// True if a string has the shape.
-    pub(super) fn fits(self, text: &str) -> bool {
+    pub(super) fn matches(self, text: &str) -> bool {
         let all = |more: &[u8]| {
             text.bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte))
@@ -139,7 +139,7 @@ const NAMES: [&[u8]; 52] = [
 
 impl Zone {
     /// Returns the zone of the value of a member.
-    pub(super) fn below(self, name: &[u8], first: Option<u8>) -> Self {
+    pub(super) fn zone_of_member(self, name: &[u8], first: Option<u8>) -> Self {
         let is_container = matches!(first, Some(b'{' | b'['));
         match self {
             Self::Data | Self::Meta => return self,
@@ -169,7 +169,7 @@ impl Zone {
     }
 
     /// Returns the zone of the elements of an array.
-    pub(super) const fn element(self) -> Self {
+    pub(super) const fn zone_of_elements(self) -> Self {
         match self {
             Self::Parts => Self::Part,
             zone => zone,
@@ -187,11 +187,11 @@ impl Zone {
     }
 
     /// Returns the place of a string.
-    pub(super) fn place(self, text: &str) -> Option<Place> {
+    pub(super) fn string_kind(self, text: &str) -> Option<StringKind> {
         match self {
-            Self::Data | Self::Part | Self::Parts => Some(Place::Text),
-            Self::Node | Self::File | Self::Meta => Some(Place::Other),
-            Self::Shaped(shape) => (!shape.fits(text)).then_some(Place::Other),
+            Self::Data | Self::Part | Self::Parts => Some(StringKind::Text),
+            Self::Node | Self::File | Self::Meta => Some(StringKind::Other),
+            Self::Shaped(shape) => (!shape.matches(text)).then_some(StringKind::Other),
         }
     }
 }
@@ -222,13 +222,13 @@ mod tests {
             (Shape::Bytes, vec!["AAAA+/=", "_-"], vec!["not this", "{}"]),
         ] {
             for text in fit {
-                assert!(shape.fits(text), "{shape:?} {text}");
+                assert!(shape.matches(text), "{shape:?} {text}");
             }
             for text in unfit {
-                assert!(!shape.fits(text), "{shape:?} {text}");
+                assert!(!shape.matches(text), "{shape:?} {text}");
             }
         }
-        assert!(!Shape::Word.fits(&"x".repeat(49)));
-        assert!(!Shape::Id.fits(&"x".repeat(129)));
+        assert!(!Shape::Word.matches(&"x".repeat(49)));
+        assert!(!Shape::Id.matches(&"x".repeat(129)));
     }
 }

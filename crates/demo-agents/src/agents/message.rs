@@ -22,33 +22,35 @@ impl Prompt {
     ///
     /// # Errors
     /// Returns the fault that names the missing or wrong member.
-    pub(super) fn read(params: &Value, tasks: &Tasks) -> Result<Self, Fault> {
+    pub(super) fn from_params(params: &Value, tasks: &Tasks) -> Result<Self, Fault> {
         let message = &params["message"];
         if !message.is_object() {
-            return Err(Fault::params(
+            return Err(Fault::invalid_params(
                 "params.message is required, and is an object",
             ));
         }
         if message["messageId"].as_str().is_none_or(str::is_empty) {
-            return Err(Fault::params(
+            return Err(Fault::invalid_params(
                 "message.messageId is required, and is a string",
             ));
         }
         if !matches!(message["role"].as_str(), Some("user" | "agent")) {
-            return Err(Fault::params("message.role is required: `user` or `agent`"));
+            return Err(Fault::invalid_params(
+                "message.role is required: `user` or `agent`",
+            ));
         }
         if !(message["kind"].is_null() || message["kind"] == "message") {
-            return Err(Fault::params("message.kind must be `message`"));
+            return Err(Fault::invalid_params("message.kind must be `message`"));
         }
-        let text = text(&message["parts"])?;
+        let text = join_texts(&message["parts"])?;
         // These agents never ask the caller for input, so no task takes a second message.
         match &message["taskId"] {
             Value::Null => {}
             Value::String(id) if tasks.find(id).is_some() => {
-                return Err(Fault::params("the task takes no further messages"));
+                return Err(Fault::invalid_params("the task takes no further messages"));
             }
             Value::String(_) => return Err(Fault::TASK),
-            _ => return Err(Fault::params("message.taskId must be a string")),
+            _ => return Err(Fault::invalid_params("message.taskId must be a string")),
         }
         let context_id = message["contextId"]
             .as_str()
@@ -62,23 +64,25 @@ impl Prompt {
     }
 }
 
-fn text(parts: &Value) -> Result<String, Fault> {
+fn join_texts(parts: &Value) -> Result<String, Fault> {
     let parts = parts
         .as_array()
         .filter(|parts| !parts.is_empty())
-        .ok_or(Fault::params("message.parts is required, and is not empty"))?;
+        .ok_or(Fault::invalid_params(
+            "message.parts is required, and is not empty",
+        ))?;
     let mut lines = Vec::new();
     for part in parts {
         match part["kind"].as_str() {
             Some("text") => lines.push(
                 part["text"]
                     .as_str()
-                    .ok_or(Fault::params("a text part needs `text`"))?,
+                    .ok_or(Fault::invalid_params("a text part needs `text`"))?,
             ),
             Some("file") if part["file"].is_object() => lines.push("(a file)"),
             Some("data") if part["data"].is_object() => lines.push("(data)"),
             _ => {
-                return Err(Fault::params(
+                return Err(Fault::invalid_params(
                     "a part has `kind`: `text`, `file` or `data`, and the member of that name",
                 ));
             }

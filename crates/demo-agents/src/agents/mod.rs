@@ -67,7 +67,7 @@ impl fmt::Display for Kind {
 
 impl Kind {
     /// Returns the description and the example message of the agent's card.
-    fn skill(self) -> (&'static str, &'static str) {
+    fn describe_skill(self) -> (&'static str, &'static str) {
         match self {
             Self::Echo => ("Says back what it is told.", "hello"),
             Self::Flaky => (
@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    fn script(self, text: &str) -> Script {
+    fn to_script(self, text: &str) -> Script {
         match self {
             Self::Echo => Script::at_once(format!("echo: {text}")),
             Self::Flaky => Script::at_once(format!("this time it worked: {text}")),
@@ -98,12 +98,12 @@ impl Kind {
 /// An agent with its port, not serving yet.
 pub(super) struct Agent {
     listener: TcpListener,
-    desk: Arc<Desk>,
+    state: Arc<AgentState>,
     url: Url,
 }
 
 /// State shared by all requests of one agent.
-struct Desk {
+struct AgentState {
     kind: Kind,
     card: Value,
     tasks: Tasks,
@@ -129,15 +129,15 @@ impl Agent {
         }
         let own = Url::parse(&format!("http://{local}/")).map_err(std::io::Error::other)?;
         let url = advertise.unwrap_or(own);
-        let desk = Arc::new(Desk {
+        let state = Arc::new(AgentState {
             kind,
-            card: card(kind, &url),
+            card: build_card(kind, &url),
             tasks: Tasks::default(),
             turns: AtomicUsize::new(0),
         });
         Ok(Self {
             listener,
-            desk,
+            state,
             url,
         })
     }
@@ -149,7 +149,7 @@ impl Agent {
 
     /// Returns the agent card.
     pub(super) fn card(&self) -> &Value {
-        &self.desk.card
+        &self.state.card
     }
 
     /// Serves until the future is dropped.
@@ -158,17 +158,17 @@ impl Agent {
     /// If the listener fails.
     pub(super) async fn serve(self) -> std::io::Result<()> {
         let router = Router::new()
-            .route("/", get(read_card).post(receive))
+            .route("/", get(read_card).post(receive_call))
             .route("/.well-known/agent-card.json", get(read_card))
             .route("/.well-known/agent.json", get(read_card))
             .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-            .with_state(self.desk);
+            .with_state(self.state);
         axum::serve(self.listener, router).await
     }
 }
 
-fn card(kind: Kind, url: &Url) -> Value {
-    let (description, example) = kind.skill();
+fn build_card(kind: Kind, url: &Url) -> Value {
+    let (description, example) = kind.describe_skill();
     json!({
         "protocolVersion": "0.3.0",
         "name": format!("{kind} (example)"),
@@ -189,53 +189,64 @@ fn card(kind: Kind, url: &Url) -> Value {
     })
 }
 
-async fn read_card(State(desk): State<Arc<Desk>>) -> Response {
-    json_answer(StatusCode::OK, &desk.card)
+async fn read_card(State(state): State<Arc<AgentState>>) -> Response {
+    json_response(StatusCode::OK, &state.card)
 }
 
 /// Serves the JSON-RPC endpoint. Faults are answered with status 200, as A2A servers do.
-async fn receive(State(desk): State<Arc<Desk>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn receive_call(
+    State(state): State<Arc<AgentState>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     if !rpc::is_json(headers.get(header::CONTENT_TYPE)) {
-        let fault = Fault::CONTENT_TYPE.answer(&Value::Null);
-        return json_answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, &fault);
+        let fault = Fault::CONTENT_TYPE.error_response(&Value::Null);
+        return json_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, &fault);
     }
-    let call = match Call::read(&body) {
+    let call = match Call::parse(&body) {
         Ok(call) => call,
-        Err((id, fault)) => return json_answer(StatusCode::OK, &fault.answer(&id)),
+        Err((id, fault)) => return json_response(StatusCode::OK, &fault.error_response(&id)),
     };
     let caller = headers.get("x-workspace-id").and_then(|v| v.to_str().ok());
-    answer(&desk, &call, caller)
+    answer_call(&state, &call, caller)
         .await
-        .unwrap_or_else(|fault| json_answer(StatusCode::OK, &fault.answer(&call.id)))
+        .unwrap_or_else(|fault| json_response(StatusCode::OK, &fault.error_response(&call.id)))
 }
 
-async fn answer(desk: &Arc<Desk>, call: &Call, caller: Option<&str>) -> Result<Response, Fault> {
-    let result = |value: Value| json_answer(StatusCode::OK, &call.result(&value));
+async fn answer_call(
+    state: &Arc<AgentState>,
+    call: &Call,
+    caller: Option<&str>,
+) -> Result<Response, Fault> {
+    let result = |value: Value| json_response(StatusCode::OK, &call.result_response(&value));
     match call.method.as_str() {
         "message/send" => {
-            let prompt = Prompt::read(&call.params, &desk.tasks)?;
-            if let Some(failure) = fail(desk, call).await {
+            let prompt = Prompt::from_params(&call.params, &state.tasks)?;
+            if let Some(failure) = inject_failure(state, call).await {
                 return Ok(failure);
             }
-            send(desk, prompt, caller).await.map(result)
+            send_message(state, prompt, caller).await.map(result)
         }
         "message/stream" => {
-            let prompt = Prompt::read(&call.params, &desk.tasks)?;
-            if let Some(failure) = fail(desk, call).await {
+            let prompt = Prompt::from_params(&call.params, &state.tasks)?;
+            if let Some(failure) = inject_failure(state, call).await {
                 return Ok(failure);
             }
-            let task = desk.tasks.open(&prompt)?;
-            let response = follow(&task, call);
-            tokio::spawn(task.work(desk.kind.script(&prompt.text)));
+            let task = state.tasks.create(&prompt)?;
+            let response = stream_task(&task, call);
+            tokio::spawn(task.run_script(state.kind.to_script(&prompt.text)));
             Ok(response)
         }
-        "tasks/get" => Ok(result(desk.tasks.named(&call.params)?.snapshot())),
+        "tasks/get" => Ok(result(state.tasks.find_in_params(&call.params)?.snapshot())),
         "tasks/cancel" => {
-            let task = desk.tasks.named(&call.params)?;
+            let task = state.tasks.find_in_params(&call.params)?;
             task.cancel()?;
             Ok(result(task.snapshot()))
         }
-        "tasks/resubscribe" => Ok(follow(&desk.tasks.named(&call.params)?, call)),
+        "tasks/resubscribe" => Ok(stream_task(
+            &state.tasks.find_in_params(&call.params)?,
+            call,
+        )),
         "agent/getAuthenticatedExtendedCard" => Err(Fault::NO_EXTENDED_CARD),
         method if method.starts_with("tasks/pushNotificationConfig/") => Err(Fault::NO_PUSH),
         _ => Err(Fault::METHOD),
@@ -243,9 +254,13 @@ async fn answer(desk: &Arc<Desk>, call: &Call, caller: Option<&str>) -> Result<R
 }
 
 /// Returns the result of one `message/send`: a message of the quick agents, a task of the slow one.
-async fn send(desk: &Desk, prompt: Prompt, caller: Option<&str>) -> Result<Value, Fault> {
-    let script = desk.kind.script(&prompt.text);
-    if desk.kind != Kind::Slow {
+async fn send_message(
+    state: &AgentState,
+    prompt: Prompt,
+    caller: Option<&str>,
+) -> Result<Value, Fault> {
+    let script = state.kind.to_script(&prompt.text);
+    if state.kind != Kind::Slow {
         return Ok(json!({
             "kind": "message",
             "messageId": uuid::Uuid::new_v4().to_string(),
@@ -256,8 +271,8 @@ async fn send(desk: &Desk, prompt: Prompt, caller: Option<&str>) -> Result<Value
             "metadata": {"caller": caller},
         }));
     }
-    let task = desk.tasks.open(&prompt)?;
-    let work = tokio::spawn(Arc::clone(&task).work(script));
+    let task = state.tasks.create(&prompt)?;
+    let work = tokio::spawn(Arc::clone(&task).run_script(script));
     if prompt.blocking {
         // The work panics only by a bug, and the snapshot then shows its progress.
         let _ = work.await;
@@ -266,22 +281,22 @@ async fn send(desk: &Desk, prompt: Prompt, caller: Option<&str>) -> Result<Value
 }
 
 /// Makes the flaky and the broken agent fail on their failing turns; other agents never fail.
-async fn fail(desk: &Desk, call: &Call) -> Option<Response> {
-    if !matches!(desk.kind, Kind::Flaky | Kind::Broken) {
+async fn inject_failure(state: &AgentState, call: &Call) -> Option<Response> {
+    if !matches!(state.kind, Kind::Flaky | Kind::Broken) {
         return None;
     }
-    let turn = desk.turns.fetch_add(1, Ordering::Relaxed);
-    if desk.kind == Kind::Broken {
+    let turn = state.turns.fetch_add(1, Ordering::Relaxed);
+    if state.kind == Kind::Broken {
         let fails = turn % 8 < 5;
-        let fault = Fault::INTERNAL.answer(&call.id);
-        return fails.then(|| json_answer(StatusCode::SERVICE_UNAVAILABLE, &fault));
+        let fault = Fault::INTERNAL.error_response(&call.id);
+        return fails.then(|| json_response(StatusCode::SERVICE_UNAVAILABLE, &fault));
     }
     match turn % 4 {
-        0 => Some(json_answer(
+        0 => Some(json_response(
             StatusCode::INTERNAL_SERVER_ERROR,
-            &Fault::INTERNAL.answer(&call.id),
+            &Fault::INTERNAL.error_response(&call.id),
         )),
-        1 => Some(cut(call)),
+        1 => Some(cut_response(call)),
         2 => {
             tokio::time::sleep(HANG).await;
             None
@@ -291,9 +306,11 @@ async fn fail(desk: &Desk, call: &Call) -> Option<Response> {
 }
 
 /// Returns a response that breaks off after half the body.
-fn cut(call: &Call) -> Response {
+fn cut_response(call: &Call) -> Response {
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
-    let whole = call.result(&json!({"kind": "message"})).to_string();
+    let whole = call
+        .result_response(&json!({"kind": "message"}))
+        .to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
     tokio::spawn(async move {
         // An error means that the caller has disconnected; the abort below is then harmless.
@@ -307,11 +324,12 @@ fn cut(call: &Call) -> Response {
 }
 
 /// Streams the task's events; the first event is the current task.
-fn follow(task: &Arc<Task>, call: &Call) -> Response {
+fn stream_task(task: &Arc<Task>, call: &Call) -> Response {
     let (mut sender, body) = Channel::<Bytes>::new(1);
     let (now, ended, mut events) = task.subscribe();
-    let frame =
-        |call: &Call, event: &Value| Bytes::from(format!("data: {}\n\n", call.result(event)));
+    let frame = |call: &Call, event: &Value| {
+        Bytes::from(format!("data: {}\n\n", call.result_response(event)))
+    };
     let call = call.clone();
     tokio::spawn(async move {
         let mut open = sender.send_data(frame(&call, &now)).await.is_ok() && !ended;
@@ -335,7 +353,7 @@ fn follow(task: &Arc<Task>, call: &Call) -> Response {
     (fields, Body::new(body)).into_response()
 }
 
-fn json_answer(status: StatusCode, body: &Value) -> Response {
+fn json_response(status: StatusCode, body: &Value) -> Response {
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     (status, content_type, body.to_string()).into_response()
 }

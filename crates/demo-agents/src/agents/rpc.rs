@@ -17,7 +17,7 @@ impl Call {
     ///
     /// # Errors
     /// Returns the id for the response (`null` if it could not be read) and the fault.
-    pub(super) fn read(body: &[u8]) -> Result<Self, (Value, Fault)> {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, (Value, Fault)> {
         let Ok(mut call) = serde_json::from_slice::<Value>(body) else {
             return Err((Value::Null, Fault::PARSE));
         };
@@ -36,7 +36,7 @@ impl Call {
     }
 
     /// Returns the response that carries `result`.
-    pub(super) fn result(&self, result: &Value) -> Value {
+    pub(super) fn result_response(&self, result: &Value) -> Value {
         json!({"jsonrpc": "2.0", "id": self.id, "result": result})
     }
 }
@@ -68,12 +68,12 @@ impl Fault {
     }
 
     /// Returns the fault of wrong `params`.
-    pub(super) const fn params(message: &'static str) -> Self {
+    pub(super) const fn invalid_params(message: &'static str) -> Self {
         Self::new(-32_602, message)
     }
 
     /// Returns the error response to the request with this id.
-    pub(super) fn answer(self, id: &Value) -> Value {
+    pub(super) fn error_response(self, id: &Value) -> Value {
         let error = json!({"code": self.code, "message": self.message});
         json!({"jsonrpc": "2.0", "id": id, "error": error})
     }

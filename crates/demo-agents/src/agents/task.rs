@@ -58,13 +58,13 @@ pub(super) struct Task {
     id: String,
     context_id: String,
     message: Value,
-    now: Mutex<Now>,
+    now: Mutex<TaskState>,
     events: broadcast::Sender<Arc<Value>>,
     canceled: Notify,
 }
 
 /// The current state of a task.
-struct Now {
+struct TaskState {
     status: Value,
     artifacts: Vec<Value>,
     ended: bool,
@@ -76,7 +76,7 @@ impl Task {
             id: uuid::Uuid::new_v4().to_string(),
             context_id: prompt.context_id.clone(),
             message: prompt.message.clone(),
-            now: Mutex::new(Now {
+            now: Mutex::new(TaskState {
                 status: json!({"state": "submitted", "timestamp": timestamp()}),
                 artifacts: Vec::new(),
                 ended: false,
@@ -87,17 +87,17 @@ impl Task {
         }
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
+    fn lock_state(&self) -> MutexGuard<'_, TaskState> {
         // A panic cannot leave the state half written: each change is one assignment.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the task as an A2A object.
     pub(super) fn snapshot(&self) -> Value {
-        self.shown(&self.now())
+        self.to_json(&self.lock_state())
     }
 
-    fn shown(&self, now: &Now) -> Value {
+    fn to_json(&self, now: &TaskState) -> Value {
         json!({
             "kind": "task",
             "id": self.id,
@@ -110,8 +110,8 @@ impl Task {
 
     /// Returns the current task, whether it has ended, and a receiver of its later events.
     pub(super) fn subscribe(&self) -> (Value, bool, broadcast::Receiver<Arc<Value>>) {
-        let now = self.now();
-        (self.shown(&now), now.ended, self.events.subscribe())
+        let now = self.lock_state();
+        (self.to_json(&now), now.ended, self.events.subscribe())
     }
 
     /// Cancels the task.
@@ -119,7 +119,7 @@ impl Task {
     /// # Errors
     /// If the task has ended already.
     pub(super) fn cancel(&self) -> Result<(), Fault> {
-        if !self.reach("canceled", None, true) {
+        if !self.move_to("canceled", None, true) {
             return Err(Fault::NOT_CANCELABLE);
         }
         self.canceled.notify_one();
@@ -127,26 +127,26 @@ impl Task {
     }
 
     /// Runs the script step by step, until its end or until the task is canceled.
-    pub(super) async fn work(self: Arc<Self>, script: Script) {
+    pub(super) async fn run_script(self: Arc<Self>, script: Script) {
         for (i, step) in script.steps.iter().enumerate() {
             tokio::select! {
                 () = tokio::time::sleep(STEP) => {}
                 () = self.canceled.notified() => return,
             }
             let text = format!("step {} of {}: {step}", i + 1, script.steps.len());
-            if !self.reach("working", Some(&text), false) {
+            if !self.move_to("working", Some(&text), false) {
                 return;
             }
         }
-        if self.hand_over(&script.answer) {
-            self.reach("completed", None, true);
+        if self.add_artifact(&script.answer) {
+            self.move_to("completed", None, true);
         }
     }
 
     /// Moves the task to a state and sends the event to its subscribers; `false` if the task had
     /// ended.
-    fn reach(&self, state: &str, text: Option<&str>, last: bool) -> bool {
-        let mut now = self.now();
+    fn move_to(&self, state: &str, text: Option<&str>, last: bool) -> bool {
+        let mut now = self.lock_state();
         if now.ended {
             return false;
         }
@@ -163,7 +163,7 @@ impl Task {
         }
         now.status = status;
         now.ended = last;
-        self.tell(json!({
+        self.publish(json!({
             "kind": "status-update",
             "taskId": self.id,
             "contextId": self.context_id,
@@ -173,8 +173,8 @@ impl Task {
         true
     }
 
-    fn hand_over(&self, text: &str) -> bool {
-        let mut now = self.now();
+    fn add_artifact(&self, text: &str) -> bool {
+        let mut now = self.lock_state();
         if now.ended {
             return false;
         }
@@ -184,7 +184,7 @@ impl Task {
             "parts": [{"kind": "text", "text": text}],
         });
         now.artifacts.push(artifact.clone());
-        self.tell(json!({
+        self.publish(json!({
             "kind": "artifact-update",
             "taskId": self.id,
             "contextId": self.context_id,
@@ -197,7 +197,7 @@ impl Task {
 
     /// Sends an event to all subscribers. Called with the state locked, so that events keep the
     /// order of the changes.
-    fn tell(&self, event: Value) {
+    fn publish(&self, event: Value) {
         // An error means that there are no subscribers.
         let _ = self.events.send(Arc::new(event));
     }
@@ -208,7 +208,7 @@ impl Task {
 pub(super) struct Tasks(Mutex<VecDeque<Arc<Task>>>);
 
 impl Tasks {
-    fn all(&self) -> MutexGuard<'_, VecDeque<Arc<Task>>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Task>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,10 +216,10 @@ impl Tasks {
     ///
     /// # Errors
     /// If all tasks in memory are still in progress.
-    pub(super) fn open(&self, prompt: &Prompt) -> Result<Arc<Task>, Fault> {
-        let mut all = self.all();
+    pub(super) fn create(&self, prompt: &Prompt) -> Result<Arc<Task>, Fault> {
+        let mut all = self.lock();
         if all.len() >= TASKS_MAX {
-            let ended = all.iter().position(|task| task.now().ended);
+            let ended = all.iter().position(|task| task.lock_state().ended);
             all.remove(ended.ok_or(Fault::BUSY)?);
         }
         let task = Arc::new(Task::new(prompt));
@@ -229,17 +229,17 @@ impl Tasks {
 
     /// Returns the task with this id.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Task>> {
-        self.all().iter().find(|task| task.id == id).cloned()
+        self.lock().iter().find(|task| task.id == id).cloned()
     }
 
     /// Returns the task that `params.id` names.
     ///
     /// # Errors
     /// If there is no id, or no such task.
-    pub(super) fn named(&self, params: &Value) -> Result<Arc<Task>, Fault> {
-        let id = params["id"]
-            .as_str()
-            .ok_or(Fault::params("params.id is required, and is a string"))?;
+    pub(super) fn find_in_params(&self, params: &Value) -> Result<Arc<Task>, Fault> {
+        let id = params["id"].as_str().ok_or(Fault::invalid_params(
+            "params.id is required, and is a string",
+        ))?;
         self.find(id).ok_or(Fault::TASK)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gateway_client::{Answer, Ask, ClientError};
+use gateway_client::{ClientError, Request, Response};
 use http::Method;
 
 use super::*;
@@ -16,18 +16,18 @@ async fn start(kind: Kind) -> Url {
     url
 }
 
-async fn open(url: &Url, body: &Value) -> Answer {
-    let request = Ask {
+async fn open(url: &Url, body: &Value) -> Response {
+    let request = Request {
         method: Method::POST,
         body: body.to_string().into_bytes(),
-        ..Ask::get(url, Duration::from_secs(20))
+        ..Request::get(url, Duration::from_secs(20))
     };
     request.send().await.unwrap()
 }
 
 async fn call(url: &Url, method: &str, params: Value) -> Value {
     let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
-    let answer = open(url, &body).await.whole().await.unwrap();
+    let answer = open(url, &body).await.read_body().await.unwrap();
     serde_json::from_slice(&answer).unwrap()
 }
 
@@ -41,7 +41,7 @@ async fn stream(url: &Url, method: &str, params: Value) -> Vec<(Instant, Value)>
     let mut answer = open(url, &body).await;
     assert!(answer.is_stream());
     let mut events = Vec::new();
-    while let Some(piece) = answer.piece().await.unwrap() {
+    while let Some(piece) = answer.next_chunk().await.unwrap() {
         let text = std::str::from_utf8(&piece).unwrap();
         for data in text.split_terminator("\n\n") {
             let event = data.strip_prefix("data: ").unwrap();
@@ -72,8 +72,11 @@ async fn echo_says_back_what_it_is_told() {
 async fn each_agent_has_a_card_of_its_own_address() {
     let url = start(Kind::Slow).await;
     let at = url.join(".well-known/agent-card.json").unwrap();
-    let answer = Ask::get(&at, Duration::from_secs(5)).send().await.unwrap();
-    let (_, card) = answer.json().await.unwrap();
+    let answer = Request::get(&at, Duration::from_secs(5))
+        .send()
+        .await
+        .unwrap();
+    let (_, card) = answer.read_json().await.unwrap();
     assert_eq!(card["url"], url.as_str());
     assert_eq!(card["protocolVersion"], "0.3.0");
 }
@@ -117,7 +120,7 @@ async fn what_is_not_a2a_0_3_is_a_fault() {
     }
     let bare = open(&url, &json!({"method": "message/send", "id": "x"})).await;
     assert_eq!(bare.status(), StatusCode::OK);
-    let answer: Value = serde_json::from_slice(&bare.whole().await.unwrap()).unwrap();
+    let answer: Value = serde_json::from_slice(&bare.read_body().await.unwrap()).unwrap();
     assert_eq!(
         (&answer["error"]["code"], &answer["id"]),
         (&json!(-32_600), &json!("x"))
@@ -201,13 +204,13 @@ async fn flaky_fails_in_turn_and_then_works() {
     let cut = open(&url, &body).await;
     assert_eq!(cut.status(), StatusCode::OK);
     assert!(matches!(
-        cut.whole().await,
+        cut.read_body().await,
         Err(ClientError::Connection { .. })
     ));
     let began = Instant::now();
-    open(&url, &body).await.whole().await.unwrap();
+    open(&url, &body).await.read_body().await.unwrap();
     assert!(began.elapsed() >= HANG);
-    let answer = open(&url, &body).await.whole().await.unwrap();
+    let answer = open(&url, &body).await.read_body().await.unwrap();
     let answer: Value = serde_json::from_slice(&answer).unwrap();
     assert_eq!(
         answer["result"]["parts"][0]["text"],

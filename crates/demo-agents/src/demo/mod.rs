@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
 use self::page::Style;
-use self::seed::{Demo, SeedError};
+use self::seed::{DemoGateway, SeedError};
 use crate::{Gateway, USAGE, print};
 
 /// The ports that are tried for the admin listener, in order.
@@ -99,32 +99,32 @@ enum DemoError {
 
 /// Runs the demo until Ctrl-C.
 pub fn run(arguments: &Arguments, gateway: Gateway) -> ExitCode {
-    match stage(arguments, gateway) {
+    match run_demo(arguments, gateway) {
         Ok(code) => code,
         Err(error @ (DemoError::Config(_) | DemoError::Elsewhere { .. })) => {
-            (gateway.complain)(&error);
+            (gateway.print_error)(&error);
             ExitCode::from(USAGE)
         }
         Err(error) => {
-            (gateway.complain)(&error);
+            (gateway.print_error)(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Prepares ports, folder and settings, starts the demo thread, then runs the gateway.
-fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError> {
-    let listen = free(arguments.listen, "--listen")?;
+fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError> {
+    let listen = find_free_address(arguments.listen, "--listen")?;
     let admin = match arguments.admin_listen {
-        Some(address) => free(address, "--admin-listen")?,
-        None => free_admin(listen)?,
+        Some(address) => find_free_address(address, "--admin-listen")?,
+        None => find_admin_address(listen)?,
     };
     // Kept open: another program could take the port until the waker serves.
     let waker = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(DemoError::Waker)?;
     let waker_address = waker.local_addr().map_err(DemoError::Waker)?;
     let folder = Folder::open(arguments.data.as_deref())?;
     let operator = operator_token();
-    let settings = settings(
+    let settings = demo_settings(
         [listen, admin, waker_address],
         folder.path(),
         &arguments.set,
@@ -145,15 +145,15 @@ fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError>
             return Err(DemoError::Elsewhere { key, option });
         }
     }
-    let demo = Demo {
-        public: base(listen),
-        admin: base(admin),
+    let demo = DemoGateway {
+        public: base_url(listen),
+        admin: base_url(admin),
         waker,
         operator,
         has_canvas: prepared.has_canvas,
         has_console: prepared.has_console,
         folder: folder.path().to_owned(),
-        kept: arguments
+        tokens_file: arguments
             .data
             .as_ref()
             .map(|data| data.join("demo-tokens.json")),
@@ -162,10 +162,10 @@ fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError>
     std::thread::Builder::new()
         .name("demo".to_owned())
         .spawn(move || {
-            let code = match around(&demo) {
+            let code = match run_agents(&demo) {
                 Ok(()) => 0,
                 Err(error) => {
-                    (gateway.complain)(&error);
+                    (gateway.print_error)(&error);
                     1
                 }
             };
@@ -182,7 +182,7 @@ fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError>
 }
 
 /// Runs everything but the gateway (agents, hierarchy, page) until Ctrl-C.
-fn around(demo: &Demo) -> Result<(), DemoError> {
+fn run_agents(demo: &DemoGateway) -> Result<(), DemoError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("demo")
@@ -192,10 +192,10 @@ fn around(demo: &Demo) -> Result<(), DemoError> {
     let ended: Result<(), DemoError> = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(DemoError::Thread)?;
         let play = async {
-            let cast = demo.seed().await?;
-            let style = style(io::stdout().is_terminal());
-            print(&page::page(demo, &cast, style)).map_err(DemoError::Print)?;
-            demo.keep_alive(&cast).await;
+            let issued = demo.seed().await?;
+            let style = choose_style(io::stdout().is_terminal());
+            print(&page::format_page(demo, &issued, style)).map_err(DemoError::Print)?;
+            demo.keep_alive(&issued).await;
             Ok(())
         };
         tokio::select! {
@@ -213,7 +213,7 @@ fn around(demo: &Demo) -> Result<(), DemoError> {
 }
 
 /// Returns bold headings for a terminal, unless `NO_COLOR` is set.
-fn style(terminal: bool) -> Style {
+fn choose_style(terminal: bool) -> Style {
     if terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()) {
         Style::Bold
     } else {
@@ -223,10 +223,14 @@ fn style(terminal: bool) -> Style {
 
 /// Returns the demo's settings, then `set`, which overrides them. A demo must not touch stores that are configured
 /// for real use.
-fn settings([listen, admin, waker]: [SocketAddr; 3], folder: &Path, set: &[String]) -> Vec<String> {
+fn demo_settings(
+    [listen, admin, waker]: [SocketAddr; 3],
+    folder: &Path,
+    set: &[String],
+) -> Vec<String> {
     let own = [
         format!("server.listen={listen}"),
-        format!("server.public_url={}", base(listen)),
+        format!("server.public_url={}", base_url(listen)),
         format!("admin.listen={admin}"),
         format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
         format!("keys.dir={}", folder.join("keys").display()),
@@ -243,7 +247,7 @@ fn settings([listen, admin, waker]: [SocketAddr; 3], folder: &Path, set: &[Strin
 }
 
 /// Returns the address after a test bind; port 0 becomes a free one.
-fn free(address: SocketAddr, option: &'static str) -> Result<SocketAddr, DemoError> {
+fn find_free_address(address: SocketAddr, option: &'static str) -> Result<SocketAddr, DemoError> {
     if address.port() == 0 {
         let random = || SocketAddr::new(address.ip(), rand::random_range(FREE_PORTS));
         let mut some = std::iter::repeat_with(random).take(FREE_PORT_TRIES);
@@ -260,16 +264,16 @@ fn free(address: SocketAddr, option: &'static str) -> Result<SocketAddr, DemoErr
         })
 }
 
-fn free_admin(listen: SocketAddr) -> Result<SocketAddr, DemoError> {
+fn find_admin_address(listen: SocketAddr) -> Result<SocketAddr, DemoError> {
     ADMIN_PORTS
         .filter(|port| *port != listen.port())
         .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        .find_map(|address| free(address, "--admin-listen").ok())
+        .find_map(|address| find_free_address(address, "--admin-listen").ok())
         .ok_or(DemoError::NoAdminPort)
 }
 
 /// Returns the URL of a listener as seen from this machine.
-fn base(listen: SocketAddr) -> Url {
+fn base_url(listen: SocketAddr) -> Url {
     let mut listen = listen;
     if listen.ip().is_unspecified() {
         listen.set_ip(Ipv4Addr::LOCALHOST.into());
@@ -285,7 +289,7 @@ fn operator_token() -> String {
 /// The folder of the stores: kept, or removed at the end.
 struct Folder {
     path: PathBuf,
-    kept: bool,
+    is_kept: bool,
 }
 
 impl Folder {
@@ -306,7 +310,7 @@ impl Folder {
             })?;
         Ok(Self {
             path,
-            kept: data.is_some(),
+            is_kept: data.is_some(),
         })
     }
 
@@ -315,7 +319,7 @@ impl Folder {
     }
 
     fn to_remove(&self) -> Option<PathBuf> {
-        (!self.kept).then(|| self.path.clone())
+        (!self.is_kept).then(|| self.path.clone())
     }
 }
 
@@ -335,9 +339,9 @@ mod tests {
     #[test]
     fn the_users_settings_come_after_the_demos_own() {
         let any = SocketAddr::from(([0, 0, 0, 0], 8080));
-        let admin = free_admin(any).unwrap();
+        let admin = find_admin_address(any).unwrap();
         let set = ["card.sign=true", "server.drain=7s"].map(str::to_owned);
-        let settings = settings([any, admin, any], Path::new("/tmp/demo"), &set);
+        let settings = demo_settings([any, admin, any], Path::new("/tmp/demo"), &set);
         assert!(settings.contains(&"server.public_url=http://127.0.0.1:8080/".to_owned()));
         let at = |setting: &str| settings.iter().position(|own| own == setting).unwrap();
         assert!(at("server.drain=1s") < at("server.drain=7s"));

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::seed::{Cast, Demo, SEATS};
+use super::seed::{DemoGateway, IssuedTokens, WORKSPACES};
 
 /// The style of headings.
 #[derive(Clone, Copy)]
@@ -15,7 +15,7 @@ pub(super) enum Style {
 }
 
 impl Style {
-    fn heading(self, text: &str) -> String {
+    fn format_heading(self, text: &str) -> String {
         match self {
             Self::Plain => text.to_owned(),
             Self::Bold => format!("\x1b[1m{text}\x1b[0m"),
@@ -24,12 +24,12 @@ impl Style {
 }
 
 /// Returns the whole page.
-pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
+pub(super) fn format_page(demo: &DemoGateway, issued: &IssuedTokens, style: Style) -> String {
     let public = demo.public.as_str().trim_end_matches('/');
     let admin = demo.admin.as_str().trim_end_matches('/');
-    let heading = |text: &str| style.heading(text);
+    let heading = |text: &str| style.format_heading(text);
     // Browsers do not send the part after `#`, so that no server or log on the way sees the token.
-    let canvas = cast.canvas.as_ref().filter(|_| demo.has_canvas);
+    let canvas = issued.canvas.as_ref().filter(|_| demo.has_canvas);
     let canvas = canvas.map_or_else(String::new, |token| {
         format!("canvas in a browser  {public}/canvas/#token={token}\n  ")
     });
@@ -57,19 +57,19 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
         ),
         heading("Try it: paste these into another terminal"),
     );
-    for (number, (title, command)) in (1..).zip(commands(public, admin, demo, cast)) {
+    for (number, (title, command)) in (1..).zip(list_commands(public, admin, demo, issued)) {
         let title = heading(&format!("# {number}. {title}"));
         let _ = write!(out, "\n{title}\n{command}\n");
     }
     let _ = write!(out, "\n{}\n\n", heading("Tokens, to go on by yourself"));
-    for seat in &SEATS {
-        let _ = writeln!(out, "  {:<12} {}", seat.id, cast.token(seat.id));
+    for workspace in &WORKSPACES {
+        let _ = writeln!(out, "  {:<12} {}", workspace.id, issued.token(workspace.id));
     }
     let _ = writeln!(out, "  {:<12} {}", "operator", demo.operator);
-    if let Some(canvas) = &cast.canvas {
+    if let Some(canvas) = &issued.canvas {
         let _ = writeln!(out, "  {:<12} {canvas}", "canvas");
     }
-    let kept = if demo.kept.is_some() {
+    let kept = if demo.tokens_file.is_some() {
         "The stores and tokens are kept for the next time."
     } else {
         "Nothing is kept."
@@ -84,7 +84,12 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
 
 /// Returns titles and commands, written out in full since users copy them as examples.
 #[expect(clippy::too_many_lines, reason = "a list: each command with its title")]
-fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'static str, String)> {
+fn list_commands(
+    public: &str,
+    admin: &str,
+    demo: &DemoGateway,
+    issued: &IssuedTokens,
+) -> Vec<(&'static str, String)> {
     let a2a = |options: &str, to: &str, token: &str, body: &str| {
         format!(
             "curl {options} {public}/workspaces/{to}/a2a -H 'Authorization: Bearer {token}' \
@@ -96,7 +101,7 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
             r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{{"role":"user","parts":[{{"kind":"text","text":"{text}"}}]}}}}}}"#
         )
     };
-    let (pm, dev) = (cast.token("acme-pm"), cast.token("acme-dev"));
+    let (pm, dev) = (issued.token("acme-pm"), issued.token("acme-dev"));
     let operator = &demo.operator;
     // curl does not end its output with a line break.
     let once = "-sS -w '\\n'";
@@ -119,7 +124,7 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
             a2a(
                 once,
                 "acme-dev",
-                cast.token("rival-spy"),
+                issued.token("rival-spy"),
                 &call("message/send", "what are you building?"),
             ),
         ),
@@ -139,7 +144,7 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
             ),
         ),
     ];
-    if let Some(canvas) = &cast.canvas {
+    if let Some(canvas) = &issued.canvas {
         commands.push((
             "a user of the canvas asks acme-qa: paste it four times, each ends differently",
             a2a(
@@ -158,7 +163,7 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
         "watch acme-pm and its kin: leave it open, and paste no. 1 into another terminal",
         format!("curl -sSN {public}/events -H 'Authorization: Bearer {pm}'"),
     ));
-    let spy = cast.token("rival-spy");
+    let spy = issued.token("rival-spy");
     let ask = |to: &str| a2a(once, to, spy, r#"{"message":{"text":"are you up?"}}"#);
     commands.push((
         "rival-night sleeps: the gateway parks the call, has the agent started, and sends it a second later",
@@ -217,7 +222,7 @@ mod tests {
     use super::*;
 
     fn printed(canvas: Option<&str>) -> String {
-        let demo = Demo {
+        let demo = DemoGateway {
             public: "http://127.0.0.1:8080/".parse().unwrap(),
             admin: "http://127.0.0.1:9090/".parse().unwrap(),
             operator: "a2aa_operator".to_owned(),
@@ -225,16 +230,16 @@ mod tests {
             has_console: true,
             waker: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
             folder: "/tmp/demo".into(),
-            kept: None,
+            tokens_file: None,
         };
-        let cast = Cast {
-            tokens: SEATS
+        let issued = IssuedTokens {
+            tokens: WORKSPACES
                 .iter()
-                .map(|seat| (seat.id.to_owned(), format!("a2aw_{}", seat.id)))
+                .map(|workspace| (workspace.id.to_owned(), format!("a2aw_{}", workspace.id)))
                 .collect(),
             canvas: canvas.map(str::to_owned),
         };
-        page(&demo, &cast, Style::Plain)
+        format_page(&demo, &issued, Style::Plain)
     }
 
     #[test]
@@ -283,9 +288,13 @@ mod tests {
 
     #[test]
     fn parents_are_made_before_their_children() {
-        for (i, seat) in SEATS.iter().enumerate() {
-            let made = |id: &&str| SEATS[..i].iter().any(|earlier| earlier.id == *id);
-            assert!(seat.parent.is_none_or(|id| made(&id)), "{}", seat.id);
+        for (i, workspace) in WORKSPACES.iter().enumerate() {
+            let made = |id: &&str| WORKSPACES[..i].iter().any(|earlier| earlier.id == *id);
+            assert!(
+                workspace.parent.is_none_or(|id| made(&id)),
+                "{}",
+                workspace.id
+            );
         }
     }
 }

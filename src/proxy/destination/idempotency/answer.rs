@@ -6,36 +6,40 @@ use pingora::http::ResponseHeader;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::a2a::done::Done;
+use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::event::Framing;
+use crate::access_watch::{AccessBasis, cut_off};
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
 use crate::metrics::InProgress;
-use crate::proxy::outcome::Ended;
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::Cut;
+use crate::proxy::relay::CancelWatch;
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::request::Request;
 use crate::proxy::respond::PREFERENCE_APPLIED;
 use crate::proxy::respond::{KEPT, REPLAY, begin_stream};
-use crate::proxy::respond::{client_disconnected, internal, within};
+use crate::proxy::respond::{client_disconnected, internal_error, write_within};
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::standing::{Needs, cut_off};
 
-/// Kept response, and how to send it.
-pub(in crate::proxy::destination) struct KeptResponse {
+/// Stored response, and how to send it.
+pub(in crate::proxy::destination) struct StoredResponse {
     pub(in crate::proxy::destination) outcome: Outcome,
     /// True for a replay.
     pub(in crate::proxy::destination) replay: bool,
     /// Pieces of a live stream, for the request that made the call: none are lost.
     pub(in crate::proxy::destination) live: Option<mpsc::Receiver<Bytes>>,
     /// The completions of the call that is answered, for `X-A2A-Completed`.
-    pub(in crate::proxy::destination) done: Done,
+    pub(in crate::proxy::destination) done: CompletionSteps,
 }
 
-impl KeptResponse {
+impl StoredResponse {
     /// Returns a response without a live stream.
-    pub(in crate::proxy::destination) fn new(outcome: Outcome, replay: bool, done: Done) -> Self {
+    pub(in crate::proxy::destination) fn new(
+        outcome: Outcome,
+        replay: bool,
+        done: CompletionSteps,
+    ) -> Self {
         Self {
             outcome,
             replay,
@@ -45,49 +49,51 @@ impl KeptResponse {
     }
 }
 
-/// Answers from a kept response.
+/// Sends a stored response.
 ///
 /// # Errors
 /// The kept rejection; the caller left.
-pub(in crate::proxy::destination) async fn respond_kept(
+pub(in crate::proxy::destination) async fn send_stored_response(
     request: &mut Request<'_>,
-    mut kept: KeptResponse,
-) -> Result<Ended, Ended> {
-    match &kept.outcome {
+    mut response: StoredResponse,
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
+    match &response.outcome {
         Outcome::Refused(rejection) => Err(rejection.clone().into()),
         Outcome::Nothing => Err(super::failed_meanwhile().into()),
         Outcome::Whole(answer) => {
-            let mut head = head_of(request, answer, &kept)?;
+            let mut head = stored_head(request, answer, &response)?;
             let body = answer.body.clone();
             head.insert_header(header::CONTENT_LENGTH, body.len())
-                .map_err(internal)?;
-            request.exchange.note_task(|scan| scan.push(&body));
+                .map_err(internal_error)?;
+            request.exchange.record_task(|scan| scan.push(&body));
             request.respond(head, body).await
         }
         Outcome::Stream(answer, name) => {
-            let events = match kept.live.take() {
-                Some(live) => Events::Live(live),
-                None => Events::Kept(Box::new(read_stream(request, name).await?)),
+            let events = match response.live.take() {
+                Some(live) => EventSource::Live(live),
+                None => EventSource::Kept(Box::new(read_stream(request, name).await?)),
             };
-            let head = head_of(request, answer, &kept)?;
+            let head = stored_head(request, answer, &response)?;
             let exchange = &mut *request.exchange;
             exchange.answer.status = answer.status;
-            exchange.streams();
+            exchange.record_stream();
             begin_stream(request.session, exchange, head, name).await?;
-            follow(request, events, name).await
+            relay_stream(request, events, name).await
         }
     }
 }
 
-fn head_of(
+fn stored_head(
     request: &Request<'_>,
     answer: &Answer,
-    kept: &KeptResponse,
+    response: &StoredResponse,
 ) -> Result<ResponseHeader, Rejection> {
     let mut upstream =
-        ResponseHeader::build(answer.status, Some(answer.fields.len())).map_err(internal)?;
+        ResponseHeader::build(answer.status, Some(answer.fields.len())).map_err(internal_error)?;
     for (name, value) in &answer.fields {
-        upstream.append_header(name, value).map_err(internal)?;
+        upstream
+            .append_header(name, value)
+            .map_err(internal_error)?;
     }
     refuse_redirect(&upstream)?;
     let passed = request
@@ -95,16 +101,16 @@ fn head_of(
         .relay
         .response_fields
         .get()
-        .passed(&upstream);
-    let mut passed = passed.map_err(internal)?;
+        .filter_head(&upstream);
+    let mut passed = passed.map_err(internal_error)?;
     // A field of the gateway: an agent's is never kept.
     if let Some(applied) = answer.fields.get(PREFERENCE_APPLIED) {
         passed
             .insert_header(PREFERENCE_APPLIED, applied)
-            .map_err(internal)?;
+            .map_err(internal_error)?;
     }
-    let mut head = request.response_head(passed, kept.done)?;
-    mark(&mut head, kept.replay, answer.kept)?;
+    let mut head = request.response_head(passed, response.done)?;
+    mark_replay(&mut head, response.replay, answer.kept)?;
     Ok(head)
 }
 
@@ -112,16 +118,16 @@ fn head_of(
 ///
 /// # Errors
 /// A field cannot be built, which is a bug.
-pub(in crate::proxy::destination) fn mark(
+pub(in crate::proxy::destination) fn mark_replay(
     head: &mut ResponseHeader,
     replay: bool,
     kept: bool,
 ) -> Result<(), Rejection> {
     if replay {
-        head.insert_header(REPLAY, "true").map_err(internal)?;
+        head.insert_header(REPLAY, "true").map_err(internal_error)?;
     }
     if !kept {
-        head.insert_header(KEPT, "false").map_err(internal)?;
+        head.insert_header(KEPT, "false").map_err(internal_error)?;
     }
     Ok(())
 }
@@ -130,33 +136,33 @@ pub(in crate::proxy::destination) fn mark(
 async fn read_stream(request: &Request<'_>, name: &str) -> Result<Reader, Rejection> {
     let exchange = &*request.exchange;
     let (Some(proof), Some(target)) = (&exchange.proof, exchange.life()) else {
-        return Err(forgotten());
+        return Err(stream_expired());
     };
     let streams = &request.context.gateway.delivery.streams;
     let (owner, id) = (proof.owner(), exchange.request_id.clone());
-    let reader = streams.follow((&owner, &target), name, id).await?;
-    reader.ok_or_else(forgotten)
+    let reader = streams.follow_stream((&owner, &target), name, id).await?;
+    reader.ok_or_else(stream_expired)
 }
 
 /// Rejection of a replay: the agent had the call, and its stream is not kept any more.
-pub(in crate::proxy::destination) fn forgotten() -> Rejection {
+pub(in crate::proxy::destination) fn stream_expired() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
         "the call with this key was answered by a stream that is not kept any more (stream.log_ttl; without Redis, until \
          the gateway ends); ask for the task, or use a new key",
     )
-    .delivered(Delivery::Sent)
+    .with_delivery(Delivery::Sent)
 }
 
 /// Source of the events of a stream.
-enum Events {
+enum EventSource {
     /// The call itself, with backpressure from this caller.
     Live(mpsc::Receiver<Bytes>),
     /// Kept events of the stream.
     Kept(Box<Reader>),
 }
 
-impl Events {
+impl EventSource {
     /// Returns the next events; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         match self {
@@ -168,51 +174,60 @@ impl Events {
 
 /// Passes a stream on until it ends, its reader loses access, or this process shuts down. A live stream of this process
 /// ends by itself at shutdown.
-async fn follow(request: &mut Request<'_>, mut events: Events, name: &str) -> Result<Ended, Ended> {
+async fn relay_stream(
+    request: &mut Request<'_>,
+    mut events: EventSource,
+    name: &str,
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let Request {
         context,
         session,
         exchange,
     } = request;
     let relay = &context.relay;
-    let mut cut = Cut::of_drain(&relay.drain);
+    let mut cut = CancelWatch::for_drain(&relay.drain);
     let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
-    let mut ends = relay.cut_off(Needs::Credential, proof, callee);
+    let mut ends = relay.cut_off(AccessBasis::Credential, proof, callee);
     let _open = InProgress::begin(&exchange.metrics.open_streams);
     let timeouts = exchange.config.timeouts.clone();
     let keepalive = exchange.config.stream.keepalive;
     let mut looked = false;
     loop {
         let quiet = Instant::now() + keepalive;
-        let kept = matches!(events, Events::Kept(_));
+        let kept = matches!(events, EventSource::Kept(_));
         let (piece, parts) = tokio::select! {
             biased;
             // First: a stream without pauses must not hide the cut-off.
             why = cut_off(&mut ends) => (Some(last_event(exchange, name, &why)), true),
             piece = events.next() => (piece, false),
-            why = cut.requested(Delivery::Sent), if kept => {
+            why = cut.cancelled(Delivery::Sent), if kept => {
                 (Some(last_event(exchange, name, &why)), true)
             }
-            () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),
-            () = client_disconnected(session) => return Err(Ended::CallerLeft),
+            () = sleep_until(quiet) => (Some(Framing::Lf.keepalive_comment(true).into()), false),
+            () = client_disconnected(session) => return Err(ExchangeOutcome::CallerLeft),
         };
         let last = piece.is_none() || parts;
         let piece: Bytes = piece.unwrap_or_default();
         // The first event of a stream has the id of its task.
         if !std::mem::replace(&mut looked, true) {
-            exchange.note_task(|scan| scan.push_events(&piece));
+            exchange.record_task(|scan| scan.push_events(&piece));
         }
         exchange.answer.bytes += piece.len() as u64;
         let deadline = Instant::now() + timeouts.write;
-        within(deadline, session.write_response_body(piece, last)).await?;
+        write_within(deadline, session.write_response_body(piece, last)).await?;
         if last {
-            return Ok(Ended::Answered);
+            return Ok(ExchangeOutcome::Answered);
         }
     }
 }
 
 /// Returns the last event of a stream that goes on without this reader.
 fn last_event(exchange: &mut Exchange, name: &str, why: &Rejection) -> Bytes {
-    exchange.rejected(why);
-    why.last_event(&exchange.form(), &exchange.request_id, name, Framing::Lf)
+    exchange.record_rejection(why);
+    why.last_event(
+        &exchange.reply_form(),
+        &exchange.request_id,
+        name,
+        Framing::Lf,
+    )
 }

@@ -2,8 +2,8 @@
 //! "Idempotency keys").
 
 mod answer;
-mod own;
-mod run;
+mod call_task;
+mod execution;
 
 use std::borrow::Cow;
 use std::future::pending;
@@ -15,21 +15,23 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
-pub(super) use self::answer::{KeptResponse, forgotten, mark, respond_kept};
-pub(super) use self::own::{Execution, execute_own_once};
-use self::run::Run;
-use crate::a2a::done::Done;
-use crate::a2a::envelope::Completed;
+pub(super) use self::answer::{StoredResponse, mark_replay, send_stored_response, stream_expired};
+use self::call_task::CallTask;
+pub(super) use self::execution::{Execution, execute_own_once};
+use crate::a2a::completion_steps::CompletionSteps;
+use crate::a2a::envelope::CompletedCall;
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
-use crate::delivery::calls::{Asked, Key, Outcome, Source, Unclaimed, Waiting, call_hash};
-use crate::proxy::admit::single;
-use crate::proxy::beside;
-use crate::proxy::outcome::Ended;
+use crate::delivery::calls::{
+    Key, KeyStatus, Outcome, OutcomeWatch, Source, UnclaimedKey, call_hash,
+};
+use crate::proxy::admit::single_field;
+use crate::proxy::offload;
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::failure::timed_out;
-use crate::proxy::relay::upstream::Connection;
-use crate::proxy::relay::{Cut, Forward};
+use crate::proxy::relay::upstream::AgentConnection;
+use crate::proxy::relay::{CancelWatch, OutboundCall};
 use crate::proxy::request::Request;
 use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -44,17 +46,17 @@ const KEY_LEN_MAX: usize = 255;
 ///
 /// # Errors
 /// `invalid_request`.
-pub(in crate::proxy) async fn key(
+pub(in crate::proxy) async fn read_key(
     exchange: &Exchange,
     head: &RequestHeader,
-    completed: Option<&Completed>,
+    completed: Option<&CompletedCall>,
     body: &Bytes,
 ) -> Result<Option<Key>, Rejection> {
     if !exchange.method.sends() && exchange.method != Method::Other {
         return Ok(None);
     }
     let by_message = exchange.config.idempotency.message_id;
-    let named = match (field(head)?, completed) {
+    let named = match (key_field(head)?, completed) {
         (Some(field), _) => Some((Source::Field, field)),
         (None, Some(completed)) => {
             let task = completed.idempotency_key.as_deref();
@@ -77,14 +79,14 @@ pub(in crate::proxy) async fn key(
             format!("{} {line}", head.method).into()
         }
     };
-    let call = beside::on(body, move |body| call_hash(&line, body)).await;
+    let call = offload::run_on_body(body, move |body| call_hash(&line, body)).await;
     Ok(Some(Key::new((&owner, &target.to_string()), named, call)))
 }
 
 /// # Errors
 /// `invalid_request`.
-fn field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
-    let Some(field) = single(head, &IDEMPOTENCY_KEY)? else {
+fn key_field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
+    let Some(field) = single_field(head, &IDEMPOTENCY_KEY)? else {
         return Ok(None);
     };
     let visible = field.iter().all(u8::is_ascii_graphic);
@@ -99,23 +101,23 @@ fn field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
 /// State of a key after a request has looked for an earlier call with it.
 pub(super) enum KeyState {
     /// No call has it: the request may claim it.
-    Unclaimed(Unclaimed),
+    Unclaimed(UnclaimedKey),
     /// The request is answered by replay.
-    Replayed(Ended),
+    Replayed(ExchangeOutcome),
 }
 
 /// State of a key without a call in progress.
-enum Found {
-    Unclaimed(Unclaimed),
+enum KeyLookup {
+    Unclaimed(UnclaimedKey),
     Settled(Outcome),
 }
 
 /// An unclaimed key, and the call that claims it.
-pub(super) struct Once {
+pub(super) struct KeyReservation {
     pub(super) key: Key,
-    pub(super) unclaimed: Unclaimed,
+    pub(super) unclaimed: UnclaimedKey,
     /// The completions of the call.
-    pub(super) done: Done,
+    pub(super) done: CompletionSteps,
 }
 
 /// Answers from the outcome of an earlier or concurrent call with the key, for which it waits until `until`, or returns
@@ -124,39 +126,45 @@ pub(super) async fn replay_or_reserve(
     request: &mut Request<'_>,
     key: &Key,
     until: Instant,
-    done: Done,
-) -> Result<KeyState, Ended> {
-    let outcome = match find(request, key, until).await? {
-        Found::Unclaimed(unclaimed) => return Ok(KeyState::Unclaimed(unclaimed)),
-        Found::Settled(outcome) => outcome,
+    done: CompletionSteps,
+) -> Result<KeyState, ExchangeOutcome> {
+    let outcome = match look_up_key(request, key, until).await? {
+        KeyLookup::Unclaimed(unclaimed) => return Ok(KeyState::Unclaimed(unclaimed)),
+        KeyLookup::Settled(outcome) => outcome,
     };
-    let kept = KeptResponse::new(outcome, true, done);
-    respond_kept(request, kept).await.map(KeyState::Replayed)
+    let response = StoredResponse::new(outcome, true, done);
+    send_stored_response(request, response)
+        .await
+        .map(KeyState::Replayed)
 }
 
 /// Looks a key up; waits for a call in progress until `until`.
-async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Found, Ended> {
+async fn look_up_key(
+    request: &mut Request<'_>,
+    key: &Key,
+    until: Instant,
+) -> Result<KeyLookup, ExchangeOutcome> {
     let context = request.context;
     let calls = &context.gateway.delivery.calls;
     let metrics = &context.gateway.metrics.calls;
     loop {
-        let outcome = match calls.ask(key).await? {
-            Asked::Unclaimed(unclaimed) => return Ok(Found::Unclaimed(unclaimed)),
-            Asked::Settled(outcome) => {
-                metrics.counted(match &outcome {
+        let outcome = match calls.look_up(key).await? {
+            KeyStatus::Unclaimed(unclaimed) => return Ok(KeyLookup::Unclaimed(unclaimed)),
+            KeyStatus::Settled(outcome) => {
+                metrics.count_outcome(match &outcome {
                     Outcome::Refused(_) => "unknown",
                     _ => "replayed",
                 });
                 outcome
             }
-            Asked::Wait(waiting) => {
-                metrics.counted("joined");
-                let cut = context.relay.watch(request.exchange);
-                wait(request.session, waiting, Some((until, cut))).await?
+            KeyStatus::Wait(waiting) => {
+                metrics.count_outcome("joined");
+                let cut = context.relay.watch_exchange(request.exchange);
+                await_outcome(request.session, waiting, Some((until, cut))).await?
             }
         };
         if !matches!(outcome, Outcome::Nothing) {
-            return Ok(Found::Settled(outcome));
+            return Ok(KeyLookup::Settled(outcome));
         }
     }
 }
@@ -164,13 +172,13 @@ async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Fo
 /// Executes the call in a task of its own, and answers with its outcome. A concurrent request may claim the key first.
 pub(super) async fn execute_once(
     request: &mut Request<'_>,
-    Once {
+    KeyReservation {
         key,
         unclaimed,
         done,
-    }: Once,
-    (forward, connection): (Forward, Connection),
-) -> Result<Ended, Ended> {
+    }: KeyReservation,
+    (forward, connection): (OutboundCall, AgentConnection),
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let context = request.context;
     let until = forward.clocks.total;
     let Some((claim, waiting)) = context.gateway.delivery.calls.claim(unclaimed).await? else {
@@ -181,42 +189,42 @@ pub(super) async fn execute_once(
             KeyState::Unclaimed(_) => Err(failed_meanwhile().into()),
         };
     };
-    request.exchange.sent();
-    let run = Run::new(Arc::clone(&context.relay), request.exchange, forward);
-    let live = run.start(claim, connection);
+    request.exchange.record_sent();
+    let task = CallTask::new(Arc::clone(&context.relay), request.exchange, forward);
+    let live = task.start(claim, connection);
     // The call has its own timeouts.
-    let outcome = wait(request.session, waiting, None).await?;
+    let outcome = await_outcome(request.session, waiting, None).await?;
     request.exchange.answer.head = Some(request.exchange.started.elapsed());
-    let kept = KeptResponse {
+    let response = StoredResponse {
         outcome,
         replay: false,
         live: Some(live),
         done,
     };
-    respond_kept(request, kept).await
+    send_stored_response(request, response).await
 }
 
 /// Waits for the outcome of a call in progress. `until` has the waiter's deadline and the shutdown signal; `None`
 /// for the request's own call, which has timeouts and is cancelled at shutdown.
-async fn wait(
+async fn await_outcome(
     session: &mut ServerSession,
-    mut waiting: Waiting,
-    until: Option<(Instant, Cut)>,
-) -> Result<Outcome, Ended> {
+    mut waiting: OutcomeWatch,
+    until: Option<(Instant, CancelWatch)>,
+) -> Result<Outcome, ExchangeOutcome> {
     let over = async {
         let Some((until, mut cut)) = until else {
             return pending().await;
         };
         tokio::select! {
             () = sleep_until(until) => timed_out("total"),
-            why = cut.requested(Delivery::Unknown) => why,
+            why = cut.cancelled(Delivery::Unknown) => why,
         }
     };
     tokio::select! {
         biased;
-        outcome = waiting.outcome() => Ok(outcome),
+        outcome = waiting.wait_for_outcome() => Ok(outcome),
         rejection = over => Err(rejection.into()),
-        () = client_disconnected(session) => Err(Ended::CallerLeft),
+        () = client_disconnected(session) => Err(ExchangeOutcome::CallerLeft),
     }
 }
 
@@ -224,5 +232,5 @@ async fn wait(
 fn failed_meanwhile() -> Rejection {
     let message = "the same call was made at the same moment, and failed; send it again";
     let again = std::time::Duration::from_secs(1);
-    Rejection::new(Reason::Overloaded, message).retry_after(again)
+    Rejection::new(Reason::Overloaded, message).with_retry_after(again)
 }

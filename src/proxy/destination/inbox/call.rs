@@ -10,7 +10,7 @@ use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};
 
 /// A parsed call.
-pub(super) struct Call<'a> {
+pub(super) struct InboxCall<'a> {
     /// Its id as spelled in the request; `null` if it has none.
     pub(super) id: &'a str,
     /// Name of its method.
@@ -70,12 +70,12 @@ struct Envelope<'a> {
     params: Option<&'a RawValue>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> InboxCall<'a> {
     /// Reads a completed call. `known`: true for a method of A2A; the params of other methods are not parsed.
     ///
     /// # Errors
     /// `invalid_params`, `invalid_request`.
-    pub(super) fn read(body: &'a [u8], known: bool) -> Result<Self, Rejection> {
+    pub(super) fn parse(body: &'a [u8], known: bool) -> Result<Self, Rejection> {
         let envelope: Envelope<'a> = serde_json::from_slice(body).map_err(|_| {
             let message =
                 "the call has a `method` that is no string, or a member that stands twice";
@@ -97,7 +97,7 @@ impl<'a> Call<'a> {
 
     /// True if the caller waits for the end of the agent's turn: in 0.3 if the call asks for it, in 1.0 unless
     /// it asks for the opposite.
-    pub(super) fn blocks(&self) -> bool {
+    pub(super) fn is_blocking(&self) -> bool {
         let configuration = &self.params.configuration;
         match self.generation() {
             Generation::V0 => configuration.blocking == true,
@@ -123,7 +123,7 @@ impl Params {
     ///
     /// # Errors
     /// `invalid_params`.
-    pub(super) fn task(&self) -> Result<&str, Rejection> {
+    pub(super) fn task_id(&self) -> Result<&str, Rejection> {
         let id = self.id.as_str().filter(|id| !id.is_empty());
         id.ok_or_else(|| {
             let message = "`params.id` is the id of a task, a string";
@@ -132,17 +132,17 @@ impl Params {
     }
 
     /// Returns the id of the task that a message continues.
-    pub(super) fn continues(&self) -> Option<&str> {
+    pub(super) fn continued_task(&self) -> Option<&str> {
         self.message.task_id.as_str().filter(|id| !id.is_empty())
     }
 
     /// Returns the conversation of a message.
-    pub(super) fn context(&self) -> Option<&str> {
+    pub(super) fn message_context(&self) -> Option<&str> {
         self.message.context_id.as_str().filter(|id| !id.is_empty())
     }
 
     /// Returns the messages of a task's history to include; `None`: all.
-    pub(super) fn history(&self) -> Option<u32> {
+    pub(super) fn history_limit(&self) -> Option<u32> {
         self.history_length.or(self.configuration.history_length)
     }
 }
@@ -153,24 +153,24 @@ mod tests {
 
     #[test]
     fn a_call_is_read_in_either_generation() {
-        let read = |text: &'static str| Call::read(text.as_bytes(), true);
+        let read = |text: &'static str| InboxCall::parse(text.as_bytes(), true);
         let call = read(
             r#"{"jsonrpc":"2.0","id":1.0,"method":"GetTask","params":{"id":"t","historyLength":3}}"#,
         );
         let call = call.unwrap_or_else(|_| panic!("it can be read"));
         assert_eq!((call.id, &*call.name), ("1.0", "GetTask"));
         assert_eq!(call.generation(), Generation::V1);
-        assert_eq!(call.params.task().ok(), Some("t"));
-        assert_eq!(call.params.history(), Some(3));
+        assert_eq!(call.params.task_id().ok(), Some("t"));
+        assert_eq!(call.params.history_limit(), Some(3));
         let call = read(
             r#"{"method":"message/send","params":{"message":{"taskId":"t","contextId":"c","parts":[]},"x":1}}"#,
         );
         let call = call.unwrap_or_else(|_| panic!("it can be read"));
         assert_eq!((call.id, call.generation()), ("null", Generation::V0));
-        assert!(!call.blocks());
-        let said = (call.params.continues(), call.params.context());
+        assert!(!call.is_blocking());
+        let said = (call.params.continued_task(), call.params.message_context());
         assert_eq!(said, (Some("t"), Some("c")));
-        assert!(call.params.task().is_err());
+        assert!(call.params.task_id().is_err());
         for (text, blocks) in [
             (
                 r#"{"method":"message/send","params":{"configuration":{"blocking":true}}}"#,
@@ -191,7 +191,7 @@ mod tests {
             ),
         ] {
             let call = read(text).unwrap_or_else(|_| panic!("{text}"));
-            assert_eq!(call.blocks(), blocks, "{text}");
+            assert_eq!(call.is_blocking(), blocks, "{text}");
         }
         for wrong in [
             r#"{"method":"tasks/get","params":{"id":"a","id":"b"}}"#,

@@ -2,9 +2,9 @@
 //! (`docs/reference/http-api.md`, "Inboxes"). To its callers the target is an agent like any other, but slower.
 
 mod call;
+mod responses;
 mod send;
 mod stream;
-mod words;
 
 use std::sync::Arc;
 
@@ -13,31 +13,31 @@ use http::header;
 use pingora::http::ResponseHeader;
 use serde_json::{Value, json};
 
-use self::call::Call;
-use self::send::{Message, Wait};
-use self::stream::follow;
-use self::words::{Shown, Words, cut};
-use super::idempotency::mark;
+use self::call::InboxCall;
+use self::responses::{ResponseForm, TaskParts, trim_task};
+use self::send::{OutgoingMessage, ReplyWait};
+use self::stream::stream_task;
+use super::idempotency::mark_replay;
 use crate::a2a::Generation;
-use crate::a2a::bridge::task_in;
-use crate::a2a::done::Done;
+use crate::a2a::bridge::write_task;
+use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
-use crate::delivery::inbox::{Inbox, InboxTask, Source, Wanted};
+use crate::delivery::inbox::{Inbox, InboxTask, Source, TaskQuery};
 use crate::directory::AgentOptions;
 use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
-use crate::proxy::admit::{Admitted, Allowed};
-use crate::proxy::bridge::{inbox_side, meet_inbox};
-use crate::proxy::bridged::untranslated;
-use crate::proxy::guard::Guarded;
-use crate::proxy::guarding::{ask_about_call, set_guards};
-use crate::proxy::outcome::Ended;
+use crate::proxy::admit::{AdmittedCall, AllowedCaller};
+use crate::proxy::bridge::{inbox_side, translate_for_inbox};
+use crate::proxy::guard::CallGuards;
+use crate::proxy::guard_stage::{ask_about_call, set_guards};
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::Request;
-use crate::proxy::request::checked::CheckedCall;
-use crate::proxy::respond::internal;
+use crate::proxy::request::checked_call::CheckedCall;
+use crate::proxy::respond::internal_error;
+use crate::proxy::translation::untranslatable_reply;
 use crate::rejection::{Reason, Rejection};
 
 /// Tasks per page of a list: default and maximum (A2A 1.0, 3.1.4).
@@ -50,32 +50,32 @@ struct CallerInbox<'a> {
     target: WorkspaceId,
 }
 
-/// Properties of a response.
-struct Outward {
-    words: Words,
-    done: Done,
+/// What a response needs beside its body.
+struct ResponseContext {
+    form: ResponseForm,
+    done: CompletionSteps,
     rewrite: Option<Rewrite>,
     /// The guards that are asked about what the agent says.
-    guarded: Option<Arc<Guarded>>,
+    guarded: Option<Arc<CallGuards>>,
     /// True for a replay.
     replay: bool,
     /// True if the response is kept for replay.
     kept: bool,
     /// Wait for the end of the agent's turn.
-    wait: Option<Wait>,
+    wait: Option<ReplyWait>,
 }
 
 /// Answers a call in place of a polling agent.
 pub(super) async fn answer_call(
     request: &mut Request<'_>,
-    admitted: Admitted,
+    admitted: AdmittedCall,
     mut checked: CheckedCall,
-) -> Result<Ended, Ended> {
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let headers = &request.session.req_header().headers;
     let (context, exchange) = (request.context, &mut *request.exchange);
     set_guards(context, exchange, &admitted, &mut checked, headers);
     let options = admitted.destination.options();
-    let Allowed { proof, permit } = &admitted.allowed;
+    let AllowedCaller { proof, permit } = &admitted.allowed;
     let inbox = CallerInbox {
         gateway: &request.context.gateway,
         target: permit.target().clone(),
@@ -84,10 +84,10 @@ pub(super) async fn answer_call(
     let method = request.exchange.method;
     let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
     let body = checked.body.clone();
-    let call = Call::read(&body, known)?;
-    let wait = Wait::asked(request, &call, checked.done, admitted.timeout);
-    let outward = Outward {
-        words: Words {
+    let call = InboxCall::parse(&body, known)?;
+    let wait = ReplyWait::from_request(request, &call, checked.done, admitted.timeout);
+    let response = ResponseContext {
+        form: ResponseForm {
             id: call.id.to_owned(),
             generation: call.generation(),
         },
@@ -98,29 +98,29 @@ pub(super) async fn answer_call(
         kept: true,
         wait,
     };
-    let words = &outward.words;
+    let form = &response.form;
     let body = match method {
         Method::GetTask => {
-            let task = inbox.task(call.params.task()?).await?;
-            words.task(inbox.document(&task).await?, &shown(&call, true))
+            let task = inbox.load_task(call.params.task_id()?).await?;
+            form.task_response(inbox.load_document(&task).await?, &requested_parts(&call, true))
         }
-        Method::CancelTask => inbox.cancel(&call, words, options).await?,
-        Method::ListTasks => inbox.list(&call, words).await?,
+        Method::CancelTask => inbox.cancel_task(&call, form, options).await?,
+        Method::ListTasks => inbox.list_tasks(&call, form).await?,
         Method::SubscribeToTask => {
-            let task = inbox.task(call.params.task()?).await?;
-            let first = inbox.store().document(&task).await?;
-            return follow(request, outward, task, first).await;
+            let task = inbox.load_task(call.params.task_id()?).await?;
+            let first = inbox.store().read_document(&task).await?;
+            return stream_task(request, response, task, first).await;
         }
-        Method::GetExtendedCard => words.error(&json!({"code": -32007,
+        Method::GetExtendedCard => form.error_response(&json!({"code": -32007,
             "message": "an agent that polls has no extended card; its card is at the same address, by GET"})),
         _ => {
-            meet_inbox(request.context, options, request.exchange, &mut checked).await?;
+            translate_for_inbox(request.context, options, request.exchange, &mut checked).await?;
             if checked.guarded.is_some() {
                 let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
                 let about = (request.context, &admitted);
                 ask_about_call(about, caller, exchange, &mut checked).await?;
             }
-            let message = Message {
+            let message = OutgoingMessage {
                 inbox: &inbox,
                 allowed: &admitted.allowed,
                 call: &call,
@@ -129,17 +129,17 @@ pub(super) async fn answer_call(
                 key: checked.key.as_ref(),
                 hops: admitted.hops,
             };
-            return message.send(request, outward).await;
+            return message.send(request, response).await;
         }
     };
-    answer(request, outward, body, None).await
+    send_answer(request, response, body, None).await
 }
 
 /// Returns the workspace with an inbox that has the caller's task.
 ///
 /// # Errors
 /// `store_unavailable`.
-pub(in crate::proxy) async fn target_of(
+pub(in crate::proxy) async fn find_target(
     gateway: &Gateway,
     proof: &Arc<Proof>,
     task: &str,
@@ -152,7 +152,7 @@ pub(in crate::proxy) async fn target_of(
         proof: Arc::clone(proof),
         target,
     };
-    match inbox.task(task).await {
+    match inbox.load_task(task).await {
         Ok(_) => Ok(Some(inbox.target)),
         Err(refusal) if refusal.reason == Reason::TaskNotFound => Ok(None),
         Err(refusal) => Err(refusal),
@@ -165,16 +165,16 @@ impl CallerInbox<'_> {
     }
 
     /// Returns the present document of a task.
-    async fn document(&self, task: &InboxTask) -> Result<Value, Rejection> {
-        Ok(self.store().document(task).await?.0)
+    async fn load_document(&self, task: &InboxTask) -> Result<Value, Rejection> {
+        Ok(self.store().read_document(task).await?.0)
     }
 
     /// Returns the task if it belongs to the caller.
     ///
     /// # Errors
     /// `task_not_found`, also for the task of another caller; `store_unavailable`.
-    async fn task(&self, id: &str) -> Result<InboxTask, Rejection> {
-        let task = self.store().task(&self.target, id).await?;
+    async fn load_task(&self, id: &str) -> Result<InboxTask, Rejection> {
+        let task = self.store().find_task(&self.target, id).await?;
         let task = task.ok_or_else(no_task)?;
         let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
         if !tasks.may_ask(hierarchy, &self.proof, &task.owner).await? {
@@ -183,17 +183,17 @@ impl CallerInbox<'_> {
         Ok(task)
     }
 
-    async fn cancel(
+    async fn cancel_task(
         &self,
-        call: &Call<'_>,
-        words: &Words,
+        call: &InboxCall<'_>,
+        form: &ResponseForm,
         options: &AgentOptions,
     ) -> Result<String, Rejection> {
-        let task = self.task(call.params.task()?).await?;
+        let task = self.load_task(call.params.task_id()?).await?;
         if task.state.is_terminal() {
-            return Ok(words.over(task.state));
+            return Ok(form.not_cancelable(task.state));
         }
-        let (source, owner) = (source(&self.proof), self.proof.owner());
+        let (source, owner) = (message_source(&self.proof), self.proof.owner());
         let spoke = inbox_side(Generation::V0, options);
         let generation = spoke.map_or(Generation::V0, |spoke| spoke.side.generation);
         let by = (source, owner);
@@ -201,16 +201,23 @@ impl CallerInbox<'_> {
         let task = match canceled.await {
             Ok(task) => task,
             // Its agent ended it, or a concurrent request canceled it.
-            Err(refusal) => match self.task(&task.id).await {
-                Ok(task) if task.state.is_terminal() => return Ok(words.over(task.state)),
+            Err(refusal) => match self.load_task(&task.id).await {
+                Ok(task) if task.state.is_terminal() => return Ok(form.not_cancelable(task.state)),
                 _ => return Err(refusal),
             },
         };
-        Ok(words.task(self.document(&task).await?, &shown(call, true)))
+        Ok(form.task_response(
+            self.load_document(&task).await?,
+            &requested_parts(call, true),
+        ))
     }
 
     /// Lists the caller's own tasks at the target; for an operator, all tasks.
-    async fn list(&self, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
+    async fn list_tasks(
+        &self,
+        call: &InboxCall<'_>,
+        form: &ResponseForm,
+    ) -> Result<String, Rejection> {
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let params = &call.params;
         let state = params.status.as_deref().map(|word| {
@@ -229,7 +236,7 @@ impl CallerInbox<'_> {
             return Err(wrong("`pageSize` is a whole number from 1 to 100"));
         }
         let owner = self.proof.owner();
-        let wanted = Wanted {
+        let wanted = TaskQuery {
             owner: (self.proof.principal != Principal::Operator).then_some(&*owner),
             context: params.context_id.as_deref(),
             state: state.transpose()?,
@@ -237,47 +244,47 @@ impl CallerInbox<'_> {
             limit,
         };
         let page = self.store().tasks_of(&self.target, &wanted).await?;
-        let what = shown(call, params.include_artifacts == Some(true));
+        let what = requested_parts(call, params.include_artifacts == Some(true));
         let mut tasks = Vec::with_capacity(page.tasks.len());
         for task in &page.tasks {
-            let document = self.document(task).await?;
+            let document = self.load_document(task).await?;
             // Serialized at once: a tree takes many times the memory, so there is only one at a time.
-            let task = task_in(words.generation, &cut(document, &what));
-            tasks.push(task.map_err(untranslated)?);
+            let task = write_task(form.generation, &trim_task(document, &what));
+            tasks.push(task.map_err(untranslatable_reply)?);
         }
         let next = page.next.map(|next| next.to_string()).unwrap_or_default();
         let tasks = tasks.join(",");
         let list = format!(r#"{{"tasks":[{tasks}],"pageSize":{limit},"nextPageToken":"{next}"}}"#);
-        Ok(words.result(&list))
+        Ok(form.result_response(&list))
     }
 }
 
 /// Sends the response in the form of an agent's.
-async fn answer(
+async fn send_answer(
     request: &mut Request<'_>,
-    outward: Outward,
+    response: ResponseContext,
     body: String,
     applied: Option<String>,
-) -> Result<Ended, Ended> {
-    let mut own = ResponseHeader::build(200, Some(2)).map_err(internal)?;
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
+    let mut own = ResponseHeader::build(200, Some(2)).map_err(internal_error)?;
     own.append_header(header::CONTENT_TYPE, "application/json")
-        .map_err(internal)?;
+        .map_err(internal_error)?;
     if let Some(applied) = applied {
         own.append_header("preference-applied", applied)
-            .map_err(internal)?;
+            .map_err(internal_error)?;
     }
-    let mut head = own_head(request, own, &outward)?;
+    let mut head = own_head(request, own, &response)?;
     let mut body = Bytes::from(body);
-    if let Some(rewrite) = outward.rewrite {
-        body = rewrite.answer(&mut head, body).await?;
+    if let Some(rewrite) = response.rewrite {
+        body = rewrite.rewrite_body(&mut head, body).await?;
     }
-    if let Some(guarded) = outward.guarded
-        && let Some(changed) = guarded.response(&body).await?
+    if let Some(guarded) = response.guarded
+        && let Some(changed) = guarded.check_response(&body).await?
     {
         body = changed;
     }
     head.insert_header(header::CONTENT_LENGTH, body.len())
-        .map_err(internal)?;
+        .map_err(internal_error)?;
     request.respond(head, body).await
 }
 
@@ -285,23 +292,23 @@ async fn answer(
 fn own_head(
     request: &Request<'_>,
     own: ResponseHeader,
-    outward: &Outward,
+    response: &ResponseContext,
 ) -> Result<ResponseHeader, Rejection> {
-    let mut head = request.response_head(own, outward.done)?;
-    mark(&mut head, outward.replay, outward.kept)?;
+    let mut head = request.response_head(own, response.done)?;
+    mark_replay(&mut head, response.replay, response.kept)?;
     Ok(head)
 }
 
 /// Returns the parts of a task to include.
-fn shown(call: &Call<'_>, artifacts: bool) -> Shown {
-    Shown {
-        history: call.params.history(),
+fn requested_parts(call: &InboxCall<'_>, artifacts: bool) -> TaskParts {
+    TaskParts {
+        history: call.params.history_limit(),
         artifacts,
     }
 }
 
 /// Returns the sender, as the agent may see it.
-fn source(proof: &Proof) -> Source {
+fn message_source(proof: &Proof) -> Source {
     match proof.principal.workspace() {
         Some(id) => Source::Agent(id.clone()),
         None => Source::Canvas,

@@ -9,33 +9,33 @@ use pingora::http::ResponseHeader;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
-use super::call::Call;
-use super::stream::follow;
-use super::words::{Words, cut};
-use super::{CallerInbox, Outward, answer, shown, source};
-use crate::a2a::done::{Done, Step};
+use super::call::InboxCall;
+use super::responses::{ResponseForm, trim_task};
+use super::stream::stream_task;
+use super::{CallerInbox, ResponseContext, message_source, requested_parts, send_answer};
+use crate::a2a::completion_steps::{CompletionStep, CompletionSteps};
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::caps::Charge;
 use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
-use crate::proxy::admit::Allowed;
-use crate::proxy::capped::{ToCount, count};
+use crate::proxy::admit::AllowedCaller;
+use crate::proxy::caps_stage::{UncountedCall, count_call};
 use crate::proxy::destination::idempotency::{
-    Execution, KeptResponse, execute_own_once, forgotten, respond_kept,
+    Execution, StoredResponse, execute_own_once, send_stored_response, stream_expired,
 };
-use crate::proxy::outcome::Ended;
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::{Request, prefer};
-use crate::proxy::respond::{client_disconnected, internal};
+use crate::proxy::respond::{client_disconnected, internal_error};
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Message to send, with its call.
-pub(super) struct Message<'a> {
+pub(super) struct OutgoingMessage<'a> {
     pub(super) inbox: &'a CallerInbox<'a>,
-    pub(super) allowed: &'a Allowed,
-    pub(super) call: &'a Call<'a>,
+    pub(super) allowed: &'a AllowedCaller,
+    pub(super) call: &'a InboxCall<'a>,
     /// Method of the entry, in a generation that the agent speaks.
     pub(super) method: &'a str,
     /// Body of the entry.
@@ -45,64 +45,64 @@ pub(super) struct Message<'a> {
     pub(super) hops: u32,
 }
 
-/// Entry to put into the inbox.
-struct ToPut {
+/// Entry to be put into the inbox.
+struct NewEntry {
     inbox: Arc<Inbox>,
     new: NewActivity,
     /// Task that it continues.
     continued: Option<InboxTask>,
-    to_count: Option<ToCount>,
+    to_count: Option<UncountedCall>,
 }
 
 /// An entry that was put into the inbox, with its task, and the counts of its call.
-type Put = (Activity, InboxTask, Option<Box<Charge>>);
+type StoredEntry = (Activity, InboxTask, Option<Box<Charge>>);
 
-impl ToPut {
+impl NewEntry {
     /// Commits the entry. Its task belongs to its sender. No store is asked after the commit, so that a
     /// committed message is never reported as failed.
-    async fn put(self) -> Result<Put, Rejection> {
-        let charge = count(self.to_count.as_ref()).await?;
+    async fn commit(self) -> Result<StoredEntry, Rejection> {
+        let charge = count_call(self.to_count.as_ref()).await?;
         let (target, owner) = (self.new.workspace.clone(), self.new.owner.clone());
         let activity = self.inbox.put(self.new).await?;
-        let charge = charge.map(Charge::when_sent);
+        let charge = charge.map(Charge::into_sent);
         let begun = || InboxTask::new(&activity, &target, &owner);
         let task = self.continued.unwrap_or_else(begun);
         Ok((activity, task, charge))
     }
 }
 
-impl Message<'_> {
+impl OutgoingMessage<'_> {
     /// Sends the message and answers its caller.
     pub(super) async fn send(
         &self,
         request: &mut Request<'_>,
-        mut outward: Outward,
-    ) -> Result<Ended, Ended> {
+        mut response: ResponseContext,
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
         let (inbox, call) = (self.inbox, self.call);
-        let to_put = self.to_put(request).await?;
+        let entry = self.build_entry(request).await?;
         let (activity, task, charge) = match self.key {
-            None => to_put.put().await?,
+            None => entry.commit().await?,
             Some(key) => {
                 let state = async |answer: &Answer| {
-                    let task = self.task_of(&outward, answer).await?;
+                    let task = self.find_stored_task(&response, answer).await?;
                     Ok(task.map(|task| task.state))
                 };
                 let calls = &inbox.gateway.delivery.calls;
-                calls.look_again(key, state).await?;
-                let (words, name) = (outward.words.clone(), call.name.clone().into_owned());
-                let is_bare = outward.rewrite.is_some();
+                calls.refresh_task_state(key, state).await?;
+                let (form, name) = (response.form.clone(), call.name.clone().into_owned());
+                let is_bare = response.rewrite.is_some();
                 let work = async move {
-                    let put = to_put.put().await?;
-                    let body = words.queued(&name, &put.1, &put.0);
-                    Ok((queued(body, is_bare).await?, put))
+                    let put = entry.commit().await?;
+                    let body = form.queued_response(&name, &put.1, &put.0);
+                    Ok((queued_answer(body, is_bare).await?, put))
                 };
                 match execute_own_once(request, key, work).await? {
                     Execution::Fresh(answer, put) => {
-                        outward.kept = answer.kept;
+                        response.kept = answer.kept;
                         put
                     }
                     Execution::Replayed(outcome) => {
-                        return self.replay(request, outward, outcome).await;
+                        return self.answer_replay(request, response, outcome).await;
                     }
                 }
             }
@@ -114,76 +114,88 @@ impl Message<'_> {
         let owner = (owner.as_str(), None);
         let life = request.exchange.life();
         if let Some(life) = &life {
-            tasks.learn(owner, life, &task.id, None).await;
+            tasks.record_owner(owner, life, &task.id, None).await;
         }
         if request.exchange.method == Method::SendStreamingMessage {
-            let first = self.first(&task, call.params.continues().is_some()).await?;
-            return follow(request, outward, task, first).await;
+            let first = self
+                .load_first(&task, call.params.continued_task().is_some())
+                .await?;
+            return stream_task(request, response, task, first).await;
         }
         let mut body = None;
         let mut applied = None;
-        if let Some(Wait { until, applied: by }) = outward.wait.clone()
-            && let Some(_place) = inbox.store().stay_for_reply(&inbox.proof)
+        if let Some(ReplyWait { until, applied: by }) = response.wait.clone()
+            && let Some(_place) = inbox.store().take_sender_slot(&inbox.proof)
         {
-            let words = &outward.words;
-            body = self.await_reply(request, words, &task, until).await?;
+            let form = &response.form;
+            body = self.await_reply(request, form, &task, until).await?;
             applied = by.filter(|_| body.is_some());
             if body.is_none() {
-                body = self.under_way(words, &task).await;
+                body = self.started_response(form, &task).await;
             }
         }
-        let body = body.unwrap_or_else(|| outward.words.queued(&call.name, &task, &activity));
-        answer(request, outward, body, applied).await
+        let body =
+            body.unwrap_or_else(|| response.form.queued_response(&call.name, &task, &activity));
+        send_answer(request, response, body, applied).await
     }
 
     /// Returns the document with which a stream of the task begins, and the number of its last update.
-    async fn first(&self, task: &InboxTask, continued: bool) -> Result<(Value, i64), Rejection> {
+    async fn load_first(
+        &self,
+        task: &InboxTask,
+        continued: bool,
+    ) -> Result<(Value, i64), Rejection> {
         if continued {
-            return self.inbox.store().document(task).await;
+            return self.inbox.store().read_document(task).await;
         }
         Ok((task.first_document(), 0))
     }
 
     /// Returns the response with the present document of the task.
-    async fn present(&self, words: &Words, task: &InboxTask) -> Result<String, Rejection> {
-        let document = self.inbox.document(task).await?;
-        Ok(words.sent(&cut(document, &shown(self.call, true))))
+    async fn current_response(
+        &self,
+        form: &ResponseForm,
+        task: &InboxTask,
+    ) -> Result<String, Rejection> {
+        let document = self.inbox.load_document(task).await?;
+        Ok(form.message_response(&trim_task(document, &requested_parts(self.call, true))))
     }
 
     /// Returns the task in its present state, if its agent has begun it.
-    async fn under_way(&self, words: &Words, task: &InboxTask) -> Option<String> {
-        let found = self.inbox.store().task(&task.target, &task.id);
+    async fn started_response(&self, form: &ResponseForm, task: &InboxTask) -> Option<String> {
+        let found = self.inbox.store().find_task(&task.target, &task.id);
         let task = found.await.ok()??;
         if task.state == TaskState::Submitted {
             return None;
         }
-        self.present(words, &task).await.ok()
+        self.current_response(form, &task).await.ok()
     }
 
-    async fn to_put(&self, request: &Request<'_>) -> Result<ToPut, Rejection> {
+    async fn build_entry(&self, request: &Request<'_>) -> Result<NewEntry, Rejection> {
         let (inbox, call) = (self.inbox, self.call);
         let (proof, target) = (&inbox.proof, &inbox.target);
         let text = std::str::from_utf8(self.body)
             .map_err(|_| Rejection::new(Reason::InvalidRequest, "the body is not UTF-8"))?;
         let mut new = NewActivity::message(
             target,
-            source(proof),
+            message_source(proof),
             proof.owner(),
             self.method,
             text.to_owned(),
         );
-        new.context_id = call.params.context().map(str::to_owned);
+        new.context_id = call.params.message_context().map(str::to_owned);
         new.hops = Some(self.hops);
         new.account = proof.account;
         let mut continued = None;
-        if let Some(id) = call.params.continues() {
-            let task = inbox.task(id).await?;
+        if let Some(id) = call.params.continued_task() {
+            let task = inbox.load_task(id).await?;
             new.continues = Some(task.id.clone());
             continued = Some(task);
         }
         let call = (&request.head().headers, self.body);
-        let to_count = ToCount::of(inbox.gateway, request.exchange, self.allowed, call);
-        Ok(ToPut {
+        let to_count =
+            UncountedCall::from_call(inbox.gateway, request.exchange, self.allowed, call);
+        Ok(NewEntry {
             inbox: Arc::clone(inbox.store()),
             new,
             continued,
@@ -193,107 +205,111 @@ impl Message<'_> {
 
     /// Answers a replayed call: as it was answered before, or, if its caller waits or follows, with the later
     /// updates.
-    async fn replay(
+    async fn answer_replay(
         &self,
         request: &mut Request<'_>,
-        outward: Outward,
+        response: ResponseContext,
         outcome: Outcome,
-    ) -> Result<Ended, Ended> {
-        let outward = Outward {
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
+        let response = ResponseContext {
             replay: true,
-            ..outward
+            ..response
         };
         let follows = request.exchange.method == Method::SendStreamingMessage;
-        let waits = outward.wait.clone();
+        let waits = response.wait.clone();
         if let Outcome::Whole(kept) = &outcome
             && (follows || waits.is_some())
         {
-            let task = self.task_of(&outward, kept).await?;
+            let task = self.find_stored_task(&response, kept).await?;
             match (task, waits) {
                 (Some(task), _) if follows => {
-                    let continued = self.call.params.continues() == Some(&task.id);
-                    let first = self.first(&task, continued).await?;
-                    return follow(request, outward, task, first).await;
+                    let continued = self.call.params.continued_task() == Some(&task.id);
+                    let first = self.load_first(&task, continued).await?;
+                    return stream_task(request, response, task, first).await;
                 }
-                (None, _) if follows => return Err(forgotten().into()),
-                (Some(task), Some(Wait { until, applied })) => {
-                    if let Some(_place) = self.inbox.store().stay_for_reply(&self.inbox.proof) {
-                        let body = self.outcome_of(request, &outward.words, task, until);
+                (None, _) if follows => return Err(stream_expired().into()),
+                (Some(task), Some(ReplyWait { until, applied })) => {
+                    if let Some(_place) = self.inbox.store().take_sender_slot(&self.inbox.proof) {
+                        let body = self.await_replayed(request, &response.form, task, until);
                         if let Some(body) = body.await? {
-                            return answer(request, outward, body, applied).await;
+                            return send_answer(request, response, body, applied).await;
                         }
                     }
                 }
                 _ => {}
             }
         }
-        let kept = KeptResponse::new(outcome, true, outward.done);
-        respond_kept(request, kept).await
+        let stored = StoredResponse::new(outcome, true, response.done);
+        send_stored_response(request, stored).await
     }
 
     /// Returns the task of a kept response, if it belongs to the inbox.
-    async fn task_of(
+    async fn find_stored_task(
         &self,
-        outward: &Outward,
+        response: &ResponseContext,
         answer: &Answer,
     ) -> Result<Option<InboxTask>, Rejection> {
-        let binding = match outward.rewrite {
+        let binding = match response.rewrite {
             Some(_) => Binding::Rest,
             None => Binding::Rpc,
         };
         match TaskScan::new(binding).push(&answer.body) {
-            Some(id) => Ok(self.inbox.store().task(&self.inbox.target, &id).await?),
+            Some(id) => Ok(self
+                .inbox
+                .store()
+                .find_task(&self.inbox.target, &id)
+                .await?),
             None => Ok(None),
         }
     }
 
     /// Returns the outcome of a replayed message, from the first update on if the message began the task.
-    async fn outcome_of(
+    async fn await_replayed(
         &self,
         request: &mut Request<'_>,
-        words: &Words,
+        form: &ResponseForm,
         mut task: InboxTask,
         until: Instant,
-    ) -> Result<Option<String>, Ended> {
-        if self.call.params.continues() != Some(&task.id) {
+    ) -> Result<Option<String>, ExchangeOutcome> {
+        if self.call.params.continued_task() != Some(&task.id) {
             task.updates = 0;
         } else if task.state.ends_turn() {
-            return Ok(Some(self.present(words, &task).await?));
+            return Ok(Some(self.current_response(form, &task).await?));
         }
-        self.await_reply(request, words, &task, until).await
+        self.await_reply(request, form, &task, until).await
     }
 
     /// Waits for the end of the agent's turn. `None`: the wait timed out, or the process shuts down.
     async fn await_reply(
         &self,
         request: &mut Request<'_>,
-        words: &Words,
+        form: &ResponseForm,
         task: &InboxTask,
         until: Instant,
-    ) -> Result<Option<String>, Ended> {
+    ) -> Result<Option<String>, ExchangeOutcome> {
         let store = self.inbox.store();
         let mut watch = store.watch_task(&task.id);
         let mut seen = task.updates;
-        let mut cut = request.context.relay.watch(request.exchange);
+        let mut cut = request.context.relay.watch_exchange(request.exchange);
         loop {
             // An outage of the store is no failure of the message, which is in the inbox.
             let updates = store.updates_after(&task.id, seen).await;
             for update in updates.unwrap_or_default() {
                 seen = update.n;
-                if let Some(said) = words.last(&update.update) {
+                if let Some(said) = form.final_response(&update.update) {
                     return Ok(Some(said));
                 }
                 if update.update.ends_turn() {
-                    return Ok(self.present(words, task).await.ok());
+                    return Ok(self.current_response(form, task).await.ok());
                 }
             }
             tokio::select! {
                 biased;
                 () = watch.changed() => {}
                 () = sleep_until(until) => return Ok(None),
-                () = self.inbox.gateway.drain.leaves() => return Ok(None),
-                why = cut.requested(Delivery::Sent) => return Err(why.into()),
-                () = client_disconnected(request.session) => return Err(Ended::CallerLeft),
+                () = self.inbox.gateway.drain.wait_for_leave() => return Ok(None),
+                why = cut.cancelled(Delivery::Sent) => return Err(why.into()),
+                () = client_disconnected(request.session) => return Err(ExchangeOutcome::CallerLeft),
             }
         }
     }
@@ -301,19 +317,19 @@ impl Message<'_> {
 
 /// Wait of a caller for the outcome of its message.
 #[derive(Clone)]
-pub(super) struct Wait {
+pub(super) struct ReplyWait {
     until: Instant,
     /// Value of `Preference-Applied`, if the wait was requested by `Prefer`.
     applied: Option<String>,
 }
 
-impl Wait {
+impl ReplyWait {
     /// Returns the requested wait: from `Prefer: wait=N`, else from the configuration of the call. A method
     /// that the gateway completed requests none. `timeout` is the call's `X-Timeout`.
-    pub(super) fn asked(
+    pub(super) fn from_request(
         request: &Request<'_>,
-        call: &Call<'_>,
-        done: Done,
+        call: &InboxCall<'_>,
+        done: CompletionSteps,
         timeout: Option<Duration>,
     ) -> Option<Self> {
         let exchange = &request.exchange;
@@ -321,10 +337,10 @@ impl Wait {
             return None;
         }
         let total = timeout.unwrap_or(exchange.config.timeouts.total);
-        let preferred = prefer::wait(&request.head().headers);
+        let preferred = prefer::preferred_wait(&request.head().headers);
         let wait = match preferred {
             Some(wait) => Some(wait.min(total)).filter(|wait| !wait.is_zero()),
-            None => (call.blocks() && !done.has(Step::Method)).then_some(total),
+            None => (call.is_blocking() && !done.has(CompletionStep::Method)).then_some(total),
         };
         Some(Self {
             until: exchange.started + wait?,
@@ -334,16 +350,16 @@ impl Wait {
 }
 
 /// Returns the answer for a queued message, as kept for replay.
-async fn queued(body: String, is_bare: bool) -> Result<Answer, Rejection> {
-    let mut head = ResponseHeader::build(200, Some(1)).map_err(internal)?;
+async fn queued_answer(body: String, is_bare: bool) -> Result<Answer, Rejection> {
+    let mut head = ResponseHeader::build(200, Some(1)).map_err(internal_error)?;
     head.append_header(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     )
-    .map_err(internal)?;
+    .map_err(internal_error)?;
     let body = Bytes::from(body);
     let body = if is_bare {
-        Rewrite::BareResult.answer(&mut head, body).await?
+        Rewrite::BareResult.rewrite_body(&mut head, body).await?
     } else {
         body
     };

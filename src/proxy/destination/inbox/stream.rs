@@ -7,58 +7,62 @@ use pingora::protocols::http::ServerSession;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Outward, own_head};
+use super::{ResponseContext, own_head};
 use crate::a2a::event::Framing;
 use crate::a2a::state::TaskState;
+use crate::access_watch::{AccessBasis, CutOff, cut_off};
 use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
 use crate::metrics::InProgress;
-use crate::proxy::guard::stream::{EventGuard, Guards};
-use crate::proxy::outcome::Ended;
+use crate::proxy::guard::stream::{EventCheck, EventGuard};
+use crate::proxy::outcome::ExchangeOutcome;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::failure::{shutting_down, timed_out};
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::Request;
-use crate::proxy::respond::{chunk, client_disconnected, internal, send_head, within};
+use crate::proxy::respond::{
+    client_disconnected, internal_error, send_head, set_chunked, write_within,
+};
 use crate::rejection::{Delivery, Rejection, STREAM};
-use crate::standing::{CutOff, Needs, cut_off};
 
 /// Result of a wait.
-enum Step {
+enum WaitOutcome {
     News,
     Keepalive,
     Cut(Rejection),
 }
 
 /// Follows the task, from its document `first` on, to the end of its agent's turn.
-pub(super) async fn follow(
+pub(super) async fn stream_task(
     request: &mut Request<'_>,
-    outward: Outward,
+    response: ResponseContext,
     task: InboxTask,
     (document, mut seen): (Value, i64),
-) -> Result<Ended, Ended> {
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let (gateway, relay) = (&request.context.gateway, &request.context.relay);
     let inbox = &gateway.delivery.inbox;
     let mut watch = inbox.watch_task(&task.id);
     let _open = InProgress::begin(&request.exchange.metrics.open_streams);
     let name = stream_id().simple().to_string();
-    let head = stream_head(request, &outward, &name)?;
+    let head = stream_head(request, &response, &name)?;
     let exchange = &mut *request.exchange;
     let deadline = Instant::now() + exchange.config.timeouts.write;
     send_head(request.session, deadline, Box::new(head)).await?;
     let end = exchange.started + exchange.config.timeouts.stream;
     let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
-    let mut stream = Stream {
-        cut_off: relay.cut_off(Needs::Credential, proof, callee),
+    let mut stream = TaskStream {
+        cut_off: relay.cut_off(AccessBasis::Credential, proof, callee),
         session: request.session,
         exchange,
         name,
-        rewrite: outward.rewrite,
-        guard: outward.guarded.as_ref().and_then(EventGuard::of_turns),
+        rewrite: response.rewrite,
+        guard: response.guarded.as_ref().and_then(EventGuard::for_turns),
         end,
         written: Instant::now(),
     };
-    stream.write(outward.words.event(&document), false).await?;
+    stream
+        .write(response.form.stream_event(&document), false)
+        .await?;
     let mut over = ends_turn(&document);
     while !over {
         // An outage of the store does not end the stream: the next read may succeed.
@@ -68,52 +72,57 @@ pub(super) async fn follow(
         for update in updates {
             seen = update.n;
             over = update.update.ends_turn();
-            let said = outward.words.update(&task.id, &task.context_id, &update);
-            stream.write(said, false).await?;
+            let event = response
+                .form
+                .update_event(&task.id, &task.context_id, &update);
+            stream.write(event, false).await?;
         }
         if waits {
-            match stream.step(&mut watch, gateway.drain.leaves()).await? {
-                Step::News => {}
-                Step::Keepalive => {
-                    let comment = Framing::default().keepalive(false);
+            match stream
+                .wait(&mut watch, gateway.drain.wait_for_leave())
+                .await?
+            {
+                WaitOutcome::News => {}
+                WaitOutcome::Keepalive => {
+                    let comment = Framing::default().keepalive_comment(false);
                     stream.write(comment.to_owned(), false).await?;
                 }
-                Step::Cut(rejection) => {
-                    let parting = stream.parting(&rejection);
-                    stream.pass(parting, true).await?;
-                    return Ok(Ended::Answered);
+                WaitOutcome::Cut(rejection) => {
+                    let event = stream.last_event(&rejection);
+                    stream.send(event, true).await?;
+                    return Ok(ExchangeOutcome::Answered);
                 }
             }
         }
     }
     stream.write(String::new(), true).await?;
-    Ok(Ended::Answered)
+    Ok(ExchangeOutcome::Answered)
 }
 
 fn stream_head(
     request: &mut Request<'_>,
-    outward: &Outward,
+    response: &ResponseContext,
     name: &str,
 ) -> Result<ResponseHeader, Rejection> {
-    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal)?;
+    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal_error)?;
     for (name, value) in [
         (header::CONTENT_TYPE.as_str(), "text/event-stream"),
         (header::CACHE_CONTROL.as_str(), "no-cache"),
         ("x-accel-buffering", "no"),
     ] {
         own.append_header(name, HeaderValue::from_static(value))
-            .map_err(internal)?;
+            .map_err(internal_error)?;
     }
-    let mut head = own_head(request, own, outward)?;
-    head.insert_header(STREAM, name).map_err(internal)?;
-    chunk(request.session, &mut head).map_err(internal)?;
+    let mut head = own_head(request, own, response)?;
+    head.insert_header(STREAM, name).map_err(internal_error)?;
+    set_chunked(request.session, &mut head).map_err(internal_error)?;
     request.exchange.answer.status = 200;
-    request.exchange.streams();
+    request.exchange.record_stream();
     Ok(head)
 }
 
 /// A stream in progress.
-struct Stream<'a> {
+struct TaskStream<'a> {
     /// Ends the stream when its caller loses access.
     cut_off: Option<CutOff>,
     session: &'a mut ServerSession,
@@ -129,84 +138,84 @@ struct Stream<'a> {
     written: Instant,
 }
 
-impl Stream<'_> {
+impl TaskStream<'_> {
     /// Waits for an update, a timer or the end of the stream.
-    async fn step(
+    async fn wait(
         &mut self,
         watch: &mut Watch,
         drain: impl Future<Output = ()>,
-    ) -> Result<Step, Ended> {
+    ) -> Result<WaitOutcome, ExchangeOutcome> {
         let keepalive = self.written + self.exchange.config.stream.keepalive;
         let wake = keepalive.min(self.end);
         tokio::select! {
             biased;
-            () = watch.changed() => Ok(Step::News),
+            () = watch.changed() => Ok(WaitOutcome::News),
             () = sleep_until(wake) => Ok(if self.end <= wake {
-                Step::Cut(timed_out("stream"))
+                WaitOutcome::Cut(timed_out("stream"))
             } else {
-                Step::Keepalive
+                WaitOutcome::Keepalive
             }),
-            why = cut_off(&mut self.cut_off) => Ok(Step::Cut(why)),
-            () = drain => Ok(Step::Cut(shutting_down(Delivery::Sent))),
-            () = client_disconnected(self.session) => Err(Ended::CallerLeft),
+            why = cut_off(&mut self.cut_off) => Ok(WaitOutcome::Cut(why)),
+            () = drain => Ok(WaitOutcome::Cut(shutting_down(Delivery::Sent))),
+            () = client_disconnected(self.session) => Err(ExchangeOutcome::CallerLeft),
         }
     }
 
-    async fn write(&mut self, said: String, last: bool) -> Result<(), Ended> {
-        let mut bytes = Bytes::from(said);
+    async fn write(&mut self, event: String, last: bool) -> Result<(), ExchangeOutcome> {
+        let mut bytes = Bytes::from(event);
         if let Some(rewrite) = &mut self.rewrite {
-            (bytes, _) = rewrite.events(bytes);
+            (bytes, _) = rewrite.rewrite_events(bytes);
         }
-        let guards = self.guard.as_mut().filter(|_| !bytes.is_empty() && !last);
-        let Some(guards) = guards.map(EventGuard::take) else {
-            return self.pass(bytes, last).await;
+        let guard = self.guard.as_mut().filter(|_| !bytes.is_empty() && !last);
+        let Some(check) = guard.map(EventGuard::take) else {
+            return self.send(bytes, last).await;
         };
-        let (passed, rejected) = self.asked(guards, bytes).await?;
-        self.pass(passed, false).await?;
+        let (passed, rejected) = self.ask_guards(check, bytes).await?;
+        self.send(passed, false).await?;
         match rejected {
             None => Ok(()),
             Some(why) => {
-                let parting = self.parting(&why);
-                self.pass(parting, true).await?;
-                Err(Ended::Answered)
+                let event = self.last_event(&why);
+                self.send(event, true).await?;
+                Err(ExchangeOutcome::Answered)
             }
         }
     }
 
     /// Asks guards about an update. Comments keep the caller's connection alive meanwhile.
-    async fn asked(
+    async fn ask_guards(
         &mut self,
-        mut guards: Guards,
+        mut check: EventCheck,
         bytes: Bytes,
-    ) -> Result<(Bytes, Option<Rejection>), Ended> {
-        let mut asked = std::pin::pin!(guards.pass(bytes, false));
+    ) -> Result<(Bytes, Option<Rejection>), ExchangeOutcome> {
+        let mut asked = std::pin::pin!(check.check_events(bytes, false));
         loop {
             let keepalive = self.written + self.exchange.config.stream.keepalive;
             tokio::select! {
                 biased;
                 passed = &mut asked => return Ok(passed),
                 () = sleep_until(keepalive) => {
-                    let comment = Framing::default().keepalive(false);
-                    self.pass(comment.into(), false).await?;
+                    let comment = Framing::default().keepalive_comment(false);
+                    self.send(comment.into(), false).await?;
                 }
-                () = client_disconnected(self.session) => return Err(Ended::CallerLeft),
+                () = client_disconnected(self.session) => return Err(ExchangeOutcome::CallerLeft),
             }
         }
     }
 
-    async fn pass(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
-        self.exchange.passed(bytes.len());
+    async fn send(&mut self, bytes: Bytes, last: bool) -> Result<(), ExchangeOutcome> {
+        self.exchange.record_passed(bytes.len());
         self.exchange.answer.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
         let deadline = Instant::now() + self.exchange.config.timeouts.write;
-        within(deadline, self.session.write_response_body(bytes, last)).await?;
+        write_within(deadline, self.session.write_response_body(bytes, last)).await?;
         self.written = Instant::now();
         Ok(())
     }
 
     /// Returns the last event of a stream that is cut, with the reason.
-    fn parting(&mut self, cut: &Rejection) -> Bytes {
-        self.exchange.rejected(cut);
-        let form = self.exchange.form();
+    fn last_event(&mut self, cut: &Rejection) -> Bytes {
+        self.exchange.record_rejection(cut);
+        let form = self.exchange.reply_form();
         cut.last_event(
             &form,
             &self.exchange.request_id,

@@ -23,19 +23,19 @@ pub(in crate::proxy) fn server_status(status: u16) -> Status {
 }
 
 /// Returns `error.type`: the gateway's reason, or the status if it is `least` or higher.
-pub(in crate::proxy) fn error_of(
+pub(in crate::proxy) fn error_attribute(
     reason: Option<Reason>,
     status: u16,
     least: u16,
 ) -> Option<KeyValue> {
     match reason {
         Some(reason) => Some(KeyValue::new("error.type", reason.as_str())),
-        None if status >= least => Some(text("error.type", &status.to_string())),
+        None if status >= least => Some(text_attribute("error.type", &status.to_string())),
         None => None,
     }
 }
 
-pub(in crate::proxy) fn rpc(set: &mut Vec<KeyValue>, method: Method) {
+pub(in crate::proxy) fn push_rpc(set: &mut Vec<KeyValue>, method: Method) {
     set.push(KeyValue::new("rpc.system.name", "jsonrpc"));
     set.push(KeyValue::new("jsonrpc.protocol.version", "2.0"));
     if method != Method::Unread {
@@ -43,31 +43,31 @@ pub(in crate::proxy) fn rpc(set: &mut Vec<KeyValue>, method: Method) {
     }
 }
 
-pub(in crate::proxy) fn agent(
+pub(in crate::proxy) fn push_agent(
     set: &mut Vec<KeyValue>,
     method: Method,
     target: Option<&WorkspaceId>,
 ) {
     if let Some(target) = target.filter(|_| method.sends()) {
         set.push(KeyValue::new("gen_ai.operation.name", "invoke_agent"));
-        set.push(text("gen_ai.agent.id", target.as_str()));
+        set.push(text_attribute("gen_ai.agent.id", target.as_str()));
     }
 }
 
-pub(in crate::proxy) fn status_of(status: u16) -> KeyValue {
-    number("http.response.status_code", status.into())
+pub(in crate::proxy) fn status_attribute(status: u16) -> KeyValue {
+    number_attribute("http.response.status_code", status.into())
 }
 
-pub(in crate::proxy) fn text(key: &'static str, value: &str) -> KeyValue {
+pub(in crate::proxy) fn text_attribute(key: &'static str, value: &str) -> KeyValue {
     KeyValue::new(key, value.to_owned())
 }
 
-pub(in crate::proxy) fn number(key: &'static str, value: u64) -> KeyValue {
+pub(in crate::proxy) fn number_attribute(key: &'static str, value: u64) -> KeyValue {
     KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
 }
 
 /// Returns the HTTP method for a span's name: callers may send any.
-pub(in crate::proxy) fn verb(verb: &Verb) -> &str {
+pub(in crate::proxy) fn verb_name(verb: &Verb) -> &str {
     const KNOWN: [Verb; 7] = [
         Verb::GET,
         Verb::HEAD,
@@ -84,6 +84,6 @@ pub(in crate::proxy) fn verb(verb: &Verb) -> &str {
     }
 }
 
-pub(in crate::proxy) fn cut(text: &str) -> &str {
+pub(in crate::proxy) fn truncate_caller(text: &str) -> &str {
     &text[..text.floor_char_boundary(CALLER_MAX)]
 }

@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use http::{Method as Verb, StatusCode};
 
-use super::attributes::{agent, error_of, number, rpc, status_of, text, verb};
+use super::attributes::{
+    error_attribute, number_attribute, push_agent, push_rpc, status_attribute, text_attribute,
+    verb_name,
+};
 use crate::a2a::method::Method;
 use crate::ids::WorkspaceId;
 use crate::rejection::Reason;
@@ -43,36 +46,39 @@ impl CallSpan {
         target: Option<&WorkspaceId>,
     ) -> Self {
         let mut call = Self {
-            span: Some(above.child()),
+            span: Some(above.new_child()),
             attributes: Vec::new(),
             name: Cow::Borrowed(""),
             sent: false,
             status: None,
             failed: None,
         };
-        if above.recorded() {
+        if above.is_recorded() {
             call.name = match (method.name(), target) {
                 (Some(_), Some(target)) if method.sends() => {
                     format!("invoke_agent {target}").into()
                 }
                 (Some(name), _) if callee.rpc => name.into(),
-                _ => verb(callee.verb).to_owned().into(),
+                _ => verb_name(callee.verb).to_owned().into(),
             };
             call.attributes.reserve(16);
             let set = &mut call.attributes;
-            set.push(text("http.request.method", verb(callee.verb)));
+            set.push(text_attribute(
+                "http.request.method",
+                verb_name(callee.verb),
+            ));
             set.push(KeyValue::new(
                 "url.scheme",
                 if callee.tls { "https" } else { "http" },
             ));
-            set.push(text("server.address", callee.host));
-            set.push(number("server.port", callee.port.into()));
+            set.push(text_attribute("server.address", callee.host));
+            set.push(number_attribute("server.port", callee.port.into()));
             if callee.rpc {
-                rpc(set, method);
+                push_rpc(set, method);
             }
-            agent(set, method, target);
+            push_agent(set, method, target);
             set.push(KeyValue::new("a2a.method", method.label()));
-            set.extend(target.map(|id| text("a2a.callee", id.as_str())));
+            set.extend(target.map(|id| text_attribute("a2a.callee", id.as_str())));
         }
         call
     }
@@ -83,7 +89,7 @@ impl CallSpan {
     }
 
     /// Records that the call is being sent, and restarts the span's clock.
-    pub(in crate::proxy) fn made(&mut self) {
+    pub(in crate::proxy) fn record_sent(&mut self) {
         self.sent = true;
         if let Some(span) = &mut self.span {
             span.restart();
@@ -91,27 +97,31 @@ impl CallSpan {
     }
 
     /// Records the status of the agent's answer.
-    pub(in crate::proxy) fn answered(&mut self, status: StatusCode) {
+    pub(in crate::proxy) fn record_status(&mut self, status: StatusCode) {
         self.status = Some(status);
     }
 
     /// Records that the gateway ended the call with a rejection.
-    pub(in crate::proxy) fn failed(&mut self, reason: Reason) {
+    pub(in crate::proxy) fn record_failure(&mut self, reason: Reason) {
         self.failed = Some(reason);
     }
 }
 
 impl Drop for CallSpan {
     fn drop(&mut self) {
-        let Some(span) = self.span.take().filter(|span| self.sent && span.recorded()) else {
+        let Some(span) = self
+            .span
+            .take()
+            .filter(|span| self.sent && span.is_recorded())
+        else {
             return;
         };
         let mut attributes = std::mem::take(&mut self.attributes);
         let status = self.status.map_or(0, |status| status.as_u16());
         if status > 0 {
-            attributes.push(status_of(status));
+            attributes.push(status_attribute(status));
         }
-        attributes.extend(error_of(self.failed, status, 400));
+        attributes.extend(error_attribute(self.failed, status, 400));
         let status = if self.failed.is_some() || status >= 400 {
             Status::error("")
         } else {

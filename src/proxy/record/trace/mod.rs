@@ -12,7 +12,10 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode};
 use pingora::http::RequestHeader;
 
-use self::attributes::{agent, cut, error_of, number, rpc, server_status, status_of, text, verb};
+use self::attributes::{
+    error_attribute, number_attribute, push_agent, push_rpc, server_status, status_attribute,
+    text_attribute, truncate_caller, verb_name,
+};
 pub(in crate::proxy) use self::call::{CallSpan, Callee};
 use super::Exchange;
 use crate::a2a::method::Method;
@@ -25,7 +28,7 @@ use crate::telemetry::traces::{
 
 /// The origin of an exchange.
 #[derive(Clone, Copy)]
-pub(in crate::proxy) struct Came {
+pub(in crate::proxy) struct ExchangeOrigin {
     /// The pattern of its route, if it has one.
     pub(in crate::proxy) route: Option<&'static str>,
     /// True for JSON-RPC.
@@ -34,9 +37,9 @@ pub(in crate::proxy) struct Came {
     pub(in crate::proxy) later: bool,
 }
 
-impl Came {
+impl ExchangeOrigin {
     /// An exchange by a request on `route`.
-    pub(in crate::proxy) const fn by(route: &'static str, rpc: bool) -> Self {
+    pub(in crate::proxy) const fn for_route(route: &'static str, rpc: bool) -> Self {
         Self {
             route: Some(route),
             rpc,
@@ -64,7 +67,7 @@ impl Came {
 /// The trace data of an exchange. Its span ends with the exchange.
 pub(in crate::proxy) struct Trace {
     span: Span,
-    came: Came,
+    origin: ExchangeOrigin,
     verb: Verb,
     /// The JSON-RPC code of a rejection, if it differs from the reason's own.
     code: Option<i32>,
@@ -76,7 +79,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Returns the trace context of a request. Like any field, one that `Connection` names ends here.
-pub(in crate::proxy) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
+pub(in crate::proxy) fn parent_context(headers: &HeaderMap) -> Option<SpanContext> {
     let [traceparent, tracestate] = [&TRACEPARENT, &TRACESTATE].map(|name| {
         let ends_here = named_by_connection(name, headers);
         let values = headers.get_all(name).iter();
@@ -84,7 +87,7 @@ pub(in crate::proxy) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
             .filter(move |_| !ends_here)
             .map(HeaderValue::as_bytes)
     });
-    context::read(traceparent, tracestate)
+    context::parse_context(traceparent, tracestate)
 }
 
 /// True for fields that the gateway writes itself while tracing is on.
@@ -96,25 +99,30 @@ pub(in crate::proxy) fn is_context(name: &HeaderName) -> bool {
 pub(in crate::proxy) fn context_fields(
     context: &SpanContext,
 ) -> impl Iterator<Item = (HeaderName, String)> {
-    let parent = (TRACEPARENT, context::traceparent(context));
-    let state = context::tracestate(context).map(|state| (TRACESTATE, state));
+    let parent = (TRACEPARENT, context::to_traceparent(context));
+    let state = context::to_tracestate(context).map(|state| (TRACESTATE, state));
     std::iter::once(parent).chain(state)
 }
 
 impl Exchange {
     /// Begins the span, as a child of the context in `head`. Does nothing while tracing is off.
-    pub(in crate::proxy) fn trace(&mut self, traces: &Traces, head: &RequestHeader, came: Came) {
-        let whose = if came.later {
+    pub(in crate::proxy) fn begin_trace(
+        &mut self,
+        traces: &Traces,
+        head: &RequestHeader,
+        origin: ExchangeOrigin,
+    ) {
+        let whose = if origin.later {
             Parent::Ours
         } else {
             Parent::Callers
         };
         let settings = &self.config.telemetry;
-        let span = traces.begin(settings, whose, || parent(&head.headers));
+        let span = traces.begin_span(settings, whose, || parent_context(&head.headers));
         self.trace = span.map(|span| {
             Box::new(Trace {
                 span,
-                came,
+                origin,
                 verb: head.method.clone(),
                 code: None,
                 call: None,
@@ -129,17 +137,17 @@ impl Exchange {
 
     /// Returns the trace of the exchange if it is recorded.
     pub(in crate::proxy) fn recorded_trace(&self) -> Option<TraceId> {
-        let trace = self.trace.as_ref().filter(|trace| trace.span.recorded());
+        let trace = self.trace.as_ref().filter(|trace| trace.span.is_recorded());
         trace.map(|trace| trace.span.trace_id())
     }
 
     /// Returns the context for work that follows from the exchange without an immediate call.
-    pub(in crate::proxy) fn context(&self) -> Option<&SpanContext> {
+    pub(in crate::proxy) fn trace_context(&self) -> Option<&SpanContext> {
         self.trace.as_ref().map(|trace| trace.span.context())
     }
 
     /// Creates the span of the call to the agent. Its id goes into the head of the request.
-    pub(in crate::proxy) fn will_call(&mut self, callee: &Callee<'_>) {
+    pub(in crate::proxy) fn begin_call_span(&mut self, callee: &Callee<'_>) {
         let (method, target) = (self.method, self.callee.as_ref());
         if let Some(trace) = &mut self.trace {
             let call = CallSpan::new(&trace.span, callee, method, target);
@@ -148,28 +156,28 @@ impl Exchange {
     }
 
     /// Returns the context for the agent: that of the call, if there is one.
-    pub(in crate::proxy) fn outgoing(&self) -> Option<&SpanContext> {
+    pub(in crate::proxy) fn outgoing_context(&self) -> Option<&SpanContext> {
         let trace = self.trace.as_ref()?;
         let call = trace.call.as_ref().and_then(|call| call.context());
         Some(call.unwrap_or(trace.span.context()))
     }
 
     /// Records that the call is being sent.
-    pub(in crate::proxy) fn calls(&mut self) {
+    pub(in crate::proxy) fn record_call_sent(&mut self) {
         if let Some(call) = self.trace.as_mut().and_then(|trace| trace.call.as_mut()) {
-            call.made();
+            call.record_sent();
         }
     }
 
     /// Records the status of the agent's answer.
-    pub(in crate::proxy) fn called(&mut self, status: StatusCode) {
+    pub(in crate::proxy) fn record_call_status(&mut self, status: StatusCode) {
         if let Some(call) = self.trace.as_mut().and_then(|trace| trace.call.as_mut()) {
-            call.answered(status);
+            call.record_status(status);
         }
     }
 
     /// Takes the span of the call, which continues apart from the exchange.
-    pub(in crate::proxy) fn take_call(&mut self) -> Option<Box<CallSpan>> {
+    pub(in crate::proxy) fn take_call_span(&mut self) -> Option<Box<CallSpan>> {
         self.trace.as_mut()?.call.take()
     }
 
@@ -186,76 +194,91 @@ impl Exchange {
             return;
         };
         if let (Some(call), Outcome::Rejected(reason)) = (&mut trace.call, outcome) {
-            call.failed(reason);
+            call.record_failure(reason);
         }
         drop(trace.call.take());
-        if !trace.span.recorded() {
+        if !trace.span.is_recorded() {
             return;
         }
-        let attributes = self.attributes(&trace, outcome);
+        let attributes = self.span_attributes(&trace, outcome);
         let status = server_status(self.answer.status);
-        let (kind, name) = (trace.kind(), trace.name(self.method));
+        let (kind, name) = (trace.span_kind(), trace.span_name(self.method));
         trace.span.end(kind, name, attributes, status);
     }
 
-    fn attributes(&self, trace: &Trace, outcome: Outcome) -> Vec<KeyValue> {
+    fn span_attributes(&self, trace: &Trace, outcome: Outcome) -> Vec<KeyValue> {
         let method = self.method;
         let refused = match outcome {
             Outcome::Rejected(reason) => Some(reason),
             Outcome::Answered | Outcome::CallerLeft => None,
         };
         let mut set = Vec::with_capacity(24);
-        if !trace.came.later {
+        if !trace.origin.later {
             let tls = self.config.server.tls.cert.is_some();
-            set.push(text("http.request.method", verb(&trace.verb)));
+            set.push(text_attribute(
+                "http.request.method",
+                verb_name(&trace.verb),
+            ));
             set.push(KeyValue::new(
                 "url.scheme",
                 if tls { "https" } else { "http" },
             ));
             set.extend(
                 trace
-                    .came
+                    .origin
                     .route
                     .map(|route| KeyValue::new("http.route", route)),
             );
         }
         if self.answer.status > 0 {
-            set.push(status_of(self.answer.status));
+            set.push(status_attribute(self.answer.status));
         }
-        if trace.came.rpc {
-            rpc(&mut set, method);
+        if trace.origin.rpc {
+            push_rpc(&mut set, method);
             if let Some(reason) = refused {
                 let code = trace.code.unwrap_or_else(|| reason.rpc_code());
-                set.push(text("rpc.response.status_code", &code.to_string()));
+                set.push(text_attribute(
+                    "rpc.response.status_code",
+                    &code.to_string(),
+                ));
             }
         }
         let callee = self.named_callee();
-        agent(&mut set, method, callee);
-        set.extend(error_of(refused, self.answer.status, 500));
+        push_agent(&mut set, method, callee);
+        set.extend(error_attribute(refused, self.answer.status, 500));
         set.push(KeyValue::new("a2a.method", method.label()));
         set.push(KeyValue::new("a2a.outcome", outcome.as_str()));
-        set.push(text("a2a.request_id", self.request_id.as_str()));
+        set.push(text_attribute("a2a.request_id", self.request_id.as_str()));
         if let Some(caller) = self.caller() {
-            set.push(text("a2a.caller", cut(&caller.to_string())));
+            set.push(text_attribute(
+                "a2a.caller",
+                truncate_caller(&caller.to_string()),
+            ));
         }
-        set.extend(callee.map(|id| text("a2a.callee", id.as_str())));
+        set.extend(callee.map(|id| text_attribute("a2a.callee", id.as_str())));
         set.extend(self.rule().map(|rule| KeyValue::new("a2a.rule", rule)));
         set.extend(
             self.translation()
                 .map(|label| KeyValue::new("a2a.bridged", label)),
         );
-        set.push(number("http.request.body.size", self.request_bytes));
-        set.push(number("http.response.body.size", self.answer.bytes));
+        set.push(number_attribute(
+            "http.request.body.size",
+            self.request_bytes,
+        ));
+        set.push(number_attribute(
+            "http.response.body.size",
+            self.answer.bytes,
+        ));
         if self.answer.shape == Shape::Stream {
-            set.push(number("a2a.events", self.answer.events));
+            set.push(number_attribute("a2a.events", self.answer.events));
         }
         set
     }
 }
 
 impl Trace {
-    fn kind(&self) -> SpanKind {
-        if self.came.later {
+    fn span_kind(&self) -> SpanKind {
+        if self.origin.later {
             SpanKind::Consumer
         } else {
             SpanKind::Server
@@ -263,12 +286,12 @@ impl Trace {
     }
 
     /// Returns a name of low cardinality: the called method, or the pattern of the route.
-    fn name(&self, method: Method) -> Cow<'static, str> {
-        match (method.name(), self.came.route) {
-            (Some(name), _) if self.came.later => format!("make {name}").into(),
-            (Some(name), _) if self.came.rpc => name.into(),
-            (_, Some(route)) => format!("{} {route}", verb(&self.verb)).into(),
-            (_, None) => verb(&self.verb).to_owned().into(),
+    fn span_name(&self, method: Method) -> Cow<'static, str> {
+        match (method.name(), self.origin.route) {
+            (Some(name), _) if self.origin.later => format!("make {name}").into(),
+            (Some(name), _) if self.origin.rpc => name.into(),
+            (_, Some(route)) => format!("{} {route}", verb_name(&self.verb)).into(),
+            (_, None) => verb_name(&self.verb).to_owned().into(),
         }
     }
 }

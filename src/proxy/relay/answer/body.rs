@@ -17,13 +17,13 @@ const TRAILERS_MAX: u32 = 64 * 1024;
 
 /// The state of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum BodyState {
     /// Complete.
     Done,
     /// So many bytes are to come.
     Length(u64),
     /// In chunks.
-    Chunked(Chunk),
+    Chunked(ChunkState),
     /// Until the agent closes the connection.
     UntilClose,
     /// The framing is broken, for the reason.
@@ -32,7 +32,7 @@ pub(super) enum Body {
 
 /// The place in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunk {
+pub(super) enum ChunkState {
     /// In the line of a size.
     Size(SizeLine),
     /// In the data: so many bytes are to come.
@@ -42,7 +42,7 @@ pub(super) enum Chunk {
     /// At the line feed after the data.
     DataFeed,
     /// After the last chunk, with the bytes of trailers so far.
-    Trailer(TrailerAt, u32),
+    Trailer(TrailerState, u32),
 }
 
 /// The line of a chunk's size.
@@ -51,12 +51,12 @@ pub(super) struct SizeLine {
     size: u64,
     digits: u8,
     read: u32,
-    at: SizeAt,
+    at: SizeState,
 }
 
 /// The place in the line of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SizeAt {
+enum SizeState {
     Digits,
     Spaces,
     Extension,
@@ -65,7 +65,7 @@ enum SizeAt {
 
 /// The place in the trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TrailerAt {
+pub(super) enum TrailerState {
     /// At the start of a line, which is the last one if it is empty.
     Start,
     /// In a line.
@@ -76,21 +76,21 @@ pub(super) enum TrailerAt {
     LastFeed,
 }
 
-/// Bytes that were taken.
+/// The outcome of decoding bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct DecodedBytes {
     /// The place of the body's own bytes, which are moved together.
     pub(super) payload: Range<usize>,
     /// True if there are bytes after the end of the body.
     pub(super) extra: bool,
 }
 
-impl Body {
+impl BodyState {
     /// Begins the body of an answer.
     ///
     /// # Errors
     /// The length is not one number.
-    pub(super) fn of(head: &ResponseHeader) -> Result<Self, &'static str> {
+    pub(super) fn from_head(head: &ResponseHeader) -> Result<Self, &'static str> {
         let length = stated_length(&head.headers)?;
         if matches!(
             head.status,
@@ -99,7 +99,7 @@ impl Body {
             return Ok(Self::Done);
         }
         Ok(if is_chunked(&head.headers) {
-            Self::Chunked(Chunk::BEGIN)
+            Self::Chunked(ChunkState::BEGIN)
         } else {
             match length {
                 Some(0) => Self::Done,
@@ -109,8 +109,8 @@ impl Body {
         })
     }
 
-    /// Takes the next bytes, of which there is at least one. Judges only as far as the body goes.
-    pub(super) fn take(&mut self, bytes: &mut [u8]) -> Taken {
+    /// Decodes the next bytes, of which there is at least one. Judges only as far as the body goes.
+    pub(super) fn decode(&mut self, bytes: &mut [u8]) -> DecodedBytes {
         let mut payload = 0..0;
         let mut at = 0;
         while at < bytes.len() {
@@ -118,17 +118,17 @@ impl Body {
             let data = match self {
                 Self::Done => {
                     let extra = true;
-                    return Taken { payload, extra };
+                    return DecodedBytes { payload, extra };
                 }
                 Self::Broken(_) => break,
                 Self::UntilClose => left,
-                Self::Length(to_come) | Self::Chunked(Chunk::Data(to_come)) => {
+                Self::Length(to_come) | Self::Chunked(ChunkState::Data(to_come)) => {
                     let data = usize::try_from(*to_come).map_or(left, |to_come| to_come.min(left));
                     *to_come -= data as u64;
                     data
                 }
                 Self::Chunked(chunk) => {
-                    *self = chunk.step(bytes[at]);
+                    *self = chunk.advance(bytes[at]);
                     at += 1;
                     continue;
                 }
@@ -142,16 +142,16 @@ impl Body {
             at += data;
             match self {
                 Self::Length(0) => *self = Self::Done,
-                Self::Chunked(Chunk::Data(0)) => *self = Self::Chunked(Chunk::DataReturn),
+                Self::Chunked(ChunkState::Data(0)) => *self = Self::Chunked(ChunkState::DataReturn),
                 _ => {}
             }
         }
         let extra = false;
-        Taken { payload, extra }
+        DecodedBytes { payload, extra }
     }
 
     /// Takes the end of the connection.
-    pub(super) fn ended(&mut self) {
+    pub(super) fn close(&mut self) {
         *self = match self {
             Self::Done | Self::UntilClose => Self::Done,
             Self::Length(_) | Self::Chunked(_) => Self::Broken("the body is not complete"),
@@ -160,35 +160,35 @@ impl Body {
     }
 }
 
-impl Chunk {
+impl ChunkState {
     const BEGIN: Self = Self::Size(SizeLine {
         size: 0,
         digits: 0,
         read: 0,
-        at: SizeAt::Digits,
+        at: SizeState::Digits,
     });
 
     /// Takes a byte outside of the data.
-    fn step(self, byte: u8) -> Body {
+    fn advance(self, byte: u8) -> BodyState {
         let next = match (self, byte) {
-            (Self::Size(line), _) => return line.step(byte),
+            (Self::Size(line), _) => return line.advance(byte),
             (Self::DataReturn, b'\r') => Self::DataFeed,
             (Self::DataFeed, b'\n') => Self::BEGIN,
-            (Self::Trailer(at, read), _) => return trailer_step(at, read, byte),
-            _ => return Body::Broken("a chunk does not end where its size says"),
+            (Self::Trailer(at, read), _) => return advance_trailer(at, read, byte),
+            _ => return BodyState::Broken("a chunk does not end where its size says"),
         };
-        Body::Chunked(next)
+        BodyState::Chunked(next)
     }
 }
 
 impl SizeLine {
-    fn step(mut self, byte: u8) -> Body {
+    fn advance(mut self, byte: u8) -> BodyState {
         self.read += 1;
         if self.read > SIZE_LINE_MAX {
-            return Body::Broken("the size of a chunk has too many extensions");
+            return BodyState::Broken("the size of a chunk has too many extensions");
         }
         match (self.at, byte) {
-            (SizeAt::Digits, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+            (SizeState::Digits, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
                 if self.digits < SIZE_DIGITS_MAX =>
             {
                 let digit = char::from(byte).to_digit(16).unwrap_or_default();
@@ -196,36 +196,38 @@ impl SizeLine {
                 self.digits += 1;
             }
             // An empty size would be one reading of a lost line, and the end of the body another.
-            (SizeAt::Digits, b' ' | b'\t' | b';' | b'\r') if self.digits == 0 => {
-                return Body::Broken("a chunk has no size");
+            (SizeState::Digits, b' ' | b'\t' | b';' | b'\r') if self.digits == 0 => {
+                return BodyState::Broken("a chunk has no size");
             }
-            (SizeAt::Digits | SizeAt::Spaces, b' ' | b'\t') => self.at = SizeAt::Spaces,
-            (SizeAt::Digits | SizeAt::Spaces, b';') => self.at = SizeAt::Extension,
-            (SizeAt::Digits | SizeAt::Spaces | SizeAt::Extension, b'\r') => self.at = SizeAt::Feed,
-            (SizeAt::Extension, byte) if byte != b'\n' => {}
-            (SizeAt::Feed, b'\n') => {
-                return Body::Chunked(match self.size {
-                    0 => Chunk::Trailer(TrailerAt::Start, 0),
-                    size => Chunk::Data(size),
+            (SizeState::Digits | SizeState::Spaces, b' ' | b'\t') => self.at = SizeState::Spaces,
+            (SizeState::Digits | SizeState::Spaces, b';') => self.at = SizeState::Extension,
+            (SizeState::Digits | SizeState::Spaces | SizeState::Extension, b'\r') => {
+                self.at = SizeState::Feed
+            }
+            (SizeState::Extension, byte) if byte != b'\n' => {}
+            (SizeState::Feed, b'\n') => {
+                return BodyState::Chunked(match self.size {
+                    0 => ChunkState::Trailer(TrailerState::Start, 0),
+                    size => ChunkState::Data(size),
                 });
             }
-            _ => return Body::Broken("the size of a chunk is not a number"),
+            _ => return BodyState::Broken("the size of a chunk is not a number"),
         }
-        Body::Chunked(Chunk::Size(self))
+        BodyState::Chunked(ChunkState::Size(self))
     }
 }
 
-fn trailer_step(at: TrailerAt, read: u32, byte: u8) -> Body {
+fn advance_trailer(at: TrailerState, read: u32, byte: u8) -> BodyState {
     let next = match (at, byte) {
-        (TrailerAt::LastFeed, b'\n') => return Body::Done,
-        _ if read >= TRAILERS_MAX => return Body::Broken("the trailers are too long"),
-        (TrailerAt::Start, b'\r') => TrailerAt::LastFeed,
-        (TrailerAt::Line, b'\r') => TrailerAt::Feed,
-        (TrailerAt::Feed, b'\n') => TrailerAt::Start,
-        (TrailerAt::Start | TrailerAt::Line, byte) if byte != b'\n' => TrailerAt::Line,
-        _ => return Body::Broken("a line of the trailers does not end"),
+        (TrailerState::LastFeed, b'\n') => return BodyState::Done,
+        _ if read >= TRAILERS_MAX => return BodyState::Broken("the trailers are too long"),
+        (TrailerState::Start, b'\r') => TrailerState::LastFeed,
+        (TrailerState::Line, b'\r') => TrailerState::Feed,
+        (TrailerState::Feed, b'\n') => TrailerState::Start,
+        (TrailerState::Start | TrailerState::Line, byte) if byte != b'\n' => TrailerState::Line,
+        _ => return BodyState::Broken("a line of the trailers does not end"),
     };
-    Body::Chunked(Chunk::Trailer(next, read + 1))
+    BodyState::Chunked(ChunkState::Trailer(next, read + 1))
 }
 
 /// Returns the length that all values of all fields agree on.
@@ -233,7 +235,7 @@ fn stated_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     let mut length = None;
     for value in headers.get_all(header::CONTENT_LENGTH) {
         for said in value.as_bytes().split(|b| *b == b',') {
-            let said = number(said.trim_ascii()).ok_or("the length is not a number")?;
+            let said = parse_digits(said.trim_ascii()).ok_or("the length is not a number")?;
             if length.is_some_and(|length| length != said) {
                 return Err("two lengths");
             }
@@ -244,7 +246,7 @@ fn stated_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
 }
 
 /// Parses digits only: the standard library takes a sign, too.
-fn number(digits: &[u8]) -> Option<u64> {
+fn parse_digits(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }

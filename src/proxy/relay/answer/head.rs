@@ -9,7 +9,7 @@ use httparse::{ParserConfig, Response, Status};
 use pingora::http::{ResponseHeader, header_value_from_raw};
 use pingora::{Error, ErrorType, OrErr};
 
-use super::body::Body;
+use super::body::BodyState;
 
 /// Maximum fields that are parsed. More than `FIELDS_MAX` of [`super::super::answer_head`], which has the better
 /// message.
@@ -25,14 +25,14 @@ pub struct AnswerHead {
     /// True if it states a length and a transfer coding.
     pub framed_twice: bool,
     /// The body that follows.
-    pub(super) body: Body,
+    pub(super) body: BodyState,
 }
 
 /// Parses the head at the start of `bytes`. `None`: there is more to come.
 ///
 /// # Errors
 /// It is not HTTP/1, or has no one length.
-pub(super) fn parse(bytes: &[u8]) -> pingora::Result<Option<AnswerHead>> {
+pub(super) fn parse_head(bytes: &[u8]) -> pingora::Result<Option<AnswerHead>> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut response = Response::new(&mut []);
     let mut parser = ParserConfig::default();
@@ -65,7 +65,7 @@ pub(super) fn parse(bytes: &[u8]) -> pingora::Result<Option<AnswerHead>> {
     }
     let framed_twice = head.headers.contains_key(header::TRANSFER_ENCODING)
         && head.remove_header(&header::CONTENT_LENGTH).is_some();
-    let body = Body::of(&head);
+    let body = BodyState::from_head(&head);
     Ok(Some(AnswerHead {
         body: body.or_else(|why| Error::e_explain(ErrorType::InvalidHTTPHeader, why))?,
         fields: head,

@@ -14,11 +14,11 @@ use http::StatusCode;
 use pingora::protocols::Stream;
 use pingora::{Error, ErrorType, OrErr};
 
-use self::body::Body;
+use self::body::BodyState;
 pub use self::head::AnswerHead;
 use super::failure::{broken_http, head_too_long};
-use super::pool::Key;
-use crate::proxy::reading::{READ_MAX, poll_read};
+use super::pool::PoolKey;
+use crate::proxy::thread_buffer::{READ_MAX, poll_read};
 use crate::rejection::Rejection;
 
 /// Maximum bytes of a head.
@@ -28,13 +28,13 @@ pub(in crate::proxy) const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub struct AnswerReader {
     stream: Stream,
     /// The key of the connection in the pool; `None`: it is not kept.
-    key: Option<Key>,
-    answer: Answer,
+    key: Option<PoolKey>,
+    answer: AnswerState,
 }
 
 /// An answer as far as it is read. Pure.
 #[derive(Default)]
-struct Answer {
+struct AnswerState {
     /// The start of an incomplete head.
     begun: Vec<u8>,
     /// The length of `begun` at which it is parsed again, even if no line has ended.
@@ -44,7 +44,7 @@ struct Answer {
     /// The head, until it is taken.
     head: Option<Box<AnswerHead>>,
     /// The body, once the head was read.
-    body: Option<Body>,
+    body: Option<BodyState>,
     /// The part of the body that came with the head.
     first: Bytes,
     /// True if the agent leaves the connection open after this answer.
@@ -61,18 +61,18 @@ impl AnswerReader {
         Self {
             stream,
             key: None,
-            answer: Answer::default(),
+            answer: AnswerState::default(),
         }
     }
 
     /// Sets the key under which the connection may be kept.
-    pub(in crate::proxy) fn kept_as(self, key: Key) -> Self {
+    pub(in crate::proxy) fn with_key(self, key: PoolKey) -> Self {
         let key = Some(key);
         Self { key, ..self }
     }
 
     /// Returns the key under which the connection may be kept.
-    pub(in crate::proxy) fn key(&self) -> Option<Key> {
+    pub(in crate::proxy) fn pool_key(&self) -> Option<PoolKey> {
         self.key
     }
 
@@ -104,7 +104,7 @@ impl AnswerReader {
     pub async fn read_piece(&mut self) -> Result<Option<Bytes>, Rejection> {
         let Self { stream, answer, .. } = self;
         loop {
-            if let Some(settled) = answer.settled() {
+            if let Some(settled) = answer.next_buffered() {
                 return settled;
             }
             let piece =
@@ -127,7 +127,7 @@ impl AnswerReader {
     }
 }
 
-impl Answer {
+impl AnswerState {
     /// Takes bytes of the head, and of the body behind it. No bytes: the agent closed the connection.
     fn take_head(&mut self, bytes: &mut [u8]) -> Result<(), Rejection> {
         if bytes.is_empty() {
@@ -136,22 +136,22 @@ impl Answer {
             return Err(broken_http(Some(error)));
         }
         if self.begun.is_empty() {
-            return self.look(bytes);
+            return self.parse_heads(bytes);
         }
         let line_ended = bytes.contains(&b'\n');
         let mut begun = std::mem::take(&mut self.begun);
         begun.extend_from_slice(bytes);
         if line_ended || begun.len() >= self.parse_at {
-            return self.look(&mut begun);
+            return self.parse_heads(&mut begun);
         }
         self.begun = begun;
         Ok(())
     }
 
     /// Parses heads at the start of the bytes up to the final one.
-    fn look(&mut self, mut bytes: &mut [u8]) -> Result<(), Rejection> {
+    fn parse_heads(&mut self, mut bytes: &mut [u8]) -> Result<(), Rejection> {
         while !bytes.is_empty() {
-            let parsed = head::parse(bytes).map_err(|error| broken_http(Some(error)))?;
+            let parsed = head::parse_head(bytes).map_err(|error| broken_http(Some(error)))?;
             let Some(head) = parsed else {
                 if bytes.len() > HEAD_BYTES_MAX {
                     return Err(head_too_long(None, HEAD_BYTES_MAX));
@@ -187,7 +187,7 @@ impl Answer {
         let Some(body) = &mut self.body else {
             return Bytes::new();
         };
-        let taken = body.take(bytes);
+        let taken = body.decode(bytes);
         self.extra |= taken.extra;
         Bytes::copy_from_slice(&bytes[taken.payload])
     }
@@ -197,21 +197,21 @@ impl Answer {
         if bytes.is_empty() {
             self.closed = true;
             if let Some(body) = &mut self.body {
-                body.ended();
+                body.close();
             }
         }
         self.take_piece(bytes)
     }
 
     /// Returns what is known without another read: a piece, the end, or an error.
-    fn settled(&mut self) -> Option<Result<Option<Bytes>, Rejection>> {
+    fn next_buffered(&mut self) -> Option<Result<Option<Bytes>, Rejection>> {
         if !self.first.is_empty() {
             return Some(Ok(Some(std::mem::take(&mut self.first))));
         }
         match self.body {
-            Some(Body::Done) => Some(Ok(None)),
-            Some(Body::Length(_) | Body::Chunked(_) | Body::UntilClose) => None,
-            Some(Body::Broken(why)) => {
+            Some(BodyState::Done) => Some(Ok(None)),
+            Some(BodyState::Length(_) | BodyState::Chunked(_) | BodyState::UntilClose) => None,
+            Some(BodyState::Broken(why)) => {
                 let error = Error::explain(ErrorType::ReadError, why);
                 Some(Err(broken_http(Some(error))))
             }
@@ -220,7 +220,7 @@ impl Answer {
     }
 
     fn is_done(&self) -> bool {
-        self.first.is_empty() && self.body == Some(Body::Done)
+        self.first.is_empty() && self.body == Some(BodyState::Done)
     }
 
     fn is_reusable(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Idle connections to agents. Each thread that serves callers keeps its own: a connection is watched by the runtime of
 //! the thread that opened it, and its next call on another thread would wake two. The other threads, which send what
-//! waits for no caller, share one part. One task for each part looks at its connections each second while there are any:
-//! it closes those that were idle for long enough, and those that the agent closed or sent something on.
+//! waits for no caller, share one shard. One task for each shard looks at its connections each second while there are
+//! any: it closes those that were idle for long enough, and those that the agent closed or sent something on.
 
 #[cfg(test)]
 mod tests;
@@ -24,11 +24,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::drain::Drain;
 
-/// Interval between two looks at the idle connections.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between two sweeps of the idle connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum connections that are looked at under one lock.
-const LOOK_AT: usize = 32;
+/// Maximum connections that are checked under one lock.
+const SWEEP_BATCH: usize = 32;
 
 thread_local! {
     /// The number of this thread among those that serve callers.
@@ -43,19 +43,19 @@ pub fn serve_on_this_thread(number: usize) {
 /// Idle connections.
 pub(super) struct Pool {
     /// One for each thread that serves callers, and one for the others.
-    parts: Box<[Part]>,
+    shards: Box<[PoolShard]>,
     /// Keyed at random, so that no agent can be named to have the key of another one.
     hasher: RandomState,
     drain: Arc<Drain>,
 }
 
-/// The connections of a thread. No other thread's data are in its cache lines.
+/// The shard of a thread. No other thread's data are in its cache lines.
 #[repr(align(128))]
-struct Part(Mutex<Kept>);
+struct PoolShard(Mutex<IdleConnections>);
 
-/// Of each key, the connection that was used last is at the end.
-struct Kept {
-    idle: HashMap<Key, Vec<Idle>>,
+/// The idle connections of a shard. Of each key, the connection that was used last is at the end.
+struct IdleConnections {
+    idle: HashMap<PoolKey, Vec<IdleConnection>>,
     /// The number of connections.
     count: usize,
     max: usize,
@@ -65,95 +65,96 @@ struct Kept {
 
 /// The key of connections that may stand for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::proxy) struct Key {
+pub(in crate::proxy) struct PoolKey {
     /// The address that was dialled: a connection never stands for one to another address.
     address: Option<SocketAddr>,
     /// Of all that distinguishes connections: TLS, names, certificates.
     hash: u64,
 }
 
-struct Idle {
+/// A connection that waits for its next call.
+struct IdleConnection {
     stream: Stream,
     until: Instant,
 }
 
-/// The mark that a task looks at the connections of a part, until it ends in any way.
-struct Watch {
+/// The mark that a task looks at the connections of a shard, until it ends in any way.
+struct ShardWatch {
     pool: Weak<Pool>,
-    part: usize,
+    shard: usize,
 }
 
 impl Pool {
-    /// Creates a pool of at most `max` connections of all threads, `threads` of which serve callers. It closes them when
-    /// the drain begins.
+    /// Creates a pool of at most `max` connections of all threads, `threads` of which serve callers. It closes them
+    /// when the drain begins.
     pub(super) fn new(max: usize, threads: usize, drain: Arc<Drain>) -> Self {
-        let parts = threads + 1;
-        let part = || Part(Mutex::new(Kept::new(max / parts)));
+        let shards = threads + 1;
+        let shard = || PoolShard(Mutex::new(IdleConnections::new(max / shards)));
         Self {
-            parts: (0..parts).map(|_| part()).collect(),
+            shards: (0..shards).map(|_| shard()).collect(),
             hasher: RandomState::new(),
             drain,
         }
     }
 
     /// Returns the key of connections to `peer`.
-    pub(super) fn key(&self, peer: &HttpPeer) -> Key {
-        Key {
+    pub(super) fn key_of(&self, peer: &HttpPeer) -> PoolKey {
+        PoolKey {
             address: peer.address().as_inet().copied(),
             hash: self.hasher.hash_one(peer),
         }
     }
 
     /// Takes the connection that this thread used last, if there is one that is alive.
-    pub(super) fn take(&self, key: &Key) -> Option<Stream> {
-        let (part, now) = (self.part_of_thread(), Instant::now());
+    pub(super) fn take(&self, key: &PoolKey) -> Option<Stream> {
+        let (shard, now) = (self.shard_of_thread(), Instant::now());
         loop {
             // The lock is not held while a dead one is closed.
-            let mut idle = self.part(part).pop(key)?;
+            let mut idle = self.lock_shard(shard).pop(key)?;
             if now < idle.until && is_silent(&mut idle.stream) {
                 return Some(idle.stream);
             }
         }
     }
 
-    /// Keeps a connection of this thread for `idle`. If its part is full, the one is closed that was idle for longest.
-    pub(super) fn put(self: &Arc<Self>, key: Key, mut stream: Stream, idle: Duration) {
-        if self.drain.begun() || !is_silent(&mut stream) {
+    /// Keeps a connection of this thread for `idle`. If its shard is full, the one is closed that was idle for longest.
+    pub(super) fn put(self: &Arc<Self>, key: PoolKey, mut stream: Stream, idle: Duration) {
+        if self.drain.has_begun() || !is_silent(&mut stream) {
             return;
         }
-        let (number, until) = (self.part_of_thread(), Instant::now() + idle);
-        let mut part = self.part(number);
-        let closed = part.push(key, Idle { stream, until });
-        let watch = part.count > 0 && !std::mem::replace(&mut part.watched, true);
-        drop(part);
+        let (number, until) = (self.shard_of_thread(), Instant::now() + idle);
+        let mut shard = self.lock_shard(number);
+        let closed = shard.push(key, IdleConnection { stream, until });
+        let watch = shard.count > 0 && !std::mem::replace(&mut shard.watched, true);
+        drop(shard);
         drop(closed);
         if watch {
-            self.watch(number);
+            self.spawn_sweeper(number);
         }
     }
 
-    fn part_of_thread(&self) -> usize {
-        let others = self.parts.len() - 1;
+    fn shard_of_thread(&self) -> usize {
+        let others = self.shards.len() - 1;
         NUMBER.get().map_or(others, |number| number.min(others))
     }
 
-    fn part(&self, number: usize) -> MutexGuard<'_, Kept> {
-        let part = self.parts[number].0.lock();
-        part.unwrap_or_else(PoisonError::into_inner)
+    fn lock_shard(&self, number: usize) -> MutexGuard<'_, IdleConnections> {
+        let shard = self.shards[number].0.lock();
+        shard.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the task that looks at the connections of a part, which is marked as watched.
-    fn watch(self: &Arc<Self>, part: usize) {
+    /// Starts the task that looks at the connections of a shard, which is marked as watched.
+    fn spawn_sweeper(self: &Arc<Self>, shard: usize) {
         let pool = Arc::downgrade(self);
-        let mut watch = Watch { pool, part };
+        let mut watch = ShardWatch { pool, shard };
         tokio::spawn(async move {
             loop {
-                sleep(LOOK_EVERY).await;
+                sleep(SWEEP_INTERVAL).await;
                 let Some(pool) = watch.pool.upgrade() else {
                     return;
                 };
-                pool.look(part).await;
-                if pool.is_unwatched(part) {
+                pool.sweep(shard).await;
+                if pool.clear_watched(shard) {
                     // The mark may be that of another task by now.
                     drop(std::mem::take(&mut watch.pool));
                     return;
@@ -162,30 +163,30 @@ impl Pool {
         });
     }
 
-    /// Takes the mark from a part without connections. False if it has any.
-    fn is_unwatched(&self, part: usize) -> bool {
-        let mut kept = self.part(part);
+    /// Takes the mark from a shard without connections. False if it has any.
+    fn clear_watched(&self, shard: usize) -> bool {
+        let mut kept = self.lock_shard(shard);
         kept.watched = kept.count > 0;
         !kept.watched
     }
 
-    /// Closes the connections of a part that are not to be kept.
-    async fn look(&self, part: usize) {
-        let (now, drained) = (Instant::now(), self.drain.begun());
-        let keys: Vec<_> = self.part(part).idle.keys().copied().collect();
-        let mut looked_at = 0;
+    /// Closes the connections of a shard that are not to be kept.
+    async fn sweep(&self, shard: usize) {
+        let (now, drained) = (Instant::now(), self.drain.has_begun());
+        let keys: Vec<_> = self.lock_shard(shard).idle.keys().copied().collect();
+        let mut checked = 0;
         for key in keys {
             let mut from = 0;
             loop {
-                let looked = self.part(part).look_at(&key, from, |idle| {
+                let swept = self.lock_shard(shard).sweep_key(&key, from, |idle| {
                     !drained && now < idle.until && is_silent(&mut idle.stream)
                 });
-                let Some(looked) = looked else { break };
-                from += looked.kept;
-                looked_at += looked.kept + looked.closed.len();
-                drop(looked.closed);
-                if looked_at >= LOOK_AT {
-                    looked_at = 0;
+                let Some(swept) = swept else { break };
+                from += swept.kept;
+                checked += swept.kept + swept.closed.len();
+                drop(swept.closed);
+                if checked >= SWEEP_BATCH {
+                    checked = 0;
                     tokio::task::yield_now().await;
                 }
             }
@@ -193,13 +194,13 @@ impl Pool {
     }
 }
 
-/// The outcome of a look at some connections.
-struct Looked {
+/// The outcome of a sweep over some connections.
+struct SweepOutcome {
     kept: usize,
-    closed: Vec<Idle>,
+    closed: Vec<IdleConnection>,
 }
 
-impl Kept {
+impl IdleConnections {
     fn new(max: usize) -> Self {
         Self {
             idle: HashMap::new(),
@@ -209,14 +210,14 @@ impl Kept {
         }
     }
 
-    fn pop(&mut self, key: &Key) -> Option<Idle> {
+    fn pop(&mut self, key: &PoolKey) -> Option<IdleConnection> {
         let idle = self.idle.get_mut(key)?.pop()?;
         self.count -= 1;
         Some(idle)
     }
 
     /// Adds a connection. Returns one that has to go for it.
-    fn push(&mut self, key: Key, idle: Idle) -> Option<Idle> {
+    fn push(&mut self, key: PoolKey, idle: IdleConnection) -> Option<IdleConnection> {
         if self.max == 0 {
             return Some(idle);
         }
@@ -232,7 +233,7 @@ impl Kept {
         closed
     }
 
-    fn pop_oldest(&mut self) -> Option<Idle> {
+    fn pop_oldest(&mut self) -> Option<IdleConnection> {
         let filled = self.idle.values_mut().filter(|idle| !idle.is_empty());
         let oldest = filled.min_by_key(|idle| idle.first().map(|idle| idle.until))?;
         self.count -= 1;
@@ -241,32 +242,32 @@ impl Kept {
 
     /// Looks at some connections of a key, from one on. `None` if there are none, and then the key is forgotten if it
     /// has no connection.
-    fn look_at(
+    fn sweep_key(
         &mut self,
-        key: &Key,
+        key: &PoolKey,
         from: usize,
-        mut keep: impl FnMut(&mut Idle) -> bool,
-    ) -> Option<Looked> {
+        mut keep: impl FnMut(&mut IdleConnection) -> bool,
+    ) -> Option<SweepOutcome> {
         let idle = self.idle.get_mut(key)?;
         if idle.is_empty() {
             self.idle.remove(key);
             return None;
         }
-        let end = idle.len().min(from + LOOK_AT);
+        let end = idle.len().min(from + SWEEP_BATCH);
         if end <= from {
             return None;
         }
         let closed: Vec<_> = idle.extract_if(from..end, |idle| !keep(idle)).collect();
         self.count -= closed.len();
         let kept = end - from - closed.len();
-        Some(Looked { kept, closed })
+        Some(SweepOutcome { kept, closed })
     }
 }
 
-impl Drop for Watch {
+impl Drop for ShardWatch {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.part(self.part).watched = false;
+            pool.lock_shard(self.shard).watched = false;
         }
     }
 }

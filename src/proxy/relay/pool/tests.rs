@@ -12,12 +12,12 @@ fn pool(max: usize) -> Arc<Pool> {
     Arc::new(Pool::new(3 * max, 2, Arc::default()))
 }
 
-fn key(pool: &Pool, agent: &str) -> Key {
-    pool.key(&HttpPeer::new(agent, false, String::new()))
+fn key(pool: &Pool, agent: &str) -> PoolKey {
+    pool.key_of(&HttpPeer::new(agent, false, String::new()))
 }
 
 /// Puts a connection into the pool, and returns the agent's end.
-fn put(pool: &Arc<Pool>, key: Key) -> DuplexStream {
+fn put(pool: &Arc<Pool>, key: PoolKey) -> DuplexStream {
     let (ours, agents) = duplex(64);
     pool.put(key, Box::new(ours), IDLE);
     agents
@@ -39,13 +39,13 @@ async fn is_closed(agents: &mut DuplexStream) -> bool {
 
 /// Returns the number of connections that are kept, of all threads.
 fn kept(pool: &Pool) -> usize {
-    let parts = (0..pool.parts.len()).map(|number| {
-        let part = pool.part(number);
-        let held = part.idle.values().map(Vec::len).sum::<usize>();
-        assert_eq!(held, part.count, "{number}");
+    let shards = (0..pool.shards.len()).map(|number| {
+        let shard = pool.lock_shard(number);
+        let held = shard.idle.values().map(Vec::len).sum::<usize>();
+        assert_eq!(held, shard.count, "{number}");
         held
     });
-    parts.sum()
+    shards.sum()
 }
 
 #[tokio::test]
@@ -66,11 +66,11 @@ async fn peers_that_differ_share_no_connection() {
     let peer = |tls, sni: &str, group| {
         let mut peer = HttpPeer::new("192.0.2.1:80", tls, sni.to_owned());
         peer.group_key = group;
-        pool.key(&peer)
+        pool.key_of(&peer)
     };
     let plain = |name| {
         let address = "192.0.2.1:80".parse().unwrap();
-        pool.key(&upstream::peer(address, false, name, IDLE))
+        pool.key_of(&upstream::build_peer(address, false, name, IDLE))
     };
     let keys = [
         plain("a.example"),
@@ -101,9 +101,9 @@ async fn a_full_pool_closes_a_connection_that_was_idle_for_long() {
     let _others: Vec<_> = others.map(|other| put(&pool, other)).collect();
     assert_eq!(kept(&pool), 8);
     let keys: usize = pool
-        .parts
+        .shards
         .iter()
-        .map(|part| part.0.lock().unwrap().idle.len())
+        .map(|shard| shard.0.lock().unwrap().idle.len())
         .sum();
     assert!(keys <= 9, "{keys} keys");
 }
@@ -175,16 +175,16 @@ async fn an_expired_connection_is_not_taken_and_is_closed_within_a_second() {
     pool.put(one, taken, IDLE);
     sleep(Duration::from_millis(1)).await;
     assert!(pool.take(&other).is_none());
-    sleep(LOOK_EVERY).await;
+    sleep(SWEEP_INTERVAL).await;
     assert!(is_closed(&mut agents[1]).await);
     assert!(!is_closed(&mut agents[0]).await, "it was used since");
-    sleep(IDLE + LOOK_EVERY).await;
+    sleep(IDLE + SWEEP_INTERVAL).await;
     assert!(is_closed(&mut agents[0]).await);
     assert_eq!(kept(&pool), 0);
     // The task has ended, and begins again with the next connection.
-    assert!(!pool.part(pool.part_of_thread()).watched);
+    assert!(!pool.lock_shard(pool.shard_of_thread()).watched);
     let mut agents = put(&pool, one);
-    sleep(IDLE + 2 * LOOK_EVERY).await;
+    sleep(IDLE + 2 * SWEEP_INTERVAL).await;
     assert!(is_closed(&mut agents).await);
 }
 
@@ -202,7 +202,7 @@ async fn a_connection_that_the_agent_closed_or_wrote_to_is_dropped() {
     let mut agents: Vec<_> = (0..64).map(|_| put(&pool, one)).collect();
     let mut rest = agents.split_off(60);
     drop(agents);
-    sleep(LOOK_EVERY + Duration::from_millis(1)).await;
+    sleep(SWEEP_INTERVAL + Duration::from_millis(1)).await;
     assert_eq!(kept(&pool), 4);
     for agents in &mut rest {
         assert!(!is_closed(agents).await);
@@ -228,7 +228,7 @@ async fn a_drain_closes_what_is_idle() {
     drain.begin();
     let mut after = put(&pool, one);
     assert!(is_closed(&mut after).await);
-    sleep(2 * LOOK_EVERY).await;
+    sleep(2 * SWEEP_INTERVAL).await;
     assert!(is_closed(&mut before).await);
 }
 

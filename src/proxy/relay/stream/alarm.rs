@@ -19,7 +19,7 @@ impl Alarm {
     }
 
     /// Waits until `deadline`. Cancel-safe.
-    pub(super) async fn ring(&mut self, deadline: Instant) {
+    pub(super) async fn wait_until(&mut self, deadline: Instant) {
         if self.sleep.deadline() > deadline || self.sleep.is_elapsed() {
             self.sleep.as_mut().reset(deadline);
         }
@@ -52,21 +52,21 @@ mod tests {
             tokio::time::advance(at.saturating_duration_since(Instant::now())).await;
             let rang = timeout(
                 Duration::from_millis(500),
-                alarm.ring(began + SECOND * deadline),
+                alarm.wait_until(began + SECOND * deadline),
             );
             assert!(rang.await.is_err(), "{deadline} at {waited}");
         }
-        alarm.ring(began + SECOND * 20).await;
+        alarm.wait_until(began + SECOND * 20).await;
         assert_eq!(began.elapsed(), SECOND * 20);
         // One that has rung rings again, also for a deadline that has passed.
-        alarm.ring(began + SECOND * 21).await;
+        alarm.wait_until(began + SECOND * 21).await;
         assert_eq!(began.elapsed(), SECOND * 21);
-        alarm.ring(began + SECOND).await;
+        alarm.wait_until(began + SECOND).await;
         assert_eq!(began.elapsed(), SECOND * 21);
         // An earlier deadline than the armed one.
-        let armed = timeout(SECOND, alarm.ring(began + SECOND * 90));
+        let armed = timeout(SECOND, alarm.wait_until(began + SECOND * 90));
         assert!(armed.await.is_err());
-        alarm.ring(began + SECOND * 25).await;
+        alarm.wait_until(began + SECOND * 25).await;
         assert_eq!(began.elapsed(), SECOND * 25);
     }
 }

@@ -7,32 +7,32 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
 use super::alarm::Alarm;
-use super::{Begun, Pace};
+use super::{EventPace, StreamSetup};
 use crate::a2a::event::{Framing, Splitter};
+use crate::access_watch::{CutOff, cut_off};
 use crate::config::Config;
-use crate::delivery::streams::Log;
+use crate::delivery::streams::LogWriter;
 use crate::dialect::ReplyForm;
 use crate::directory::{CallOutcome, Slot};
 use crate::ids::{RequestId, stream_id};
-use crate::proxy::beside;
 use crate::proxy::guard::stream::EventGuard;
+use crate::proxy::offload;
 use crate::proxy::relay::answer::AnswerReader;
-use crate::proxy::relay::failure::{broken_http, silent, timed_out, too_large};
+use crate::proxy::relay::failure::{agent_silent, broken_http, timed_out, too_large};
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::proxy::relay::verdict::of_cut;
-use crate::proxy::relay::{Clocks, Cut};
+use crate::proxy::relay::verdict::outcome_of_cut;
+use crate::proxy::relay::{CancelWatch, Clocks};
 use crate::rejection::{Delivery, Rejection};
-use crate::standing::{CutOff, cut_off};
-use crate::tasks::{Binder, Ender, Learner};
+use crate::tasks::{Binder, EndRecorder, Learner};
 
 /// One stream from its agent.
-pub(in crate::proxy) struct Feed {
+pub(in crate::proxy) struct AgentStream {
     pub(super) upstream: AnswerReader,
     clocks: Clocks,
     /// The configuration at the start of the exchange.
     config: Arc<Config>,
     /// The end of the shutdown's grace period.
-    cut: Cut,
+    cut: CancelWatch,
     /// Ends when the caller loses access.
     cut_off: Option<CutOff>,
     /// True if the agent's framing marks the end of the body.
@@ -46,7 +46,7 @@ pub(in crate::proxy) struct Feed {
     /// Binds the task to its instance, until it has ended.
     binder: Option<Box<Binder>>,
     /// Notes the end of the task, until it has ended.
-    ender: Option<Box<Ender>>,
+    ender: Option<Box<EndRecorder>>,
     /// The task of the stream, once it is known.
     pub(super) task: Option<String>,
     /// The request id in a last event that the gateway writes.
@@ -55,12 +55,12 @@ pub(in crate::proxy) struct Feed {
     /// The name by which the caller resumes it. The agent does not know it.
     pub(super) name: String,
     /// The stored events. `None` if the stream cannot be resumed.
-    pub(super) log: Option<Log>,
+    pub(super) log: Option<LogWriter>,
     /// The concurrency slot of the call at its target.
     slot: Option<Slot>,
     splitter: Splitter,
     /// Measures the events.
-    pace: Pace,
+    pace: EventPace,
     /// The time of the agent's last bytes.
     heard: Instant,
     /// Ends a wait for the agent.
@@ -71,8 +71,8 @@ pub(in crate::proxy) struct Feed {
     bytes: u64,
 }
 
-/// The end of a wait.
-pub(in crate::proxy) enum Arrived {
+/// What a wait for the agent ended with.
+pub(in crate::proxy) enum StreamInput {
     Piece(Bytes),
     AgentEnded,
     /// The agent left a stream open after its final event.
@@ -82,7 +82,7 @@ pub(in crate::proxy) enum Arrived {
 
 /// Bytes for the caller.
 #[derive(Default)]
-pub(in crate::proxy) struct Passed {
+pub(in crate::proxy) struct StreamChunk {
     pub(in crate::proxy) bytes: Bytes,
     /// The number of the agent's events in `bytes`.
     pub(super) events: u32,
@@ -92,17 +92,17 @@ pub(in crate::proxy) struct Passed {
     pub(super) cut: Option<Rejection>,
 }
 
-impl Feed {
+impl AgentStream {
     pub(in crate::proxy) fn new(
-        (upstream, pace): (AnswerReader, Pace),
-        begun: Begun,
+        (upstream, pace): (AnswerReader, EventPace),
+        begun: StreamSetup,
         config: Arc<Config>,
         (request_id, form): (RequestId, ReplyForm),
         learner: Option<Box<Learner>>,
-        log: Option<Log>,
+        log: Option<LogWriter>,
     ) -> Self {
         let heard = Instant::now();
-        let (rewrite, guard) = Rewrite::split(begun.rewrite);
+        let (rewrite, guard) = Rewrite::split_guards(begun.rewrite);
         Self {
             upstream,
             clocks: begun.clocks,
@@ -120,7 +120,7 @@ impl Feed {
             form,
             name: log
                 .as_ref()
-                .map_or_else(|| stream_id().simple().to_string(), Log::name),
+                .map_or_else(|| stream_id().simple().to_string(), LogWriter::name),
             log,
             slot: begun.slot,
             splitter: Splitter::new(),
@@ -141,18 +141,18 @@ impl Feed {
     pub(super) async fn ended_early(&mut self) -> Rejection {
         tokio::select! {
             why = cut_off(&mut self.cut_off) => why,
-            why = self.cut.requested(Delivery::Sent) => why,
+            why = self.cut.cancelled(Delivery::Sent) => why,
         }
     }
 
     /// Waits for the next event of any kind. Cancel-safe: dropping it loses nothing.
-    pub(in crate::proxy) async fn wait(&mut self) -> Arrived {
+    pub(in crate::proxy) async fn wait(&mut self) -> StreamInput {
         // An agent that sends without a pause leaves no poll to the clock below.
         if self.heard >= self.clocks.stream {
-            return Arrived::Cut(timed_out("stream"));
+            return StreamInput::Cut(timed_out("stream"));
         }
         if let Some(piece) = self.guard.as_mut().and_then(|guard| guard.next_event()) {
-            return Arrived::Piece(piece);
+            return StreamInput::Piece(piece);
         }
         let idle = self.heard + self.clocks.idle;
         let grace = self.finished;
@@ -162,146 +162,146 @@ impl Feed {
         tokio::select! {
             biased;
             // First: an agent that sends without a pause must not delay the end of the caller's access.
-            why = cut_off(&mut self.cut_off) => Arrived::Cut(why),
+            why = cut_off(&mut self.cut_off) => StreamInput::Cut(why),
             read = self.upstream.read_piece() => match read {
-                Ok(Some(piece)) => Arrived::Piece(match &mut self.guard {
+                Ok(Some(piece)) => StreamInput::Piece(match &mut self.guard {
                     Some(guard) => guard.first_event(piece),
                     None => piece,
                 }),
-                Ok(None) => Arrived::AgentEnded,
-                Err(rejection) => Arrived::Cut(rejection),
+                Ok(None) => StreamInput::AgentEnded,
+                Err(rejection) => StreamInput::Cut(rejection),
             },
-            () = self.alarm.ring(wake) => if grace.is_some_and(|at| at <= wake) {
-                Arrived::Finished
+            () = self.alarm.wait_until(wake) => if grace.is_some_and(|at| at <= wake) {
+                StreamInput::Finished
             } else if self.clocks.stream <= wake {
-                Arrived::Cut(timed_out("stream"))
+                StreamInput::Cut(timed_out("stream"))
             } else {
-                Arrived::Cut(silent(self.clocks.idle))
+                StreamInput::Cut(agent_silent(self.clocks.idle))
             },
-            why = self.cut.requested(Delivery::Sent) => Arrived::Cut(why),
+            why = self.cut.cancelled(Delivery::Sent) => StreamInput::Cut(why),
         }
     }
 
-    /// Processes the end of a wait.
-    pub(in crate::proxy) async fn take(&mut self, arrived: Arrived) -> Passed {
-        let ends = matches!(arrived, Arrived::AgentEnded | Arrived::Finished);
+    /// Processes what a wait ended with.
+    pub(in crate::proxy) async fn process(&mut self, arrived: StreamInput) -> StreamChunk {
+        let ends = matches!(arrived, StreamInput::AgentEnded | StreamInput::Finished);
         if self.guard.is_none() || !ends {
-            return self.taken(arrived).await;
+            return self.process_unguarded(arrived).await;
         }
         // Boxed: a stream without guards should not hold its state.
-        let (held, failed) = Box::pin(self.guarded(Bytes::new(), true)).await;
+        let (held, failed) = Box::pin(self.apply_guards(Bytes::new(), true)).await;
         let held = match held.is_empty() {
             true => held,
-            false => self.numbered(held),
+            false => self.number_events(held),
         };
         let last = match failed {
             Some(why) => {
-                self.finish(Some(CallOutcome::ANSWERED));
-                self.part(why)
+                self.finish_slot(Some(CallOutcome::ANSWERED));
+                self.end_with(why)
             }
-            None => self.taken(arrived).await,
+            None => self.process_unguarded(arrived).await,
         };
-        Passed {
+        StreamChunk {
             bytes: [held, last.bytes].concat().into(),
             ..last
         }
     }
 
-    async fn taken(&mut self, arrived: Arrived) -> Passed {
+    async fn process_unguarded(&mut self, arrived: StreamInput) -> StreamChunk {
         match arrived {
-            Arrived::Piece(piece) => {
+            StreamInput::Piece(piece) => {
                 self.heard = Instant::now();
                 if let Some(slot) = &mut self.slot {
-                    slot.answering();
+                    slot.record_stream_start();
                 }
-                self.piece(piece).await
+                self.process_piece(piece).await
             }
             // Without framing, a broken connection looks like one that ends. A partial event reveals it.
-            Arrived::AgentEnded if !self.framed && !self.splitter.at_boundary() => {
+            StreamInput::AgentEnded if !self.framed && !self.splitter.at_boundary() => {
                 let broken = broken_http(None);
-                self.finish(of_cut(&broken));
-                self.part(broken)
+                self.finish_slot(outcome_of_cut(&broken));
+                self.end_with(broken)
             }
-            Arrived::AgentEnded => {
-                self.finish(Some(CallOutcome::ANSWERED));
+            StreamInput::AgentEnded => {
+                self.finish_slot(Some(CallOutcome::ANSWERED));
                 let whole = self.splitter.ends_whole();
                 let rest = std::mem::take(&mut self.splitter).take_rest();
-                let (rest, failed) = self.changed(rest).await;
+                let (rest, failed) = self.transform_events(rest).await;
                 if let Some(why) = failed {
-                    return self.part(why);
+                    return self.end_with(why);
                 }
                 if whole {
                     // An event without a number of the gateway's would look like one of the gateway's own events.
-                    let last = self.numbered(rest);
-                    return Passed {
+                    let last = self.number_events(rest);
+                    return StreamChunk {
                         bytes: last,
-                        ..self.over(Bytes::new())
+                        ..self.end_with_rest(Bytes::new())
                     };
                 }
-                self.over(rest)
+                self.end_with_rest(rest)
             }
-            Arrived::Finished => {
-                self.finish(Some(CallOutcome::ANSWERED));
-                self.over(Bytes::new())
+            StreamInput::Finished => {
+                self.finish_slot(Some(CallOutcome::ANSWERED));
+                self.end_with_rest(Bytes::new())
             }
-            Arrived::Cut(rejection) => {
-                self.finish(of_cut(&rejection));
-                self.part(rejection)
+            StreamInput::Cut(rejection) => {
+                self.finish_slot(outcome_of_cut(&rejection));
+                self.end_with(rejection)
             }
         }
     }
 
-    /// Notes what the end of the stream tells of its agent.
-    fn finish(&mut self, outcome: Option<CallOutcome>) {
+    /// Records what the end of the stream tells of its agent.
+    fn finish_slot(&mut self, outcome: Option<CallOutcome>) {
         if let (Some(slot), Some(outcome)) = (&mut self.slot, outcome) {
             slot.finish(outcome);
         }
     }
 
     /// Returns the events that the piece completed.
-    async fn piece(&mut self, piece: Bytes) -> Passed {
+    async fn process_piece(&mut self, piece: Bytes) -> StreamChunk {
         let passed = self.splitter.push(piece);
         self.bytes += passed.bytes.len() as u64;
         let limit = self.config.limits.stream_bytes.0;
         let pending = self.splitter.pending_len();
         if self.bytes + pending as u64 > limit {
-            return self.part(too_large(limit));
+            return self.end_with(too_large(limit));
         }
         let rewrite = self.rewrite.as_ref();
         if let Some(Err(too_long)) = rewrite.map(|rewrite| rewrite.check_pending(pending)) {
-            return self.part(too_long);
+            return self.end_with(too_long);
         }
         if passed.events > 0 {
             if passed.final_seen {
                 self.finished.get_or_insert(self.heard);
             }
-            let ended = self.pace.events(self.heard, &passed.bytes);
-            self.look_at(&passed.bytes).await;
+            let ended = self.pace.observe_events(self.heard, &passed.bytes);
+            self.learn_from(&passed.bytes).await;
             if ended && let Some(ender) = self.ender.take() {
-                ender.end();
+                ender.record_end();
             }
             if ended && let Some(mut binder) = self.binder.take() {
-                Box::pin(async move { binder.end().await }).await;
+                Box::pin(async move { binder.record_end().await }).await;
             }
         }
         let (blocks, failed) = match passed.bytes.is_empty() {
             true => (passed.bytes, None),
-            false => self.changed(passed.bytes).await,
+            false => self.transform_events(passed.bytes).await,
         };
         let bytes = match blocks.is_empty() {
             true => blocks,
-            false => self.numbered(blocks),
+            false => self.number_events(blocks),
         };
         let events = passed.events;
         let Some(why) = failed else {
-            return Passed {
+            return StreamChunk {
                 events,
                 bytes,
-                ..Passed::default()
+                ..StreamChunk::default()
             };
         };
-        let last = self.part(why);
-        Passed {
+        let last = self.end_with(why);
+        StreamChunk {
             events,
             bytes: [bytes, last.bytes].concat().into(),
             ..last
@@ -316,31 +316,31 @@ impl Feed {
         &mut self,
         status: u16,
         body: &[u8],
-    ) -> Result<Passed, Rejection> {
+    ) -> Result<StreamChunk, Rejection> {
         let Some(Rewrite::Bridged(back, then)) = &mut self.rewrite else {
-            return Ok(Passed::default());
+            return Ok(StreamChunk::default());
         };
-        let (mut event, goes_on) = back.snapshot(status, body)?;
+        let (mut event, goes_on) = back.translate_snapshot(status, body)?;
         if let Some(then) = then {
-            (event, _) = then.events(event);
+            (event, _) = then.rewrite_events(event);
         }
-        let (event, failed) = self.guarded(event, !goes_on).await;
+        let (event, failed) = self.apply_guards(event, !goes_on).await;
         if let Some(why) = failed {
             return Err(why);
         }
         let bytes = match event.is_empty() {
             true => event,
-            false => self.numbered(event),
+            false => self.number_events(event),
         };
         if goes_on {
-            return Ok(Passed {
+            return Ok(StreamChunk {
                 bytes,
                 events: 1,
-                ..Passed::default()
+                ..StreamChunk::default()
             });
         }
-        let last = self.over(Bytes::new());
-        Ok(Passed {
+        let last = self.end_with_rest(Bytes::new());
+        Ok(StreamChunk {
             bytes,
             events: 1,
             ..last
@@ -348,13 +348,13 @@ impl Feed {
     }
 
     /// Ends the stream with an event that gives the reason.
-    pub(super) fn part(&mut self, cut: Rejection) -> Passed {
+    pub(super) fn end_with(&mut self, cut: Rejection) -> StreamChunk {
         let last = cut.last_event(&self.form, &self.request_id, &self.name, self.framing());
-        let bytes = self.numbered(last);
+        let bytes = self.number_events(last);
         if let Some(log) = self.log.take() {
             log.end(&[]);
         }
-        Passed {
+        StreamChunk {
             bytes,
             events: 0,
             over: true,
@@ -363,14 +363,14 @@ impl Feed {
     }
 
     /// Ends the stream with the rest that the agent left incomplete.
-    fn over(&mut self, rest: Bytes) -> Passed {
+    fn end_with_rest(&mut self, rest: Bytes) -> StreamChunk {
         if let Some(log) = self.log.take() {
             log.end(&rest);
         }
-        Passed {
+        StreamChunk {
             bytes: rest,
             over: true,
-            ..Passed::default()
+            ..StreamChunk::default()
         }
     }
 
@@ -380,47 +380,49 @@ impl Feed {
     }
 
     /// Returns events as they go to the caller, and the reason that the stream ends with them.
-    async fn changed(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
-        let (blocks, failed) = self.rewritten(blocks).await;
+    async fn transform_events(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
+        let (blocks, failed) = self.rewrite_events(blocks).await;
         if self.guard.is_none() {
             return (blocks, failed);
         }
         // Boxed: a stream without guards should not hold its state.
-        let (passed, why) = Box::pin(self.guarded(blocks, false)).await;
+        let (passed, why) = Box::pin(self.apply_guards(blocks, false)).await;
         (passed, why.or(failed))
     }
 
     /// Asks guards about events. `ends`: the agent's stream has ended before them.
-    async fn guarded(&mut self, blocks: Bytes, ends: bool) -> (Bytes, Option<Rejection>) {
+    async fn apply_guards(&mut self, blocks: Bytes, ends: bool) -> (Bytes, Option<Rejection>) {
         let guard = self.guard.as_mut();
         let Some(guard) = guard.filter(|_| ends || !blocks.is_empty()) else {
             return (blocks, None);
         };
-        let mut guards = guard.take();
+        let mut check = guard.take();
         let deadline = self.clocks.stream;
         let passed = tokio::select! {
             biased;
-            passed = guards.pass(blocks, ends) => passed,
+            passed = check.check_events(blocks, ends) => passed,
             why = self.ended_early() => (Bytes::new(), Some(why)),
             () = sleep_until(deadline) => (Bytes::new(), Some(timed_out("stream"))),
         };
         if let Some(guard) = &mut self.guard {
-            guard.put(guards);
+            guard.put(check);
         }
         passed
     }
 
-    async fn rewritten(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
+    async fn rewrite_events(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
         let Some(rewrite) = &mut self.rewrite else {
             return (blocks, None);
         };
-        if !beside::is_long(blocks.len()) {
-            return rewrite.events(blocks);
+        if !offload::is_long(blocks.len()) {
+            return rewrite.rewrite_events(blocks);
         }
         let rewrite = self.rewrite.take();
-        let work = beside::run(move || {
+        let work = offload::run(move || {
             let mut rewrite = rewrite;
-            let changed = rewrite.as_mut().map(|rewrite| rewrite.events(blocks));
+            let changed = rewrite
+                .as_mut()
+                .map(|rewrite| rewrite.rewrite_events(blocks));
             (rewrite, changed)
         });
         // Boxed: rarely taken.
@@ -429,36 +431,38 @@ impl Feed {
         changed.unwrap_or_default()
     }
 
-    fn numbered(&mut self, blocks: Bytes) -> Bytes {
+    fn number_events(&mut self, blocks: Bytes) -> Bytes {
         match &mut self.log {
             Some(log) => log.append(&blocks),
             None => blocks,
         }
     }
 
-    async fn look_at(&mut self, events: &[u8]) {
+    async fn learn_from(&mut self, events: &[u8]) {
         let Some(learner) = &mut self.learner else {
             return;
         };
         // `pace` observes the state in these events and later ones.
-        let task = learner.look_at_events(events);
+        let task = learner.push_events(events);
         if task.is_some() || learner.has_more_to_learn(None) {
             // Boxed: rarely taken.
-            Box::pin(learner.learn(task.as_deref(), None)).await;
+            Box::pin(learner.record_task(task.as_deref(), None)).await;
         }
         if task.is_some()
             && let Some(learner) = self.learner.take()
         {
-            self.ender = task.as_deref().and_then(|task| learner.ender_of(task));
+            self.ender = task
+                .as_deref()
+                .and_then(|task| learner.end_recorder_for(task));
             self.task = task;
             self.binder = learner.into_binder();
         }
     }
 
     /// Returns the bytes that keep the stream alive while the agent is silent.
-    pub(super) fn keepalive(&self) -> &'static str {
+    pub(super) fn keepalive_comment(&self) -> &'static str {
         let numbered = self.log.as_ref().is_some_and(|log| log.last() > 0);
-        self.framing().keepalive(numbered)
+        self.framing().keepalive_comment(numbered)
     }
 
     fn framing(&self) -> Framing {

@@ -6,55 +6,60 @@ mod routes;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use self::routes::{Way, is_short, no_such_route, polled, refused, speaks_1_0, translated};
-use super::body::{self, MESSAGE_WANTED, Received, read_json, refusal};
-use super::call::{Form, hops_of, send};
-use super::checked::{CheckedCall, Route};
+use self::routes::{
+    RestPlan, declares_1_0, is_also_own, no_such_route, plan_for_inbox, plan_translation,
+    route_rejection,
+};
+use super::body::{self, NOT_A_MESSAGE, ReceivedBody, fault_rejection, read_json};
+use super::call::{BodyForm, request_hops, send_call};
+use super::checked_call::{CheckedCall, RestRoute};
 use super::ownership::authorize_references;
 use super::{Request, ownership};
 use crate::a2a::Generation;
 use crate::a2a::bridge::Side;
-use crate::a2a::done::{Done, Step};
-use crate::a2a::envelope::Enveloped;
+use crate::a2a::completion_steps::{CompletionStep, CompletionSteps};
+use crate::a2a::envelope::EnvelopeFields;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::rest::{self, Rest};
 use crate::a2a::rest_body::RestBody;
 use crate::a2a::task::Binding;
-use crate::config::{Bridging, Complete};
+use crate::config::{Bridging, CompletionMode};
 use crate::delivery::jobs::may_be_deferred;
 use crate::dialect::Dialect;
 use crate::directory::Destination;
 use crate::identity::Proof;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
-use crate::proxy::admit::{Admitted, Allowed, allow, permit, prove};
-use crate::proxy::beside;
-use crate::proxy::bridge::{agents_side, serves_http_json};
-use crate::proxy::bridged::refuse;
-use crate::proxy::destination::deferred::{AskedJob, JobWords};
-use crate::proxy::destination::{self, deferred, idempotency, inbox, parked};
-use crate::proxy::outcome::Ended;
-use crate::proxy::outcome::rare;
+use crate::proxy::admit::{
+    AdmittedCall, AllowedCaller, authenticate_caller, authorize_caller, authorize_target,
+};
+use crate::proxy::bridge::{agent_side, serves_http_json};
+use crate::proxy::destination::deferral::{JobFormat, JobRequest};
+use crate::proxy::destination::{self, deferral, idempotency, inbox, wake_wait};
+use crate::proxy::offload;
+use crate::proxy::outcome::ExchangeOutcome;
+use crate::proxy::outcome::box_cold_path;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::forward::rewrite;
+use crate::proxy::relay::forward::choose_rewrite;
 use crate::proxy::relay::rewrite::Rewrite;
+use crate::proxy::translation::reject_untranslatable;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Share};
 
 /// Serves a request below the base: admission, its checks, and its destination.
-pub(in crate::proxy) async fn call(
+pub(in crate::proxy) async fn serve_request(
     request: &mut Request<'_>,
     target: Result<WorkspaceId, InvalidWorkspaceId>,
     tail: &str,
-) -> Result<Ended, Ended> {
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let context = request.context;
-    let _place = context.enter(request.session)?;
+    let _slot = context.take_slot(request.session)?;
     let head = request.session.req_header();
     request.exchange.binding = Binding::Rest;
-    let rest = rest::read(head.method.as_str(), tail, head.uri.query());
-    let rest = rest.map_err(|why| refused(&why))?;
+    let rest = rest::parse_request(head.method.as_str(), tail, head.uri.query());
+    let rest = rest.map_err(|why| route_rejection(&why))?;
     request.exchange.method = rest.method;
-    let allowed = allow(&context.gateway, request.exchange, head, target).await?;
+    let allowed = authorize_caller(&context.gateway, request.exchange, head, target).await?;
     let here = Some(allowed.permit.target());
     if let Some(answered) = answer_about_job(request, &rest, &allowed.proof, here).await? {
         return Ok(answered);
@@ -62,49 +67,49 @@ pub(in crate::proxy) async fn call(
     let (mut admitted, received) = match context.gateway.resolution.resolve(&allowed.permit).await {
         Ok(destination) => {
             let (head, config) = (request.session.req_header(), &request.exchange.config);
-            let admitted = Admitted::new(allowed, destination, head, config)?;
+            let admitted = AdmittedCall::new(allowed, destination, head, config)?;
             let account = admitted.allowed.account();
             // Before the card is fetched, so that the caller's departure during the fetch is noticed.
-            let received = read_any(request, account).await?;
+            let received = read_optional_json(request, account).await?;
             (admitted, received)
         }
-        Err(away) => rare(wake(request, allowed, away, &rest)).await?,
+        Err(away) => box_cold_path(wake_target(request, allowed, away, &rest)).await?,
     };
     if rest.is_own
         && rest.method.sends()
-        && let Some(call) = beside::on(&received.body, Enveloped::read).await
+        && let Some(call) = offload::run_on_body(&received.body, EnvelopeFields::parse).await
     {
-        return rare(enveloped(request, admitted, received, call)).await;
+        return box_cold_path(send_enveloped(request, admitted, received, call)).await;
     }
-    match way(request, &admitted, &rest).await? {
-        Way::Forward => {
-            let (mut call, refs) = forwarded(request, &admitted, received, tail, rest).await?;
+    match choose_plan(request, &admitted, &rest).await? {
+        RestPlan::Forward => {
+            let (mut call, refs) =
+                build_forwarded_call(request, &admitted, received, tail, rest).await?;
             authorize_references(request, &mut admitted, &refs, Binding::Rest).await?;
-            call.rewrite = rewrite(context, request.exchange, &admitted, &call).await?;
+            call.rewrite = choose_rewrite(context, request.exchange, &admitted, &call).await?;
             request.exchange.request_bytes = call.body.len() as u64;
             drop(refs);
-            destination::answer(request, admitted, call).await
+            destination::answer_call(request, admitted, call).await
         }
-        Way::Send { stream, words } => {
-            let generation = words;
-            send(
+        RestPlan::Send { stream, generation } => {
+            send_call(
                 request,
                 admitted,
                 received,
-                Form::Message { stream, generation },
+                BodyForm::Message { stream, generation },
             )
             .await
         }
-        Way::Task {
+        RestPlan::Task {
             method,
             params,
-            words,
+            generation,
         } => {
             request.exchange.method = method;
             let call = TaskCall {
                 tasks: rest.tasks,
                 params,
-                generation: words,
+                generation,
             };
             call.send(request, admitted, received.share).await
         }
@@ -112,22 +117,22 @@ pub(in crate::proxy) async fn call(
 }
 
 /// Serves `/tasks/{task_id}`: a task of the caller, at whatever agent it was started.
-pub(in crate::proxy) async fn task(
+pub(in crate::proxy) async fn serve_task(
     request: &mut Request<'_>,
     segment: &str,
-) -> Result<Ended, Ended> {
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let context = request.context;
     let gateway = &context.gateway;
-    let _place = context.enter(request.session)?;
+    let _slot = context.take_slot(request.session)?;
     let head = request.session.req_header();
     let tail = format!("tasks/{segment}");
-    let rest = rest::read(head.method.as_str(), &tail, head.uri.query());
-    let rest = rest.map_err(|why| refused(&why))?;
-    let Way::Task { method, params, .. } = translated(head, &rest)? else {
+    let rest = rest::parse_request(head.method.as_str(), &tail, head.uri.query());
+    let rest = rest.map_err(|why| route_rejection(&why))?;
+    let RestPlan::Task { method, params, .. } = plan_translation(head, &rest)? else {
         return Err(no_such_route().into());
     };
     request.exchange.method = method;
-    let proof = prove(gateway, request.exchange, head).await?;
+    let proof = authenticate_caller(gateway, request.exchange, head).await?;
     if let Some(answered) = answer_about_job(request, &rest, &proof, None).await? {
         return Ok(answered);
     }
@@ -135,7 +140,7 @@ pub(in crate::proxy) async fn task(
     let mut target = gateway.tasks.target_of(&proof, id).await?;
     if target.is_none() {
         // Inboxes outlive this process and its record of task owners.
-        target = inbox::target_of(gateway, &proof, id).await?;
+        target = inbox::find_target(gateway, &proof, id).await?;
     }
     let target = target.ok_or_else(|| {
         let message = "no task of this id is known to be the caller's: ask its agent, at \
@@ -143,15 +148,15 @@ pub(in crate::proxy) async fn task(
         Rejection::new(Reason::TaskNotFound, message)
     })?;
     request.exchange.callee = Some(target.clone());
-    let allowed = permit(gateway, request.exchange, proof, &target).await?;
+    let allowed = authorize_target(gateway, request.exchange, proof, &target).await?;
     let head = request.session.req_header();
     let (admitted, received) = match gateway.resolution.resolve(&allowed.permit).await {
         Ok(destination) => {
-            let admitted = Admitted::new(allowed, destination, head, &request.exchange.config)?;
+            let admitted = AdmittedCall::new(allowed, destination, head, &request.exchange.config)?;
             let account = admitted.allowed.account();
-            (admitted, body::read_any(request, account).await?)
+            (admitted, body::read_any_type(request, account).await?)
         }
-        Err(away) => rare(wake(request, allowed, away, &rest)).await?,
+        Err(away) => box_cold_path(wake_target(request, allowed, away, &rest)).await?,
     };
     let call = TaskCall {
         tasks: rest.tasks,
@@ -164,34 +169,34 @@ pub(in crate::proxy) async fn task(
 /// Waits until the target of a request wakes, if it sleeps; its body was read by then, and its tasks are the caller's.
 ///
 /// # Errors
-/// `why`, if it does not sleep, or has no waker; as [`parked::wait_until_awake`].
-async fn wake(
+/// `why`, if it does not sleep, or has no waker; as [`wake_wait::wait_until_awake`].
+async fn wake_target(
     request: &mut Request<'_>,
-    allowed: Allowed,
+    allowed: AllowedCaller,
     why: Rejection,
     rest: &Rest,
-) -> Result<(Admitted, Received), Ended> {
-    let sleeper = parked::sleeper(request, &allowed, &why).await?;
-    let Some(sleeper) = sleeper.filter(|_| parked::wakes(request.exchange.method)) else {
+) -> Result<(AdmittedCall, ReceivedBody), ExchangeOutcome> {
+    let plan = wake_wait::plan_wake(request, &allowed, &why).await?;
+    let Some(plan) = plan.filter(|_| wake_wait::may_wake(request.exchange.method)) else {
         return Err(why.into());
     };
-    hops_of(request)?;
-    let received = read_any(request, allowed.account()).await?;
+    request_hops(request)?;
+    let received = read_optional_json(request, allowed.account()).await?;
     let (body, method) = (&received.body, request.exchange.method);
-    let mut refs = match beside::on(body, Enveloped::read).await {
+    let mut refs = match offload::run_on_body(body, EnvelopeFields::parse).await {
         // Its references are checked as those of a JSON-RPC call.
         Some(_) if rest.is_own => Refs::default(),
-        _ => beside::on(body, move |body| Refs::of_rest(body, method))
+        _ => offload::run_on_body(body, move |body| Refs::from_rest_body(body, method))
             .await
-            .map_err(|why| Ended::Refused(refusal(why)))?,
+            .map_err(|why| ExchangeOutcome::Refused(fault_rejection(why)))?,
     };
     refs.tasks.extend(rest.tasks.iter().cloned());
     let gateway = &request.context.gateway;
-    let options = gateway.resolution.options(&allowed.permit).await?;
+    let options = gateway.resolution.load_options(&allowed.permit).await?;
     let push = options.push_notifications;
-    ownership::check_for(gateway, method, push, &allowed, &refs).await?;
+    ownership::check_references(gateway, method, push, &allowed, &refs).await?;
     let bytes = body.len();
-    let admitted = parked::wait_until_awake(request, allowed, sleeper, bytes).await?;
+    let admitted = wake_wait::wait_until_awake(request, allowed, plan, bytes).await?;
     Ok((admitted, received))
 }
 
@@ -201,118 +206,126 @@ async fn answer_about_job(
     rest: &Rest,
     proof: &Proof,
     target: Option<&WorkspaceId>,
-) -> Result<Option<Ended>, Ended> {
+) -> Result<Option<ExchangeOutcome>, ExchangeOutcome> {
     let Some(id) = rest.tasks.iter().find(|task| may_be_deferred(task)) else {
         return Ok(None);
     };
-    let asked = AskedJob {
+    let query = JobRequest {
         proof,
         target,
         id,
-        words: JobWords::Bare,
+        format: JobFormat::Bare,
     };
-    rare(deferred::answer_about(request, asked)).await
+    box_cold_path(deferral::answer_job_request(request, query)).await
 }
 
 /// Reads a body, if there is one, which is JSON.
-async fn read_any(request: &mut Request<'_>, account: Account) -> Result<Received, Ended> {
+async fn read_optional_json(
+    request: &mut Request<'_>,
+    account: Account,
+) -> Result<ReceivedBody, ExchangeOutcome> {
     match request.session.is_body_empty() {
         false => read_json(request, account).await,
-        true => body::read_any(request, account).await,
+        true => body::read_any_type(request, account).await,
     }
 }
 
 /// Handles a message in a JSON-RPC envelope, as at the base.
-async fn enveloped(
+async fn send_enveloped(
     request: &mut Request<'_>,
-    admitted: Admitted,
-    received: Received,
-    call: Enveloped,
-) -> Result<Ended, Ended> {
+    admitted: AdmittedCall,
+    received: ReceivedBody,
+    call: EnvelopeFields,
+) -> Result<ExchangeOutcome, ExchangeOutcome> {
     let exchange = &mut *request.exchange;
     exchange.dialect = Dialect::JsonRpc;
     exchange.binding = Binding::Rpc;
     exchange.rpc_id = call.rpc_id;
     if !call.method.sends() {
-        return Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED).into());
+        return Err(Rejection::new(Reason::InvalidRequest, NOT_A_MESSAGE).into());
     }
-    send(request, admitted, received, Form::Call).await
+    send_call(request, admitted, received, BodyForm::Call).await
 }
 
 /// Returns how a request gets to the target.
-async fn way(request: &mut Request<'_>, admitted: &Admitted, rest: &Rest) -> Result<Way, Ended> {
+async fn choose_plan(
+    request: &mut Request<'_>,
+    admitted: &AdmittedCall,
+    rest: &Rest,
+) -> Result<RestPlan, ExchangeOutcome> {
     if let Destination::Inbox(_) = &admitted.destination {
-        return Ok(polled(request.head(), rest)?);
+        return Ok(plan_for_inbox(request.head(), rest)?);
     }
     if rest.is_own {
-        return Ok(translated(request.head(), rest)?);
+        return Ok(plan_translation(request.head(), rest)?);
     }
     let cards = &request.context.cards;
-    let spoken = cards.fetched(Some(request.session), request.exchange, admitted);
+    let spoken = cards.fetch_sides(Some(request.session), request.exchange, admitted);
     let spoken = spoken.await?;
     if serves_http_json(&spoken) {
-        return Ok(Way::Forward);
+        return Ok(RestPlan::Forward);
     }
     let (asked, options) = (Side::http_json(rest.generation), admitted.options());
     let bridges = options.bridge == Bridging::Auto;
-    let is_short = is_short(rest) && !(bridges && speaks_1_0(request.head()));
-    if rest.method.name_in(asked.generation).is_some() && !is_short {
+    let is_also_own = is_also_own(rest) && !(bridges && declares_1_0(request.head()));
+    if rest.method.name_in(asked.generation).is_some() && !is_also_own {
         let metrics = &request.context.gateway.metrics;
-        let side = agents_side(asked, &spoken, options);
-        side.map_err(|failure| refuse(metrics, &failure, Delivery::NotSent))?;
+        let side = agent_side(asked, &spoken, options);
+        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?;
         if bridges {
-            return Ok(Way::Forward);
+            return Ok(RestPlan::Forward);
         }
     }
-    Ok(translated(request.head(), rest)?)
+    Ok(plan_translation(request.head(), rest)?)
 }
 
 /// Returns the body unchanged, or with the caller's identity if `a2a.complete` is `full`.
-async fn rest_body(
+async fn complete_rest_body(
     exchange: &Exchange,
-    admitted: &Admitted,
+    admitted: &AdmittedCall,
     body: Bytes,
 ) -> Result<RestBody, Rejection> {
     let method = exchange.method;
-    if admitted.options().complete != Complete::Full {
-        let refs = beside::on(&body, move |body| Refs::of_rest(body, method)).await;
+    if admitted.options().complete != CompletionMode::Full {
+        let refs =
+            offload::run_on_body(&body, move |body| Refs::from_rest_body(body, method)).await;
         return Ok(RestBody {
-            refs: refs.map_err(refusal)?,
+            refs: refs.map_err(fault_rejection)?,
             body,
-            done: Done::default(),
+            done: CompletionSteps::default(),
         });
     }
     let caller = admitted.allowed.permit.caller();
-    let completed = if beside::is_long(body.len()) {
+    let completed = if offload::is_long(body.len()) {
         let caller = caller.cloned();
         let complete =
             move || RestBody::complete(body, method, caller.as_ref().map(WorkspaceId::as_str));
-        rare(beside::run(complete)).await
+        box_cold_path(offload::run(complete)).await
     } else {
         RestBody::complete(body, method, caller.map(WorkspaceId::as_str))
     };
-    completed.map_err(refusal)
+    completed.map_err(fault_rejection)
 }
 
 /// Builds the call of a route, with its key. Returns its references, which are still to be checked.
-async fn forwarded(
+async fn build_forwarded_call(
     request: &mut Request<'_>,
-    admitted: &Admitted,
-    Received { body, share }: Received,
+    admitted: &AdmittedCall,
+    ReceivedBody { body, share }: ReceivedBody,
     tail: &str,
     rest: Rest,
 ) -> Result<(CheckedCall, Refs), Rejection> {
     let head = request.session.req_header();
-    let key = idempotency::key(request.exchange, head, None, &body).await?;
+    let key = idempotency::read_key(request.exchange, head, None, &body).await?;
     let RestBody {
         body,
         done,
         mut refs,
-    } = rest_body(request.exchange, admitted, body).await?;
+    } = complete_rest_body(request.exchange, admitted, body).await?;
     refs.tasks.extend(rest.tasks);
     let call = CheckedCall {
         verb: head.method.clone(),
-        route: Some(Route {
+        route: Some(RestRoute {
             tail: tail.to_owned(),
             query: head.uri.query().map(str::to_owned),
             generation: rest.generation,
@@ -337,26 +350,26 @@ impl TaskCall {
     async fn send(
         self,
         request: &mut Request<'_>,
-        mut admitted: Admitted,
+        mut admitted: AdmittedCall,
         share: Share,
-    ) -> Result<Ended, Ended> {
+    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
         let gateway = &request.context.gateway;
         let refs = Refs {
             tasks: self.tasks,
             ..Refs::default()
         };
-        ownership::check(gateway, request.exchange, &mut admitted, &refs).await?;
+        ownership::check_and_assign(gateway, request.exchange, &mut admitted, &refs).await?;
         let generation = match self.generation {
             Some(generation) => generation,
-            None => request.generation(&admitted, true).await?,
+            None => request.target_generation(&admitted, true).await?,
         };
-        let call = task_call(request.exchange, generation, &self.params, share);
-        destination::answer(request, admitted, call).await
+        let call = build_task_call(request.exchange, generation, &self.params, share);
+        destination::answer_call(request, admitted, call).await
     }
 }
 
 /// Builds a JSON-RPC call about tasks.
-fn task_call(
+fn build_task_call(
     exchange: &mut Exchange,
     generation: Generation,
     params: &Value,
@@ -375,9 +388,9 @@ fn task_call(
     let call = json!({"jsonrpc": "2.0", "id": id, "method": name, "params": params});
     let body = Bytes::from(call.to_string());
     exchange.request_bytes = body.len() as u64;
-    let mut done = Done::default();
-    done.add(Step::Envelope);
-    done.add(Step::Method);
+    let mut done = CompletionSteps::default();
+    done.add(CompletionStep::Envelope);
+    done.add(CompletionStep::Method);
     CheckedCall {
         method_name: Some(name.into()),
         version_1_0: generation == Generation::V1,

@@ -5,54 +5,56 @@ use serde_json::{Value, json};
 
 use crate::a2a::Generation;
 use crate::a2a::method::Method;
-use crate::a2a::rest::{ID_RULE, NoRoute, Rest};
+use crate::a2a::rest::{ID_RULE, Rest, RouteError};
 use crate::hops::whole_number;
-use crate::proxy::request::wrong_method;
+use crate::proxy::request::method_not_allowed;
 use crate::rejection::{Reason, Rejection};
 
-/// The way in which a request gets to the agent.
-pub(super) enum Way {
-    /// As it is, or translated: [`meet`](crate::proxy::bridge::meet) decides.
+/// How a request gets to the agent.
+pub(super) enum RestPlan {
+    /// As it is, or translated: [`translate_for_agent`](crate::proxy::bridge::translate_for_agent) decides.
     Forward,
     /// As the send call of `tasks/send` or `tasks/send/stream`: the body is its `params`.
     Send {
         stream: bool,
         /// The generation of the call; `None` for the agent's.
-        words: Option<Generation>,
+        generation: Option<Generation>,
     },
     /// As a call about one task.
     Task {
         method: Method,
         params: Value,
         /// The generation of the call; `None` for the agent's.
-        words: Option<Generation>,
+        generation: Option<Generation>,
     },
 }
 
 /// Returns the call of a route of an agent that polls. The gateway implements HTTP+JSON of 1.0 for it.
 ///
 /// # Errors
-/// As [`translated`]; `push_not_supported`.
-pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection> {
-    let words = Some(Generation::V1);
+/// As [`plan_translation`]; `push_not_supported`.
+pub(super) fn plan_for_inbox(head: &RequestHeader, rest: &Rest) -> Result<RestPlan, Rejection> {
+    let generation = Some(Generation::V1);
     match rest.method {
-        _ if rest.generation == Generation::V0 => translated(head, rest),
+        _ if rest.generation == Generation::V0 => plan_translation(head, rest),
         method @ (Method::SendMessage | Method::SendStreamingMessage) if !rest.is_own => {
-            Ok(Way::Send {
+            Ok(RestPlan::Send {
                 stream: method == Method::SendStreamingMessage,
-                words,
+                generation,
             })
         }
         // The id is the part before the last colon.
-        method @ (Method::CancelTask | Method::SubscribeToTask) if !rest.is_own => Ok(Way::Task {
-            method,
-            params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
-            words,
-        }),
-        Method::ListTasks => Ok(Way::Task {
+        method @ (Method::CancelTask | Method::SubscribeToTask) if !rest.is_own => {
+            Ok(RestPlan::Task {
+                method,
+                params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
+                generation,
+            })
+        }
+        Method::ListTasks => Ok(RestPlan::Task {
             method: Method::ListTasks,
-            params: list_params(head.uri.query())?,
-            words,
+            params: parse_list_params(head.uri.query())?,
+            generation,
         }),
         method if method.is_of_push() => Err(Rejection::new(
             Reason::PushNotSupported,
@@ -61,17 +63,20 @@ pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection
         Method::GetExtendedCard => {
             let message =
                 "an agent that polls has no extended card; its card is at the base, by GET";
-            Err(Rejection::new(Reason::InvalidRequest, message).rpc_code(NO_EXTENDED_CARD))
+            Err(Rejection::new(Reason::InvalidRequest, message).with_rpc_code(NO_EXTENDED_CARD))
         }
         _ => {
-            let mut way = translated(head, rest)?;
+            let mut plan = plan_translation(head, rest)?;
             // 1.0 has the same route, and its clients declare their version.
-            if let Way::Task { words: spoken, .. } = &mut way
-                && speaks_1_0(head)
+            if let RestPlan::Task {
+                generation: planned,
+                ..
+            } = &mut plan
+                && declares_1_0(head)
             {
-                *spoken = words;
+                *planned = generation;
             }
-            Ok(way)
+            Ok(plan)
         }
     }
 }
@@ -80,7 +85,7 @@ pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection
 const NO_EXTENDED_CARD: i32 = -32_007;
 
 /// True if the caller declares 1.x, by the header field or the query parameter (A2A 1.0, 3.6.1).
-pub(super) fn speaks_1_0(head: &RequestHeader) -> bool {
+pub(super) fn declares_1_0(head: &RequestHeader) -> bool {
     if let Some(version) = head.headers.get("a2a-version") {
         return version.as_bytes().starts_with(b"1.");
     }
@@ -93,14 +98,14 @@ pub(super) fn speaks_1_0(head: &RequestHeader) -> bool {
 ///
 /// # Errors
 /// `invalid_params`.
-fn list_params(query: Option<&str>) -> Result<Value, Rejection> {
+fn parse_list_params(query: Option<&str>) -> Result<Value, Rejection> {
     let mut params = json!({});
     let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     for (name, value) in pairs.filter(|(name, _)| name != "A2A-Version") {
         params[&*name] = match &*name {
             "pageSize" | "historyLength" => {
                 let number = whole_number(value.as_bytes());
-                number.ok_or_else(whole_numbers)?.into()
+                number.ok_or_else(not_whole_numbers)?.into()
             }
             "includeArtifacts" => (value == "true").into(),
             _ => value.as_ref().into(),
@@ -109,13 +114,13 @@ fn list_params(query: Option<&str>) -> Result<Value, Rejection> {
     Ok(params)
 }
 
-fn whole_numbers() -> Rejection {
+fn not_whole_numbers() -> Rejection {
     let message = "pageSize and historyLength are whole numbers";
     Rejection::new(Reason::InvalidParams, message)
 }
 
 /// True for a route that is also one of the gateway's own, whose query has more spellings.
-pub(super) fn is_short(rest: &Rest) -> bool {
+pub(super) fn is_also_own(rest: &Rest) -> bool {
     rest.method == Method::GetTask && rest.generation == Generation::V1
 }
 
@@ -123,30 +128,30 @@ pub(super) fn is_short(rest: &Rest) -> bool {
 ///
 /// # Errors
 /// `not_found`, `invalid_params` for an invalid query.
-pub(super) fn translated(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection> {
+pub(super) fn plan_translation(head: &RequestHeader, rest: &Rest) -> Result<RestPlan, Rejection> {
     let id = || rest.tasks.first().ok_or_else(no_such_route);
-    let words = None;
+    let generation = None;
     match rest.method {
         method @ (Method::SendMessage | Method::SendStreamingMessage) if rest.is_own => {
-            Ok(Way::Send {
+            Ok(RestPlan::Send {
                 stream: method == Method::SendStreamingMessage,
-                words,
+                generation,
             })
         }
-        method @ Method::CancelTask if rest.is_own => Ok(Way::Task {
+        method @ Method::CancelTask if rest.is_own => Ok(RestPlan::Task {
             method,
             params: json!({"id": id()?}),
-            words,
+            generation,
         }),
         method @ Method::GetTask if rest.generation == Generation::V1 => {
             let mut params = json!({"id": id()?});
-            if let Some(length) = history_length(head.uri.query())? {
+            if let Some(length) = parse_history_length(head.uri.query())? {
                 params["historyLength"] = length.into();
             }
-            Ok(Way::Task {
+            Ok(RestPlan::Task {
                 method,
                 params,
-                words,
+                generation,
             })
         }
         _ => Err(Rejection::new(
@@ -158,28 +163,28 @@ pub(super) fn translated(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejec
 }
 
 /// Builds the rejection of a request that matches no route.
-pub(super) fn refused(why: &NoRoute) -> Rejection {
+pub(super) fn route_rejection(why: &RouteError) -> Rejection {
     match *why {
-        NoRoute::Path => no_such_route(),
-        NoRoute::Id => Rejection::new(
+        RouteError::Path => no_such_route(),
+        RouteError::Id => Rejection::new(
             Reason::InvalidParams,
             format!(
                 "the path has an id that {ID_RULE}; ask for other ids by JSON-RPC, at the base"
             ),
         ),
-        NoRoute::Verb(allow) => {
+        RouteError::Verb(allow) => {
             let message = match allow {
                 "POST, OPTIONS" => "this route is called with POST",
                 "GET, HEAD, OPTIONS" => "this route is read with GET",
                 _ => "this route has the methods that the field Allow names",
             };
-            wrong_method(message, allow)
+            method_not_allowed(message, allow)
         }
-        NoRoute::Query([]) => Rejection::new(
+        RouteError::Query([]) => Rejection::new(
             Reason::InvalidParams,
             "this route has no query parameters but A2A-Version",
         ),
-        NoRoute::Query(known) => Rejection::new(
+        RouteError::Query(known) => Rejection::new(
             Reason::InvalidParams,
             format!(
                 "this route has the query parameters {} and A2A-Version, each once",
@@ -193,15 +198,16 @@ pub(super) fn refused(why: &NoRoute) -> Rejection {
 ///
 /// # Errors
 /// `invalid_params`.
-fn history_length(query: Option<&str>) -> Result<Option<u32>, Rejection> {
+fn parse_history_length(query: Option<&str>) -> Result<Option<u32>, Rejection> {
     let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    let mut asked = pairs.filter(|(name, _)| matches!(&**name, "history_length" | "historyLength"));
-    let Some((_, length)) = asked.next() else {
+    let mut lengths =
+        pairs.filter(|(name, _)| matches!(&**name, "history_length" | "historyLength"));
+    let Some((_, length)) = lengths.next() else {
         return Ok(None);
     };
     let number = whole_number(length.as_bytes()).and_then(|number| u32::try_from(number).ok());
     match number {
-        Some(length) if asked.next().is_none() => Ok(Some(length)),
+        Some(length) if lengths.next().is_none() => Ok(Some(length)),
         _ => Err(Rejection::new(
             Reason::InvalidParams,
             "history_length is one whole number: how many messages of the task's history to answer with",

@@ -31,14 +31,14 @@ fn a_result_is_wrapped_and_unwrapped() {
 fn a_result_has_status_200_whatever_the_agents_is() {
     let params = r#"{"taskId":"t","id":"c"}"#;
     let (_, exchange) = request(&bridge(V1, V1_REST), DeletePushConfig, params).unwrap();
-    let answer = exchange.answer(204, b"").unwrap();
+    let answer = exchange.translate_answer(204, b"").unwrap();
     assert_eq!((answer.status, answer.is_error), (200, false));
     let expected = r#"{"jsonrpc":"2.0","id":7,"result":{}}"#;
     assert_eq!(String::from_utf8(answer.body).unwrap(), expected);
     let task = br#"{"task":{"id":"t","status":{"state":"TASK_STATE_WORKING"}}}"#;
     for caller in [V0, V1] {
         let exchange = super::exchange(&bridge(caller, V1_REST), SendMessage);
-        assert_eq!(exchange.answer(201, task).unwrap().status, 200);
+        assert_eq!(exchange.translate_answer(201, task).unwrap().status, 200);
     }
 }
 
@@ -62,7 +62,7 @@ fn the_kind_may_come_last_or_be_missing() {
         (r#"{"taskId":"t","status":{}}"#, "statusUpdate"),
         (r#"{"taskId":"t","artifact":{}}"#, "artifactUpdate"),
     ] {
-        let mut stream = exchange(&DOWN, SendStreamingMessage).stream();
+        let mut stream = exchange(&DOWN, SendStreamingMessage).start_stream();
         let event = format!("data: {{\"result\":{said}}}\n\n");
         let (written, told) = block(&mut stream, &event).unwrap();
         assert!(
@@ -100,13 +100,15 @@ fn of_a_member_that_stands_twice_in_an_answer_the_last_counts() {
     let expected = r#"{"kind":"task","id":"c","contextId":"","status":{"state":"unknown"}}"#;
     assert_eq!(result(&UP, SendMessage, said), expected);
     let body = br#"{"id":7,"result":{"message":{}},"result":{"task":{"id":"t"}},"id":8}"#;
-    let answer = exchange(&UP, SendMessage).answer(200, body).unwrap();
+    let answer = exchange(&UP, SendMessage)
+        .translate_answer(200, body)
+        .unwrap();
     assert_eq!(json(answer.body)["result"]["id"], "t");
 }
 
 #[test]
 fn each_state_has_its_word() {
-    let words = TaskState::ALL.map(|state| (state.as_str(), state.word_of_1_0()));
+    let words = TaskState::ALL.map(|state| (state.as_str(), state.as_v1_str()));
     for (v0, v1) in words
         .into_iter()
         .chain([("unknown", "TASK_STATE_UNSPECIFIED")])
@@ -200,11 +202,11 @@ fn an_answer_that_is_none_is_the_agents_fault() {
         (UP, GetTask, r#"{"result":{"status":"done"}}"#),
     ] {
         let failure = exchange(&bridge, method)
-            .answer(200, body.as_bytes())
+            .translate_answer(200, body.as_bytes())
             .unwrap_err();
         assert_eq!(failure.code(), -32_006, "{body}");
         assert!(failure.is_of_agent());
-        let refused = exchange(&bridge, method).failure(&failure);
+        let refused = exchange(&bridge, method).failure_answer(&failure);
         let refused = json(refused.body);
         assert_eq!(
             (&refused["id"], &refused["error"]["code"]),
@@ -212,7 +214,9 @@ fn an_answer_that_is_none_is_the_agents_fault() {
         );
     }
     // What is of a proxy has no generation.
-    let answer = exchange(&DOWN, SendMessage).answer(502, b"<html>").unwrap();
+    let answer = exchange(&DOWN, SendMessage)
+        .translate_answer(502, b"<html>")
+        .unwrap();
     assert_eq!(
         (answer.status, answer.content_type, &*answer.body),
         (502, None, &b"<html>"[..])

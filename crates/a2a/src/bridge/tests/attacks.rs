@@ -108,7 +108,7 @@ fn a_tenant_is_no_step_in_a_path() {
             query,
             body: b"",
         };
-        let (sent, _) = acme.request(ListTasks, call).unwrap();
+        let (sent, _) = acme.translate_request(ListTasks, call).unwrap();
         let body: Value = serde_json::from_slice(&sent.body).unwrap();
         assert_eq!(
             body["params"],
@@ -128,7 +128,7 @@ fn an_error_status_lets_no_answer_of_the_other_generation_pass() {
         good.replace(r#""id":7"#, r#""id":7,"id":7"#),
         bare.to_owned(),
     ] {
-        let told = exchange(&UP, GetTask).answer(400, body.as_bytes());
+        let told = exchange(&UP, GetTask).translate_answer(400, body.as_bytes());
         let hidden = told.as_ref().map_or(true, |told| {
             !String::from_utf8_lossy(&told.body).contains("TASK_STATE")
         });
@@ -137,14 +137,16 @@ fn an_error_status_lets_no_answer_of_the_other_generation_pass() {
     // A result is no error.
     assert_eq!(
         exchange(&UP, GetTask)
-            .answer(500, good.as_bytes())
+            .translate_answer(500, good.as_bytes())
             .unwrap()
             .status,
         200
     );
     // What a proxy or a framework says passes.
     for body in ["<html>no</html>", r#"{"detail":"Not authenticated"}"#] {
-        let told = exchange(&UP, GetTask).answer(401, body.as_bytes()).unwrap();
+        let told = exchange(&UP, GetTask)
+            .translate_answer(401, body.as_bytes())
+            .unwrap();
         assert_eq!((told.status, told.body), (401, body.as_bytes().to_vec()));
     }
 }
@@ -152,9 +154,11 @@ fn an_error_status_lets_no_answer_of_the_other_generation_pass() {
 #[test]
 fn a_made_up_task_has_the_envelope_of_a_call_without_an_id() {
     let body = br#"{"jsonrpc":"2.0","id":null,"method":"SendStreamingMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[]}}}"#;
-    let (_, exchange) = DOWN.request(SendStreamingMessage, Call::Rpc(body)).unwrap();
+    let (_, exchange) = DOWN
+        .translate_request(SendStreamingMessage, Call::Rpc(body))
+        .unwrap();
     let update = r#"{"jsonrpc":"2.0","id":null,"result":{"kind":"status-update","taskId":"t","contextId":"c","status":{"state":"working"},"final":false}}"#;
-    let (written, _) = block(&mut exchange.stream(), &format!("data: {update}\n\n")).unwrap();
+    let (written, _) = block(&mut exchange.start_stream(), &format!("data: {update}\n\n")).unwrap();
     assert!(
         written.starts_with(r#"data: {"jsonrpc":"2.0","id":null,"result":{"task":"#),
         "{written}"
@@ -165,17 +169,23 @@ fn a_made_up_task_has_the_envelope_of_a_call_without_an_id() {
 fn a_text_that_is_not_utf_8_is_no_answer() {
     let body = b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"id\":\"\xff\"}}";
     assert_eq!(
-        exchange(&UP, GetTask).answer(200, body).unwrap_err().code(),
+        exchange(&UP, GetTask)
+            .translate_answer(200, body)
+            .unwrap_err()
+            .code(),
         -32_006
     );
     // The page of a proxy passes in any encoding.
     let page = b"<html>Zugriff verweigert f\xfcr Sie</html>";
-    let told = exchange(&UP, GetTask).answer(403, page).unwrap();
+    let told = exchange(&UP, GetTask).translate_answer(403, page).unwrap();
     assert_eq!((told.status, &*told.body), (403, &page[..]));
     let event = b"data: {\"result\":\"\xff\"}\n\n";
-    let mut stream = exchange(&UP, SendStreamingMessage).stream();
+    let mut stream = exchange(&UP, SendStreamingMessage).start_stream();
     assert_eq!(
-        stream.block(event, &mut Vec::new()).unwrap_err().code(),
+        stream
+            .translate_block(event, &mut Vec::new())
+            .unwrap_err()
+            .code(),
         -32_006
     );
 }

@@ -14,7 +14,7 @@ fn rest<'a>(tail: &'a str, query: Option<&'a str>, body: &'a str) -> Call<'a> {
 
 /// Returns method and parameters of the call that a JSON-RPC agent gets.
 fn as_call(bridge: &Bridge<'_>, method: Method, call: Call<'_>) -> (String, String) {
-    let (sent, _) = bridge.request(method, call).unwrap();
+    let (sent, _) = bridge.translate_request(method, call).unwrap();
     assert_eq!((sent.verb, &sent.target), ("POST", &None));
     let body = String::from_utf8(sent.body).unwrap();
     let rest = body
@@ -120,7 +120,7 @@ fn routes_become_calls_of_either_generation() {
     assert_eq!(params, expected);
     assert_eq!(
         bridge(V1_REST, V0)
-            .request(ListTasks, rest("tasks", None, ""))
+            .translate_request(ListTasks, rest("tasks", None, ""))
             .unwrap_err(),
         Failure::List
     );
@@ -151,7 +151,7 @@ fn routes_become_calls_of_either_generation() {
     );
     let (get, _) = (
         bridge(V1_REST, V0)
-            .snapshot(rest("tasks/t:subscribe", None, ""))
+            .snapshot_request(rest("tasks/t:subscribe", None, ""))
             .unwrap(),
         (),
     );

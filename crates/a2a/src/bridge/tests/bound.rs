@@ -33,7 +33,9 @@ fn answers_get_and_lose_their_envelope() {
                 true => enveloped(result),
                 false => result.to_owned(),
             };
-            let answer = exchange.answer(200, on(agent, said).as_bytes()).unwrap();
+            let answer = exchange
+                .translate_answer(200, on(agent, said).as_bytes())
+                .unwrap();
             let written = String::from_utf8(answer.body).unwrap();
             assert_eq!(written, on(caller, expected), "{caller:?} {agent:?}");
             assert_eq!(answer.status, 200);
@@ -47,7 +49,7 @@ fn answers_get_and_lose_their_envelope() {
                 ..exchange
             };
             let event = |side, task| format!("data: {}\n\n", on(side, &wrap(side, task)));
-            let (written, _) = block(&mut stream.stream(), &event(agent, said)).unwrap();
+            let (written, _) = block(&mut stream.start_stream(), &event(agent, said)).unwrap();
             assert_eq!(written, event(caller, expected), "{caller:?} {agent:?}");
         }
     }
@@ -64,11 +66,11 @@ fn an_error_in_a_stream_has_the_form_of_its_binding() {
     };
     let rpc =
         "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":-32001,\"message\":\"no\"}}\n\n";
-    let (written, told) = block(&mut exchange(V1_REST, V0).stream(), rpc).unwrap();
+    let (written, told) = block(&mut exchange(V1_REST, V0).start_stream(), rpc).unwrap();
     assert!(told.is_error);
     let data = written.strip_prefix("event: error\ndata: ").unwrap();
     assert_eq!(json(data)["error"]["status"], "NOT_FOUND");
-    let (back, told) = block(&mut exchange(V0, V1_REST).stream(), &written).unwrap();
+    let (back, told) = block(&mut exchange(V0, V1_REST).start_stream(), &written).unwrap();
     assert!(told.is_error);
     let data = json(back.strip_prefix("event: error\ndata: ").unwrap());
     assert_eq!(
@@ -77,7 +79,7 @@ fn an_error_in_a_stream_has_the_form_of_its_binding() {
     );
     let old = "event: error\ndata: {\"code\":-32004,\"message\":\"no\"}\n\n";
     for caller in [V0, V1, V1_REST] {
-        let (written, told) = block(&mut exchange(caller, V0_REST).stream(), old).unwrap();
+        let (written, told) = block(&mut exchange(caller, V0_REST).start_stream(), old).unwrap();
         assert!(told.is_error && written.starts_with("event: error\ndata: {"));
         let said = json(written.strip_prefix("event: error\ndata: ").unwrap());
         let code = if caller.is_rpc() {
@@ -89,12 +91,12 @@ fn an_error_in_a_stream_has_the_form_of_its_binding() {
     }
     let lead = r#"{"kind":"status-update","taskId":"t","status":{"state":"working"}}"#;
     let lead = format!("data: {{\"id\":7,\"result\":{lead}}}\n\n");
-    let (written, _) = block(&mut exchange(V1_REST, V0).stream(), &lead).unwrap();
+    let (written, _) = block(&mut exchange(V1_REST, V0).start_stream(), &lead).unwrap();
     assert!(written.starts_with("data: {\"task\":{\"id\":\"t\",\"status\":{\"state\":\"TASK_STATE_WORKING\"}}}\n\ndata: {\"statusUpdate\":"));
     let failure = Failure::Answer("x");
     let last = exchange(V1_REST, V0)
-        .stream()
-        .failure(&failure, crate::event::Framing::Lf);
+        .start_stream()
+        .failure_event(&failure, crate::event::Framing::Lf);
     assert!(last.starts_with(b"event: error\ndata: {\"error\":{"));
 }
 
@@ -108,7 +110,7 @@ fn push_configurations_are_translated_within_0_3_and_have_all_their_forms() {
         without_history: false,
     };
     let body = |exchange: Exchange, body: &str| {
-        let answer = exchange.answer(200, body.as_bytes()).unwrap();
+        let answer = exchange.translate_answer(200, body.as_bytes()).unwrap();
         (
             String::from_utf8(answer.body).unwrap(),
             answer.left_out.total(),
@@ -178,7 +180,13 @@ fn a_deletion_is_answered_without_a_result_or_with_any() {
         without_history: false,
     };
     let of = |exchange: Exchange, body: &str| {
-        String::from_utf8(exchange.answer(200, body.as_bytes()).unwrap().body).unwrap()
+        String::from_utf8(
+            exchange
+                .translate_answer(200, body.as_bytes())
+                .unwrap()
+                .body,
+        )
+        .unwrap()
     };
     for result in ["", r#","result":null"#, r#","result":{}"#] {
         let said = format!(r#"{{"jsonrpc":"2.0","id":7{result}}}"#);

@@ -3,29 +3,31 @@
 use serde_json::json as made;
 
 use super::*;
-use crate::bridge::card::{Asked, Facts, card};
+use crate::bridge::card::{Facts, RequestedForm, translate_card};
 use crate::card::{Card, Facts as Gateway};
 
 const BASE: &str = "http://gateway/workspaces/dev/a2a";
 const BOTH: [Generation; 2] = [Generation::V0, Generation::V1];
 
 /// Returns a card as callers get it.
-fn served(agents: &Value, asked: Asked, sides: &[Side], native: &[Generation]) -> Value {
+fn served(agents: &Value, asked: RequestedForm, sides: &[Side], native: &[Generation]) -> Value {
     let text = agents.to_string();
-    let served = Card::fetched(text.as_bytes()).unwrap().served(&Gateway {
-        base: BASE,
-        name: "dev",
-        role: None,
-        hidden: &[],
-        bearer: false,
-        push_notifications: true,
-    });
+    let served = Card::parse_fetched(text.as_bytes())
+        .unwrap()
+        .into_served(&Gateway {
+            base: BASE,
+            name: "dev",
+            role: None,
+            hidden: &[],
+            bearer: false,
+            push_notifications: true,
+        });
     let facts = Facts {
         base: BASE,
         sides,
         native,
     };
-    json(card(&served.unwrap(), asked, &facts).unwrap().0)
+    json(translate_card(&served.unwrap(), asked, &facts).unwrap().0)
 }
 
 fn old() -> Value {
@@ -65,7 +67,12 @@ fn new() -> Value {
 fn a_card_of_0_3_is_told_in_1_0() {
     // Its preferred interface is among the additional ones, too.
     let sides = [V0, V0, V1, V1_REST];
-    let card = served(&old(), Asked::Only(Generation::V1), &sides, &BOTH[..1]);
+    let card = served(
+        &old(),
+        RequestedForm::Only(Generation::V1),
+        &sides,
+        &BOTH[..1],
+    );
     let interface = |binding: &str, version: &str| made!({"url": BASE, "protocolBinding": binding, "protocolVersion": version});
     let expected = made!({"name": "a", "description": "d", "version": "1",
         "supportedInterfaces": [interface("JSONRPC", "0.3"), interface("JSONRPC", "1.0"), interface("HTTP+JSON", "1.0")],
@@ -87,7 +94,12 @@ fn a_card_of_0_3_is_told_in_1_0() {
 #[test]
 fn a_card_of_1_0_is_told_in_0_3() {
     let sides = [V1, V1_REST, V0];
-    let card = served(&new(), Asked::Only(Generation::V0), &sides, &BOTH[1..]);
+    let card = served(
+        &new(),
+        RequestedForm::Only(Generation::V0),
+        &sides,
+        &BOTH[1..],
+    );
     let expected = made!({"name": "a", "description": "d", "version": "1", "protocolVersion": "0.3.0", "url": BASE,
         "preferredTransport": "JSONRPC", "capabilities": {"pushNotifications": false}, "supportsAuthenticatedExtendedCard": false,
         "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
@@ -104,7 +116,7 @@ fn a_card_of_1_0_is_told_in_0_3() {
 
 #[test]
 fn a_card_without_a_version_asked_for_is_of_both() {
-    let card = served(&old(), Asked::Both, &[V0, V1], &BOTH[..1]);
+    let card = served(&old(), RequestedForm::Both, &[V0, V1], &BOTH[..1]);
     assert_eq!(card["url"], BASE);
     assert_eq!(card["supportedInterfaces"].as_array().unwrap().len(), 2);
     assert_eq!(
@@ -134,7 +146,12 @@ fn a_card_without_a_version_asked_for_is_of_both() {
         (&true.into(), &true.into())
     );
     // An agent's own interface keeps its tenant.
-    let card = served(&new(), Asked::Both, &[V1, V1_REST, V0, V0_REST], &BOTH[1..]);
+    let card = served(
+        &new(),
+        RequestedForm::Both,
+        &[V1, V1_REST, V0, V0_REST],
+        &BOTH[1..],
+    );
     assert_eq!(card["supportedInterfaces"][0]["tenant"], "acme");
     assert_eq!(card["preferredTransport"], "JSONRPC");
     assert_eq!(
@@ -149,19 +166,19 @@ fn an_agent_of_both_keeps_what_it_has() {
     let mut hybrid = old();
     hybrid["supportedInterfaces"] = new()["supportedInterfaces"].clone();
     for asked in [
-        Asked::Both,
-        Asked::Only(Generation::V0),
-        Asked::Only(Generation::V1),
+        RequestedForm::Both,
+        RequestedForm::Only(Generation::V0),
+        RequestedForm::Only(Generation::V1),
     ] {
         let card = served(&hybrid, asked, &[V1, V0], &BOTH);
         assert_eq!(card["capabilities"]["pushNotifications"], true);
         assert_eq!(
             card.get("url").is_some(),
-            asked != Asked::Only(Generation::V1)
+            asked != RequestedForm::Only(Generation::V1)
         );
         assert_eq!(
             card.get("supportedInterfaces").is_some(),
-            asked != Asked::Only(Generation::V0)
+            asked != RequestedForm::Only(Generation::V0)
         );
     }
     // `preferredTransport` is JSON-RPC where it is missing.
@@ -170,7 +187,12 @@ fn an_agent_of_both_keeps_what_it_has() {
         .as_object_mut()
         .unwrap()
         .remove("additionalInterfaces");
-    let card = served(&plain, Asked::Only(Generation::V0), &[V0, V1], &BOTH[..1]);
+    let card = served(
+        &plain,
+        RequestedForm::Only(Generation::V0),
+        &[V0, V1],
+        &BOTH[..1],
+    );
     assert_eq!(
         (
             &card["preferredTransport"],
@@ -191,20 +213,25 @@ fn an_agent_of_both_keeps_what_it_has() {
 #[test]
 fn the_header_field_decides_and_what_is_lost_is_counted() {
     for (version, is_old_path, expected) in [
-        (None, false, Asked::Both),
-        (Some("1.0"), false, Asked::Only(Generation::V1)),
-        (Some("0.3.0"), false, Asked::Only(Generation::V0)),
-        (Some("9"), false, Asked::Both),
-        (Some("1.0"), true, Asked::Only(Generation::V0)),
+        (None, false, RequestedForm::Both),
+        (Some("1.0"), false, RequestedForm::Only(Generation::V1)),
+        (Some("0.3.0"), false, RequestedForm::Only(Generation::V0)),
+        (Some("9"), false, RequestedForm::Both),
+        (Some("1.0"), true, RequestedForm::Only(Generation::V0)),
     ] {
-        assert_eq!(Asked::of(version, is_old_path), expected);
+        assert_eq!(RequestedForm::from_version(version, is_old_path), expected);
     }
     let facts = Facts {
         base: BASE,
         sides: &[V0, V1],
         native: &BOTH[..1],
     };
-    let (_, left) = card(&old().to_string(), Asked::Only(Generation::V1), &facts).unwrap();
+    let (_, left) = translate_card(
+        &old().to_string(),
+        RequestedForm::Only(Generation::V1),
+        &facts,
+    )
+    .unwrap();
     let left: Vec<_> = left.iter().collect();
     for lost in [
         "other",
@@ -214,5 +241,5 @@ fn the_header_field_decides_and_what_is_lost_is_counted() {
     ] {
         assert!(left.contains(&("card", lost, 1)), "{lost}: {left:?}");
     }
-    assert_eq!(card("[]", Asked::Both, &facts), None);
+    assert_eq!(translate_card("[]", RequestedForm::Both, &facts), None);
 }

@@ -8,7 +8,7 @@ use super::*;
 fn error(bridge: &Bridge<'_>, error: &str) -> Value {
     let body = format!(r#"{{"jsonrpc":"2.0","id":7,"result":null,"error":{error},"x":1}}"#);
     let answer = exchange(bridge, Method::SendMessage)
-        .answer(200, body.as_bytes())
+        .translate_answer(200, body.as_bytes())
         .unwrap();
     assert!(answer.is_error);
     json(answer.body)["error"].clone()
@@ -62,7 +62,7 @@ fn the_data_of_an_error_is_a_list_in_1_0() {
     let said = r#"{"code":-32602,"message":"\u00e4","data":9007199254740993}"#;
     let body = format!(r#"{{"id":7,"error":{said}}}"#);
     let answer = exchange(&DOWN, Method::GetTask)
-        .answer(200, body.as_bytes())
+        .translate_answer(200, body.as_bytes())
         .unwrap();
     let text = String::from_utf8(answer.body).unwrap();
     assert!(
@@ -93,7 +93,7 @@ fn an_error_of_json_rpc_is_one_of_http() {
             };
             let body =
                 format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"no"}}}}"#);
-            let answer = exchange.answer(200, body.as_bytes()).unwrap();
+            let answer = exchange.translate_answer(200, body.as_bytes()).unwrap();
             let said = json(&answer.body);
             assert_eq!(said["error"]["details"][0]["reason"], reason, "{said}");
             assert_eq!(said["error"]["code"], answer.status);
@@ -104,7 +104,7 @@ fn an_error_of_json_rpc_is_one_of_http() {
                 agent: V1_REST,
                 ..exchange
             };
-            let back = back.answer(answer.status, &answer.body).unwrap();
+            let back = back.translate_answer(answer.status, &answer.body).unwrap();
             let said = json(back.body);
             assert_eq!((back.status, &said["error"]["code"]), (200, &code.into()));
             assert_eq!(said["error"]["data"][0]["reason"], reason);
@@ -123,7 +123,7 @@ fn an_error_of_http_is_read_in_each_form() {
             id: Some("\"a\"".into()),
             without_history: false,
         };
-        let answer = exchange.answer(status, body.as_bytes()).unwrap();
+        let answer = exchange.translate_answer(status, body.as_bytes()).unwrap();
         let said = json(answer.body);
         assert_eq!(said["id"], "a");
         (
@@ -208,7 +208,7 @@ fn a_refusal_has_the_form_of_its_caller() {
         id: Some("7".into()),
         without_history: false,
     };
-    let rpc = exchange(V1).failure(&failure);
+    let rpc = exchange(V1).failure_answer(&failure);
     let said = json(rpc.body);
     assert_eq!(
         (rpc.status, &said["error"]["code"]),
@@ -218,7 +218,7 @@ fn a_refusal_has_the_form_of_its_caller() {
         said["error"]["data"][0]["reason"],
         "PUSH_NOTIFICATION_NOT_SUPPORTED"
     );
-    let rest = exchange(V1_REST).failure(&failure);
+    let rest = exchange(V1_REST).failure_answer(&failure);
     assert_eq!(
         (rest.status, rest.content_type),
         (400, Some("application/a2a+json"))

@@ -14,7 +14,9 @@ mod streams;
 
 use serde_json::Value;
 
-use super::{Bridge, Call, Exchange, Failure, LeftOut, Sent, Side, Stream, Told};
+use super::{
+    AgentRequest, Bridge, Call, Exchange, Failure, OmittedMembers, Side, Stream, TranslatedEvent,
+};
 use crate::generation::Generation;
 use crate::method::Method;
 
@@ -42,8 +44,12 @@ fn call(bridge: &Bridge<'_>, method: Method, params: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":7,"method":"{name}","params":{params}}}"#)
 }
 
-fn request(bridge: &Bridge<'_>, method: Method, params: &str) -> Result<(Sent, Exchange), Failure> {
-    bridge.request(method, Call::Rpc(call(bridge, method, params).as_bytes()))
+fn request(
+    bridge: &Bridge<'_>,
+    method: Method,
+    params: &str,
+) -> Result<(AgentRequest, Exchange), Failure> {
+    bridge.translate_request(method, Call::Rpc(call(bridge, method, params).as_bytes()))
 }
 
 /// Returns the parameters of a call as the agent gets them.
@@ -70,9 +76,9 @@ fn answered(
     bridge: &Bridge<'_>,
     method: Method,
     result: &str,
-) -> Result<(String, LeftOut), Failure> {
+) -> Result<(String, OmittedMembers), Failure> {
     let body = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#);
-    let answer = exchange(bridge, method).answer(200, body.as_bytes())?;
+    let answer = exchange(bridge, method).translate_answer(200, body.as_bytes())?;
     let body = String::from_utf8(answer.body).unwrap();
     let inner = body.strip_prefix(r#"{"jsonrpc":"2.0","id":7,"result":"#);
     let inner = inner.and_then(|rest| rest.strip_suffix('}'));
@@ -90,9 +96,9 @@ fn result(bridge: &Bridge<'_>, method: Method, said: &str) -> String {
 }
 
 /// Returns a block as the caller gets it.
-fn block(stream: &mut Stream, block: &str) -> Result<(String, Told), Failure> {
+fn block(stream: &mut Stream, block: &str) -> Result<(String, TranslatedEvent), Failure> {
     let mut out = Vec::new();
-    let told = stream.block(block.as_bytes(), &mut out)?;
+    let told = stream.translate_block(block.as_bytes(), &mut out)?;
     Ok((String::from_utf8(out).unwrap(), told))
 }
 

@@ -29,7 +29,7 @@ fn through(caller: Side, agent: Side, method: Method, result: &Value) -> Value {
         false => result.to_string(),
     };
     let answer = exchange_between(caller, agent, method)
-        .answer(200, body.as_bytes())
+        .translate_answer(200, body.as_bytes())
         .unwrap();
     let said = json(answer.body);
     if caller.is_rpc() {
@@ -89,7 +89,7 @@ proptest! {
                 true => format!("data: {{\"id\":7,\"result\":{result}}}\n\n"),
                 false => format!("data: {result}\n\n"),
             };
-            let mut there = exchange_between(other, agent, SendStreamingMessage).stream();
+            let mut there = exchange_between(other, agent, SendStreamingMessage).start_stream();
             let (first, _) = block(&mut there, &block_of(agent, &event)).unwrap();
             let event_of = |written: &str| {
                 let last = written.rsplit("data: ").next().unwrap();
@@ -97,7 +97,7 @@ proptest! {
             };
             let said = event_of(&first);
             let said = if other.is_rpc() { said["result"].clone() } else { said };
-            let mut back = exchange_between(agent, other, SendStreamingMessage).stream();
+            let mut back = exchange_between(agent, other, SendStreamingMessage).start_stream();
             let (second, _) = block(&mut back, &block_of(other, &said)).unwrap();
             prop_assert_eq!(normal(&event_of(&second)["result"]), normal(&event));
         }
@@ -172,11 +172,11 @@ proptest! {
             }
             let run = |cuts: &[usize]| {
                 let (mut splitter, mut from, mut out) = (Splitter::new(), 0, Vec::new());
-                let mut stream = exchange(&bridge, SendStreamingMessage).stream();
+                let mut stream = exchange(&bridge, SendStreamingMessage).start_stream();
                 for to in cuts.iter().copied().chain([text.len()]) {
                     let passed = splitter.push(Bytes::copy_from_slice(&text.as_bytes()[from..to]));
-                    for block in crate::event::blocks(&passed.bytes) {
-                        stream.block(block, &mut out).unwrap();
+                    for block in crate::event::split_blocks(&passed.bytes) {
+                        stream.translate_block(block, &mut out).unwrap();
                     }
                     from = to;
                 }
@@ -193,12 +193,12 @@ proptest! {
         for (bridge, v0) in [(UP, true), (DOWN, false)] {
             let said = call(&bridge, SendMessage, &Objects::new(seed, v0, 0.1).send().to_string());
             let part = &said.as_bytes()[..cut.index(said.len())];
-            let failure = bridge.request(SendMessage, Call::Rpc(part)).unwrap_err();
+            let failure = bridge.translate_request(SendMessage, Call::Rpc(part)).unwrap_err();
             prop_assert!(!failure.is_of_agent());
             let result = Objects::new(seed, !v0, 0.1).result(false);
             let said = format!(r#"{{"id":7,"result":{result}}}"#);
             let part = &said.as_bytes()[..cut.index(said.len())];
-            let failure = exchange(&bridge, SendMessage).answer(200, part).unwrap_err();
+            let failure = exchange(&bridge, SendMessage).translate_answer(200, part).unwrap_err();
             prop_assert!(failure.is_of_agent());
         }
     }
@@ -229,20 +229,20 @@ proptest! {
         method in select(Method::ALL.to_vec()),
     ) {
         let bridge = bridge(caller, agent);
-        if let Ok((sent, _)) = bridge.request(method, Call::Rpc(text.as_bytes()))
+        if let Ok((sent, _)) = bridge.translate_request(method, Call::Rpc(text.as_bytes()))
             && !sent.body.is_empty()
         {
             assert_json(&sent.body);
         }
         let exchange = exchange_between(caller, agent, method);
-        if let Ok(answer) = exchange.answer(status, text.as_bytes())
+        if let Ok(answer) = exchange.translate_answer(status, text.as_bytes())
             && answer.content_type.is_some()
         {
             assert_json(&answer.body);
         }
         let line = text.replace(['\n', '\r'], " ");
         let mut out = Vec::new();
-        let told = exchange.stream().block(format!("data: {line}\n\n").as_bytes(), &mut out);
+        let told = exchange.start_stream().translate_block(format!("data: {line}\n\n").as_bytes(), &mut out);
         if told.is_ok_and(|told| told.kind.is_some()) {
             let written = String::from_utf8(out).unwrap();
             for data in written.lines().filter_map(|line| line.strip_prefix("data: ")) {

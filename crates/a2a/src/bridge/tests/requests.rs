@@ -1,7 +1,7 @@
 //! Requests: parameters, methods, header fields, refusals.
 
 use super::*;
-use crate::bridge::{Said, extensions_field, said};
+use crate::bridge::{RequestedVersion, extensions_field, parse_version};
 
 use Method::*;
 
@@ -20,7 +20,9 @@ fn a_call_has_the_other_method_and_keeps_its_id() {
         for (bridge, from, to) in [(UP, v0, v1), (DOWN, v1, v0)] {
             let body =
                 format!(r#" {{"method":"{from}" , "id": "a\u0062" ,"jsonrpc":"2.0","x":1}}"#);
-            let (sent, _) = bridge.request(method, Call::Rpc(body.as_bytes())).unwrap();
+            let (sent, _) = bridge
+                .translate_request(method, Call::Rpc(body.as_bytes()))
+                .unwrap();
             let expected =
                 format!(r#"{{"method":"{to}","id":"a\u0062","jsonrpc":"2.0","params":{{}}}}"#);
             assert_eq!(String::from_utf8(sent.body).unwrap(), expected);
@@ -147,7 +149,7 @@ fn a_history_of_length_0_is_all_in_0_3_and_none_in_1_0() {
                 .unwrap()
                 .contains("historyLength")
         );
-        let answer = exchange.answer(200, body.as_bytes()).unwrap();
+        let answer = exchange.translate_answer(200, body.as_bytes()).unwrap();
         assert!(!String::from_utf8(answer.body).unwrap().contains("history"));
         let (sent, exchange) = request(&DOWN, method, one).unwrap();
         assert!(
@@ -155,7 +157,7 @@ fn a_history_of_length_0_is_all_in_0_3_and_none_in_1_0() {
                 .unwrap()
                 .contains(r#""historyLength":1"#)
         );
-        let answer = exchange.answer(200, body.as_bytes()).unwrap();
+        let answer = exchange.translate_answer(200, body.as_bytes()).unwrap();
         assert!(
             String::from_utf8(answer.body)
                 .unwrap()
@@ -253,11 +255,13 @@ fn what_has_no_form_is_refused_with_its_code() {
     let list = refused(&DOWN, ListTasks, "{}");
     assert_eq!((list, list.code()), (Failure::List, -32_004));
     let body = br#"{"jsonrpc":"2.0","id":1,"method":"tasks/list"}"#;
-    let none = UP.request(ListTasks, Call::Rpc(body)).unwrap_err();
+    let none = UP
+        .translate_request(ListTasks, Call::Rpc(body))
+        .unwrap_err();
     assert_eq!(none.code(), -32_601);
     for method in [Other, Unread, AgentCard] {
         let none = UP
-            .request(method, Call::Rpc(br#"{"method":"x/y"}"#))
+            .translate_request(method, Call::Rpc(br#"{"method":"x/y"}"#))
             .unwrap_err();
         assert_eq!(
             none,
@@ -276,7 +280,7 @@ fn what_has_no_form_is_refused_with_its_code() {
         (r#"{"params":{},"params":{}}"#, -32_600),
     ] {
         let failure = UP
-            .request(SendMessage, Call::Rpc(body.as_bytes()))
+            .translate_request(SendMessage, Call::Rpc(body.as_bytes()))
             .unwrap_err();
         assert_eq!(failure.code(), code, "{body}");
         assert!(!failure.is_of_agent());
@@ -287,7 +291,7 @@ fn what_has_no_form_is_refused_with_its_code() {
         "]".repeat(600)
     );
     let failure = UP
-        .request(SendMessage, Call::Rpc(deep.as_bytes()))
+        .translate_request(SendMessage, Call::Rpc(deep.as_bytes()))
         .unwrap_err();
     assert_eq!(failure, Failure::TooDeep);
 }
@@ -306,26 +310,29 @@ fn the_header_fields_are_those_of_the_agents_generation() {
 #[test]
 fn a_version_is_read_without_its_patch_number() {
     for (asked, expected) in [
-        (None, Said::Nothing),
-        (Some(""), Said::Nothing),
-        (Some(" "), Said::Nothing),
-        (Some("1.0"), Said::Generation(Generation::V1)),
-        (Some(" 1.0.3 "), Said::Generation(Generation::V1)),
-        (Some("1"), Said::Generation(Generation::V1)),
-        (Some("1.7"), Said::Generation(Generation::V1)),
-        (Some("0.3"), Said::Generation(Generation::V0)),
-        (Some("0.3.26"), Said::Generation(Generation::V0)),
-        (Some("0.2.5"), Said::Generation(Generation::V0)),
-        (Some("0.1"), Said::Unknown),
-        (Some("0"), Said::Unknown),
-        (Some("2.0"), Said::Unknown),
-        (Some("1.0.0.0"), Said::Unknown),
-        (Some("1.x"), Said::Unknown),
-        (Some("+1.0"), Said::Unknown),
-        (Some("garbage"), Said::Unknown),
-        (Some("1.0, 0.3"), Said::Unknown),
+        (None, RequestedVersion::Nothing),
+        (Some(""), RequestedVersion::Nothing),
+        (Some(" "), RequestedVersion::Nothing),
+        (Some("1.0"), RequestedVersion::Generation(Generation::V1)),
+        (
+            Some(" 1.0.3 "),
+            RequestedVersion::Generation(Generation::V1),
+        ),
+        (Some("1"), RequestedVersion::Generation(Generation::V1)),
+        (Some("1.7"), RequestedVersion::Generation(Generation::V1)),
+        (Some("0.3"), RequestedVersion::Generation(Generation::V0)),
+        (Some("0.3.26"), RequestedVersion::Generation(Generation::V0)),
+        (Some("0.2.5"), RequestedVersion::Generation(Generation::V0)),
+        (Some("0.1"), RequestedVersion::Unknown),
+        (Some("0"), RequestedVersion::Unknown),
+        (Some("2.0"), RequestedVersion::Unknown),
+        (Some("1.0.0.0"), RequestedVersion::Unknown),
+        (Some("1.x"), RequestedVersion::Unknown),
+        (Some("+1.0"), RequestedVersion::Unknown),
+        (Some("garbage"), RequestedVersion::Unknown),
+        (Some("1.0, 0.3"), RequestedVersion::Unknown),
     ] {
-        assert_eq!(said(asked), expected, "{asked:?}");
+        assert_eq!(parse_version(asked), expected, "{asked:?}");
     }
 }
 
@@ -341,7 +348,7 @@ fn a_call_goes_to_the_side_that_changes_it_least() {
         (V1, &[], None),
     ] {
         assert_eq!(
-            caller.nearest(offers.iter().copied()),
+            caller.find_nearest(offers.iter().copied()),
             expected,
             "{caller:?} {offers:?}"
         );

@@ -8,11 +8,11 @@ use crate::state::TaskState;
 use Method::{SendStreamingMessage, SubscribeToTask};
 
 fn up() -> Stream {
-    exchange(&DOWN, SendStreamingMessage).stream()
+    exchange(&DOWN, SendStreamingMessage).start_stream()
 }
 
 fn down() -> Stream {
-    exchange(&UP, SendStreamingMessage).stream()
+    exchange(&UP, SendStreamingMessage).start_stream()
 }
 
 fn event(result: &str) -> String {
@@ -24,7 +24,7 @@ fn an_update_is_final_exactly_in_a_terminal_state() {
     for state in TaskState::ALL {
         let said = format!(
             r#"{{"statusUpdate":{{"taskId":"t","contextId":"c","status":{{"state":"{}"}}}}}}"#,
-            state.word_of_1_0()
+            state.as_v1_str()
         );
         let (written, told) = block(&mut down(), &event(&said)).unwrap();
         let expected = format!(
@@ -170,13 +170,15 @@ fn an_event_that_cannot_be_translated_is_not_passed_on() {
         (up(), "data: {\"id\":7}\n\n".to_owned()),
     ] {
         let mut out = b"before".to_vec();
-        let failure = stream.block(said.as_bytes(), &mut out).unwrap_err();
+        let failure = stream
+            .translate_block(said.as_bytes(), &mut out)
+            .unwrap_err();
         assert_eq!(
             (failure.code(), &out[..]),
             (-32_006, &b"before"[..]),
             "{said}"
         );
-        let last = stream.failure(&failure, Framing::CrLf);
+        let last = stream.failure_event(&failure, Framing::CrLf);
         let last = std::str::from_utf8(&last)
             .unwrap()
             .strip_prefix("data: ")
@@ -197,7 +199,7 @@ fn an_event_of_4_mib_passes() {
     );
     let mut stream = up();
     stream
-        .block(
+        .translate_block(
             event(r#"{"kind":"task","id":"t"}"#).as_bytes(),
             &mut Vec::new(),
         )
@@ -215,18 +217,18 @@ fn a_subscription_of_1_0_begins_with_the_task() {
     assert!(!UP.needs_snapshot(SubscribeToTask) && !DOWN.needs_snapshot(SendStreamingMessage));
     let body = call(&DOWN, SubscribeToTask, r#"{"id":"t"}"#);
     let (sent, exchange) = DOWN
-        .request(SubscribeToTask, Call::Rpc(body.as_bytes()))
+        .translate_request(SubscribeToTask, Call::Rpc(body.as_bytes()))
         .unwrap();
     assert_eq!(sent.method, Some("tasks/resubscribe"));
-    let get = DOWN.snapshot(Call::Rpc(body.as_bytes())).unwrap();
+    let get = DOWN.snapshot_request(Call::Rpc(body.as_bytes())).unwrap();
     let expected = r#"{"jsonrpc":"2.0","id":7,"method":"tasks/get","params":{"id":"t"}}"#;
     assert_eq!(String::from_utf8(get.body).unwrap(), expected);
     for kind in [r#""kind":"task","#, ""] {
         let answer = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":7,\n\"result\":{{{kind}\"id\":\"t\",\"status\":{{\"state\":\"working\"}},\"metadata\":{{\n}}}}}}"
         );
-        let mut stream = exchange.stream();
-        let (first, told) = stream.snapshot(200, answer.as_bytes()).unwrap();
+        let mut stream = exchange.start_stream();
+        let (first, told) = stream.translate_snapshot(200, answer.as_bytes()).unwrap();
         let expected =
             r#"{"task":{"id":"t","status":{"state":"TASK_STATE_WORKING"},"metadata":{ }}}"#;
         assert_eq!(String::from_utf8(first).unwrap(), event(expected));
@@ -235,12 +237,19 @@ fn a_subscription_of_1_0_begins_with_the_task() {
         assert!(!block(&mut stream, &update).unwrap().1.is_led);
     }
     let none = br#"{"jsonrpc":"2.0","id":7,"error":{"code":-32001,"message":"no"}}"#;
-    let (first, told) = exchange.stream().snapshot(200, none).unwrap();
+    let (first, told) = exchange
+        .start_stream()
+        .translate_snapshot(200, none)
+        .unwrap();
     let first = String::from_utf8(first).unwrap();
     assert!(told.is_error && first.contains("TASK_NOT_FOUND"), "{first}");
     let message = br#"{"id":7,"result":{"kind":"message"}}"#;
     assert_eq!(
-        exchange.stream().snapshot(200, message).unwrap_err().code(),
+        exchange
+            .start_stream()
+            .translate_snapshot(200, message)
+            .unwrap_err()
+            .code(),
         -32_006
     );
 }
@@ -261,11 +270,11 @@ fn a_task_is_not_told_twice_where_the_agent_begins_with_it_too() {
     };
     for exchange in [
         exchange(&DOWN, SubscribeToTask),
-        rest.request(SubscribeToTask, asked).unwrap().1,
+        rest.translate_request(SubscribeToTask, asked).unwrap().1,
     ] {
         let began = || {
-            let mut stream = exchange.stream();
-            stream.snapshot(200, answer).unwrap();
+            let mut stream = exchange.start_stream();
+            stream.translate_snapshot(200, answer).unwrap();
             stream
         };
         let mut stream = began();
@@ -284,20 +293,20 @@ fn a_resubscription_of_0_3_gets_events_even_of_an_answer() {
     let exchange = exchange(&UP, SubscribeToTask);
     let error =
         b"{\"jsonrpc\":\"2.0\",\"id\":7,\n\"error\":{\"code\":-32004,\"message\":\"over\"}}";
-    let answer = exchange.as_event(exchange.answer(200, error).unwrap());
+    let answer = exchange.as_event(exchange.translate_answer(200, error).unwrap());
     assert_eq!(answer.content_type, Some("text/event-stream"));
     let expected =
         "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":-32004,\"message\":\"over\"}}\n\n";
     assert_eq!(String::from_utf8(answer.body).unwrap(), expected);
     // Clients of 1.0 read an error from the body, and an answer from an event.
     let down = self::exchange(&DOWN, SubscribeToTask);
-    let answer = down.as_event(down.answer(200, error).unwrap());
+    let answer = down.as_event(down.translate_answer(200, error).unwrap());
     assert_eq!(answer.content_type, Some("application/json"));
     let task = br#"{"jsonrpc":"2.0","id":7,"result":{"kind":"task","id":"t","contextId":"c","status":{"state":"working"}}}"#;
-    let answer = down.as_event(down.answer(200, task).unwrap());
+    let answer = down.as_event(down.translate_answer(200, task).unwrap());
     assert!(answer.body.starts_with(b"data: {") && answer.body.ends_with(b"\n\n"));
     // The task comes first in 1.0, which clients of 0.3 take.
     let task = event(r#"{"task":{"id":"t","contextId":"c","status":{"state":3}}}"#);
-    let (written, _) = block(&mut exchange.stream(), &task).unwrap();
+    let (written, _) = block(&mut exchange.start_stream(), &task).unwrap();
     assert!(written.contains(r#"{"kind":"task","id":"t""#));
 }

@@ -21,7 +21,10 @@ fn facts() -> Facts<'static> {
 }
 
 fn served_with(card: &str, facts: &Facts<'_>) -> String {
-    Card::read(card.as_bytes()).unwrap().served(facts).unwrap()
+    Card::parse(card.as_bytes())
+        .unwrap()
+        .into_served(facts)
+        .unwrap()
 }
 
 fn served(card: &Value) -> Value {
@@ -270,16 +273,16 @@ fn cards_that_mean_no_good_are_refused_or_made_harmless() {
         r#"{"url":1,"\u0075rl":2}"#,
     ] {
         assert_eq!(
-            Card::read(text.as_bytes()).err(),
-            Some(Unreadable::Form),
+            Card::parse(text.as_bytes()).err(),
+            Some(CardError::Form),
             "{text}"
         );
     }
-    assert!(Card::read(b"\xff\xfe{}").is_err());
+    assert!(Card::parse(b"\xff\xfe{}").is_err());
     let deep = |levels: usize| format!("{{\"x\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
-    assert!(Card::read(deep(511).as_bytes()).is_ok());
-    assert!(Card::read(deep(512).as_bytes()).is_err());
-    assert!(Card::read(deep(100_000).as_bytes()).is_err());
+    assert!(Card::parse(deep(511).as_bytes()).is_ok());
+    assert!(Card::parse(deep(512).as_bytes()).is_err());
+    assert!(Card::parse(deep(100_000).as_bytes()).is_err());
     for text in [
         "{}",
         r#"{"jsonrpc":"2.0","id":1,"error":{}}"#,
@@ -287,8 +290,8 @@ fn cards_that_mean_no_good_are_refused_or_made_harmless() {
         r#"{"name":7}"#,
     ] {
         assert_eq!(
-            Card::fetched(text.as_bytes()).err(),
-            Some(Unreadable::NoCard),
+            Card::parse_fetched(text.as_bytes()).err(),
+            Some(CardError::NoCard),
             "{text}"
         );
     }
@@ -302,8 +305,8 @@ fn cards_that_mean_no_good_are_refused_or_made_harmless() {
     assert_eq!(served["skills"].as_array().unwrap().len(), 256);
     let grows = json!({"x": "h:1 ".repeat(60_000), "url": "http://h:1/"}).to_string();
     assert_eq!(
-        Card::read(grows.as_bytes()).unwrap().served(&facts()),
-        Err(Unreadable::TooLong)
+        Card::parse(grows.as_bytes()).unwrap().into_served(&facts()),
+        Err(CardError::TooLong)
     );
 }
 
@@ -359,8 +362,8 @@ fn wrong_types_make_no_trouble() {
                     served["capabilities"].is_object() && served["skills"].is_array(),
                     "{card}"
                 );
-                assert!(forms(&served.to_string()).is_some());
-                Card::read(card.to_string().as_bytes())
+                assert!(signed_forms(&served.to_string()).is_some());
+                Card::parse(card.to_string().as_bytes())
                     .unwrap()
                     .generation();
             }
@@ -374,7 +377,7 @@ fn an_interface_lends_its_path_only() {
         {"url": "http://evil.example:1/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
         {"url": "https://10.0.0.1/rest/%2e%2e/v1?x=1#f", "protocolBinding": "http+json", "protocolVersion": "1.0", "tenant": "t"}]));
     let text = card.to_string();
-    let card = Card::read(text.as_bytes()).unwrap();
+    let card = Card::parse(text.as_bytes()).unwrap();
     let rest = card.interfaces(Binding::HttpJson).next().unwrap();
     assert_eq!(
         (rest.path().as_deref(), rest.tenant.as_deref()),
@@ -393,7 +396,7 @@ fn an_interface_lends_its_path_only() {
         let text =
             card_0_3(json!({"additionalInterfaces": [{"url": url, "transport": "HTTP+JSON"}]}))
                 .to_string();
-        let rest = Card::read(text.as_bytes())
+        let rest = Card::parse(text.as_bytes())
             .unwrap()
             .interfaces(Binding::HttpJson)
             .next()
@@ -405,12 +408,12 @@ fn an_interface_lends_its_path_only() {
 #[test]
 fn a_card_is_signed_in_each_form_that_verifiers_make_of_it() {
     let whole = json!({"name": "A", "capabilities": {"streaming": false}, "supportedInterfaces": [{"url": BASE}]});
-    assert_eq!(forms(&whole.to_string()).unwrap(), [whole]);
+    assert_eq!(signed_forms(&whole.to_string()).unwrap(), [whole]);
     let hybrid = json!({"name": "A", "url": BASE, "protocolVersion": "0.3.0", "x": 1, "skills": [], "security": [{"bearer": []}],
         "supportsAuthenticatedExtendedCard": true, "signatures": [], "capabilities": {"stateTransitionHistory": true,
             "extensions": [{"uri": "u", "required": false, "params": {"a": ""}}]},
         "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "httpAuthSecurityScheme": {"scheme": "bearer"}}}});
-    let forms = forms(&hybrid.to_string()).unwrap();
+    let forms = signed_forms(&hybrid.to_string()).unwrap();
     let mut document = hybrid;
     document.as_object_mut().unwrap().remove("signatures");
     assert_eq!(forms[0], document);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Unreadable, shown};
+use super::super::{CardError, conceal_addresses};
 use super::{BASE, card_0_3, facts, served_by, served_with};
 
 #[test]
@@ -110,14 +110,18 @@ fn a_host_is_hidden_by_itself_where_it_means_nothing_else() {
     ] {
         let card = json!({"x": said}).to_string();
         let expected = json!({"x": expected}).to_string();
-        assert_eq!(shown(&card, BASE, &hidden), Ok(expected), "{said}");
+        assert_eq!(
+            conceal_addresses(&card, BASE, &hidden),
+            Ok(expected),
+            "{said}"
+        );
     }
 }
 
 #[test]
 fn a_shown_card_tells_no_place_and_is_not_completed() {
     let hidden = ["http://127.0.0.1:8001/".to_owned()];
-    let shown_as = |text: &str| shown(text, BASE, &hidden);
+    let shown_as = |text: &str| conceal_addresses(text, BASE, &hidden);
     for (text, expected) in [
         // Nothing to conceal: unchanged byte for byte.
         (
@@ -171,8 +175,8 @@ fn a_shown_card_tells_no_place_and_is_not_completed() {
     }
     assert_eq!(
         shown_as(r#"{"url":"a:1","url":"b:1"}"#),
-        Err(Unreadable::Form)
+        Err(CardError::Form)
     );
     let long = format!(r#"{{"url":"http://h:1/","x":"{}"}}"#, "h:1 ".repeat(60_000));
-    assert_eq!(shown_as(&long), Err(Unreadable::TooLong));
+    assert_eq!(shown_as(&long), Err(CardError::TooLong));
 }

@@ -4,7 +4,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
-use super::super::{Card, Facts, shown};
+use super::super::{Card, Facts, conceal_addresses};
 use super::BASE;
 
 const HIDDEN: &str = "127.0.0.1:8001";
@@ -118,15 +118,15 @@ proptest! {
         let hidden = [format!("http://{HIDDEN}/a2a")];
         let facts = Facts { base: BASE, name: "n", role: None, hidden: &hidden, bearer, push_notifications };
         let text = Value::from(card).to_string();
-        let served = Card::read(text.as_bytes()).unwrap().served(&facts).unwrap();
+        let served = Card::parse(text.as_bytes()).unwrap().into_served(&facts).unwrap();
         let value: Value = serde_json::from_str(&served).unwrap();
         for required in ["name", "description", "version"] {
             prop_assert!(value[required].is_string(), "{served}");
         }
         prop_assert!(tells_nothing(&value), "{served}");
-        let again = Card::read(served.as_bytes()).unwrap().served(&facts).unwrap();
+        let again = Card::parse(served.as_bytes()).unwrap().into_served(&facts).unwrap();
         prop_assert_eq!(again, served);
-        let shown = shown(&text, BASE, &hidden).unwrap();
+        let shown = conceal_addresses(&text, BASE, &hidden).unwrap();
         prop_assert!(tells_nothing(&serde_json::from_str(&shown).unwrap()), "{shown}");
     }
 
@@ -135,10 +135,10 @@ proptest! {
         let mut card = br#"{"name":"a","url":"http://127.0.0.1:8001/","skills":["x",{"id":1}],"capabilities":{"streaming":1}}"#.to_vec();
         let at = at.min(card.len());
         card.splice(at..at, bytes);
-        if let Ok(card) = Card::fetched(&card) {
+        if let Ok(card) = Card::parse_fetched(&card) {
             let facts = Facts { base: BASE, name: "n", role: None, hidden: &[], bearer: true, push_notifications: false };
-            let served = card.served(&facts).unwrap();
-            prop_assert!(Card::fetched(served.as_bytes()).is_ok());
+            let served = card.into_served(&facts).unwrap();
+            prop_assert!(Card::parse_fetched(served.as_bytes()).is_ok());
         }
     }
 }

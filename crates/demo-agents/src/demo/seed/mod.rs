@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gateway_client::{Ask, BEAT, Registry, RegistryError};
+use gateway_client::{BEAT, Registry, RegistryError, Request};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
@@ -22,7 +22,7 @@ const START: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One workspace of the demo.
-pub(super) struct Seat {
+pub(super) struct DemoWorkspace {
     pub(super) id: &'static str,
     pub(super) role: &'static str,
     pub(super) parent: Option<&'static str>,
@@ -33,32 +33,32 @@ pub(super) struct Seat {
 
 /// The workspaces: a parent, two children, a grandchild; and a parent with two children of another org. Parents come
 /// before their children.
-pub(super) const SEATS: [Seat; 7] = [
-    Seat::new("acme-pm", "plans", None, "acme", Some(Kind::Echo)),
-    Seat::new(
+pub(super) const WORKSPACES: [DemoWorkspace; 7] = [
+    DemoWorkspace::new("acme-pm", "plans", None, "acme", Some(Kind::Echo)),
+    DemoWorkspace::new(
         "acme-dev",
         "builds",
         Some("acme-pm"),
         "acme",
         Some(Kind::Slow),
     ),
-    Seat::new("acme-intern", "learns", Some("acme-dev"), "acme", None),
-    Seat::new(
+    DemoWorkspace::new("acme-intern", "learns", Some("acme-dev"), "acme", None),
+    DemoWorkspace::new(
         "acme-qa",
         "tests",
         Some("acme-pm"),
         "acme",
         Some(Kind::Flaky),
     ),
-    Seat::new("rival-spy", "listens", None, "rival", None),
-    Seat::new(
+    DemoWorkspace::new("rival-spy", "listens", None, "rival", None),
+    DemoWorkspace::new(
         "rival-ops",
         "repairs",
         Some("rival-spy"),
         "rival",
         Some(Kind::Broken),
     ),
-    Seat::new(
+    DemoWorkspace::new(
         SLEEPER,
         "sleeps",
         Some("rival-spy"),
@@ -67,7 +67,7 @@ pub(super) const SEATS: [Seat; 7] = [
     ),
 ];
 
-impl Seat {
+impl DemoWorkspace {
     const fn new(
         id: &'static str,
         role: &'static str,
@@ -86,7 +86,7 @@ impl Seat {
 }
 
 /// The gateway of the demo: its URLs, operator token and folder.
-pub(super) struct Demo {
+pub(super) struct DemoGateway {
     pub(super) public: Url,
     pub(super) admin: Url,
     /// Listener of the waker.
@@ -99,19 +99,19 @@ pub(super) struct Demo {
     /// Folder of stores and keys.
     pub(super) folder: PathBuf,
     /// File for the tokens of the workspaces, if the stores outlive the demo.
-    pub(super) kept: Option<PathBuf>,
+    pub(super) tokens_file: Option<PathBuf>,
 }
 
 /// The tokens issued by the gateway.
-pub(super) struct Cast {
+pub(super) struct IssuedTokens {
     /// Tokens by workspace.
     pub(super) tokens: BTreeMap<String, String>,
     /// Token of a canvas user in the org `acme`; `None` if the gateway issues none.
     pub(super) canvas: Option<String>,
 }
 
-impl Cast {
-    /// Returns the token of a workspace of [`SEATS`].
+impl IssuedTokens {
+    /// Returns the token of a workspace of [`WORKSPACES`].
     pub(super) fn token(&self, id: &str) -> &str {
         self.tokens.get(id).map_or("", String::as_str)
     }
@@ -142,17 +142,19 @@ pub(super) enum SeedError {
     NoResult(String),
 }
 
-impl Demo {
+impl DemoGateway {
     /// Starts the agents, creates and registers the workspaces, and sends a first message.
-    pub(super) async fn seed(&self) -> Result<Cast, SeedError> {
+    pub(super) async fn seed(&self) -> Result<IssuedTokens, SeedError> {
         self.wait_until_ready().await?;
         let registry = Registry::new(self.public.clone());
-        let mut tokens = self.kept_tokens()?;
-        for seat in &SEATS {
-            let token = self.seat(&registry, seat, tokens.get(seat.id)).await?;
-            tokens.insert(seat.id.to_owned(), token);
+        let mut tokens = self.load_tokens()?;
+        for workspace in &WORKSPACES {
+            let token = self
+                .create_workspace(&registry, workspace, tokens.get(workspace.id))
+                .await?;
+            tokens.insert(workspace.id.to_owned(), token);
             // Saved after each registration: the gateway does not return a token twice.
-            self.keep_tokens(&tokens)?;
+            self.save_tokens(&tokens)?;
         }
         let night = tokens.get(SLEEPER).cloned().unwrap_or_default();
         sleeper::serve(&self.waker, self.public.clone(), &night).map_err(SeedError::Agent)?;
@@ -166,19 +168,19 @@ impl Demo {
             Err(error) if error.status() == Some(404) => None,
             Err(error) => return Err(error.into()),
         };
-        let cast = Cast { tokens, canvas };
-        self.first_message(&registry, &cast).await?;
-        Ok(cast)
+        let issued = IssuedTokens { tokens, canvas };
+        self.send_first_message(&registry, &issued).await?;
+        Ok(issued)
     }
 
     /// Sends heartbeats for all workspaces, without end.
-    pub(super) async fn keep_alive(&self, cast: &Cast) {
+    pub(super) async fn keep_alive(&self, issued: &IssuedTokens) {
         let registry = Registry::new(self.public.clone());
         loop {
             sleep(BEAT).await;
             // The one that sleeps has no agent now that could send one.
-            for (id, token) in cast.tokens.iter().filter(|(id, _)| *id != SLEEPER) {
-                if let Err(error) = registry.beat(id, token).await {
+            for (id, token) in issued.tokens.iter().filter(|(id, _)| *id != SLEEPER) {
+                if let Err(error) = registry.send_heartbeat(id, token).await {
                     tracing::warn!(workspace.id = id, %error, "heartbeat failed");
                 }
             }
@@ -190,7 +192,7 @@ impl Demo {
         let mut url = self.admin.clone();
         url.set_path("/readyz");
         while Instant::now() < deadline {
-            let look = Ask::get(&url, Duration::from_secs(5)).send().await;
+            let look = Request::get(&url, Duration::from_secs(5)).send().await;
             if look.is_ok_and(|answer| answer.status() == 200) {
                 return Ok(());
             }
@@ -200,34 +202,38 @@ impl Demo {
     }
 
     /// Creates one workspace, starts its agent and registers it. Returns its token.
-    async fn seat(
+    async fn create_workspace(
         &self,
         registry: &Registry,
-        seat: &Seat,
+        workspace: &DemoWorkspace,
         kept: Option<&String>,
     ) -> Result<String, SeedError> {
-        let delivery = if seat.agent.is_some() { "push" } else { "poll" };
+        let delivery = if workspace.agent.is_some() {
+            "push"
+        } else {
+            "poll"
+        };
         let wanted = json!({
-            "id": seat.id,
-            "name": seat.id,
-            "role": seat.role,
-            "parent_id": seat.parent,
-            "org": seat.org,
+            "id": workspace.id,
+            "name": workspace.id,
+            "role": workspace.role,
+            "parent_id": workspace.parent,
+            "org": workspace.org,
             "delivery_mode": delivery,
         });
         let credential = match registry.post("/workspaces", &self.operator, &wanted).await {
             Ok(answer) => answer["enrolment_token"]
                 .as_str()
-                .ok_or(SeedError::NoToken(seat.id))?
+                .ok_or(SeedError::NoToken(workspace.id))?
                 .to_owned(),
             // The folder was kept: the workspace exists since an earlier run.
             Err(error) if error.status() == Some(409) => {
-                kept.cloned().ok_or(SeedError::TokenLost(seat.id))?
+                kept.cloned().ok_or(SeedError::TokenLost(workspace.id))?
             }
             Err(error) => return Err(error.into()),
         };
-        let mut body = json!({"id": seat.id, "delivery_mode": delivery});
-        match seat.agent {
+        let mut body = json!({"id": workspace.id, "delivery_mode": delivery});
+        match workspace.agent {
             Some(kind) => {
                 let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
                 let agent = Agent::bind(kind, any, None)
@@ -235,23 +241,29 @@ impl Demo {
                     .map_err(SeedError::Agent)?;
                 body["url"] = json!(agent.url());
                 body["agent_card"] = agent.card().clone();
-                if seat.id != SLEEPER {
+                if workspace.id != SLEEPER {
                     tokio::spawn(agent.serve());
                 }
             }
-            None => body["agent_card"] = json!({"name": seat.id, "description": "calls others"}),
+            None => {
+                body["agent_card"] = json!({"name": workspace.id, "description": "calls others"})
+            }
         }
         registry
             .register(&credential, &body)
             .await?
             .or_else(|| kept.cloned())
-            .ok_or(SeedError::NoToken(seat.id))
+            .ok_or(SeedError::NoToken(workspace.id))
     }
 
     /// Sends the page's first command before the page is printed, to check that it has a result.
-    async fn first_message(&self, registry: &Registry, cast: &Cast) -> Result<(), SeedError> {
+    async fn send_first_message(
+        &self,
+        registry: &Registry,
+        issued: &IssuedTokens,
+    ) -> Result<(), SeedError> {
         let message = json!({"message": {"text": "hello"}});
-        let token = cast.token("acme-dev");
+        let token = issued.token("acme-dev");
         let answer = registry
             .post("/workspaces/acme-pm/a2a", token, &message)
             .await?;
@@ -262,8 +274,8 @@ impl Demo {
         }
     }
 
-    fn kept_tokens(&self) -> Result<BTreeMap<String, String>, SeedError> {
-        let Some(path) = &self.kept else {
+    fn load_tokens(&self) -> Result<BTreeMap<String, String>, SeedError> {
+        let Some(path) = &self.tokens_file else {
             return Ok(BTreeMap::new());
         };
         match std::fs::read(path) {
@@ -273,10 +285,10 @@ impl Demo {
         }
     }
 
-    fn keep_tokens(&self, tokens: &BTreeMap<String, String>) -> Result<(), SeedError> {
+    fn save_tokens(&self, tokens: &BTreeMap<String, String>) -> Result<(), SeedError> {
         use std::io::Write as _;
         use std::os::unix::fs::OpenOptionsExt as _;
-        let Some(path) = &self.kept else {
+        let Some(path) = &self.tokens_file else {
             return Ok(());
         };
         std::fs::OpenOptions::new()

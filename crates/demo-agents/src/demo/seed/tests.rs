@@ -52,7 +52,7 @@ async fn register(
 }
 
 /// Starts the stub, and a demo that uses it as the gateway.
-async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
+async fn demo(kept: Option<PathBuf>) -> (DemoGateway, Seen) {
     let seen = Seen::default();
     let router = Router::new()
         .route("/readyz", get(|| async { "{}" }))
@@ -76,7 +76,7 @@ async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
         .parse()
         .unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let demo = Demo {
+    let demo = DemoGateway {
         public: base.clone(),
         admin: base,
         waker: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
@@ -84,7 +84,7 @@ async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
         has_canvas: true,
         has_console: true,
         folder: "/tmp/demo".into(),
-        kept,
+        tokens_file: kept,
     };
     (demo, seen)
 }
@@ -92,11 +92,11 @@ async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
 #[tokio::test]
 async fn every_seat_is_made_by_the_operator_and_registers_itself() {
     let (demo, seen) = demo(None).await;
-    let cast = demo.seed().await.unwrap();
-    assert_eq!(cast.token("acme-intern"), "a2aw_acme-intern");
-    assert_eq!(cast.canvas.as_deref(), Some("canvas.jwt"));
+    let issued = demo.seed().await.unwrap();
+    assert_eq!(issued.token("acme-intern"), "a2aw_acme-intern");
+    assert_eq!(issued.canvas.as_deref(), Some("canvas.jwt"));
     let seen = seen.lock().unwrap();
-    assert_eq!(seen.len(), 2 * SEATS.len());
+    assert_eq!(seen.len(), 2 * WORKSPACES.len());
     for (made, registered) in seen.iter().step_by(2).zip(seen.iter().skip(1).step_by(2)) {
         let id = made.2["id"].as_str().unwrap();
         assert_eq!((made.0, made.1.as_str()), ("/workspaces", "a2aa_operator"));

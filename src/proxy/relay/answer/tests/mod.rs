@@ -14,7 +14,7 @@ use super::*;
 
 /// A complete answer, as a reader understands it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Understood {
+struct ParsedAnswer {
     status: u16,
     /// Names in lower case and values, sorted.
     fields: Vec<(String, Vec<u8>)>,
@@ -25,8 +25,8 @@ struct Understood {
 
 /// Reads an answer that arrives in these pieces before the agent closes the connection or is silent. `None`: it is
 /// refused, or not complete.
-fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, closes: bool) -> Option<Understood> {
-    let mut answer = Answer::default();
+fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, closes: bool) -> Option<ParsedAnswer> {
+    let mut answer = AnswerState::default();
     let mut body = Vec::new();
     let end = closes.then_some(&b""[..]);
     for piece in pieces
@@ -47,7 +47,7 @@ fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, closes: bool) -> Option<
             // The pool finds them.
             answer.extra = true;
         }
-        while let Some(settled) = answer.settled() {
+        while let Some(settled) = answer.next_buffered() {
             match settled.ok()? {
                 Some(piece) => body.extend_from_slice(&piece),
                 None => break,
@@ -56,7 +56,7 @@ fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, closes: bool) -> Option<
     }
     let reusable = answer.is_reusable();
     let head = answer.head.take()?;
-    answer.is_done().then(|| Understood {
+    answer.is_done().then(|| ParsedAnswer {
         status: head.fields.status.as_u16(),
         fields: sorted(&head.fields.headers),
         body,
@@ -81,7 +81,7 @@ fn spaced(value: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the answer as hyper understands it. It does not tell whether it would use the connection again.
-async fn by_hyper(bytes: &[u8]) -> Option<Understood> {
+async fn by_hyper(bytes: &[u8]) -> Option<ParsedAnswer> {
     let (ours, mut agents) = duplex(64 * 1024);
     let mut client = hyper::client::conn::http1::Builder::new();
     client
@@ -107,7 +107,7 @@ async fn by_hyper(bytes: &[u8]) -> Option<Understood> {
             if fields.contains_key(http::header::TRANSFER_ENCODING) {
                 fields.remove(http::header::CONTENT_LENGTH);
             }
-            Some(Understood {
+            Some(ParsedAnswer {
                 status: head.status.as_u16(),
                 fields: sorted(&fields),
                 body,
@@ -120,7 +120,7 @@ async fn by_hyper(bytes: &[u8]) -> Option<Understood> {
 }
 
 /// Returns the answer as Pingora's client understands it, which read answers before.
-async fn by_pingora(bytes: &[u8], closes: bool) -> Option<Understood> {
+async fn by_pingora(bytes: &[u8], closes: bool) -> Option<ParsedAnswer> {
     let (ours, mut agents) = duplex(bytes.len().max(1));
     agents.write_all(bytes).await.ok()?;
     if closes {
@@ -148,7 +148,7 @@ async fn by_pingora(bytes: &[u8], closes: bool) -> Option<Understood> {
         let (status, fields) = (head.status.as_u16(), sorted(&head.headers));
         session.respect_keepalive();
         let reusable = session.will_keepalive() && session.reuse().await.is_some();
-        Some(Understood {
+        Some(ParsedAnswer {
             status,
             fields,
             body,
@@ -268,7 +268,7 @@ fn a_connection_is_used_again_only_after_a_whole_answer() {
 #[test]
 fn what_has_no_end_is_refused_at_its_bound() {
     let head = |length: usize| {
-        let mut answer = Answer::default();
+        let mut answer = AnswerState::default();
         let field = format!("X: {}\r\n", "a".repeat(1000));
         let mut bytes = b"HTTP/1.1 200 OK\r\n".to_vec();
         while bytes.len() < length {
@@ -279,20 +279,20 @@ fn what_has_no_end_is_refused_at_its_bound() {
     };
     assert!(head(HEAD_BYTES_MAX - 2000));
     assert!(!head(HEAD_BYTES_MAX + 2000));
-    let mut line = Answer::default();
+    let mut line = AnswerState::default();
     let endless = (0..100).all(|_| line.take_head(&mut [b'H'; 1000]).is_ok());
     assert!(!endless, "a head of one line");
 
     let body = |rest: &str, times: usize| {
         let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
         let pieces = std::iter::repeat_n(rest.as_bytes(), times);
-        let mut answer = Answer::default();
+        let mut answer = AnswerState::default();
         answer.take_head(&mut head.to_vec()).unwrap();
         answer.take_read(&mut b"1;".to_vec());
         for piece in pieces {
             answer.take_read(&mut piece.to_vec());
         }
-        !matches!(answer.body, Some(Body::Broken(_)))
+        !matches!(answer.body, Some(BodyState::Broken(_)))
     };
     assert!(body("extension", 900));
     assert!(!body("extension", 1000));
@@ -305,7 +305,7 @@ fn what_has_no_end_is_refused_at_its_bound() {
 
 #[test]
 fn chunks_that_arrive_together_are_one_piece() {
-    let mut answer = Answer::default();
+    let mut answer = AnswerState::default();
     answer
         .take_head(
             &mut b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncd"
@@ -316,7 +316,7 @@ fn chunks_that_arrive_together_are_one_piece() {
     answer.first = Bytes::new();
     let piece = answer.take_read(&mut b"e\r\n1\r\nf\r\nnonsense".to_vec());
     assert_eq!(piece, "ef", "what came before the nonsense");
-    assert!(matches!(answer.settled(), Some(Err(_))));
+    assert!(matches!(answer.next_buffered(), Some(Err(_))));
 }
 
 /// An answer, usually a good one, with what follows it.
@@ -384,9 +384,9 @@ fn mutation() -> impl Strategy<Value = Option<(Index, u8, u8)>> {
 /// Says how the reader differs from the others: what it takes, they take, too, and it takes what both of them do.
 fn judge(
     bytes: &[u8],
-    ours: Option<Understood>,
-    hyper: Option<Understood>,
-    pingora: Option<Understood>,
+    ours: Option<ParsedAnswer>,
+    hyper: Option<ParsedAnswer>,
+    pingora: Option<ParsedAnswer>,
 ) -> Result<(), String> {
     let Some(ours) = ours else {
         return match (hyper, pingora) {
@@ -400,11 +400,11 @@ fn judge(
     if ours.reusable && !pingora.reusable {
         return Err("used again".to_owned());
     }
-    let comparable = Understood {
+    let comparable = ParsedAnswer {
         reusable: false,
         ..ours
     };
-    let pingora = Understood {
+    let pingora = ParsedAnswer {
         reusable: false,
         ..pingora
     };
@@ -420,7 +420,7 @@ fn judge(
 
 /// True for what only hyper refuses: chunks of HTTP/1.0, after which the connection is closed here, and trailers that
 /// are no fields, which are skipped here.
-fn refused_by_hyper(bytes: &[u8], read: &Understood) -> bool {
+fn refused_by_hyper(bytes: &[u8], read: &ParsedAnswer) -> bool {
     let chunked = read
         .fields
         .iter()

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::io::{AsyncWriteExt as _, duplex};
 use tokio::time::Instant;
 
-use super::super::{Answer, AnswerReader, HEAD_BYTES_MAX};
+use super::super::{AnswerReader, AnswerState, HEAD_BYTES_MAX};
 use super::GOOD;
 use crate::drain::Drain;
-use crate::proxy::outcome::Ended;
-use crate::proxy::relay::{Clocks, Cut, next_piece};
+use crate::proxy::outcome::ExchangeOutcome;
+use crate::proxy::relay::{CancelWatch, Clocks, next_piece};
 use crate::rejection::Reason;
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn a_read_that_is_dropped_loses_nothing() {
 #[test]
 fn informational_heads_are_bounded_together() {
     let one = b"HTTP/1.1 100 Continue\r\n\r\n";
-    let mut answer = Answer::default();
+    let mut answer = AnswerState::default();
     for _ in 0..HEAD_BYTES_MAX / one.len() {
         answer.take_head(&mut one.to_vec()).unwrap();
     }
@@ -55,7 +55,7 @@ async fn a_piece_that_is_ready_after_the_last_clock_is_not_passed() {
     agents.write_all(begun).await.unwrap();
     reader.read_head().await.unwrap();
     agents.write_all(b"more").await.unwrap();
-    let mut cut = Cut::of_drain(&Drain::default());
+    let mut cut = CancelWatch::for_drain(&Drain::default());
     let now = Instant::now();
     let mut clocks = Clocks {
         head: Duration::from_secs(1),
@@ -68,7 +68,9 @@ async fn a_piece_that_is_ready_after_the_last_clock_is_not_passed() {
     agents.write_all(b"more").await.unwrap();
     clocks.total = now;
     let late = next_piece(None, &mut reader, &clocks, &mut cut).await;
-    assert!(matches!(late, Err(Ended::Refused(why)) if why.reason == Reason::AgentTimeout));
+    assert!(
+        matches!(late, Err(ExchangeOutcome::Refused(why)) if why.reason == Reason::AgentTimeout)
+    );
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ async fn no_acknowledged_write_is_lost_or_doubled_while_slots_move() {
 /// Asserts that a message, and a change of a key of each master, reach a subscriber again.
 async fn hears(shared: &Shared, channel: &'static str) {
     let mut news = shared.subscribe(channel);
-    let mut watch = shared.watch(vec!["seen:".into()]);
+    let mut watch = shared.watch_keys(vec!["seen:".into()]);
     assert_eq!(next(&mut news).await, Notice::Up);
     assert_eq!(next(&mut watch).await, Notice::Up);
     shared.publish(channel, "one").await.unwrap();
@@ -198,7 +198,7 @@ fn number(from: &mut impl BufRead) -> Option<usize> {
 async fn a_cluster_whose_nodes_own_no_slots_is_asked_until_they_do() {
     let node = Node::start();
     let shared = open_shared(&format!("redis+cluster://127.0.0.1:{}", node.port));
-    let mut watch = shared.watch(vec!["slotless:".into()]);
+    let mut watch = shared.watch_keys(vec!["slotless:".into()]);
     let up = tokio::spawn(async move { next(&mut watch).await });
     let holds = async || node.asked.load(Ordering::Acquire) > 2;
     until_holds("it is asked again", holds).await;

@@ -1,0 +1,338 @@
+//! Reads what an agent that polls replies: in A2A 0.3, in 1.0, or in the looser forms that are written by hand (no
+//! envelope, no ids, `content` for `parts`). It is stored in the form of 0.3, and [`crate::bridge::write_result`]
+//! returns it in its caller's.
+//!
+//! Members that neither version defines are kept.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::state::TaskState;
+
+/// An update of a task by its agent, in the form of 0.3: each but the error has its `kind`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Update {
+    /// The agent's answer: the task is completed.
+    Message(Value),
+    /// The current task, which replaces the stored one.
+    Task(Value),
+    /// A new status.
+    StatusUpdate(Value),
+    /// A piece of the result.
+    ArtifactUpdate(Value),
+    /// A JSON-RPC error: the task has failed.
+    Error(Value),
+}
+
+/// The reply of an agent cannot be parsed; the text describes the valid forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidReply(pub(super) &'static str);
+
+const FORMS: InvalidReply = InvalidReply(
+    "a reply is one JSON object: a JSON-RPC response, whose `result` is a message or a task, or with an \
+     `error`; or a status update, {\"status\": {\"state\": …}}; or an artifact update, {\"artifact\": {…}}",
+);
+const NO_STATE: InvalidReply = InvalidReply(
+    "`status.state` is one of submitted, working, input-required, auth-required, completed, canceled, failed, \
+     rejected, or its name in A2A 1.0",
+);
+const NO_PARTS: InvalidReply =
+    InvalidReply("a message, and an artifact, has `parts`: an array of objects, at least one");
+const NO_ERROR: InvalidReply =
+    InvalidReply("an `error` has a `code`, a whole number, and a `message`, a string");
+
+impl Update {
+    /// Parses a reply in the form of either version. `fresh` generates the id of a message without
+    /// one.
+    ///
+    /// # Errors
+    /// [`InvalidReply`].
+    pub fn parse(body: &Value, fresh: impl FnOnce() -> String) -> Result<Self, InvalidReply> {
+        let body = body.as_object().ok_or(FORMS)?;
+        if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
+            if !(error["code"].is_i64() && error["message"].is_string()) {
+                return Err(NO_ERROR);
+            }
+            return Ok(Self::Error(error.clone()));
+        }
+        let said = match body.get("result") {
+            Some(result) => result.as_object().ok_or(FORMS)?,
+            None => body,
+        };
+        let (kind, said) = detect_kind(said).ok_or(FORMS)?;
+        Ok(match kind {
+            Kind::Message => Self::Message(parse_message(said, fresh)?),
+            Kind::Task => Self::Task(parse_task(said, fresh)?),
+            Kind::Status => Self::StatusUpdate(parse_status_update(said, fresh)?),
+            Kind::Artifact => Self::ArtifactUpdate(parse_artifact_update(said, fresh)?),
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Task,
+    Message,
+    Status,
+    Artifact,
+}
+
+/// Detects the kind by `kind`, by the name around it (1.0), or by its members.
+fn detect_kind(said: &Map<String, Value>) -> Option<(Kind, &Map<String, Value>)> {
+    if let Some(kind) = said.get("kind") {
+        let kind = match kind.as_str()? {
+            "task" => Kind::Task,
+            "message" => Kind::Message,
+            "status-update" => Kind::Status,
+            "artifact-update" => Kind::Artifact,
+            _ => return None,
+        };
+        return Some((kind, said));
+    }
+    for (name, kind) in [
+        ("task", Kind::Task),
+        ("message", Kind::Message),
+        ("statusUpdate", Kind::Status),
+        ("artifactUpdate", Kind::Artifact),
+    ] {
+        if let (1, Some(inner)) = (said.len(), said.get(name)) {
+            return Some((kind, inner.as_object()?));
+        }
+    }
+    let has = |name: &str| said.contains_key(name);
+    if has("status") {
+        let whole = has("id") || has("artifacts") || has("history");
+        return Some((if whole { Kind::Task } else { Kind::Status }, said));
+    }
+    if has("artifact") {
+        return Some((Kind::Artifact, said));
+    }
+    (has("parts") || has("content")).then_some((Kind::Message, said))
+}
+
+fn parse_message(
+    said: &Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<Value, InvalidReply> {
+    let mut message = said.clone();
+    message.insert("kind".into(), "message".into());
+    let from_user = matches!(said.get("role"), Some(role) if role == "user" || role == "ROLE_USER");
+    let role = if from_user { "user" } else { "agent" };
+    message.insert("role".into(), role.into());
+    let snake = message.remove("message_id");
+    if !message.get("messageId").is_some_and(Value::is_string) {
+        let id = snake.filter(Value::is_string);
+        message.insert("messageId".into(), id.unwrap_or_else(|| fresh().into()));
+    }
+    normalize_parts(&mut message)?;
+    Ok(message.into())
+}
+
+/// Normalizes `parts`, which the HTTP+JSON binding of 0.3 calls `content`.
+fn normalize_parts(holder: &mut Map<String, Value>) -> Result<(), InvalidReply> {
+    if !holder.contains_key("parts")
+        && let Some(content) = holder.remove("content")
+    {
+        holder.insert("parts".into(), content);
+    }
+    let parts = holder.get_mut("parts").and_then(Value::as_array_mut);
+    let parts = parts.filter(|parts| !parts.is_empty()).ok_or(NO_PARTS)?;
+    for part in parts {
+        let read = part.as_object().ok_or(NO_PARTS)?.clone();
+        *part = to_v0_part(read).into();
+    }
+    Ok(())
+}
+
+fn parse_task(
+    said: &Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<Value, InvalidReply> {
+    let mut task = said.clone();
+    task.insert("kind".into(), "task".into());
+    normalize_status(&mut task, fresh)?;
+    if let Some(artifacts) = task.get_mut("artifacts") {
+        for one in artifacts.as_array_mut().ok_or(FORMS)? {
+            normalize_parts(one.as_object_mut().ok_or(FORMS)?)?;
+        }
+    }
+    if let Some(history) = task.get_mut("history") {
+        for one in history.as_array_mut().ok_or(FORMS)? {
+            // Messages of the history need no new ids.
+            *one = parse_message(one.as_object().ok_or(FORMS)?, String::new)?;
+        }
+    }
+    Ok(task.into())
+}
+
+fn parse_status_update(
+    said: &Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<Value, InvalidReply> {
+    let mut update = said.clone();
+    update.insert("kind".into(), "status-update".into());
+    let state = normalize_status(&mut update, fresh)?;
+    update.insert("final".into(), state.ends_turn().into());
+    Ok(update.into())
+}
+
+fn normalize_status(
+    holder: &mut Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<TaskState, InvalidReply> {
+    let status = holder.get_mut("status").and_then(Value::as_object_mut);
+    let status = status.ok_or(NO_STATE)?;
+    let state = status.get("state").and_then(Value::as_str);
+    let state = state.and_then(TaskState::parse).ok_or(NO_STATE)?;
+    status.insert("state".into(), state.as_str().into());
+    match status.get_mut("message") {
+        Some(Value::Null) => {
+            status.remove("message");
+        }
+        Some(said) => *said = parse_message(said.as_object().ok_or(FORMS)?, fresh)?,
+        None => {}
+    }
+    Ok(state)
+}
+
+fn parse_artifact_update(
+    said: &Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<Value, InvalidReply> {
+    let mut update = said.clone();
+    update.insert("kind".into(), "artifact-update".into());
+    let artifact = update.get_mut("artifact").and_then(Value::as_object_mut);
+    let artifact = artifact.ok_or(FORMS)?;
+    normalize_parts(artifact)?;
+    if !artifact.get("artifactId").is_some_and(Value::is_string) {
+        let snake = artifact.remove("artifact_id").filter(Value::is_string);
+        let id = snake.unwrap_or_else(|| fresh().into());
+        artifact.insert("artifactId".into(), id);
+    }
+    Ok(update.into())
+}
+
+/// Converts a part to the form of 0.3; a part that has none stays as it is.
+fn to_v0_part(mut part: Map<String, Value>) -> Map<String, Value> {
+    if part.contains_key("kind") {
+        return part;
+    }
+    if let Some(kind) = part.remove("type") {
+        part.insert("kind".into(), kind);
+        return part;
+    }
+    if part.contains_key("text") {
+        part.insert("kind".into(), "text".into());
+    } else if let Some(place) = ["url", "raw"]
+        .into_iter()
+        .find(|name| part.contains_key(*name))
+    {
+        let mut file = Map::new();
+        let name = if place == "url" { "uri" } else { "bytes" };
+        for (from, to) in [
+            (place, name),
+            ("mediaType", "mimeType"),
+            ("filename", "name"),
+        ] {
+            if let Some(value) = part.remove(from) {
+                file.insert(to.into(), value);
+            }
+        }
+        part.insert("kind".into(), "file".into());
+        part.insert("file".into(), file.into());
+    } else if let Some(file) = part.get_mut("file").and_then(Value::as_object_mut) {
+        for (from, to) in [("fileWithUri", "uri"), ("fileWithBytes", "bytes")] {
+            if let Some(value) = file.remove(from) {
+                file.insert(to.into(), value);
+            }
+        }
+        part.insert("kind".into(), "file".into());
+    } else if let Some(data) = part.get_mut("data") {
+        // An object in 0.3, any JSON in 1.0.
+        if !data.is_object() {
+            *data = json!({"value": data});
+        }
+        part.insert("kind".into(), "data".into());
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Result<Update, InvalidReply> {
+        Update::parse(&body, || "new".into())
+    }
+
+    #[test]
+    fn a_reply_is_read_in_the_words_of_both_versions() {
+        let message = json!({"kind": "message", "role": "agent", "messageId": "m",
+            "parts": [{"kind": "text", "text": "hi"}]});
+        for body in [
+            json!({"jsonrpc": "2.0", "id": 1, "result": message}),
+            json!({"result": {"role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "hi"}]}}),
+            json!({"result": {"message": {"role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": "hi"}]}}}),
+            json!({"result": {"message_id": "m", "content": [{"type": "text", "text": "hi"}]}}),
+        ] {
+            assert_eq!(
+                read(body.clone()),
+                Ok(Update::Message(message.clone())),
+                "{body}"
+            );
+        }
+        let update =
+            json!({"kind": "status-update", "status": {"state": "working"}, "final": false});
+        for body in [
+            json!({"status": {"state": "working"}}),
+            json!({"kind": "status-update", "status": {"state": "TASK_STATE_WORKING"}, "final": true}),
+            json!({"result": {"statusUpdate": {"status": {"state": "TASK_STATE_WORKING", "message": null}}}}),
+        ] {
+            assert_eq!(
+                read(body.clone()),
+                Ok(Update::StatusUpdate(update.clone())),
+                "{body}"
+            );
+        }
+        let task = json!({"kind": "task", "id": "t", "status": {"state": "completed"},
+            "artifacts": [{"artifactId": "a", "parts": [{"kind": "file", "file": {"uri": "u", "mimeType": "t"}}]}]});
+        for body in [
+            json!({"result": task}),
+            json!({"result": {"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"},
+                "artifacts": [{"artifactId": "a", "parts": [{"url": "u", "mediaType": "t"}]}]}}}),
+        ] {
+            assert_eq!(read(body.clone()), Ok(Update::Task(task.clone())), "{body}");
+        }
+        let error = json!({"code": -32000, "message": "no"});
+        assert_eq!(
+            read(json!({"error": error, "id": null})),
+            Ok(Update::Error(error))
+        );
+        let artifact = json!({"kind": "artifact-update", "artifact": {"artifactId": "new",
+            "parts": [{"kind": "data", "data": {"value": 1}}]}});
+        let said = read(json!({"artifact": {"parts": [{"data": 1}]}}));
+        assert_eq!(said, Ok(Update::ArtifactUpdate(artifact)));
+    }
+
+    #[test]
+    fn what_says_nothing_is_refused_with_what_would() {
+        for (body, expected) in [
+            (json!([]), FORMS),
+            (json!({}), FORMS),
+            (json!({"result": "done"}), FORMS),
+            (json!({"result": {"kind": "answer"}}), FORMS),
+            (json!({"result": {"message": "hi"}}), FORMS),
+            (json!({"error": "no"}), NO_ERROR),
+            (json!({"error": {"code": "1", "message": "no"}}), NO_ERROR),
+            (json!({"status": {"state": "done"}}), NO_STATE),
+            (json!({"status": "working"}), NO_STATE),
+            (json!({"result": {"parts": []}}), NO_PARTS),
+            (json!({"result": {"kind": "message"}}), NO_PARTS),
+            (json!({"artifact": {"parts": ["x"]}}), NO_PARTS),
+        ] {
+            assert_eq!(read(body.clone()), Err(expected), "{body}");
+        }
+    }
+}

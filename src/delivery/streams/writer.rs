@@ -1,0 +1,65 @@
+//! The writing side of one stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Streams;
+use super::stream_log::StreamLog;
+use crate::a2a::stamp::Stamper;
+
+/// Numbers and keeps the events of one stream. A log that is dropped before [`LogWriter::end`] was broken off.
+pub struct LogWriter {
+    pub(super) streams: Arc<Streams>,
+    pub(super) kept: Arc<StreamLog>,
+    stamper: Stamper,
+}
+
+impl LogWriter {
+    pub(super) fn new(streams: Arc<Streams>, kept: Arc<StreamLog>) -> Self {
+        let stamper = Stamper::new(kept.id.simple().to_string());
+        Self {
+            streams,
+            kept,
+            stamper,
+        }
+    }
+
+    /// Keeps whole blocks, and returns them numbered, as they are sent to the caller.
+    pub fn append(&mut self, blocks: &[u8]) -> Bytes {
+        let stamped = self.stamper.stamp(blocks);
+        self.kept.append_events(&stamped, self.streams.log_bounds());
+        self.streams.enforce_bounds(&self.kept);
+        self.streams.copy_later(&self.kept);
+        stamped.bytes
+    }
+
+    /// Returns the name of the stream.
+    pub fn name(&self) -> String {
+        self.kept.id.simple().to_string()
+    }
+
+    /// Returns the number of the last event; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.stamper.last_number()
+    }
+
+    /// Ends the stream; `rest` are the bytes that the agent sent behind the last event.
+    pub fn end(self, rest: &[u8]) {
+        self.kept.record_end(Some(rest));
+    }
+
+    /// Returns the time since the last read, on this or another replica.
+    pub fn unread_for(&self) -> Duration {
+        self.kept.unread_for()
+    }
+}
+
+impl Drop for LogWriter {
+    fn drop(&mut self) {
+        // No effect after `end`.
+        self.kept.record_end(None);
+        self.streams.start_retention(&self.kept);
+    }
+}
