@@ -12,7 +12,7 @@ use crate::rejection::{Reason, Rejection};
 /// The domain of rejections that A2A does not define.
 const OWN_DOMAIN: &str = "a2a-gateway";
 
-/// The form of the gateway's own responses. The route decides it (`proxy/request/route.rs`), and for an envelope at a
+/// The form of the gateway's own responses. The route decides it (`proxy/router.rs`), and for an envelope at a
 /// route of HTTP+JSON the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -128,10 +128,6 @@ impl Gateway {
         Ok(Self::assemble(config, metrics, db, shared, keys, seal))
     }
 
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the rooms in the order in which they need one another"
-    )]
     fn assemble(
         config: Live,
         metrics: Arc<Metrics>,

@@ -1,7 +1,4 @@
 //! An A2A gateway. Read the modules in this order; each depends only on those above it.
-// An exchange is one deep future: `Send` is checked through all its fields, which exceeds the default
-// recursion limit.
-#![recursion_limit = "256"]
 
 pub mod closed_set;
 
@@ -13,7 +10,14 @@ pub mod deadline;
 
 pub mod shares;
 
+// Work on long bodies.
+pub mod offload;
+
 pub mod config;
+
+// The stages of a message.
+pub mod stage;
+
 pub mod rejection;
 
 pub mod json_errors;

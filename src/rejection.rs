@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::ids::{InvalidInstanceId, InvalidWorkspaceId, RequestId};
+use crate::stage::Stage;
 
 /// Declares the reasons: of each its name on the wire, its HTTP status and its JSON-RPC code.
 macro_rules! reasons {
@@ -189,6 +190,8 @@ pub struct Rejection {
     pub allow: Option<&'static str>,
     /// Further response fields, such as the `RateLimit-*` ones.
     pub fields: Vec<(&'static str, String)>,
+    /// The stage that refused the message. `None`: none of them did.
+    pub stage: Option<Stage>,
     /// Delivery to the agent, where it was possible.
     pub delivered: Option<Delivery>,
     /// Further facts for `metadata` (`clock`, `limit`) and, on other routes, top level.
@@ -209,11 +212,19 @@ impl Rejection {
             rpc_code: None,
             allow: None,
             fields: Vec::new(),
+            stage: None,
             delivered: None,
             facts: Vec::new(),
             list: None,
             cause: None,
         }
+    }
+
+    /// Sets the stage that refused the message, unless it is set.
+    #[must_use]
+    pub fn at(mut self, stage: Stage) -> Self {
+        self.stage.get_or_insert(stage);
+        self
     }
 
     /// Sets the time to wait.
@@ -362,6 +373,19 @@ impl From<InvalidWorkspaceId> for Rejection {
 impl From<InvalidInstanceId> for Rejection {
     fn from(error: InvalidInstanceId) -> Self {
         Self::new(Reason::InvalidParams, format!("instance_id: {error}"))
+    }
+}
+
+/// Names the stage at which a message is refused.
+pub trait AtStage {
+    /// Sets the stage of an error.
+    #[must_use]
+    fn at(self, stage: Stage) -> Self;
+}
+
+impl<T> AtStage for Result<T, Rejection> {
+    fn at(self, stage: Stage) -> Self {
+        self.map_err(|why| why.at(stage))
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -274,6 +276,30 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.shares.lock().take_away(self.account, self.amount);
+    }
+}
+
+/// A slot of a counted maximum, for example one of `server.max_exchanges`. Dropping it frees the slot.
+pub struct SlotGuard<'a>(&'a AtomicUsize);
+
+impl<'a> SlotGuard<'a> {
+    /// Takes a slot. `None`: `max` are taken.
+    pub fn take(taken: &'a AtomicUsize, max: usize) -> Option<Self> {
+        let before = taken.fetch_add(1, Ordering::Relaxed);
+        let slot = Self(taken);
+        (before < max).then_some(slot)
+    }
+
+    /// Returns the number of taken slots, and whether one is free.
+    pub fn count(taken: &AtomicUsize, max: usize) -> (usize, bool) {
+        let before = taken.load(Ordering::Relaxed);
+        (before, before < max)
+    }
+}
+
+impl Drop for SlotGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -196,10 +196,6 @@ fn agent_with_permits(events: usize) -> (SocketAddr, Sender<()>) {
 }
 
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "the page from its first line to its last"
-)]
 fn every_printed_command_does_what_its_title_says() {
     let demo = Demo::start(&["--listen", "127.0.0.1:0"]);
     let commands = demo.commands();

@@ -114,6 +114,17 @@ fn the_list_of_documents_has_every_page() {
 }
 
 #[test]
+fn the_order_of_checks_is_that_of_the_stages() {
+    let document = fs::read_to_string(root().join("docs/reference/a2a.md")).unwrap();
+    let words: Vec<_> = document.split_whitespace().collect();
+    let order = a2a_gateway::stage::Stage::order_of_checks();
+    assert!(
+        words.join(" ").contains(&order),
+        "\"Order of checks\" in docs/reference/a2a.md has to say: {order}"
+    );
+}
+
+#[test]
 fn lines_of_documents_fit_into_a_window() {
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();

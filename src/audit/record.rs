@@ -161,7 +161,7 @@ impl Detail {
 
     /// Returns it with one member more, or with another value of that member.
     #[must_use]
-    pub(super) fn with_member(&self, name: &str, value: Value) -> Self {
+    pub fn with_member(&self, name: &str, value: Value) -> Self {
         let mut members: Map<String, Value> = serde_json::from_str(&self.0).unwrap_or_default();
         members.insert(name.to_owned(), value);
         Self::new(members).unwrap_or_else(|| self.clone())

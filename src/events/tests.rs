@@ -356,7 +356,6 @@ async fn who_may_message_a_workspace_sees_its_events_and_nobody_else() {
     assert_eq!(seen(&hierarchy, &told, &who).await, "w------------");
 }
 
-#[expect(clippy::too_many_lines, reason = "one story")]
 #[tokio::test]
 async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebody_listens() {
     let folder = tempfile::tempdir().unwrap();

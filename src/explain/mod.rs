@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::rejection::Rejection;
+use crate::rejection::{AtStage as _, Rejection};
+use crate::stage::Stage;
 use crate::store::Unavailable;
 
 /// The source of a fact.
@@ -44,87 +45,11 @@ impl Source {
     }
 }
 
-/// The checks, in their order. A closed set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// This process accepts new requests.
-    Process,
-    /// Capacity for another exchange (`server.max_exchanges`).
-    Places,
-    /// The form of the target's id.
-    Target,
-    /// The principal of the caller's credential.
-    Caller,
-    /// The caller's rate limit.
-    Rate,
-    /// The caller's place in the hierarchy.
-    CallerPlace,
-    /// The target's place in the hierarchy.
-    TargetPlace,
-    /// An explicit grant, if the places do not permit the message.
-    Grant,
-    /// The rule that permits the caller to message the target.
-    Rule,
-    /// The stops of operators, if there are any.
-    Stop,
-    /// The target's lifecycle state.
-    State,
-    /// The target's liveness.
-    Liveness,
-    /// The URL of the target's agent.
-    Url,
-    /// The gateway's credential and certificates for the agent.
-    Upstream,
-    /// The instance of the agent, if it has several.
-    Instance,
-    /// The protocol of the call to the agent.
-    Call,
-    /// The inbox of a polling target.
-    Inbox,
-    /// The caps that cover the message.
-    Caps,
-    /// Calls in progress at the target.
-    Slots,
-    /// The address to connect to.
-    Address,
-    /// Timeouts and limits of the exchange.
-    Limits,
-}
-
-impl Check {
-    /// Returns the value in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Places => "places",
-            Self::Target => "target",
-            Self::Caller => "caller",
-            Self::Rate => "rate",
-            Self::CallerPlace => "caller_place",
-            Self::TargetPlace => "target_place",
-            Self::Grant => "grant",
-            Self::Rule => "rule",
-            Self::Stop => "stop",
-            Self::State => "state",
-            Self::Liveness => "liveness",
-            Self::Url => "url",
-            Self::Upstream => "upstream",
-            Self::Instance => "instance",
-            Self::Call => "call",
-            Self::Inbox => "inbox",
-            Self::Caps => "caps",
-            Self::Slots => "slots",
-            Self::Address => "address",
-            Self::Limits => "limits",
-        }
-    }
-}
-
 /// A fact on which a decision was based.
 #[derive(Clone, Debug)]
 pub struct Fact {
     /// The check that reported it.
-    pub check: Check,
+    pub check: Stage,
     /// A JSON object. Never a secret.
     pub value: Value,
     /// The source.
@@ -135,7 +60,7 @@ pub struct Fact {
 
 impl Fact {
     /// Creates a fact that was read just now.
-    pub fn new(check: Check, source: Source, value: Value) -> Self {
+    pub fn new(check: Stage, source: Source, value: Value) -> Self {
         Self {
             check,
             value,
@@ -154,13 +79,13 @@ impl Fact {
 /// A receiver of the facts of a decision.
 pub trait Witness: Send {
     /// Receives a fact. Implementations that ignore facts do not call the closure.
-    fn record(&mut self, fact: impl FnOnce() -> Fact);
+    fn record<F: Into<Option<Fact>>>(&mut self, fact: impl FnOnce() -> F);
 }
 
 /// For messages: ignores all facts.
 impl Witness for () {
     #[inline]
-    fn record(&mut self, _: impl FnOnce() -> Fact) {}
+    fn record<F: Into<Option<Fact>>>(&mut self, _: impl FnOnce() -> F) {}
 }
 
 /// The facts reported so far, in order.
@@ -177,8 +102,74 @@ impl Facts {
 }
 
 impl Witness for Facts {
-    fn record(&mut self, fact: impl FnOnce() -> Fact) {
-        self.0.push(fact());
+    fn record<F: Into<Option<Fact>>>(&mut self, fact: impl FnOnce() -> F) {
+        self.0.extend(fact().into());
+    }
+}
+
+/// The way of a decision through the stages: those of a message, or of an explanation, which shows them.
+pub trait Trail: Send {
+    /// The facts of a stage.
+    type Facts: Witness + Default;
+    /// What a decision ends with.
+    type Stop;
+
+    /// Passes a stage.
+    ///
+    /// # Errors
+    /// The stage refuses.
+    fn pass<T>(
+        &mut self,
+        stage: Stage,
+        facts: Self::Facts,
+        decided: Result<T, Rejection>,
+    ) -> Result<T, Self::Stop>;
+
+    /// Passes a stage that has at most one fact.
+    ///
+    /// # Errors
+    /// As [`Trail::pass`].
+    fn judge<T>(
+        &mut self,
+        stage: Stage,
+        fact: impl FnOnce() -> Option<Fact>,
+        decided: Result<T, Rejection>,
+    ) -> Result<T, Self::Stop> {
+        let mut facts = Self::Facts::default();
+        facts.record(fact);
+        self.pass(stage, facts, decided)
+    }
+}
+
+/// The way of a message. It keeps no fact, at no cost.
+pub struct Live;
+
+impl Trail for Live {
+    type Facts = ();
+    type Stop = Rejection;
+
+    #[inline]
+    fn pass<T>(
+        &mut self,
+        stage: Stage,
+        (): (),
+        decided: Result<T, Rejection>,
+    ) -> Result<T, Rejection> {
+        decided.at(stage)
+    }
+}
+
+impl Trail for Explanation {
+    type Facts = Facts;
+    type Stop = CheckFailed;
+
+    fn pass<T>(
+        &mut self,
+        stage: Stage,
+        facts: Facts,
+        decided: Result<T, Rejection>,
+    ) -> Result<T, CheckFailed> {
+        self.record_check(stage, facts, decided)
     }
 }
 
@@ -218,7 +209,7 @@ impl Explanation {
     /// [`CheckFailed`] for a rejection: later checks are not made.
     pub fn record_check<T>(
         &mut self,
-        check: Check,
+        check: Stage,
         facts: Facts,
         decided: Result<T, Rejection>,
     ) -> Result<T, CheckFailed> {
@@ -320,18 +311,18 @@ mod tests {
 
     #[test]
     fn nothing_is_made_for_a_message() {
-        ().record(|| panic!("somebody listens"));
+        ().record(|| -> Fact { panic!("somebody listens") });
     }
 
     #[test]
     fn the_last_check_that_was_heard_of_is_the_one_that_was_not_passed() {
         let mut explanation = Explanation::default();
         let mut facts = Facts::default();
-        facts.record(|| Fact::new(Check::State, Source::Sql, json!({"status": "online"})));
-        facts.record(|| Fact::new(Check::Liveness, Source::Redis, json!({"beats": false})));
+        facts.record(|| Fact::new(Stage::State, Source::Sql, json!({"status": "online"})));
+        facts.record(|| Fact::new(Stage::Liveness, Source::Redis, json!({"beats": false})));
         let refusal =
             Rejection::new(Reason::WorkspaceOffline, "no heartbeat").with_fact("last_seen", 1);
-        let decided = explanation.record_check::<()>(Check::Liveness, facts, Err(refusal));
+        let decided = explanation.record_check::<()>(Stage::Liveness, facts, Err(refusal));
         assert_eq!(decided, Err(CheckFailed));
         let json = explanation.to_json("a", "b");
         assert_eq!(json["admitted"], false);
@@ -364,7 +355,7 @@ mod tests {
             let decided: Result<(), Rejection> = Err(away.into());
             assert!(
                 explanation
-                    .record_check(Check::State, Facts::default(), decided)
+                    .record_check(Stage::State, Facts::default(), decided)
                     .is_err()
             );
             let json = explanation.to_json("a", "b");

@@ -15,10 +15,11 @@ use tokio::time::Instant;
 use super::{Hierarchy, Permit, Rule, check_note};
 use crate::coherence::{Coherence, CoherentCache, Invalidation};
 use crate::db::{Connection, Db};
-use crate::explain::{Check, Fact, Source, Witness};
+use crate::explain::{Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
+use crate::stage::Stage;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
@@ -179,7 +180,7 @@ impl Grants {
         };
         let now = Timestamp::now();
         witness.record(|| {
-            Fact::new(Check::Grant, source, cached.to_json(now)).with_age(read_at.elapsed())
+            Fact::new(Stage::Grant, source, cached.to_json(now)).with_age(read_at.elapsed())
         });
         Ok(cached.is_in_force(now))
     }

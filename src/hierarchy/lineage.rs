@@ -15,9 +15,10 @@ use tokio::time::Instant;
 
 use super::Lineage;
 use crate::coherence::{Coherence, CoherentCache, Invalidation};
-use crate::explain::{Check, Fact, Source};
+use crate::explain::{Fact, Source};
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
+use crate::stage::Stage;
 use crate::store::Unavailable;
 use crate::workspace::{LINE_MAX, Step, Workspaces};
 
@@ -112,7 +113,7 @@ impl LineageLookup {
     }
 
     /// Returns the lineage as a fact, for a witness.
-    pub(super) fn to_fact(&self, check: Check, id: &WorkspaceId) -> Fact {
+    pub(super) fn to_fact(&self, check: Stage, id: &WorkspaceId) -> Fact {
         let value = match self.lineage.as_deref() {
             None => json!({"workspace": id.as_str(), "exists": false}),
             Some(lineage) => {

@@ -161,7 +161,7 @@ impl CredentialHash {
     }
 
     /// Returns a number that distinguishes hashes, for counting. Not secret.
-    pub(super) fn to_number(&self) -> u64 {
+    pub(super) fn to_number(self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }

@@ -163,7 +163,7 @@ impl Issuance {
     }
 
     /// Revokes every token of a removed workspace before its id begins a new life, in a transaction of the caller. Returns what
-    /// [`Issuance::forget`] takes after its commit.
+    /// [`Issuance::forget_revoked`] takes after its commit.
     ///
     /// # Errors
     /// The error of the driver.

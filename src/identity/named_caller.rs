@@ -16,10 +16,11 @@ use super::refusal::Refusal;
 use super::role::{Operator, Role};
 use super::token::{LiveToken, TokenHolder, WorkspaceState};
 use crate::config::AuthMode;
-use crate::explain::{Check, ExplainQuery, Fact, Source, Witness};
+use crate::explain::{ExplainQuery, Fact, Source, Witness};
 use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
+use crate::stage::Stage;
 use crate::store::Unavailable;
 
 /// Tokens that an explanation lists at most; further ones are counted.
@@ -198,7 +199,7 @@ impl Identity {
                 "principal": principal_json(&proof),
                 "credentials": credentials.to_json(),
             });
-            Fact::new(Check::Caller, credentials.source, value).with_age(credentials.age)
+            Fact::new(Stage::Caller, credentials.source, value).with_age(credentials.age)
         });
         if !credentials.platforms.is_empty()
             && credentials.source == Source::Sql
@@ -366,7 +367,7 @@ impl Credentials {
                 "limited": !matches!(looked.first(), Some(Ok(None))),
                 "credentials": each.collect::<Vec<_>>(),
             });
-            Fact::new(Check::Rate, Source::Memory, value)
+            Fact::new(Stage::Rate, Source::Memory, value)
         });
         if looked.iter().any(Result::is_ok) {
             return Ok(());

@@ -288,7 +288,7 @@ impl Proof {
     /// Checks that the role of an operator covers a route. Says nothing of other principals.
     ///
     /// # Errors
-    /// As [`Proof::require`].
+    /// As [`Proof::require_at_least`].
     pub fn require_role(&self, method: &Method, pattern: &str, run: Run) -> Result<(), Rejection> {
         self.require_at_least(required_role(method, pattern, run))
     }

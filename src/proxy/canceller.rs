@@ -14,18 +14,6 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::admit::{AdmittedCall, AllowedCaller};
-use super::bridge::translate_for_agent;
-use super::context::Context;
-use super::outcome::ExchangeOutcome;
-use super::record::Exchange;
-use super::relay::fetch::BufferedRequest;
-use super::relay::forward::{AgentCall, Origin, callee_attributes, resolve_address};
-use super::relay::upstream::WireRequest;
-use super::request::body::{CallShape, complete_body};
-use super::request::checked_call::CheckedCall;
-use super::request::instance::assign_instance;
-use super::respond::internal_error;
 use crate::a2a::Generation;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::refs::Refs;
@@ -35,6 +23,16 @@ use crate::audit::{Draft, EventType};
 use crate::directory::{Destination, LookupFor};
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::proxy::admission::{AdmittedCall, AllowedCaller, assign_instance};
+use crate::proxy::complete::{CallShape, CheckedCall, complete_body};
+use crate::proxy::fetch::BufferedRequest;
+use crate::proxy::listener::internal_error;
+use crate::proxy::record::{Answered, Exchange, ExchangeError};
+use crate::proxy::services::Context;
+use crate::proxy::upstream::WireRequest;
+use crate::proxy::upstream_request::{
+    AgentCall, Origin, callee_attributes, resolve_address, translate_for_agent,
+};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::stops::{Cancel, End, Stop, TASKS_MAX, TaskOutcome};
@@ -72,7 +70,7 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    pub(in crate::proxy) fn new(context: Arc<Context>) -> Self {
+    pub(super) fn new(context: Arc<Context>) -> Self {
         Self { context }
     }
 
@@ -276,20 +274,20 @@ impl TaskCancellation {
         let gateway = &self.context.gateway;
         let operator = gateway.identity.restore_proof(OPERATOR);
         let proof = Arc::new(operator.ok_or_else(no_operator)?);
-        let mut exchange = self.context.begin_exchange(RequestId::random(), false);
-        exchange.method = A2aMethod::CancelTask;
-        exchange.callee = Some(self.target.clone());
-        exchange.task = Some(self.task.clone());
-        exchange.proof = Some(Arc::clone(&proof));
+        let mut exchange = Exchange::begin_at(&self.context.gateway, RequestId::random(), false);
+        exchange.call.set_method(A2aMethod::CancelTask);
+        exchange.call.set_target(self.target.clone());
+        exchange.record.set_task(self.task.clone());
+        exchange.call.set_proof(Arc::clone(&proof));
         let outcome = self.run_exchange(proof, &mut exchange).await;
         match &outcome {
             Ok(_) => {
                 // Cannot fail: no response is left to send.
-                let _ = exchange.record_outcome(Ok(ExchangeOutcome::Answered));
+                let _ = exchange.record_outcome(Ok(Answered));
             }
             Err(why) => {
                 exchange.record_rejection(why);
-                exchange.answer.status = why.reason.status();
+                exchange.record.set_status(why.reason.status());
             }
         }
         outcome
@@ -303,7 +301,7 @@ impl TaskCancellation {
         let context = &*self.context;
         let gateway = &context.gateway;
         let permit = gateway.hierarchy.permit(&proof, &self.target).await?;
-        exchange.record_permit(&permit);
+        exchange.call.set_access(&permit);
         let destination = gateway.resolution.resolve(&permit).await?;
         let mut admitted = AdmittedCall {
             allowed: AllowedCaller { proof, permit },
@@ -318,13 +316,13 @@ impl TaskCancellation {
             ..Refs::default()
         };
         assign_instance(gateway, &mut admitted, &refs).await?;
-        exchange.instance = admitted.instance().cloned();
+        exchange.record.set_instance(admitted.instance().cloned());
         let mut call = self.build_call(exchange, &admitted).await?;
         let Destination::Agent(agent) = &admitted.destination else {
             // Its tasks are in its inbox, which it does not read while it is stopped.
             return Ok(TaskOutcome::Over);
         };
-        exchange.request_bytes = call.body.len() as u64;
+        exchange.record.set_request_bytes(call.body.len());
         let agents = AgentCall {
             context,
             admitted: &admitted,
@@ -345,21 +343,21 @@ impl TaskCancellation {
         };
         let wire = agents.write_head(&origin, exchange, &call).await?;
         let upstream = &context.relay.upstream;
-        let connect = exchange.config.timeouts.connect;
+        let connect = exchange.call.config().timeouts.connect;
         let peer = upstream.agent_peer(agent, address, connect).await;
         let question = BufferedRequest {
             peer: &peer,
             call: WireRequest::new(wire, call.body),
             deadline: Instant::now() + CALL_MAX,
-            bytes_max: exchange.config.limits.response_bytes.bytes(),
-            idle: exchange.config.upstream.idle,
+            bytes_max: exchange.call.config().limits.response_bytes.bytes(),
+            idle: exchange.call.config().upstream.idle,
             late: cancel_timeout,
         };
-        exchange.record_call_sent();
+        exchange.record.start_call_span();
         let (mut head, mut body) = question.send(upstream, &context.relay.metrics).await?;
-        exchange.record_call_status(head.status);
-        exchange.answer.status = head.status.as_u16();
-        exchange.answer.bytes = body.len() as u64;
+        exchange.record.set_call_status(head.status);
+        exchange.record.set_status(head.status.as_u16());
+        exchange.record.add_bytes(body.len());
         if let Some(rewrite) = call.rewrite {
             body = rewrite.rewrite_body(&mut head, body).await?;
         }
@@ -415,10 +413,10 @@ fn read_outcome(body: &[u8]) -> TaskOutcome {
     }
 }
 
-fn into_rejection(ended: ExchangeOutcome) -> Rejection {
+fn into_rejection(ended: ExchangeError) -> Rejection {
     match ended {
-        ExchangeOutcome::Refused(why) | ExchangeOutcome::BrokenOff(why) => why,
-        ExchangeOutcome::Answered | ExchangeOutcome::CallerLeft => cancel_timeout(),
+        ExchangeError::Refused(why) | ExchangeError::BrokenOff(why) => why,
+        ExchangeError::CallerLeft => cancel_timeout(),
     }
 }
 

@@ -1,74 +1,174 @@
-//! The data plane. A request passes the stages in this order; each takes the proof of the stage before:
-//!
-//! | Stage | takes | yields |
-//! |---|---|---|
-//! | [`connection`] | bytes | a session with a complete head, within the bounds of its address |
-//! | [`request::route`] | the path | the form of the request |
-//! | [`record`] | the request id | the `Exchange`, which reports the outcome when it is dropped |
-//! | [`admit`] | the head | `AdmittedCall`: the caller is proven and permitted, and the target is resolved |
-//! | [`request::body`] | `AdmittedCall` | `ReceivedBody`: a JSON body within its bounds, and its share of the memory |
-//! | [`request::call`], [`request::rest`] | `ReceivedBody` | `CheckedCall`: completed, with its key, and with allowed references |
-//! | [`destination`] | `CheckedCall` | the response: of the agent, an inbox, an earlier call, or of deferral |
-//! | [`relay`] | the call on the wire | the agent's answer, within clocks and bounds |
-//! | [`respond`] | a rejection, or an own answer | the bytes for the caller |
-//!
-//! [`guard_stage`] asks guards ([`guard`]) about a call that is about to be sent or stored, and about what comes back.
-//!
-//! A call to an agent that sleeps waits in [`parking`], between `ReceivedBody` and `CheckedCall`, while [`waker`] has
-//! the agent started.
-//!
-//! [`cards`] and [`control_plane`] answer other routes; [`dispatch`] makes deferred calls; [`prober`] asks agents whether
-//! they live; [`explain`] predicts a call; [`sidecar`] uses the relay behind a token.
-//!
-//! Before a request or a short answer is sent, the calls of the thread that are ready get as far ([`batch`]).
-//!
-//! [`Connections`] owns connection and session from the first byte to the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
-//! is silent (`ARCHITECTURE.md`, decisions).
+//! The data plane. Read the modules in this order; each depends only on those above it.
 
-mod admit;
-mod batch;
-mod bridge;
-mod canceller;
-mod caps_stage;
-mod cards;
-mod connect_wait;
-mod connection;
-mod context;
-mod control_plane;
-mod destination;
-mod dispatch;
-mod explain;
-mod guard;
-mod guard_stage;
-mod hop_by_hop;
-mod load;
-mod offload;
-mod outcome;
-mod parking;
-mod pipeline;
-mod prober;
+mod http1;
+
+mod http2;
+
+mod trace;
+
+mod guard_verdicts;
+
 mod record;
-mod relay;
-mod request;
-mod respond;
+
+mod listener;
+
+mod parking;
+
+mod admission;
+
+mod reject;
+
+mod certificates;
+
+mod upstream;
+
+mod fetch;
+
+mod guard;
+
+mod cards;
+
+mod filters;
+
+mod sse;
+
+mod services;
+
+mod response;
+
+mod complete;
+
+mod policy;
+
+mod body;
+
+mod upstream_request;
+
+mod reconnect;
+
+mod wake;
+
+mod idempotency;
+
+mod deferral;
+
+mod inbox;
+
+mod plan;
+
+mod card_route;
+
+mod rest;
+
+mod dispatch;
+
+mod canceller;
+
+mod prober;
+
+mod explain;
+
+mod control_plane;
+
 mod sidecar;
+
+mod router;
+
 #[cfg(test)]
 mod tests;
-mod thread_buffer;
-mod translation;
-mod waker;
 
-// Pure, and for `fuzz/` only: these parsers read every byte that arrives.
+use std::sync::Arc;
+
+use self::listener::Listener;
+use self::router::Router;
+use self::services::Context;
+use self::sidecar::SidecarProxy;
+use self::upstream::Relay;
+use crate::gateway::Gateway;
+use crate::sidecar::Sidecar;
+use crate::telemetry::traces::Traces;
+
 pub use self::canceller::Canceller;
-pub use self::connection::Connections;
-pub use self::connection::chunks::{ChunkParser, InvalidChunks};
-pub use self::connection::head::{HeadError, HeadScanner, ScannedHead};
-pub use self::connection::listener::Listener;
 pub use self::dispatch::Dispatcher;
 pub use self::explain::Explainer;
+pub use self::listener::{Connections, Service};
 pub use self::prober::Prober;
-pub use self::relay::answer::{AnswerHead, AnswerReader};
-pub use self::relay::fields::extra_fields;
-pub use self::relay::pool::serve_on_this_thread;
-pub use self::request::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
-pub use self::request::validate::check_head;
+pub use self::router::{REST_ROUTES, ROUTES as A2A_ROUTES};
+pub use self::services::extra_fields;
+pub use self::upstream::serve_on_this_thread;
+
+// Pure, and for `fuzz/` only: these parsers read every byte that arrives.
+pub use self::admission::check_head;
+pub use self::http1::{
+    AbortCause, AnswerHead, AnswerReader, ChunkParser, HeadError, HeadScanner, InvalidChunks,
+    ScannedHead,
+};
+
+/// The data plane of a gateway: its public listener, and what sends calls of its own.
+pub struct DataPlane(Arc<Context>);
+
+impl DataPlane {
+    /// Assembles the data plane of `gateway`. Requests on other than A2A routes go to `control`.
+    ///
+    /// # Errors
+    /// `forward.headers` names a field that may not be forwarded.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        control: axum::Router,
+        traces: Traces,
+    ) -> Result<Self, String> {
+        let (config, metrics) = (gateway.config.clone(), Arc::clone(&gateway.metrics));
+        let streams = Some(Arc::clone(&gateway.delivery.streams));
+        let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain), streams, traces);
+        let relay = Arc::new(relay.with_gateway(&gateway));
+        let context = Context::new(gateway, control, relay)?;
+        Ok(Self(Arc::new(context)))
+    }
+
+    /// Returns the application of the public listener.
+    pub fn connections(&self) -> Connections<impl Service + use<>> {
+        Connections::new(listen(&self.0.relay, Router::new(Arc::clone(&self.0))))
+    }
+
+    /// Returns the dispatcher of deferred calls and delegations.
+    pub fn dispatcher(&self) -> Dispatcher {
+        Dispatcher::new(Arc::clone(&self.0))
+    }
+
+    /// Returns the prober of agents.
+    pub fn prober(&self) -> Prober {
+        Prober::new(Arc::clone(&self.0))
+    }
+
+    /// Returns the canceller of tasks.
+    pub fn canceller(&self) -> Canceller {
+        Canceller::new(Arc::clone(&self.0))
+    }
+
+    /// Returns the service behind `GET /explain`.
+    pub fn explainer(&self) -> Explainer {
+        Explainer::new(Arc::clone(&self.0))
+    }
+}
+
+/// Returns the application of the listener of a sidecar, in front of its agent.
+pub fn sidecar_connections(
+    sidecar: &Arc<Sidecar>,
+    traces: Traces,
+) -> Connections<impl Service + use<>> {
+    let (config, metrics) = (sidecar.config.clone(), Arc::clone(&sidecar.metrics));
+    // No stream store: the gateway, where the caller connects, numbers the events.
+    let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain), None, traces);
+    let relay = Arc::new(relay);
+    let proxy = SidecarProxy::new(Arc::clone(sidecar), Arc::clone(&relay));
+    Connections::new(listen(&relay, proxy))
+}
+
+fn listen<S>(relay: &Relay, service: S) -> Listener<S> {
+    Listener {
+        config: relay.config.clone(),
+        metrics: Arc::clone(&relay.metrics),
+        drain: Arc::clone(&relay.drain),
+        service,
+    }
+}

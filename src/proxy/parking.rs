@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::coherence::{Coherence, Invalidation};
-use crate::config::Live;
+use crate::config::{Config, Live};
 use crate::ids::WorkspaceId;
-use crate::metrics::{InProgress, Metrics};
+use crate::metrics::{Capacity, HoldOutcome, InProgress, Metrics};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Bound, Share, ShareRefusal, Shares};
 
@@ -20,13 +20,13 @@ use crate::shares::{Account, Bound, Share, ShareRefusal, Shares};
 const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// `Retry-After` for a call that was not parked, or that waited in vain.
-pub(in crate::proxy) const RETRY_AFTER: Duration = Duration::from_secs(15);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(15);
 
 /// Number of wakers after which old times of their requests are removed.
 const DUE_SWEEP: usize = 1024;
 
 /// Parked calls of this replica.
-pub(in crate::proxy) struct Parking {
+pub(super) struct Parking {
     config: Live,
     metrics: Arc<Metrics>,
     queues: Mutex<HashMap<WorkspaceId, CallQueue>>,
@@ -76,11 +76,7 @@ impl CallQueue {
 
 impl Parking {
     /// Creates it without calls. The first call of a workspace that changes is notified.
-    pub(in crate::proxy) fn new(
-        config: Live,
-        metrics: Arc<Metrics>,
-        coherence: &Coherence,
-    ) -> Arc<Self> {
+    pub(super) fn new(config: Live, metrics: Arc<Metrics>, coherence: &Coherence) -> Arc<Self> {
         let parking = Arc::new(Self {
             config,
             metrics,
@@ -122,7 +118,7 @@ impl Parking {
     ///
     /// # Errors
     /// `workspace_restarting` if as many calls, or bytes, wait as may.
-    pub(in crate::proxy) fn park(
+    pub(super) fn park(
         self: &Arc<Self>,
         id: &WorkspaceId,
         account: Account,
@@ -169,7 +165,7 @@ impl Parking {
 
     /// Claims a call of the waker of `id` for this replica. True if it may be called now; the next claim succeeds after
     /// `cool_down`.
-    pub(in crate::proxy) fn claim_wake(&self, id: &WorkspaceId, cool_down: Duration) -> bool {
+    pub(super) fn claim_wake(&self, id: &WorkspaceId, cool_down: Duration) -> bool {
         let now = Instant::now();
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         if due.get(id).is_some_and(|at| *at > now) {
@@ -183,7 +179,7 @@ impl Parking {
     }
 
     /// Lets the waker of `id` be called again after `pause`: another replica has called it.
-    pub(in crate::proxy) fn postpone_wake(&self, id: &WorkspaceId, pause: Duration) {
+    pub(super) fn postpone_wake(&self, id: &WorkspaceId, pause: Duration) {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         due.insert(id.clone(), Instant::now() + pause);
     }
@@ -210,7 +206,7 @@ impl Drop for Ticket {
 }
 
 /// A parked call. Dropping it takes it out of its queue.
-pub(in crate::proxy) struct ParkedCall {
+pub(super) struct ParkedCall {
     ticket: Ticket,
     account: Account,
     notify: Arc<Notify>,
@@ -221,14 +217,14 @@ pub(in crate::proxy) struct ParkedCall {
 
 impl ParkedCall {
     /// True if the call may look for its agent.
-    pub(in crate::proxy) fn is_next(&self) -> bool {
+    pub(super) fn is_next(&self) -> bool {
         let queues = self.ticket.parking.lock_queues();
         let queue = queues.get(&self.ticket.id);
         queue.is_none_or(|queue| queue.is_next(self.ticket.number, self.account))
     }
 
     /// Lets calls of others look for the agent, too: the caller of this one has its share of the places.
-    pub(in crate::proxy) fn pass_over(&self) {
+    pub(super) fn pass_over(&self) {
         let mut queues = self.ticket.parking.lock_queues();
         if let Some(queue) = queues.get_mut(&self.ticket.id) {
             let passed = QueueEntry::PassedOver(self.account);
@@ -238,12 +234,12 @@ impl ParkedCall {
     }
 
     /// Resolves when the call may have become the next one, or the workspace has changed.
-    pub(in crate::proxy) async fn wait_notified(&self) {
+    pub(super) async fn wait_notified(&self) {
         self.notify.notified().await;
     }
 
     /// Takes the turn of the call: it is sent now.
-    pub(in crate::proxy) fn take_turn(self) -> Turn {
+    pub(super) fn take_turn(self) -> Turn {
         let mut queues = self.ticket.parking.lock_queues();
         if let Some(queue) = queues.get_mut(&self.ticket.id) {
             let sends = QueueEntry::Sending(Instant::now());
@@ -258,7 +254,7 @@ impl ParkedCall {
 
 /// The turn of a call that was parked. Dropped once its request was sent, or is not sent: then the next call has its
 /// turn.
-pub(in crate::proxy) struct Turn {
+pub(super) struct Turn {
     _ticket: Box<Ticket>,
 }
 
@@ -304,6 +300,61 @@ fn no_room(key: &'static str, limit: u64, full: ShareRefusal) -> Rejection {
         .with_retry_after(RETRY_AFTER)
         .with_fact("limit", limit)
         .with_delivery(Delivery::NotSent)
+}
+
+/// Calls that wait for agents that refuse connections, of a replica.
+#[derive(Default)]
+pub(super) struct WaitingCalls {
+    calls: Arc<Shares>,
+    bytes: Arc<Shares>,
+}
+
+/// A call that waits. Dropping it frees its room.
+pub(super) struct WaitingCall<'a> {
+    _room: [Share; 2],
+    _waits: InProgress,
+    capacity: &'a Capacity,
+    outcome: HoldOutcome,
+}
+
+impl WaitingCalls {
+    /// Takes room for one more call; `None` if there is none.
+    pub(super) fn take_room<'a>(
+        &self,
+        account: Account,
+        bytes: usize,
+        config: &Config,
+        capacity: &'a Capacity,
+    ) -> Option<WaitingCall<'a>> {
+        let (upstream, body) = (&config.upstream, config.limits.request_bytes.bytes());
+        let places = Bound::with_places(upstream.hold_calls);
+        let place = self.calls.take(account, 1, places);
+        let bound = Bound::with_least(upstream.hold_bytes.bytes(), body);
+        let room = place.and_then(|place| Ok([place, self.bytes.take(account, bytes, bound)?]));
+        let Ok(room) = room else {
+            capacity.count_hold(HoldOutcome::Full);
+            return None;
+        };
+        Some(WaitingCall {
+            _room: room,
+            _waits: InProgress::begin(&capacity.held),
+            capacity,
+            outcome: HoldOutcome::Left,
+        })
+    }
+}
+
+impl WaitingCall<'_> {
+    /// Ends the wait.
+    pub(super) fn end(mut self, outcome: HoldOutcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        self.capacity.count_hold(self.outcome);
+    }
 }
 
 #[cfg(test)]

@@ -12,17 +12,16 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
-use super::cards::fetch::end_head;
-use super::context::Context;
-use super::relay::answer_head::refuse_redirect;
-use super::relay::fetch::BufferedRequest;
-use super::relay::upstream::{WireRequest, build_peer};
-use super::relay::verdict::outcome_of_rejection;
 use crate::directory::{
     AGENT_CARD_BYTES_MAX, CardLocation, LookupFor, OwnTimeouts, ProbeClaim, ProbePlan,
 };
 use crate::ids::WorkspaceId;
 use crate::metrics::ProbeOutcome;
+use crate::proxy::cards::fetch::end_head;
+use crate::proxy::fetch::BufferedRequest;
+use crate::proxy::record::outcome_of_rejection;
+use crate::proxy::services::Context;
+use crate::proxy::upstream::{WireRequest, build_peer, refuse_redirect};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -52,7 +51,7 @@ pub struct Prober {
 }
 
 impl Prober {
-    pub(in crate::proxy) fn new(context: Arc<Context>) -> Self {
+    pub(super) fn new(context: Arc<Context>) -> Self {
         Self { context }
     }
 

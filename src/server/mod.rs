@@ -29,7 +29,7 @@ use crate::config::Live;
 use crate::config::load::Layers;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
-use crate::proxy::{Canceller, Connections, Dispatcher, Explainer, Listener, Prober};
+use crate::proxy::DataPlane;
 use crate::telemetry::traces::{Traces, TracesError};
 use crate::{control, reload};
 
@@ -117,14 +117,13 @@ impl PreparedServer {
         let mut server = pingora_server();
 
         let control = control::router(Arc::clone(&gateway));
-        let answers = Listener::for_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
+        let plane = DataPlane::new(Arc::clone(&gateway), control.clone(), traces.clone())
             .map_err(ServeError::ForwardHeaders)?;
-        let senders = (answers.dispatcher(), answers.prober(), answers.canceller());
         let working = Arc::clone(&gateway);
         let rooms = Background::notifying_service("rooms", |ready| run_rooms(working, ready));
         let router = crate::admin::router(
             Arc::clone(&gateway),
-            answers.explainer().map(Explainer::into_fn),
+            Some(plane.explainer().into_fn()),
             &control,
         );
         let metrics = Arc::clone(&gateway.metrics);
@@ -139,7 +138,7 @@ impl PreparedServer {
             &mut server,
             "public",
             config.server.threads(),
-            Connections::new(answers),
+            plane.connections(),
             public_socket,
             Arc::clone(&sockets),
         );
@@ -151,7 +150,7 @@ impl PreparedServer {
             let reloads = async move { reload::run(&gateway, &layers).await };
             server.add_service(Background::new_service("reload", reloads));
         }
-        add_senders(&mut server, senders, &public);
+        add_senders(&mut server, &plane, &public);
         Ok(Self {
             gateway,
             server,
@@ -182,23 +181,16 @@ impl PreparedServer {
 }
 
 /// Adds what sends requests of its own. A process that exits because its address is in use sends nothing.
-fn add_senders(
-    server: &mut Server,
-    (dispatcher, prober, canceller): (Option<Dispatcher>, Option<Prober>, Option<Canceller>),
-    public: &ServiceHandle,
-) {
-    if let Some(dispatcher) = dispatcher {
-        let dispatch = Background::new_service("dispatch", async move { dispatcher.run().await });
-        server.add_service(dispatch).add_dependency(public);
-    }
-    if let Some(prober) = prober {
-        let probes = Background::new_service("probes", async move { prober.run().await });
-        server.add_service(probes).add_dependency(public);
-    }
-    if let Some(canceller) = canceller {
-        let cancels = Background::new_service("cancels", async move { canceller.run().await });
-        server.add_service(cancels).add_dependency(public);
-    }
+fn add_senders(server: &mut Server, plane: &DataPlane, public: &ServiceHandle) {
+    let dispatcher = plane.dispatcher();
+    let dispatch = Background::new_service("dispatch", async move { dispatcher.run().await });
+    server.add_service(dispatch).add_dependency(public);
+    let prober = plane.prober();
+    let probes = Background::new_service("probes", async move { prober.run().await });
+    server.add_service(probes).add_dependency(public);
+    let canceller = plane.canceller();
+    let cancels = Background::new_service("cancels", async move { canceller.run().await });
+    server.add_service(cancels).add_dependency(public);
 }
 
 /// Claims stores that only one process can use.

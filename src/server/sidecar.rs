@@ -15,7 +15,7 @@ use crate::admin;
 use crate::config::Live;
 use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
-use crate::proxy::{Connections, Listener};
+use crate::proxy::sidecar_connections;
 use crate::sidecar::{Settings, Sidecar};
 use crate::telemetry::traces::Traces;
 
@@ -72,12 +72,11 @@ impl PreparedSidecar {
         let sidecar = Sidecar::new(live, metrics, settings);
         let mut server = pingora_server();
 
-        let answers = Listener::for_sidecar(&sidecar, traces.clone());
         threads::add_threads(
             &mut server,
             "sidecar",
             config.server.threads(),
-            Connections::new(answers),
+            sidecar_connections(&sidecar, traces.clone()),
             front_socket,
             Arc::clone(&sockets),
         );

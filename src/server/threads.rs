@@ -20,7 +20,7 @@ use super::accept_failures::AcceptFailures;
 use super::background::{Background, exit_unopened};
 use super::lock::lock;
 use super::sockets::{Socket, Sockets};
-use crate::proxy::{Connections, serve_on_this_thread};
+use crate::proxy::{Connections, Service, serve_on_this_thread};
 
 /// Maximum connections that wait to be taken by the thread that they were given to. Beyond it the thread that accepted
 /// serves.
@@ -31,9 +31,9 @@ const HANDOFF_MAX: usize = 256;
 const MORE: usize = 8;
 
 /// The threads of one listener.
-struct ThreadPool {
-    connections: Arc<Connections>,
-    workers: Box<[Worker]>,
+struct ThreadPool<S> {
+    connections: Arc<Connections<S>>,
+    workers: Box<[Worker<S>]>,
     sockets: Arc<Sockets>,
     socket: Mutex<Socket>,
     /// The listening socket, once for each thread that has not started yet. Empty until the first one opened it.
@@ -42,38 +42,38 @@ struct ThreadPool {
 }
 
 /// State of one thread, which all threads read.
-struct Worker {
+struct Worker<S> {
     /// Its connections, with those that it is given.
     open: AtomicUsize,
-    given: mpsc::Sender<HandoffConnection>,
+    given: mpsc::Sender<HandoffConnection<S>>,
 }
 
 /// An accepted connection for another thread. No byte of it was read.
-struct HandoffConnection {
+struct HandoffConnection<S> {
     socket: net::TcpStream,
     peer: SocketAddr,
-    guard: ConnectionGuard,
+    guard: ConnectionGuard<S>,
 }
 
 /// A connection that is counted at a thread, until it ends.
-struct ConnectionGuard {
-    threads: Arc<ThreadPool>,
+struct ConnectionGuard<S> {
+    threads: Arc<ThreadPool<S>>,
     number: usize,
 }
 
 /// The service of one thread.
-struct ThreadService {
-    threads: Arc<ThreadPool>,
+struct ThreadService<S> {
+    threads: Arc<ThreadPool<S>>,
     number: usize,
 }
 
 /// Adds a service for each of `number` threads, which serve the connections of `socket`. Returns the first one, which
 /// opens the socket: the others follow what it depends on.
-pub(super) fn add_threads(
+pub(super) fn add_threads<S: Service>(
     server: &mut Server,
     name: &'static str,
     number: usize,
-    connections: Connections,
+    connections: Connections<S>,
     socket: Socket,
     sockets: Arc<Sockets>,
 ) -> ServiceHandle {
@@ -98,8 +98,8 @@ pub(super) fn add_threads(
     first
 }
 
-impl Worker {
-    fn new() -> (Self, mpsc::Receiver<HandoffConnection>) {
+impl<S> Worker<S> {
+    fn new() -> (Self, mpsc::Receiver<HandoffConnection<S>>) {
         let (sender, given) = mpsc::channel(HANDOFF_MAX);
         let open = AtomicUsize::new(0);
         let given_to = Self {
@@ -110,9 +110,9 @@ impl Worker {
     }
 }
 
-impl ThreadPool {
+impl<S: Service> ThreadPool<S> {
     /// Counts a connection at a thread.
-    fn count_connection(self: &Arc<Self>, number: usize) -> ConnectionGuard {
+    fn count_connection(self: &Arc<Self>, number: usize) -> ConnectionGuard<S> {
         self.workers[number].open.fetch_add(1, Ordering::Relaxed);
         ConnectionGuard {
             threads: Arc::clone(self),
@@ -145,7 +145,7 @@ impl ThreadPool {
     }
 
     /// Serves a connection that no runtime watches, on this thread.
-    fn serve_handoff(&self, given: HandoffConnection) {
+    fn serve_handoff(&self, given: HandoffConnection<S>) {
         match TcpStream::from_std(given.socket) {
             Ok(socket) => self
                 .connections
@@ -156,12 +156,12 @@ impl ThreadPool {
 
     /// Returns the thread to give a connection to, which the thread `number` accepted.
     fn find_less_loaded(&self, number: usize) -> Option<usize> {
-        let open = |worker: &Worker| worker.open.load(Ordering::Relaxed);
+        let open = |worker: &Worker<S>| worker.open.load(Ordering::Relaxed);
         find_less_loaded(self.workers.iter().map(open), number)
     }
 }
 
-impl Drop for ConnectionGuard {
+impl<S> Drop for ConnectionGuard<S> {
     fn drop(&mut self) {
         self.threads.workers[self.number]
             .open
@@ -169,7 +169,7 @@ impl Drop for ConnectionGuard {
     }
 }
 
-impl ThreadService {
+impl<S: Service> ThreadService<S> {
     /// Listens. The first thread opens the socket for all.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl ThreadService {
     /// Serves connections. Notifies `ready` when the socket listens.
     async fn serve(
         self,
-        mut given: mpsc::Receiver<HandoffConnection>,
+        mut given: mpsc::Receiver<HandoffConnection<S>>,
         ready: ServiceReadyNotifier,
     ) {
         // The service has one thread, and a runtime of its own on it.

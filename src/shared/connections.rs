@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use futures_util::future::BoxFuture;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind};
 use tokio::runtime::{Handle, Id};
@@ -217,7 +218,7 @@ impl Connections {
             Ok::<(), SendError>(())
         });
         // Boxed: rare, and each operation would be larger by it, on the stack of the task that polls it, too.
-        let connection = Box::pin(async {
+        let connection: BoxFuture<'_, Result<_, Cause>> = Box::pin(async {
             let (client, at) = self.server.make_client(node).await?;
             let connection = client.get_multiplexed_async_connection_with_config(&config);
             let connection = connection.await;

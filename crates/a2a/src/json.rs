@@ -114,7 +114,7 @@ pub(super) struct Object {
 
 impl Object {
     /// Returns the object as a value.
-    pub(super) fn to_value(&self) -> Value {
+    pub(super) fn to_value(self) -> Value {
         Value {
             kind: Kind::Object,
             start: self.open,

@@ -15,11 +15,12 @@ use super::usage::read_usage;
 use super::wake::Topic;
 use super::{Inbox, task_changed_event};
 use crate::a2a::state::TaskState;
-use crate::explain::{Check, Fact, Source, Witness};
+use crate::explain::{Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::RetainedKind;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
+use crate::stage::Stage;
 use crate::store::Unavailable;
 
 /// Queued entries at most.
@@ -140,7 +141,7 @@ impl Inbox {
                 "held": messages, "limit": max, "kept_bytes": bytes, "kept_bytes_limit": bytes_max,
                 "waiting_to_be_written": queued,
             });
-            Fact::new(Check::Inbox, Source::Sql, value)
+            Fact::new(Stage::Inbox, Source::Sql, value)
         });
         if messages >= max || !within_share {
             return Err(inbox_full(max, messages < max));

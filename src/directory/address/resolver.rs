@@ -24,9 +24,10 @@ use super::policy::Policy;
 use super::unreachable::{left_name, unknown_name};
 use crate::config::live::DerivedGuard;
 use crate::config::{Derived, Live};
-use crate::explain::{Check, Fact, Source, Witness};
+use crate::explain::{Fact, Source, Witness};
 use crate::rejection::Rejection;
 use crate::shares::{Account, Bound, Share, Shares};
+use crate::stage::Stage;
 
 /// Lifetime of an answer. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
@@ -368,7 +369,7 @@ fn fact_of(
         "port": endpoint.port,
         "tls": endpoint.tls,
     });
-    Fact::new(Check::Address, source, value)
+    Fact::new(Stage::Address, source, value)
 }
 
 /// One forbidden address rejects all: a name with a forbidden address among others is an attack. IPv4 comes

@@ -12,11 +12,12 @@ use super::{CallKind, CapacityView, CapacityWatch, Queue, Target, TargetName, Ta
 use crate::config::Config;
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::Presence;
-use crate::explain::{Check, Fact, Source, Witness};
+use crate::explain::{Fact, Source, Witness};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::metrics::{AgentFailure, InProgress, Metrics, QueueOutcome};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Bound, Share, ShareRefusal};
+use crate::stage::Stage;
 
 /// A call in progress. Dropping it frees the slot, also after a panic of the exchange.
 #[derive(Debug)]
@@ -256,7 +257,7 @@ impl TargetSlots {
                     value[name] = known;
                 }
             }
-            Fact::new(Check::Slots, Source::Memory, value)
+            Fact::new(Stage::Slots, Source::Memory, value)
         });
         let open = self.target.check_call(account, kind, &self.terms);
         open.map_err(|why| capacity_refused(&self.target, why).why)?;

@@ -16,9 +16,9 @@ use crate::directory::capacity::{Slots, TargetSlots};
 use crate::directory::liveness::{AgentUrls, HeartbeatBuffer, Presence, Pulse};
 use crate::directory::rejections::{RETRY_AFTER, workspace_removed};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls};
-use crate::explain::Check;
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+use crate::stage::Stage;
 use crate::trust::Seal;
 use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, url_base};
 
@@ -140,13 +140,13 @@ pub struct Instance {
 #[derive(Clone, Debug)]
 pub struct ResolutionFailure {
     /// Failed check.
-    pub at: Check,
+    pub at: Stage,
     /// Rejection for the caller.
     pub why: Rejection,
 }
 
 impl ResolutionFailure {
-    pub(super) fn at_check(at: Check) -> impl FnOnce(Rejection) -> Self {
+    pub(super) fn at_check(at: Stage) -> impl FnOnce(Rejection) -> Self {
         move |why| Self { at, why }
     }
 }
@@ -172,13 +172,13 @@ impl Destinations {
     ) -> Result<Destination, ResolutionFailure> {
         let at = ResolutionFailure::at_check;
         let by_state = self.by_state(workspace, urls);
-        if let Some(inbox) = by_state.map_err(at(Check::State))? {
+        if let Some(inbox) = by_state.map_err(at(Stage::State))? {
             return Ok(inbox);
         }
         if pulse == Pulse::Lapsed {
             let ttl = self.presence.leases.ttl().as_secs();
             let message = format!("the workspace has sent no heartbeat for {ttl} s");
-            return Err(at(Check::Liveness)(self.reject_offline(workspace, message)));
+            return Err(at(Stage::Liveness)(self.reject_offline(workspace, message)));
         }
         let agent = self.agent_of(workspace, urls, instances);
         agent.map(Destination::Agent)
@@ -195,10 +195,10 @@ impl Destinations {
         if !instances.is_empty() {
             return self.one_of(workspace, instances);
         }
-        let mut agent = self.agent_at(workspace, urls).map_err(at(Check::Url))?;
+        let mut agent = self.agent_at(workspace, urls).map_err(at(Stage::Url))?;
         let is_moved = self.moved_credential(workspace, urls).is_some();
         let secrets = self.secrets_for(workspace, &agent.endpoint, is_moved);
-        let (auth, tls) = secrets.map_err(at(Check::Upstream))?;
+        let (auth, tls) = secrets.map_err(at(Stage::Upstream))?;
         agent.options.path_in_card = urls.host.is_none();
         agent.upstream_auth = auth;
         agent.upstream_tls = tls;
@@ -246,7 +246,7 @@ impl Destinations {
             let ttl = self.presence.leases.ttl().as_secs();
             let message = format!("no instance of the workspace has sent a heartbeat for {ttl} s");
             let silent = || {
-                ResolutionFailure::at_check(Check::Liveness)(
+                ResolutionFailure::at_check(Stage::Liveness)(
                     self.reject_offline(workspace, message),
                 )
             };
@@ -267,13 +267,13 @@ impl Destinations {
         instance: &InstanceFacts,
     ) -> Result<Agent, ResolutionFailure> {
         let (at, row) = (ResolutionFailure::at_check, &instance.row);
-        let endpoint = self.resolver.parse(&row.url).map_err(at(Check::Url))?;
+        let endpoint = self.resolver.parse(&row.url).map_err(at(Stage::Url))?;
         let endpoint = match instance.address {
             Some(address) => endpoint.only_at(address),
             None => endpoint,
         };
         let secrets = self.secrets_for(workspace, &endpoint, row.has_auth);
-        let (auth, tls) = secrets.map_err(at(Check::Upstream))?;
+        let (auth, tls) = secrets.map_err(at(Stage::Upstream))?;
         Ok(Agent {
             upstream_auth: auth,
             upstream_tls: tls,

@@ -24,10 +24,10 @@ use crate::directory::liveness::{
     AgentUrls, HeartbeatBuffer, Lease, Presence, Pulse, SharedValues, must_beat,
 };
 use crate::directory::rejections::not_found;
-use crate::explain::Check;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::Rejection;
+use crate::stage::Stage;
 use crate::store::Unavailable;
 use crate::time::Timestamp;
 use crate::workspace::{StoredInstance, Workspace, Workspaces};
@@ -217,7 +217,7 @@ impl Entries {
 
     fn evaluate(&self, mut facts: Facts) -> Entry {
         let reach = facts.workspace.as_ref().map_or_else(
-            || Err(ResolutionFailure::at_check(Check::State)(not_found())),
+            || Err(ResolutionFailure::at_check(Stage::State)(not_found())),
             |workspace| {
                 let (urls, instances) = (&facts.urls, &facts.instances);
                 self.destinations

@@ -8,7 +8,8 @@ use url::Url;
 use super::destination::{Destination, called_at};
 use super::entry::Entry;
 use crate::directory::liveness::{HeartbeatBuffer, Presence, Pulse, must_beat};
-use crate::explain::{Check, Fact, Source, Witness};
+use crate::explain::{Fact, Source, Witness};
+use crate::stage::Stage;
 use crate::time::Timestamp;
 use crate::workspace::Workspace;
 
@@ -32,24 +33,24 @@ impl Evidence<'_> {
                 Source::Sql
             };
             witness.record(|| {
-                let fact = Fact::new(Check::State, source, json!({"exists": false}));
+                let fact = Fact::new(Stage::State, source, json!({"exists": false}));
                 fact.with_age(entry.read_at.row.elapsed())
             });
             return;
         };
         let refused_at = entry.destination().err().map(|not| not.at);
         let polls = matches!(entry.destination(), Ok(Destination::Inbox(_)));
-        let ends_here = refused_at == Some(Check::State);
+        let ends_here = refused_at == Some(Stage::State);
         witness.record(|| self.state_fact(workspace, ends_here));
         if polls || ends_here {
             return;
         }
         witness.record(|| self.liveness_fact(workspace));
-        if refused_at == Some(Check::Liveness) {
+        if refused_at == Some(Stage::Liveness) {
             return;
         }
         witness.record(|| self.url_fact(workspace));
-        if refused_at == Some(Check::Url) {
+        if refused_at == Some(Stage::Url) {
             return;
         }
         witness.record(|| {
@@ -63,7 +64,7 @@ impl Evidence<'_> {
                     "the agent is not where an operator set upstream_auth for it: set it again"
                 );
             }
-            self.of_row(Check::Upstream, value)
+            self.of_row(Stage::Upstream, value)
         });
     }
 
@@ -84,7 +85,7 @@ impl Evidence<'_> {
                 value["probed"] = json!(true);
             }
         }
-        self.of_row(Check::State, value)
+        self.of_row(Stage::State, value)
     }
 
     fn liveness_fact(&self, workspace: &Workspace) -> Fact {
@@ -120,9 +121,9 @@ impl Evidence<'_> {
         match entry.read_at.shared.filter(|_| must_beat(workspace)) {
             Some(read_at) => {
                 let source = self.shared_source();
-                Fact::new(Check::Liveness, source, value).with_age(read_at.elapsed())
+                Fact::new(Stage::Liveness, source, value).with_age(read_at.elapsed())
             }
-            None => self.of_row(Check::Liveness, value),
+            None => self.of_row(Stage::Liveness, value),
         }
     }
 
@@ -149,14 +150,14 @@ impl Evidence<'_> {
         match entry.read_at.shared.filter(|_| entry.urls.shared) {
             Some(read_at) => {
                 let source = self.shared_source();
-                Fact::new(Check::Url, source, value).with_age(read_at.elapsed())
+                Fact::new(Stage::Url, source, value).with_age(read_at.elapsed())
             }
-            None => self.of_row(Check::Url, value),
+            None => self.of_row(Stage::Url, value),
         }
     }
 
     /// Returns a fact of the row. A stale row counts as memory, too.
-    fn of_row(&self, check: Check, value: Value) -> Fact {
+    fn of_row(&self, check: Stage, value: Value) -> Fact {
         let source = if self.remembered || self.entry.read_at.stale {
             Source::Memory
         } else {

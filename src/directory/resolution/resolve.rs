@@ -13,11 +13,12 @@ use crate::config::{CardAccess, Live};
 use crate::directory::address::Resolver;
 use crate::directory::liveness::{Lapses, Pulse};
 use crate::directory::rejections::{not_found, workspace_removed};
-use crate::explain::{Check, Witness};
+use crate::explain::Witness;
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
 use crate::metrics::LapseSource;
-use crate::rejection::Rejection;
+use crate::rejection::{AtStage as _, Rejection};
+use crate::stage::Stage;
 use crate::workspace::{Status, Workspaces};
 
 /// Resolves permits.
@@ -36,7 +37,8 @@ impl Resolution {
     /// `workspace_offline`, `workspace_restarting`, `address_forbidden`, `workspace_removed`;
     /// `store_unavailable` if no entry is known.
     pub async fn resolve(&self, permit: &Permit) -> Result<Destination, Rejection> {
-        let entry = self.entries.get(permit.target()).await?;
+        let entry = self.entries.get(permit.target()).await;
+        let entry = entry.at(Stage::State)?;
         self.find_destination(permit.target(), &entry).await
     }
 
@@ -51,7 +53,7 @@ impl Resolution {
         witness: &mut impl Witness,
     ) -> Result<Destination, ResolutionFailure> {
         let read = self.entries.get_with_source(permit.target()).await;
-        let (entry, remembered) = read.map_err(ResolutionFailure::at_check(Check::State))?;
+        let (entry, remembered) = read.map_err(ResolutionFailure::at_check(Stage::State))?;
         let evidence = Evidence {
             presence: &self.entries.presence,
             heartbeats: &self.entries.heartbeats,
@@ -82,7 +84,8 @@ impl Resolution {
             let missing = entry.lease_read_at();
             Box::pin(self.lapses.record(id, missing, LapseSource::Request)).await;
         }
-        entry.destination().map_err(|not_reached| not_reached.why)
+        let found = entry.destination();
+        found.map_err(|not_reached| not_reached.why.at(not_reached.at))
     }
 
     /// Returns the source of the card of a permitted target. A target that cannot be reached has one, too.

@@ -18,11 +18,12 @@ use super::{Denial, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
 use crate::db::Db;
-use crate::explain::{Check, Source, Witness};
+use crate::explain::{Source, Witness};
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
+use crate::stage::Stage;
 use crate::store::Unavailable;
 use crate::trust::Pair;
 use crate::workspace::Workspaces;
@@ -225,7 +226,7 @@ impl Hierarchy {
         witness: &mut impl Witness,
     ) -> Result<LineageLookup, Rejection> {
         let found = self.look_up(target).await?;
-        witness.record(|| found.to_fact(Check::TargetPlace, target));
+        witness.record(|| found.to_fact(Stage::TargetPlace, target));
         Ok(found)
     }
 
@@ -352,8 +353,8 @@ impl Hierarchy {
         }
         // Both are always looked up, so that an unknown target takes the same path as a denied one.
         let (one, other) = tokio::try_join!(self.look_up(caller), self.look_up(target))?;
-        witness.record(|| one.to_fact(Check::CallerPlace, caller));
-        witness.record(|| other.to_fact(Check::TargetPlace, target));
+        witness.record(|| one.to_fact(Stage::CallerPlace, caller));
+        witness.record(|| other.to_fact(Stage::TargetPlace, target));
         let Some(from) = one.lineage else {
             return Err(realm_rejection(RealmDenial::Caller));
         };
@@ -442,7 +443,7 @@ impl Hierarchy {
     /// away.
     pub async fn report_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
         if let Ok(found) = self.look_up(caller).await {
-            witness.record(|| found.to_fact(Check::CallerPlace, caller));
+            witness.record(|| found.to_fact(Stage::CallerPlace, caller));
         }
     }
 

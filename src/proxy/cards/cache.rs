@@ -12,8 +12,6 @@ use moka::future::Cache;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::fetch::{CardRequest, fetch_card};
-use super::forms::{CardForms, ServedCard};
 use crate::a2a::Generation;
 use crate::a2a::card::{AgentSides, Binding, Card, CardError, Facts};
 use crate::config::Config;
@@ -21,13 +19,15 @@ use crate::directory::CardSource;
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::metrics;
-use crate::proxy::relay::upstream::Upstream;
+use crate::proxy::cards::fetch::{CardRequest, fetch_card};
+use crate::proxy::cards::forms::{CardForms, ServedCard};
+use crate::proxy::upstream::Upstream;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::sign_card;
 
 /// Freshness of a card, also for callers' caches.
-pub(super) const FRESH: Duration = Duration::from_secs(30);
+pub(in crate::proxy) const FRESH: Duration = Duration::from_secs(30);
 /// Lifetime of a failed fetch: shields an agent in trouble.
 const FAILED: Duration = Duration::from_secs(3);
 /// Lifetime of an entry, for requests that only need the agent's generation.
@@ -38,9 +38,9 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 const ENTRY_BYTES: usize = 1024;
 
 /// Cached card of one workspace, or its failure.
-pub(super) struct CachedCard {
+pub(in crate::proxy) struct CachedCard {
     /// Card for callers, or the reason why there is none.
-    pub(super) served: Result<CardForms, Rejection>,
+    pub(in crate::proxy) served: Result<CardForms, Rejection>,
     /// Generation of the agent, from the card that counts.
     pub(super) generation: Option<Generation>,
     /// The sides on which the agent can be called, by that card.

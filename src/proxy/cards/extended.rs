@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::cache::{render_card, sign_if_enabled, unreadable_card};
-use super::forms;
 use crate::a2a::Generation;
 use crate::a2a::card::{Card, CardError};
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
 use crate::gateway::Gateway;
-use crate::proxy::relay::failure::too_large;
+use crate::proxy::cards::cache::{render_card, sign_if_enabled, unreadable_card};
+use crate::proxy::cards::forms;
+use crate::proxy::upstream::too_large;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Workspace of the extended card, and the form of the response.

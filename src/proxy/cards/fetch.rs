@@ -14,9 +14,8 @@ use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardLocation, LookupFor};
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
-use crate::proxy::relay::answer_head::refuse_redirect;
-use crate::proxy::relay::fetch::BufferedRequest;
-use crate::proxy::relay::upstream::{Upstream, WireRequest, build_peer};
+use crate::proxy::fetch::BufferedRequest;
+use crate::proxy::upstream::{Upstream, WireRequest, build_peer, refuse_redirect};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 

@@ -19,15 +19,15 @@ const TRANSLATED: [Side; 3] = [
 
 /// A card in its form for callers.
 #[derive(Clone)]
-pub(super) struct ServedCard {
+pub(in crate::proxy) struct ServedCard {
     /// JSON.
-    pub(super) body: Bytes,
+    pub(in crate::proxy) body: Bytes,
     /// Value of `ETag`.
-    pub(super) tag: String,
+    pub(in crate::proxy) tag: String,
     /// Time of its last change.
-    pub(super) modified: SystemTime,
-    /// Generations of A2A in its interfaces, for [`SPEAKS`](super::answer::SPEAKS).
-    pub(super) speaks: Option<&'static str>,
+    pub(in crate::proxy) modified: SystemTime,
+    /// Generations of A2A in its interfaces, for `X-A2A-Speaks`.
+    pub(in crate::proxy) speaks: Option<&'static str>,
 }
 
 /// The forms, in the order of their use.
@@ -39,7 +39,7 @@ const FORMS: [RequestedForm; 3] = [
 
 /// A card for callers, in each form.
 #[derive(Clone)]
-pub(super) struct CardForms([ServedCard; 3]);
+pub(in crate::proxy) struct CardForms([ServedCard; 3]);
 
 impl CardForms {
     /// Makes the forms of a card, with `serve` for each text. `text`: the card with the gateway's interfaces.
@@ -59,7 +59,7 @@ impl CardForms {
     }
 
     /// Returns the card in a form.
-    pub(super) fn get(&self, asked: RequestedForm) -> &ServedCard {
+    pub(in crate::proxy) fn get(&self, asked: RequestedForm) -> &ServedCard {
         let at = FORMS.iter().position(|form| *form == asked);
         &self.0[at.unwrap_or_default()]
     }
@@ -117,7 +117,7 @@ impl CallerSides {
         translate_card(text, asked, &facts).map_or_else(|| text.to_owned(), |(text, _)| text)
     }
 
-    /// Returns the generations, for [`SPEAKS`](super::answer::SPEAKS).
+    /// Returns the generations, for `X-A2A-Speaks`.
     fn generations(&self) -> Option<&'static str> {
         let has = |generation| self.all.iter().any(|side| side.generation == generation);
         match (has(Generation::V0), has(Generation::V1)) {

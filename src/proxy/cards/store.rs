@@ -6,21 +6,16 @@ use std::time::Duration;
 
 use pingora::protocols::http::ServerSession;
 
-use super::cache::{CachedCard, CardCache};
-use super::fetch::CardRequest;
 use crate::a2a::Generation;
 use crate::a2a::card::AgentSides;
-use crate::a2a::refs::Refs;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
-use crate::proxy::admit::AdmittedCall;
-use crate::proxy::outcome::ExchangeOutcome;
-use crate::proxy::outcome::box_cold_path;
-use crate::proxy::record::Exchange;
-use crate::proxy::relay::CancelWatch;
-use crate::proxy::relay::Relay;
-use crate::proxy::request::ownership::{is_about_push, require_push};
-use crate::proxy::respond::client_disconnected;
+use crate::proxy::admission::AdmittedCall;
+use crate::proxy::cards::cache::{CachedCard, CardCache};
+use crate::proxy::cards::fetch::CardRequest;
+use crate::proxy::listener::client_disconnected;
+use crate::proxy::record::{Exchange, ExchangeError};
+use crate::proxy::upstream::{CancelWatch, Relay};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
@@ -41,27 +36,18 @@ impl Cards {
         }
     }
 
-    /// Checks in the agent's own card that it sends push notifications, if no card is registered and a call
-    /// asks for them.
+    /// Returns whether the target sends push notifications, by its own card. `None`: the card does not say.
     ///
     /// # Errors
-    /// `push_not_supported`.
-    pub(in crate::proxy) async fn check_push(
+    /// The caller left, or the process shuts down; `store_unavailable`.
+    pub(in crate::proxy) async fn sends_push(
         &self,
-        session: &mut ServerSession,
+        caller: &mut ServerSession,
         exchange: &Exchange,
         admitted: &AdmittedCall,
-        refs: &Refs,
-    ) -> Result<(), ExchangeOutcome> {
-        let options = admitted.options();
-        require_push(options.push_notifications, exchange.method, refs)?;
-        if options.has_card || !is_about_push(exchange.method, refs) {
-            return Ok(());
-        }
-        let cached = self.card_of_target(Some(session), exchange, admitted);
-        let pushes = box_cold_path(cached).await?.pushes;
-        require_push(pushes != Some(false), exchange.method, refs)?;
-        Ok(())
+    ) -> Result<Option<bool>, ExchangeError> {
+        let cached = self.card_of_target(Some(caller), exchange, admitted);
+        Ok(cached.await?.pushes)
     }
 
     /// Returns what the target speaks: by its registered card, else by the fetched one that is in memory. Fetches no
@@ -90,7 +76,7 @@ impl Cards {
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         admitted: &AdmittedCall,
-    ) -> Result<AgentSides, ExchangeOutcome> {
+    ) -> Result<AgentSides, ExchangeError> {
         let cached = self.reachable_card(caller, exchange, admitted).await?;
         Ok(cached.spoken.clone())
     }
@@ -105,7 +91,7 @@ impl Cards {
         exchange: &Exchange,
         admitted: &AdmittedCall,
         generation: Generation,
-    ) -> Result<String, ExchangeOutcome> {
+    ) -> Result<String, ExchangeError> {
         let cached = self.reachable_card(caller, exchange, admitted).await?;
         let path = cached.http_json.path_for(generation).ok_or_else(|| {
             let message = "the agent's card names an HTTP+JSON interface without an http URL: correct the url in the card";
@@ -120,7 +106,7 @@ impl Cards {
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         admitted: &AdmittedCall,
-    ) -> Result<Arc<CachedCard>, ExchangeOutcome> {
+    ) -> Result<Arc<CachedCard>, ExchangeError> {
         let cached = self.card_of_target(caller, exchange, admitted).await?;
         match &cached.served {
             Err(refusal)
@@ -145,7 +131,7 @@ impl Cards {
         exchange: &Exchange,
         admitted: &AdmittedCall,
         method: Option<&str>,
-    ) -> Result<String, ExchangeOutcome> {
+    ) -> Result<String, ExchangeError> {
         let cached = self.card_of_target(caller, exchange, admitted).await?;
         let generation = method.map_or_else(Generation::default, Generation::of_method);
         Ok(path_in_card(&cached, generation)?)
@@ -174,7 +160,7 @@ impl Cards {
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         admitted: &AdmittedCall,
-    ) -> Result<Arc<CachedCard>, ExchangeOutcome> {
+    ) -> Result<Arc<CachedCard>, ExchangeError> {
         let source = self.card_source(admitted).await?;
         self.get_card(caller, exchange, admitted.hops, &source)
             .await
@@ -201,26 +187,26 @@ impl Cards {
     /// Returns a card. Waits until the caller disconnects, if there is one, or the process is cut. Of several
     /// requests that wait for one fetch each can leave alone: if it was the one that fetches, the next begins a
     /// new fetch.
-    pub(super) async fn get_card(
+    pub(in crate::proxy) async fn get_card(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         hops: u32,
         source: &CardSource,
-    ) -> Result<Arc<CachedCard>, ExchangeOutcome> {
+    ) -> Result<Arc<CachedCard>, ExchangeError> {
         let asked = CardRequest {
-            config: &exchange.config,
-            request_id: &exchange.request_id,
+            config: exchange.call.config(),
+            request_id: exchange.call.request_id(),
             account: exchange
-                .proof
-                .as_ref()
+                .call
+                .proof()
                 .map_or(Account::default(), |proof| proof.account),
             hops,
         };
         let (gateway, upstream) = (&self.gateway, &self.relay.upstream);
         let cached = self
             .cache
-            .get(gateway, upstream, source, &exchange.config, &asked);
+            .get(gateway, upstream, source, exchange.call.config(), &asked);
         let mut cut = CancelWatch::for_drain(&self.relay.drain);
         let gone = async {
             // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading
@@ -239,7 +225,7 @@ impl Cards {
         tokio::select! {
             why = cut.cancelled(Delivery::NotSent) => Err(why.into()),
             cached = cached => Ok(cached),
-            () = gone => Err(ExchangeOutcome::CallerLeft),
+            () = gone => Err(ExchangeError::CallerLeft),
         }
     }
 
@@ -255,7 +241,7 @@ impl Cards {
         exchange: &Exchange,
         admitted: &AdmittedCall,
         is_bare: bool,
-    ) -> Result<Generation, ExchangeOutcome> {
+    ) -> Result<Generation, ExchangeError> {
         let options = admitted.options();
         if options.has_card {
             return Ok(options.generation);

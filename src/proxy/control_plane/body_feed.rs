@@ -10,12 +10,12 @@ use pingora::protocols::http::ServerSession;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::proxy::context::Context;
-use crate::proxy::load::Slot;
-use crate::proxy::outcome::BodyError;
-use crate::proxy::request::body::{next_piece, send_continue};
-use crate::proxy::respond::client_disconnected;
+use crate::proxy::body::{next_piece, send_continue};
+use crate::proxy::listener::client_disconnected;
+use crate::proxy::record::BodyError;
+use crate::proxy::services::Context;
 use crate::rejection::{Reason, RejectedRequest, Rejection};
+use crate::shares::SlotGuard;
 
 /// The next piece of a body; `None` at its end.
 type PieceResult = Result<Option<Bytes>, RejectedRequest>;
@@ -73,7 +73,7 @@ impl BodyFeed {
         &mut self,
         context: &'p Context,
         session: &mut ServerSession,
-        slot: &mut Option<Slot<'p>>,
+        slot: &mut Option<SlotGuard<'p>>,
     ) {
         if let Some(wanted) = &mut self.wanted {
             let Some(first) = wanted.recv().await else {

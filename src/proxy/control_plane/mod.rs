@@ -4,31 +4,39 @@
 pub(in crate::proxy) mod body_feed;
 pub(in crate::proxy) mod span;
 
-use std::convert::Infallible;
-use std::time::Duration;
-
-use axum::body::Body;
-use axum::response::Response;
-use bytes::Bytes;
-use http::response::Parts;
-use http::{Method, StatusCode, Version, header};
-use http_body_util::BodyExt;
-use http_body_util::channel::{Channel, Sender};
-use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
-use tokio::time::timeout;
-use tower::ServiceExt;
-
-use self::body_feed::{discard_until_gone, feed_body};
 use crate::dialect::Dialect;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
-use crate::proxy::context::Context;
-use crate::proxy::load::Slot;
-use crate::proxy::respond::reject::send_rejection;
-use crate::proxy::respond::{set_chunked, write_head_with_timeout, write_with_timeout};
-use crate::rejection::{Reason, RejectedRequest, Rejection};
+use crate::proxy::admission::client_address;
+use crate::proxy::control_plane::body_feed::discard_until_gone;
+use crate::proxy::control_plane::body_feed::feed_body;
+use crate::proxy::listener::set_chunked;
+use crate::proxy::listener::write_head_with_timeout;
+use crate::proxy::listener::write_with_timeout;
+use crate::proxy::reject::send_rejection;
+use crate::proxy::services::Context;
+use crate::rejection::Reason;
+use crate::rejection::RejectedRequest;
+use crate::rejection::Rejection;
+use crate::shares::SlotGuard;
 use crate::telemetry::traces::SpanFacts;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::Method;
+use http::StatusCode;
+use http::Version;
+use http::header;
+use http::response::Parts;
+use http_body_util::BodyExt;
+use http_body_util::channel::Channel;
+use http_body_util::channel::Sender;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::time::timeout;
+use tower::ServiceExt;
 
 /// The only WebSocket route.
 const SOCKET_PATH: &str = "/ws";
@@ -142,7 +150,7 @@ async fn stream_response(
     context: &Context,
     session: &mut ServerSession,
     response: Response,
-    slot: Option<Slot<'_>>,
+    slot: Option<SlotGuard<'_>>,
 ) -> Result<(), PassError> {
     let (parts, mut body) = response.into_parts();
     let mut head = response_head(context, session, parts);
@@ -344,12 +352,13 @@ fn build_request(
     if let Some(facts) = span_facts {
         request.extensions_mut().insert(facts);
     }
-    request
-        .extensions_mut()
-        .insert(ClientAddr(context.client_address(session)));
+    request.extensions_mut().insert(ClientAddr(client_address(
+        session,
+        &context.gateway.config().server,
+    )));
     Ok(request)
 }
 
 fn unbuilt_head(error: Box<pingora::Error>) -> PassError {
-    PassError::Refused(crate::proxy::respond::internal_error(error))
+    PassError::Refused(crate::proxy::listener::internal_error(error))
 }

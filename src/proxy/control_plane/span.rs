@@ -4,11 +4,10 @@ use http::Method as Verb;
 use pingora::protocols::http::ServerSession;
 
 use crate::ids::RequestId;
-use crate::proxy::context::Context;
-use crate::proxy::record::trace::attributes::{
-    error_attribute, server_status, status_attribute, text_attribute, verb_name,
+use crate::proxy::services::Context;
+use crate::proxy::trace::{
+    error_attribute, parent_context, server_status, status_attribute, text_attribute, verb_name,
 };
-use crate::proxy::record::trace::parent_context;
 use crate::telemetry::traces::{KeyValue, Parent, Span, SpanFacts, SpanKind};
 
 /// The span of one request to the control plane. It ends when it is dropped.

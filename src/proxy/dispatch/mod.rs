@@ -5,27 +5,35 @@
 mod response;
 mod sender;
 
+use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
+use crate::delivery::jobs::Content;
+use crate::delivery::jobs::Job;
+use crate::directory::CallKind;
+use crate::directory::Destination;
+use crate::directory::Slot;
+use crate::explain::Live;
+use crate::ids::WorkspaceId;
+use crate::proxy::admission::AdmittedCall;
+use crate::proxy::admission::AllowedCaller;
+use crate::proxy::admission::assign_instance;
+use crate::proxy::dispatch::sender::Sender;
+use crate::proxy::policy::ask_about_reply;
+use crate::proxy::policy::{check_access, permit_target};
+use crate::proxy::services::Context;
+use crate::proxy::wake::wake_workspace;
+use crate::rejection::Delivery;
+use crate::rejection::Reason;
+use crate::rejection::Rejection;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
-
-use self::sender::Sender;
-use crate::a2a::method::Method;
-use crate::a2a::refs::Refs;
-use crate::delivery::jobs::{Content, Job};
-use crate::directory::{CallKind, Destination, Slot};
-use crate::ids::WorkspaceId;
-use crate::proxy::admit::{AdmittedCall, AllowedCaller};
-use crate::proxy::context::Context;
-use crate::proxy::guard_stage::ask_about_reply;
-use crate::proxy::request::instance::assign_instance;
-use crate::proxy::waker::wake_workspace;
-use crate::rejection::{Delivery, Reason, Rejection};
+use tokio::task::JoinError;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio::time::interval;
 
 /// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
 /// send, and for calls that wait for their time.
@@ -236,11 +244,11 @@ impl Dispatcher {
                 message,
             )));
         };
-        let permit = match gateway.hierarchy.permit(&proof, &job.target).await {
+        let permit = match permit_target(gateway, &proof, &job.target, &mut Live).await {
             Ok(permit) => permit,
             Err(why) => return decide_rejected(why),
         };
-        match gateway.stops.check(&permit) {
+        match check_access(gateway, &permit, &mut Live) {
             Err(why) if why.reason == Reason::Stopped => return SendDecision::Stopped,
             Err(why) => return decide_rejected(why),
             Ok(()) => {}

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use crate::a2a::reply::Reply;
 use crate::delivery::jobs::Ending;
-use crate::proxy::relay::refuse_redirect;
+use crate::proxy::upstream::refuse_redirect;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Reads the agent's response.

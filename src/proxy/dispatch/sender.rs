@@ -17,8 +17,6 @@ use pingora::upstreams::peer::HttpPeer;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use super::response::read_response;
-use super::{STOPPED_PAUSE, is_transient, mark_not_sent};
 use crate::a2a::Generation;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::state::TaskState;
@@ -28,25 +26,25 @@ use crate::delivery::jobs::{Attempt, Content, Ending, Job, Task, deadline_expire
 use crate::directory::{CallOutcome, Destination, LookupFor, OwnTimeouts, Slot};
 use crate::identity::Proof;
 use crate::metrics::InProgress;
-use crate::proxy::admit::AdmittedCall;
-use crate::proxy::bridge::{translate_for_agent, translate_for_inbox};
-use crate::proxy::caps_stage::UncountedCall;
-use crate::proxy::context::Context;
-use crate::proxy::guard_stage::{ask_about_call, rewrite_guarded, set_guards};
-use crate::proxy::outcome::ExchangeOutcome;
-use crate::proxy::outcome::box_cold_path;
-use crate::proxy::record::Exchange;
-use crate::proxy::record::trace::ExchangeOrigin;
-use crate::proxy::relay::failure::shutting_down;
-use crate::proxy::relay::fetch::BufferedRequest;
-use crate::proxy::relay::forward::{AgentCall, Origin, callee_attributes, resolve_address};
-use crate::proxy::relay::rewrite::Rewrite;
-use crate::proxy::relay::upstream::{AgentConnection, WireRequest};
-use crate::proxy::relay::verdict::outcome_of_rejection;
-use crate::proxy::request::body::{CallShape, complete_body};
-use crate::proxy::request::checked_call::CheckedCall;
-use crate::proxy::request::instance::build_binder;
-use crate::proxy::respond::internal_error;
+use crate::proxy::admission::{AdmittedCall, build_binder};
+use crate::proxy::complete::{CallShape, CheckedCall, complete_body};
+use crate::proxy::dispatch::response::read_response;
+use crate::proxy::dispatch::{STOPPED_PAUSE, is_transient, mark_not_sent};
+use crate::proxy::fetch::BufferedRequest;
+use crate::proxy::filters::Rewrite;
+use crate::proxy::listener::internal_error;
+use crate::proxy::policy::{
+    ContentCall, UncountedCall, check_content, rewrite_guarded, set_guards,
+};
+use crate::proxy::record::{
+    Answered, Exchange, ExchangeError, box_cold_path, outcome_of_rejection, search_answer,
+};
+use crate::proxy::services::Context;
+use crate::proxy::trace::ExchangeOrigin;
+use crate::proxy::upstream::{AgentConnection, WireRequest, shutting_down};
+use crate::proxy::upstream_request::{
+    AgentCall, Origin, callee_attributes, resolve_address, translate_for_agent, translate_for_inbox,
+};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::tasks::Learner;
@@ -77,6 +75,15 @@ impl AttemptResult {
     }
 }
 
+/// What is done with the answer of an agent.
+struct AnswerHandling<'a> {
+    rewrite: Option<Rewrite>,
+    /// Searches the answer for the task.
+    learner: Option<Box<Learner>>,
+    /// The concurrency slot of the call.
+    slot: &'a mut Option<Slot>,
+}
+
 /// Sends deferred calls.
 #[derive(Clone)]
 pub(super) struct Sender(pub(super) Arc<Context>);
@@ -93,15 +100,12 @@ impl Sender {
         let _running = self.0.gateway.drain.count_work();
         let jobs = &self.0.gateway.delivery.jobs;
         let _sending = InProgress::begin(&self.0.gateway.metrics.jobs.running);
-        let (attempt, status) = tokio::select! {
-            attempt = self.attempt_call(&job, &admitted) => attempt,
-            () = jobs.hold_lease(&job) => (AttemptResult::Taken, None),
+        let attempt = tokio::select! {
+            attempt = self.attempt_call(&job, &admitted, &mut slot) => attempt,
+            () = jobs.hold_lease(&job) => AttemptResult::Taken,
         };
-        let answered = status.map(CallOutcome::from_status);
-        if let (Some(slot), Some(outcome)) =
-            (&mut slot, answered.or_else(|| attempt.agent_outcome()))
-        {
-            slot.finish(outcome);
+        if let Some(slot) = &mut slot {
+            slot.finish_unless(|_| attempt.agent_outcome());
         }
         drop(slot);
         if !matches!(attempt, AttemptResult::Nothing(_)) {
@@ -129,37 +133,34 @@ impl Sender {
         }
     }
 
-    /// Sends the call, awaits the response and records the exchange. Returns the status of the response, too, if there was
-    /// one.
+    /// Sends the call, awaits the response and records the exchange.
     async fn attempt_call(
         &self,
         job: &Job,
         admitted: &AdmittedCall,
-    ) -> (AttemptResult, Option<u16>) {
+        slot: &mut Option<Slot>,
+    ) -> AttemptResult {
         let mut exchange = self.begin_exchange(job, Some(Arc::clone(&admitted.allowed.proof)));
-        exchange.record_permit(&admitted.allowed.permit);
-        let attempt = self.run_exchange(job, admitted, &mut exchange);
+        exchange.call.set_access(&admitted.allowed.permit);
+        let attempt = self.run_exchange(job, (admitted, slot), &mut exchange);
         // The type is nested too deeply for the compiler when this future is spawned.
-        let attempt = attempt.boxed().await;
-        let status = Some(exchange.answer.status).filter(|status| *status != 0);
-        let attempt = match attempt {
+        match attempt.boxed().await {
             // Its caller canceled it: recorded like a caller that leaves.
             Ok(AttemptResult::Taken) => {
-                exchange.request_bytes = 0;
+                exchange.record.set_request_bytes(0);
                 AttemptResult::Taken
             }
             Ok(attempt) => {
                 // Cannot fail: no response is left to send.
-                let _ = exchange.record_outcome(Ok(ExchangeOutcome::Answered));
+                let _ = exchange.record_outcome(Ok(Answered));
                 attempt
             }
             Err(why) => {
                 exchange.record_rejection(&why);
-                exchange.answer.status = why.reason.status();
+                exchange.record.set_status(why.reason.status());
                 self.classify_rejection(job, why)
             }
-        };
-        (attempt, status)
+        }
     }
 
     /// Ends a call that can never be sent; records it like a call that is rejected at once.
@@ -180,18 +181,20 @@ impl Sender {
             .map(Arc::new);
         let mut exchange = self.begin_exchange(job, proof);
         exchange.record_rejection(why);
-        exchange.answer.status = why.reason.status();
+        exchange.record.set_status(why.reason.status());
     }
 
     /// Returns the exchange of a deferred call.
     fn begin_exchange(&self, job: &Job, proof: Option<Arc<Proof>>) -> Exchange {
-        let mut exchange = self.0.begin_exchange(request_id(job), true);
+        let mut exchange = Exchange::begin_at(&self.0.gateway, request_id(job), true);
         if let Content::Call(call) = &job.content {
             exchange = exchange.with_client(call.client);
         }
-        exchange.method = A2aMethod::SendMessage;
-        exchange.proof = proof;
-        exchange.callee = Some(job.target.clone());
+        exchange.call.set_method(A2aMethod::SendMessage);
+        if let Some(proof) = proof {
+            exchange.call.set_proof(proof);
+        }
+        exchange.call.set_target(job.target.clone());
         exchange
     }
 
@@ -212,24 +215,26 @@ impl Sender {
     async fn run_exchange(
         &self,
         job: &Job,
-        admitted: &AdmittedCall,
+        (admitted, slot): (&AdmittedCall, &mut Option<Slot>),
         exchange: &mut Exchange,
     ) -> Result<AttemptResult, Rejection> {
         let context = &*self.0;
         let checked = self.build_call(job, admitted, exchange).await;
         let (stored, mut call) = checked.map_err(mark_not_sent)?;
-        exchange.request_bytes = call.body.len() as u64;
-        exchange.charge = self
-            .measure_charge(admitted, exchange, &stored, &call)
-            .await?;
-        exchange.begin_trace(&context.relay.traces, &stored.head, ExchangeOrigin::LATER);
+        exchange.record.set_request_bytes(call.body.len());
+        exchange.record.set_charge(
+            self.measure_charge(admitted, exchange, &stored, &call)
+                .await?,
+        );
+        exchange.begin_trace(&context.relay.traces, &stored.head, || {
+            ExchangeOrigin::LATER
+        });
         set_guards(context, exchange, admitted, &mut call, &stored.head.headers);
         let Destination::Agent(agent) = &admitted.destination else {
             let options = admitted.options();
             let met = translate_for_inbox(context, options, exchange, &mut call).await;
             met.map_err(mark_not_sent)?;
-            let asked = ask_about_call((context, admitted), None, exchange, &mut call).await;
-            asked.map_err(into_rejection)?;
+            self.check_content(admitted, exchange, &mut call).await?;
             let sent = (job, admitted.allowed.account());
             return self.put_into_inbox(sent, call).await;
         };
@@ -242,13 +247,12 @@ impl Sender {
         met.map_err(into_rejection)?;
         let path = agents.set_path(None, exchange, &mut call).await;
         path.map_err(into_rejection)?;
-        let asked = ask_about_call((context, admitted), None, exchange, &mut call).await;
-        asked.map_err(into_rejection)?;
+        self.check_content(admitted, exchange, &mut call).await?;
         let asker = LookupFor::for_call(admitted.allowed.account());
         let address = resolve_address(context, agent, call.path.as_deref(), asker).await;
         let address = address.map_err(mark_not_sent)?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
-        let timeouts = &exchange.config.timeouts;
+        let timeouts = &exchange.call.config().timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
         let origin = Origin {
             head: &stored.head,
@@ -261,18 +265,38 @@ impl Sender {
             peer: &peer,
             call: WireRequest::new(wire.map_err(mark_not_sent)?, call.body),
             deadline: Instant::now() + patience,
-            bytes_max: exchange.config.limits.response_bytes.bytes(),
-            idle: exchange.config.upstream.idle,
+            bytes_max: exchange.call.config().limits.response_bytes.bytes(),
+            idle: exchange.call.config().upstream.idle,
             late: call_timeout,
         };
-        exchange.instance = admitted.instance().cloned();
+        exchange.record.set_instance(admitted.instance().cloned());
         let mut learner = Learner::for_state(Binding::Rpc);
         if let Some(binder) = build_binder(&context.gateway, admitted) {
             learner.set_binder(binder);
         }
-        exchange.learner = Some(Box::new(learner));
         let rewrite = rewrite_guarded(call.guarded.take(), call.rewrite);
-        self.call_agent(job, &question, rewrite, exchange).await
+        let answer = AnswerHandling {
+            rewrite,
+            learner: Some(Box::new(learner)),
+            slot,
+        };
+        self.call_agent(job, &question, answer, exchange).await
+    }
+
+    async fn check_content(
+        &self,
+        admitted: &AdmittedCall,
+        exchange: &Exchange,
+        call: &mut CheckedCall,
+    ) -> Result<(), Rejection> {
+        let content = ContentCall {
+            context: &self.0,
+            admitted,
+            caller: None,
+            exchange,
+            call,
+        };
+        check_content(content).await.map_err(into_rejection)
     }
 
     /// Returns the charge of the bytes and the time of a call. It was counted when it was accepted.
@@ -300,11 +324,11 @@ impl Sender {
         &self,
         job: &Job,
         question: &BufferedRequest<'_>,
-        rewrite: Option<Rewrite>,
+        mut answer: AnswerHandling<'_>,
         exchange: &mut Exchange,
     ) -> Result<AttemptResult, Rejection> {
         let mut cut = self.0.relay.watch_exchange(exchange);
-        exchange.record_call_sent();
+        exchange.record.start_call_span();
         let connection = tokio::select! {
             biased;
             why = cut.cancelled(Delivery::NotSent) => return Err(why),
@@ -319,16 +343,19 @@ impl Sender {
         if cut.is_requested() {
             return Err(shutting_down(Delivery::NotSent));
         }
-        exchange.record_sent();
+        exchange.record.mark_sent();
         let (mut head, mut body) = tokio::select! {
             biased;
             answered = question.send_over(connection, &self.0.relay.upstream, &self.0.relay.metrics) => answered?,
             why = cut.cancelled(Delivery::Unknown) => return Err(why),
         };
-        exchange.record_call_status(head.status);
-        exchange.answer.status = head.status.as_u16();
-        exchange.answer.bytes = body.len() as u64;
-        if let Some(rewrite) = rewrite {
+        exchange.record.set_call_status(head.status);
+        exchange.record.set_status(head.status.as_u16());
+        exchange.record.add_bytes(body.len());
+        if let Some(slot) = answer.slot {
+            slot.finish(CallOutcome::from_status(head.status.as_u16()));
+        }
+        if let Some(rewrite) = answer.rewrite {
             let deadline = question.deadline;
             let answer = (&mut head, body);
             body = rewrite
@@ -336,15 +363,16 @@ impl Sender {
                 .await?;
         }
         let ending = read_response(&head, &body)?;
-        exchange.search_task(&body).await;
-        if let Some(task) = &exchange.task {
+        let metrics = exchange.call.metrics();
+        if let Some(task) = search_answer(&mut answer.learner, metrics, &body).await {
             let tasks = &self.0.gateway.tasks;
             let over = TaskState::from_answer(&body).is_some_and(TaskState::is_terminal);
-            let org = exchange.proof.as_ref().and_then(|one| one.principal.org());
+            let org = exchange.call.proof().and_then(|one| one.principal.org());
             let owner = (job.owner.as_str(), org);
-            if let Some(life) = exchange.life() {
-                tasks.record_owner(owner, &life, task, Some(over)).await;
+            if let Some(life) = exchange.call.life() {
+                tasks.record_owner(owner, &life, &task, Some(over)).await;
             }
+            exchange.record.set_task(task);
         }
         Ok(AttemptResult::Over(ending))
     }
@@ -440,10 +468,10 @@ impl StoredRequest {
 }
 
 /// Returns the rejection for a call with a card that could not be fetched.
-fn into_rejection(ended: ExchangeOutcome) -> Rejection {
+fn into_rejection(ended: ExchangeError) -> Rejection {
     match ended {
-        ExchangeOutcome::Refused(why) | ExchangeOutcome::BrokenOff(why) => why,
-        ExchangeOutcome::Answered | ExchangeOutcome::CallerLeft => shutting_down(Delivery::NotSent),
+        ExchangeError::Refused(why) | ExchangeError::BrokenOff(why) => why,
+        ExchangeError::CallerLeft => shutting_down(Delivery::NotSent),
     }
 }
 

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
 
-use super::document::{Document, DocumentForm};
-use super::{CallGuards, Guard};
 use crate::a2a::texts::answers_call;
 use crate::config::{GuardMode, GuardPhase};
+use crate::proxy::guard::document::{Document, DocumentForm};
+use crate::proxy::guard::{CallGuards, Guard};
 use crate::rejection::{Delivery, Reason, Rejection};
 
 impl CallGuards {

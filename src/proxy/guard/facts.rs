@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::document::Document;
+use crate::proxy::guard::document::Document;
 use crate::shares::Account;
 
 /// Longest id of a task, a context or a run that questions name.

@@ -3,37 +3,43 @@
 //!
 //! [`Guards`] has the guards of the configuration in force; [`CallGuards`] the ones of one call, which all its
 //! phases share. A call is asked about in its final form, right before it is sent or stored
-//! ([`super::guard_stage`]); an answer or event as its caller gets it ([`super::relay::rewrite`], [`stream`]).
+//! ([`super::policy`]); an answer or event as its caller gets it ([`super::filters`], [`stream`]).
 
 mod answers;
 mod document;
-mod facts;
+pub(in crate::proxy) mod facts;
 mod patterns;
 mod server;
 pub(in crate::proxy) mod stream;
-pub(in crate::proxy) mod verdict;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use bytes::Bytes;
-use tokio::time::Instant;
-
-use self::document::{Document, DocumentForm};
-pub(in crate::proxy) use self::facts::{CallFacts, Party, parse_trace};
-use self::patterns::Patterns;
-use self::server::{GuardClient, GuardServer};
-use self::verdict::Verdicts;
 use crate::a2a::method::Method;
 use crate::a2a::texts::retain_call_members;
-use crate::config::{
-    Config, Derived, Guard as Settings, GuardMode, GuardPhase, GuardStream, OnFailure,
-};
+use crate::config::Config;
+use crate::config::Derived;
+use crate::config::Guard as Settings;
+use crate::config::GuardMode;
+use crate::config::GuardPhase;
+use crate::config::GuardStream;
+use crate::config::OnFailure;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::metrics::GuardVerdict;
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::proxy::guard::document::Document;
+use crate::proxy::guard::document::DocumentForm;
+pub(in crate::proxy) use crate::proxy::guard::facts::CallFacts;
+pub(in crate::proxy) use crate::proxy::guard::facts::parse_trace;
+use crate::proxy::guard::patterns::Patterns;
+use crate::proxy::guard::server::GuardClient;
+use crate::proxy::guard::server::GuardServer;
+use crate::proxy::guard_verdicts::Verdicts;
+use crate::rejection::Delivery;
+use crate::rejection::Reason;
+use crate::rejection::Rejection;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Longest reason of a guard that callers get, in characters.
 const REASON_MAX: usize = 500;

@@ -6,12 +6,12 @@ use std::borrow::Cow;
 
 use regex::{NoExpand, Regex};
 
-use super::Judgement;
-use super::document::Document;
 use crate::a2a::texts::{Root, walk_strings, with_strings};
 use crate::config::{Guard, PatternAction};
 use crate::metrics::GuardVerdict;
-use crate::proxy::offload;
+use crate::offload;
+use crate::proxy::guard::Judgement;
+use crate::proxy::guard::document::Document;
 
 /// Why the patterns do not judge a document.
 const UNREADABLE: &str = "cannot read it, or what it would be with masks";

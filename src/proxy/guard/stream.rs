@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::CallGuards;
-use super::document::Document;
 use crate::a2a::event::split_blocks;
 use crate::a2a::texts::Block;
 use crate::config::GuardPhase;
+use crate::proxy::guard::CallGuards;
+use crate::proxy::guard::document::Document;
 use crate::rejection::Rejection;
 
 /// The guards of one stream.

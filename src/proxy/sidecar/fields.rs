@@ -4,14 +4,13 @@
 use http::{HeaderName, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 
-use super::{is_identity_field, is_spent_token};
 use crate::config::commands_proxy;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::proxy::hop_by_hop::{is_hop_by_hop, named_by_connection};
+use crate::proxy::http1::{NOSNIFF, is_hop_by_hop, named_by_connection};
+use crate::proxy::listener::{is_proof, put_request_id};
 use crate::proxy::record::Exchange;
-use crate::proxy::record::trace::{context_fields, is_context};
-use crate::proxy::request::origin::NOSNIFF;
-use crate::proxy::respond::{is_proof, put_request_id};
+use crate::proxy::sidecar::{is_identity_field, is_spent_token};
+use crate::proxy::trace::{context_fields, is_context};
 use crate::sidecar::Agent;
 use crate::trust::PairClaims;
 
@@ -28,8 +27,7 @@ pub(super) fn request_head(
     exchange: &Exchange,
     body_len: usize,
 ) -> Vec<u8> {
-    let mut wire =
-        Vec::with_capacity(1024 + body_len.min(crate::proxy::relay::upstream::ONE_WRITE));
+    let mut wire = Vec::with_capacity(1024 + body_len.min(crate::proxy::http1::ONE_WRITE));
     wire.extend_from_slice(head.method.as_str().as_bytes());
     wire.push(b' ');
     let target = head.uri.path_and_query().map_or("/", |t| t.as_str());
@@ -42,8 +40,8 @@ pub(super) fn request_head(
         wire.extend_from_slice(b"\r\n");
     };
     put("host", agent.host.as_bytes());
-    let known = exchange.pair.is_some();
-    let context = exchange.outgoing_context();
+    let known = exchange.call.pair().is_some();
+    let context = exchange.call.outgoing_trace();
     for (name, value) in &head.headers {
         let own = context.is_some() && is_context(name);
         if !own && is_forwarded(name, head) && (known || is_public_field(name)) {
@@ -59,8 +57,11 @@ pub(super) fn request_head(
     for (name, value) in context.into_iter().flat_map(context_fields) {
         put(name.as_str(), value.as_bytes());
     }
-    put("x-request-id", exchange.request_id.as_str().as_bytes());
-    if let Some(claims) = &exchange.pair {
+    put(
+        "x-request-id",
+        exchange.call.request_id().as_str().as_bytes(),
+    );
+    if let Some(claims) = exchange.call.pair() {
         for (name, value) in identity_fields(claims) {
             put(name, value.as_bytes());
         }

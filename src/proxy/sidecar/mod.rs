@@ -4,35 +4,54 @@
 mod fields;
 mod verify;
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
+use crate::a2a::method;
+use crate::a2a::task::Binding;
+use crate::dialect::Dialect;
+use crate::dialect::ReplyForm;
+use crate::ids::RequestId;
+use crate::proxy::admission;
+use crate::proxy::admission::Origins;
+use crate::proxy::admission::authorization_field;
+use crate::proxy::admission::refuse_declared_oversize;
+use crate::proxy::admission::single_field;
+use crate::proxy::body;
+use crate::proxy::body::ReceivedBody;
+use crate::proxy::complete::watch_state;
+use crate::proxy::http1::AbortCause;
+use crate::proxy::listener::Service;
+use crate::proxy::listener::internal_error;
+use crate::proxy::record::Answered;
+use crate::proxy::record::Exchange;
+use crate::proxy::record::ExchangeError;
+use crate::proxy::reject::reject_exchange;
+use crate::proxy::response::OutboundCall;
+use crate::proxy::response::relay_call;
+use crate::proxy::sidecar::fields::request_head;
+use crate::proxy::sidecar::fields::response_head;
+use crate::proxy::trace::Callee;
+use crate::proxy::trace::ExchangeOrigin;
+use crate::proxy::upstream::CancelWatch;
+use crate::proxy::upstream::Clocks;
+use crate::proxy::upstream::Relay;
+use crate::proxy::upstream::WireRequest;
+use crate::proxy::upstream::build_peer;
+use crate::rejection::Delivery;
+use crate::rejection::Reason;
+use crate::rejection::Rejection;
+use crate::shares::Account;
+use crate::sidecar::CardAccess;
+use crate::sidecar::Sidecar;
 use bytes::Bytes;
-use http::{HeaderName, Method, header};
+use http::HeaderName;
+use http::Method;
+use http::header;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-
-use self::fields::{request_head, response_head};
-use crate::a2a::method;
-use crate::a2a::task::Binding;
-use crate::dialect::Dialect;
-use crate::ids::RequestId;
-use crate::proxy::admit::{authorization_field, refuse_declared_oversize, single_field};
-use crate::proxy::outcome::{AbortCause, ExchangeOutcome};
-use crate::proxy::record::Exchange;
-use crate::proxy::record::trace::{Callee, ExchangeOrigin};
-use crate::proxy::relay::upstream::{WireRequest, build_peer};
-use crate::proxy::relay::{CancelWatch, Clocks, OutboundCall, Relay};
-use crate::proxy::request::body::ReceivedBody;
-use crate::proxy::request::origin::Origins;
-use crate::proxy::request::{body, validate};
-use crate::proxy::respond::internal_error;
-use crate::proxy::respond::reject::reject_exchange;
-use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::Account;
-use crate::sidecar::{CardAccess, Sidecar};
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Path on which a proxy that forwards requests itself asks whether one may pass.
 const VERIFY: &str = "/auth/verify";
@@ -58,6 +77,35 @@ pub(super) struct SidecarProxy {
     origins: Origins,
 }
 
+impl Service for SidecarProxy {
+    async fn serve(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
+        let head = session.req_header();
+        let request_id = admission::request_id(&head.headers);
+        match head.uri.path() {
+            VERIFY => self.serve_verify(session, &request_id).await,
+            READY => self.serve_ready(session, &request_id).await,
+            _ => self.handle_request(session, request_id).await,
+        }
+    }
+
+    fn record_unreadable(
+        &self,
+        _path: Option<&str>,
+        request_id: &RequestId,
+        peer: Option<IpAddr>,
+        rejection: &Rejection,
+    ) -> ReplyForm {
+        let (metrics, config) = (&self.relay.metrics, &self.relay.config);
+        let mut exchange = Exchange::begin(metrics, config, request_id.clone());
+        if let Some(peer) = peer {
+            exchange = exchange.with_client(peer.to_canonical());
+        }
+        exchange.record.set_status(rejection.reason.status());
+        exchange.record_rejection(rejection);
+        Dialect::Plain.into()
+    }
+}
+
 impl SidecarProxy {
     pub(super) fn new(sidecar: Arc<Sidecar>, relay: Arc<Relay>) -> Self {
         Self {
@@ -67,30 +115,20 @@ impl SidecarProxy {
         }
     }
 
-    /// Serves one request.
-    pub(super) async fn serve(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
-        let head = session.req_header();
-        let request_id = validate::request_id(&head.headers);
-        match head.uri.path() {
-            VERIFY => self.serve_verify(session, &request_id).await,
-            READY => self.serve_ready(session, &request_id).await,
-            _ => self.handle_request(session, request_id).await,
-        }
-    }
-
     /// Handles a request from its token to the record.
     async fn handle_request(
         &self,
         session: &mut ServerSession,
         request_id: RequestId,
     ) -> Result<(), AbortCause> {
-        let mut exchange =
-            Exchange::begin(&self.relay.metrics, &self.relay.config, None, request_id);
+        let mut exchange = Exchange::begin(&self.relay.metrics, &self.relay.config, request_id);
         if let Some(peer) = session.client_addr().and_then(|peer| peer.as_inet()) {
             exchange = exchange.with_client(peer.ip().to_canonical());
         }
         let head = session.req_header();
-        exchange.begin_trace(&self.relay.traces, head, ExchangeOrigin::past_sidecar(head));
+        exchange.begin_trace(&self.relay.traces, head, || {
+            ExchangeOrigin::past_sidecar(head)
+        });
         let ended = self.run_exchange(session, &mut exchange).await;
         match exchange.record_outcome(ended) {
             Ok(ended) => ended,
@@ -105,14 +143,16 @@ impl SidecarProxy {
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-    ) -> Result<ExchangeOutcome, ExchangeOutcome> {
+    ) -> Result<Answered, ExchangeError> {
         let _place = self.check_preliminaries(session)?;
-        exchange.callee = Some(self.sidecar.settings.workspace.clone());
+        exchange
+            .call
+            .set_target(self.sidecar.settings.workspace.clone());
         refuse_method(&session.req_header().method)?;
         // A request without a token must have no body, so that a stranger cannot hold a slot with a slow one.
         let public = session.is_body_empty() && self.is_public(session.req_header());
         let head = session.req_header();
-        refuse_declared_oversize(&exchange.config.limits, head)?;
+        refuse_declared_oversize(&exchange.call.config().limits, head)?;
         let received = if public {
             ReceivedBody {
                 body: Bytes::new(),
@@ -120,30 +160,31 @@ impl SidecarProxy {
             }
         } else {
             let token = presented_token(&self.sidecar, head)?;
-            exchange.pair = Some(self.sidecar.authenticate(token).await?);
+            exchange
+                .call
+                .set_pair(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
             body::read_body(
                 &self.relay.load,
-                &exchange.config,
+                exchange.call.config(),
                 session,
                 Account::default(),
             )
             .await?
         };
         let body = &received.body;
-        exchange.request_bytes = body.len() as u64;
+        exchange.record.set_request_bytes(body.len());
         let method = read_call(session.req_header(), body, exchange);
-        if let Some(claims) = &exchange.pair {
+        if let Some(claims) = exchange.call.pair() {
             self.sidecar.check_body(claims, body, method.as_deref())?;
             self.sidecar.mark_used(claims)?;
         }
         drop(method);
-        exchange.watch_state(Binding::Rpc);
         let forward = self.build_forward(session, exchange, received).await?;
         let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
-            response_head(head, &exchange.request_id).map_err(internal_error)
+            response_head(head, exchange.call.request_id()).map_err(internal_error)
         };
-        exchange.record_call_sent();
+        exchange.record.start_call_span();
         let upstream = &self.relay.upstream;
         let mut cut = CancelWatch::for_drain(&self.relay.drain);
         let connection = tokio::select! {
@@ -154,15 +195,15 @@ impl SidecarProxy {
             why = cut.cancelled(Delivery::NotSent) => return Err(why.into()),
         };
         let call = (forward, connection);
-        self.relay.run(session, exchange, call, answer).await
+        relay_call(&self.relay, session, exchange, call, answer).await
     }
 
     /// Runs the checks of every request that takes a slot.
     fn check_preliminaries(
         &self,
         session: &mut ServerSession,
-    ) -> Result<crate::proxy::load::Slot<'_>, Rejection> {
-        validate::require_valid(session)?;
+    ) -> Result<crate::shares::SlotGuard<'_>, Rejection> {
+        admission::require_valid(session)?;
         self.relay.load.check_open()?;
         self.relay.load.take_slot()
     }
@@ -180,17 +221,18 @@ impl SidecarProxy {
             host: &agent.sni,
             port: address.port(),
             tls: agent.tls,
-            rpc: exchange.method != method::Method::Unread,
+            rpc: exchange.call.method() != method::Method::Unread,
         });
-        let timeouts = &exchange.config.timeouts;
+        let timeouts = &exchange.call.config().timeouts;
         let wire = request_head(session.req_header(), agent, exchange, body.len());
         Ok(OutboundCall {
             peer: build_peer(address, agent.tls, &agent.sni, timeouts.connect),
             call: WireRequest::new(wire, body),
             share,
-            clocks: Clocks::new(timeouts, exchange.started, None, None),
+            clocks: Clocks::new(timeouts, exchange.call.started(), None, None),
             rewrite: None,
             snapshot: None,
+            learner: watch_state(exchange.call.method(), Binding::Rpc),
             slot: None,
             turn: None,
         })
@@ -210,7 +252,7 @@ impl SidecarProxy {
         rejection: &Rejection,
     ) -> Result<(), AbortCause> {
         if session.req_header().method != Method::POST {
-            exchange.dialect = Dialect::Plain;
+            exchange.call.set_dialect(Dialect::Plain);
         }
         let sent = reject_exchange(session, &self.origins, exchange, rejection);
         AbortCause::from_write(sent.await)
@@ -276,12 +318,13 @@ fn read_call<'b>(
     // With `a2a.complete = "off"` the gateway leaves a byte order mark in place.
     let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     let read: CallMembers<'_> = serde_json::from_slice(text).ok()?;
-    exchange.rpc_id = read
-        .id
-        .map(|id| id.get().to_owned())
-        .filter(|id| id.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit()));
+    exchange.call.set_rpc_id(
+        read.id
+            .map(|id| id.get().to_owned())
+            .filter(|id| id.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit())),
+    );
     let method = read.method?;
-    exchange.method = method::Method::parse(&method);
+    exchange.call.set_method(method::Method::parse(&method));
     Some(method)
 }
 

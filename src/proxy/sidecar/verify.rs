@@ -9,16 +9,16 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use super::fields::identity_fields;
-use super::{READY, SidecarProxy, VERIFY, presented_token, validate};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
-use crate::proxy::outcome::AbortCause;
+use crate::proxy::admission::require_valid;
+use crate::proxy::http1::{AbortCause, NOSNIFF};
+use crate::proxy::listener::{put_request_id, write_response};
 use crate::proxy::record::log_cause;
-use crate::proxy::request::origin::NOSNIFF;
-use crate::proxy::respond::reject::send_rejection;
-use crate::proxy::respond::{put_request_id, write_response};
+use crate::proxy::reject::send_rejection;
+use crate::proxy::sidecar::fields::identity_fields;
+use crate::proxy::sidecar::{READY, SidecarProxy, VERIFY, presented_token};
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
 
@@ -67,7 +67,7 @@ impl SidecarProxy {
         request_id: &RequestId,
     ) -> Result<(), AbortCause> {
         let started = Instant::now();
-        let checked = validate::require_valid(session).and_then(|()| self.require_read(session));
+        let checked = require_valid(session).and_then(|()| self.require_read(session));
         let ready = checked.and_then(|()| {
             let draining = self.relay.drain.has_begun();
             let stops = || Rejection::new(Reason::ShuttingDown, "this process is shutting down");

@@ -2,7 +2,10 @@
 //! stores, with an agent on a loopback socket.
 
 mod calls;
+mod order;
+mod size;
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
-use super::connection::http1;
+use super::listener::{Listener, serve_http1};
 use super::*;
 use crate::config::Config;
 use crate::config::load::DEFAULT;
@@ -25,9 +28,11 @@ const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{
 
 /// A gateway behind a listener, and the agent of its workspace `target`.
 struct TestGateway {
-    listener: Arc<Listener>,
+    listener: Arc<Listener<Router>>,
     admin: SecretString,
     agent: Agent,
+    /// A port at which no agent listens, for the next workspace.
+    closed_port: AtomicU16,
     _dir: tempfile::TempDir,
 }
 
@@ -35,6 +40,7 @@ struct TestGateway {
 struct Agent {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,
+    serving: tokio::task::JoinHandle<()>,
 }
 
 /// An answer to a caller.
@@ -50,14 +56,18 @@ impl Agent {
         let port = socket.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let recorded = Arc::clone(&requests);
-        tokio::spawn(async move {
+        let serving = tokio::spawn(async move {
             while let Ok((mut stream, _)) = socket.accept().await {
                 let request = read_request(&mut stream).await;
                 recorded.lock().unwrap().push(request);
                 let _ = stream.write_all(answer.as_bytes()).await;
             }
         });
-        Self { port, requests }
+        Self {
+            port,
+            requests,
+            serving,
+        }
     }
 
     fn requests(&self) -> Vec<String> {
@@ -126,6 +136,15 @@ impl Reply {
     }
 }
 
+/// True if an answer is complete, by its `Content-Length`.
+fn is_whole(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer);
+    text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
+        let length = field(head, "content-length").and_then(|length| length.parse().ok());
+        length.is_some_and(|length: usize| body.len() >= length)
+    })
+}
+
 impl TestGateway {
     /// Starts a gateway whose workspace `target` is an agent with this answer.
     async fn new(answer: String, change: impl FnOnce(&mut Config)) -> Self {
@@ -138,11 +157,13 @@ impl TestGateway {
         let gateway = Gateway::open(config.into(), Arc::new(Metrics::new())).unwrap();
         let admin = gateway.prepare().await.unwrap();
         let router = crate::control::router(Arc::clone(&gateway));
-        let listener = Listener::for_gateway(gateway, router, Traces::default()).unwrap();
+        let plane = DataPlane::new(gateway, router, Traces::default()).unwrap();
+        let listener = listen(&plane.0.relay, Router::new(Arc::clone(&plane.0)));
         let gateway = Self {
             listener: Arc::new(listener),
             admin,
             agent: Agent::start(answer).await,
+            closed_port: AtomicU16::new(1),
             _dir: dir,
         };
         gateway
@@ -161,8 +182,11 @@ impl TestGateway {
         assert_eq!(created.status, 201, "{}", created.body);
         let created = created.json();
         let id = created["id"].as_str().unwrap();
-        // Only one workspace may register at the origin of the agent.
-        let port = if id == "target" { self.agent.port } else { 9 };
+        // Only one workspace may register at an origin.
+        let port = match id {
+            "target" => self.agent.port,
+            _ => self.closed_port.fetch_add(1, Ordering::Relaxed),
+        };
         let url = format!("http://127.0.0.1:{port}/a2a");
         let body = json!({"id": id, "url": url, "agent_card": {"name": "n"}}).to_string();
         let enrolment = format!(
@@ -189,7 +213,7 @@ impl TestGateway {
             .await
     }
 
-    /// Sends one request over a connection of its own.
+    /// Sends one request.
     async fn send(&self, line: &str, fields: &[&str], body: &str) -> Reply {
         let mut request =
             format!("{line} HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nconnection: close\r\n");
@@ -203,15 +227,21 @@ impl TestGateway {
             ));
         }
         request.push_str(&format!("\r\n{body}"));
+        self.send_text(&request).await
+    }
+
+    /// Sends the text of one request over a connection of its own, which ends with the answer.
+    async fn send_text(&self, request: &str) -> Reply {
         let (mut caller, gateway) = duplex(64 * 1024);
         let deadline = Instant::now() + Duration::from_secs(10);
-        let asked = async {
+        // It leaves once it has the answer, as a caller does.
+        let asked = async move {
             caller.write_all(request.as_bytes()).await.unwrap();
-            let mut answer = String::new();
-            caller.read_to_string(&mut answer).await.unwrap();
-            answer
+            let mut answer = Vec::new();
+            while !is_whole(&answer) && caller.read_buf(&mut answer).await.unwrap() > 0 {}
+            String::from_utf8(answer).unwrap()
         };
-        let served = http1::serve(&self.listener, Box::new(gateway), deadline);
+        let served = serve_http1(&self.listener, Box::new(gateway), deadline);
         let ((), answer) = tokio::join!(served, asked);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         Reply {

@@ -188,7 +188,11 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(CACHE_CONTROL, field.parse().unwrap());
-            assert_eq!(cache_lifetime(&headers), Duration::from_secs(seconds), "{field}");
+            assert_eq!(
+                cache_lifetime(&headers),
+                Duration::from_secs(seconds),
+                "{field}"
+            );
         }
     }
 }

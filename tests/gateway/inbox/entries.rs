@@ -152,7 +152,7 @@ on_both_pairs! {
             let (taken, refused): (Vec<_>, Vec<_>) = futures_util::future::join_all(puts).await.into_iter().partition(Result::is_ok);
             let refused: Vec<_> = refused.into_iter().map(Result::unwrap_err).collect();
             assert!(refused.iter().all(|why| why.reason.as_str() == "agent_busy" && why.retry_after == Some(15)));
-            (taken.len(), refused.iter().all(Rejection::is_of_share))
+            (taken.len(), refused.iter().all(Rejection::is_share_exhausted))
         };
         // Account, group, entries that it may have, and whether others may still have some.
         for (own, group, expected) in [

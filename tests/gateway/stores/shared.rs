@@ -219,7 +219,7 @@ async fn a_watch_tells_of_every_change_under_its_prefixes_and_of_no_other() {
 #[tokio::test]
 async fn a_watch_on_redis_hears_other_programs_lapsing_keys_and_a_flush() {
     let redis = Redis::start();
-    let mut watch = open_shared(&redis.url()).watch(vec!["ws:".into()]);
+    let mut watch = open_shared(&redis.url()).watch_keys(vec!["ws:".into()]);
     assert_eq!(next(&mut watch).await, Notice::Up);
     redis.command(&["SET", "ws:1:url", "http://other"]);
     assert_eq!(next(&mut watch).await, message("ws:1:url"));

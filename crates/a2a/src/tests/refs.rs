@@ -144,10 +144,6 @@ fn a_message_names_the_task_that_it_goes_on_with() {
 }
 
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "a table of cases reads best in one piece"
-)]
 fn urls_for_push_notifications_are_found_wherever_an_agent_reads_them() {
     for (method, params, urls, sets_push) in [
         (

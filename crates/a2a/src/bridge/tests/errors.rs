@@ -113,7 +113,6 @@ fn an_error_of_json_rpc_is_one_of_http() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one table")]
 fn an_error_of_http_is_read_in_each_form() {
     let of = |agent, method, status, body: &str| {
         let exchange = Exchange {

@@ -259,7 +259,6 @@ fn assert_json(text: &[u8]) {
 }
 
 /// Texts of the names that the tables know, nested and cut at random.
-#[expect(clippy::too_many_lines, reason = "one table")]
 fn json_like() -> impl Strategy<Value = String> {
     let leaf = select(vec![
         "null",

@@ -55,7 +55,6 @@ fn card_1_0(interfaces: Value) -> Value {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn every_interface_of_every_generation_points_at_the_gateway() {
     let rpc = |url: &str, version: &str| json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": version});
     let grpc =

@@ -1,0 +1,238 @@
+//! Stream of a polling agent's task: its present state, then each update, until its turn ends.
+
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
+
+use crate::a2a::event::Framing;
+use crate::a2a::state::TaskState;
+use crate::access_watch::{AccessBasis, CutOff, cut_off};
+use crate::delivery::inbox::{InboxTask, Watch};
+use crate::ids::stream_id;
+use crate::metrics::InProgress;
+use crate::proxy::filters::Rewrite;
+use crate::proxy::guard::stream::{EventCheck, EventGuard};
+use crate::proxy::inbox::{ResponseContext, own_head};
+use crate::proxy::listener::{
+    client_disconnected, internal_error, send_head, set_chunked, write_within,
+};
+use crate::proxy::record::{Answered, Exchange, ExchangeError};
+use crate::proxy::services::Request;
+use crate::proxy::upstream::{shutting_down, timed_out};
+use crate::rejection::{Delivery, Rejection, STREAM};
+
+/// Result of a wait.
+enum WaitOutcome {
+    News,
+    Keepalive,
+    Cut(Rejection),
+}
+
+/// Follows the task, from its document `first` on, to the end of its agent's turn.
+pub(super) async fn stream_task(
+    request: &mut Request<'_>,
+    response: ResponseContext,
+    task: InboxTask,
+    (document, mut seen): (Value, i64),
+) -> Result<Answered, ExchangeError> {
+    let (gateway, relay) = (&request.context.gateway, &request.context.relay);
+    let inbox = &gateway.delivery.inbox;
+    let mut watch = inbox.watch_task(&task.id);
+    let _open = InProgress::begin(&request.exchange.call.metrics().open_streams);
+    let name = stream_id().simple().to_string();
+    let head = stream_head(request, &response, &name)?;
+    let exchange = &mut *request.exchange;
+    let deadline = Instant::now() + exchange.call.config().timeouts.write;
+    send_head(request.session, deadline, Box::new(head)).await?;
+    let end = exchange.call.started() + exchange.call.config().timeouts.stream;
+    let (proof, callee) = (exchange.call.proof(), exchange.call.target());
+    let mut stream = TaskStream {
+        cut_off: relay.cut_off(AccessBasis::Credential, proof, callee),
+        session: request.session,
+        exchange,
+        name,
+        rewrite: response.rewrite,
+        guard: response.guarded.as_ref().and_then(EventGuard::for_turns),
+        end,
+        written: Instant::now(),
+    };
+    let first = response.form.stream_event(&document);
+    if !stream.write(first, false).await? {
+        return Ok(Answered);
+    }
+    let mut over = ends_turn(&document);
+    while !over {
+        // An outage of the store does not end the stream: the next read may succeed.
+        let updates = inbox.updates_after(&task.id, seen).await;
+        let updates = updates.unwrap_or_default();
+        let waits = updates.is_empty();
+        for update in updates {
+            seen = update.n;
+            over = update.update.ends_turn();
+            let event = response
+                .form
+                .update_event(&task.id, &task.context_id, &update);
+            if !stream.write(event, false).await? {
+                return Ok(Answered);
+            }
+        }
+        if waits {
+            match stream
+                .wait(&mut watch, gateway.drain.wait_for_leave())
+                .await?
+            {
+                WaitOutcome::News => {}
+                WaitOutcome::Keepalive => {
+                    let comment = Framing::default().keepalive_comment(false);
+                    stream.write(comment.to_owned(), false).await?;
+                }
+                WaitOutcome::Cut(rejection) => {
+                    let event = stream.last_event(&rejection);
+                    stream.send(event, true).await?;
+                    return Ok(Answered);
+                }
+            }
+        }
+    }
+    stream.write(String::new(), true).await?;
+    Ok(Answered)
+}
+
+fn stream_head(
+    request: &mut Request<'_>,
+    response: &ResponseContext,
+    name: &str,
+) -> Result<ResponseHeader, Rejection> {
+    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal_error)?;
+    for (name, value) in [
+        (header::CONTENT_TYPE.as_str(), "text/event-stream"),
+        (header::CACHE_CONTROL.as_str(), "no-cache"),
+        ("x-accel-buffering", "no"),
+    ] {
+        own.append_header(name, HeaderValue::from_static(value))
+            .map_err(internal_error)?;
+    }
+    let mut head = own_head(request, own, response)?;
+    head.insert_header(STREAM, name).map_err(internal_error)?;
+    set_chunked(request.session, &mut head).map_err(internal_error)?;
+    request.exchange.record.set_status(200);
+    request.exchange.record_stream();
+    Ok(head)
+}
+
+/// A stream in progress.
+struct TaskStream<'a> {
+    /// Ends the stream when its caller loses access.
+    cut_off: Option<CutOff>,
+    session: &'a mut ServerSession,
+    exchange: &'a mut Exchange,
+    /// Id of the stream's call, as the caller knows it.
+    name: String,
+    rewrite: Option<Rewrite>,
+    /// The guards that are asked about updates.
+    guard: Option<EventGuard>,
+    /// Deadline of the stream.
+    end: Instant,
+    /// Time of the last write to the caller.
+    written: Instant,
+}
+
+impl TaskStream<'_> {
+    /// Waits for an update, a timer or the end of the stream.
+    async fn wait(
+        &mut self,
+        watch: &mut Watch,
+        drain: impl Future<Output = ()>,
+    ) -> Result<WaitOutcome, ExchangeError> {
+        let keepalive = self.written + self.exchange.call.config().stream.keepalive;
+        let wake = keepalive.min(self.end);
+        tokio::select! {
+            biased;
+            () = watch.changed() => Ok(WaitOutcome::News),
+            () = sleep_until(wake) => Ok(if self.end <= wake {
+                WaitOutcome::Cut(timed_out("stream"))
+            } else {
+                WaitOutcome::Keepalive
+            }),
+            why = cut_off(&mut self.cut_off) => Ok(WaitOutcome::Cut(why)),
+            () = drain => Ok(WaitOutcome::Cut(shutting_down(Delivery::Sent))),
+            () = client_disconnected(self.session) => Err(ExchangeError::CallerLeft),
+        }
+    }
+
+    /// Writes an event, unless guards withhold it. False: it was the last one, with the reason of a guard.
+    async fn write(&mut self, event: String, last: bool) -> Result<bool, ExchangeError> {
+        let mut bytes = Bytes::from(event);
+        if let Some(rewrite) = &mut self.rewrite {
+            (bytes, _) = rewrite.rewrite_events(bytes);
+        }
+        let guard = self.guard.as_mut().filter(|_| !bytes.is_empty() && !last);
+        let Some(check) = guard.map(EventGuard::take) else {
+            self.send(bytes, last).await?;
+            return Ok(true);
+        };
+        let (passed, rejected) = self.ask_guards(check, bytes).await?;
+        self.send(passed, false).await?;
+        match rejected {
+            None => Ok(true),
+            Some(why) => {
+                let event = self.last_event(&why);
+                self.send(event, true).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Asks guards about an update. Comments keep the caller's connection alive meanwhile.
+    async fn ask_guards(
+        &mut self,
+        mut check: EventCheck,
+        bytes: Bytes,
+    ) -> Result<(Bytes, Option<Rejection>), ExchangeError> {
+        let mut asked = std::pin::pin!(check.check_events(bytes, false));
+        loop {
+            let keepalive = self.written + self.exchange.call.config().stream.keepalive;
+            tokio::select! {
+                biased;
+                passed = &mut asked => return Ok(passed),
+                () = sleep_until(keepalive) => {
+                    let comment = Framing::default().keepalive_comment(false);
+                    self.send(comment.into(), false).await?;
+                }
+                () = client_disconnected(self.session) => return Err(ExchangeError::CallerLeft),
+            }
+        }
+    }
+
+    async fn send(&mut self, bytes: Bytes, last: bool) -> Result<(), ExchangeError> {
+        self.exchange.record.add_passed_bytes(bytes.len());
+        self.exchange
+            .record
+            .add_events(u32::from(!bytes.is_empty() && !bytes.starts_with(b":")));
+        let deadline = Instant::now() + self.exchange.call.config().timeouts.write;
+        write_within(deadline, self.session.write_response_body(bytes, last)).await?;
+        self.written = Instant::now();
+        Ok(())
+    }
+
+    /// Returns the last event of a stream that is cut, with the reason.
+    fn last_event(&mut self, cut: &Rejection) -> Bytes {
+        self.exchange.record_rejection(cut);
+        let form = self.exchange.call.reply_form();
+        cut.last_event(
+            &form,
+            self.exchange.call.request_id(),
+            &self.name,
+            Framing::default(),
+        )
+    }
+}
+
+/// True if the task waits for its caller, or is over.
+fn ends_turn(task: &Value) -> bool {
+    let state = task["status"]["state"].as_str().and_then(TaskState::parse);
+    state.is_some_and(TaskState::ends_turn)
+}

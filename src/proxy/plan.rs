@@ -1,0 +1,531 @@
+//! Decides what a call comes to, and has it done: the agent answers it, its inbox, an earlier call with the same key, or
+//! the deferral of the call; or it waits until its agent is awake.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::Instant;
+
+use crate::a2a::accept::prefers_stream;
+use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
+use crate::a2a::{Generation, envelope};
+use crate::caps::Caps;
+use crate::delivery::calls::UnclaimedKey;
+use crate::directory::{Agent, Destination, LookupFor, Slot};
+use crate::explain::Live;
+use crate::hops::count_hops;
+use crate::identity::Role;
+use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::offload;
+use crate::proxy::admission::{AdmittedCall, AllowedCaller, method_not_allowed, open_exchange};
+use crate::proxy::body::{ReceivedBody, read_json};
+use crate::proxy::complete::{
+    CallShape, CheckedCall, IDEMPOTENCY_KEY, authorize_references, check_references, complete_body,
+    prefers_async, read_key,
+};
+use crate::proxy::deferral::{self, JobFormat, JobRequest, may_request_job, requested_job};
+use crate::proxy::filters::Rewrite;
+use crate::proxy::idempotency::{self, KeyReservation, KeyState};
+use crate::proxy::inbox;
+use crate::proxy::policy::{
+    authorize_caller, check_access, count_before_sending, rewrite_guarded, set_guards,
+};
+use crate::proxy::record::{Answered, Exchange, ExchangeError, box_cold_path};
+use crate::proxy::response::{OutboundCall, answer_head, relay_call};
+use crate::proxy::services::Request;
+use crate::proxy::upstream::{Clocks, WireRequest};
+use crate::proxy::upstream_request::{
+    ConnectedAgent, Dialer, PreparedRequest, choose_rewrite, measure_patience, prepare_request,
+};
+use crate::proxy::wake::{WakePlan, may_wake, plan_wake, wait_until_awake};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
+use crate::stage::Stage;
+
+/// Answers a call to a target that is resolved: by its inbox, by an earlier call with its key, by deferral if the agent
+/// is at capacity and the caller prefers that, or else by the agent.
+pub(super) async fn answer_call(
+    request: &mut Request<'_>,
+    mut admitted: AdmittedCall,
+    mut call: CheckedCall,
+) -> Result<Answered, ExchangeError> {
+    let context = request.context;
+    let agent = match &admitted.destination {
+        Destination::Agent(agent) => Arc::clone(agent),
+        Destination::Inbox(_) => {
+            return box_cold_path(inbox::answer_call(request, admitted, call)).await;
+        }
+    };
+    let headers = &request.session.req_header().headers;
+    set_guards(context, request.exchange, &admitted, &mut call, headers);
+    let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
+    let clocks = Clocks::new(
+        &request.exchange.call.config().timeouts,
+        request.exchange.call.started(),
+        admitted.timeout,
+        agent.idle_timeout,
+    );
+    let unclaimed = match replay_or_count(request, &admitted, &call, clocks.total).await? {
+        ControlFlow::Continue(unclaimed) => unclaimed,
+        ControlFlow::Break(replayed) => return Ok(replayed),
+    };
+    let prepared = (prepared, clocks.total);
+    let reached = reach_agent(request, (&admitted, agent), &mut call, prepared).await;
+    let (slot, reached) = match reached {
+        Ok(reached) => reached,
+        Err(ExchangeError::Refused(busy)) if busy.reason == Reason::AgentBusy => {
+            // Releases the idempotency key: the deferred call claims it again.
+            drop(unclaimed);
+            return box_cold_path(answer_at_capacity(request, &admitted, call, busy)).await;
+        }
+        Err(ended) => return Err(ended),
+    };
+    // It may have waited for a place, and its body for its caller.
+    let stopped = check_access(&context.gateway, &admitted.allowed.permit, &mut Live);
+    stopped.map_err(|why| why.with_delivery(Delivery::NotSent))?;
+    let (prepared, connection) = (reached.prepared, reached.connection);
+    let turn = admitted.turn.take();
+    // The proof and the permit are no longer needed, and a stream may last for half an hour.
+    drop(admitted);
+    let forward = OutboundCall {
+        peer: reached.peer,
+        call: WireRequest::new(prepared.head, call.body),
+        share: call.share,
+        clocks,
+        rewrite: rewrite_guarded(call.guarded.take(), call.rewrite),
+        snapshot: prepared.snapshot,
+        learner: call.learner,
+        slot: Some(slot),
+        turn,
+    };
+    let done = call.done;
+    if let (Some(key), Some(unclaimed)) = (call.key, unclaimed) {
+        let reservation = KeyReservation {
+            key,
+            unclaimed,
+            done,
+        };
+        let call = (forward, connection);
+        return box_cold_path(idempotency::execute_once(request, reservation, call)).await;
+    }
+    request.exchange.record.mark_sent_with_task();
+    let answer = |head: &ResponseHeader, session: &ServerSession, exchange: &Exchange| {
+        answer_head(context, head, session, exchange, done)
+    };
+    let (session, exchange) = (&mut *request.session, &mut *request.exchange);
+    let call = (forward, connection);
+    relay_call(&context.relay, session, exchange, call, answer).await
+}
+
+/// Replays an earlier call with the same key, or else counts the call for caps. Returns its key, if it has one.
+async fn replay_or_count(
+    request: &mut Request<'_>,
+    admitted: &AdmittedCall,
+    call: &CheckedCall,
+    until: Instant,
+) -> Result<ControlFlow<Answered, Option<UnclaimedKey>>, ExchangeError> {
+    let mut unclaimed = None;
+    if let Some(key) = &call.key {
+        let state = idempotency::replay_or_reserve(request, key, until, call.done);
+        match box_cold_path(state).await.at(Stage::Key)? {
+            KeyState::Unclaimed(free) => unclaimed = Some(free),
+            KeyState::Replayed(ended) => return Ok(ControlFlow::Break(ended)),
+        }
+    }
+    if Caps::are_configured(request.exchange.call.config()) {
+        let (gateway, body) = (&request.context.gateway, &call.body);
+        let call = (&request.session.req_header().headers, body);
+        let allowed = &admitted.allowed;
+        box_cold_path(count_before_sending(
+            gateway,
+            request.exchange,
+            allowed,
+            call,
+        ))
+        .await?;
+    }
+    Ok(ControlFlow::Continue(unclaimed))
+}
+
+/// Answers a call to a target at capacity: by deferral if its caller prefers that, or else by `why`.
+async fn answer_at_capacity(
+    request: &mut Request<'_>,
+    admitted: &AdmittedCall,
+    mut call: CheckedCall,
+    why: Rejection,
+) -> Result<Answered, ExchangeError> {
+    // Counted again when it is accepted.
+    request.exchange.record.set_charge(None);
+    // It is translated again when it is sent.
+    call.undo_translation();
+    let translated = call.path.is_some() || call.rewrite.is_some();
+    let sends = request.exchange.call.method() == Method::SendMessage && !translated;
+    if !sends || !prefers_async(&request.head().headers) {
+        return Err(why.into());
+    }
+    let deferred = deferral::defer_call(request, &admitted.allowed, admitted.hops, call).await?;
+    deferred.ok_or_else(|| why.into())
+}
+
+/// The circumstances of a call to a target that is away.
+pub(super) struct AwayCall<'a> {
+    /// The caller and its permission for the target.
+    pub(super) allowed: &'a AllowedCaller,
+    /// The number of gateways that the call has passed, this one included.
+    pub(super) hops: u32,
+    /// True if callers may ask the target for push notifications.
+    pub(super) push_notifications: bool,
+    /// True if the caller prefers a deferred call to a rejection.
+    pub(super) defers: bool,
+}
+
+/// Answers a call to a target that is away: by an earlier call with its key, or by deferral if its caller prefers that.
+/// `None` if neither applies.
+pub(super) async fn answer_while_away(
+    request: &mut Request<'_>,
+    away: AwayCall<'_>,
+    call: CheckedCall,
+    refs: &Refs,
+) -> Result<Option<Answered>, ExchangeError> {
+    let method = request.exchange.call.method();
+    if let Some(key) = &call.key {
+        let until = request.exchange.call.started() + request.exchange.call.config().timeouts.total;
+        let state = idempotency::replay_or_reserve(request, key, until, call.done).await?;
+        if let KeyState::Replayed(ended) = state {
+            return Ok(Some(ended));
+        }
+    }
+    if !away.defers || method != Method::SendMessage {
+        return Ok(None);
+    }
+    let (gateway, push) = (&request.context.gateway, away.push_notifications);
+    check_references(gateway, method, push, away.allowed, refs).await?;
+    deferral::defer_call(request, away.allowed, away.hops, call).await
+}
+
+// Reaches the agent of a call: waits for a place at it and, while it refuses connections, for the agent itself.
+// Nothing is sent before it is reached.
+
+/// Takes a slot at the agent, and connects to it.
+///
+/// # Errors
+/// `agent_busy` if there is no slot; as [`Dialer::reconnect`].
+async fn reach_agent(
+    request: &mut Request<'_>,
+    (admitted, agent): (&AdmittedCall, Arc<Agent>),
+    call: &mut CheckedCall,
+    (mut prepared, deadline): (PreparedRequest, Instant),
+) -> Result<(Slot, ConnectedAgent), ExchangeError> {
+    let asker = LookupFor::for_call(admitted.allowed.account());
+    let mut dialer = Dialer {
+        admitted,
+        agent,
+        asker,
+        deadline,
+    };
+    let mut slot = match admitted.turn {
+        None => match dialer.take_slot(request).await {
+            Ok(slot) => slot,
+            Err(why) => {
+                box_cold_path(dialer.take_other_slot(request, call, &mut prepared, why)).await?
+            }
+        },
+        Some(_) => box_cold_path(dialer.await_slot(request, call, &mut prepared)).await?,
+    };
+    let timeouts = &request.exchange.call.config().timeouts;
+    slot.set_own_timeouts(measure_patience(timeouts, admitted, deadline));
+    let began = Instant::now();
+    let reached = match dialer.connect(request, call).await? {
+        Ok((peer, connection)) => ConnectedAgent {
+            peer,
+            connection,
+            prepared,
+        },
+        Err(failed) => {
+            let failed = (prepared, failed);
+            box_cold_path(dialer.reconnect(request, call, failed, &mut slot, began)).await?
+        }
+    };
+    Ok((slot, reached))
+}
+
+// One JSON-RPC call, from admission to its destination; and the steps on the body of every call.
+
+/// The forms of a body that becomes a JSON-RPC call.
+pub(super) enum BodyForm {
+    /// A JSON-RPC call, or what is completed to one.
+    Call,
+    /// A message alone, of HTTP+JSON.
+    Message {
+        /// True for the streaming method.
+        stream: bool,
+        /// The generation of the call; `None` for the agent's.
+        generation: Option<Generation>,
+    },
+}
+
+/// What a call to a permitted target comes to, before its body is read.
+pub(super) enum Plan {
+    /// It goes to its agent, or into the inbox of one that polls.
+    Send(AdmittedCall),
+    /// It waits until its agent, which sleeps, is awake. The rejection is for a call that wakes no agent.
+    Park(AllowedCaller, WakePlan, Rejection),
+    /// Its target is away: an earlier call with its key answers it, or its deferral, or else the rejection.
+    Away(AllowedCaller, Rejection),
+}
+
+/// Decides what a call comes to, by where its target is.
+///
+/// # Errors
+/// `invalid_request`: `X-Timeout`, `X-A2A-Hops`; `store_unavailable`.
+pub(super) async fn plan_call(
+    request: &Request<'_>,
+    allowed: AllowedCaller,
+) -> Result<Plan, Rejection> {
+    let resolution = &request.context.gateway.resolution;
+    let why = match resolution.resolve(&allowed.permit).await {
+        Ok(destination) => {
+            let (head, config) = (request.head(), request.exchange.call.config());
+            let admitted = AdmittedCall::new(allowed, destination, head, config);
+            return admitted.map(Plan::Send);
+        }
+        Err(why) => why,
+    };
+    let plan = box_cold_path(plan_wake(request, &allowed, &why)).await?;
+    Ok(match plan {
+        Some(plan) => Plan::Park(allowed, plan, why),
+        None => Plan::Away(allowed, why),
+    })
+}
+
+/// Serves `POST /workspaces/{id}/a2a`. Each step takes the proof of the step before.
+pub(super) async fn serve_call(
+    request: &mut Request<'_>,
+    target: Result<WorkspaceId, InvalidWorkspaceId>,
+) -> Result<Answered, ExchangeError> {
+    let context = request.context;
+    let _slot = open_exchange(request.session, &context.origins.get(), &context.relay.load)?;
+    if request.head().method != http::Method::POST {
+        let message = "send A2A calls with POST; GET reads the agent's card";
+        let refusal = method_not_allowed(message, "GET, HEAD, POST, OPTIONS");
+        return Err(refusal.at(Stage::Route).into());
+    }
+    let head = request.session.req_header();
+    let allowed = authorize_caller(&context.gateway, request.exchange, head, target).await?;
+    let admitted = match plan_call(request, allowed).await? {
+        Plan::Send(admitted) => admitted,
+        Plan::Park(allowed, plan, why) => {
+            return box_cold_path(wake_and_send(request, allowed, plan, why)).await;
+        }
+        Plan::Away(allowed, why) => {
+            return box_cold_path(send_while_away(request, allowed, why)).await;
+        }
+    };
+    let received = read_json(request, admitted.allowed.account()).await?;
+    send_call(request, admitted, received, BodyForm::Call).await
+}
+
+/// Serves a call to a target that is away: answers it without its agent, or rejects it with `why`.
+async fn send_while_away(
+    request: &mut Request<'_>,
+    allowed: AllowedCaller,
+    why: Rejection,
+) -> Result<Answered, ExchangeError> {
+    let head = request.head();
+    let passes_by = matches!(
+        why.reason,
+        Reason::WorkspaceOffline | Reason::WorkspaceRestarting
+    );
+    let defers = prefers_async(&head.headers);
+    // A stored answer is replayed whether the target is reachable or not.
+    let keyed = head.headers.contains_key(IDEMPOTENCY_KEY);
+    if !passes_by || !(defers || keyed || may_request_job(head)) {
+        return Err(why.into());
+    }
+    match read_while_away(request, &allowed, defers).await {
+        Ok(Some(ended)) => Ok(ended),
+        // For a body that is not to be deferred, the unreachable target outranks errors in the body.
+        Err(ExchangeError::Refused(_))
+            if !defers && request.exchange.call.method() == Method::Unread =>
+        {
+            Err(why.into())
+        }
+        Err(ended) => Err(ended),
+        Ok(None) => Err(why.into()),
+    }
+}
+
+/// Serves a call to a target that sleeps: answers it without its agent if it can be replayed, or deferred as its caller
+/// prefers; else sends it once the agent is awake. A deferred call wakes the target when it is first tried.
+async fn wake_and_send(
+    request: &mut Request<'_>,
+    allowed: AllowedCaller,
+    plan: WakePlan,
+    why: Rejection,
+) -> Result<Answered, ExchangeError> {
+    let hops = request_hops(request)?;
+    let defers = prefers_async(&request.head().headers);
+    let received = read_json(request, allowed.account()).await?;
+    let bytes = received.body.len();
+    // The checks take the same bytes: they are made again when the agent is awake.
+    let copy = ReceivedBody {
+        body: received.body.clone(),
+        share: request.context.relay.load.new_share(allowed.account()),
+    };
+    let owned = true;
+    if let Some(ended) = check_while_away(request, &allowed, copy, (hops, defers, owned)).await? {
+        return Ok(ended);
+    }
+    if !may_wake(request.exchange.call.method()) {
+        return Err(why.into());
+    }
+    let admitted = wait_until_awake(request, allowed, plan, bytes).await?;
+    send_call(request, admitted, received, BodyForm::Call).await
+}
+
+/// Reads and checks the body of a call to a target that is away, and answers it.
+async fn read_while_away(
+    request: &mut Request<'_>,
+    allowed: &AllowedCaller,
+    defers: bool,
+) -> Result<Option<Answered>, ExchangeError> {
+    let hops = request_hops(request)?;
+    let received = read_json(request, allowed.account()).await?;
+    check_while_away(request, allowed, received, (hops, defers, false)).await
+}
+
+/// Returns the number of gateways that the request has passed, this one included.
+///
+/// # Errors
+/// As [`count_hops`].
+pub(super) fn request_hops(request: &Request<'_>) -> Result<u32, Rejection> {
+    count_hops(
+        &request.head().headers,
+        request.exchange.call.config().forward.max_hops,
+    )
+}
+
+/// Checks the body of a call to a target that is away, and answers it. `None` if the call can be neither deferred nor
+/// replayed, and does not ask for a deferred call. `owned`: its references are checked in any case.
+async fn check_while_away(
+    request: &mut Request<'_>,
+    allowed: &AllowedCaller,
+    received: ReceivedBody,
+    (hops, defers, owned): (u32, bool, bool),
+) -> Result<Option<Answered>, ExchangeError> {
+    let resolution = &request.context.gateway.resolution;
+    let options = resolution.load_options(&allowed.permit).await?;
+    let shape = CallShape {
+        complete: options.complete,
+        generation: options.generation,
+        prefers_stream: prefers_stream(&request.head().headers),
+        message_only: false,
+    };
+    let (call, refs) = match complete_call(request, allowed, received, &shape).await? {
+        ControlFlow::Continue(completed) => completed,
+        ControlFlow::Break(answered) => return Ok(Some(answered)),
+    };
+    if owned {
+        let (gateway, method) = (&request.context.gateway, request.exchange.call.method());
+        let push = options.push_notifications;
+        check_references(gateway, method, push, allowed, &refs).await?;
+    } else if requested_job(request.exchange.call.method(), &refs).is_some() {
+        return Ok(None);
+    }
+    let away = AwayCall {
+        allowed,
+        hops,
+        push_notifications: options.push_notifications,
+        defers,
+    };
+    answer_while_away(request, away, call, &refs).await
+}
+
+/// Checks a call that is JSON-RPC, or becomes it, from its body on, and passes it to its destination.
+pub(super) async fn send_call(
+    request: &mut Request<'_>,
+    mut admitted: AdmittedCall,
+    received: ReceivedBody,
+    form: BodyForm,
+) -> Result<Answered, ExchangeError> {
+    let context = request.context;
+    let options = admitted.options();
+    let generation = match form {
+        BodyForm::Message {
+            generation: Some(generation),
+            ..
+        } => generation,
+        _ if options.has_card => options.generation,
+        _ => {
+            let is_bare = matches!(form, BodyForm::Message { .. })
+                || offload::run_on_body(&received.body, envelope::is_bare).await;
+            box_cold_path(request.target_generation(&admitted, is_bare)).await?
+        }
+    };
+    let shape = match form {
+        BodyForm::Call => CallShape {
+            complete: options.complete,
+            generation,
+            prefers_stream: prefers_stream(&request.head().headers),
+            message_only: false,
+        },
+        BodyForm::Message { stream, .. } => CallShape {
+            complete: CallShape::with_envelope(options.complete),
+            generation,
+            prefers_stream: stream,
+            message_only: true,
+        },
+    };
+    let (mut call, refs) = match complete_call(request, &admitted.allowed, received, &shape).await?
+    {
+        ControlFlow::Continue(completed) => completed,
+        ControlFlow::Break(answered) => return Ok(answered),
+    };
+    authorize_references(request, &mut admitted, &mut call, &refs).await?;
+    call.rewrite = match form {
+        BodyForm::Call => choose_rewrite(context, request.exchange, &admitted, &call).await?,
+        BodyForm::Message { .. } => Some(Rewrite::BareResult),
+    };
+    drop(refs);
+    answer_call(request, admitted, call).await
+}
+
+/// Completes a body, answers a call about a deferred call, and reads the key. Returns the call with its references,
+/// which are still to be checked.
+///
+/// # Errors
+/// As [`complete_body`], [`deferral::answer_job_request`] and [`read_key`].
+async fn complete_call(
+    request: &mut Request<'_>,
+    allowed: &AllowedCaller,
+    received: ReceivedBody,
+    shape: &CallShape,
+) -> Result<ControlFlow<Answered, (CheckedCall, Refs)>, ExchangeError> {
+    let ReceivedBody { body, share } = received;
+    let completed = complete_body(request.exchange, &allowed.permit, &body, shape).await;
+    let completed = completed.at(Stage::Envelope)?;
+    if completed.method.returns_content() {
+        let allows = allowed.proof.require_at_least(Role::Admin);
+        allows.at(Stage::Role)?;
+    }
+    if !shape.message_only
+        && let Some(id) = requested_job(completed.method, &completed.refs)
+    {
+        let query = JobRequest {
+            proof: &allowed.proof,
+            target: Some(allowed.permit.target()),
+            id,
+            format: JobFormat::for_call(&completed),
+        };
+        if let Some(answered) = box_cold_path(deferral::answer_job_request(request, query)).await? {
+            return Ok(ControlFlow::Break(answered));
+        }
+    }
+    let head = request.session.req_header();
+    let key = read_key(request.exchange, head, Some(&completed), &body).await;
+    let key = key.at(Stage::Envelope)?;
+    let (call, refs) = CheckedCall::from_completed(completed, shape.generation, share);
+    Ok(ControlFlow::Continue((CheckedCall { key, ..call }, refs)))
+}

@@ -1,0 +1,499 @@
+//! Sends a call over its connection and relays the answer, for the gateway and for a sidecar: a stream by [`super::sse`],
+//! any other in one body. A short one is held back, so that a failure can still be answered with an error instead of a
+//! broken connection.
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, StatusCode, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::ServerSession;
+use pingora::upstreams::peer::HttpPeer;
+
+use crate::a2a::Generation;
+use crate::a2a::completion_steps::CompletionSteps;
+use crate::access_watch::AccessBasis;
+use crate::directory::{CallOutcome, Slot};
+use crate::identity::Allowance;
+use crate::proxy::admission::{AdmittedCall, Load};
+use crate::proxy::filters::Rewrite;
+use crate::proxy::http1::{AnswerHead, AnswerReader};
+use crate::proxy::listener::{
+    internal_error, put_request_id, respond, send_head, set_chunked, write_within,
+};
+use crate::proxy::parking::Turn;
+use crate::proxy::record::{Answered, Exchange, ExchangeError, outcome_of_end, search_answer};
+use crate::proxy::services::{Context, Request};
+use crate::proxy::sse::{SnapshotRequest, StreamSetup, relay_stream};
+use crate::proxy::upstream::Relay;
+use crate::proxy::upstream::{
+    AgentConnection, AgentResponse, CancelWatch, Clocks, WireRequest, await_head, content_length,
+    is_event_stream, join_batch, next_piece, refuse_by_framing, refuse_by_head, refuse_redirect,
+    too_large,
+};
+use crate::rejection::{Delivery, Rejection};
+use crate::shares::Share;
+use crate::tasks::Learner;
+
+/// A call to forward.
+pub(super) struct OutboundCall {
+    /// The agent, at an address that passed the check.
+    pub(super) peer: Box<HttpPeer>,
+    /// The request in wire format.
+    pub(super) call: WireRequest,
+    /// The memory share of its body, until it is sent.
+    pub(super) share: Share,
+    /// The clocks of the exchange.
+    pub(super) clocks: Clocks,
+    /// The rewrite of the answer.
+    pub(super) rewrite: Option<Rewrite>,
+    /// The request for the task with which a stream begins.
+    pub(super) snapshot: Option<WireRequest>,
+    /// Searches the answer for the task, until the task and its state are found.
+    pub(super) learner: Option<Box<Learner>>,
+    /// The concurrency slot of the call at its target, until it is over.
+    pub(super) slot: Option<Slot>,
+    /// The turn of a call that was parked, until it is sent.
+    pub(super) turn: Option<Turn>,
+}
+
+/// Rejects an answer by its head, before any part of it is passed on. One that only cannot be rewritten is an answer of
+/// the agent.
+pub(super) fn refuse_answer(
+    head: &AnswerHead,
+    (limit, rewrite): (u64, Option<&Rewrite>),
+    slot: Option<&mut Slot>,
+) -> Result<(), Rejection> {
+    refuse_by_framing(head)?;
+    let head = &head.fields;
+    refuse_by_head(head, limit)?;
+    let Some(rewrite) = rewrite else {
+        return Ok(());
+    };
+    let refused = rewrite.refuse_by_head(head, is_event_stream(head));
+    if let (Err(_), Some(slot)) = (&refused, slot) {
+        slot.finish(CallOutcome::from_status(head.status.as_u16()));
+    }
+    refused
+}
+
+// Relays an answer that is one body. A short one is held back, so that a failure can still be answered with an error.
+
+/// Maximum bytes of a unary answer that are held back, so that most failures can still be answered with an error. A
+/// caller cannot use half a JSON document anyway.
+const HELD_BYTES_MAX: usize = 32 * 1024;
+
+/// One answer in one body.
+pub(super) struct UnaryRelay<'a> {
+    /// Maximum bytes of the body.
+    pub(super) limit: usize,
+    /// True if the caller asked for no body.
+    pub(super) head_only: bool,
+    /// The clocks of the exchange.
+    pub(super) clocks: &'a Clocks,
+    /// The end of the shutdown's grace period.
+    pub(super) cut: CancelWatch,
+    /// Set if the answer is rewritten, for which it must be complete.
+    pub(super) whole: Option<BufferedRewrite<'a>>,
+    /// The head, until it is sent.
+    pub(super) head: Option<Box<ResponseHeader>>,
+    /// The status of the agent's answer.
+    pub(super) status: u16,
+    /// Searches the answer for the task.
+    pub(super) learner: Option<Box<Learner>>,
+    /// The concurrency slot of the call.
+    pub(super) slot: &'a mut Option<Slot>,
+}
+
+/// The state of an answer that is passed on only when it is complete.
+pub(super) struct BufferedRewrite<'a> {
+    /// The rewrite of the answer.
+    pub(super) rewrite: Rewrite,
+    /// The memory bound.
+    pub(super) load: &'a Load,
+    /// The memory share that the answer takes.
+    pub(super) share: Share,
+}
+
+impl UnaryRelay<'_> {
+    /// Relays the whole answer.
+    pub(super) async fn relay_answer(
+        &mut self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        mut answering: AgentResponse<'_>,
+        length: Option<u64>,
+    ) -> Result<Answered, ExchangeError> {
+        if self.head_only {
+            return self.relay_head(session, exchange, length).await;
+        }
+        let (mut held, mut read) = (BytesMut::new(), 0_usize);
+        loop {
+            let next = next_piece(
+                Some(session),
+                &mut answering.upstream,
+                self.clocks,
+                &mut self.cut,
+            );
+            let piece = match next.await {
+                Ok(piece) => piece,
+                Err(ExchangeError::Refused(rejection)) if self.head.is_none() => {
+                    return Err(ExchangeError::BrokenOff(rejection));
+                }
+                Err(ended) => return Err(ended),
+            };
+            let Some(piece) = piece else { break };
+            read += piece.len();
+            if read > self.limit {
+                let rejection = too_large(self.limit as u64);
+                return Err(match self.head {
+                    None => ExchangeError::BrokenOff(rejection),
+                    Some(_) => rejection.into(),
+                });
+            }
+            // Before the caller gets the id: it may ask for the task at once.
+            let metrics = exchange.call.metrics();
+            if let Some(task) = search_answer(&mut self.learner, metrics, &piece).await {
+                exchange.record.set_task(task);
+            }
+            if let Some(whole) = &mut self.whole {
+                let taken = whole.load.reserve(&mut whole.share, piece.len());
+                taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
+            }
+            let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
+            if self.head.is_some() && hold {
+                // The usual answer comes in one piece and is not copied again.
+                held = if held.is_empty() {
+                    BytesMut::from(piece)
+                } else {
+                    append_piece(held, &piece)
+                };
+                continue;
+            }
+            if self.head.is_some() {
+                self.begin_response(session, length).await?;
+                self.write_piece(session, exchange, held.split().freeze(), false)
+                    .await?;
+            }
+            self.write_piece(session, exchange, piece, false).await?;
+        }
+        answering.home.check_in(answering.upstream);
+        self.finish_slot();
+        let mut rest = held.freeze();
+        // Until the caller has it: an answer may be longer in its generation.
+        let mut share = None;
+        if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
+            let received = rest.len();
+            let answer = (&mut **head, rest);
+            let changed = whole.rewrite;
+            let changed = changed.rewrite_body_within(answer, self.clocks.total, &mut self.cut);
+            rest = changed.await?;
+            let held = share.insert(whole.share);
+            let more = rest.len().saturating_sub(received);
+            let taken = whole.load.reserve(held, more);
+            taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
+            exchange.record.set_status(head.status.as_u16());
+        }
+        join_batch().await;
+        self.begin_response(session, Some(rest.len() as u64))
+            .await?;
+        exchange.record.mark_complete(rest.len());
+        self.write_piece(session, exchange, rest, true).await?;
+        Ok(Answered)
+    }
+
+    /// Records that the agent answered with its status, whatever its caller and the translation make of it, and frees
+    /// its slot: the caller's next call finds it free.
+    fn finish_slot(&mut self) {
+        if let Some(mut slot) = self.slot.take() {
+            slot.finish(CallOutcome::from_status(self.status));
+        }
+    }
+
+    /// Relays an answer without its body. The connection is dropped: the bytes after such a head are undefined.
+    async fn relay_head(
+        &mut self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        length: Option<u64>,
+    ) -> Result<Answered, ExchangeError> {
+        self.finish_slot();
+        let length = length.filter(|_| self.whole.is_none());
+        self.begin_response(session, length).await?;
+        self.write_piece(session, exchange, Bytes::new(), true)
+            .await?;
+        Ok(Answered)
+    }
+
+    /// Sends the head, unless it was sent before.
+    async fn begin_response(
+        &mut self,
+        session: &mut ServerSession,
+        length: Option<u64>,
+    ) -> Result<(), ExchangeError> {
+        let Some(mut head) = self.head.take() else {
+            return Ok(());
+        };
+        let bodiless = matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        );
+        match length {
+            _ if bodiless => {}
+            None if self.head_only => {}
+            Some(length) => {
+                // One allocation: from a number it would take two.
+                head.insert_header(header::CONTENT_LENGTH, length.to_string())
+                    .map_err(internal_error)?;
+            }
+            None => set_chunked(session, &mut head).map_err(internal_error)?,
+        }
+        send_head(session, self.clocks.total, head).await
+    }
+
+    async fn write_piece(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        piece: Bytes,
+        last: bool,
+    ) -> Result<(), ExchangeError> {
+        exchange.record.add_bytes(piece.len());
+        write_within(self.clocks.total, session.write_response_body(piece, last)).await
+    }
+}
+
+fn append_piece(mut held: BytesMut, piece: &[u8]) -> BytesMut {
+    held.extend_from_slice(piece);
+    held
+}
+
+// Outcomes of calls for the breaker and the learned limit of their agent. An A2A error, any 4xx, and a caller that
+// leaves are no failures of the agent.
+
+/// Builds the head for the caller from the agent's.
+///
+/// # Errors
+/// `agent_redirected`; a field cannot be built, which is a bug.
+pub(super) fn answer_head(
+    context: &Context,
+    agents: &ResponseHeader,
+    session: &ServerSession,
+    exchange: &Exchange,
+    done: CompletionSteps,
+) -> Result<ResponseHeader, Rejection> {
+    refuse_redirect(agents)?;
+    let passed = context.relay.response_fields.get().filter_head(agents);
+    context.response_head(session, exchange, passed.map_err(internal_error)?, done)
+}
+
+/// Forwards the call over `connection`, and relays the answer with the head that `answer` builds from the agent's.
+/// Dropping the future cancels the call.
+pub(super) async fn relay_call(
+    relay: &Relay,
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    (mut forward, connection): (OutboundCall, AgentConnection),
+    answer: impl FnOnce(&ResponseHeader, &ServerSession, &Exchange) -> Result<ResponseHeader, Rejection>,
+) -> Result<Answered, ExchangeError> {
+    let mut slot = forward.slot.take();
+    let ended = relay_response(
+        relay,
+        session,
+        exchange,
+        (forward, connection),
+        &mut slot,
+        answer,
+    );
+    let ended = ended.await;
+    if let Some(slot) = &mut slot {
+        slot.finish_unless(|patience| outcome_of_end(&ended, patience));
+    }
+    ended
+}
+
+/// Sends the call over `connection`.
+async fn send(
+    relay: &Relay,
+    (forward, connection): (&OutboundCall, AgentConnection),
+    slot: Option<&Slot>,
+    cut: &mut CancelWatch,
+) -> Result<AnswerReader, ExchangeError> {
+    let sent = relay.upstream.send_over(
+        connection,
+        &forward.peer,
+        &forward.call,
+        forward.clocks.total,
+        (&relay.metrics, slot),
+    );
+    tokio::select! {
+        biased;
+        sent = sent => Ok(sent?),
+        why = cut.cancelled(Delivery::Unknown) => Err(why.into()),
+    }
+}
+
+/// As [`relay_call`]. A stream takes the slot.
+async fn relay_response(
+    relay: &Relay,
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    (forward, connection): (OutboundCall, AgentConnection),
+    slot: &mut Option<Slot>,
+    answer: impl FnOnce(&ResponseHeader, &ServerSession, &Exchange) -> Result<ResponseHeader, Rejection>,
+) -> Result<Answered, ExchangeError> {
+    // Used in place: a value moved out of an argument takes space in the future twice.
+    let clocks = forward.clocks;
+    join_batch().await;
+    let mut cut = relay.watch_exchange(exchange);
+    let call = (&forward, connection);
+    let mut upstream = send(relay, call, slot.as_ref(), &mut cut).await?;
+    drop((forward.call, forward.turn));
+    // An answer that is rewritten is charged to its caller's share, as the request was, until it is complete.
+    let share = forward.share;
+    let whole = forward.rewrite.map(|rewrite| BufferedRewrite {
+        rewrite,
+        load: &relay.load,
+        share,
+    });
+    await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
+    exchange.record_head_time();
+    let agents = upstream.take_head()?;
+    let head = &agents.fields;
+    exchange.record.set_call_status(head.status);
+    let limit = exchange.call.config().limits.response_bytes.0;
+    let rewrite = whole.as_ref().map(|whole| &whole.rewrite);
+    refuse_answer(&agents, (limit, rewrite), slot.as_mut())?;
+    let head_only = session.req_header().method == Method::HEAD;
+    let is_stream = is_event_stream(head) && !head_only;
+    let answer = answer(head, session, exchange)?;
+    let status = head.status.as_u16();
+    exchange.record.set_status(status);
+    let length = content_length(head);
+    let idle = exchange.call.config().upstream.idle;
+    let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
+    let answering = AgentResponse {
+        home: relay.upstream.pool_handle(idle),
+        upstream,
+    };
+    // A waiting stream does not hold it.
+    drop(agents);
+    if is_stream {
+        exchange.record_stream();
+        let begun = StreamSetup {
+            clocks,
+            // A stop ends it by `cut_off`.
+            cut: CancelWatch::for_drain(&relay.drain),
+            framed,
+            rewrite: whole.map(|whole| whole.rewrite),
+            snapshot: SnapshotRequest::new(forward.snapshot, forward.peer),
+            learner: forward.learner,
+            slot: slot.take(),
+            cut_off: relay.cut_off(
+                AccessBasis::Credential,
+                exchange.call.proof(),
+                exchange.call.target(),
+            ),
+        };
+        // Boxed: a waiting stream then holds only the state of the stream.
+        Box::pin(relay_stream(
+            relay, session, exchange, answering, answer, begun,
+        ))
+        .await
+    } else {
+        let limit = exchange.call.config().limits.response_bytes.bytes();
+        let mut unary = UnaryRelay {
+            limit,
+            head_only,
+            clocks: &clocks,
+            cut,
+            whole,
+            head: Some(Box::new(answer)),
+            status,
+            learner: forward.learner,
+            slot,
+        };
+        unary
+            .relay_answer(session, exchange, answering, length)
+            .await
+    }
+}
+
+impl Context {
+    /// Adds the fields of every answer to a head: the passed fields of the agent's, or the gateway's own. `done`: the
+    /// completions, for `X-A2A-Completed`.
+    ///
+    /// # Errors
+    /// A field cannot be built, which is a bug.
+    pub(super) fn response_head(
+        &self,
+        session: &ServerSession,
+        exchange: &Exchange,
+        mut head: ResponseHeader,
+        done: CompletionSteps,
+    ) -> Result<ResponseHeader, Rejection> {
+        if let Some(bridged) = exchange.call.translation() {
+            bridged.write_to(&mut head).map_err(internal_error)?;
+        }
+        put_request_id(&mut head, exchange.call.request_id()).map_err(internal_error)?;
+        for (name, value) in exchange
+            .call
+            .allowance()
+            .into_iter()
+            .flat_map(Allowance::header_fields)
+        {
+            head.append_header(name, value).map_err(internal_error)?;
+        }
+        if !done.is_empty() {
+            head.append_header("x-a2a-completed", done.to_string())
+                .map_err(internal_error)?;
+        }
+        let request = &session.req_header().headers;
+        self.origins.get().put_browser_fields(request, &mut head);
+        Ok(head)
+    }
+}
+
+impl Request<'_> {
+    /// Returns the head of the request.
+    pub(super) fn head(&self) -> &RequestHeader {
+        self.session.req_header()
+    }
+
+    /// Returns the generation that the target speaks. `is_bare`: the call is built in it.
+    ///
+    /// # Errors
+    /// The caller left, or the process shuts down.
+    pub(super) async fn target_generation(
+        &mut self,
+        admitted: &AdmittedCall,
+        is_bare: bool,
+    ) -> Result<Generation, ExchangeError> {
+        let (caller, exchange) = (Some(&mut *self.session), &*self.exchange);
+        let cards = &self.context.cards;
+        cards.generation(caller, exchange, admitted, is_bare).await
+    }
+
+    /// Adds the fields of every answer to a head.
+    ///
+    /// # Errors
+    /// As [`Context::response_head`].
+    pub(super) fn response_head(
+        &self,
+        head: ResponseHeader,
+        done: CompletionSteps,
+    ) -> Result<ResponseHeader, Rejection> {
+        let (session, exchange) = (&*self.session, &*self.exchange);
+        self.context.response_head(session, exchange, head, done)
+    }
+
+    /// Sends an answer in one body.
+    ///
+    /// # Errors
+    /// The caller left.
+    pub(super) async fn respond(
+        &mut self,
+        head: ResponseHeader,
+        body: Bytes,
+    ) -> Result<Answered, ExchangeError> {
+        respond(self.session, self.exchange, head, body).await
+    }
+}

@@ -1,0 +1,919 @@
+//! The request for an agent: translated if the agent does not speak the call's generation or binding, with its path and
+//! its head on the wire, for one place of the agent; and the slot and the connection there.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use pingora::http::RequestHeader;
+use pingora::protocols::http::ServerSession;
+use pingora::upstreams::peer::HttpPeer;
+use secrecy::ExposeSecret;
+use tokio::time::{Instant, sleep_until};
+
+use crate::a2a::Generation;
+use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, Side};
+use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
+use crate::a2a::method::Method;
+use crate::a2a::task::Binding;
+use crate::config::{Bridging, Timeouts};
+use crate::directory::{Agent, AgentOptions, CallKind, LookupFor, OwnTimeouts, Slot};
+use crate::identity::{CallerToken, Principal};
+use crate::ids::{RequestId, WorkspaceId};
+use crate::offload;
+use crate::proxy::admission::{AdmittedCall, AllowedCaller, authority, client_address};
+use crate::proxy::cards::extended::ExtendedCard;
+use crate::proxy::complete::{CheckedCall, TranslatedHeaders, prefers_async};
+use crate::proxy::filters::{ResponseTranslator, Rewrite, TaskListFilter, reject_untranslatable};
+use crate::proxy::http1::named_by_connection;
+use crate::proxy::listener::client_disconnected;
+use crate::proxy::policy::{ContentCall, check_content, recheck_caller};
+use crate::proxy::record::{Exchange, ExchangeError, TranslationFields, box_cold_path};
+use crate::proxy::services::{CALLER_TOKEN, Context, Request};
+use crate::proxy::trace::{Callee, context_fields, is_context};
+use crate::proxy::upstream::{AgentConnection, CancelWatch, ConnectFailure, WireRequest};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
+use crate::shares::Account;
+use crate::stage::Stage;
+use crate::telemetry::traces::SpanContext;
+use crate::trust::body_hash;
+use crate::workspace::CallerProof;
+
+/// The request that a call stands for: its head, and the address of its client.
+pub(super) struct Origin<'a> {
+    pub(super) head: &'a RequestHeader,
+    pub(super) client: IpAddr,
+}
+
+/// A call, with its caller and its agent.
+pub(super) struct AgentCall<'a> {
+    pub(super) context: &'a Context,
+    pub(super) admitted: &'a AdmittedCall,
+    pub(super) agent: &'a Agent,
+}
+
+impl AgentCall<'_> {
+    /// Sets the path of a JSON-RPC call: from the card at the agent's card URL, or from its registered card. `caller`:
+    /// a caller that may leave meanwhile.
+    ///
+    /// # Errors
+    /// As [`Cards::json_rpc_path`](crate::proxy::cards::store::Cards::json_rpc_path).
+    pub(super) async fn set_path(
+        &self,
+        caller: Option<&mut ServerSession>,
+        exchange: &Exchange,
+        call: &mut CheckedCall,
+    ) -> Result<(), ExchangeError> {
+        if call.path.is_none() && call.route.is_none() && self.agent.options.path_in_card {
+            let method = call.method_name.as_deref();
+            let cards = &self.context.cards;
+            let path = cards.json_rpc_path(caller, exchange, self.admitted, method);
+            call.path = Some(box_cold_path(path).await?);
+        }
+        call.set_path_from(self.agent);
+        Ok(())
+    }
+
+    /// Returns the request for the task with which a subscription begins.
+    ///
+    /// # Errors
+    /// As [`AgentCall::write_head`].
+    pub(super) async fn snapshot_request(
+        &self,
+        origin: &Origin<'_>,
+        exchange: &Exchange,
+        asks: &CheckedCall,
+    ) -> Result<WireRequest, Rejection> {
+        let head = self.write_head(origin, exchange, asks).await?;
+        Ok(WireRequest::new(head, asks.body.clone()))
+    }
+
+    /// Writes the request head in wire format, with a caller token of the proof that the agent asks for.
+    ///
+    /// # Errors
+    /// The token cannot be signed.
+    pub(super) async fn write_head(
+        &self,
+        origin: &Origin<'_>,
+        exchange: &Exchange,
+        call: &CheckedCall,
+    ) -> Result<Vec<u8>, Rejection> {
+        let AllowedCaller { proof, permit } = &self.admitted.allowed;
+        let agent = self.agent;
+        let caller = proof.principal.name();
+        let pair = permit.pair(&caller);
+        let signed = &self.context.gateway.identity.signed;
+        let caller_token = match agent.proof {
+            CallerProof::Pair => signed.caller_token_for_pair(pair),
+            CallerProof::Request => {
+                let hash = offload::run_on_body(&call.body, body_hash).await;
+                signed.caller_token_for_request(pair, call.method_name.as_deref(), hash)
+            }
+        }?;
+        let path = call.path.as_deref();
+        let forwarded = RequestHeadInput {
+            head: origin.head,
+            verb: &call.verb,
+            target: path.unwrap_or(&agent.endpoint.path_and_query),
+            agent,
+            request_id: exchange.call.request_id(),
+            caller: permit.caller(),
+            caller_token: &caller_token,
+            hops: self.admitted.hops,
+            client: origin.client,
+            scheme: if exchange.call.config().server.tls.cert.is_some() {
+                "https"
+            } else {
+                "http"
+            },
+            version_1_0: call.version_1_0,
+            wire: call.wire.as_ref(),
+            context: exchange.call.outgoing_trace(),
+            body_len: call.body.len(),
+        };
+        Ok(request_head(&forwarded, &self.context.extra_fields.get()))
+    }
+}
+
+/// Returns the address of the agent, or of `path` at it.
+///
+/// # Errors
+/// `address_forbidden`, `agent_unreachable`, `store_unavailable`.
+pub(super) async fn resolve_address(
+    context: &Context,
+    agent: &Agent,
+    path: Option<&str>,
+    asker: LookupFor,
+) -> Result<SocketAddr, Rejection> {
+    let addresses = &context.gateway.directory.addresses;
+    let (decision, at) = (&agent.address_decision, &agent.endpoint);
+    match path {
+        None => addresses.agent_address(decision, at, asker, &mut ()).await,
+        Some(path) => {
+            let at = at.with_path(path.to_owned());
+            box_cold_path(addresses.agent_address(decision, &at, asker, &mut ())).await
+        }
+    }
+}
+
+/// Returns the agent, or `path` at it, to connect to within `connect`.
+///
+/// # Errors
+/// As [`resolve_address`].
+pub(super) async fn resolve_peer(
+    context: &Context,
+    agent: &Agent,
+    path: Option<&str>,
+    asker: LookupFor,
+    connect: Duration,
+) -> Result<Box<HttpPeer>, Rejection> {
+    let address = resolve_address(context, agent, path, asker).await?;
+    Ok(context
+        .relay
+        .upstream
+        .agent_peer(agent, address, connect)
+        .await)
+}
+
+/// Returns the rewrite of the answer to a call, by its method.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(super) async fn choose_rewrite(
+    context: &Context,
+    exchange: &Exchange,
+    admitted: &AdmittedCall,
+    call: &CheckedCall,
+) -> Result<Option<Rewrite>, Rejection> {
+    let AllowedCaller { proof, permit } = &admitted.allowed;
+    let binding = call.binding();
+    Ok(match exchange.call.method() {
+        Method::GetExtendedCard => {
+            let card = ExtendedCard {
+                gateway: Arc::clone(&context.gateway),
+                config: Arc::clone(exchange.call.config()),
+                source: box_cold_path(context.gateway.resolution.card_source(permit)).await?,
+                generation: call.generation(),
+            };
+            Some(Rewrite::ExtendedCard(binding, Box::new(card)))
+        }
+        // Operators may list every task.
+        Method::ListTasks if proof.principal != Principal::Operator => {
+            let own = TaskListFilter {
+                gateway: Arc::clone(&context.gateway),
+                proof: Arc::clone(proof),
+                target: permit.life(),
+            };
+            Some(Rewrite::Tasks(binding, Box::new(own)))
+        }
+        _ => None,
+    })
+}
+
+/// Returns the attributes of the called agent, for the span.
+pub(super) fn callee_attributes<'a>(agent: &'a Agent, call: &'a CheckedCall) -> Callee<'a> {
+    let endpoint = &agent.endpoint;
+    Callee {
+        verb: &call.verb,
+        host: &endpoint.sni,
+        port: endpoint.port,
+        tls: endpoint.tls,
+        rpc: call.method_name.is_some(),
+    }
+}
+
+// The head of a request to an agent: the fields that pass, and those that the gateway sets.
+
+/// Request fields that pass to the agent besides `forward.headers`.
+const PASSED: [&str; 11] = [
+    "accept",
+    "accept-language",
+    "user-agent",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-extensions",
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "last-event-id",
+    "content-type",
+];
+
+/// The inputs to the head of a forwarded request.
+pub(super) struct RequestHeadInput<'a> {
+    /// The head of the caller's request.
+    pub(super) head: &'a RequestHeader,
+    /// The HTTP method for the agent.
+    pub(super) verb: &'a http::Method,
+    /// Path and query for the agent.
+    pub(super) target: &'a str,
+    /// The target.
+    pub(super) agent: &'a Agent,
+    /// The exchange's id.
+    pub(super) request_id: &'a RequestId,
+    /// The proven caller, if it is a workspace.
+    pub(super) caller: Option<&'a WorkspaceId>,
+    /// The token that proves the caller to the target.
+    pub(super) caller_token: &'a CallerToken,
+    /// The number of gateways that the call has passed, this one included.
+    pub(super) hops: u32,
+    /// The client's address: the peer's, or the one that a trusted proxy forwarded.
+    pub(super) client: IpAddr,
+    /// `http` or `https`, as the caller connected.
+    pub(super) scheme: &'static str,
+    /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
+    pub(super) version_1_0: bool,
+    /// The fields of a translated request, in place of the caller's.
+    pub(super) wire: Option<&'a TranslatedHeaders>,
+    /// The trace context for the agent. `None` if nothing is traced: the caller's own context passes.
+    pub(super) context: Option<&'a SpanContext>,
+    /// Length of the completed body.
+    pub(super) body_len: usize,
+}
+
+/// Writes the request head in wire format: one allocation, no intermediate map.
+pub(super) fn request_head(
+    forwarded: &RequestHeadInput<'_>,
+    extra: &HashSet<HeaderName>,
+) -> Vec<u8> {
+    let mut head = HeadWriter(Vec::with_capacity(
+        1024 + forwarded.body_len.min(crate::proxy::http1::ONE_WRITE),
+    ));
+    head.0.extend_from_slice(forwarded.verb.as_str().as_bytes());
+    head.0.push(b' ');
+    head.0.extend_from_slice(forwarded.target.as_bytes());
+    head.0.extend_from_slice(b" HTTP/1.1\r\n");
+    head.write_field("host", forwarded.agent.endpoint.host.as_bytes());
+    let auth = forwarded.agent.upstream_auth.as_ref();
+    let caller_token = forwarded.caller_token;
+    if let Some(auth) = auth {
+        head.write_field(auth.name(), auth.value().expose_secret().as_bytes());
+        head.write_field(CALLER_TOKEN, caller_token.bare_token().as_bytes());
+    } else {
+        head.write_field("authorization", caller_token.authorization().as_bytes());
+    }
+    let headers = &forwarded.head.headers;
+    let mut typed = false;
+    for (name, value) in headers {
+        let own = auth.is_some_and(|auth| auth.name() == name.as_str())
+            || forwarded.context.is_some() && is_context(name)
+            || forwarded.wire.is_some() && is_translated(name);
+        if !own && is_forwarded((name, value), headers, extra) {
+            typed |= *name == header::CONTENT_TYPE;
+            head.write_field(name.as_str(), value.as_bytes());
+        }
+    }
+    // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
+    let bodiless = forwarded.body_len == 0
+        && !matches!(
+            *forwarded.verb,
+            http::Method::POST | http::Method::PUT | http::Method::PATCH
+        );
+    if let Some(wire) = forwarded.wire {
+        head.write_field("accept", wire.accept.as_bytes());
+        head.write_field("a2a-version", wire.version.as_bytes());
+        if forwarded.body_len > 0 {
+            head.write_field("content-type", wire.content_type.as_bytes());
+        }
+        let named = EXTENSIONS.iter().flat_map(|name| headers.get_all(*name));
+        for value in named {
+            head.write_field(wire.extensions, value.as_bytes());
+        }
+    } else if !typed && forwarded.body_len > 0 {
+        head.write_field("content-type", b"application/json");
+    }
+    if forwarded.wire.is_none() && forwarded.version_1_0 && !headers.contains_key("a2a-version") {
+        head.write_field("a2a-version", b"1.0");
+    }
+    if !bodiless {
+        head.write_display("content-length", forwarded.body_len);
+    }
+    for (name, value) in forwarded.context.into_iter().flat_map(context_fields) {
+        head.write_field(name.as_str(), value.as_bytes());
+    }
+    head.write_field("x-request-id", forwarded.request_id.as_str().as_bytes());
+    if let Some(caller) = forwarded.caller {
+        head.write_field("x-workspace-id", caller.as_str().as_bytes());
+    }
+    head.write_display("x-forwarded-for", forwarded.client);
+    head.write_field("x-forwarded-proto", forwarded.scheme.as_bytes());
+    if let Some(host) = authority(forwarded.head) {
+        head.write_field("x-forwarded-host", host.as_bytes());
+    }
+    head.write_display("x-a2a-hops", forwarded.hops);
+    head.write_field("via", b"1.1 a2a-gateway");
+    head.0.extend_from_slice(b"\r\n");
+    head.0
+}
+
+/// A head that is being written.
+struct HeadWriter(Vec<u8>);
+
+impl HeadWriter {
+    fn write_field(&mut self, name: &str, value: &[u8]) {
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b": ");
+        self.0.extend_from_slice(value);
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    /// Puts a value that is shown, without a text of its own.
+    fn write_display(&mut self, name: &str, value: impl Display) {
+        self.write_field(name, b"");
+        self.0.truncate(self.0.len() - b"\r\n".len());
+        // Writing to memory cannot fail.
+        let _ = write!(self.0, "{value}\r\n");
+    }
+}
+
+/// The fields in which either generation names extensions.
+const EXTENSIONS: [&str; 2] = ["a2a-extensions", "x-a2a-extensions"];
+
+/// True for a field that a translated request has anew.
+fn is_translated(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "accept" | "content-type" | "a2a-version")
+        || EXTENSIONS.contains(&name.as_str())
+}
+
+/// True if a request field passes to the agent.
+pub(super) fn is_forwarded(
+    (name, value): (&HeaderName, &HeaderValue),
+    headers: &HeaderMap,
+    extra: &HashSet<HeaderName>,
+) -> bool {
+    let passed = PASSED.contains(&name.as_str()) || extra.contains(name);
+    passed && !named_by_connection(name, headers) && !(name == "last-event-id" && is_ours(value))
+}
+
+/// True if an event id has the gateway's own form, `<stream>-<number>`. Agents do not receive such ids: callers
+/// recognize the gateway's own events by the name of a stream, so agents must not learn it.
+fn is_ours(id: &HeaderValue) -> bool {
+    let id = id.as_bytes().trim_ascii();
+    let (name, number) = id.split_at(id.len().min(32));
+    let number = number.strip_prefix(b"-");
+    name.iter().all(u8::is_ascii_hexdigit)
+        && number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
+}
+
+// Translates a call for an agent that does not speak its generation or its binding, and the agent's answer
+// ([`crate::a2a::bridge`]; `docs/reference/bridge.md`): a stage between completion and forwarding, and one on the way
+// back. A call that the agent speaks passes by.
+
+/// Returns the form in which a call is, if it is one that has a translation: a method that its generation defines.
+fn side_of(method: Method, call: &CheckedCall) -> Option<Side> {
+    if let Some(route) = &call.route {
+        return method
+            .name_in(route.generation)
+            .map(|_| Side::http_json(route.generation));
+    }
+    let name = call.method_name.as_deref()?;
+    let generation = Generation::of_method(name);
+    (method.name_in(generation) == Some(name)).then(|| Side::json_rpc(generation))
+}
+
+/// Returns the side on which the agent gets a call of `asked`: another one than that if the call is to be translated.
+/// `None`: the call passes as it is.
+///
+/// # Errors
+/// The agent does not speak its generation, and translation is off.
+pub(super) fn agent_side(
+    asked: Side,
+    spoken: &AgentSides,
+    options: &AgentOptions,
+) -> Result<Option<AgentSide>, Failure> {
+    let spoke = match spoken.find_nearest(asked) {
+        Some(spoke) => spoke.clone(),
+        // Nothing says what the agent speaks: a call of JSON-RPC passes as it is.
+        None if asked.binding == Carried::JsonRpc => return Ok(None),
+        None => AgentSide {
+            side: Side::json_rpc(options.generation),
+            tenant: None,
+        },
+    };
+    if spoke.side == asked || options.bridge == Bridging::Auto {
+        return Ok(Some(spoke));
+    }
+    if spoke.side.generation == asked.generation {
+        return Ok(None);
+    }
+    Err(Failure::Off {
+        caller: asked.generation,
+        agent: spoke.side.generation,
+    })
+}
+
+/// True if an agent has an HTTP+JSON interface of its own.
+pub(super) fn serves_http_json(spoken: &AgentSides) -> bool {
+    spoken.sides().any(|side| side.binding == Carried::HttpJson)
+}
+
+/// Returns the side on which an agent that polls gets a call of `asked`, if it speaks only the other generation.
+/// Entries of inboxes are calls of JSON-RPC.
+pub(super) fn inbox_side(asked: Generation, options: &AgentOptions) -> Option<&AgentSide> {
+    let spoke = options.spoken.find_nearest(Side::json_rpc(asked))?;
+    (options.bridge == Bridging::Auto && spoke.side.generation != asked).then_some(spoke)
+}
+
+/// Translates a message for the inbox of an agent that does not speak its generation.
+///
+/// # Errors
+/// The reason that the call has no translation.
+pub(super) async fn translate_for_inbox(
+    context: &Context,
+    options: &AgentOptions,
+    exchange: &mut Exchange,
+    call: &mut CheckedCall,
+) -> Result<(), Rejection> {
+    let method = exchange.call.method();
+    let asked = side_of(method, call).filter(|_| method.sends());
+    let spoke = asked.and_then(|asked| Some((asked, inbox_side(asked.generation, options)?)));
+    let Some((caller, spoke)) = spoke else {
+        return Ok(());
+    };
+    let agent = Side::json_rpc(spoke.side.generation);
+    let tenant = spoke.tenant.clone();
+    let work = move |body: &[u8]| {
+        let bridge = Bridge {
+            caller,
+            agent,
+            tenant: tenant.as_deref(),
+        };
+        let (sent, _) = bridge.translate_request(method, Call::Rpc(body))?;
+        Ok((sent, bridge.label()))
+    };
+    let metrics = &context.gateway.metrics;
+    let done = box_cold_path(offload::run_on_body(&call.body, work)).await;
+    let done = done
+        .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
+    let (sent, label) = done?;
+    charge_translation(context, exchange, call, &sent, (caller, agent))?;
+    exchange
+        .call
+        .set_translation(TranslationFields::new(label, caller.generation));
+    call.body = sent.body.into();
+    call.method_name = sent.method.map(Cow::Borrowed);
+    Ok(())
+}
+
+/// Sets the address of an HTTP+JSON call, and translates the call if its agent does not speak its form.
+///
+/// # Errors
+/// `version_not_supported` if translation is off; the reason that the call has no translation; as
+/// [`Cards::http_json_path`](crate::proxy::cards::store::Cards::http_json_path).
+pub(super) async fn translate_for_agent(
+    agents: &AgentCall<'_>,
+    mut caller: Option<&mut ServerSession>,
+    exchange: &mut Exchange,
+    call: &mut CheckedCall,
+) -> Result<(), ExchangeError> {
+    let Some(asked) = side_of(exchange.call.method(), call) else {
+        return Ok(());
+    };
+    let cards = &agents.context.cards;
+    let options = &agents.agent.options;
+    let spoken = if options.path_in_card || call.route.is_some() {
+        // The card says the path, so it is fetched in any case.
+        let fetched = cards.fetch_sides(caller.as_deref_mut(), exchange, agents.admitted);
+        box_cold_path(fetched).await?
+    } else {
+        cards.known_sides(agents.admitted).await?
+    };
+    let metrics = &agents.context.gateway.metrics;
+    let side = agent_side(asked, &spoken, options);
+    let Some(spoke) =
+        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?
+    else {
+        return Ok(());
+    };
+    let interface = match spoke.side.binding {
+        Carried::HttpJson => {
+            let generation = spoke.side.generation;
+            let path = cards.http_json_path(caller.take(), exchange, agents.admitted, generation);
+            Some(box_cold_path(path).await?)
+        }
+        Carried::JsonRpc => None,
+    };
+    if spoke.side == asked {
+        if let (Some(route), Some(interface)) = (&call.route, interface) {
+            call.path = Some(route.path_below(&interface));
+        }
+        return Ok(());
+    }
+    let sides = (asked, &spoke);
+    Ok(box_cold_path(translate_call(agents, exchange, call, sides, interface)).await?)
+}
+
+/// Translates the call for an agent that speaks `spoke`.
+async fn translate_call(
+    agents: &AgentCall<'_>,
+    exchange: &mut Exchange,
+    call: &mut CheckedCall,
+    (asked, spoke): (Side, &AgentSide),
+    interface: Option<String>,
+) -> Result<(), Rejection> {
+    let metrics = &agents.context.gateway.metrics;
+    let method = exchange.call.method();
+    let (side, tenant) = (spoke.side, spoke.tenant.clone());
+    let (route, body) = (call.route.clone(), call.body.clone());
+    let long = offload::is_long(body.len());
+    let work = move || {
+        let bridge = Bridge {
+            caller: asked,
+            agent: side,
+            tenant: tenant.as_deref(),
+        };
+        let asked = match &route {
+            None => Call::Rpc(&body),
+            Some(route) => Call::Rest {
+                tail: &route.tail,
+                query: route.query.as_deref(),
+                body: &body,
+            },
+        };
+        let snapshot = match bridge.needs_snapshot(method) {
+            true => Some(bridge.snapshot_request(asked)?),
+            false => None,
+        };
+        let (sent, exchange) = bridge.translate_request(method, asked)?;
+        Ok((sent, exchange, snapshot, bridge.label()))
+    };
+    let done = match long {
+        true => box_cold_path(offload::run(work)).await,
+        false => work(),
+    };
+    let done = done
+        .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
+    let (sent, back, snapshot, label) = done?;
+    charge_translation(agents.context, exchange, call, &sent, (asked, side))?;
+    exchange
+        .call
+        .set_translation(TranslationFields::new(label, asked.generation));
+    if let Some(learner) = &mut call.learner {
+        learner.set_binding(match side.binding {
+            Carried::JsonRpc => Binding::Rpc,
+            Carried::HttpJson => Binding::Rest,
+        });
+    }
+    if call.rewrite.is_none() && call.route.is_none() {
+        call.original = Some(Box::new((call.body.clone(), call.method_name.clone())));
+    }
+    let inner = call.rewrite.take();
+    let limit = exchange.call.config().limits.event_bytes.bytes();
+    let back = ResponseTranslator::new(back, Arc::clone(metrics), limit);
+    let snapshot = snapshot.map(|sent| {
+        let share = agents.context.relay.load.new_share(Default::default());
+        let mut asks = CheckedCall::json_rpc(bytes::Bytes::new(), share);
+        replace_call(&mut asks, sent, interface.as_deref(), false);
+        Box::new(asks)
+    });
+    replace_call(call, sent, interface.as_deref(), method.streams());
+    call.rewrite = Some(Rewrite::Bridged(Box::new(back), inner.map(Box::new)));
+    call.snapshot = snapshot;
+    Ok(())
+}
+
+/// Charges the caller for a translated request, and counts it.
+///
+/// # Errors
+/// `overloaded`, as [`Load::reserve`](crate::proxy::admission::Load::reserve).
+fn charge_translation(
+    context: &Context,
+    exchange: &Exchange,
+    call: &mut CheckedCall,
+    sent: &AgentRequest,
+    (asked, side): (Side, Side),
+) -> Result<(), Rejection> {
+    context
+        .relay
+        .load
+        .reserve(&mut call.share, sent.body.len())?;
+    let counts = &context.gateway.metrics.bridge;
+    counts.count_call(asked.generation, side, exchange.call.method());
+    counts.count_left_out(&sent.left_out);
+    Ok(())
+}
+
+/// Replaces the call by the translated request.
+fn replace_call(
+    call: &mut CheckedCall,
+    sent: AgentRequest,
+    interface: Option<&str>,
+    streams: bool,
+) {
+    call.verb = match sent.verb {
+        "GET" => http::Method::GET,
+        "DELETE" => http::Method::DELETE,
+        _ => http::Method::POST,
+    };
+    call.path = sent
+        .target
+        .map(|target| format!("{}/{target}", interface.unwrap_or_default()));
+    call.body = sent.body.into();
+    call.method_name = sent.method.map(Cow::Borrowed);
+    call.route = None;
+    call.wire = Some(TranslatedHeaders {
+        content_type: sent.content_type,
+        accept: if streams {
+            "text/event-stream"
+        } else {
+            "application/json"
+        },
+        version: sent.version,
+        extensions: sent.extensions,
+    });
+}
+
+// What a call keeps of its translation: the fields of its request and of its answer, and the rejection of what has no
+// translation.
+
+/// A request for the agent, with the one for its task if the answer begins with that.
+pub(super) struct PreparedRequest {
+    pub(super) head: Vec<u8>,
+    pub(super) snapshot: Option<WireRequest>,
+}
+
+/// Translates the call if its agent does not speak it, and writes its head.
+pub(super) async fn prepare_request(
+    request: &mut Request<'_>,
+    admitted: &AdmittedCall,
+    agent: &Agent,
+    call: &mut CheckedCall,
+) -> Result<PreparedRequest, ExchangeError> {
+    let context = request.context;
+    let agents = AgentCall {
+        context,
+        admitted,
+        agent,
+    };
+    let (caller, exchange) = (Some(&mut *request.session), &mut *request.exchange);
+    translate_for_agent(&agents, caller, exchange, call)
+        .await
+        .at(Stage::Call)?;
+    let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
+    agents
+        .set_path(caller, exchange, call)
+        .await
+        .at(Stage::Call)?;
+    check_content(ContentCall {
+        context,
+        admitted,
+        caller: Some(&mut *request.session),
+        exchange: request.exchange,
+        call,
+    })
+    .await?;
+    request
+        .exchange
+        .begin_call_span(&callee_attributes(agent, call));
+    let origin = Origin {
+        head: request.session.req_header(),
+        client: client_address(request.session, &context.gateway.config().server),
+    };
+    let head = agents.write_head(&origin, request.exchange, call).await?;
+    let snapshot = match &call.snapshot {
+        Some(asks) => {
+            Some(box_cold_path(agents.snapshot_request(&origin, request.exchange, asks)).await?)
+        }
+        None => None,
+    };
+    Ok(PreparedRequest { head, snapshot })
+}
+
+/// Least part of `timeouts.total` that is left to the agent of a call whose total time tells something of it.
+const TIME_LEFT_MIN: f64 = 0.9;
+
+/// An agent that a call has reached.
+pub(super) struct ConnectedAgent {
+    pub(super) peer: Box<HttpPeer>,
+    pub(super) connection: AgentConnection,
+    pub(super) prepared: PreparedRequest,
+}
+
+/// Takes a slot at the agent. Without a free one the call waits, as `limits.target_queue` allows, unless its caller
+/// prefers to be answered later.
+///
+/// # Errors
+/// `agent_busy`; the caller left; `shutting_down`; after a wait as [`recheck_caller`].
+async fn take_slot(
+    request: &mut Request<'_>,
+    agent: &Agent,
+    account: Account,
+    deadline: Instant,
+) -> Result<Slot, ExchangeError> {
+    let kind = CallKind::from_method(request.exchange.call.method());
+    let refused = match agent.slots.take(account, kind) {
+        Ok(slot) => return Ok(slot),
+        Err(refused) => refused,
+    };
+    if prefers_async(&request.head().headers) {
+        return Err(refused.why.at(Stage::Slots).into());
+    }
+    let mut cut = request.context.relay.watch_exchange(request.exchange);
+    let slot = tokio::select! {
+        biased;
+        slot = box_cold_path(agent.slots.wait(refused, account, kind, deadline)) => {
+            slot.at(Stage::Slots)?
+        }
+        () = client_disconnected(request.session) => return Err(ExchangeError::CallerLeft),
+        why = cut.cancelled(Delivery::NotSent) => return Err(why.into()),
+    };
+    // Its credential may have ended meanwhile, and its target moved.
+    let checked = box_cold_path(recheck_caller(request)).await;
+    checked.map_err(|why| why.with_delivery(Delivery::NotSent))?;
+    Ok(slot)
+}
+
+/// Returns which clocks of a call that is sent now are the gateway's own. Of its total time others may have taken a part:
+/// a slow caller, a queue.
+pub(super) fn measure_patience(
+    timeouts: &Timeouts,
+    admitted: &AdmittedCall,
+    deadline: Instant,
+) -> OwnTimeouts {
+    let asks_for = |own: Duration| admitted.timeout.is_none_or(|asked| asked >= own);
+    let left = deadline.saturating_duration_since(Instant::now());
+    OwnTimeouts {
+        head: asks_for(timeouts.head),
+        total: asks_for(timeouts.total) && left >= timeouts.total.mul_f64(TIME_LEFT_MIN),
+    }
+}
+
+/// Dialer of the agent of one call.
+pub(super) struct Dialer<'a> {
+    pub(super) admitted: &'a AdmittedCall,
+    pub(super) agent: Arc<Agent>,
+    pub(super) asker: LookupFor,
+    pub(super) deadline: Instant,
+}
+
+impl Dialer<'_> {
+    /// Takes a slot at the agent.
+    ///
+    /// # Errors
+    /// As [`take_slot`].
+    pub(super) async fn take_slot(&self, request: &mut Request<'_>) -> Result<Slot, ExchangeError> {
+        take_slot(request, &self.agent, self.asker.account, self.deadline).await
+    }
+
+    /// Connects to the agent. The inner error can be met by another attempt, at another place of the agent or later.
+    ///
+    /// # Errors
+    /// `stopped`, `shutting_down`.
+    pub(super) async fn connect(
+        &self,
+        request: &mut Request<'_>,
+        call: &CheckedCall,
+    ) -> Result<Result<(Box<HttpPeer>, AgentConnection), ConnectFailure>, Rejection> {
+        let context = request.context;
+        request.exchange.record.start_call_span();
+        let mut cut = context.relay.watch_exchange(request.exchange);
+        tokio::select! {
+            biased;
+            tried = self.dial(context, request.exchange.call.config().timeouts.connect, call, self.deadline) => Ok(tried),
+            why = cut.cancelled(Delivery::NotSent) => Err(why),
+        }
+    }
+
+    /// Tries to connect once, until `deadline`.
+    pub(super) async fn dial(
+        &self,
+        context: &Context,
+        connect: Duration,
+        call: &CheckedCall,
+        deadline: Instant,
+    ) -> Result<(Box<HttpPeer>, AgentConnection), ConnectFailure> {
+        let found = resolve_peer(
+            context,
+            &self.agent,
+            call.path.as_deref(),
+            self.asker,
+            connect,
+        )
+        .await;
+        let peer = found.at(Stage::Address).map_err(|why| ConnectFailure {
+            // A name that has no address now: its container is started again.
+            is_away: why.reason == Reason::AgentUnreachable,
+            is_refused: false,
+            why,
+        })?;
+        let connected = context.relay.upstream.connect_by(&peer, deadline).await;
+        let connected = connected.map_err(|failed| ConnectFailure {
+            why: failed.why.at(Stage::Connect),
+            ..failed
+        });
+        Ok((peer, connected?))
+    }
+}
+
+/// Waits until `next`, or for what ends the call before.
+pub(super) async fn wait_until(
+    caller: &mut ServerSession,
+    next: Instant,
+    cut: &mut CancelWatch,
+) -> Result<(), ExchangeError> {
+    tokio::select! {
+        biased;
+        () = sleep_until(next) => Ok(()),
+        () = client_disconnected(caller) => Err(ExchangeError::CallerLeft),
+        why = cut.cancelled(Delivery::NotSent) => Err(why.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use serde_json::value::to_raw_value;
+
+    use super::*;
+    use crate::directory::UpstreamAuth;
+
+    #[test]
+    fn an_agent_gets_its_own_ids_of_events_and_none_of_ours() {
+        let name = "01a20410667173f9b0570ddf9405f3b5";
+        let ours = [
+            format!("{name}-17"),
+            format!(" {name}-1\t"),
+            format!("{}-0", name.to_uppercase()),
+            format!("{name}-"),
+        ];
+        for id in ours {
+            assert!(is_ours(&id.parse().unwrap()), "{id:?}");
+        }
+        let theirs = [
+            String::new(),
+            "e-7".to_owned(),
+            name.to_owned(),
+            format!("{name}-x"),
+            format!("{name}1-17"),
+            format!("{}-17", &name[1..]),
+            uuid::Uuid::nil().to_string(),
+        ];
+        for id in theirs {
+            assert!(!is_ours(&id.parse().unwrap()), "{id:?}");
+        }
+    }
+
+    #[test]
+    fn an_agents_credential_takes_the_place_of_no_field_of_ours() {
+        let own = [
+            "host",
+            "content-length",
+            "x-request-id",
+            "x-workspace-id",
+            CALLER_TOKEN,
+            "x-a2a-hops",
+            "via",
+        ];
+        let client = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
+        for name in PASSED.iter().chain(&own).chain(&client) {
+            let auth = json!({"type": "header", "name": name, "value": "v"});
+            let taken = UpstreamAuth::parse(&to_raw_value(&auth).unwrap());
+            assert!(taken.is_err(), "{name}");
+        }
+    }
+}
