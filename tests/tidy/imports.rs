@@ -1,106 +1,69 @@
-//! Which file names an item of which other file, and the circles among them.
+//! Which module names an item of which other module, and the circles among them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::tree::{Source, code};
+use crate::tree::{PROGRAM, Source, read_sources};
 
-/// The modules of a path: the crate's folder first.
-type Module = Vec<String>;
+/// The names of a module or an item: its crate's folder first.
+pub(crate) type Name = Vec<String>;
 
-pub(crate) struct Imports {
-    /// The files of the modules.
-    pub(crate) modules: BTreeMap<Module, PathBuf>,
-    /// The paths that each file writes, resolved to names from its crate's root.
-    pub(crate) named: Vec<(PathBuf, BTreeSet<Module>)>,
+/// The names that the product code of each module has.
+pub(crate) fn read_imports() -> BTreeMap<Name, BTreeSet<Name>> {
+    let mut sources = read_sources(&PROGRAM);
+    sources.retain(|one| !one.code().trim().is_empty() && !one.path.ends_with("main.rs"));
+    let find_own = |one: &Source| (name_module(&one.path), find_names(one));
+    sources.iter().map(find_own).collect()
 }
 
-impl Imports {
-    pub(crate) fn read() -> Self {
-        let sources = code();
-        let with_product = sources
-            .iter()
-            .filter(|source| !source.code().trim().is_empty());
-        let files: Vec<&Source> = with_product
-            .filter(|source| !source.path.ends_with("main.rs"))
-            .collect();
-        let modules = files
-            .iter()
-            .map(|source| (module(&source.path), source.path.clone()))
-            .collect();
-        let named = files
-            .iter()
-            .map(|source| (source.path.clone(), named(source)))
-            .collect();
-        Self { modules, named }
+/// Sets of modules that reach each other by the imports that count, each from a module into another.
+pub(crate) fn find_circles(counts: impl Fn(&[String], &[String]) -> bool) -> BTreeSet<Vec<String>> {
+    let imports = read_imports();
+    let find_module = |name: &Name| {
+        let mut lengths = (2..=name.len()).rev();
+        let found = lengths.find_map(|length| imports.get_key_value(&name[..length]))?;
+        Some(found.0)
+    };
+    let mut graph: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
+    for (own, named) in &imports {
+        let targets = named.iter().filter_map(find_module);
+        let counted = targets.filter(|target| *target != own && counts(own, target));
+        graph.insert(own, counted.collect());
     }
-
-    /// The files that each file imports from, but for its own door: the file of the module above it.
-    fn beyond_doors(&self) -> BTreeMap<&Path, BTreeSet<&Path>> {
-        let mut graph = BTreeMap::new();
-        for (path, named) in &self.named {
-            let own = module(path);
-            let targets = named.iter().filter_map(|name| {
-                (2..=name.len())
-                    .rev()
-                    .find_map(|length| self.modules.get_key_value(&name[..length]))
-            });
-            let beyond = targets
-                .filter(|(target, _)| **target != own && own[..own.len() - 1] != target[..])
-                .map(|(_, path)| path.as_path());
-            graph.insert(path.as_path(), beyond.collect::<BTreeSet<_>>());
+    let mut reached: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
+    for own in imports.keys() {
+        let (found, mut ahead) = (reached.entry(own).or_default(), vec![own]);
+        while let Some(next) = ahead.pop() {
+            ahead.extend(graph[next].iter().filter(|target| found.insert(**target)));
         }
-        graph
     }
-
-    /// Sets of files that reach each other.
-    pub(crate) fn circles(&self) -> BTreeSet<BTreeSet<&Path>> {
-        let graph = self.beyond_doors();
-        let reached = |from: &Path| {
-            let (mut found, mut ahead) = (BTreeSet::new(), vec![from]);
-            while let Some(next) = ahead.pop() {
-                for path in graph.get(next).into_iter().flatten() {
-                    if found.insert(*path) {
-                        ahead.push(path);
-                    }
-                }
-            }
-            found
-        };
-        let reach: BTreeMap<_, _> = graph.keys().map(|path| (*path, reached(path))).collect();
-        let circle = |path: &Path| -> BTreeSet<&Path> {
-            let back = |other: &&&Path| reach[**other].contains(path);
-            reach[path].iter().filter(back).copied().collect()
-        };
-        let all = graph.keys().map(|path| circle(path));
-        all.filter(|circle| circle.len() > 1).collect()
-    }
+    let circles = reached.iter().map(|(own, all)| {
+        let circle = all.iter().filter(|other| reached[**other].contains(own));
+        circle.map(|module| module.join("::")).collect::<Vec<_>>()
+    });
+    circles.filter(|circle| !circle.is_empty()).collect()
 }
 
-/// The module of a file: its crate's folder and the names below `src`.
-fn module(path: &Path) -> Module {
-    let mut parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
-    let start = parts.iter().position(|part| part == "src").unwrap();
-    let names = parts.split_off(start + 1);
-    let mut module = vec![parts.join("/")];
-    let bare = names.iter().map(|name| name.trim_end_matches(".rs"));
-    module.extend(
-        bare.filter(|name| !["mod", "lib"].contains(name))
-            .map(String::from),
-    );
-    module
+/// The name of the module of a file: its crate's folder and the names below `src`.
+pub(crate) fn name_module(path: &Path) -> Name {
+    let text = path.to_str().unwrap();
+    let (folder, inner) = text.split_at(text.find("src/").unwrap() + 3);
+    let names = inner.trim_end_matches(".rs").split('/');
+    let names = names.filter(|name| !["", "mod", "lib"].contains(name));
+    let parts = [folder].into_iter().chain(names);
+    parts.map(String::from).collect()
 }
 
-/// All paths from `crate`, `self` and `super` in the product code of a file.
-fn named(source: &Source) -> BTreeSet<Module> {
-    let (code, own) = (source.code(), module(&source.path));
+/// All paths from `crate`, `self` and `super` in the product code of a file, from its crate's root.
+fn find_names(source: &Source) -> BTreeSet<Name> {
+    let (code, own) = (source.code(), name_module(&source.path));
     let mut found = BTreeSet::new();
     for start in ["crate", "self", "super"] {
         for (at, word) in code.match_indices(&format!("{start}::")) {
             let before = code[..at].chars().next_back();
-            let is_visibility = code[..at].ends_with("pub(in ");
-            if is_visibility || before.is_some_and(|c| c == ':' || c == '_' || c.is_alphanumeric())
-            {
+            let goes_on = before.is_some_and(|c| c == ':' || c == '_' || c.is_alphanumeric());
+            // A visibility is no import.
+            if goes_on || code[..at].ends_with("pub(in ") {
                 continue;
             }
             let base = match start {
@@ -108,17 +71,17 @@ fn named(source: &Source) -> BTreeSet<Module> {
                 "self" => own.clone(),
                 _ => own[..own.len() - 1].to_vec(),
             };
-            expand(&code[at + word.len()..], base, &mut found);
+            expand_paths(&code[at + word.len()..], base, &mut found);
         }
     }
     found
 }
 
 /// Notes the paths of a tree behind `base`; returns the text behind it.
-fn expand<'t>(text: &'t str, mut base: Module, found: &mut BTreeSet<Module>) -> &'t str {
+fn expand_paths<'t>(text: &'t str, mut base: Name, found: &mut BTreeSet<Name>) -> &'t str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {
-            rest = expand(rest.trim_start(), base.clone(), found);
+            rest = expand_paths(rest.trim_start(), base.clone(), found);
             let end = rest.find([',', '}']).unwrap_or(rest.len());
             let goes_on = rest[end..].starts_with(',');
             rest = rest.get(end + 1..).unwrap_or_default();
@@ -139,7 +102,7 @@ fn expand<'t>(text: &'t str, mut base: Module, found: &mut BTreeSet<Module>) -> 
         _ => base.push(name.to_owned()),
     }
     match rest.strip_prefix("::") {
-        Some(more) => expand(more, base, found),
+        Some(more) => expand_paths(more, base, found),
         None => {
             found.insert(base);
             rest

@@ -1,59 +1,30 @@
-//! The pages for browsers: readable, and no text becomes markup.
+//! The pages for browsers: no text becomes markup, and nothing stays behind.
 
-use std::fs;
+use crate::tree::{has_extension, list_files, read_text};
 
-use crate::FILE_LINES_MAX;
-use crate::tree::root;
+/// What makes markup of text, or keeps something where the next user of the browser finds it.
+const DENIED: &str = "innerHTML outerHTML insertAdjacentHTML document.write eval( Function( setAttribute(\"style\" \
+                      localStorage sessionStorage document.cookie indexedDB";
 
 #[test]
-fn the_pages_stay_readable_and_make_no_markup_of_text() {
-    let mut folders = vec![root().join("pages"), root().join("tests/pages")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("pages/vendor") {
-                folders.push(path);
-                continue;
-            }
-            let is_source = |e: &std::ffi::OsStr| e == "js" || e == "mjs" || e == "css";
-            if !path.extension().is_some_and(is_source) {
-                continue;
-            }
-            let text = fs::read_to_string(&path).unwrap();
-            let lines = text.lines().count();
-            assert!(
-                lines <= FILE_LINES_MAX,
-                "{} has {lines} lines",
-                path.display()
-            );
-            let begins = text.starts_with("//") || text.starts_with("/*");
-            assert!(begins, "{} has no header", path.display());
-            if path.starts_with(root().join("tests")) {
-                continue;
-            }
-            // Nor is anything kept where the next user of the browser finds it.
+fn the_pages_have_headers_and_make_no_markup_of_text() {
+    for path in [list_files("pages"), list_files("tests/pages")].concat() {
+        let is_foreign = path.starts_with("pages/vendor");
+        if is_foreign || !has_extension(&path, &["js", "mjs", "css"]) {
+            continue;
+        }
+        let (text, name) = (read_text(&path), path.display());
+        assert!(
+            text.starts_with("//") || text.starts_with("/*"),
+            "{name} has no header"
+        );
+        if path.starts_with("tests") {
+            continue;
+        }
+        for word in DENIED.split(' ') {
             // Half of a session, which opens nothing alone, is kept by one module.
-            let keeps = path.ends_with("console/session.js");
-            for word in [
-                "innerHTML",
-                "outerHTML",
-                "insertAdjacentHTML",
-                "document.write",
-                "eval(",
-                "new Function",
-                "setAttribute(\"style\"",
-                "localStorage",
-                "sessionStorage",
-                "document.cookie",
-                "indexedDB",
-            ] {
-                let allowed = keeps && word == "sessionStorage";
-                assert!(
-                    allowed || !text.contains(word),
-                    "{} says {word}",
-                    path.display()
-                );
-            }
+            let is_kept = word == "sessionStorage" && path.ends_with("console/session.js");
+            assert!(is_kept || !text.contains(word), "{name} says {word}");
         }
     }
 }

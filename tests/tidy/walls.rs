@@ -1,159 +1,131 @@
 //! The walls between the rooms: a plane imports no other, a room no plane, and each store has its homes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::Path;
 
-use crate::imports::Imports;
-use crate::tree::{Source, code, files, sources, text};
+use crate::imports::{name_module, read_imports};
+use crate::tree::{
+    PROGRAM, Source, assert_lacks, list_files, read_sources, read_text, split_words,
+};
 
-/// The folders of `src` that stand over the rooms.
-const PLANES: [&str; 5] = ["proxy", "control", "admin", "cli", "server"];
+/// The folders of `src` that stand over the rooms, in the order of `lib.rs`.
+const PLANES: [&str; 5] = ["proxy", "control", "admin", "server", "cli"];
 
 /// The planes that no other plane imports, but for those that assemble them.
 const APART: [&str; 3] = ["proxy", "control", "admin"];
 
-/// Fails for each of `sources` whose product code mentions one of `words`.
-fn deny(sources: &[Source], words: &[&str]) {
-    for source in sources {
-        for (number, line) in source.code().lines().enumerate() {
-            for word in words {
-                let path = source.path.display();
-                assert!(!line.contains(word), "{path}:{}: `{word}`", number + 1);
-            }
-        }
-    }
-}
-
-/// The room of a file below `src`: its folder, or its own name.
-fn room(path: &std::path::Path) -> Option<String> {
-    let below = path.strip_prefix("src").ok()?.iter().next()?;
-    Some(below.to_string_lossy().trim_end_matches(".rs").to_owned())
-}
-
 #[test]
 fn rooms_keep_their_walls() {
-    let clocks = [
-        "tokio::",
-        "pingora",
-        "axum",
-        ".await",
-        "Instant::now",
-        "SystemTime::now",
-    ];
-    deny(&sources("crates/a2a/src"), &clocks);
+    let clocks = "tokio:: pingora axum .await Instant::now SystemTime::now";
+    assert_lacks(&read_sources(&["crates/a2a/src"]), clocks);
     // The demo and its agents are for the binary alone.
-    let mut library = sources("src");
+    let mut library = read_sources(&["src"]);
     library.retain(|source| !source.path.ends_with("src/main.rs"));
-    deny(&library, &["demo_agents"]);
-    let mut hierarchy = sources("src/hierarchy");
+    assert_lacks(&library, "demo_agents");
+    let mut hierarchy = read_sources(&["src/hierarchy"]);
     hierarchy.retain(|source| source.path.ends_with("hierarchy/mod.rs"));
     assert_eq!(hierarchy.len(), 1);
-    deny(&hierarchy, &["sqlx", "redis::", "Instant::now"]);
-    for plane in APART {
-        deny(&sources(&format!("src/{plane}")), &["sqlx", "redis::"]);
-    }
-    let mut rooms = sources("src");
+    assert_lacks(&hierarchy, "sqlx redis:: Instant::now");
+    let planes = read_sources(&["src/proxy", "src/control", "src/admin"]);
+    assert_lacks(&planes, "sqlx redis::");
+    let mut rooms = read_sources(&["src"]);
     rooms.retain(|source| {
-        let room = room(&source.path).unwrap();
+        let module = name_module(&source.path);
+        let room = module.get(1).map_or("", String::as_str);
+        let is_above = room == "main" || PLANES.contains(&room);
         // Files of certificates are read with Pingora's TLS.
-        room != "main"
-            && !PLANES.contains(&room.as_str())
-            && !source.path.ends_with("config/tls_pair.rs")
+        !is_above && !source.path.ends_with("config/tls_pair.rs")
     });
-    deny(&rooms, &["pingora::", "axum::"]);
+    assert_lacks(&rooms, "pingora:: axum::");
 }
 
-#[test]
-fn no_room_imports_a_plane_and_no_plane_another() {
-    for (path, named) in Imports::read().named {
-        let Some(from) = room(&path).filter(|from| from != "lib" && from != "main") else {
-            continue;
-        };
+/// Fails for an import that is denied, by the names of the module and of what it imports.
+fn assert_no_import(is_denied: impl Fn(&[String], &[String]) -> bool) {
+    for (module, named) in read_imports() {
         for name in named {
-            let to = name.get(1).map_or("", String::as_str);
-            let is_plane = PLANES.contains(&from.as_str());
-            let is_apart = APART.contains(&from.as_str());
-            let upward =
-                from != to && PLANES.contains(&to) && (!is_plane || is_apart || to == "cli");
-            assert!(
-                !upward,
-                "{}: {} is above it",
-                path.display(),
-                name.join("::")
-            );
+            let (from, to) = (module.join("::"), name.join("::"));
+            assert!(!is_denied(&module, &name), "{from} imports {to}");
         }
     }
 }
 
-/// The modules of the library, in the order of `lib.rs`.
-fn modules() -> Vec<String> {
-    let text = text("src/lib.rs");
+#[test]
+fn no_plane_imports_another() {
+    let is_plane = |room: &String| APART.contains(&room.as_str());
+    assert_no_import(|from, to| {
+        let (from, to) = (from.get(1), to.get(1));
+        from != to && from.is_some_and(is_plane) && to.is_some_and(is_plane)
+    });
+}
+
+/// The modules that a file declares, or takes for its own (`pub use a2a`), in their order.
+fn list_modules(file: &str) -> Vec<String> {
+    let text = read_text(file);
     let names = text.lines().filter_map(|line| {
-        let name = line
-            .strip_prefix("pub mod ")
-            .or_else(|| line.strip_prefix("pub use "))?;
-        Some(name.trim_end_matches(';').to_owned())
+        let mut starts = ["mod ", "pub mod ", "pub use "].iter();
+        let name = starts.find_map(|start| line.strip_prefix(start))?;
+        Some(name.strip_suffix(';')?.to_owned())
     });
     names.collect()
+}
+
+/// Fails for a module that imports one that their parent, in `file`, declares below it, or an item of the parent.
+fn assert_each_imports_those_above_it(file: &str) {
+    let (parent, order) = (name_module(Path::new(file)), list_modules(file));
+    assert!(order.len() > 30, "{order:?}");
+    let find_place = |name: &[String]| {
+        let own = name.get(parent.len())?;
+        order.iter().position(|module| module == own)
+    };
+    assert_no_import(|from, to| {
+        let is_inside = from.starts_with(&parent) && from.len() > parent.len();
+        let is_above = find_place(to).is_some() && find_place(to) <= find_place(from);
+        is_inside && to.starts_with(&parent) && !is_above
+    });
 }
 
 #[test]
 fn each_module_imports_only_those_above_it() {
-    let order = modules();
-    assert!(order.len() > 30, "{order:?}");
-    let place = |room: &str| order.iter().position(|module| module == room);
-    for (path, named) in Imports::read().named {
-        let Some(own) = room(&path).and_then(|room| place(&room)) else {
-            continue;
-        };
-        for name in named {
-            let other = name.get(1).and_then(|module| place(module));
-            assert!(
-                other.is_none_or(|other| other <= own),
-                "{}: {} is below it in lib.rs",
-                path.display(),
-                name.join("::")
-            );
-        }
-    }
+    assert_each_imports_those_above_it("src/lib.rs");
+    // So no room imports a plane.
+    let order = list_modules("src/lib.rs");
+    assert_eq!(order[order.len() - PLANES.len()..], PLANES);
+}
+
+#[test]
+fn each_module_of_the_data_plane_imports_only_those_above_it() {
+    assert_each_imports_those_above_it("src/proxy/mod.rs");
 }
 
 #[test]
 fn redis_commands_have_one_home() {
-    let mut elsewhere = code();
+    let mut elsewhere = read_sources(&PROGRAM);
     elsewhere.retain(|source| !source.path.starts_with("src/shared/redis"));
-    deny(&elsewhere, &["redis::cmd"]);
+    assert_lacks(&elsewhere, "redis::cmd");
 }
 
 /// The tables that the migrations create.
-fn tables() -> BTreeSet<String> {
-    let migrations = files("src/db/migrations");
-    let texts: Vec<_> = migrations
-        .iter()
-        .map(|path| text(path.to_str().unwrap()))
-        .collect();
-    let created = texts
-        .iter()
-        .flat_map(|text| text.split("CREATE TABLE ").skip(1));
-    let names = created.map(|text| {
-        let text = text.strip_prefix("IF NOT EXISTS ").unwrap_or(text);
-        let end = text
-            .find(|c: char| c != '_' && !c.is_alphanumeric())
-            .unwrap();
-        text[..end].to_owned()
-    });
+fn list_tables() -> BTreeSet<String> {
+    let migrations = list_files("src/db/migrations");
+    let text: String = migrations.iter().map(read_text).collect();
+    let created = text.split("CREATE TABLE ").skip(1);
+    let names = created.map(|text| text.trim_start_matches("IF NOT EXISTS "));
+    let names = names.map(|text| split_words(text).next().unwrap().to_owned());
     names.collect()
 }
 
-/// True if a statement in `code` reads or writes `table`.
-fn spells(code: &str, table: &str) -> bool {
-    ["FROM ", "INTO ", "UPDATE ", "JOIN "].iter().any(|verb| {
-        let words = format!("{verb}{table}");
-        code.match_indices(&words).any(|(at, hit)| {
-            let behind = &code[at + hit.len()..];
-            !behind.starts_with(|c: char| c == '_' || c.is_alphanumeric())
-        })
-    })
+/// The folder of a table whose statements stand in several files.
+fn find_folder(table: &str) -> Option<&'static Path> {
+    let folder = match table {
+        "workspaces" => "src/workspace",
+        "activity_logs" | "inbox_heads" => "src/delivery/inbox",
+        "enrolment_tokens" | "org_tokens" | "subtree_tokens" => "src/identity/token",
+        "workspace_auth_tokens" => "src/identity/token",
+        "audit_blocks" | "audit_chains" | "audit_replicas" | "audit_seen" => "src/audit",
+        "audit_words" | "structure_events" => "src/audit",
+        _ => return None,
+    };
+    Some(Path::new(folder))
 }
 
 #[test]
@@ -166,55 +138,31 @@ fn each_table_is_spelled_in_one_file() {
         ("workspaces", "identity/token/orgs.rs"),
         ("access_grants", "workspace/candidates.rs"),
     ];
-    // A table with more statements than fit into one file has a folder.
-    let folders = BTreeMap::from([
-        ("workspaces", "src/workspace"),
-        ("agent_origins", "src/workspace"),
-        ("workspace_instances", "src/workspace"),
-        ("workspace_auth_tokens", "src/identity/token"),
-        ("enrolment_tokens", "src/identity/token"),
-        ("org_tokens", "src/identity/token"),
-        ("subtree_tokens", "src/identity/token"),
-        ("activity_logs", "src/delivery/inbox"),
-        ("inbox_heads", "src/delivery/inbox"),
-        ("task_updates", "src/delivery/inbox"),
-        ("audit_chains", "src/audit"),
-        ("audit_blocks", "src/audit"),
-        ("audit_replicas", "src/audit"),
-        ("audit_seen", "src/audit"),
-        ("audit_words", "src/audit"),
-        ("structure_events", "src/audit"),
-    ]);
-    let (sources, tables) = (code(), tables());
-    assert!(tables.len() > 15, "{tables:?}");
-    for table in &tables {
-        let mut homes = BTreeSet::new();
-        for source in &sources {
-            let path = &source.path;
-            let exempt = |(of, file): &(&str, &str)| of == table && path.ends_with(file);
-            if joined.iter().any(exempt) || !spells(&source.product, table) {
-                continue;
+    let (sources, tables) = (read_sources(&PROGRAM), list_tables());
+    let mut homes: BTreeMap<&str, BTreeSet<&Path>> = BTreeMap::new();
+    for Source { path, product, .. } in &sources {
+        let words: Vec<&str> = split_words(product).collect();
+        for pair in words.windows(2) {
+            let is_read = ["FROM", "INTO", "UPDATE", "JOIN"].contains(&pair[0]);
+            let mut exempt = joined.iter().filter(|(_, file)| path.ends_with(file));
+            if is_read && tables.contains(pair[1]) && exempt.all(|(table, _)| *table != pair[1]) {
+                let folder = find_folder(pair[1]).filter(|folder| path.starts_with(folder));
+                let home = folder.unwrap_or(path);
+                homes.entry(pair[1]).or_default().insert(home);
             }
-            let folder = folders.get(table.as_str()).map(PathBuf::from);
-            homes.insert(
-                folder
-                    .filter(|home| path.starts_with(home))
-                    .unwrap_or_else(|| path.clone()),
-            );
         }
-        assert!(homes.len() <= 1, "table {table} is spelled in {homes:?}");
     }
+    assert!(homes.len() > 15, "{homes:?}");
+    homes.retain(|_, files| files.len() > 1);
+    assert!(homes.is_empty(), "tables in several files: {homes:?}");
 }
 
 #[test]
 fn commands_write_to_a_terminal_by_one_way() {
-    let mut commands = sources("src/cli");
-    commands.extend(sources("crates/gateway-client/src"));
+    let mut commands = read_sources(&["src/cli"]);
+    commands.extend(read_sources(&["crates/gateway-client/src"]));
     let count = commands.len();
     commands.retain(|source| !source.path.ends_with("cli/terminal.rs"));
     assert_eq!(commands.len() + 1, count);
-    deny(
-        &commands,
-        &["io::stdout", "io::stderr", "print!", "println!"],
-    );
+    assert_lacks(&commands, "io::stdout io::stderr print! println!");
 }
