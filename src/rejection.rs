@@ -9,10 +9,14 @@ use serde_json::{Map, Value};
 use crate::ids::{InvalidInstanceId, InvalidWorkspaceId, RequestId};
 use crate::stage::Stage;
 
-/// Declares the reasons: of each its name on the wire, its HTTP status and its JSON-RPC code.
+/// Declares the reasons: of each its name on the wire, its HTTP status, its JSON-RPC code, and, if no explanation can give
+/// it, what it depends on instead of caller and target.
 macro_rules! reasons {
+    (@depends) => { None };
+    (@depends $on:literal) => { Some($on) };
     ($(#[$about:meta])* $name:ident {
-        $($(#[$doc:meta])* $variant:ident => ($word:literal, $status:literal, $code:literal),)*
+        $($(#[$doc:meta])* $variant:ident
+            => ($word:literal, $status:literal, $code:literal $(, $on:literal)?),)*
     }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,6 +29,11 @@ macro_rules! reasons {
             const fn row(self) -> (&'static str, u16, i32) {
                 match self { $(Self::$variant => ($word, $status, $code),)* }
             }
+
+            /// Returns what the reason depends on, if that is more than caller and target: no explanation gives it.
+            pub const fn depends_on(self) -> Option<&'static str> {
+                match self { $(Self::$variant => reasons!(@depends $($on)?),)* }
+            }
         }
     };
 }
@@ -36,73 +45,73 @@ reasons! {
     /// -32000 is used for the gateway's own errors, because A2A claims -32001 to -32099 (A2A 1.0, 9.5).
     Reason {
         /// The body is not JSON.
-        ParseError => ("parse_error", 400, -32_700),
+        ParseError => ("parse_error", 400, -32_700, "the body"),
         /// JSON, but not a call that can be made; or a head that is not acceptable HTTP.
-        InvalidRequest => ("invalid_request", 400, -32_600),
+        InvalidRequest => ("invalid_request", 400, -32_600, "the head and the body"),
         /// Arguments that contradict each other, the path or their type.
-        InvalidParams => ("invalid_params", 400, -32_602),
+        InvalidParams => ("invalid_params", 400, -32_602, "the body"),
         /// A browser page of another origin.
-        OriginForbidden => ("origin_forbidden", 403, -32_000),
+        OriginForbidden => ("origin_forbidden", 403, -32_000, "the request's Origin"),
         /// `Host` is not a name of this gateway.
-        Misdirected => ("misdirected", 421, -32_000),
+        Misdirected => ("misdirected", 421, -32_000, "the request's Host"),
         /// Not the form of a workspace id.
         InvalidWorkspaceId => ("invalid_workspace_id", 400, -32_600),
         /// No credential, or one that proves nothing.
         Unauthenticated => ("unauthenticated", 401, -32_000),
         /// `X-Workspace-ID` is not what the credential proves.
-        CallerMismatch => ("caller_mismatch", 403, -32_000),
+        CallerMismatch => ("caller_mismatch", 403, -32_000, "the request's X-Workspace-ID"),
         /// Denied by the rule, the scope or the grant.
         NotPermitted => ("not_permitted", 403, -32_000),
         /// The role of an operator does not cover it.
-        RoleRequired => ("role_required", 403, -32_000),
+        RoleRequired => ("role_required", 403, -32_000, "an operator's role: `matrix::roles` has it"),
         /// An operator stopped the caller or the target.
-        Stopped => ("stopped", 403, -32_000),
+        Stopped => ("stopped", 403, -32_000, "an operator's: `stops::scopes` compares the two"),
         /// A guard rejects what the call, the answer or the event says.
-        GuardRejected => ("guard_rejected", 403, -32_000),
+        GuardRejected => ("guard_rejected", 403, -32_000, "what the body says"),
         /// No such route on this listener.
-        NotFound => ("not_found", 404, -32_600),
+        NotFound => ("not_found", 404, -32_600, "the request's path"),
         /// The workspace does not exist, and the caller may know that.
         WorkspaceNotFound => ("workspace_not_found", 404, -32_000),
         /// A task that another caller started, or that does not exist.
-        TaskNotFound => ("task_not_found", 404, -32_001),
+        TaskNotFound => ("task_not_found", 404, -32_001, "a task that the body names"),
         /// Push notifications are switched off for the workspace.
-        PushNotSupported => ("push_not_supported", 400, -32_003),
+        PushNotSupported => ("push_not_supported", 400, -32_003, "what the body asks for"),
         /// A call of a generation of A2A that its target does not speak, and that is not translated.
-        VersionNotSupported => ("version_not_supported", 400, -32_009),
+        VersionNotSupported => ("version_not_supported", 400, -32_009, "the method that the body names"),
         /// The path exists, the HTTP method does not.
-        MethodNotAllowed => ("method_not_allowed", 405, -32_600),
+        MethodNotAllowed => ("method_not_allowed", 405, -32_600, "the request's method"),
         /// The request did not arrive in time.
-        RequestTimeout => ("request_timeout", 408, -32_000),
+        RequestTimeout => ("request_timeout", 408, -32_000, "how fast the body comes"),
         /// It exists already, or the change contradicts the present state.
-        Conflict => ("conflict", 409, -32_000),
+        Conflict => ("conflict", 409, -32_000, "the control plane's"),
         /// The same idempotency key with a different body.
-        IdempotencyConflict => ("idempotency_conflict", 409, -32_000),
+        IdempotencyConflict => ("idempotency_conflict", 409, -32_000, "the request's key and body"),
         /// The workspace was removed.
         WorkspaceRemoved => ("workspace_removed", 410, -32_000),
         /// The entry of an inbox to continue from does not exist, or was pruned.
-        CursorGone => ("cursor_gone", 410, -32_000),
+        CursorGone => ("cursor_gone", 410, -32_000, "a reader's"),
         /// Over `limits.request_bytes`.
-        BodyTooLarge => ("body_too_large", 413, -32_600),
+        BodyTooLarge => ("body_too_large", 413, -32_600, "the body"),
         /// Declared as another type than JSON, or encoded.
-        UnsupportedMediaType => ("unsupported_media_type", 415, -32_005),
+        UnsupportedMediaType => ("unsupported_media_type", 415, -32_005, "the request's Content-Type"),
         /// The route accepts only WebSocket.
-        UpgradeRequired => ("upgrade_required", 426, -32_000),
+        UpgradeRequired => ("upgrade_required", 426, -32_000, "the control plane's"),
         /// Too many requests of this caller, or too many rejected ones from this address.
         RateLimited => ("rate_limited", 429, -32_000),
         /// A cap of the configuration is reached.
-        CapReached => ("cap_reached", 429, -32_000),
+        CapReached => ("cap_reached", 429, -32_000, "time: `caps::shown` compares the two"),
         /// A bug.
-        Internal => ("internal", 500, -32_603),
+        Internal => ("internal", 500, -32_603, "a bug"),
         /// No connection to the agent; nothing was delivered.
         AgentUnreachable => ("agent_unreachable", 502, -32_000),
         /// The agent violated HTTP or broke off.
         AgentProtocolError => ("agent_protocol_error", 502, -32_000),
         /// The agent answered 3xx.
-        AgentRedirected => ("agent_redirected", 502, -32_000),
+        AgentRedirected => ("agent_redirected", 502, -32_000, "the agent's answer"),
         /// The address policy forbids the address.
         AddressForbidden => ("address_forbidden", 502, -32_000),
         /// Over `limits.response_bytes`, or `limits.stream_bytes` in a stream.
-        ResponseTooLarge => ("response_too_large", 502, -32_000),
+        ResponseTooLarge => ("response_too_large", 502, -32_000, "the agent's answer"),
         /// The target cannot be reached now.
         WorkspaceOffline => ("workspace_offline", 503, -32_000),
         /// The target is starting.
@@ -112,17 +121,17 @@ reasons! {
         /// A fact needed to decide safely cannot be read.
         StoreUnavailable => ("store_unavailable", 503, -32_000),
         /// A guard that must be asked gives no verdict.
-        GuardUnavailable => ("guard_unavailable", 503, -32_000),
+        GuardUnavailable => ("guard_unavailable", 503, -32_000, "a guard, which is not asked"),
         /// A limit of the gateway itself.
         Overloaded => ("overloaded", 503, -32_000),
         /// The gateway is shutting down.
         ShuttingDown => ("shutting_down", 503, -32_000),
         /// `timeouts.connect`, `.head`, `.total` or `.stream` passed.
-        AgentTimeout => ("agent_timeout", 504, -32_000),
+        AgentTimeout => ("agent_timeout", 504, -32_000, "the agent's pace"),
         /// `timeouts.idle` passed.
-        AgentSilent => ("agent_silent", 504, -32_000),
+        AgentSilent => ("agent_silent", 504, -32_000, "the agent's pace"),
         /// The call passed too many gateways.
-        LoopDetected => ("loop_detected", 508, -32_000),
+        LoopDetected => ("loop_detected", 508, -32_000, "the request's X-A2A-Hops"),
     }
 }
 
