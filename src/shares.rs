@@ -80,7 +80,7 @@ impl Account {
     }
 }
 
-/// RecentCallers of the last while, as far as to tell whether there was more than one.
+/// Callers of the last while, as far as to tell whether there was more than one.
 #[derive(Clone, Debug, Default)]
 pub struct RecentCallers {
     last: Option<(u64, Instant)>,

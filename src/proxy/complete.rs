@@ -16,7 +16,7 @@ use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
 use crate::config::CompletionMode;
 use crate::delivery::calls::{Key, Source, call_hash};
-use crate::directory::Agent;
+use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
@@ -239,8 +239,12 @@ pub(super) async fn check_and_assign(
         refs,
     )
     .await?;
-    let assigned = assign_instance(gateway, admitted, refs);
-    box_cold_path(assigned).await.at(Stage::Instance)?;
+    if let Destination::Agent(agent) = &admitted.destination
+        && !agent.instances.is_empty()
+    {
+        let assigned = assign_instance(gateway, admitted, refs);
+        box_cold_path(assigned).await.at(Stage::Instance)?;
+    }
     exchange.record.set_instance(admitted.instance().cloned());
     Ok(())
 }

@@ -59,7 +59,7 @@ pub(super) async fn serve<F>(
     proxied: bool,
     serve_request: impl Fn(Box<ServerSession>) -> F,
 ) where
-    F: Future<Output = Result<(), AbortCause>> + Send + 'static,
+    F: Future<Output = StreamOutcome> + Send + 'static,
 {
     let metrics = host.metrics;
     let digest = Arc::new(Digest {
@@ -97,11 +97,8 @@ pub(super) async fn serve<F>(
             accepted = HttpSession::from_h2_conn(&mut connection, Arc::clone(&digest)) => {
                 match accepted {
                     Ok(Some(H2Accept::Session(session))) => {
-                        let served = serve_request(Box::new(ServerSession::new_http2(session)));
-                        let begun = Instant::now();
-                        streams.spawn(async move {
-                            StreamOutcome { served: served.await, took: begun.elapsed() }
-                        });
+                        // Spawned as it is: a future that another one captures takes its space twice.
+                        streams.spawn(serve_request(Box::new(ServerSession::new_http2(session))));
                         // A stream that its caller reset is no longer open to HTTP/2, but its task may still run.
                         if streams.len() > 2 * STREAMS_MAX as usize {
                             metrics.count_connection_cut(ConnectionCut::Resets);
@@ -151,10 +148,10 @@ fn h2_options() -> H2Options {
 }
 
 /// The outcome of one stream.
-struct StreamOutcome {
+pub(super) struct StreamOutcome {
     /// Ok if the whole answer was sent.
-    served: Result<(), AbortCause>,
-    took: Duration,
+    pub(super) served: Result<(), AbortCause>,
+    pub(super) took: Duration,
 }
 
 /// The balance of rapid resets against answered streams on one connection.

@@ -42,6 +42,7 @@ use crate::proxy::http2;
 use crate::proxy::record::{Answered, Exchange, ExchangeError, box_in_place};
 use crate::rejection::{REFUSED, Reason, Rejection, STREAM};
 use crate::shares::SlotGuard;
+use crate::stage::Stage;
 
 /// Maximum time for sending the reason to a rejected connection.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -207,7 +208,12 @@ impl<S: Service> Connections<S> {
             };
             let serve_request = |session| {
                 let listener = Arc::clone(&self.listener);
-                async move { listener.serve_request(session).await.map(drop) }
+                async move {
+                    let begun = Instant::now();
+                    let served = listener.serve_request(session).await.map(drop);
+                    let took = begun.elapsed();
+                    http2::StreamOutcome { served, took }
+                }
             };
             Box::pin(http2::serve(host, stream, deadline, proxied, serve_request)).await;
         } else {
@@ -593,7 +599,7 @@ async fn refuse_head<S: Service>(
     stream: &mut Stream,
     BadHead { buffer, scan, why }: BadHead<'_>,
 ) {
-    let rejection = Rejection::new(Reason::InvalidRequest, why);
+    let rejection = Rejection::new(Reason::InvalidRequest, why).at(Stage::Http);
     let request_id = RequestId::from_caller(scan.field_value(buffer, "x-request-id"));
     let path = scan.request_path(buffer);
     if listener.drain.is_closed() {

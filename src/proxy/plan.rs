@@ -129,7 +129,7 @@ async fn replay_or_count(
     let mut unclaimed = None;
     if let Some(key) = &call.key {
         let state = idempotency::replay_or_reserve(request, key, until, call.done);
-        match box_cold_path(state).await.at(Stage::Key)? {
+        match box_cold_path(state).await? {
             KeyState::Unclaimed(free) => unclaimed = Some(free),
             KeyState::Replayed(ended) => return Ok(ControlFlow::Break(ended)),
         }
@@ -271,9 +271,9 @@ pub(super) enum Plan {
     /// It goes to its agent, or into the inbox of one that polls.
     Send(AdmittedCall),
     /// It waits until its agent, which sleeps, is awake. The rejection is for a call that wakes no agent.
-    Park(AllowedCaller, WakePlan, Rejection),
+    Park(Box<(AllowedCaller, WakePlan, Rejection)>),
     /// Its target is away: an earlier call with its key answers it, or its deferral, or else the rejection.
-    Away(AllowedCaller, Rejection),
+    Away(Box<(AllowedCaller, Rejection)>),
 }
 
 /// Decides what a call comes to, by where its target is.
@@ -295,8 +295,8 @@ pub(super) async fn plan_call(
     };
     let plan = box_cold_path(plan_wake(request, &allowed, &why)).await?;
     Ok(match plan {
-        Some(plan) => Plan::Park(allowed, plan, why),
-        None => Plan::Away(allowed, why),
+        Some(plan) => Plan::Park(Box::new((allowed, plan, why))),
+        None => Plan::Away(Box::new((allowed, why))),
     })
 }
 
@@ -316,10 +316,12 @@ pub(super) async fn serve_call(
     let allowed = authorize_caller(&context.gateway, request.exchange, head, target).await?;
     let admitted = match plan_call(request, allowed).await? {
         Plan::Send(admitted) => admitted,
-        Plan::Park(allowed, plan, why) => {
+        Plan::Park(parked) => {
+            let (allowed, plan, why) = *parked;
             return box_cold_path(wake_and_send(request, allowed, plan, why)).await;
         }
-        Plan::Away(allowed, why) => {
+        Plan::Away(away) => {
+            let (allowed, why) = *away;
             return box_cold_path(send_while_away(request, allowed, why)).await;
         }
     };

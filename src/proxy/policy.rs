@@ -30,7 +30,7 @@ use crate::proxy::filters::Rewrite;
 use crate::proxy::guard::facts::{CallFacts, Party};
 use crate::proxy::guard::{CallGuards, CallerSide, parse_trace};
 use crate::proxy::listener::caller_gone;
-use crate::proxy::record::{Exchange, ExchangeError};
+use crate::proxy::record::{Exchange, ExchangeError, box_in_place};
 use crate::proxy::services::{Context, Request};
 use crate::proxy::trace::parent_context;
 use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
@@ -74,7 +74,7 @@ pub(super) static STAGES: [PolicyStage; 2] = [
         stage: Stage::Guards,
         point: Point::Content {
             applies: |call| call.guarded.is_some(),
-            check: |call| Box::pin(ask_guards(call)),
+            check: |call| box_in_place(|| ask_guards(call)),
         },
     },
 ];
@@ -211,6 +211,14 @@ pub(super) struct ContentCall<'a> {
     pub(super) caller: Option<&'a mut ServerSession>,
     pub(super) exchange: &'a Exchange,
     pub(super) call: &'a mut CheckedCall,
+}
+
+/// True if a stage of policy has something to decide about the content of a call.
+pub(super) fn has_content_stage(call: &CheckedCall) -> bool {
+    STAGES.iter().any(|policy| match policy.point {
+        Point::Content { applies, .. } => applies(call),
+        Point::Access { .. } => false,
+    })
 }
 
 /// Runs the stages of policy on content. They may replace the body.

@@ -430,5 +430,3 @@ enum AgentLocation {
     /// It is offline, or it is not known where it is. It may come back.
     Away(Rejection),
 }
-
-// Room for calls that wait for agents that refuse connections (`upstream.hold`).

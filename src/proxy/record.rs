@@ -801,10 +801,10 @@ impl Drop for Exchange {
 fn with_stage(detail: Option<Detail>, stage: Option<Stage>) -> Option<Detail> {
     match stage {
         None => detail,
-        Some(stage) => {
-            let detail = detail.unwrap_or_default();
-            Some(detail.with_member("stage", stage.as_str().into()))
-        }
+        Some(stage) => Some(match detail {
+            None => Detail::from_canonical(format!(r#"{{"stage":"{}"}}"#, stage.as_str())),
+            Some(detail) => detail.with_member("stage", stage.as_str().into()),
+        }),
     }
 }
 

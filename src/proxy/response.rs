@@ -23,11 +23,10 @@ use crate::proxy::parking::Turn;
 use crate::proxy::record::{Answered, Exchange, ExchangeError, outcome_of_end, search_answer};
 use crate::proxy::services::{Context, Request};
 use crate::proxy::sse::{SnapshotRequest, StreamSetup, relay_stream};
-use crate::proxy::upstream::Relay;
 use crate::proxy::upstream::{
-    AgentConnection, AgentResponse, CancelWatch, Clocks, WireRequest, await_head, content_length,
-    is_event_stream, join_batch, next_piece, refuse_by_framing, refuse_by_head, refuse_redirect,
-    too_large,
+    AgentConnection, AgentResponse, CancelWatch, Clocks, Relay, WireRequest, await_head,
+    content_length, is_event_stream, join_batch, next_piece, refuse_by_framing, refuse_by_head,
+    refuse_redirect, too_large,
 };
 use crate::rejection::{Delivery, Rejection};
 use crate::shares::Share;

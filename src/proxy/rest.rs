@@ -68,10 +68,11 @@ pub(super) async fn serve_request(
             let received = read_optional_json(request, account).await?;
             (admitted, received)
         }
-        Plan::Park(allowed, plan, why) => {
+        Plan::Park(parked) => {
+            let (allowed, plan, why) = *parked;
             box_cold_path(wake_target(request, (allowed, plan), why, &rest)).await?
         }
-        Plan::Away(_, why) => return Err(why.into()),
+        Plan::Away(away) => return Err(away.1.into()),
     };
     if rest.is_own
         && rest.method.sends()
@@ -147,16 +148,16 @@ pub(super) async fn serve_task(
     })?;
     request.exchange.call.set_target(target.clone());
     let allowed = authorize_target(gateway, request.exchange, proof, &target).await?;
-    let _head = request.session.req_header();
     let (admitted, received) = match plan_call(request, allowed).await? {
         Plan::Send(admitted) => {
             let account = admitted.allowed.account();
             (admitted, read_any_type(request, account).await?)
         }
-        Plan::Park(allowed, plan, why) => {
+        Plan::Park(parked) => {
+            let (allowed, plan, why) = *parked;
             box_cold_path(wake_target(request, (allowed, plan), why, &rest)).await?
         }
-        Plan::Away(_, why) => return Err(why.into()),
+        Plan::Away(away) => return Err(away.1.into()),
     };
     let call = TaskCall {
         tasks: rest.tasks,

@@ -179,11 +179,13 @@ impl Router {
             request_id: &request_id,
             span_facts,
         };
-        let answered = match check_request(
+        // Apart: what a `match` looks at lives to its end, and a control connection may last for hours.
+        let checked = check_request(
             session,
             &self.context.origins.get(),
             &self.context.relay.load,
-        ) {
+        );
+        let answered = match checked {
             Ok(()) => control_plane::pass_request(&self.context, session, asked).await,
             Err(rejection) => {
                 control_plane::reject_request(&self.context, session, asked, rejection).await

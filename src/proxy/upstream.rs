@@ -43,6 +43,7 @@ use crate::proxy::record::ExchangeError;
 use crate::rejection::Delivery;
 use crate::rejection::Reason;
 use crate::rejection::Rejection;
+use crate::stage::Stage;
 use crate::telemetry::traces::Traces;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -766,14 +767,20 @@ impl CancelWatch {
     pub(super) async fn cancelled(&mut self, delivered: Delivery) -> Rejection {
         loop {
             let recheck = match self.drain.next_signal().await {
-                DrainSignal::End => return shutting_down(delivered),
+                DrainSignal::End => {
+                    let why = shutting_down(delivered);
+                    return match delivered {
+                        Delivery::NotSent => why.at(Stage::Process),
+                        Delivery::Sent | Delivery::Unknown => why,
+                    };
+                }
                 DrainSignal::Recheck(recheck) => recheck,
             };
             if let Some(call) = &self.call {
                 // Boxed: rare, and each wait would be larger by it.
                 let stopped = Box::pin(call.gateway.why_stopped(&call.proof, &call.target));
                 match stopped.await {
-                    Ok(Some(why)) => return why.with_delivery(delivered),
+                    Ok(Some(why)) => return why.at(Stage::Stop).with_delivery(delivered),
                     Ok(None) => {}
                     Err(_) => {
                         // Not checked: it is told again.

@@ -32,7 +32,7 @@ use crate::proxy::complete::{CheckedCall, TranslatedHeaders, prefers_async};
 use crate::proxy::filters::{ResponseTranslator, Rewrite, TaskListFilter, reject_untranslatable};
 use crate::proxy::http1::named_by_connection;
 use crate::proxy::listener::client_disconnected;
-use crate::proxy::policy::{ContentCall, check_content, recheck_caller};
+use crate::proxy::policy::{ContentCall, check_content, has_content_stage, recheck_caller};
 use crate::proxy::record::{Exchange, ExchangeError, TranslationFields, box_cold_path};
 use crate::proxy::services::{CALLER_TOKEN, Context, Request};
 use crate::proxy::trace::{Callee, context_fields, is_context};
@@ -699,14 +699,16 @@ pub(super) async fn prepare_request(
         .set_path(caller, exchange, call)
         .await
         .at(Stage::Call)?;
-    check_content(ContentCall {
-        context,
-        admitted,
-        caller: Some(&mut *request.session),
-        exchange: request.exchange,
-        call,
-    })
-    .await?;
+    if has_content_stage(call) {
+        let content = ContentCall {
+            context,
+            admitted,
+            caller: Some(&mut *request.session),
+            exchange: request.exchange,
+            call,
+        };
+        box_cold_path(check_content(content)).await?;
+    }
     request
         .exchange
         .begin_call_span(&callee_attributes(agent, call));

@@ -69,7 +69,7 @@ impl Resolution {
     /// # Errors
     /// `workspace_not_found`; `store_unavailable`.
     pub async fn load_options(&self, permit: &Permit) -> Result<AgentOptions, Rejection> {
-        let entry = self.entries.get(permit.target()).await?;
+        let entry = self.entries.get(permit.target()).await.at(Stage::State)?;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
         Ok(AgentOptions::from_workspace(workspace, &self.config.get()))
     }
@@ -93,7 +93,7 @@ impl Resolution {
     /// # Errors
     /// `workspace_removed`, `workspace_not_found`, `store_unavailable`.
     pub async fn card_source(&self, permit: &Permit) -> Result<Arc<CardSource>, Rejection> {
-        let entry = self.entries.get(permit.target()).await?;
+        let entry = self.entries.get(permit.target()).await.at(Stage::State)?;
         self.source_of(permit.target(), &entry).await
     }
 

@@ -20,6 +20,7 @@ use super::proof::Proof;
 use crate::config;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
+use crate::stage::Stage;
 
 /// Size of the table of callers: 131,072 buckets, 3 MB.
 const CALLERS_SCALE: usize = 256;
@@ -241,7 +242,7 @@ impl Rates {
         let message = "too many refused requests from this address; check the credential, then wait for `Retry-After` seconds";
         match self.take(&self.failures, client_key(client), message) {
             Ok(_) => rejection,
-            Err(limited) => limited,
+            Err(limited) => limited.at(Stage::Rate),
         }
     }
 

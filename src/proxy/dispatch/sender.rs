@@ -45,8 +45,9 @@ use crate::proxy::upstream::{AgentConnection, WireRequest, shutting_down};
 use crate::proxy::upstream_request::{
     AgentCall, Origin, callee_attributes, resolve_address, translate_for_agent, translate_for_inbox,
 };
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::Account;
+use crate::stage::Stage;
 use crate::tasks::Learner;
 use crate::workspace::Timestamp;
 
@@ -244,13 +245,13 @@ impl Sender {
             agent,
         };
         let met = translate_for_agent(&agents, None, exchange, &mut call).await;
-        met.map_err(into_rejection)?;
+        met.at(Stage::Call).map_err(into_rejection)?;
         let path = agents.set_path(None, exchange, &mut call).await;
-        path.map_err(into_rejection)?;
+        path.at(Stage::Call).map_err(into_rejection)?;
         self.check_content(admitted, exchange, &mut call).await?;
         let asker = LookupFor::for_call(admitted.allowed.account());
         let address = resolve_address(context, agent, call.path.as_deref(), asker).await;
-        let address = address.map_err(mark_not_sent)?;
+        let address = address.at(Stage::Address).map_err(mark_not_sent)?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
         let timeouts = &exchange.call.config().timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
@@ -332,7 +333,9 @@ impl Sender {
         let connection = tokio::select! {
             biased;
             why = cut.cancelled(Delivery::NotSent) => return Err(why),
-            connection = self.connect(question.peer, question.deadline) => connection?,
+            connection = self.connect(question.peer, question.deadline) => {
+                connection.at(Stage::Connect)?
+            }
         };
         match self.0.gateway.delivery.jobs.record_dispatch(job).await {
             Ok(true) => {}
@@ -365,6 +368,7 @@ impl Sender {
         let ending = read_response(&head, &body)?;
         let metrics = exchange.call.metrics();
         if let Some(task) = search_answer(&mut answer.learner, metrics, &body).await {
+            exchange.record.set_task(task.clone());
             let tasks = &self.0.gateway.tasks;
             let over = TaskState::from_answer(&body).is_some_and(TaskState::is_terminal);
             let org = exchange.call.proof().and_then(|one| one.principal.org());
@@ -372,7 +376,6 @@ impl Sender {
             if let Some(life) = exchange.call.life() {
                 tasks.record_owner(owner, &life, &task, Some(over)).await;
             }
-            exchange.record.set_task(task);
         }
         Ok(AttemptResult::Over(ending))
     }

@@ -22,9 +22,11 @@ use crate::proxy::services::Request;
 use crate::proxy::upstream::AgentConnection;
 use crate::proxy::upstream::CancelWatch;
 use crate::proxy::upstream::timed_out;
+use crate::rejection::AtStage as _;
 use crate::rejection::Delivery;
 use crate::rejection::Reason;
 use crate::rejection::Rejection;
+use crate::stage::Stage;
 use pingora::protocols::http::ServerSession;
 use std::future::pending;
 use std::sync::Arc;
@@ -81,7 +83,7 @@ async fn look_up_key(
     let calls = &context.gateway.delivery.calls;
     let metrics = &context.gateway.metrics.calls;
     loop {
-        let outcome = match calls.look_up(key).await? {
+        let outcome = match calls.look_up(key).await.at(Stage::Key)? {
             KeyStatus::Unclaimed(unclaimed) => return Ok(KeyLookup::Unclaimed(unclaimed)),
             KeyStatus::Settled(outcome) => {
                 metrics.count_outcome(match &outcome {
@@ -93,7 +95,8 @@ async fn look_up_key(
             KeyStatus::Wait(waiting) => {
                 metrics.count_outcome("joined");
                 let cut = context.relay.watch_exchange(request.exchange);
-                await_outcome(request.session, waiting, Some((until, cut))).await?
+                let waited = await_outcome(request.session, waiting, Some((until, cut)));
+                waited.await.at(Stage::Key)?
             }
         };
         if !matches!(outcome, Outcome::Nothing) {
@@ -114,7 +117,14 @@ pub(super) async fn execute_once(
 ) -> Result<Answered, ExchangeError> {
     let context = request.context;
     let until = forward.clocks.total;
-    let Some((claim, waiting)) = context.gateway.delivery.calls.claim(unclaimed).await? else {
+    let Some((claim, waiting)) = context
+        .gateway
+        .delivery
+        .calls
+        .claim(unclaimed)
+        .await
+        .at(Stage::Key)?
+    else {
         // Release the slot at the target while waiting.
         drop((forward, connection));
         return match replay_or_reserve(request, &key, until, done).await? {
@@ -193,7 +203,14 @@ pub(in crate::proxy) async fn execute_own_once<T: Send + 'static>(
             KeyLookup::Settled(outcome) => return Ok(Execution::Replayed(outcome)),
         };
         // If another replica claimed it first, wait for that call.
-        if let Some((claim, _)) = context.gateway.delivery.calls.claim(unclaimed).await? {
+        if let Some((claim, _)) = context
+            .gateway
+            .delivery
+            .calls
+            .claim(unclaimed)
+            .await
+            .at(Stage::Key)?
+        {
             break claim;
         }
     };

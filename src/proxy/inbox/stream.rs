@@ -87,7 +87,7 @@ pub(super) async fn stream_task(
                 WaitOutcome::News => {}
                 WaitOutcome::Keepalive => {
                     let comment = Framing::default().keepalive_comment(false);
-                    stream.write(comment.to_owned(), false).await?;
+                    stream.send(comment.into(), false).await?;
                 }
                 WaitOutcome::Cut(rejection) => {
                     let event = stream.last_event(&rejection);
