@@ -284,6 +284,13 @@ impl Rejection {
         self
     }
 
+    /// Sets that the call was not delivered, unless its delivery is set.
+    #[must_use]
+    pub fn mark_not_sent(mut self) -> Self {
+        self.delivered.get_or_insert(Delivery::NotSent);
+        self
+    }
+
     /// Returns the facts as they are sent, by name.
     pub fn facts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let delivered = self

@@ -111,7 +111,7 @@ impl Witness for Facts {
 pub trait Trail: Send {
     /// The facts of a stage.
     type Facts: Witness + Default;
-    /// What a decision ends with.
+    /// The error with which a decision ends.
     type Stop;
 
     /// Passes a stage.

@@ -535,11 +535,6 @@ fn no_slot(limit: usize) -> Rejection {
     Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1))
 }
 
-// Decides whether a request may go to an agent, and to which one.
-//
-// The order of checks decides which rejection a caller sees (`docs/reference/a2a.md`, "Order of checks"). Nothing
-// reaches the agent before all checks passed.
-
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
 /// Runs the checks that apply to every request on any route.

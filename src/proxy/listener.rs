@@ -321,12 +321,10 @@ fn one_holder(address: IpAddr) -> IpAddr {
     }
 }
 
-// One HTTP listener, in front of the gateway or of a sidecar.
-
 /// Maximum time for reading the rest of a rejected request, so that its caller can read the rejection.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
 
-/// What answers the requests of a listener.
+/// The service behind a listener, which answers its requests.
 pub trait Service: Send + Sync + 'static {
     /// Serves one request.
     ///

@@ -266,7 +266,7 @@ pub(super) enum BodyForm {
     },
 }
 
-/// What a call to a permitted target comes to, before its body is read.
+/// The plan of a call to a permitted target, before its body is read.
 pub(super) enum Plan {
     /// It goes to its agent, or into the inbox of one that polls.
     Send(AdmittedCall),

@@ -49,7 +49,7 @@ enum Point {
     Access {
         /// Decides about the call.
         check: fn(&AccessFacts<'_>) -> Result<(), Rejection>,
-        /// What an explanation shows. `None`: nothing.
+        /// Returns the fact that an explanation shows, if there is one.
         fact: fn(&AccessFacts<'_>) -> Option<Fact>,
     },
     /// Once the call is as its agent gets it, before it is sent or stored.
@@ -79,7 +79,7 @@ pub(super) static STAGES: [PolicyStage; 2] = [
     },
 ];
 
-/// What a stage at [`Point::Access`] decides from.
+/// The facts from which a stage at [`Point::Access`] decides.
 pub(super) struct AccessFacts<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) permit: &'a Permit,

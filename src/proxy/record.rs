@@ -849,6 +849,9 @@ pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
     }
 }
 
+// Outcomes of calls for the breaker and the learned limit of their agent. An A2A error, any 4xx, and a caller that
+// leaves are no failures of the agent.
+
 /// Returns what the end of a call tells of the agent. `None`: nothing. Clocks that the caller made shorter tell
 /// nothing.
 pub(super) fn outcome_of_end(

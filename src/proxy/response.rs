@@ -265,9 +265,6 @@ fn append_piece(mut held: BytesMut, piece: &[u8]) -> BytesMut {
     held
 }
 
-// Outcomes of calls for the breaker and the learned limit of their agent. An A2A error, any 4xx, and a caller that
-// leaves are no failures of the agent.
-
 /// Builds the head for the caller from the agent's.
 ///
 /// # Errors

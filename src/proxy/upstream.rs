@@ -783,7 +783,7 @@ impl CancelWatch {
                     Ok(Some(why)) => return why.at(Stage::Stop).with_delivery(delivered),
                     Ok(None) => {}
                     Err(_) => {
-                        // Not checked: it is told again.
+                        // Not checked: the next signal asks for the check again.
                         sleep(STORE_PAUSE).await;
                         continue;
                     }

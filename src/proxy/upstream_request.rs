@@ -668,9 +668,6 @@ fn replace_call(
     });
 }
 
-// What a call keeps of its translation: the fields of its request and of its answer, and the rejection of what has no
-// translation.
-
 /// A request for the agent, with the one for its task if the answer begins with that.
 pub(super) struct PreparedRequest {
     pub(super) head: Vec<u8>,

@@ -94,9 +94,9 @@ pub(super) async fn wait_until_awake(
         return Err(ExchangeError::Refused(credential_revoked()));
     }
     let allowed = authorize_target(gateway, request.exchange, proof, permit.target()).await;
-    let allowed = allowed.map_err(mark_not_sent)?;
+    let allowed = allowed.map_err(Rejection::mark_not_sent)?;
     let destination = gateway.resolution.resolve(&allowed.permit).await;
-    let destination = destination.map_err(mark_not_sent)?;
+    let destination = destination.map_err(Rejection::mark_not_sent)?;
     let (head, config) = (request.session.req_header(), request.exchange.call.config());
     let admitted = AdmittedCall::new(allowed, destination, head, config)?;
     Ok(AdmittedCall {
@@ -175,7 +175,7 @@ async fn check_agent(
     let permit = &allowed.permit;
     if let Err(why) = check_access(gateway, permit, &mut Live) {
         // It waits for the release, and keeps no other call back.
-        return Ok(AgentState::Stopped(mark_not_sent(why)));
+        return Ok(AgentState::Stopped(Rejection::mark_not_sent(why)));
     }
     let why = match gateway.resolution.resolve(permit).await {
         Ok(Destination::Agent(agent)) => {
@@ -188,7 +188,9 @@ async fn check_agent(
                 }
             }
             return Ok(match refused {
-                Some((busy, is_share)) => AgentState::Busy(mark_not_sent(busy), is_share),
+                Some((busy, is_share)) => {
+                    AgentState::Busy(Rejection::mark_not_sent(busy), is_share)
+                }
                 None => AgentState::Ready,
             });
         }
@@ -206,7 +208,7 @@ async fn check_agent(
     if may_come {
         Ok(AgentState::Asleep)
     } else {
-        Err(mark_not_sent(why))
+        Err(Rejection::mark_not_sent(why))
     }
 }
 
@@ -250,11 +252,6 @@ impl WaitDeadline {
             .with_retry_after(RETRY_AFTER)
             .with_delivery(Delivery::NotSent)
     }
-}
-
-fn mark_not_sent(why: Rejection) -> Rejection {
-    let delivered = why.delivered.unwrap_or(Delivery::NotSent);
-    why.with_delivery(delivered)
 }
 
 fn shutting_down() -> Rejection {

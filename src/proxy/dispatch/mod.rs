@@ -22,7 +22,6 @@ use crate::proxy::policy::ask_about_reply;
 use crate::proxy::policy::{check_access, permit_target};
 use crate::proxy::services::Context;
 use crate::proxy::wake::wake_workspace;
-use crate::rejection::Delivery;
 use crate::rejection::Reason;
 use crate::rejection::Rejection;
 use serde::Deserialize;
@@ -239,7 +238,7 @@ impl Dispatcher {
         let gateway = &self.context.gateway;
         let Some(proof) = gateway.identity.restore_proof(&job.caller) else {
             let message = "the call was accepted in auth.mode = \"open\", which is over";
-            return SendDecision::Never(mark_not_sent(Rejection::new(
+            return SendDecision::Never(Rejection::mark_not_sent(Rejection::new(
                 Reason::NotPermitted,
                 message,
             )));
@@ -308,7 +307,7 @@ fn decide_rejected(why: Rejection) -> SendDecision {
     if is_transient(why.reason) {
         SendDecision::Later(why, true)
     } else {
-        SendDecision::Never(mark_not_sent(why))
+        SendDecision::Never(Rejection::mark_not_sent(why))
     }
 }
 
@@ -332,10 +331,4 @@ fn is_transient(reason: Reason) -> bool {
 fn target_busy() -> Rejection {
     let message = "as many calls that are made later as may be are in progress at the target";
     Rejection::new(Reason::AgentBusy, message)
-}
-
-/// Marks the call as not delivered.
-fn mark_not_sent(why: Rejection) -> Rejection {
-    let delivered = why.delivered.unwrap_or(Delivery::NotSent);
-    why.with_delivery(delivered)
 }

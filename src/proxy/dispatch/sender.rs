@@ -29,7 +29,7 @@ use crate::metrics::InProgress;
 use crate::proxy::admission::{AdmittedCall, build_binder};
 use crate::proxy::complete::{CallShape, CheckedCall, complete_body};
 use crate::proxy::dispatch::response::read_response;
-use crate::proxy::dispatch::{STOPPED_PAUSE, is_transient, mark_not_sent};
+use crate::proxy::dispatch::{STOPPED_PAUSE, is_transient};
 use crate::proxy::fetch::BufferedRequest;
 use crate::proxy::filters::Rewrite;
 use crate::proxy::listener::internal_error;
@@ -76,7 +76,7 @@ impl AttemptResult {
     }
 }
 
-/// What is done with the answer of an agent.
+/// The handling of the answer of an agent.
 struct AnswerHandling<'a> {
     rewrite: Option<Rewrite>,
     /// Searches the answer for the task.
@@ -221,7 +221,7 @@ impl Sender {
     ) -> Result<AttemptResult, Rejection> {
         let context = &*self.0;
         let checked = self.build_call(job, admitted, exchange).await;
-        let (stored, mut call) = checked.map_err(mark_not_sent)?;
+        let (stored, mut call) = checked.map_err(Rejection::mark_not_sent)?;
         exchange.record.set_request_bytes(call.body.len());
         exchange.record.set_charge(
             self.measure_charge(admitted, exchange, &stored, &call)
@@ -234,7 +234,7 @@ impl Sender {
         let Destination::Agent(agent) = &admitted.destination else {
             let options = admitted.options();
             let met = translate_for_inbox(context, options, exchange, &mut call).await;
-            met.map_err(mark_not_sent)?;
+            met.map_err(Rejection::mark_not_sent)?;
             self.check_content(admitted, exchange, &mut call).await?;
             let sent = (job, admitted.allowed.account());
             return self.put_into_inbox(sent, call).await;
@@ -251,7 +251,9 @@ impl Sender {
         self.check_content(admitted, exchange, &mut call).await?;
         let asker = LookupFor::for_call(admitted.allowed.account());
         let address = resolve_address(context, agent, call.path.as_deref(), asker).await;
-        let address = address.at(Stage::Address).map_err(mark_not_sent)?;
+        let address = address
+            .at(Stage::Address)
+            .map_err(Rejection::mark_not_sent)?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
         let timeouts = &exchange.call.config().timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
@@ -264,7 +266,7 @@ impl Sender {
         let peer = upstream.agent_peer(agent, address, timeouts.connect).await;
         let question = BufferedRequest {
             peer: &peer,
-            call: WireRequest::new(wire.map_err(mark_not_sent)?, call.body),
+            call: WireRequest::new(wire.map_err(Rejection::mark_not_sent)?, call.body),
             deadline: Instant::now() + patience,
             bytes_max: exchange.call.config().limits.response_bytes.bytes(),
             idle: exchange.call.config().upstream.idle,
@@ -317,7 +319,9 @@ impl Sender {
             call,
         ))
         .await;
-        Ok(call.map_err(mark_not_sent)?.map(|call| call.measure()))
+        Ok(call
+            .map_err(Rejection::mark_not_sent)?
+            .map(|call| call.measure()))
     }
 
     /// Attempts the call. Everything up to the connection can be repeated; the rest happens once.
@@ -340,7 +344,7 @@ impl Sender {
         match self.0.gateway.delivery.jobs.record_dispatch(job).await {
             Ok(true) => {}
             Ok(false) => return Ok(AttemptResult::Taken),
-            Err(away) => return Err(mark_not_sent(away.into())),
+            Err(away) => return Err(Rejection::mark_not_sent(away.into())),
         }
         // No byte has been sent: another process can send it.
         if cut.is_requested() {

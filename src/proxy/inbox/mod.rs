@@ -62,7 +62,7 @@ struct CallerInbox<'a> {
     target: WorkspaceId,
 }
 
-/// What a response needs beside its body.
+/// The circumstances of a response, apart from its body.
 struct ResponseContext {
     form: ResponseForm,
     done: CompletionSteps,
