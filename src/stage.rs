@@ -81,7 +81,7 @@ stages! {
     Key => "key", "[its key](#idempotency-keys)";
     /// The caps that cover the message.
     Caps => "caps", "[caps](http-api.md#caps)";
-    /// The inbox of a polling target.
+    /// Room for a message that is kept: in the inbox of a polling target, or among deferred calls.
     Inbox => "inbox", "room in the inbox";
     /// Calls in progress at the target.
     Slots => "slots", "the target's concurrency";

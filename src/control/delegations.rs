@@ -23,7 +23,8 @@ use crate::hierarchy::Permit;
 use crate::hops::count_hops;
 use crate::identity::{ClientAddr, Proof, WITHHELD_CONTENT, WithheldContent};
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{AtStage as _, Reason, Rejection};
+use crate::stage::Stage;
 use crate::telemetry::traces::context;
 use crate::workspace::Timestamp;
 
@@ -95,7 +96,7 @@ pub(super) async fn create_delegation(
     check_request(&id, &target, &new)?;
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
     let permit = gateway.hierarchy.permit(&caller.0, &target).await?;
-    gateway.stops.check(&permit)?;
+    gateway.stops.check(&permit).at(Stage::Stop)?;
     let run = run_of(&new.metadata, &headers)?;
     let charge = count_call(&gateway, &caller, &permit, run.as_ref()).await?;
     let new = NewJob {

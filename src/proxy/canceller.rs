@@ -27,14 +27,15 @@ use crate::proxy::admission::{AdmittedCall, AllowedCaller, assign_instance};
 use crate::proxy::complete::{CallShape, CheckedCall, complete_body};
 use crate::proxy::fetch::BufferedRequest;
 use crate::proxy::listener::internal_error;
-use crate::proxy::record::{Answered, Exchange, ExchangeError};
+use crate::proxy::record::{Answered, Exchange};
 use crate::proxy::services::Context;
 use crate::proxy::upstream::WireRequest;
 use crate::proxy::upstream_request::{
     AgentCall, Origin, callee_attributes, resolve_address, translate_for_agent,
 };
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::Account;
+use crate::stage::Stage;
 use crate::stops::{Cancel, End, Stop, TASKS_MAX, TaskOutcome};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -315,9 +316,10 @@ impl TaskCancellation {
             tasks: vec![self.task.clone()],
             ..Refs::default()
         };
-        assign_instance(gateway, &mut admitted, &refs).await?;
+        let assigned = assign_instance(gateway, &mut admitted, &refs).await;
+        assigned.at(Stage::Instance)?;
         exchange.record.set_instance(admitted.instance().cloned());
-        let mut call = self.build_call(exchange, &admitted).await?;
+        let mut call = self.build_call(exchange, &admitted).await.at(Stage::Call)?;
         let Destination::Agent(agent) = &admitted.destination else {
             // Its tasks are in its inbox, which it does not read while it is stopped.
             return Ok(TaskOutcome::Over);
@@ -330,9 +332,9 @@ impl TaskCancellation {
         };
         translate_for_agent(&agents, None, exchange, &mut call)
             .await
-            .map_err(into_rejection)?;
+            .map_err(|ended| ended.into_rejection(cancel_timeout))?;
         let path = agents.set_path(None, exchange, &mut call).await;
-        path.map_err(into_rejection)?;
+        path.map_err(|ended| ended.into_rejection(cancel_timeout))?;
         let asker = LookupFor::for_call(Account::default());
         let address = resolve_address(context, agent, call.path.as_deref(), asker).await?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
@@ -372,7 +374,9 @@ impl TaskCancellation {
     ) -> Result<CheckedCall, Rejection> {
         let context = &*self.context;
         let spoken = context.cards.generation(None, exchange, admitted, true);
-        let generation = spoken.await.map_err(into_rejection)?;
+        let generation = spoken
+            .await
+            .map_err(|ended| ended.into_rejection(cancel_timeout))?;
         let method = match generation {
             Generation::V0 => "tasks/cancel",
             Generation::V1 => "CancelTask",
@@ -410,13 +414,6 @@ fn read_outcome(body: &[u8]) -> TaskOutcome {
         Some(TaskState::Canceled) => TaskOutcome::Canceled,
         Some(state) if state.is_terminal() => TaskOutcome::Over,
         _ => TaskOutcome::Failed,
-    }
-}
-
-fn into_rejection(ended: ExchangeError) -> Rejection {
-    match ended {
-        ExchangeError::Refused(why) | ExchangeError::BrokenOff(why) => why,
-        ExchangeError::CallerLeft => cancel_timeout(),
     }
 }
 

@@ -11,17 +11,18 @@ use crate::a2a::completion_steps::CompletionSteps;
 use crate::config::Config;
 use crate::dialect::Dialect;
 use crate::directory::CardSource;
-use crate::hops::count_hops;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admission::{AllowedCaller, client_address, method_not_allowed, open_exchange};
 use crate::proxy::cards::cache::FRESH;
 use crate::proxy::cards::forms::ServedCard;
 use crate::proxy::listener::internal_error;
+use crate::proxy::plan::request_hops;
 use crate::proxy::policy::authorize_caller;
 use crate::proxy::record::{Answered, Exchange, ExchangeError};
 use crate::proxy::services::Request;
 use crate::proxy::trace::ExchangeOrigin;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{AtStage as _, Reason, Rejection};
+use crate::stage::Stage;
 
 /// Rule in the record of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
@@ -56,11 +57,18 @@ pub(super) async fn serve(
     let _slot = open_exchange(request.session, &context.origins.get(), &context.relay.load)?;
     let head = request.session.req_header();
     if !matches!(head.method, Method::GET | Method::HEAD) {
-        return Err(method_not_allowed("a card is read with GET", "GET, HEAD, OPTIONS").into());
+        return Err(
+            method_not_allowed("a card is read with GET", "GET, HEAD, OPTIONS")
+                .at(Stage::Route)
+                .into(),
+        );
     }
     let (target, is_default) = match whose {
         CardTarget::Workspace(target) => (target, false),
-        CardTarget::Default => (Ok(default_workspace(request.exchange.call.config())?), true),
+        CardTarget::Default => (
+            Ok(default_workspace(request.exchange.call.config()).at(Stage::Route)?),
+            true,
+        ),
     };
     let gateway = &context.gateway;
     let source = match authorize_caller(gateway, request.exchange, head, target).await {
@@ -69,8 +77,7 @@ pub(super) async fn serve(
         Err(refusal) if is_default => return Err(name_default(refusal, request.exchange).into()),
         Err(refusal) => return Err(refusal.into()),
     };
-    let max_hops = request.exchange.call.config().forward.max_hops;
-    let hops = count_hops(&request.head().headers, max_hops)?;
+    let hops = request_hops(request)?;
     let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
     let cached = context.cards.get_card(caller, exchange, hops, &source);
     let cached = cached.await?;
@@ -101,7 +108,11 @@ async fn public_source(
     let Some(target) = request.exchange.call.target() else {
         return Err(refusal);
     };
-    context.gateway.rates.count_card_read(client)?;
+    context
+        .gateway
+        .rates
+        .count_card_read(client)
+        .at(Stage::Rate)?;
     let public = context
         .gateway
         .resolution

@@ -214,7 +214,7 @@ async fn check_push(
     }
     let cards = &request.context.cards;
     let sends = cards.sends_push(request.session, request.exchange, admitted);
-    let sends = box_cold_path(sends).await?;
+    let sends = box_cold_path(sends).await.at(Stage::Push)?;
     Ok(require_push(sends != Some(false), method, refs).at(Stage::Push)?)
 }
 

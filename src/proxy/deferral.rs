@@ -32,7 +32,8 @@ use crate::proxy::services::Request;
 use crate::proxy::trace::{context_fields, is_context};
 use crate::proxy::upstream::content_length_of;
 use crate::proxy::upstream_request::is_forwarded;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{AtStage as _, Reason, Rejection};
+use crate::stage::Stage;
 use crate::tasks::may_see;
 
 /// Maximum bytes of a deferred call. A larger one is rejected as without the preference.
@@ -118,7 +119,7 @@ pub(super) async fn defer_call(
     let jobs = Arc::clone(&context.gateway.delivery.jobs);
     let accept = async move {
         let charge = count_call(to_count.as_ref()).await?;
-        let accepted = jobs.accept(&new).await?;
+        let accepted = jobs.accept(&new).await.at(Stage::Inbox)?;
         let charge = charge.map(Charge::into_sent);
         let task = task::submitted_task(&accepted.id, accepted.created_at);
         let body = format!(
@@ -197,15 +198,23 @@ pub(super) async fn answer_job_request(
         exchange.call.set_target(job.target.clone());
     }
     exchange.record.set_task(job.id.clone());
-    if !may_see(&gateway.hierarchy, query.proof, &job.owner).await? {
+    if !may_see(&gateway.hierarchy, query.proof, &job.owner)
+        .await
+        .at(Stage::Tasks)?
+    {
         let message =
             "there is no such task for this caller: a task belongs to the caller that started it";
-        return Err(Rejection::new(Reason::TaskNotFound, message).into());
+        return Err(Rejection::new(Reason::TaskNotFound, message)
+            .at(Stage::Tasks)
+            .into());
     }
     let job = match exchange.call.method() {
         Method::GetTask => job,
-        Method::CancelTask => jobs.cancel(query.id).await?.ok_or_else(not_cancelable)?,
-        _ => return Err(unsupported_method().into()),
+        Method::CancelTask => {
+            let canceled = jobs.cancel(query.id).await.at(Stage::Tasks)?;
+            canceled.ok_or_else(not_cancelable).at(Stage::Tasks)?
+        }
+        _ => return Err(unsupported_method().at(Stage::Tasks).into()),
     };
     let task = task::from_job(&job);
     let body = match query.format {

@@ -212,9 +212,9 @@ impl Explainer {
     ) -> Result<Permit, CheckFailed> {
         let gateway = &self.context.gateway;
         if let Err(refusal) = proof.require_role(&http::Method::POST, A2A, Run::Real) {
-            let value = json!({"rule": null, "role": proof.role().map(Role::as_str)});
-            let fact = Fact::new(Stage::Rule, Source::Memory, value);
-            explanation.judge(Stage::Rule, || Some(fact), Err(refusal))?;
+            let value = json!({"role": proof.role().map(Role::as_str)});
+            let fact = Fact::new(Stage::Role, Source::Memory, value);
+            explanation.judge(Stage::Role, || Some(fact), Err(refusal))?;
         }
         let permit = permit_target(gateway, proof, target, explanation).await?;
         check_access(gateway, &permit, explanation)?;

@@ -407,6 +407,7 @@ pub(super) fn request_hops(request: &Request<'_>) -> Result<u32, Rejection> {
         &request.head().headers,
         request.exchange.call.config().forward.max_hops,
     )
+    .at(Stage::Fields)
 }
 
 /// Checks the body of a call to a target that is away, and answers it. `None` if the call can be neither deferred nor
@@ -463,7 +464,9 @@ pub(super) async fn send_call(
         _ => {
             let is_bare = matches!(form, BodyForm::Message { .. })
                 || offload::run_on_body(&received.body, envelope::is_bare).await;
-            box_cold_path(request.target_generation(&admitted, is_bare)).await?
+            box_cold_path(request.target_generation(&admitted, is_bare))
+                .await
+                .at(Stage::Call)?
         }
     };
     let shape = match form {
@@ -487,7 +490,10 @@ pub(super) async fn send_call(
     };
     authorize_references(request, &mut admitted, &mut call, &refs).await?;
     call.rewrite = match form {
-        BodyForm::Call => choose_rewrite(context, request.exchange, &admitted, &call).await?,
+        BodyForm::Call => {
+            let rewrite = choose_rewrite(context, request.exchange, &admitted, &call).await;
+            rewrite.at(Stage::Call)?
+        }
         BodyForm::Message { .. } => Some(Rewrite::BareResult),
     };
     drop(refs);

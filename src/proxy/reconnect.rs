@@ -20,11 +20,12 @@ use crate::proxy::upstream::{CancelWatch, ConnectFailure};
 use crate::proxy::upstream_request::{
     ConnectedAgent, Dialer, PreparedRequest, measure_patience, prepare_request, wait_until,
 };
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::Account;
+use crate::stage::Stage;
 
 /// Interval of looks for a place at an agent by a call that was parked.
-const LOOK_FOR_SLOT_EVERY: Duration = Duration::from_millis(50);
+pub(super) const LOOK_FOR_SLOT_EVERY: Duration = Duration::from_millis(50);
 /// Maximum instances that a call tries to connect to before it waits for one of them.
 const INSTANCES_TRIED_MAX: usize = 3;
 /// `Retry-After` for a call to an agent that polls by now.
@@ -189,7 +190,8 @@ impl Dialer<'_> {
 
     fn take_slot_at(&self, request: &Request<'_>, agent: &Agent) -> Result<Slot, Rejection> {
         let kind = CallKind::from_method(request.exchange.call.method());
-        let mut slot = agent.slots.take(self.asker.account, kind)?;
+        let slot = agent.slots.take(self.asker.account, kind);
+        let mut slot = slot.map_err(Rejection::from).at(Stage::Slots)?;
         let timeouts = &request.exchange.call.config().timeouts;
         slot.set_own_timeouts(measure_patience(timeouts, self.admitted, self.deadline));
         Ok(slot)
@@ -380,7 +382,7 @@ impl Dialer<'_> {
             }
             Ok(Destination::Inbox(_)) => {
                 let message = "the agent polls its messages now; send the call again";
-                let why = Rejection::new(Reason::WorkspaceRestarting, message);
+                let why = Rejection::new(Reason::WorkspaceRestarting, message).at(Stage::State);
                 Err(mark_not_sent(why).with_retry_after(REDIRECTED_AFTER).into())
             }
             Err(why) => match why.reason {
@@ -405,7 +407,8 @@ fn choose_place(
     }
     let unbound = Preference::default();
     let preference = preference.unwrap_or(&unbound);
-    let chosen = choose_instance(&agent.instances, account, preference, tried)?;
+    let chosen = choose_instance(&agent.instances, account, preference, tried);
+    let chosen = chosen.at(Stage::Instance)?;
     Ok(Arc::clone(chosen.0))
 }
 

@@ -70,6 +70,16 @@ pub(super) enum ExchangeError {
     CallerLeft,
 }
 
+impl ExchangeError {
+    /// Returns the rejection of an exchange whose "caller" is a clock of the gateway: `left` makes it if that one ran out.
+    pub(super) fn into_rejection(self, left: impl FnOnce() -> Rejection) -> Rejection {
+        match self {
+            Self::Refused(why) | Self::BrokenOff(why) => why,
+            Self::CallerLeft => left(),
+        }
+    }
+}
+
 impl From<Rejection> for ExchangeError {
     fn from(rejection: Rejection) -> Self {
         Self::Refused(rejection)

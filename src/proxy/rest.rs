@@ -39,7 +39,7 @@ use crate::proxy::record::{Answered, Exchange, ExchangeError, box_cold_path};
 use crate::proxy::services::Request;
 use crate::proxy::upstream_request::{agent_side, choose_rewrite, serves_http_json};
 use crate::proxy::wake::{WakePlan, may_wake, wait_until_awake};
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::{Account, Share};
 use crate::stage::Stage;
 
@@ -85,7 +85,8 @@ pub(super) async fn serve_request(
             let (mut call, refs) =
                 build_forwarded_call(request, &admitted, received, tail, rest).await?;
             authorize_references(request, &mut admitted, &mut call, &refs).await?;
-            call.rewrite = choose_rewrite(context, request.exchange, &admitted, &call).await?;
+            let rewrite = choose_rewrite(context, request.exchange, &admitted, &call).await;
+            call.rewrite = rewrite.at(Stage::Call)?;
             request.exchange.record.set_request_bytes(call.body.len());
             drop(refs);
             plan::answer_call(request, admitted, call).await
@@ -127,8 +128,9 @@ pub(super) async fn serve_task(
     let tail = format!("tasks/{segment}");
     let rest = rest::parse_request(head.method.as_str(), &tail, head.uri.query());
     let rest = rest.map_err(|why| route_rejection(&why).at(Stage::Route))?;
-    let RestPlan::Task { method, params, .. } = plan_translation(head, &rest)? else {
-        return Err(no_such_route().into());
+    let plan = plan_translation(head, &rest).at(Stage::Route)?;
+    let RestPlan::Task { method, params, .. } = plan else {
+        return Err(no_such_route().at(Stage::Route).into());
     };
     request.exchange.call.set_method(method);
     let proof = authenticate_caller(gateway, request.exchange, head).await?;
@@ -136,7 +138,7 @@ pub(super) async fn serve_task(
         return Ok(answered);
     }
     let id = params["id"].as_str().unwrap_or_default();
-    let mut target = gateway.tasks.target_of(&proof, id).await?;
+    let mut target = gateway.tasks.target_of(&proof, id).await.at(Stage::Tasks)?;
     if target.is_none() {
         // Inboxes outlive this process and its record of task owners.
         target = inbox::find_target(gateway, &proof, id).await?;
@@ -144,7 +146,7 @@ pub(super) async fn serve_task(
     let target = target.ok_or_else(|| {
         let message = "no task of this id is known to be the caller's: ask its agent, at \
                        /workspaces/{id}/a2a/tasks/{task_id}";
-        Rejection::new(Reason::TaskNotFound, message)
+        Rejection::new(Reason::TaskNotFound, message).at(Stage::Tasks)
     })?;
     request.exchange.call.set_target(target.clone());
     let allowed = authorize_target(gateway, request.exchange, proof, &target).await?;
@@ -188,7 +190,8 @@ async fn wake_target(
         Some(_) if rest.is_own => Refs::default(),
         _ => offload::run_on_body(body, move |body| Refs::from_rest_body(body, method))
             .await
-            .map_err(|why| ExchangeError::Refused(fault_rejection(why)))?,
+            .map_err(fault_rejection)
+            .at(Stage::Envelope)?,
     };
     refs.tasks.extend(rest.tasks.iter().cloned());
     let gateway = &request.context.gateway;
@@ -242,7 +245,8 @@ async fn send_enveloped(
     exchange.call.set_binding(Binding::Rpc);
     exchange.call.set_rpc_id(call.rpc_id);
     if !call.method.sends() {
-        return Err(Rejection::new(Reason::InvalidRequest, NOT_A_MESSAGE).into());
+        let refusal = Rejection::new(Reason::InvalidRequest, NOT_A_MESSAGE);
+        return Err(refusal.at(Stage::Envelope).into());
     }
     send_call(request, admitted, received, BodyForm::Call).await
 }
@@ -254,10 +258,10 @@ async fn choose_plan(
     rest: &Rest,
 ) -> Result<RestPlan, ExchangeError> {
     if let Destination::Inbox(_) = &admitted.destination {
-        return Ok(plan_for_inbox(request.head(), rest)?);
+        return Ok(plan_for_inbox(request.head(), rest).at(Stage::Route)?);
     }
     if rest.is_own {
-        return Ok(plan_translation(request.head(), rest)?);
+        return Ok(plan_translation(request.head(), rest).at(Stage::Route)?);
     }
     let cards = &request.context.cards;
     let spoken = cards.fetch_sides(Some(request.session), request.exchange, admitted);
@@ -271,12 +275,13 @@ async fn choose_plan(
     if rest.method.name_in(asked.generation).is_some() && !is_also_own {
         let metrics = &request.context.gateway.metrics;
         let side = agent_side(asked, &spoken, options);
-        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?;
+        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))
+            .at(Stage::Call)?;
         if bridges {
             return Ok(RestPlan::Forward);
         }
     }
-    Ok(plan_translation(request.head(), rest)?)
+    Ok(plan_translation(request.head(), rest).at(Stage::Route)?)
 }
 
 /// Returns the body unchanged, or with the caller's identity if `a2a.complete` is `full`.
@@ -316,12 +321,15 @@ async fn build_forwarded_call(
     rest: Rest,
 ) -> Result<(CheckedCall, Refs), Rejection> {
     let head = request.session.req_header();
-    let key = read_key(request.exchange, head, None, &body).await?;
+    let key = read_key(request.exchange, head, None, &body).await;
+    let key = key.at(Stage::Envelope)?;
     let RestBody {
         body,
         done,
         mut refs,
-    } = complete_rest_body(request.exchange, admitted, body).await?;
+    } = complete_rest_body(request.exchange, admitted, body)
+        .await
+        .at(Stage::Envelope)?;
     refs.tasks.extend(rest.tasks);
     let call = CheckedCall {
         verb: head.method.clone(),
@@ -361,7 +369,10 @@ impl TaskCall {
         check_and_assign(gateway, request.exchange, &mut admitted, &refs).await?;
         let generation = match self.generation {
             Some(generation) => generation,
-            None => request.target_generation(&admitted, true).await?,
+            None => {
+                let generation = request.target_generation(&admitted, true).await;
+                generation.at(Stage::Call)?
+            }
         };
         let call = build_task_call(request.exchange, generation, &self.params, share);
         plan::answer_call(request, admitted, call).await

@@ -23,16 +23,15 @@ use crate::proxy::fetch::BufferedRequest;
 use crate::proxy::listener::client_disconnected;
 use crate::proxy::parking::{ParkedCall, Parking, RETRY_AFTER, Turn};
 use crate::proxy::policy::{authorize_target, check_access};
+use crate::proxy::reconnect::LOOK_FOR_SLOT_EVERY;
 use crate::proxy::record::ExchangeError;
 use crate::proxy::services::{Context, Request};
 use crate::proxy::upstream::{Clocks, Relay, WireRequest, build_peer, refuse_redirect};
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
+use crate::stage::Stage;
 
 /// Interval of looks for the agent without a notification: while the link that carries invalidations is down.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Interval of looks for a place at an agent that is awake and has as many calls as it takes.
-const LOOK_FOR_SLOT_EVERY: Duration = Duration::from_millis(50);
 
 /// Interval of looks whether a stop that covers the call was released.
 const STOPPED_PAUSE: Duration = Duration::from_millis(250);
@@ -59,11 +58,15 @@ pub(super) async fn plan_wake(
         return Ok(None);
     }
     let waking = &request.context.gateway.directory.waking;
-    let Some(times) = waking.wake_times(allowed.permit.target()).await? else {
+    let Some(times) = waking
+        .wake_times(allowed.permit.target())
+        .await
+        .at(Stage::State)?
+    else {
         return Ok(None);
     };
     let max = request.exchange.call.config().timeouts.max;
-    let timeout = requested_timeout(request.head(), max)?;
+    let timeout = requested_timeout(request.head(), max).at(Stage::Fields)?;
     Ok(Some(WakePlan { times, timeout }))
 }
 
@@ -85,7 +88,8 @@ pub(super) async fn wait_until_awake(
 ) -> Result<AdmittedCall, ExchangeError> {
     let context = request.context;
     let id = allowed.permit.target();
-    let parked = context.parking.park(id, allowed.account(), bytes)?;
+    let parked = context.parking.park(id, allowed.account(), bytes);
+    let parked = parked.at(Stage::State)?;
     wake_workspace(context, id, plan.times);
     let turn = wait_for_turn(request, &allowed, &plan, parked).await?;
     let gateway = &context.gateway;
@@ -189,7 +193,7 @@ async fn check_agent(
             }
             return Ok(match refused {
                 Some((busy, is_share)) => {
-                    AgentState::Busy(Rejection::mark_not_sent(busy), is_share)
+                    AgentState::Busy(busy.at(Stage::Slots).mark_not_sent(), is_share)
                 }
                 None => AgentState::Ready,
             });
@@ -240,6 +244,7 @@ impl WaitDeadline {
         if self.of_exchange {
             let message = "the agent was not awake in time (timeouts.total, or X-Timeout); the call was not sent";
             return Rejection::new(Reason::AgentTimeout, message)
+                .at(Stage::State)
                 .with_fact("clock", "total")
                 .with_delivery(Delivery::NotSent);
         }
@@ -249,6 +254,7 @@ impl WaitDeadline {
              shortly. The audit has the waker's answer (WORKSPACE_WAKE)"
         );
         Rejection::new(Reason::WorkspaceRestarting, message)
+            .at(Stage::State)
             .with_retry_after(RETRY_AFTER)
             .with_delivery(Delivery::NotSent)
     }
@@ -257,13 +263,16 @@ impl WaitDeadline {
 fn shutting_down() -> Rejection {
     let message = "this process is shutting down while the call waits for its agent; connect again to reach another one";
     Rejection::new(Reason::ShuttingDown, message)
+        .at(Stage::Process)
         .with_retry_after(Duration::from_secs(1))
         .with_delivery(Delivery::NotSent)
 }
 
 fn credential_revoked() -> Rejection {
     let message = "the credential of this call was revoked while the call waited for its agent; send a live one";
-    Rejection::new(Reason::Unauthenticated, message).with_delivery(Delivery::NotSent)
+    Rejection::new(Reason::Unauthenticated, message)
+        .at(Stage::Caller)
+        .with_delivery(Delivery::NotSent)
 }
 
 // Asks the waker of a workspace to start its agent: one request, signed by the gateway, with an answer of which only the

@@ -24,6 +24,7 @@ use crate::proxy::services::Context;
 use crate::proxy::wake::wake_workspace;
 use crate::rejection::Reason;
 use crate::rejection::Rejection;
+use crate::stage::Stage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
@@ -271,13 +272,13 @@ impl Dispatcher {
             turn: None,
         };
         if let Err(why) = assign_instance(gateway, &mut admitted, &parse_refs(job)).await {
-            return decide_rejected(why);
+            return decide_rejected(why.at(Stage::Instance));
         }
         let account = admitted.allowed.account();
         let slot = match &admitted.destination {
             Destination::Agent(agent) => match agent.slots.take(account, CallKind::Unary) {
                 Ok(slot) => Some(slot),
-                Err(busy) => return SendDecision::Later(busy.why, false),
+                Err(busy) => return SendDecision::Later(busy.why.at(Stage::Slots), false),
             },
             Destination::Inbox(_) => None,
         };

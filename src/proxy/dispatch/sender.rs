@@ -37,7 +37,7 @@ use crate::proxy::policy::{
     ContentCall, UncountedCall, check_content, rewrite_guarded, set_guards,
 };
 use crate::proxy::record::{
-    Answered, Exchange, ExchangeError, box_cold_path, outcome_of_rejection, search_answer,
+    Answered, Exchange, box_cold_path, outcome_of_rejection, search_answer,
 };
 use crate::proxy::services::Context;
 use crate::proxy::trace::ExchangeOrigin;
@@ -221,6 +221,7 @@ impl Sender {
     ) -> Result<AttemptResult, Rejection> {
         let context = &*self.0;
         let checked = self.build_call(job, admitted, exchange).await;
+        let checked = checked.at(Stage::Envelope);
         let (stored, mut call) = checked.map_err(Rejection::mark_not_sent)?;
         exchange.record.set_request_bytes(call.body.len());
         exchange.record.set_charge(
@@ -245,9 +246,11 @@ impl Sender {
             agent,
         };
         let met = translate_for_agent(&agents, None, exchange, &mut call).await;
-        met.at(Stage::Call).map_err(into_rejection)?;
+        met.at(Stage::Call)
+            .map_err(|ended| ended.into_rejection(no_caller))?;
         let path = agents.set_path(None, exchange, &mut call).await;
-        path.at(Stage::Call).map_err(into_rejection)?;
+        path.at(Stage::Call)
+            .map_err(|ended| ended.into_rejection(no_caller))?;
         self.check_content(admitted, exchange, &mut call).await?;
         let asker = LookupFor::for_call(admitted.allowed.account());
         let address = resolve_address(context, agent, call.path.as_deref(), asker).await;
@@ -299,7 +302,9 @@ impl Sender {
             exchange,
             call,
         };
-        check_content(content).await.map_err(into_rejection)
+        check_content(content)
+            .await
+            .map_err(|ended| ended.into_rejection(no_caller))
     }
 
     /// Returns the charge of the bytes and the time of a call. It was counted when it was accepted.
@@ -428,7 +433,9 @@ impl Sender {
             }
             Content::Task(task) => {
                 let spoken = box_cold_path(self.0.cards.generation(None, exchange, admitted, true));
-                let generation = spoken.await.map_err(into_rejection)?;
+                let generation = spoken
+                    .await
+                    .map_err(|ended| ended.into_rejection(no_caller))?;
                 let shape = CallShape {
                     complete: CallShape::with_envelope(admitted.options().complete),
                     generation,
@@ -474,12 +481,9 @@ impl StoredRequest {
     }
 }
 
-/// Returns the rejection for a call with a card that could not be fetched.
-fn into_rejection(ended: ExchangeError) -> Rejection {
-    match ended {
-        ExchangeError::Refused(why) | ExchangeError::BrokenOff(why) => why,
-        ExchangeError::CallerLeft => shutting_down(Delivery::NotSent),
-    }
+/// Returns the rejection of a call whose wait ended without an answer: the process ends.
+fn no_caller() -> Rejection {
+    shutting_down(Delivery::NotSent)
 }
 
 fn call_timeout() -> Rejection {

@@ -19,7 +19,7 @@ use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceIncarnation};
 use crate::proxy::http1::{AnswerReader, broken_http};
 use crate::proxy::listener::internal_error;
-use crate::proxy::record::{Exchange, ExchangeError, outcome_of_rejection, search_answer};
+use crate::proxy::record::{Exchange, outcome_of_rejection, search_answer};
 use crate::proxy::response::{OutboundCall, refuse_answer};
 use crate::proxy::sse::{AgentStream, EventPace, StreamSetup};
 use crate::proxy::trace::CallSpan;
@@ -141,7 +141,7 @@ impl CallTask {
         };
         drop(turn);
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
-        awaited.map_err(into_rejection)?;
+        awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
         let head = *upstream.take_head()?;
         let limit = self.config.limits.response_bytes.0;
         let rewrite = self.forward.rewrite.as_ref();
@@ -270,14 +270,6 @@ fn rejection_answer(rejection: &Rejection, (form, request_id): &(ReplyForm, Requ
     }
 }
 
-/// Returns the rejection of a call without a caller, which cannot end otherwise.
-fn into_rejection(ended: ExchangeError) -> Rejection {
-    match ended {
-        ExchangeError::Refused(rejection) | ExchangeError::BrokenOff(rejection) => rejection,
-        ExchangeError::CallerLeft => broken_http(None),
-    }
-}
-
 /// Returns a response as it is kept: with the fields that are passed on only.
 fn build_answer(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rejection> {
     let head = relay.response_fields.get().filter_head(head);
@@ -310,7 +302,8 @@ impl BodyReader<'_> {
         let mut body = BytesMut::new();
         loop {
             let piece = next_piece(None, &mut self.upstream, clocks, cut).await;
-            let Some(piece) = piece.map_err(into_rejection)? else {
+            let Some(piece) = piece.map_err(|ended| ended.into_rejection(|| broken_http(None)))?
+            else {
                 break;
             };
             if (body.len() + piece.len()) as u64 > self.limit {

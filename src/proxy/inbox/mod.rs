@@ -43,8 +43,8 @@ use crate::proxy::record::ExchangeError;
 use crate::proxy::services::Request;
 use crate::proxy::upstream_request::inbox_side;
 use crate::proxy::upstream_request::translate_for_inbox;
-use crate::rejection::Reason;
-use crate::rejection::Rejection;
+use crate::rejection::{AtStage as _, Reason, Rejection};
+use crate::stage::Stage;
 use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
@@ -96,7 +96,7 @@ pub(super) async fn answer_call(
     let method = request.exchange.call.method();
     let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
     let body = checked.body.clone();
-    let call = InboxCall::parse(&body, known)?;
+    let call = InboxCall::parse(&body, known).at(Stage::Envelope)?;
     let wait = ReplyWait::from_request(request, &call, checked.done, admitted.timeout);
     let response = ResponseContext {
         form: ResponseForm {
@@ -189,10 +189,18 @@ impl CallerInbox<'_> {
     /// # Errors
     /// `task_not_found`, also for the task of another caller; `store_unavailable`.
     async fn load_task(&self, id: &str) -> Result<InboxTask, Rejection> {
-        let task = self.store().find_task(&self.target, id).await?;
+        let task = self
+            .store()
+            .find_task(&self.target, id)
+            .await
+            .at(Stage::Tasks)?;
         let task = task.ok_or_else(no_task)?;
         let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
-        if !tasks.may_ask(hierarchy, &self.proof, &task.owner).await? {
+        if !tasks
+            .may_ask(hierarchy, &self.proof, &task.owner)
+            .await
+            .at(Stage::Tasks)?
+        {
             return Err(no_task());
         }
         Ok(task)
@@ -335,4 +343,5 @@ fn no_task() -> Rejection {
         Reason::TaskNotFound,
         "there is no such task for this caller: a task belongs to the caller that started it",
     )
+    .at(Stage::Tasks)
 }

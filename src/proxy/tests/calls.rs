@@ -5,7 +5,8 @@ use super::*;
 /// The answer of an agent to [`CALL`].
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"message","role":"agent","messageId":"m-2","parts":[{"kind":"text","text":"ho"}]}}"#;
 
-const STREAMED: [&str; 2] = [
+/// The events of a stream that completes a task.
+pub(super) const STREAMED: [&str; 2] = [
     r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"task","id":"t-1","contextId":"c-1","status":{"state":"working"}}}"#,
     r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"status-update","taskId":"t-1","contextId":"c-1","status":{"state":"completed"},"final":true}}"#,
 ];

@@ -2,6 +2,7 @@
 //! stores, with an agent on a loopback socket.
 
 mod calls;
+mod clocks;
 mod order;
 mod size;
 
@@ -11,8 +12,9 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::listener::{Listener, serve_http1};
@@ -36,11 +38,33 @@ struct TestGateway {
     _dir: tempfile::TempDir,
 }
 
-/// An agent that gives one answer to each request, and then closes the connection.
+/// What an agent answers to each request.
+struct AgentAnswer {
+    text: String,
+    /// True if the connection is closed behind the answer.
+    closes: bool,
+}
+
+impl From<String> for AgentAnswer {
+    fn from(text: String) -> Self {
+        let closes = true;
+        Self { text, closes }
+    }
+}
+
+impl AgentAnswer {
+    /// An answer behind which the connection stays open.
+    fn open(text: String) -> Self {
+        let closes = false;
+        Self { text, closes }
+    }
+}
+
+/// An agent that gives one answer to each request.
 struct Agent {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,
-    serving: tokio::task::JoinHandle<()>,
+    serving: JoinHandle<()>,
 }
 
 /// An answer to a caller.
@@ -51,16 +75,20 @@ struct Reply {
 }
 
 impl Agent {
-    async fn start(answer: String) -> Self {
+    async fn start(answer: AgentAnswer) -> Self {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = socket.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let recorded = Arc::clone(&requests);
         let serving = tokio::spawn(async move {
+            let mut open = Vec::new();
             while let Ok((mut stream, _)) = socket.accept().await {
                 let request = read_request(&mut stream).await;
                 recorded.lock().unwrap().push(request);
-                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.write_all(answer.text.as_bytes()).await;
+                if !answer.closes {
+                    open.push(stream);
+                }
             }
         });
         Self {
@@ -123,6 +151,15 @@ fn stream_answer(events: &[&str], whole: bool) -> String {
 }
 
 impl Reply {
+    fn parse(answer: &str) -> Self {
+        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+        Self {
+            status: head[9..12].parse().unwrap(),
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+
     fn field(&self, name: &str) -> Option<&str> {
         field(&self.head, name)
     }
@@ -136,6 +173,13 @@ impl Reply {
     }
 }
 
+/// Reads to the end of an answer, or of the connection.
+async fn read_answer(caller: &mut DuplexStream) -> String {
+    let mut answer = Vec::new();
+    while !is_whole(&answer) && caller.read_buf(&mut answer).await.unwrap() > 0 {}
+    String::from_utf8(answer).unwrap()
+}
+
 /// True if an answer is complete, by its `Content-Length`.
 fn is_whole(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(answer);
@@ -147,7 +191,7 @@ fn is_whole(answer: &[u8]) -> bool {
 
 impl TestGateway {
     /// Starts a gateway whose workspace `target` is an agent with this answer.
-    async fn new(answer: String, change: impl FnOnce(&mut Config)) -> Self {
+    async fn new(answer: impl Into<AgentAnswer>, change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config: Config = toml::from_str(DEFAULT).unwrap();
         config.stores.sql = format!("sqlite:{}", dir.path().join("gw.db").display()).into();
@@ -162,7 +206,7 @@ impl TestGateway {
         let gateway = Self {
             listener: Arc::new(listener),
             admin,
-            agent: Agent::start(answer).await,
+            agent: Agent::start(answer.into()).await,
             closed_port: AtomicU16::new(1),
             _dir: dir,
         };
@@ -213,8 +257,8 @@ impl TestGateway {
             .await
     }
 
-    /// Sends one request.
-    async fn send(&self, line: &str, fields: &[&str], body: &str) -> Reply {
+    /// Returns the text of one request.
+    fn request(line: &str, fields: &[&str], body: &str) -> String {
         let mut request =
             format!("{line} HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nconnection: close\r\n");
         for field in fields {
@@ -227,27 +271,31 @@ impl TestGateway {
             ));
         }
         request.push_str(&format!("\r\n{body}"));
-        self.send_text(&request).await
+        request
+    }
+
+    /// Sends one request.
+    async fn send(&self, line: &str, fields: &[&str], body: &str) -> Reply {
+        self.send_text(&Self::request(line, fields, body)).await
+    }
+
+    /// Connects a caller. The connection is served until it ends.
+    fn connect(&self) -> (DuplexStream, JoinHandle<()>) {
+        let (caller, gateway) = duplex(64 * 1024);
+        let listener = Arc::clone(&self.listener);
+        let deadline = Instant::now() + listener.config.snapshot().timeouts.request_head;
+        let serving = async move { serve_http1(&listener, Box::new(gateway), deadline).await };
+        (caller, tokio::spawn(serving))
     }
 
     /// Sends the text of one request over a connection of its own, which ends with the answer.
     async fn send_text(&self, request: &str) -> Reply {
-        let (mut caller, gateway) = duplex(64 * 1024);
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let (mut caller, serving) = self.connect();
+        caller.write_all(request.as_bytes()).await.unwrap();
+        let answer = read_answer(&mut caller).await;
         // It leaves once it has the answer, as a caller does.
-        let asked = async move {
-            caller.write_all(request.as_bytes()).await.unwrap();
-            let mut answer = Vec::new();
-            while !is_whole(&answer) && caller.read_buf(&mut answer).await.unwrap() > 0 {}
-            String::from_utf8(answer).unwrap()
-        };
-        let served = serve_http1(&self.listener, Box::new(gateway), deadline);
-        let ((), answer) = tokio::join!(served, asked);
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        Reply {
-            status: head[9..12].parse().unwrap(),
-            head: head.to_owned(),
-            body: body.to_owned(),
-        }
+        drop(caller);
+        serving.await.unwrap();
+        Reply::parse(&answer)
     }
 }
