@@ -18,7 +18,7 @@ use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
 /// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
-const BACKGROUND: [&str; 23] = [
+const BACKGROUND: [&str; 24] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
@@ -31,18 +31,20 @@ const BACKGROUND: [&str; 23] = [
     "operation=\"kept_look\"",
     "operation=\"kept_merge\"",
     "operation=\"task_cut\"",
-    "operation=\"task_purge\"",
     "operation=\"task_write\"",
     "operation=\"open_tasks_",
     "operation=\"stops_",
     "operation=\"job_end_leases\"",
-    "operation=\"job_purge\"",
     "operation=\"job_untold\"",
     "operation=\"job_waiting\"",
     // Written behind everybody's back, in batches.
     "operation=\"audit_",
     "operation=\"workspace_orgs\"",
     "operation=\"ping\"",
+    // Rows that have expired, at intervals.
+    "_expire\"",
+    "_prune\"",
+    "_purge\"",
 ];
 
 /// A 200 with a result.
