@@ -1,5 +1,6 @@
 //! Predicts the handling of a message (`GET /explain`; `docs/reference/admin-api.md`). Runs the stages of a message in
-//! their order (but for caps, which come before the instance), with the same functions and caches, and records the facts behind each decision ([`Facts`]). Sends nothing.
+//! their order (but for caps, which come before the instance), with the same functions and caches, and records the facts
+//! behind each decision ([`Facts`]). Sends nothing.
 //!
 //! Facts that are read enter the caches, as for a message. There is no other side effect: no slot, rate or
 //! allowance is taken, no lapse is noted, no record is written, no card is fetched.

@@ -71,7 +71,8 @@ pub(super) enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// Returns the rejection of an exchange whose "caller" is a clock of the gateway: `left` makes it if that one ran out.
+    /// Returns the rejection of a call that the gateway makes by itself. No caller can leave it, so `left` is what stands for
+    /// that: the end of its clock or of the process.
     pub(super) fn into_rejection(self, left: impl FnOnce() -> Rejection) -> Rejection {
         match self {
             Self::Refused(why) | Self::BrokenOff(why) => why,

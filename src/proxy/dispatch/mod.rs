@@ -239,10 +239,8 @@ impl Dispatcher {
         let gateway = &self.context.gateway;
         let Some(proof) = gateway.identity.restore_proof(&job.caller) else {
             let message = "the call was accepted in auth.mode = \"open\", which is over";
-            return SendDecision::Never(Rejection::mark_not_sent(Rejection::new(
-                Reason::NotPermitted,
-                message,
-            )));
+            let why = Rejection::new(Reason::NotPermitted, message);
+            return SendDecision::Never(why.mark_not_sent());
         };
         let permit = match permit_target(gateway, &proof, &job.target, &mut Live).await {
             Ok(permit) => permit,
@@ -308,7 +306,7 @@ fn decide_rejected(why: Rejection) -> SendDecision {
     if is_transient(why.reason) {
         SendDecision::Later(why, true)
     } else {
-        SendDecision::Never(Rejection::mark_not_sent(why))
+        SendDecision::Never(why.mark_not_sent())
     }
 }
 

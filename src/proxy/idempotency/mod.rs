@@ -117,14 +117,8 @@ pub(super) async fn execute_once(
 ) -> Result<Answered, ExchangeError> {
     let context = request.context;
     let until = forward.clocks.total;
-    let Some((claim, waiting)) = context
-        .gateway
-        .delivery
-        .calls
-        .claim(unclaimed)
-        .await
-        .at(Stage::Key)?
-    else {
+    let calls = &context.gateway.delivery.calls;
+    let Some((claim, waiting)) = calls.claim(unclaimed).await.at(Stage::Key)? else {
         // Release the slot at the target while waiting.
         drop((forward, connection));
         return match replay_or_reserve(request, &key, until, done).await? {
@@ -203,14 +197,8 @@ pub(in crate::proxy) async fn execute_own_once<T: Send + 'static>(
             KeyLookup::Settled(outcome) => return Ok(Execution::Replayed(outcome)),
         };
         // If another replica claimed it first, wait for that call.
-        if let Some((claim, _)) = context
-            .gateway
-            .delivery
-            .calls
-            .claim(unclaimed)
-            .await
-            .at(Stage::Key)?
-        {
+        let calls = &context.gateway.delivery.calls;
+        if let Some((claim, _)) = calls.claim(unclaimed).await.at(Stage::Key)? {
             break claim;
         }
     };

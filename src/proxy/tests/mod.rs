@@ -38,7 +38,7 @@ struct TestGateway {
     _dir: tempfile::TempDir,
 }
 
-/// What an agent answers to each request.
+/// The answer of an agent to each request.
 struct AgentAnswer {
     text: String,
     /// True if the connection is closed behind the answer.
