@@ -183,6 +183,9 @@ async fn a_call_waits_for_its_agent_to_wake_as_long_as_configured() {
     assert_eq!(asleep.status, 200, "{}", asleep.body);
     let time = StoppedTime::stop();
     let mut caller = send_call(&gateway, CALL).await;
+    while gateway.listener.metrics.waking.parked.get() == 0 {
+        yield_now().await;
+    }
     let answer = async move { read_answer(&mut caller).await };
     let reply = Reply::parse(&pass_limit(&time, answer, 60 * SECOND).await);
     assert_eq!(reply.refusal(), Some("workspace_restarting"));
