@@ -1,6 +1,6 @@
 //! `a2a::event::Splitter` with `a2a::stamp::Stamper` behind it, and `a2a::task::TaskScan` over the same bytes. The first byte of an input says how the stream behind it is cut.
 
-use a2a_gateway::a2a::event::{Framing, Splitter};
+use a2a_gateway::a2a::event::{Framing, Splitter, Standing};
 use a2a_gateway::a2a::stamp::Stamper;
 use a2a_gateway::a2a::task::{Binding, TaskScan};
 use bytes::Bytes;
@@ -38,7 +38,7 @@ struct Outcome {
     passed: Vec<u8>,
     rest: Vec<u8>,
     events: u32,
-    final_seen: bool,
+    standing: Standing,
     framing: Framing,
 }
 
@@ -49,7 +49,7 @@ fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
         passed: Vec::new(),
         rest: Vec::new(),
         events: 0,
-        final_seen: false,
+        standing: Standing::default(),
         framing: Framing::default(),
     };
     let mut at = 0;
@@ -63,15 +63,15 @@ fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
         assert_eq!(stamper.last_number() - before, stamped.ends.len() as u64);
         assert_eq!(
             without_numbers(&stamped.bytes, before),
-            filled(&passed.bytes),
-            "only numbers are added, and nothing but blank lines goes"
+            numbered_lines(&passed.bytes),
+            "only numbers are added, and of events nothing goes"
         );
-        assert!(
-            stamped.ends.len() as u32 >= passed.events,
-            "every event has a number"
+        assert_eq!(
+            stamped.ends.len() as u32,
+            passed.events,
+            "every event has a number, and nothing else"
         );
         outcome.events += passed.events;
-        outcome.final_seen = passed.final_seen;
         // It holds what it did not pass on, and nothing else.
         let held = at - outcome.passed.len() - skipped(&stream[..at]);
         assert_eq!(splitter.pending_len(), held);
@@ -79,6 +79,7 @@ fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
         assert!(passed.events == 0 || !passed.bytes.is_empty());
     }
     outcome.framing = splitter.framing();
+    outcome.standing = splitter.standing();
     outcome.rest = splitter.take_rest().to_vec();
     let together = [&outcome.passed[..], &outcome.rest].concat();
     let content = stream.strip_prefix(MARK).unwrap_or(stream);
@@ -108,6 +109,29 @@ fn without_numbers(stamped: &[u8], mut last: u64) -> Vec<Vec<u8>> {
         !ours
     });
     kept
+}
+
+/// The lines that are not blank, without `event` and `id` of blocks that are no events.
+fn numbered_lines(stream: &[u8]) -> Vec<Vec<u8>> {
+    let (mut kept, mut block) = (Vec::new(), Vec::new());
+    for line in lines(stream) {
+        if !line.is_empty() {
+            block.push(line);
+            continue;
+        }
+        let has_data = block.iter().any(|line| is_data(line));
+        block.retain(|line: &Vec<u8>| {
+            let name = line.split(|byte| *byte == b':').next();
+            has_data || !matches!(name, Some(b"event" | b"id"))
+        });
+        kept.append(&mut block);
+    }
+    kept.append(&mut block);
+    kept
+}
+
+fn is_data(line: &[u8]) -> bool {
+    line == b"data" || line.starts_with(b"data:")
 }
 
 fn filled(stream: &[u8]) -> Vec<Vec<u8>> {
@@ -147,7 +171,7 @@ fn events(stream: &[u8]) -> u32 {
             has_data = false;
             continue;
         }
-        has_data |= line == b"data" || line.starts_with(b"data:");
+        has_data |= is_data(&line);
     }
     events
 }

@@ -15,6 +15,7 @@ use crate::a2a::event::split_blocks;
 use crate::a2a::reply::Reply;
 use crate::a2a::task::Binding;
 use crate::a2a::task_list::TaskList;
+use crate::a2a::without_mark;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceIncarnation;
@@ -255,7 +256,7 @@ async fn with_result(
         if !success {
             return Ok(None);
         }
-        let text = std::str::from_utf8(body);
+        let text = std::str::from_utf8(without_mark(body));
         return change(text.map_err(|_| reject_answer("the agent's answer is not UTF-8"))?).await;
     }
     let reply = Reply::parse(body);

@@ -34,7 +34,7 @@ use crate::proxy::policy::{
     authorize_caller, check_access, count_before_sending, rewrite_guarded, set_guards,
 };
 use crate::proxy::record::{Answered, Exchange, ExchangeError, box_cold_path};
-use crate::proxy::response::{OutboundCall, answer_head, relay_call};
+use crate::proxy::response::{ExpectedAnswer, OutboundCall, answer_head, relay_call};
 use crate::proxy::services::Request;
 use crate::proxy::upstream::{Clocks, WireRequest};
 use crate::proxy::upstream_request::{
@@ -89,6 +89,7 @@ pub(super) async fn answer_call(
     let turn = admitted.turn.take();
     // The proof and the permit are no longer needed, and a stream may last for half an hour.
     drop(admitted);
+    let expected = ExpectedAnswer::of_call(&request.exchange.call, call.rewrite.is_some());
     let forward = OutboundCall {
         peer: reached.peer,
         call: WireRequest::new(prepared.head, call.body),
@@ -99,6 +100,7 @@ pub(super) async fn answer_call(
         learner: call.learner,
         slot: Some(slot),
         turn,
+        expected,
     };
     let done = call.done;
     if let (Some(key), Some(unclaimed)) = (call.key, unclaimed) {

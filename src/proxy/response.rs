@@ -10,7 +10,10 @@ use pingora::upstreams::peer::HttpPeer;
 
 use crate::a2a::Generation;
 use crate::a2a::completion_steps::CompletionSteps;
+use crate::a2a::method::Method as A2aMethod;
+use crate::a2a::without_mark;
 use crate::access_watch::AccessBasis;
+use crate::dialect::Dialect;
 use crate::directory::{CallOutcome, Slot};
 use crate::identity::Allowance;
 use crate::proxy::admission::{AdmittedCall, Load};
@@ -20,7 +23,9 @@ use crate::proxy::listener::{
     internal_error, put_request_id, respond, send_head, set_chunked, write_within,
 };
 use crate::proxy::parking::Turn;
-use crate::proxy::record::{Answered, Exchange, ExchangeError, outcome_of_end, search_answer};
+use crate::proxy::record::{
+    Answered, CallContext, Exchange, ExchangeError, outcome_of_end, search_answer,
+};
 use crate::proxy::services::{Context, Request};
 use crate::proxy::sse::{SnapshotRequest, StreamSetup, relay_stream};
 use crate::proxy::upstream::{
@@ -28,7 +33,7 @@ use crate::proxy::upstream::{
     content_length, is_event_stream, join_batch, next_piece, refuse_by_framing, refuse_by_head,
     refuse_redirect, too_large,
 };
-use crate::rejection::{Delivery, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Share;
 use crate::tasks::Learner;
 
@@ -52,6 +57,94 @@ pub(super) struct OutboundCall {
     pub(super) slot: Option<Slot>,
     /// The turn of a call that was parked, until it is sent.
     pub(super) turn: Option<Turn>,
+    /// The answers that its caller can read.
+    pub(super) expected: ExpectedAnswer,
+}
+
+/// Maximum bytes of an agent's `Content-Type` in a rejection.
+const NAMED_TYPE_MAX: usize = 100;
+
+/// The answers that a caller can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExpectedAnswer {
+    /// Any: that to a notification. Of a call through a sidecar the gateway in front of it judges the answer.
+    Any,
+    /// A JSON object, or a stream of events.
+    Message,
+    /// The same, or nothing: of HTTP+JSON, to a `DELETE`.
+    MessageOrNothing,
+}
+
+impl ExpectedAnswer {
+    /// Returns that of a call. `is_rewritten`: the agent may be asked in another binding.
+    pub(super) fn of_call(call: &CallContext, is_rewritten: bool) -> Self {
+        let is_rest = match call.dialect() {
+            Dialect::HttpJson => true,
+            Dialect::JsonRpc if call.rpc_id().is_some() => false,
+            Dialect::JsonRpc | Dialect::Plain => return Self::Any,
+        };
+        if call.method() == A2aMethod::DeletePushConfig && (is_rest || is_rewritten) {
+            return Self::MessageOrNothing;
+        }
+        Self::Message
+    }
+
+    /// True if an answer with this head is judged by its body. An error of 4xx is an answer in any form.
+    pub(super) fn judges(self, head: &ResponseHeader) -> bool {
+        let status = head.status;
+        let is_coded = head.headers.contains_key(header::CONTENT_ENCODING);
+        self != Self::Any && !is_coded && (status.is_success() || status.is_server_error())
+    }
+
+    /// Rejects an answer that is none: its body, or with `is_whole` unset the start of it, is no JSON object. That is a
+    /// failure of the agent, or of what is in front of it.
+    ///
+    /// # Errors
+    /// `agent_protocol_error`.
+    pub(super) fn refuse_unreadable(
+        self,
+        head: &ResponseHeader,
+        (body, is_whole): (&[u8], bool),
+        slot: Option<&mut Slot>,
+    ) -> Result<(), Rejection> {
+        let body = without_mark(body).trim_ascii();
+        let is_object = match is_whole {
+            true => body.starts_with(b"{") && body.ends_with(b"}"),
+            false => body.is_empty() || body.starts_with(b"{"),
+        };
+        let may_be_empty = self == Self::MessageOrNothing && body.is_empty();
+        if is_object || may_be_empty || !self.judges(head) {
+            return Ok(());
+        }
+        let status = head.status.as_u16();
+        if let Some(slot) = slot {
+            slot.finish(CallOutcome::from_unreadable(status));
+        }
+        let content_type = head.headers.get(header::CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok());
+        let content_type = content_type.map(|name| &name[..name.len().min(NAMED_TYPE_MAX)]);
+        let what = match (body.is_empty(), content_type) {
+            (true, _) => "no body",
+            (false, Some(content_type)) => content_type,
+            (false, None) => "a body without a type",
+        };
+        let message = format!(
+            "the agent, or a server in front of it, answered with HTTP status {status} and {what} instead of a JSON object; \
+             check the URL of its workspace and what listens there"
+        );
+        // A server in front of an agent cannot say whether the agent ran it.
+        let delivered = match status {
+            502 | 504 => Delivery::Unknown,
+            _ => Delivery::Sent,
+        };
+        let rejection = Rejection::new(Reason::AgentProtocolError, message)
+            .with_fact("agent_status", status)
+            .with_delivery(delivered);
+        Err(match content_type {
+            Some(content_type) => rejection.with_fact("agent_content_type", content_type),
+            None => rejection,
+        })
+    }
 }
 
 /// Rejects an answer by its head, before any part of it is passed on. One that only cannot be rewritten is an answer of
@@ -100,6 +193,8 @@ pub(super) struct UnaryRelay<'a> {
     pub(super) learner: Option<Box<Learner>>,
     /// The concurrency slot of the call.
     pub(super) slot: &'a mut Option<Slot>,
+    /// The answers that the caller can read.
+    pub(super) expected: ExpectedAnswer,
 }
 
 /// The state of an answer that is passed on only when it is complete.
@@ -168,6 +263,8 @@ impl UnaryRelay<'_> {
                 continue;
             }
             if self.head.is_some() {
+                let start = if held.is_empty() { &piece[..] } else { &held };
+                self.refuse_unreadable(start, false)?;
                 self.begin_response(session, length).await?;
                 self.write_piece(session, exchange, held.split().freeze(), false)
                     .await?;
@@ -175,6 +272,7 @@ impl UnaryRelay<'_> {
             self.write_piece(session, exchange, piece, false).await?;
         }
         answering.home.check_in(answering.upstream);
+        self.refuse_unreadable(&held, true)?;
         self.finish_slot();
         let mut rest = held.freeze();
         // Until the caller has it: an answer may be longer in its generation.
@@ -197,6 +295,14 @@ impl UnaryRelay<'_> {
         exchange.record.mark_complete(rest.len());
         self.write_piece(session, exchange, rest, true).await?;
         Ok(Answered)
+    }
+
+    /// Rejects an answer that is none, while it can still be rejected.
+    fn refuse_unreadable(&mut self, body: &[u8], is_whole: bool) -> Result<(), Rejection> {
+        let (expected, slot) = (self.expected, self.slot.as_mut());
+        self.head.as_ref().map_or(Ok(()), |head| {
+            expected.refuse_unreadable(head, (body, is_whole), slot)
+        })
     }
 
     /// Records that the agent answered with its status, whatever its caller and the translation make of it, and frees
@@ -379,6 +485,7 @@ async fn relay_response(
             // A stop ends it by `cut_off`.
             cut: CancelWatch::for_drain(&relay.drain),
             framed,
+            expects_events: forward.expected.judges(&answer),
             rewrite: whole.map(|whole| whole.rewrite),
             snapshot: SnapshotRequest::new(forward.snapshot, forward.peer),
             learner: forward.learner,
@@ -406,6 +513,7 @@ async fn relay_response(
             status,
             learner: forward.learner,
             slot,
+            expected: forward.expected,
         };
         unary
             .relay_answer(session, exchange, answering, length)

@@ -16,7 +16,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, MissedTickBehavior, Sleep, interval_at, sleep_until};
 
-use crate::a2a::event::{Framing, Splitter, states_in};
+use crate::a2a::event::{Framing, Splitter, Standing, states_in};
 use crate::access_watch::{CutOff, cut_off};
 use crate::config::{Config, Live};
 use crate::delivery::streams::LogWriter;
@@ -36,7 +36,7 @@ use crate::proxy::upstream::{
     AgentResponse, CancelWatch, Clocks, Relay, WireRequest, agent_silent, shutting_down, timed_out,
     too_large,
 };
-use crate::rejection::{Delivery, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::tasks::{Binder, EndRecorder, Learner};
 
 /// The state of a stream that begins, besides its connections.
@@ -46,6 +46,8 @@ pub(super) struct StreamSetup {
     pub(super) cut: CancelWatch,
     /// True if the agent's framing marks the end of the body.
     pub(super) framed: bool,
+    /// True if the caller cannot read a stream without events as an answer.
+    pub(super) expects_events: bool,
     /// The rewrite of events.
     pub(super) rewrite: Option<Rewrite>,
     /// The request for the task with which the stream begins.
@@ -271,6 +273,8 @@ pub(super) struct AgentStream {
     cut_off: Option<CutOff>,
     /// True if the agent's framing marks the end of the body.
     framed: bool,
+    /// True until there is an event, if there must be one.
+    expects_events: bool,
     /// The rewrite of events.
     rewrite: Option<Rewrite>,
     /// The guards that are asked about events, after the rewrite and before the log.
@@ -299,7 +303,7 @@ pub(super) struct AgentStream {
     heard: Instant,
     /// Ends a wait for the agent.
     alarm: Alarm,
-    /// The time of the first final event, if there was one.
+    /// The time of the final event, if there was one.
     finished: Option<Instant>,
     /// Bytes of complete events so far, as received.
     bytes: u64,
@@ -343,6 +347,7 @@ impl AgentStream {
             cut: begun.cut,
             cut_off: begun.cut_off,
             framed: begun.framed,
+            expects_events: begun.expects_events,
             rewrite,
             guard: guard.map(Box::new),
             learner: begun.learner,
@@ -387,11 +392,13 @@ impl AgentStream {
         if let Some(piece) = self.guard.as_mut().and_then(|guard| guard.next_event()) {
             return StreamInput::Piece(piece);
         }
-        let idle = self.heard + self.clocks.idle;
-        let grace = self.finished;
-        let grace = grace.map(|at| at + self.config.stream.final_grace);
-        let wake = grace.map_or(idle, |grace| grace.min(idle));
-        let wake = wake.min(self.clocks.stream);
+        let quiet = match self.finished {
+            Some(at) => at + self.config.stream.final_grace,
+            // A person takes as long as the stream may last.
+            None if self.splitter.standing() == Standing::Interrupted => self.clocks.stream,
+            None => self.heard + self.clocks.idle,
+        };
+        let wake = quiet.min(self.clocks.stream);
         tokio::select! {
             biased;
             // First: an agent that sends without a pause must not delay the end of the caller's access.
@@ -404,10 +411,10 @@ impl AgentStream {
                 Ok(None) => StreamInput::AgentEnded,
                 Err(rejection) => StreamInput::Cut(rejection),
             },
-            () = self.alarm.wait_until(wake) => if grace.is_some_and(|at| at <= wake) {
-                StreamInput::Finished
-            } else if self.clocks.stream <= wake {
+            () = self.alarm.wait_until(wake) => if self.clocks.stream <= wake {
                 StreamInput::Cut(timed_out("stream"))
+            } else if self.finished.is_some() {
+                StreamInput::Finished
             } else {
                 StreamInput::Cut(agent_silent(self.clocks.idle))
             },
@@ -417,6 +424,7 @@ impl AgentStream {
 
     /// Processes what a wait ended with.
     pub(super) async fn process(&mut self, arrived: StreamInput) -> StreamChunk {
+        let arrived = self.judge_end(arrived);
         let ends = matches!(arrived, StreamInput::AgentEnded | StreamInput::Finished);
         if self.guard.is_none() || !ends {
             return self.process_unguarded(arrived).await;
@@ -440,6 +448,36 @@ impl AgentStream {
         }
     }
 
+    /// Decides whether the stream is whole where it ends.
+    fn judge_end(&self, arrived: StreamInput) -> StreamInput {
+        let (standing, at_boundary) = (self.splitter.standing(), self.splitter.at_boundary());
+        match arrived {
+            // Behind a final event every end is the end.
+            StreamInput::Cut(_) if standing.is_final() => StreamInput::Finished,
+            // The agent has said that it goes on with another call.
+            StreamInput::Cut(why)
+                if standing == Standing::Interrupted
+                    && why.reason == Reason::AgentProtocolError =>
+            {
+                StreamInput::Finished
+            }
+            StreamInput::AgentEnded if self.expects_events && at_boundary => {
+                StreamInput::Cut(no_events())
+            }
+            // Without framing, a broken connection looks like one that ends.
+            StreamInput::AgentEnded if !self.framed && standing == Standing::Open => {
+                StreamInput::Cut(broken_http(None))
+            }
+            StreamInput::AgentEnded
+                if !self.splitter.ends_whole() && (!self.framed || standing.is_final()) =>
+            {
+                // Without an event that was not received whole.
+                StreamInput::Finished
+            }
+            arrived => arrived,
+        }
+    }
+
     async fn process_unguarded(&mut self, arrived: StreamInput) -> StreamChunk {
         match arrived {
             StreamInput::Piece(piece) => {
@@ -448,12 +486,6 @@ impl AgentStream {
                     slot.record_stream_start();
                 }
                 self.process_piece(piece).await
-            }
-            // Without framing, a broken connection looks like one that ends. A partial event reveals it.
-            StreamInput::AgentEnded if !self.framed && !self.splitter.at_boundary() => {
-                let broken = broken_http(None);
-                self.finish_slot(outcome_of_cut(&broken));
-                self.end_with(broken)
             }
             StreamInput::AgentEnded => {
                 self.finish_slot(Some(CallOutcome::ANSWERED));
@@ -505,8 +537,10 @@ impl AgentStream {
             return self.end_with(too_long);
         }
         if passed.events > 0 {
-            if passed.final_seen {
-                self.finished.get_or_insert(self.heard);
+            self.expects_events = false;
+            let standing = self.splitter.standing();
+            if passed.is_final || !standing.is_final() {
+                self.finished = standing.is_final().then_some(self.heard);
             }
             let ended = self.pace.observe_events(self.heard, &passed.bytes);
             self.learn_from(&passed.bytes).await;
@@ -554,6 +588,7 @@ impl AgentStream {
             return Ok(StreamChunk::default());
         };
         let (mut event, goes_on) = back.translate_snapshot(status, body)?;
+        self.expects_events = false;
         if let Some(then) = then {
             (event, _) = then.rewrite_events(event);
         }
@@ -701,6 +736,12 @@ impl AgentStream {
     fn framing(&self) -> Framing {
         self.splitter.framing()
     }
+}
+
+/// Builds `agent_protocol_error` for a stream without events.
+fn no_events() -> Rejection {
+    let message = "the agent ended its stream without an event";
+    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
 // A clock for a deadline that moves later with each event.

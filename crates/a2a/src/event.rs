@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
-use super::json::{Kind, Object, Value};
+use super::json::{Kind, MARK, Object, Value};
 use super::state::TaskState;
 use super::walker::{WalkError, Walker};
 
@@ -71,9 +71,75 @@ pub struct CompleteEvents {
     pub bytes: Bytes,
     /// The number of events with `data` in them.
     pub events: u32,
-    /// True if an event of the stream so far was final: `final: true` or a terminal state of its
-    /// task. Later events, such as pings of the agent, do not change it.
-    pub final_seen: bool,
+    /// True if one of them made the stream final ([`Standing::is_final`]).
+    pub is_final: bool,
+}
+
+impl CompleteEvents {
+    fn count_block(&mut self, block: &[u8], standing: &mut Standing) {
+        if !has_data(block) {
+            return;
+        }
+        self.events += 1;
+        if *standing == Standing::Over {
+            return;
+        }
+        if let Some(next) = Standing::of_event(block) {
+            *standing = next;
+            self.is_final |= next.is_final();
+        }
+    }
+}
+
+/// What the events of a stream so far say of its end. Those that say nothing, such as pings of the
+/// agent, do not change it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// More is to come.
+    #[default]
+    Open,
+    /// The task waits for a person: the agent may be silent for long.
+    Interrupted,
+    /// A message was the answer, unless a task follows it.
+    Answered,
+    /// An event was the last one: `final: true`, a terminal state of its task, or an error.
+    Over,
+}
+
+impl Standing {
+    /// Returns true behind a final event: whatever ends the stream, it is whole.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Answered | Self::Over)
+    }
+
+    /// Returns what an event says. `None`: nothing.
+    fn of_event(block: &[u8]) -> Option<Self> {
+        let is_error = |line: &[u8]| matches!(line, b"event: error" | b"event:error");
+        // HTTP+JSON of 0.3 tells errors by this name only.
+        if !block.starts_with(b"data") && split_lines(block).any(is_error) {
+            return Some(Self::Over);
+        }
+        Self::of_data(&join_data(block))
+    }
+
+    /// As [`Standing::of_event`], of the event's data.
+    ///
+    /// It must be a JSON-RPC response or, over REST, its result, in the form of 0.x or of 1.0.
+    fn of_data(data: &[u8]) -> Option<Self> {
+        let mut walker = Walker::new(data);
+        let is_object = walker.peek() == Some(b'{');
+        is_object.then(|| EndMarkers::read(&mut walker, data, Level::Event).0)?
+    }
+
+    const fn of_state(state: TaskState) -> Self {
+        if state.is_terminal() {
+            Self::Over
+        } else if state.is_interrupted() {
+            Self::Interrupted
+        } else {
+            Self::Open
+        }
+    }
 }
 
 /// Splits a stream at event boundaries, independently of its chunks. Each byte is scanned once.
@@ -85,12 +151,9 @@ pub struct Splitter {
     pending: Vec<u8>,
     place: BlockPosition,
     framing: Framing,
-    final_seen: bool,
+    standing: Standing,
     mark: MarkProgress,
 }
-
-/// The byte order mark in UTF-8, which a stream may begin with.
-const MARK: [u8; 3] = *b"\xef\xbb\xbf";
 
 /// The progress through a byte order mark at the start of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,38 +201,32 @@ impl Splitter {
     /// Copies nothing if no event was open and the chunk ends with one.
     pub fn push(&mut self, mut chunk: Bytes) -> CompleteEvents {
         self.skip_mark(&mut chunk);
-        let mut events = 0;
+        let mut passed = CompleteEvents::default();
         let mut from = 0;
         let mut at = 0;
         // Completes the open event; from then on `pending` is sent first.
         if !self.pending.is_empty() {
             let Some(end) = self.find_boundary(&chunk, &mut at) else {
                 self.pending.extend_from_slice(&chunk);
-                return self.complete_events(Bytes::new(), 0);
+                return passed;
             };
             self.pending.extend_from_slice(&chunk[..end]);
-            if has_data(&self.pending) {
-                events += 1;
-                self.final_seen = self.final_seen || is_final(&self.pending);
-            }
+            passed.count_block(&self.pending, &mut self.standing);
             from = end;
         }
         let open = from;
         while let Some(end) = self.find_boundary(&chunk, &mut at) {
-            if has_data(&chunk[from..end]) {
-                events += 1;
-                self.final_seen = self.final_seen || is_final(&chunk[from..end]);
-            }
+            passed.count_block(&chunk[from..end], &mut self.standing);
             from = end;
         }
-        let bytes = if self.pending.is_empty() {
+        passed.bytes = if self.pending.is_empty() {
             chunk.slice(..from)
         } else {
             self.pending.extend_from_slice(&chunk[open..from]);
             Bytes::from(std::mem::take(&mut self.pending))
         };
         self.pending.extend_from_slice(&chunk[from..]);
-        self.complete_events(bytes, events)
+        passed
     }
 
     fn skip_mark(&mut self, chunk: &mut Bytes) {
@@ -211,6 +268,11 @@ impl Splitter {
         self.framing
     }
 
+    /// Returns what the complete events so far say of the end of the stream.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
     /// Returns true if the pending event is complete should the stream end now: its blank line is a
     /// single `\r`.
     pub fn ends_whole(&self) -> bool {
@@ -222,14 +284,6 @@ impl Splitter {
         match self.mark {
             MarkProgress::Read(read) => Bytes::from_static(&MARK[..read]),
             MarkProgress::Over => Bytes::from(self.pending),
-        }
-    }
-
-    fn complete_events(&self, bytes: Bytes, events: u32) -> CompleteEvents {
-        CompleteEvents {
-            bytes,
-            events,
-            final_seen: self.final_seen,
         }
     }
 
@@ -355,7 +409,8 @@ pub fn states_in(whole: &[u8]) -> impl Iterator<Item = TaskState> + '_ {
     telling.filter_map(|block| TaskState::from_answer(&join_data(block)))
 }
 
-fn has_data(block: &[u8]) -> bool {
+/// Returns true if a block is an event.
+pub(super) fn has_data(block: &[u8]) -> bool {
     block.starts_with(b"data:") || split_lines(block).any(|line| data_value(line).is_some())
 }
 
@@ -379,18 +434,9 @@ fn join_data(block: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(joined)
 }
 
-/// Returns true if an event ends its stream.
-///
-/// It must contain a JSON-RPC response or, over REST, its result: an update with `final: true`, or
-/// the status of a task in a terminal state, in the form of 0.x or of 1.0.
-fn is_final(block: &[u8]) -> bool {
-    is_final_data(&join_data(block))
-}
-
-/// As [`is_final`], of the event's data.
+/// Returns true if an event with this data ends its stream.
 pub(super) fn is_final_data(data: &[u8]) -> bool {
-    let mut walker = Walker::new(data);
-    walker.peek() == Some(b'{') && EndMarkers::read(&mut walker, data, Level::Event).0
+    Standing::of_data(data).is_some_and(Standing::is_final)
 }
 
 /// The depth of an object in an event.
@@ -410,10 +456,10 @@ struct EndMarkers {
     kind: Option<Value>,
     /// `final: true`
     last: bool,
-    /// True if `status.state` is terminal.
-    terminal: bool,
-    /// True if an object in it is final.
-    inner: bool,
+    /// `status.state`
+    state: Option<TaskState>,
+    /// What a member says that is a result of its own, or an error.
+    inner: Option<Standing>,
 }
 
 impl EndMarkers {
@@ -423,13 +469,23 @@ impl EndMarkers {
         walker: &mut Walker<'_>,
         text: &[u8],
         level: Level,
-    ) -> (bool, Result<Object, WalkError>) {
+    ) -> (Option<Standing>, Result<Object, WalkError>) {
         let mut update = Self::default();
         let walked = walker.walk_object(|walker, name| {
             let is_object = walker.peek() == Some(b'{');
             let below = match (&*name.unescaped, level) {
                 (b"result", Level::Event) => Level::Result,
-                (b"task" | b"statusUpdate", Level::Event | Level::Result) => Level::Inner,
+                (b"task" | b"statusUpdate" | b"status_update", Level::Event | Level::Result) => {
+                    Level::Inner
+                }
+                (b"error", Level::Event) if is_object => {
+                    update.inner = Some(Standing::Over);
+                    return walker.read_value();
+                }
+                (b"message" | b"msg", Level::Event | Level::Result) if is_object => {
+                    update.inner = update.inner.max(Some(Standing::Answered));
+                    return walker.read_value();
+                }
                 (b"status", _) if is_object => return update.walk_status(walker, text),
                 (b"kind", _) => return Ok(*update.kind.insert(walker.read_value()?)),
                 (b"final", _) => {
@@ -443,34 +499,37 @@ impl EndMarkers {
                 return walker.read_value();
             }
             let (inner, walked) = Self::read(walker, text, below);
-            update.inner |= inner;
+            update.inner = update.inner.max(inner);
             walked.map(|object| object.to_value())
         });
-        (update.is_final(text), walked)
+        (update.standing(text), walked)
     }
 
     fn walk_status(&mut self, walker: &mut Walker<'_>, text: &[u8]) -> Result<Value, WalkError> {
         let object = walker.walk_object(|walker, name| {
             let value = walker.read_value()?;
             if *name.unescaped == *b"state" {
-                self.terminal = value.kind == Kind::String && is_terminal(&value.unescaped(text));
+                let word = (value.kind == Kind::String).then(|| value.unescaped(text));
+                let word = word.as_deref().map(std::str::from_utf8);
+                self.state = word.and_then(|word| TaskState::parse(word.ok()?));
             }
             Ok(value)
         })?;
         Ok(object.to_value())
     }
 
-    fn is_final(&self, text: &[u8]) -> bool {
+    fn standing(&self, text: &[u8]) -> Option<Standing> {
         // 1.0 and some agents of 0.x have no `kind`.
         let is = |word| self.kind.is_none_or(|kind| kind.equals(text, word));
-        self.inner
-            || self.last && is("status-update")
-            || self.terminal && (is("status-update") || is("task"))
+        let is_message = self.kind.is_some_and(|kind| kind.equals(text, "message"));
+        let own = if self.last && is("status-update") {
+            Some(Standing::Over)
+        } else if is_message {
+            Some(Standing::Answered)
+        } else {
+            let state = self.state.filter(|_| is("status-update") || is("task"));
+            state.map(Standing::of_state)
+        };
+        own.max(self.inner)
     }
-}
-
-/// Returns true for terminal task states, in the words of 0.3 and of 1.0.
-fn is_terminal(state: &[u8]) -> bool {
-    let state = std::str::from_utf8(state).ok().and_then(TaskState::parse);
-    state.is_some_and(TaskState::is_terminal)
 }

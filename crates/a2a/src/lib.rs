@@ -42,6 +42,7 @@ mod walker;
 mod tests;
 
 pub use generation::Generation;
+pub use json::without_mark;
 
 /// Completion mode of requests (`a2a.complete`, also per workspace).
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize, PartialEq, Eq)]

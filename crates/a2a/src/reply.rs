@@ -1,15 +1,15 @@
 //! A parsed JSON-RPC response ([`Reply`]), for responses in which the gateway changes the result.
 
 use super::fields::{Fields, value_kind};
-use super::json::Kind;
+use super::json::{Kind, without_mark};
 
 /// A parsed response.
 pub struct Reply<'a>(Fields<'a>);
 
 impl<'a> Reply<'a> {
-    /// Parses a response. `None`: it is not a JSON object, or has a duplicate member.
+    /// Parses a response, without a byte order mark. `None`: it is not a JSON object, or has a duplicate member.
     pub fn parse(body: &'a [u8]) -> Option<Self> {
-        let text = std::str::from_utf8(body).ok()?;
+        let text = std::str::from_utf8(without_mark(body)).ok()?;
         Fields::parse(text).map(Self)
     }
 
@@ -72,6 +72,9 @@ mod tests {
             let read = (reply.result(), reply.error(), reply.error_code());
             assert_eq!(read, (result, error, code), "{text}");
         }
+        let marked = "\u{feff}{\"result\":1}";
+        let reply = Reply::parse(marked.as_bytes()).unwrap();
+        assert_eq!(reply.with_result("2".into()), r#"{"result":2}"#);
         for none in ["[]", "", r#"{"result":1,"result":2}"#, "{\"result\":1} x"] {
             assert!(Reply::parse(none.as_bytes()).is_none(), "{none}");
         }

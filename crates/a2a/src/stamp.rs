@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 
-use super::event::{line_end, split_blocks, split_lines};
+use super::event::{has_data, line_end, split_blocks, split_lines};
 
 /// Most bytes of such a line besides the stream id: `id: `, `-`, a number, a line end.
 const LINE_BYTES_MAX: usize = 32;
@@ -40,26 +40,25 @@ impl Stamper {
     }
 
     /// Numbers complete blocks, as [`Splitter::push`](super::event::Splitter::push) returns them. A
-    /// block of comments only gets no number. After the first number it also loses its blank line:
-    /// after an `id`, httpx-sse (the SDKs for Python) takes a blank line after a comment for an
-    /// event.
+    /// block without data is no event and gets no number, and loses an `id`, which would replace the
+    /// number that a reader keeps. After the first number it also loses its blank line: after an
+    /// `id`, httpx-sse (the SDKs for Python) takes any block for an event. So that nothing of it
+    /// gets into the next event, it has no `event` either.
     pub fn stamp(&mut self, whole: &[u8]) -> StampedBlocks {
         let line = self.stream.len() + LINE_BYTES_MAX;
         let mut bytes = Vec::with_capacity(whole.len() + line);
         let mut ends = Vec::with_capacity(1);
         let mut id = String::with_capacity(line);
         for block in split_blocks(whole) {
-            if !has_field(block) {
-                let blank = if self.last > 0 {
-                    line_end(block).len()
-                } else {
-                    0
-                };
-                bytes.extend_from_slice(&block[..block.len() - blank]);
+            let blank = line_end(block);
+            if !has_data(block) {
+                put_without_event(&mut bytes, block, blank);
+                if self.last == 0 {
+                    bytes.extend_from_slice(blank);
+                }
                 continue;
             }
             self.last += 1;
-            let blank = line_end(block);
             id.clear();
             // Writing into a string cannot fail.
             let _ = write!(id, "id: {}-{}", self.stream, self.last);
@@ -76,7 +75,18 @@ impl Stamper {
     }
 }
 
-fn has_field(block: &[u8]) -> bool {
-    block.starts_with(b"data")
-        || split_lines(block).any(|line| !line.is_empty() && !line.starts_with(b":"))
+/// Writes a block that is no event, without its blank line and without `event` and `id`.
+fn put_without_event(bytes: &mut Vec<u8>, block: &[u8], blank: &[u8]) {
+    let is_of_event = |line: &&[u8]| {
+        let name = line.split(|byte| *byte == b':').next();
+        matches!(name, Some(b"event" | b"id"))
+    };
+    let body = &block[..block.len() - blank.len()];
+    if !split_lines(body).any(|line| is_of_event(&line)) {
+        return bytes.extend_from_slice(body);
+    }
+    for line in split_lines(body).filter(|line| !is_of_event(line)) {
+        bytes.extend_from_slice(line);
+        bytes.extend_from_slice(blank);
+    }
 }

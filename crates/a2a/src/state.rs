@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+use super::json::without_mark;
+
 /// The state of a task (A2A 0.3, 6.3; 1.0, 4.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
@@ -95,7 +97,7 @@ impl TaskState {
                 None => find(*inner?),
             }
         }
-        find(serde_json::from_slice(answer).ok()?)
+        find(serde_json::from_slice(without_mark(answer)).ok()?)
     }
 
     /// Returns true if no other state can follow.
@@ -161,6 +163,10 @@ mod tests {
             ),
             (r#"{"result":{"kind":"message","parts":[]}}"#, None),
             (r#"{"result":"done"}"#, None),
+            (
+                "\u{feff}{\"status\":{\"state\":\"failed\"}}",
+                Some(TaskState::Failed),
+            ),
             ("[]", None),
             ("", None),
         ] {

@@ -41,6 +41,13 @@ impl CallOutcome {
             _ => Self::ANSWERED,
         }
     }
+
+    /// Returns the outcome of an answer with this status that no caller can read.
+    pub fn from_unreadable(status: u16) -> Self {
+        let outcome = Self::from_status(status);
+        let failure = outcome.failure.or(Some(AgentFailure::Protocol));
+        Self { failure, ..outcome }
+    }
 }
 
 /// Clocks of a call that are the gateway's own. Those that its caller made shorter tell nothing of the agent.

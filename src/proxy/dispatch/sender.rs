@@ -39,6 +39,7 @@ use crate::proxy::policy::{
 use crate::proxy::record::{
     Answered, Exchange, box_cold_path, outcome_of_rejection, search_answer,
 };
+use crate::proxy::response::ExpectedAnswer;
 use crate::proxy::services::Context;
 use crate::proxy::trace::ExchangeOrigin;
 use crate::proxy::upstream::{AgentConnection, WireRequest, shutting_down};
@@ -364,6 +365,8 @@ impl Sender {
         exchange.record.set_call_status(head.status);
         exchange.record.set_status(head.status.as_u16());
         exchange.record.add_bytes(body.len());
+        let slot = answer.slot.as_mut();
+        ExpectedAnswer::Message.refuse_unreadable(&head, (&body[..], true), slot)?;
         if let Some(slot) = answer.slot {
             slot.finish(CallOutcome::from_status(head.status.as_u16()));
         }

@@ -182,6 +182,7 @@ impl CallTask {
             framed: head.headers.contains_key(header::CONTENT_LENGTH)
                 || head.headers.contains_key(header::TRANSFER_ENCODING),
             rewrite: self.forward.rewrite,
+            expects_events: self.forward.expected.judges(head),
             snapshot: None,
             learner: self.forward.learner,
             slot: self.forward.slot,
@@ -231,6 +232,9 @@ impl CallTask {
         let idle = self.config.upstream.idle;
         let home = relay.upstream.pool_handle(idle);
         let body = body.read(home, &forward.clocks, cut).await;
+        let (expected, slot) = (forward.expected, forward.slot.as_mut());
+        let judge = |body: &[u8]| expected.refuse_unreadable(&head, (body, true), slot);
+        let body = body.and_then(|body| judge(&body).map(|()| body));
         if let Some(slot) = &mut forward.slot {
             slot.finish_unless(|patience| match &body {
                 Ok(_) => Some(CallOutcome::from_status(status)),

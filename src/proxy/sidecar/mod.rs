@@ -24,6 +24,7 @@ use crate::proxy::record::Answered;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::ExchangeError;
 use crate::proxy::reject::reject_exchange;
+use crate::proxy::response::ExpectedAnswer;
 use crate::proxy::response::OutboundCall;
 use crate::proxy::response::relay_call;
 use crate::proxy::sidecar::fields::request_head;
@@ -235,6 +236,7 @@ impl SidecarProxy {
             learner: watch_state(exchange.call.method(), Binding::Rpc),
             slot: None,
             turn: None,
+            expected: ExpectedAnswer::Any,
         })
     }
 

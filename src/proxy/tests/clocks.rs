@@ -123,6 +123,40 @@ async fn a_silent_stream_is_kept_alive_and_ends_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_stream_that_waits_for_a_person_has_no_idle_clock() {
+    let waits = STREAMED[0].replace("working", "auth-required");
+    let answer = AgentAnswer::open(stream_answer(&[&waits], false));
+    let gateway = TestGateway::new(answer, |_| ()).await;
+    let time = StoppedTime::stop();
+    let call = CALL.replace("message/send", "message/stream");
+    let mut caller = send_call(&gateway, "target", &call).await;
+    read_until(&mut caller, "auth-required").await;
+    let end = async move { read_until(&mut caller, "0\r\n\r\n").await };
+    let end = pass_limit(&time, end, 30 * 60 * SECOND).await;
+    assert!(end.contains("AGENT_TIMEOUT"), "{end}");
+    assert!(!end.contains("AGENT_SILENT"), "{end}");
+}
+
+#[tokio::test]
+async fn a_message_or_an_error_that_is_left_open_is_closed() {
+    for event in [
+        r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"message","parts":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}"#,
+    ] {
+        let answer = AgentAnswer::open(stream_answer(&[event], false));
+        let gateway = TestGateway::new(answer, |_| ()).await;
+        let time = StoppedTime::stop();
+        let call = CALL.replace("message/send", "message/stream");
+        let mut caller = send_call(&gateway, "target", &call).await;
+        read_until(&mut caller, "\n\n").await;
+        let end = async move { read_until(&mut caller, "0\r\n\r\n").await };
+        let end = pass_limit(&time, end, 5 * SECOND).await;
+        assert!(!end.contains("AGENT_"), "{end}");
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
 async fn a_slow_body_is_refused() {
     let gateway = TestGateway::new(unary_answer("{}"), |_| ()).await;
     let time = StoppedTime::stop();
@@ -155,7 +189,7 @@ async fn a_connection_with_a_slow_head_is_closed() {
 
 #[tokio::test]
 async fn a_caller_that_does_not_read_is_cut_off() {
-    let large = unary_answer(&format!("\"{}\"", "x".repeat(1 << 20)));
+    let large = unary_answer(&json!({"text": "x".repeat(1 << 20)}).to_string());
     let gateway = TestGateway::new(large, |_| ()).await;
     let time = StoppedTime::stop();
     let (mut caller, serving) = gateway.connect();

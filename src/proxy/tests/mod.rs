@@ -1,10 +1,12 @@
 //! Tests of the stages of a message, without a process: a listener over an in-memory connection, on the embedded
 //! stores, with an agent on a loopback socket.
 
+mod answers;
 mod calls;
 mod clocks;
 mod order;
 mod size;
+mod streams;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,20 +45,37 @@ struct AgentAnswer {
     text: String,
     /// True if the connection is closed behind the answer.
     closes: bool,
+    /// True if it is closed by a reset.
+    resets: bool,
 }
 
 impl From<String> for AgentAnswer {
     fn from(text: String) -> Self {
-        let closes = true;
-        Self { text, closes }
+        Self {
+            text,
+            closes: true,
+            resets: false,
+        }
     }
 }
 
 impl AgentAnswer {
     /// An answer behind which the connection stays open.
     fn open(text: String) -> Self {
-        let closes = false;
-        Self { text, closes }
+        Self {
+            text,
+            closes: false,
+            resets: false,
+        }
+    }
+
+    /// An answer behind which the connection is reset.
+    fn reset(text: String) -> Self {
+        Self {
+            text,
+            closes: true,
+            resets: true,
+        }
     }
 }
 
@@ -86,6 +105,9 @@ impl Agent {
                 let request = read_request(&mut stream).await;
                 recorded.lock().unwrap().push(request);
                 let _ = stream.write_all(answer.text.as_bytes()).await;
+                if answer.resets {
+                    stream.set_zero_linger().unwrap();
+                }
                 if !answer.closes {
                     open.push(stream);
                 }
@@ -243,6 +265,19 @@ impl TestGateway {
         assert_eq!(registered.status, 200, "{}", registered.body);
         let token = registered.json();
         format!("authorization: Bearer {}", token["token"].as_str().unwrap())
+    }
+
+    /// Returns the number of calls with this outcome.
+    fn count_outcomes(&self, outcome: &str) -> usize {
+        let text = self.listener.metrics.render(crate::metrics::Format::Text);
+        let label = format!("outcome=\"{outcome}\"");
+        let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let counts = lines.filter(|(name, _)| {
+            name.starts_with("a2a_gateway_exchanges_total{") && name.contains(&label)
+        });
+        counts
+            .map(|(_, count)| count.parse::<usize>().unwrap())
+            .sum()
     }
 
     fn admin_field(&self) -> String {

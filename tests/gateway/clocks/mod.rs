@@ -277,7 +277,7 @@ async fn an_oversized_answer_is_refused_by_its_length_and_broken_off_without() {
 
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let all = Step::Write(chunk(vec![b'x'; SIZE]));
+    let all = Step::Write(chunk(format!("{{{}", "x".repeat(SIZE))));
     let script = vec![Step::write(head), all, Step::write(LAST_CHUNK)];
     let answer = case.broken(script, "response_too_large").await.has(200);
     assert!(!answer.whole, "a cut is never taken for the whole");
@@ -336,7 +336,7 @@ async fn what_is_no_answer_is_refused_and_never_sent_again() {
 }
 
 #[tokio::test]
-async fn half_an_event_tells_a_broken_stream_from_an_ended_one_where_no_framing_does() {
+async fn a_final_event_tells_an_ended_stream_from_a_broken_one_where_no_framing_does() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
     let case = Case::new("").await;
     let script = |body: &str| vec![Step::write(HEAD), Step::write(body), Step::Close];
@@ -345,6 +345,9 @@ async fn half_an_event_tells_a_broken_stream_from_an_ended_one_where_no_framing_
     let text = answer.text();
     assert!(text.starts_with("data: a\n\ndata: {"), "{text}");
     assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""));
-    let answer = case.call(script("data: a\n\n"), "answered").await;
-    assert_eq!(answer.unnumbered().text(), "data: a\n\n");
+    let open = case.call(script("data: a\n\n"), "agent_protocol_error");
+    open.await.says("\"AGENT_PROTOCOL_ERROR\"");
+    let last = "data: {\"result\":{\"final\":true}}\n\n";
+    let answer = case.call(script(last), "answered").await;
+    assert_eq!(answer.unnumbered().text(), last);
 }

@@ -44,7 +44,7 @@ async fn patterns_see_metadata_and_errors_and_answers_that_are_no_json() {
         let error = json!({"code": -32000, "message": "no", "data": {"at": SECRET}});
         let error = json!({"jsonrpc": "2.0", "id": id, "error": error});
         let page = format!("<p>{SECRET}</p>");
-        let head = "HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length";
+        let head = "HTTP/1.1 404 X\r\nContent-Type: text/html\r\nContent-Length";
         match request.text().contains("page") {
             true => vec![Step::write(format!("{head}: {}\r\n\r\n{page}", page.len()))],
             false => vec![Step::Write(ok_json(&error.to_string()))],

@@ -13,7 +13,7 @@ pub(crate) fn unnumbered(text: &str) -> (String, String) {
         if said.is_empty() {
             assert!(is_numbered || !is_event, "an event has no number: {text:?}");
             (is_event, is_numbered) = (false, false);
-        } else if !said.starts_with(':') {
+        } else if said.starts_with("data") {
             is_event = true;
         }
         let blank_follows = lines.peek().is_some_and(|next| next.trim_end().is_empty());

@@ -191,9 +191,12 @@ async fn an_agents_error_comes_back_with_a_status_and_its_own_words() {
         answer.refuses_for(&body, 502, "agent_protocol_error");
         answer.tells("delivered", "true");
     }
-    // What says itself that something went wrong, in whatever form, passes as it is.
     let answer = answered("503 X\r\nContent-Type: text/plain\r\n", "later").await;
-    assert_eq!((answer.status, answer.text().as_str()), (503, "later"));
+    answer.refuses(502, "agent_protocol_error");
+    answer.tells("agent_status", "503");
+    // An error of 4xx passes in any form.
+    let answer = answered("404 X\r\nContent-Type: text/plain\r\n", "gone").await;
+    assert_eq!((answer.status, answer.text().as_str()), (404, "gone"));
 }
 
 #[tokio::test]

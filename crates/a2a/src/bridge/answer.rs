@@ -11,7 +11,7 @@ use super::result::{WrittenResult, write_outcome};
 use super::rules::write_node;
 use super::table::Form;
 use crate::generation::Generation;
-use crate::json::Value;
+use crate::json::{Value, without_mark};
 use crate::method::Method;
 
 /// An answer for the caller.
@@ -84,6 +84,7 @@ impl Exchange {
     /// [`Failure::Answer`].
     pub fn translate_answer(&self, status: u16, body: &[u8]) -> Result<Answer, Failure> {
         let shape = Shape::of_method(self.method, false);
+        let body = without_mark(body);
         if !self.agent.is_rpc() && status >= 400 {
             return Ok(self.error_from_http(status, body));
         }
@@ -441,8 +442,8 @@ pub(super) fn check_encoding(text: &[u8]) -> Result<(), Failure> {
 }
 
 /// Returns true for JSON with a member of a response or a result, and for what only begins like JSON. The errors of
-/// proxies and frameworks are objects with other members, or no JSON.
-fn is_of_a2a(body: &[u8]) -> bool {
+/// proxies and frameworks are objects with other members, or no JSON; so are heartbeats in a stream.
+pub(super) fn is_of_a2a(body: &[u8]) -> bool {
     const MEMBERS: [&str; 10] = [
         "jsonrpc",
         "result",

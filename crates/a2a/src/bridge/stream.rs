@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::answer::{Shape, check_encoding};
+use super::answer::{Shape, check_encoding, is_of_a2a};
 use super::error;
 use super::exchange::Exchange;
 use super::failure::{Failure, Fault};
@@ -14,6 +14,7 @@ use super::result::{Kind, WrittenResult};
 use crate::event::{Framing, data_value, final_event, line_end, split_lines};
 use crate::fields::Fields;
 use crate::generation::Generation;
+use crate::json::without_mark;
 use crate::state::TaskState;
 
 /// A stream of an agent, translated for the caller.
@@ -35,7 +36,8 @@ pub struct TranslatedEvent {
     pub state: Option<TaskState>,
     /// True if it is an error.
     pub is_error: bool,
-    /// True if the event was left out: neither generation knows its kind, or it repeats the snapshot.
+    /// True if the event was left out: it is no message of A2A, neither generation knows its kind, or it repeats the
+    /// snapshot.
     pub is_skipped: bool,
     /// True if a task was put in front of it.
     pub is_led: bool,
@@ -92,7 +94,17 @@ impl Stream {
         let is_named =
             split_lines(block).any(|line| matches!(line, b"event: error" | b"event:error"));
         let written = self.write_event(&mut pass, is_named);
-        let (mut buffer, left_out) = (pass.out, pass.left);
+        let (mut buffer, mut left_out) = (pass.out, pass.left);
+        if !is_named && is_filler(&data, written.is_err()) {
+            buffer.truncate(start);
+            *out = buffer;
+            left_out.add("event", "other");
+            return Ok(TranslatedEvent {
+                is_skipped: true,
+                left_out,
+                ..TranslatedEvent::default()
+            });
+        }
         let Ok((outcome, is_error)) = written else {
             buffer.truncate(start);
             *out = buffer;
@@ -219,6 +231,7 @@ impl Stream {
         status: u16,
         body: &[u8],
     ) -> Result<(Vec<u8>, TranslatedEvent), Failure> {
+        let body = without_mark(body);
         check_encoding(body)?;
         let exchange = &self.exchange;
         let mut pass = Pass::new(body, exchange.pass_settings());
@@ -290,6 +303,14 @@ impl Stream {
         let (_, body) = error::to_http_error(error, 200, exchange.caller.generation);
         final_event(Some("error"), &body, framing)
     }
+}
+
+/// Returns true for data that is no message of A2A: `[DONE]`, `null`, `{}`, and, of what could not be read, an object
+/// without a member of one.
+fn is_filler(data: &[u8], is_unread: bool) -> bool {
+    let data = data.trim_ascii();
+    data.strip_prefix(b"{")
+        .is_none_or(|rest| rest.trim_ascii_start() == b"}" || is_unread && !is_of_a2a(data))
 }
 
 /// Returns an event whose data is one line.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::event::{CompleteEvents, Framing, Splitter, final_event, states_in};
+use crate::event::{CompleteEvents, Framing, Splitter, Standing, final_event, states_in};
 use crate::state::TaskState;
 
 /// Pushes `chunks` and returns the bytes that each completed.
@@ -157,10 +157,14 @@ fn the_framing_is_the_agents() {
     }
 }
 
+fn standing(stream: &str) -> Standing {
+    let mut splitter = Splitter::new();
+    splitter.push(Bytes::copy_from_slice(stream.as_bytes()));
+    splitter.standing()
+}
+
 fn was_final(stream: &str) -> bool {
-    Splitter::new()
-        .push(Bytes::copy_from_slice(stream.as_bytes()))
-        .final_seen
+    standing(stream).is_final()
 }
 
 #[test]
@@ -177,6 +181,8 @@ fn the_last_event_says_so() {
         r#"{"final":true}"#,
         r#"{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_COMPLETED"}}}"#,
         r#"{"task":{"id":"t","status":{"state":"TASK_STATE_CANCELLED"},"artifacts":[]}}"#,
+        r#"{"kind":"message","messageId":"m","parts":[]}"#,
+        r#"{"message":{"messageId":"m","parts":[]}}"#,
     ] {
         assert!(was_final(&response(result)), "{result}");
         assert!(
@@ -189,6 +195,8 @@ fn the_last_event_says_so() {
             "{result}"
         );
     }
+    assert!(was_final("data: {\"error\":{\"code\":-32603}}\n\n"));
+    assert!(was_final("event: error\ndata: {\"code\":1}\n\n"));
     assert!(was_final(
         "data: {\"result\":\ndata: {\"final\":\ndata: true}}\n\n"
     ));
@@ -202,7 +210,9 @@ fn other_events_do_not() {
         r#"{"result":{"kind":"artifact-update","final":true,"lastChunk":true}}"#,
         r#"{"result":{"kind":"artifact-update","artifact":{"parts":[{"kind":"text","text":"\"final\":true"}]}}}"#,
         r#"{"result":{"kind":"artifact-update","artifact":{"parts":[{"kind":"data","data":{"final":true,"status":{"state":"completed"}}}]}}}"#,
-        r#"{"result":{"kind":"message","metadata":{"final":true},"status":{"state":"completed"}}}"#,
+        r#"{"result":{"kind":"task","history":[{"kind":"message"}],"status":{"state":"working","message":{"kind":"message"}}}}"#,
+        r#"{"result":{"error":{"code":1}}}"#,
+        r#"{"error":"none"}"#,
         r#"{"result":{"kind":"task","status":{"state":"input-required"}}}"#,
         r#"{"result":{"task":{"status":{"state":"TASK_STATE_INPUT_REQUIRED"}}}}"#,
         r#"{"result":{"statusUpdate":{"status":{"message":{"state":"completed"}}}}}"#,
@@ -210,7 +220,6 @@ fn other_events_do_not() {
         r#"{"result":[{"final":true}]}"#,
         r#"{"params":{"final":true}}"#,
         r#"{"run_id":"r","progress":100,"message":"completed"}"#,
-        r#"{"error":{"code":-32603,"message":"x"}}"#,
         r#""final":true"#,
         "true",
         "",
@@ -226,18 +235,36 @@ fn a_final_event_counts_whatever_comes_behind_it() {
     let last = "data: {\"result\":{\"final\":true}}\n\n";
     let mut splitter = Splitter::new();
     let mut push = |text: &str| {
-        splitter
-            .push(Bytes::copy_from_slice(text.as_bytes()))
-            .final_seen
+        let passed = splitter.push(Bytes::copy_from_slice(text.as_bytes()));
+        (passed.is_final, splitter.standing())
     };
-    assert!(!push("data: {}\n\n"));
-    assert!(push(last));
-    assert!(push(": ping\n\n"));
-    assert!(push(""));
-    assert!(push("data: {"));
-    assert!(push("}\n\n"), "a ping is no sign that it goes on");
+    assert_eq!(push("data: {}\n\n"), (false, Standing::Open));
+    assert_eq!(push(last), (true, Standing::Over));
+    for behind in [": ping\n\n", "", "data: {", "}\n\n", last] {
+        assert_eq!(push(behind), (false, Standing::Over), "{behind:?}");
+    }
+    let working = "data: {\"result\":{\"status\":{\"state\":\"working\"}}}\n\n";
+    assert!(was_final(&format!("{last}{working}")));
     assert!(was_final(&format!("data: {{}}\n\n{last}: ping\n\n")));
     assert!(was_final(&format!("{last}data: {{}}\n\n")));
+}
+
+#[test]
+fn a_task_may_wait_for_a_person_and_go_on() {
+    let event = |result: &str| format!("data: {{\"result\":{result}}}\n\n");
+    let state = |state: &str| event(&format!(r#"{{"status":{{"state":"{state}"}}}}"#));
+    for waits in ["input-required", "TASK_STATE_AUTH_REQUIRED"].map(state) {
+        assert_eq!(standing(&waits), Standing::Interrupted, "{waits}");
+        let ping = format!("{waits}: ping\n\ndata: {{}}\n\n");
+        assert_eq!(standing(&ping), Standing::Interrupted, "{ping}");
+        let goes_on = format!("{waits}{}", state("working"));
+        assert_eq!(standing(&goes_on), Standing::Open, "{goes_on}");
+    }
+    // A message is the answer only if no task follows.
+    let message = event(r#"{"kind":"message"}"#);
+    assert_eq!(standing(&message), Standing::Answered);
+    let goes_on = format!("{message}{}", state("working"));
+    assert_eq!(standing(&goes_on), Standing::Open);
 }
 
 #[test]
@@ -257,7 +284,7 @@ fn a_long_event_is_scanned_once_and_searched_in_part() {
             last = splitter.push(stream.slice(at..stream.len().min(at + (8 << 10))));
             events += last.events;
         }
-        assert_eq!((events, last.final_seen), (1, final_seen));
+        assert_eq!((events, last.is_final), (1, final_seen));
         assert_eq!(last.bytes, stream);
     }
 }
@@ -313,18 +340,18 @@ proptest! {
         cuts.extend([0, stream.len()]);
         cuts.sort_unstable();
         let mut splitter = Splitter::new();
-        let (mut out, mut events, mut last) = (String::new(), 0, false);
+        let (mut out, mut events) = (String::new(), 0);
         for cut in cuts.windows(2) {
             let chunk = Bytes::copy_from_slice(&stream.as_bytes()[cut[0]..cut[1]]);
             let passed = splitter.push(chunk);
             out.push_str(std::str::from_utf8(&passed.bytes).unwrap());
             events += passed.events;
-            last = passed.final_seen;
             prop_assert_eq!(reference(&out), (events, 0), "{:?} passed", out);
             prop_assert_eq!(out.len() + splitter.pending_len(), cut[1]);
         }
-        let whole = Splitter::new().push(Bytes::copy_from_slice(stream.as_bytes()));
-        prop_assert_eq!((events, last), (whole.events, whole.final_seen));
+        let mut at_once = Splitter::new();
+        let whole = at_once.push(Bytes::copy_from_slice(stream.as_bytes()));
+        prop_assert_eq!((events, splitter.standing()), (whole.events, at_once.standing()));
         let rest = splitter.take_rest();
         // A blank line that is a `\r` after `\n` may still get its `\n`.
         let awaits = rest.ends_with(b"\n\r");

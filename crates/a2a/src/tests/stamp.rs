@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::event::{Splitter, split_blocks, split_lines};
+use crate::event::{Splitter, line_end, split_blocks, split_lines};
 use crate::stamp::{StampedBlocks, Stamper};
 
 fn stamp(whole: &str) -> (String, Vec<usize>) {
@@ -25,9 +25,16 @@ fn the_number_is_the_last_line_of_its_block_with_the_blocks_own_line_end() {
             "id: 7\ndata: 1\ndata: 2\nid: s-1\n\n",
         ),
         ("data: 1\nid: 7\n\n", "data: 1\nid: 7\nid: s-1\n\n"),
-        // Without data, but it would change the id that a reader keeps.
-        ("id: 7\n\n", "id: 7\nid: s-1\n\n"),
-        ("\u{feff}data: 1\n\n", "\u{feff}data: 1\nid: s-1\n\n"),
+        // Without data there is no event: a number would make one of it in old clients.
+        ("event: ping\n\n", "\n"),
+        ("event: ping\nretry: 5\n\n", "retry: 5\n\n"),
+        (
+            "data: 1\n\nevent: ping\nid: 7\n: c\n\ndata: 2\n\n",
+            "data: 1\nid: s-1\n\n: c\ndata: 2\nid: s-2\n\n",
+        ),
+        // It would change the id that a reader keeps.
+        ("id: 7\n\n", "\n"),
+        ("\u{feff}data: 1\n\n", "\u{feff}data: 1\n\n"),
         // Comments alone are not an event, and after a number they must not look like one.
         (": ping\n\n", ": ping\n\n"),
         (": ping\r\n: pong\r\n\r\n", ": ping\r\n: pong\r\n\r\n"),
@@ -74,17 +81,26 @@ fn unstamped(bytes: &[u8]) -> (Vec<u8>, Vec<u64>) {
     (plain, numbers)
 }
 
-/// Removes blank lines that do not end an event, after the first event.
+/// Removes `event` and `id` from blocks without data, and their blank lines after the first event.
 fn without_other_blanks(passed: &[u8]) -> Vec<u8> {
     let (mut kept, mut begun) = (Vec::new(), false);
     for block in split_blocks(passed) {
-        let mut fields =
-            split_lines(block).filter(|line| !line.is_empty() && !line.starts_with(b":"));
-        let blank = if block.ends_with(b"\r\n") { 2 } else { 1 };
-        let has_field = fields.next().is_some();
-        let end = if has_field || !begun { 0 } else { blank };
-        begun |= has_field;
-        kept.extend_from_slice(&block[..block.len() - end]);
+        let has = |names: [&str; 2]| {
+            split_lines(block).any(|line| names.iter().any(|name| line == name.as_bytes()))
+        };
+        let (blank, has_data) = (line_end(block), has(["data", "data: y"]));
+        let end = if has_data || !begun { 0 } else { blank.len() };
+        begun |= has_data;
+        if has_data || !has(["event", "id"]) {
+            kept.extend_from_slice(&block[..block.len() - end]);
+            continue;
+        }
+        let lines = split_lines(&block[..block.len() - blank.len()]);
+        for line in lines.filter(|line| !matches!(*line, b"event" | b"id")) {
+            kept.extend_from_slice(line);
+            kept.extend_from_slice(blank);
+        }
+        kept.extend_from_slice(&blank[end..]);
     }
     kept
 }
