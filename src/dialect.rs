@@ -22,6 +22,8 @@ pub enum Dialect {
     JsonRpc,
     /// A google.rpc.Status (A2A 1.0, 11.6), with the additional members that clients of 0.3 read.
     HttpJson,
+    /// A google.rpc.Status alone, for a caller that says `A2A-Version: 1.0`.
+    HttpJsonStatus,
     /// `{"error","reason","request_id"}`.
     Plain,
 }
@@ -67,7 +69,7 @@ impl Rejection {
             (Dialect::Plain, _) | (_, None) => self.reason.status(),
             _ if self.reason == Reason::UnsupportedMediaType => self.reason.status(),
             (Dialect::JsonRpc, Some(_)) => 200,
-            (Dialect::HttpJson, Some(defined)) => defined.http,
+            (Dialect::HttpJson | Dialect::HttpJsonStatus, Some(defined)) => defined.http,
         }
     }
 
@@ -75,7 +77,9 @@ impl Rejection {
     pub fn to_body(&self, form: &ReplyForm, request_id: &RequestId) -> String {
         match form.dialect {
             Dialect::JsonRpc => self.rpc_body(request_id, form.rpc_id.as_deref()),
-            Dialect::HttpJson => self.http_json_body(request_id),
+            Dialect::HttpJson | Dialect::HttpJsonStatus => {
+                self.http_json_body(form.dialect, request_id)
+            }
             Dialect::Plain => self.plain_body(request_id),
         }
     }
@@ -92,8 +96,9 @@ impl Rejection {
     ) -> Bytes {
         let told = self.clone().with_fact("stream", stream);
         match form.dialect {
-            Dialect::HttpJson => {
-                final_event(Some("error"), &told.http_json_body(request_id), framing)
+            Dialect::HttpJson | Dialect::HttpJsonStatus => {
+                let data = told.http_json_body(form.dialect, request_id);
+                final_event(Some("error"), &data, framing)
             }
             Dialect::JsonRpc | Dialect::Plain => {
                 let data = told.rpc_body(request_id, form.rpc_id.as_deref());
@@ -142,8 +147,11 @@ impl Rejection {
         )
     }
 
-    fn http_json_body(&self, request_id: &RequestId) -> String {
+    fn http_json_body(&self, dialect: Dialect, request_id: &RequestId) -> String {
         let (status, code) = (self.status_object(request_id), self.json_rpc_code());
+        if dialect == Dialect::HttpJsonStatus {
+            return format!(r#"{{"error":{status}}}"#);
+        }
         let message = Value::from(self.message.as_ref());
         let hints = self.platform_members();
         format!(r#"{{"error":{status},"code":{code},"message":{message}{hints}}}"#)
@@ -211,6 +219,9 @@ mod tests {
                 "code": -32000, "message": "on its way up", "retry_after": 15, "restarting": true,
             })
         );
+        let alone = restarting().to_body(&Dialect::HttpJsonStatus.into(), &id());
+        let alone: Value = serde_json::from_str(&alone).unwrap();
+        assert_eq!(alone, json!({"error": read(&restarting())["error"]}));
         let push = Rejection::new(Reason::PushNotSupported, "no push");
         let metadata = json!({"requestId": "r-1"});
         assert_eq!(

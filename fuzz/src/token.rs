@@ -94,7 +94,7 @@ fn token(text: &str) {
         assert!(head["alg"] == "EdDSA" || head["alg"] == "ES256", "{head}");
         assert_eq!(head["typ"], PAIR_TYP);
         assert_eq!(typ.as_deref(), Some(PAIR_TYP));
-        assert_eq!(head["kid"], *own.kid());
+        assert_eq!(head["kid"], own.kid().unwrap_or_default());
     }
     if let Ok(foreign) = foreign {
         let alg = head["alg"].as_str().expect("an algorithm");
@@ -102,7 +102,7 @@ fn token(text: &str) {
         for chooses in ["jwk", "jku", "x5c", "x5u", "crit", "b64", "zip"] {
             assert!(head.get(chooses).is_none_or(Value::is_null), "{head}");
         }
-        assert_eq!(head["kid"], *foreign.kid());
+        assert_eq!(head["kid"], foreign.kid().unwrap_or_default());
     }
 }
 
@@ -112,7 +112,7 @@ fn verifies(token: &str, keys: &KeySet) -> bool {
         .and_then(|head| PairClaims::verify(token, &head, keys, ISSUER, AUDIENCE));
     let foreign = TokenHead::parse_foreign(token).and_then(|head| {
         let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
-        key.verify::<Value>(token, &head, ISSUER, AUDIENCE)
+        key.verify::<Value>(token, &head, 5, ISSUER, AUDIENCE)
     });
     own.is_ok() || foreign.is_ok()
 }

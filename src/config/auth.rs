@@ -1,10 +1,12 @@
 //! `[auth]`: accepted credentials.
 
+use std::time::Duration;
+
 use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::issuers::{Issuer, WorkspaceIssuer};
-use super::value::Sha256Hex;
+use super::value::{Sha256Hex, duration};
 
 /// `[auth]`: accepted credentials.
 #[derive(Clone, Debug, Deserialize)]
@@ -21,6 +23,9 @@ pub struct Auth {
     pub issuers: Vec<Issuer>,
     /// Platforms whose tokens are credentials of workspaces.
     pub workspace_issuers: Vec<WorkspaceIssuer>,
+    /// Tolerated clock difference to the signers of foreign tokens, in whole seconds.
+    #[serde(with = "duration")]
+    pub leeway: Duration,
 }
 
 /// `auth.mode`.

@@ -3,6 +3,40 @@
 
 use serde::Deserialize;
 
+/// Request fields that pass to agents besides `forward.headers`.
+pub const PASSED_TO_AGENTS: [&str; 11] = [
+    "accept",
+    "accept-language",
+    "user-agent",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-extensions",
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "last-event-id",
+    "content-type",
+];
+
+/// Fields of agents' answers that pass besides `forward.response_headers`. The gateway sets the length itself, and
+/// `WWW-Authenticate` passes on a 401 only.
+pub const PASSED_FROM_AGENTS: [&str; 14] = [
+    "content-type",
+    "content-encoding",
+    "content-language",
+    "etag",
+    "last-modified",
+    "cache-control",
+    "date",
+    "vary",
+    "retry-after",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-extensions",
+    "traceparent",
+    "tracestate",
+];
+
 /// Request fields that the gateway sets or never forwards. Forwarding one would leak a caller's
 /// credential to an agent, or let a caller impersonate another.
 const OWN_FIELDS: [&str; 20] = [

@@ -22,7 +22,7 @@ mod waking;
 use std::sync::Arc;
 
 use self::address::Resolver;
-pub use self::address::{AddressDecision, Addresses, Endpoint, LookupFor, Policy};
+pub use self::address::{AddressDecision, Addresses, AgentAddress, Endpoint, LookupFor, Policy};
 use self::announcer::Announcer;
 pub use self::capacity::{
     CallKind, CallOutcome, CapacityView, NoSlot, OwnTimeouts, Slot, Slots, TargetSlots,

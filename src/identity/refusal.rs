@@ -45,10 +45,10 @@ impl Refusal {
                 unauthenticated("the token has expired; ask its issuer for a new one")
             }
             Self::Foreign(TokenError::Malformed) => unauthenticated(
-                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid`, `typ` JWT, JOSE or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
+                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid` that is text if it has one, `typ` JWT, JOSE or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
             ),
             Self::Foreign(TokenError::UnknownKey) => unauthenticated(
-                "the token names a key (`kid`) that its issuer does not publish for this `alg`",
+                "the token names a key (`kid`) that its issuer does not publish for this `alg`, or names none and its issuer does not have exactly one for it",
             ),
             Self::Foreign(TokenError::Claims) => unauthenticated(
                 "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",

@@ -1,6 +1,7 @@
 //! Decides whether a request is served at all: its HTTP, the page and the host that it comes from, the load of this
 //! process, the credential of its caller, its rate and its role. [`policy`](super::policy) decides about its target.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use pingora::protocols::http::ServerSession;
 use serde_json::json;
 
 use crate::a2a::refs::Refs;
-use crate::config::{Config, Limits, Live, Server};
+use crate::config::{Config, Forward, Limits, Live, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, Server};
 use crate::directory::{AgentOptions, Destination, Preference, choose_instance, find_gone};
 use crate::drain::Drain;
 use crate::explain::{Fact, Source, Witness};
@@ -192,19 +193,67 @@ pub(super) fn authority(head: &RequestHeader) -> Option<&str> {
         .filter(|host| !host.is_empty())
 }
 
+/// Returns what the caller says in `A2A-Version`, as a field or a query parameter (A2A 1.0, 3.6.1).
+pub(super) fn declared_version(head: &RequestHeader) -> Option<Cow<'_, str>> {
+    if let Some(version) = head.headers.get("a2a-version") {
+        // What is no text is no version.
+        return Some(version.to_str().unwrap_or("?").into());
+    }
+    let mut pairs = url::form_urlencoded::parse(head.uri.query()?.as_bytes());
+    pairs
+        .find(|(name, _)| name == "A2A-Version")
+        .map(|(_, version)| version)
+}
+
 // Browsers: accepted hosts (`Host`), allowed origins (`Origin`), and the CORS fields (Fetch, 3.2).
 //
 // Runs before credentials are checked, so that a hostile page learns nothing (`docs/reference/a2a.md`, "Order of checks").
 
-/// Request fields that a page may send.
-const ALLOW_HEADERS: &str = "authorization, content-type, accept, a2a-version, a2a-extensions, \
-    x-a2a-extensions, x-workspace-id, x-timeout, x-request-id, idempotency-key, last-event-id, \
-    prefer, traceparent, tracestate";
+/// Fields that a page may send and read, besides those that pass to and from agents: the gateway's own.
+const OWN_FIELDS: [&str; 25] = [
+    "authorization",
+    "x-workspace-id",
+    "x-timeout",
+    "x-request-id",
+    "idempotency-key",
+    "prefer",
+    "if-none-match",
+    "link",
+    "www-authenticate",
+    "preference-applied",
+    "idempotent-replay",
+    "idempotent-kept",
+    "x-a2a-completed",
+    "x-a2a-bridged",
+    "x-a2a-speaks",
+    "x-a2a-refused",
+    "x-a2a-stream",
+    "ratelimit",
+    "ratelimit-limit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    "ratelimit-policy",
+    "content-length",
+    "location",
+    "allow",
+];
 
-/// Response fields that a page may read.
-const EXPOSE_HEADERS: &str = "x-request-id, retry-after, etag, www-authenticate, a2a-version, \
-    a2a-extensions, x-a2a-extensions, x-a2a-completed, x-a2a-refused, x-a2a-stream, idempotent-replay, ratelimit-limit, \
-    ratelimit-remaining, ratelimit-reset, ratelimit-policy, ratelimit, link";
+/// Returns the fields that a page may send and read.
+fn page_fields(forward: &Forward) -> Option<HeaderValue> {
+    let mut names: Vec<String> = Vec::new();
+    let fixed = OWN_FIELDS
+        .iter()
+        .chain(&PASSED_TO_AGENTS)
+        .chain(&PASSED_FROM_AGENTS);
+    let fixed = fixed.map(|name| (*name).to_owned());
+    let added = forward.headers.iter().chain(&forward.response_headers);
+    for name in fixed.chain(added.map(|name| name.to_ascii_lowercase())) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    HeaderValue::try_from(names.join(", ")).ok()
+}
 
 /// The accepted hosts and allowed origins. The default accepts none.
 #[derive(Default)]
@@ -213,10 +262,12 @@ pub(super) struct Origins {
     own: HashSet<String>,
     allowed: HashSet<String>,
     any: bool,
+    /// `Access-Control-Allow-Headers` and `-Expose-Headers`.
+    fields: Option<HeaderValue>,
 }
 
 impl Origins {
-    /// Reads `server.public_url`, `server.hosts` and `cors.origins`.
+    /// Reads `server.public_url`, `server.hosts`, `cors.origins` and `[forward]`.
     pub(super) fn new(config: &Config) -> Self {
         let port = config.server.listen.port();
         let (scheme, default_port) = if config.server.tls.cert.is_some() {
@@ -268,6 +319,7 @@ impl Origins {
             own,
             allowed: config.cors.origins.iter().cloned().collect(),
             any,
+            fields: page_fields(&config.forward),
         }
     }
 
@@ -321,16 +373,10 @@ impl Origins {
         } else {
             value
         };
-        let fields = [
-            (header::ACCESS_CONTROL_ALLOW_ORIGIN, allow),
-            (
-                header::ACCESS_CONTROL_EXPOSE_HEADERS,
-                HeaderValue::from_static(EXPOSE_HEADERS),
-            ),
-            (header::VARY, HeaderValue::from_static("Origin")),
-        ];
-        for (name, value) in fields {
-            let _ = response.append_header(name, value);
+        let _ = response.append_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, allow);
+        let _ = response.append_header(header::VARY, HeaderValue::from_static("Origin"));
+        if let Some(fields) = &self.fields {
+            let _ = response.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, fields.clone());
         }
     }
 
@@ -348,12 +394,15 @@ impl Origins {
                 header::ACCESS_CONTROL_ALLOW_METHODS,
                 "GET, POST, PATCH, DELETE, OPTIONS",
             ),
-            (header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOW_HEADERS),
             (header::ACCESS_CONTROL_MAX_AGE, "7200"),
         ];
         for (name, value) in fields {
             response.append_header(name, value).ok()?;
         }
+        let allowed = self.fields.clone()?;
+        response
+            .append_header(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed)
+            .ok()?;
         Some(response)
     }
 }

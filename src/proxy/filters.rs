@@ -282,7 +282,7 @@ fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>,
             head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
                 .map_err(internal_error)?;
         }
-        return Ok(Some(error.rest_body(head.status.as_u16())));
+        return Ok(Some(error.rest_body(head.status.as_u16(), false)));
     }
     match reply.as_ref().and_then(Reply::result) {
         Some(result) => Ok(Some(result.to_owned())),

@@ -20,6 +20,8 @@ mod reject;
 
 mod certificates;
 
+mod dial;
+
 mod upstream;
 
 mod fetch;

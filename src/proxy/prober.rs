@@ -21,7 +21,7 @@ use crate::proxy::cards::fetch::end_head;
 use crate::proxy::fetch::BufferedRequest;
 use crate::proxy::record::outcome_of_rejection;
 use crate::proxy::services::Context;
-use crate::proxy::upstream::{WireRequest, build_peer, refuse_redirect};
+use crate::proxy::upstream::{WireRequest, build_agent_peer, refuse_redirect};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -342,10 +342,7 @@ impl ProbeAttempt {
         let (upstream, connect) = (&relay.upstream, config.timeouts.connect);
         let peer = match &place.agent {
             Some(agent) => upstream.agent_peer(agent, address, connect).await,
-            None => {
-                let endpoint = &place.endpoint;
-                build_peer(address, endpoint.tls, &endpoint.sni, connect)
-            }
+            None => build_agent_peer(address, &place.endpoint, connect),
         };
         let question = BufferedRequest {
             peer: &peer,

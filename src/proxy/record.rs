@@ -14,7 +14,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::extensions_field;
+use crate::a2a::bridge::{
+    RequestedVersion, extensions_field, is_translated_version, parse_version,
+};
 use crate::a2a::method::Method;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Detail, Draft, EventType};
@@ -139,6 +141,7 @@ pub(super) struct CallContext {
     method: Method,
     rpc_id: Option<String>,
     dialect: Dialect,
+    is_version_translated: bool,
     binding: Binding,
     proof: Option<Arc<Proof>>,
     pair: Option<PairClaims>,
@@ -254,6 +257,28 @@ impl CallContext {
     /// Sets the format of the gateway's own answers.
     pub(super) fn set_dialect(&mut self, dialect: Dialect) {
         self.dialect = dialect;
+    }
+
+    /// Sets what the caller says in `A2A-Version`.
+    pub(super) fn set_version(&mut self, version: &str) {
+        self.is_version_translated = is_translated_version(version);
+        let says_1_0 = parse_version(Some(version)) == RequestedVersion::Generation(Generation::V1);
+        if says_1_0 && self.dialect == Dialect::HttpJson {
+            self.dialect = Dialect::HttpJsonStatus;
+        }
+    }
+
+    /// Checks that the call can be translated from the version that it declares.
+    ///
+    /// # Errors
+    /// `version_not_supported`.
+    pub(super) fn check_version(&self) -> Result<(), Rejection> {
+        if self.is_version_translated {
+            return Ok(());
+        }
+        let message = "the agent does not speak this call, and it can be translated from A2A 0.3 and 1.0 only: \
+                       send one of them in A2A-Version, or none";
+        Err(Rejection::new(Reason::VersionNotSupported, message).mark_not_sent())
     }
 
     /// Sets the binding of the caller's answer.
@@ -518,6 +543,7 @@ impl Exchange {
             method: Method::Unread,
             rpc_id: None,
             dialect: Dialect::JsonRpc,
+            is_version_translated: true,
             binding: Binding::Rpc,
             proof: None,
             pair: None,

@@ -6,7 +6,7 @@ use pingora::http::RequestHeader;
 use serde_json::{Value, json};
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::Side;
+use crate::a2a::bridge::{RequestedVersion, Side, parse_version};
 use crate::a2a::completion_steps::{CompletionStep, CompletionSteps};
 use crate::a2a::envelope::EnvelopeFields;
 use crate::a2a::method::Method;
@@ -23,7 +23,8 @@ use crate::identity::Proof;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::offload;
 use crate::proxy::admission::{
-    AdmittedCall, AllowedCaller, authenticate_caller, method_not_allowed, open_exchange,
+    AdmittedCall, AllowedCaller, authenticate_caller, declared_version, method_not_allowed,
+    open_exchange,
 };
 use crate::proxy::body::{ReceivedBody, read_any_type, read_json};
 use crate::proxy::complete::{
@@ -487,14 +488,10 @@ pub(super) fn plan_for_inbox(head: &RequestHeader, rest: &Rest) -> Result<RestPl
 /// The error code of ExtendedAgentCardNotConfiguredError.
 const NO_EXTENDED_CARD: i32 = -32_007;
 
-/// True if the caller declares 1.x, by the header field or the query parameter (A2A 1.0, 3.6.1).
+/// True if the caller declares 1.x.
 pub(super) fn declares_1_0(head: &RequestHeader) -> bool {
-    if let Some(version) = head.headers.get("a2a-version") {
-        return version.as_bytes().starts_with(b"1.");
-    }
-    let query = head.uri.query().unwrap_or_default();
-    let mut pairs = url::form_urlencoded::parse(query.as_bytes());
-    pairs.any(|(name, version)| name == "A2A-Version" && version.starts_with("1."))
+    let version = parse_version(declared_version(head).as_deref());
+    version == RequestedVersion::Generation(Generation::V1)
 }
 
 /// Reads the params of a task list from its query (A2A 1.0, 11.3).

@@ -121,6 +121,9 @@ impl Router {
         let mut exchange =
             exchange.with_client(client_address(session, &context.gateway.config().server));
         exchange.call.set_dialect(asked.dialect());
+        if let Some(version) = admission::declared_version(session.req_header()) {
+            exchange.call.set_version(&version);
+        }
         exchange.begin_trace(&context.relay.traces, session.req_header(), || {
             asked.origin()
         });

@@ -15,9 +15,12 @@ use crate::access_watch::CutOff;
 use crate::config::Config;
 use crate::config::Derived;
 use crate::config::Live;
+use crate::config::PASSED_FROM_AGENTS;
 use crate::config::Timeouts;
 use crate::delivery::streams::Streams;
 use crate::directory::Agent;
+use crate::directory::AgentAddress;
+use crate::directory::Endpoint;
 use crate::directory::Slot;
 use crate::drain::Drain;
 use crate::drain::DrainSignal;
@@ -28,6 +31,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::proxy::admission::Load;
 use crate::proxy::certificates::Certificates;
+use crate::proxy::dial::Dialling;
 use crate::proxy::http1::ANSWER_HEAD_BYTES_MAX;
 use crate::proxy::http1::AnswerHead;
 use crate::proxy::http1::AnswerReader;
@@ -146,6 +150,19 @@ pub(super) fn build_peer(
     peer
 }
 
+/// Returns the peer of an agent at `address`, without its own settings of TLS.
+pub(super) fn build_agent_peer(
+    address: AgentAddress,
+    endpoint: &Endpoint,
+    connect: Duration,
+) -> Box<HttpPeer> {
+    let mut peer = build_peer(address.first, endpoint.tls, &endpoint.sni, connect);
+    if address.has_others() {
+        peer.options.custom_l4 = Some(Arc::new(Dialling(address)));
+    }
+    peer
+}
+
 /// A connection on which its holder has sent no byte.
 pub(super) struct AgentConnection {
     stream: Stream,
@@ -191,17 +208,17 @@ impl Upstream {
         }
     }
 
-    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled. A certificate
-    /// is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an empty name Pingora
+    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled, with those of the same
+    /// name behind it. A certificate is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an empty name Pingora
     /// would verify nothing.
     pub(super) async fn agent_peer(
         &self,
         agent: &Agent,
-        address: SocketAddr,
+        address: AgentAddress,
         connect: Duration,
     ) -> Box<HttpPeer> {
         let endpoint = &agent.endpoint;
-        let mut peer = build_peer(address, endpoint.tls, &endpoint.sni, connect);
+        let mut peer = build_agent_peer(address, endpoint, connect);
         if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
             // Boxed: it is rare, and its future would otherwise widen that of every exchange.
             Box::pin(self.certificates.apply_to(&mut peer, agent, tls)).await;
@@ -864,25 +881,6 @@ const ANSWER_FIELDS_MAX: usize = 100;
 /// Fields for which the head for a caller has room at first: the usual ones, and the gateway's own.
 const FIELDS: usize = 12;
 
-/// Fields that pass besides `forward.response_headers`. The gateway sets the length itself, and `WWW-Authenticate`
-/// passes on a 401 only.
-const PASSED: [&str; 14] = [
-    "content-type",
-    "content-encoding",
-    "content-language",
-    "etag",
-    "last-modified",
-    "cache-control",
-    "date",
-    "vary",
-    "retry-after",
-    "a2a-version",
-    "a2a-extensions",
-    "x-a2a-extensions",
-    "traceparent",
-    "tracestate",
-];
-
 /// The parsed names of `forward.response_headers`.
 pub(super) struct ResponseFields {
     added: HashSet<HeaderName>,
@@ -923,7 +921,7 @@ impl ResponseFields {
     }
 
     fn allows_field(&self, name: &HeaderName, agent: &ResponseHeader) -> bool {
-        let listed = PASSED.contains(&name.as_str())
+        let listed = PASSED_FROM_AGENTS.contains(&name.as_str())
             || self.added.contains(name)
             || *name == header::WWW_AUTHENTICATE && agent.status == StatusCode::UNAUTHORIZED;
         listed && !named_by_connection(name, &agent.headers)

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +21,9 @@ use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, Side};
 use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
-use crate::config::{Bridging, Timeouts};
-use crate::directory::{Agent, AgentOptions, CallKind, LookupFor, OwnTimeouts, Slot};
+use crate::config::{Bridging, PASSED_TO_AGENTS, Timeouts};
+use crate::dialect::Dialect;
+use crate::directory::{Agent, AgentAddress, AgentOptions, CallKind, LookupFor, OwnTimeouts, Slot};
 use crate::identity::{CallerToken, Principal};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::offload;
@@ -140,7 +141,7 @@ impl AgentCall<'_> {
     }
 }
 
-/// Returns the address of the agent, or of `path` at it.
+/// Returns the addresses of the agent, or of `path` at it.
 ///
 /// # Errors
 /// `address_forbidden`, `agent_unreachable`, `store_unavailable`.
@@ -149,7 +150,7 @@ pub(super) async fn resolve_address(
     agent: &Agent,
     path: Option<&str>,
     asker: LookupFor,
-) -> Result<SocketAddr, Rejection> {
+) -> Result<AgentAddress, Rejection> {
     let addresses = &context.gateway.directory.addresses;
     let (decision, at) = (&agent.address_decision, &agent.endpoint);
     match path {
@@ -228,21 +229,6 @@ pub(super) fn callee_attributes<'a>(agent: &'a Agent, call: &'a CheckedCall) -> 
 }
 
 // The head of a request to an agent: the fields that pass, and those that the gateway sets.
-
-/// Request fields that pass to the agent besides `forward.headers`.
-const PASSED: [&str; 11] = [
-    "accept",
-    "accept-language",
-    "user-agent",
-    "a2a-version",
-    "a2a-extensions",
-    "x-a2a-extensions",
-    "traceparent",
-    "tracestate",
-    "baggage",
-    "last-event-id",
-    "content-type",
-];
 
 /// The inputs to the head of a forwarded request.
 pub(super) struct RequestHeadInput<'a> {
@@ -386,7 +372,7 @@ pub(super) fn is_forwarded(
     headers: &HeaderMap,
     extra: &HashSet<HeaderName>,
 ) -> bool {
-    let passed = PASSED.contains(&name.as_str()) || extra.contains(name);
+    let passed = PASSED_TO_AGENTS.contains(&name.as_str()) || extra.contains(name);
     passed && !named_by_connection(name, headers) && !(name == "last-event-id" && is_ours(value))
 }
 
@@ -475,6 +461,7 @@ pub(super) async fn translate_for_inbox(
     let Some((caller, spoke)) = spoke else {
         return Ok(());
     };
+    exchange.call.check_version()?;
     let agent = Side::json_rpc(spoke.side.generation);
     let tenant = spoke.tenant.clone();
     let work = move |body: &[u8]| {
@@ -556,6 +543,7 @@ async fn translate_call(
     (asked, spoke): (Side, &AgentSide),
     interface: Option<String>,
 ) -> Result<(), Rejection> {
+    exchange.call.check_version()?;
     let metrics = &agents.context.gateway.metrics;
     let method = exchange.call.method();
     let (side, tenant) = (spoke.side, spoke.tenant.clone());
@@ -604,6 +592,7 @@ async fn translate_call(
     }
     let inner = call.rewrite.take();
     let limit = exchange.call.config().limits.event_bytes.bytes();
+    let back = back.with_error_alone(exchange.call.dialect() == Dialect::HttpJsonStatus);
     let back = ResponseTranslator::new(back, Arc::clone(metrics), limit);
     let snapshot = snapshot.map(|sent| {
         let share = agents.context.relay.load.new_share(Default::default());
@@ -909,7 +898,7 @@ mod tests {
             "via",
         ];
         let client = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
-        for name in PASSED.iter().chain(&own).chain(&client) {
+        for name in PASSED_TO_AGENTS.iter().chain(&own).chain(&client) {
             let auth = json!({"type": "header", "name": name, "value": "v"});
             let taken = UpstreamAuth::parse(&to_raw_value(&auth).unwrap());
             assert!(taken.is_err(), "{name}");

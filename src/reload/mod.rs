@@ -190,7 +190,7 @@ async fn follow_change(gateway: &Gateway, change: Change) {
             .any(|prefix| key.starts_with(prefix))
     };
     let within = |section: &str| change.applied.iter().any(|key| key.starts_with(section));
-    if within("auth.issuers") || within("auth.workspace_issuers") {
+    if within("auth.") {
         let config = gateway.config.snapshot();
         gateway.identity.set_issuers(&config.auth);
     }

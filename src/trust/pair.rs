@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::jwks::KeySet;
-use super::token::{TokenError, TokenHead};
+use super::token::{LEEWAY_SECONDS, TokenError, TokenHead};
 use crate::time::Timestamp;
 
 /// The `typ` of the header.
@@ -131,7 +131,7 @@ impl PairClaims {
         audience: &str,
     ) -> Result<Self, TokenError> {
         let key = keys.find(head).ok_or(TokenError::UnknownKey)?;
-        let claims: Self = key.verify(token, head, issuer, audience)?;
+        let claims: Self = key.verify(token, head, LEEWAY_SECONDS, issuer, audience)?;
         claims.validate()
     }
 

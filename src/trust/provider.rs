@@ -16,7 +16,8 @@ use url::Url;
 use url::form_urlencoded::Serializer;
 
 use super::remote_keys::{FETCH_MAX, FetchFailure, build_client, fetch_document, read_bounded};
-use super::{KeySet, LEEWAY_SECONDS, TokenError, TokenHead};
+use super::token::whole_seconds;
+use super::{KeySet, TokenError, TokenHead};
 use crate::config::check_url;
 use crate::metrics::JwksFetch;
 use crate::time::Timestamp;
@@ -200,7 +201,7 @@ impl Provider {
     }
 
     /// Returns the claims of an ID token, if this provider signed it for `client_id`, just now, in answer to the sign-in of
-    /// `nonce`.
+    /// `nonce`. `leeway`: forgiven seconds.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -209,27 +210,30 @@ impl Provider {
         token: &str,
         client_id: &str,
         nonce: &str,
+        leeway: u64,
     ) -> Result<Map<String, Value>, TokenError> {
         let head = TokenHead::parse_foreign(token)?;
         let key = self.keys.find(&head).ok_or(TokenError::UnknownKey)?;
-        let claims: Map<String, Value> = key.verify(token, &head, &self.issuer, client_id)?;
-        check_claims(&claims, client_id, nonce, Timestamp::now().0 / 1000)?;
+        let claims: Map<String, Value> =
+            key.verify(token, &head, leeway, &self.issuer, client_id)?;
+        let now = Timestamp::now().0 / 1000;
+        check_claims(&claims, client_id, nonce, now, leeway)?;
         Ok(claims)
     }
 }
 
-/// Checks the claims besides `iss`, `aud`, `exp` and `nbf`. `now`: seconds since 1970.
+/// Checks the claims besides `iss`, `aud`, `exp` and `nbf`. `now`: seconds since 1970; `leeway`: forgiven seconds.
 fn check_claims(
     claims: &Map<String, Value>,
     client_id: &str,
     nonce: &str,
     now: i64,
+    leeway: u64,
 ) -> Result<(), TokenError> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
-    let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
-    let iat = claims.get("iat").and_then(Value::as_i64);
-    let iat = iat.ok_or(TokenError::Claims)?;
-    if iat > now.saturating_add(leeway) {
+    let iat = claims.get("iat").and_then(Value::as_f64);
+    let iat = whole_seconds(iat.ok_or(TokenError::Claims)?);
+    if iat > now.saturating_add_unsigned(leeway) {
         return Err(TokenError::Immature);
     }
     if iat < now.saturating_sub(ISSUED_WITHIN) {
@@ -300,10 +304,11 @@ mod tests {
         let check = |change: &dyn Fn(&mut Value)| {
             let mut claims = good.clone();
             change(&mut claims);
-            check_claims(claims.as_object().unwrap(), "gw", "n", 1000)
+            check_claims(claims.as_object().unwrap(), "gw", "n", 1000, 5)
         };
         assert_eq!(check(&|_| {}), Ok(()));
         assert_eq!(check(&|claims| claims["azp"] = json!("gw")), Ok(()));
+        assert_eq!(check(&|claims| claims["iat"] = json!(1005.5)), Ok(()));
         let both = |azp: Value| {
             move |claims: &mut Value| {
                 claims["aud"] = json!(["gw", "other"]);

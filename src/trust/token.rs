@@ -6,14 +6,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::metrics::CredentialFlaw;
 
 /// Longest token that is accepted, in bytes. Longer ones are rejected before any cryptography.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
-/// Tolerated clock difference between signer and verifier, in seconds.
+/// Tolerated clock difference between signer and verifier of the gateway's own tokens, in seconds. For those of others:
+/// `auth.leeway`.
 pub const LEEWAY_SECONDS: u64 = 5;
 
 /// The accepted `typ` values of a foreign header: a JWT for general use (`JOSE`: of a JWT-SVID). Others (`logout+jwt`,
@@ -70,7 +71,8 @@ impl TokenError {
 pub struct TokenHead {
     #[serde(rename = "alg")]
     algorithm: Algorithm,
-    kid: String,
+    /// A foreign token may have none.
+    kid: Option<String>,
 }
 
 impl TokenHead {
@@ -85,7 +87,7 @@ impl TokenHead {
         alike
             .then_some(Self {
                 algorithm: head.alg,
-                kid: head.kid,
+                kid: Some(head.kid),
             })
             .ok_or(TokenError::Malformed)
     }
@@ -120,9 +122,44 @@ impl TokenHead {
     }
 
     /// Returns the id of the key that the header names.
-    pub fn kid(&self) -> &str {
-        &self.kid
+    pub fn kid(&self) -> Option<&str> {
+        self.kid.as_deref()
     }
+
+    /// Returns the header with the id of the key that was found for it.
+    #[must_use]
+    pub fn with_kid(self, kid: &str) -> Self {
+        Self {
+            kid: Some(kid.to_owned()),
+            ..self
+        }
+    }
+}
+
+/// Reads a time of a claim as whole seconds since 1970. It may have a fraction (RFC 7519, 2), which is dropped.
+///
+/// # Errors
+/// If the value is not a number.
+pub fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    f64::deserialize(deserializer).map(whole_seconds)
+}
+
+/// As [`numeric_date`], of a claim that may be absent.
+///
+/// # Errors
+/// As [`numeric_date`].
+pub fn optional_numeric_date<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<i64>, D::Error> {
+    Option::<f64>::deserialize(deserializer).map(|at| at.map(whole_seconds))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "`as` ends at the bounds of i64, millions of years away"
+)]
+pub(super) fn whole_seconds(at: f64) -> i64 {
+    at.floor() as i64
 }
 
 /// Returns the `typ` of a token if it has a header as a gateway makes it.
@@ -165,16 +202,17 @@ pub fn decode_unverified(token: &str) -> Result<[serde_json::Value; 2], TokenErr
 }
 
 /// Returns the claims of `token` if `key` signed it by `algorithm`, and issuer, audience and times
-/// are right.
+/// are right. `leeway`: forgiven seconds.
 pub(super) fn verified_claims<C: DeserializeOwned>(
     token: &str,
     key: &DecodingKey,
     algorithm: Algorithm,
+    leeway: u64,
     issuer: &str,
     audience: &str,
 ) -> Result<C, TokenError> {
     let mut rules = Validation::new(algorithm);
-    rules.leeway = LEEWAY_SECONDS;
+    rules.leeway = leeway;
     rules.validate_nbf = true;
     rules.set_issuer(&[issuer]);
     rules.set_audience(&[audience]);
@@ -250,7 +288,7 @@ impl OwnHead {
 #[derive(Deserialize)]
 struct ForeignHead {
     alg: Algorithm,
-    kid: String,
+    kid: Option<String>,
     typ: Option<String>,
     jwk: Option<IgnoredAny>,
     jku: Option<IgnoredAny>,

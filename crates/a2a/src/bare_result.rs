@@ -44,7 +44,7 @@ fn put_data(written: &mut Vec<u8>, data: Option<Vec<u8>>, end: &[u8]) {
             written.extend_from_slice(b"event: error");
             written.extend_from_slice(end);
             let error = RpcError::parse(error);
-            error.rest_body(error.http_status())
+            error.rest_body(error.http_status(), false)
         }
         _ => String::from_utf8_lossy(&data).into_owned(),
     };

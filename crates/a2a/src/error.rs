@@ -119,8 +119,9 @@ impl<'a> RpcError<'a> {
         }
     }
 
-    /// Returns its body: a google.rpc.Status, and the members that clients of 0.3 look for.
-    pub fn rest_body(&self, http: u16) -> String {
+    /// Returns its body: a google.rpc.Status, and beside it, unless that is `alone`, the members that clients of 0.3 look
+    /// for.
+    pub fn rest_body(&self, http: u16, alone: bool) -> String {
         let listed: Option<Vec<Value>> = self.data.and_then(|data| serde_json::from_str(data).ok());
         let details = listed.unwrap_or_else(|| {
             let defined = DefinedError::from_code(self.code);
@@ -128,6 +129,9 @@ impl<'a> RpcError<'a> {
             info.into_iter().collect()
         });
         let status = status_body(http, self.code, &self.message, &details.into());
+        if alone {
+            return format!(r#"{{"error":{status}}}"#);
+        }
         let (code, message) = (self.code, Value::from(self.message.as_str()));
         let data = self.data.map(|data| format!(r#","data":{data}"#));
         let data = data.unwrap_or_default();
@@ -180,8 +184,10 @@ mod tests {
         for (error, http, expected) in cases {
             let read = RpcError::parse(error);
             assert_eq!(read.http_status(), http, "{error}");
-            let body: Value = serde_json::from_str(&read.rest_body(http)).unwrap();
+            let body: Value = serde_json::from_str(&read.rest_body(http, false)).unwrap();
             assert_eq!(body, expected, "{error}");
+            let body: Value = serde_json::from_str(&read.rest_body(http, true)).unwrap();
+            assert_eq!(body, json!({"error": expected["error"]}), "{error}");
         }
     }
 }

@@ -219,10 +219,11 @@ impl SignIns {
             .exchange(&exchange)
             .await
             .map_err(exchange_failure)?;
-        let mut claims = provider.verify(&token, client_id, &bound.nonce);
+        let leeway = config.auth.leeway.as_secs();
+        let mut claims = provider.verify(&token, client_id, &bound.nonce, leeway);
         if claims == Err(TokenError::UnknownKey) {
             provider = self.cached_provider(issuer, PAUSE).await?;
-            claims = provider.verify(&token, client_id, &bound.nonce);
+            claims = provider.verify(&token, client_id, &bound.nonce, leeway);
         }
         let claims = claims.map_err(invalid_token)?;
         // A task of its own, so that a browser that leaves cannot stop it between the token and its record.

@@ -19,8 +19,8 @@ use super::{USAGE, block_on, complete, print, print_error};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
 use crate::trust::{
-    KeySet, KeySetError, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
-    claimed_audience, decode_unverified, own_type,
+    KeySet, KeySetError, LEEWAY_SECONDS, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError,
+    TokenHead, claimed_audience, decode_unverified, own_type,
 };
 
 const EXAMPLES: &str = "\
@@ -276,7 +276,7 @@ fn verify_token(
             let head = TokenHead::parse_own(jwt, CANVAS_TYP)?;
             let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
             let audience = audience.unwrap_or(issuer);
-            let claims = key.verify(jwt, &head, issuer, audience);
+            let claims = key.verify(jwt, &head, LEEWAY_SECONDS, issuer, audience);
             let claims: Value = claims.map_err(|error| to_failure(error, jwt, audience))?;
             if claims["scope"] != CANVAS_SCOPE || !claims["sub"].is_string() {
                 return Err(Failure::OtherClaims);

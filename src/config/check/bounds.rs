@@ -12,6 +12,9 @@ const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const PAIR_TTL: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
 
+/// Longest tolerated clock difference to an issuer: clocks that differ more are to be set.
+const LEEWAY_MAX: Duration = Duration::from_secs(5 * 60);
+
 /// Shortest audit retention without a note.
 const AUDIT_RETENTION_SHORT: Duration = Duration::from_secs(24 * 3600);
 
@@ -75,6 +78,12 @@ impl Checks<'_> {
             self.add_problem(
                 "registry.heartbeat_ttl",
                 "must be at least 1s: leases count in seconds",
+            );
+        }
+        if c.auth.leeway > LEEWAY_MAX {
+            self.add_problem(
+                "auth.leeway",
+                "must be at most 5min: a token counts that much longer",
             );
         }
         if !PAIR_TTL.contains(&c.tokens.pair_ttl) {

@@ -16,6 +16,66 @@ use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Claim, Origins, Workspaces};
 
+/// Addresses of one name that are dialled at most.
+const DIALLED_MAX: usize = 4;
+
+/// The addresses to dial for an agent, each of which was checked.
+#[derive(Clone, Debug)]
+pub struct AgentAddress {
+    /// The one that is dialled first.
+    pub first: SocketAddr,
+    /// Those of the same name that are dialled if that one makes no connection.
+    others: Vec<SocketAddr>,
+    decision: Arc<AddressDecision>,
+}
+
+impl AgentAddress {
+    /// Puts `first` before the others of its name, and before it the one that made a connection.
+    fn new(first: SocketAddr, of_name: &[IpAddr], decision: &Arc<AddressDecision>) -> Self {
+        let decision = Arc::clone(decision);
+        if of_name.len() < 2 {
+            let others = Vec::new();
+            return Self {
+                first,
+                others,
+                decision,
+            };
+        }
+        let preferred = decision.preferred().filter(|known| of_name.contains(known));
+        let preferred = preferred.unwrap_or(first.ip());
+        let rest = std::iter::once(first.ip()).chain(of_name.iter().copied());
+        let mut others: Vec<SocketAddr> = Vec::with_capacity(DIALLED_MAX);
+        for address in rest.filter(|address| *address != preferred) {
+            let address = SocketAddr::new(address, first.port());
+            if others.len() + 1 < DIALLED_MAX && !others.contains(&address) {
+                others.push(address);
+            }
+        }
+        Self {
+            first: SocketAddr::new(preferred, first.port()),
+            others,
+            decision,
+        }
+    }
+
+    /// True if there are several.
+    pub fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// Returns them in the order in which they are dialled.
+    pub fn in_order(&self) -> impl Iterator<Item = SocketAddr> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+
+    /// Notes at which of them a connection was made.
+    pub fn note_connected(&self, at: SocketAddr) {
+        if at != self.first {
+            self.decision.prefer(at.ip());
+        }
+    }
+}
+
 /// Resolves the URLs of agents, and keeps apart the servers of different workspaces.
 pub struct Addresses {
     pub(crate) resolver: Arc<Resolver>,
@@ -27,7 +87,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Returns the address to dial for `endpoint`, on the server of `decision`: checked by
+    /// Returns the addresses to dial for `endpoint`, on the server of `decision`: checked by
     /// the policy, and not held by another workspace. Reports the facts to `witness`.
     ///
     /// # Errors
@@ -35,11 +95,11 @@ impl Addresses {
     /// `store_unavailable` if that cannot be decided.
     pub async fn agent_address(
         &self,
-        decision: &AddressDecision,
+        decision: &Arc<AddressDecision>,
         endpoint: &Endpoint,
         asker: LookupFor,
         witness: &mut impl Witness,
-    ) -> Result<SocketAddr, Rejection> {
+    ) -> Result<AgentAddress, Rejection> {
         let resolved = self.resolver.resolve(endpoint, asker, witness).await?;
         if let Some(addresses) = &resolved.of_name {
             match decision.check(addresses) {
@@ -49,7 +109,10 @@ impl Addresses {
                 None => Box::pin(self.claim_addresses(decision, endpoint, addresses)).await?,
             }
         }
-        Ok(resolved.address)
+        // At one address of a name, an instance: the others are not its own.
+        let of_name = resolved.of_name.filter(|_| endpoint.only.is_none());
+        let of_name = of_name.as_deref().unwrap_or_default();
+        Ok(AgentAddress::new(resolved.address, of_name, decision))
     }
 
     async fn claim_addresses(
@@ -112,4 +175,45 @@ fn foreign_server(endpoint: &Endpoint) -> Rejection {
          the agent's own address. An operator can list a server with several agents in registry.shared_origins"
     );
     Rejection::new(Reason::AddressForbidden, message)
+}
+
+#[cfg(test)]
+impl AgentAddress {
+    /// Returns these addresses, as those of one name.
+    pub(crate) fn for_tests(addresses: &[SocketAddr]) -> Self {
+        Self {
+            first: addresses[0],
+            others: addresses[1..].to_vec(),
+            decision: AddressDecision::new(&WorkspaceId::parse("target").unwrap()),
+        }
+    }
+
+    /// Returns the address that made a connection where the first made none.
+    pub(crate) fn preferred(&self) -> Option<IpAddr> {
+        self.decision.preferred()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_that_worked_comes_first_while_the_name_has_it() {
+        let ip = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let at = |last: u8| SocketAddr::new(ip(last), 80);
+        let decision = AddressDecision::new(&WorkspaceId::parse("target").unwrap());
+        let order = |of_name: &[u8]| -> Vec<SocketAddr> {
+            let of_name: Vec<IpAddr> = of_name.iter().map(|last| ip(*last)).collect();
+            AgentAddress::new(at(1), &of_name, &decision)
+                .in_order()
+                .collect()
+        };
+        assert_eq!(order(&[2, 1, 3]), [at(1), at(2), at(3)]);
+        AgentAddress::new(at(1), &[ip(1), ip(3)], &decision).note_connected(at(3));
+        assert_eq!(order(&[1, 2, 3]), [at(3), at(1), at(2)]);
+        assert_eq!(order(&[1, 2]), [at(1), at(2)], "it has left the name");
+        assert_eq!(order(&[1]), [at(1)]);
+        assert_eq!(order(&[1, 2, 4, 5, 6]).len(), DIALLED_MAX);
+    }
 }

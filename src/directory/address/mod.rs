@@ -12,7 +12,7 @@ mod resolver;
 mod unreachable;
 mod vetting;
 
-pub use self::addresses::Addresses;
+pub use self::addresses::{Addresses, AgentAddress};
 pub use self::decision::AddressDecision;
 pub use self::endpoint::Endpoint;
 pub use self::policy::Policy;

@@ -22,7 +22,7 @@ async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
         )
         .await
         .unwrap();
-    assert_eq!(address.to_string(), "127.0.0.1:9001");
+    assert_eq!(address.first.to_string(), "127.0.0.1:9001");
     for (key, url) in [
         ("ws:a:url", "http://127.0.0.1:9001/a2a"),
         ("ws:a:internal_url", "http://10.0.0.7:8000/a2a"),
@@ -200,7 +200,9 @@ async fn when_sql_is_away_a_name_goes_on_at_the_addresses_that_were_its_own() {
             .addresses
             .agent_address(&agent.address_decision, &agent.endpoint, asker, &mut ())
             .await;
-        address.map_err(|refusal| refusal.reason)
+        address
+            .map(|address| address.first)
+            .map_err(|refusal| refusal.reason)
     };
     let known = address("called").await;
     assert!(known.is_ok());

@@ -8,6 +8,7 @@
 mod workload;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,8 +24,8 @@ use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
-    FETCH_PAUSE, FetchTiming, LEEWAY_SECONDS, PublicKey, RemoteKeySet, TokenError, TokenHead,
-    TooManyWaiters, body_hash, claimed_issuer,
+    FETCH_PAUSE, FetchTiming, PublicKey, RemoteKeySet, TokenError, TokenHead, TooManyWaiters,
+    body_hash, claimed_issuer, numeric_date, optional_numeric_date,
 };
 
 /// Retries and staleness of issuers' keys.
@@ -106,6 +107,8 @@ impl IssuerSettings {
 /// The configured issuers.
 pub(super) struct Issuers {
     all: ArcSwap<Vec<Arc<Issuer>>>,
+    /// `auth.leeway`, in seconds.
+    leeway: AtomicU64,
     changed: Notify,
     metrics: Arc<Metrics>,
 }
@@ -115,6 +118,7 @@ impl Issuers {
     pub(super) fn new(auth: &config::Auth, metrics: Arc<Metrics>) -> Self {
         let issuers = Self {
             all: ArcSwap::default(),
+            leeway: AtomicU64::default(),
             changed: Notify::new(),
             metrics,
         };
@@ -125,6 +129,7 @@ impl Issuers {
     /// Replaces the issuers. An unchanged issuer keeps its keys; tokens of a removed one are invalid at once.
     pub(super) fn set(&self, auth: &config::Auth) {
         let settings = IssuerSettings::from_config(auth);
+        self.leeway.store(auth.leeway.as_secs(), Ordering::Relaxed);
         let earlier = self.all.load_full();
         let same =
             |wanted: &IssuerSettings| earlier.iter().find(|issuer| issuer.settings == *wanted);
@@ -182,7 +187,10 @@ impl Issuers {
         };
         drop(all);
         match self.find_issuer(&claimed) {
-            Some(issuer) => issuer.verify(token).await.map(Some),
+            Some(issuer) => {
+                let leeway = self.leeway.load(Ordering::Relaxed);
+                issuer.verify(token, leeway).await.map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -233,20 +241,21 @@ impl Issuer {
         }
     }
 
-    async fn verify(&self, token: &str) -> Result<VerifiedToken, ForeignTokenError> {
+    async fn verify(&self, token: &str, leeway: u64) -> Result<VerifiedToken, ForeignTokenError> {
         let head = TokenHead::parse_foreign(token)?;
         let key = self.fetch_key(&head).await?;
         let (issuer, audience) = (self.settings.issuer(), self.settings.audience());
         let (principal, expires_at, in_org) = match &self.settings {
             IssuerSettings::Users(_) => {
-                let claims: Claims = key.verify(token, &head, issuer, audience)?;
-                check_issued_at(claims.iat)?;
+                let claims: Claims = key.verify(token, &head, leeway, issuer, audience)?;
+                check_issued_at(claims.iat, leeway)?;
                 let expires_at = claims.exp;
                 (claims.into_principal()?, expires_at, None)
             }
             IssuerSettings::Workspaces(settings) => {
-                let claims: workload::Claims = key.verify(token, &head, issuer, audience)?;
-                check_issued_at(claims.iat)?;
+                let claims: workload::Claims =
+                    key.verify(token, &head, leeway, issuer, audience)?;
+                check_issued_at(claims.iat, leeway)?;
                 let workload = workload::identify_workload(settings, &claims)
                     .map_err(ForeignTokenError::Refused)?;
                 let principal = Principal::Workspace { id: workload.id };
@@ -256,12 +265,15 @@ impl Issuer {
         let named = KeyName {
             issuer: Some(issuer.to_owned()),
             rules: Some(self.rules.clone()),
-            head,
+            head: head.with_kid(key.kid()),
         };
         Ok(VerifiedToken {
             principal,
             kind: self.settings.kind(),
-            expires_at: expires_at.saturating_mul(1000),
+            // It counts until the end of its leeway.
+            expires_at: expires_at
+                .saturating_add_unsigned(leeway)
+                .saturating_mul(1000),
             signer: Signer { named, key },
             maker: None,
             only_to: None,
@@ -305,20 +317,21 @@ impl Issuer {
 }
 
 /// Refuses a token that was issued in the future.
-fn check_issued_at(iat: Option<i64>) -> Result<(), TokenError> {
-    let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
-    let latest = Timestamp::now().0 / 1000 + leeway;
+fn check_issued_at(iat: Option<i64>, leeway: u64) -> Result<(), TokenError> {
+    let latest = (Timestamp::now().0 / 1000).saturating_add_unsigned(leeway);
     match iat {
         Some(iat) if iat > latest => Err(TokenError::Immature),
         _ => Ok(()),
     }
 }
 
-/// The claims of a user that are read besides `iss`, `aud` and `nbf`. Times are whole seconds since 1970.
+/// The claims of a user that are read besides `iss`, `aud` and `nbf`. Times are seconds since 1970.
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
+    #[serde(deserialize_with = "numeric_date")]
     exp: i64,
+    #[serde(default, deserialize_with = "optional_numeric_date")]
     iat: Option<i64>,
     org: Option<String>,
     workspaces: Option<Vec<String>>,

@@ -15,7 +15,7 @@ use crate::directory::{AGENT_CARD_BYTES_MAX, CardLocation, LookupFor};
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::proxy::fetch::BufferedRequest;
-use crate::proxy::upstream::{Upstream, WireRequest, build_peer, refuse_redirect};
+use crate::proxy::upstream::{Upstream, WireRequest, build_agent_peer, refuse_redirect};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
@@ -67,10 +67,7 @@ async fn try_fetch(
     let address = address.await.map_err(|_| card_timeout())??;
     let peer = match &place.agent {
         Some(agent) => upstream.agent_peer(agent, address, timeouts.connect).await,
-        None => {
-            let endpoint = &place.endpoint;
-            build_peer(address, endpoint.tls, &endpoint.sni, timeouts.connect)
-        }
+        None => build_agent_peer(address, &place.endpoint, timeouts.connect),
     };
     let mut first = None;
     for path in &place.paths {

@@ -26,6 +26,7 @@ use crate::delivery::jobs::{Attempt, Content, Ending, Job, Task, deadline_expire
 use crate::directory::{CallOutcome, Destination, LookupFor, OwnTimeouts, Slot};
 use crate::identity::Proof;
 use crate::metrics::InProgress;
+use crate::proxy::admission::declared_version;
 use crate::proxy::admission::{AdmittedCall, build_binder};
 use crate::proxy::complete::{CallShape, CheckedCall, complete_body};
 use crate::proxy::dispatch::response::read_response;
@@ -232,6 +233,9 @@ impl Sender {
         exchange.begin_trace(&context.relay.traces, &stored.head, || {
             ExchangeOrigin::LATER
         });
+        if let Some(version) = declared_version(&stored.head) {
+            exchange.call.set_version(&version);
+        }
         set_guards(context, exchange, admitted, &mut call, &stored.head.headers);
         let Destination::Agent(agent) = &admitted.destination else {
             let options = admitted.options();

@@ -2,11 +2,13 @@
 //! stores, with an agent on a loopback socket.
 
 mod answers;
+mod browsers;
 mod calls;
 mod clocks;
 mod order;
 mod size;
 mod streams;
+mod versions;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};

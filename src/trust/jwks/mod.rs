@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use super::pair::body_hash;
 use super::token::{TokenError, TokenHead, parse_object, signed_payload, verified_claims};
 
 /// Most keys of one issuer. Real issuers have two to ten.
@@ -116,6 +117,7 @@ fn decoded_len(text: &str) -> Option<usize> {
 
 /// One key for verification.
 pub struct PublicKey {
+    /// As published, or a hash of the key, which no token names.
     kid: String,
     jwk: Jwk,
     algorithms: Vec<Algorithm>,
@@ -126,8 +128,9 @@ pub struct PublicKey {
 impl PublicKey {
     fn new(jwk: Jwk) -> Option<Self> {
         let (algorithms, verifying) = jwk.to_decoding_key()?;
+        let kid = jwk.kid.clone();
         Some(Self {
-            kid: jwk.kid.clone()?,
+            kid: kid.unwrap_or_else(|| body_hash(format!("{jwk:?}").as_bytes())),
             jwk,
             algorithms,
             verifying,
@@ -141,8 +144,18 @@ impl PublicKey {
         self.withdrawn.load(Ordering::Acquire)
     }
 
+    /// Returns the id by which the key is found again.
+    pub fn kid(&self) -> &str {
+        &self.kid
+    }
+
+    /// True if the key may verify a token with this header.
+    fn fits(&self, head: &TokenHead) -> bool {
+        head.kid().is_none_or(|kid| self.kid == kid) && self.algorithms.contains(&head.algorithm())
+    }
+
     /// Returns the claims of `token`, which has the header `head`, if this key signed it and it is
-    /// from `issuer`, for `audience`, and within its time.
+    /// from `issuer`, for `audience`, and within its time, but for `leeway` seconds.
     ///
     /// # Errors
     /// [`TokenError`]; [`TokenError::Expired`] only if all checks before it passed.
@@ -150,13 +163,15 @@ impl PublicKey {
         &self,
         token: &str,
         head: &TokenHead,
+        leeway: u64,
         issuer: &str,
         audience: &str,
     ) -> Result<C, TokenError> {
-        if self.kid != head.kid() || !self.algorithms.contains(&head.algorithm()) {
+        if !self.fits(head) {
             return Err(TokenError::UnknownKey);
         }
-        verified_claims(token, &self.verifying, head.algorithm(), issuer, audience)
+        let (key, algorithm) = (&self.verifying, head.algorithm());
+        verified_claims(token, key, algorithm, leeway, issuer, audience)
     }
 }
 
@@ -192,8 +207,8 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// Parses a JWKS. Skips keys that are not for signatures, of an unknown kind, too short,
-    /// without a `kid`, or published with their private half. A set without keys is valid: its
+    /// Parses a JWKS. Skips keys that are not for signatures, of an unknown kind, too short, or
+    /// published with their private half. A set without keys is valid: its
     /// issuer has withdrawn them all.
     ///
     /// # Errors
@@ -234,12 +249,12 @@ impl KeySet {
         self.keys.is_empty()
     }
 
-    /// Returns the key that the header names, if it may verify by the header's algorithm.
+    /// Returns the key that the header names, if it may verify by the header's algorithm. For a header that names none:
+    /// the only key that may.
     pub fn find(&self, head: &TokenHead) -> Option<&Arc<PublicKey>> {
-        let fits = |key: &&Arc<PublicKey>| {
-            key.kid == head.kid() && key.algorithms.contains(&head.algorithm())
-        };
-        self.keys.iter().find(fits)
+        let mut fitting = self.keys.iter().filter(|key| key.fits(head));
+        let found = fitting.next()?;
+        (head.kid().is_some() || fitting.next().is_none()).then_some(found)
     }
 
     /// Replaces `earlier`: unchanged keys keep their identity, and removed ones are marked

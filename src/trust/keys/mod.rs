@@ -24,7 +24,7 @@ pub use self::rotation::{PUBLISHED_FIRST, RotateError, RotationOutcome, next_age
 pub use self::signing::SigningAlgorithm;
 use self::signing::SigningKey;
 use super::jwks::{KeySet, PublicKey};
-use super::token::{TokenError, TokenHead};
+use super::token::{LEEWAY_SECONDS, TokenError, TokenHead};
 use crate::metrics::KeyAges;
 
 /// Most reads of the folder that concurrent rotations may invalidate before the last one is used.
@@ -375,7 +375,7 @@ impl Keys {
     ) -> Result<VerifiedClaims<C>, TokenError> {
         let head = TokenHead::parse_own(token, typ)?;
         let key = self.find(&head).ok_or(TokenError::UnknownKey)?;
-        let claims = key.verify(token, &head, issuer, audience)?;
+        let claims = key.verify(token, &head, LEEWAY_SECONDS, issuer, audience)?;
         Ok(VerifiedClaims { claims, head, key })
     }
 
@@ -397,7 +397,7 @@ impl Keys {
         let ring = self.ring.load();
         let key = ring.public.find(head)?;
         let now = SystemTime::now();
-        let over = |info: &KeyInfo| info.kid == head.kid() && info.has_expired(now);
+        let over = |info: &KeyInfo| Some(info.kid.as_str()) == head.kid() && info.has_expired(now);
         (!ring.known.iter().any(over)).then(|| Arc::clone(key))
     }
 

@@ -88,7 +88,7 @@ async fn a_socket_ends_with_its_workspace_and_with_its_token() {
     let long = account_token(&key, &claims("acme", "dev"));
     until(&gateway, || beat("target", &long), 403).await;
     let mut brief = claims("acme", "target");
-    brief["exp"] = (jsonwebtoken::get_current_timestamp() + 15).into();
+    brief["exp"] = (jsonwebtoken::get_current_timestamp() + 10).into();
     let brief = account_token(&key, &brief);
     let by_brief = Socket::open(gateway.public, &handshake("/ws").bearer(&brief)).await;
     is_cut(by_brief).await;

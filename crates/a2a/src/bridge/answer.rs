@@ -61,6 +61,9 @@ impl Shape {
     }
 }
 
+/// The media type of errors, in each binding and generation (A2A 1.0, 11.6).
+const OF_ERRORS: &str = "application/json";
+
 /// The members of a JSON-RPC response, once they were walked over.
 #[derive(Default)]
 struct Response {
@@ -100,7 +103,7 @@ impl Exchange {
             Ok(_) => (200, false),
             Err(_) if self.caller.is_rpc() => (status, true),
             Err(error) => {
-                let (status, body) = error::to_http_error(&error, status, self.caller.generation);
+                let (status, body) = error::to_http_error(&error, status, self);
                 pass.out = body.into_bytes();
                 (status, true)
             }
@@ -108,7 +111,10 @@ impl Exchange {
         Ok(Answer {
             status,
             body: pass.out,
-            content_type: Some(self.caller.content_type()),
+            content_type: Some(match is_error {
+                true => OF_ERRORS,
+                false => self.caller.content_type(),
+            }),
             is_error,
             left_out: pass.left,
         })
@@ -314,7 +320,7 @@ impl Exchange {
             pass.put(error);
             pass.out.push(b'}');
         } else {
-            let (_, body) = error::to_http_error(error, 200, self.caller.generation);
+            let (_, body) = error::to_http_error(error, 200, self);
             pass.put(&body);
         }
     }
@@ -341,12 +347,12 @@ impl Exchange {
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#),
             )
         } else {
-            error::to_http_error(error, status, self.caller.generation)
+            error::to_http_error(error, status, self)
         };
         Answer {
             status,
             body: body.into_bytes(),
-            content_type: Some(self.caller.content_type()),
+            content_type: Some(OF_ERRORS),
             is_error: true,
             left_out: OmittedMembers::default(),
         }

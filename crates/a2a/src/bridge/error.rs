@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::exchange::Exchange;
 use crate::error::{DOMAIN, DefinedError, RpcError, error_info};
 use crate::fields::{Fields, array_elements, quote_string, unescape_string, value_kind};
 use crate::generation::Generation;
@@ -53,15 +54,15 @@ fn error_details(code: i64, data: Option<&str>) -> Option<String> {
 
 /// Returns the status and the body of HTTP+JSON for an error of JSON-RPC. `status`: that of the agent's
 /// answer, which is kept if it is an error's.
-pub(super) fn to_http_error(error: &str, status: u16, caller: Generation) -> (u16, String) {
-    let error = to_rpc_error(error, caller);
+pub(super) fn to_http_error(error: &str, status: u16, exchange: &Exchange) -> (u16, String) {
+    let error = to_rpc_error(error, exchange.caller.generation);
     let read = RpcError::parse(&error);
     let status = if status >= 400 {
         status
     } else {
         read.http_status()
     };
-    (status, read.rest_body(status))
+    (status, read.rest_body(status, exchange.error_alone))
 }
 
 /// Returns the status and the error of JSON-RPC for an answer of HTTP+JSON that is one. An error that A2A

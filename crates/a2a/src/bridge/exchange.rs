@@ -52,6 +52,8 @@ pub struct Exchange {
     pub(super) id: Option<String>,
     /// True if the caller asked for no history and the agent could not be told.
     pub(super) without_history: bool,
+    /// True if an error over HTTP+JSON has the member `error` only.
+    pub(super) error_alone: bool,
 }
 
 impl Exchange {
@@ -64,7 +66,15 @@ impl Exchange {
             method,
             id,
             without_history: false,
+            error_alone: false,
         }
+    }
+
+    /// Leaves out of errors over HTTP+JSON the members that clients of 0.3 look for: the caller says that it reads 1.0.
+    #[must_use]
+    pub const fn with_error_alone(mut self, alone: bool) -> Self {
+        self.error_alone = alone;
+        self
     }
 
     /// Returns true if the method streams.

@@ -82,6 +82,8 @@ pub use exchange::{AgentRequest, Call, Exchange};
 pub use failure::Failure;
 pub use omitted_members::OmittedMembers;
 pub use result::Kind;
-pub use sides::{Bridge, RequestedVersion, Side, extensions_field, parse_version};
+pub use sides::{
+    Bridge, RequestedVersion, Side, extensions_field, is_translated_version, parse_version,
+};
 pub use stored::{write_result, write_task};
 pub use stream::{Stream, TranslatedEvent};

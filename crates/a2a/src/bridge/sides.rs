@@ -126,18 +126,29 @@ pub enum RequestedVersion {
 /// Reads a value of `A2A-Version`.
 pub fn parse_version(version: Option<&str>) -> RequestedVersion {
     let version = version.unwrap_or_default().trim();
-    let numbers = version.split('.');
     if version.is_empty() {
         return RequestedVersion::Nothing;
     }
-    let are_numbers = numbers.clone().count() <= 3
-        && numbers
-            .clone()
-            .all(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
-    let mut numbers = numbers.map(|number| number.parse::<u32>().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(1), _) if are_numbers => RequestedVersion::Generation(Generation::V1),
-        (Some(0), Some(2..)) if are_numbers => RequestedVersion::Generation(Generation::V0),
+    match major_and_minor(version) {
+        Some((1, _)) => RequestedVersion::Generation(Generation::V1),
+        Some((0, 2..)) => RequestedVersion::Generation(Generation::V0),
         _ => RequestedVersion::Unknown,
     }
+}
+
+/// True if a call with this value of `A2A-Version` can be translated: it is empty, 0.3 or 1.0, by major and minor number.
+pub fn is_translated_version(version: &str) -> bool {
+    let version = version.trim();
+    version.is_empty() || matches!(major_and_minor(version), Some((1, 0) | (0, 3)))
+}
+
+/// Returns the first two numbers of a version. One that is missing is 0; the third does not count.
+fn major_and_minor(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.');
+    let is_number = |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    if numbers.clone().count() > 3 || !numbers.clone().all(is_number) {
+        return None;
+    }
+    let mut next = || numbers.next().map_or(Some(0), |number| number.parse().ok());
+    Some((next()?, next()?))
 }

@@ -300,7 +300,7 @@ impl Stream {
             let json = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
             return final_event(None, &json, framing);
         }
-        let (_, body) = error::to_http_error(error, 200, exchange.caller.generation);
+        let (_, body) = error::to_http_error(error, 200, exchange);
         final_event(Some("error"), &body, framing)
     }
 }

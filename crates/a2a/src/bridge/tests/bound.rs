@@ -26,6 +26,7 @@ fn answers_get_and_lose_their_envelope() {
                 method: CancelTask,
                 id: Some("7".into()),
                 without_history: false,
+                error_alone: false,
             };
             let enveloped =
                 |result: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#);
@@ -63,6 +64,7 @@ fn an_error_in_a_stream_has_the_form_of_its_binding() {
         method: SendStreamingMessage,
         id: Some("7".into()),
         without_history: false,
+        error_alone: false,
     };
     let rpc =
         "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":-32001,\"message\":\"no\"}}\n\n";
@@ -108,6 +110,7 @@ fn push_configurations_are_translated_within_0_3_and_have_all_their_forms() {
         method,
         id: Some("7".into()),
         without_history: false,
+        error_alone: false,
     };
     let body = |exchange: Exchange, body: &str| {
         let answer = exchange.translate_answer(200, body.as_bytes()).unwrap();
@@ -178,6 +181,7 @@ fn a_deletion_is_answered_without_a_result_or_with_any() {
         method: DeletePushConfig,
         id: Some("7".into()),
         without_history: false,
+        error_alone: false,
     };
     let of = |exchange: Exchange, body: &str| {
         String::from_utf8(

@@ -90,6 +90,7 @@ fn an_error_of_json_rpc_is_one_of_http() {
                 method: Method::GetTask,
                 id: Some("1".into()),
                 without_history: false,
+                error_alone: false,
             };
             let body =
                 format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"no"}}}}"#);
@@ -121,6 +122,7 @@ fn an_error_of_http_is_read_in_each_form() {
             method,
             id: Some("\"a\"".into()),
             without_history: false,
+            error_alone: false,
         };
         let answer = exchange.translate_answer(status, body.as_bytes()).unwrap();
         let said = json(answer.body);
@@ -206,6 +208,7 @@ fn a_refusal_has_the_form_of_its_caller() {
         method: Method::SendMessage,
         id: Some("7".into()),
         without_history: false,
+        error_alone: false,
     };
     let rpc = exchange(V1).failure_answer(&failure);
     let said = json(rpc.body);
@@ -220,9 +223,14 @@ fn a_refusal_has_the_form_of_its_caller() {
     let rest = exchange(V1_REST).failure_answer(&failure);
     assert_eq!(
         (rest.status, rest.content_type),
-        (400, Some("application/a2a+json"))
+        (400, Some("application/json"))
     );
-    assert_eq!(json(rest.body)["error"]["status"], "FAILED_PRECONDITION");
+    let said = json(rest.body);
+    assert_eq!(said["error"]["status"], "FAILED_PRECONDITION");
+    assert_eq!(said["code"], -32_003);
+    let alone = exchange(V1_REST).with_error_alone(true);
+    let alone = json(alone.failure_answer(&failure).body);
+    assert_eq!(alone, serde_json::json!({"error": said["error"]}));
     for (caller, code) in [(Generation::V1, -32_009), (Generation::V0, -32_601)] {
         let agent = Generation::V0;
         let failure = Failure::Off { caller, agent };

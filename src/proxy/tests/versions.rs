@@ -1,0 +1,74 @@
+//! `A2A-Version` of calls that are translated, and what it makes of errors.
+
+use super::*;
+
+const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"message","role":"agent","messageId":"m-2","parts":[{"kind":"text","text":"ho"}]}}"#;
+
+const MESSAGE: &str =
+    r#"{"message":{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hi"}]}}"#;
+
+/// Sends a message over HTTP+JSON of 1.0, which the agent does not speak.
+async fn send(gateway: &TestGateway, fields: &[&str]) -> Reply {
+    let admin = gateway.admin_field();
+    let fields = [fields, &[&admin]].concat();
+    gateway
+        .send("POST /workspaces/target/a2a/message:send", &fields, MESSAGE)
+        .await
+}
+
+/// Returns the names of the members of a body.
+fn members(reply: &Reply) -> Vec<String> {
+    let body = reply.json();
+    body.as_object().unwrap().keys().cloned().collect()
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_served_is_refused_where_the_call_is_translated() {
+    let gateway = TestGateway::new(unary_answer(ANSWER), |_| ()).await;
+    for version in ["1.0", "1", "1.0.0", " 1.0 ", "0.3", "0.3.0", ""] {
+        let reply = send(&gateway, &[&format!("a2a-version: {version}")]).await;
+        assert_eq!(reply.status, 200, "{version}: {}", reply.body);
+        assert_eq!(reply.json()["message"]["messageId"], "m-2", "{version}");
+    }
+    assert_eq!(send(&gateway, &[]).await.status, 200);
+    for version in ["99.0", "2.0", "1.1", "0.2", "one", "1.0.0.0"] {
+        let before = gateway.agent.requests().len();
+        let reply = send(&gateway, &[&format!("a2a-version: {version}")]).await;
+        assert_eq!(
+            (reply.status, reply.refusal()),
+            (400, Some("version_not_supported")),
+            "{version}"
+        );
+        let detail = &reply.json()["error"]["details"][0];
+        assert_eq!(detail["reason"], "VERSION_NOT_SUPPORTED", "{version}");
+        let calls = gateway.agent.requests().split_off(before);
+        let calls = calls.iter().filter(|call| call.starts_with("POST"));
+        assert_eq!(calls.count(), 0, "{version}: nothing is sent");
+    }
+    // A call that passes as it is is judged by its agent.
+    let passed = gateway.call(&["a2a-version: 99.0"], CALL).await;
+    assert_eq!(passed.status, 200, "{}", passed.body);
+}
+
+#[tokio::test]
+async fn an_error_stands_alone_for_a_caller_of_1_0() {
+    let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"no task"}}"#;
+    let gateway = TestGateway::new(unary_answer(error), |_| ()).await;
+    let refused = async |fields: &[&str]| {
+        let line = "POST /workspaces/target/a2a/message:send";
+        gateway.send(line, fields, MESSAGE).await
+    };
+    for (version, flat) in [("1.0", false), ("1", false), ("0.3", true), ("", true)] {
+        let field = format!("a2a-version: {version}");
+        for reply in [send(&gateway, &[&field]).await, refused(&[&field]).await] {
+            assert!(reply.status >= 400, "{}", reply.body);
+            assert!(
+                reply.json()["error"]["details"].is_array(),
+                "{}",
+                reply.body
+            );
+            assert_eq!(members(&reply).len() > 1, flat, "{version}: {}", reply.body);
+            assert_eq!(reply.field("content-type"), Some("application/json"));
+        }
+    }
+}
