@@ -1,5 +1,7 @@
 //! The forms of the gateway's own responses: body, status and last event of a rejection in each.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -20,6 +22,8 @@ pub enum Dialect {
     /// A JSON-RPC error.
     #[default]
     JsonRpc,
+    /// A JSON-RPC error with status 200, whatever its reason (`a2a.refusal_status`).
+    JsonRpcOk,
     /// A google.rpc.Status (A2A 1.0, 11.6), with the additional members that clients of 0.3 read.
     HttpJson,
     /// A google.rpc.Status alone, for a caller that says `A2A-Version: 1.0`.
@@ -64,6 +68,7 @@ impl Rejection {
     pub fn status_in(&self, dialect: Dialect) -> u16 {
         let defined = self.a2a_error();
         match (dialect, defined) {
+            (Dialect::JsonRpcOk, _) => 200,
             // As an agent answers that does not know the method, also with -32601.
             (Dialect::JsonRpc, None) if self.reason == Reason::VersionNotSupported => 200,
             (Dialect::Plain, _) | (_, None) => self.reason.status(),
@@ -76,7 +81,9 @@ impl Rejection {
     /// Returns the body of the response.
     pub fn to_body(&self, form: &ReplyForm, request_id: &RequestId) -> String {
         match form.dialect {
-            Dialect::JsonRpc => self.rpc_body(request_id, form.rpc_id.as_deref()),
+            Dialect::JsonRpc | Dialect::JsonRpcOk => {
+                self.rpc_body(request_id, form.rpc_id.as_deref())
+            }
             Dialect::HttpJson | Dialect::HttpJsonStatus => {
                 self.http_json_body(form.dialect, request_id)
             }
@@ -100,10 +107,18 @@ impl Rejection {
                 let data = told.http_json_body(form.dialect, request_id);
                 final_event(Some("error"), &data, framing)
             }
-            Dialect::JsonRpc | Dialect::Plain => {
+            Dialect::JsonRpc | Dialect::JsonRpcOk | Dialect::Plain => {
                 let data = told.rpc_body(request_id, form.rpc_id.as_deref());
                 final_event(None, &data, framing)
             }
+        }
+    }
+
+    /// Returns the message with the time to wait: SDK clients show nothing else.
+    fn sentence(&self) -> Cow<'static, str> {
+        match self.retry_after {
+            Some(seconds) => format!("{} (try again in {seconds} s)", self.message).into(),
+            None => self.message.clone(),
         }
     }
 
@@ -124,7 +139,8 @@ impl Rejection {
     pub fn rpc_body(&self, request_id: &RequestId, rpc_id: Option<&str>) -> String {
         let reason = self.reason.as_str().to_uppercase();
         let data = error_info(&reason, OWN_DOMAIN, self.error_metadata(request_id));
-        let error = json!({"code": self.json_rpc_code(), "message": self.message, "data": [data]});
+        let error =
+            json!({"code": self.json_rpc_code(), "message": self.sentence(), "data": [data]});
         // The id is spliced in as it was spelled: `1.0` and `1` are different tokens to their owner.
         let id = rpc_id.unwrap_or("null");
         let hints = self.platform_members();
@@ -142,7 +158,7 @@ impl Rejection {
         status_body(
             http,
             self.json_rpc_code().into(),
-            &self.message,
+            &self.sentence(),
             &json!([detail]),
         )
     }
@@ -152,7 +168,7 @@ impl Rejection {
         if dialect == Dialect::HttpJsonStatus {
             return format!(r#"{{"error":{status}}}"#);
         }
-        let message = Value::from(self.message.as_ref());
+        let message = Value::from(self.sentence().as_ref());
         let hints = self.platform_members();
         format!(r#"{{"error":{status},"code":{code},"message":{message}{hints}}}"#)
     }
@@ -196,7 +212,7 @@ mod tests {
             concat!(
                 r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32000,"data":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","#,
                 r#""domain":"a2a-gateway","metadata":{"requestId":"r-1","retryAfter":"15"},"reason":"WORKSPACE_RESTARTING"}],"#,
-                r#""message":"on its way up"},"retry_after":15,"restarting":true}"#
+                r#""message":"on its way up (try again in 15 s)"},"retry_after":15,"restarting":true}"#
             )
         );
     }
@@ -214,9 +230,9 @@ mod tests {
         assert_eq!(
             read(&restarting()),
             json!({
-                "error": {"code": 503, "status": "UNAVAILABLE", "message": "on its way up",
+                "error": {"code": 503, "status": "UNAVAILABLE", "message": "on its way up (try again in 15 s)",
                     "details": [detail("WORKSPACE_RESTARTING", "a2a-gateway", metadata)]},
-                "code": -32000, "message": "on its way up", "retry_after": 15, "restarting": true,
+                "code": -32000, "message": "on its way up (try again in 15 s)", "retry_after": 15, "restarting": true,
             })
         );
         let alone = restarting().to_body(&Dialect::HttpJsonStatus.into(), &id());
@@ -247,6 +263,7 @@ mod tests {
                 _ => [own, own, own],
             };
             assert_eq!(seen, expected, "{reason:?}");
+            assert_eq!(rejection.status_in(Dialect::JsonRpcOk), 200, "{reason:?}");
         }
         let over = Rejection::new(Reason::Conflict, "").with_rpc_code(-32_002);
         let seen = [JsonRpc, HttpJson, Plain].map(|dialect| over.status_in(dialect));

@@ -20,6 +20,8 @@ pub struct A2a {
     /// The workspace with its card at `/.well-known/agent-card.json`.
     #[serde(default, deserialize_with = "value::workspace_id")]
     pub default_workspace: Option<WorkspaceId>,
+    /// The HTTP status of refusals of JSON-RPC calls.
+    pub refusal_status: RefusalStatus,
     /// True if callers may request push notifications; a workspace can override it.
     pub push_notifications: bool,
     /// Retention of a task's owner after the owner's last use of the task.
@@ -27,6 +29,16 @@ pub struct A2a {
     pub task_ttl: Duration,
     /// Maximum tasks of one caller with a stored owner.
     pub tasks_per_caller: i64,
+}
+
+words! {
+    /// `a2a.refusal_status`: the HTTP status of refusals of JSON-RPC calls.
+    RefusalStatus {
+        /// That of the reason.
+        Http => "http",
+        /// 200, as agents answer: the Python SDKs read no body of any other.
+        Ok => "200",
+    }
 }
 
 words! {

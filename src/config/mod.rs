@@ -47,7 +47,7 @@ use serde::Deserialize;
 pub use self::admin::{Admin, AdminAuth};
 pub use self::audit::{Audit, AuditAnchor, ClientAddress};
 pub use self::auth::{Auth, AuthMode};
-pub use self::calls::{A2a, Bridging};
+pub use self::calls::{A2a, Bridging, RefusalStatus};
 pub use self::cap::{Cap, CapCount, CapPer};
 pub use self::capacity::{Affinity, Breaker, Concurrency, Upstream};
 pub use self::delegation::Delegation;

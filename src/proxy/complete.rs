@@ -45,12 +45,20 @@ pub(super) struct RestRoute {
 }
 
 impl RestRoute {
-    /// Returns path and query of the route below an agent's interface.
+    /// Returns path and query of the route below an agent's interface. `history_length`, which callers may write, is there
+    /// under the name that A2A has for it.
     pub(super) fn path_below(&self, interface: &str) -> String {
         let mut path = format!("{interface}/{}", self.tail);
         if let Some(query) = &self.query {
             path.push('?');
-            path.push_str(query);
+            let parameters =
+                query
+                    .split('&')
+                    .map(|one| match one.strip_prefix("history_length=") {
+                        Some(length) => format!("historyLength={length}").into(),
+                        None => Cow::Borrowed(one),
+                    });
+            path.push_str(&parameters.collect::<Vec<_>>().join("&"));
         }
         path
     }

@@ -100,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn the_next_address_is_tried_beside_one_that_does_not_answer() {
         let (_socket, open, _) = open_and_closed().await;
-        // A listener whose queue is full answers no further SYN.
+        // A listener with a full queue answers no further SYN.
         let silent = tokio::net::TcpSocket::new_v4().unwrap();
         silent.bind("127.0.0.3:0".parse().unwrap()).unwrap();
         let silent = silent.listen(1).unwrap();

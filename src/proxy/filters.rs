@@ -433,7 +433,7 @@ pub(super) fn reject_untranslatable(
     let reason = match failure {
         Failure::Push { .. } => Reason::PushNotSupported,
         Failure::List | Failure::Method { .. } | Failure::Off { .. } => Reason::VersionNotSupported,
-        Failure::Twice(_) | Failure::TooDeep => Reason::InvalidRequest,
+        Failure::Twice(_) | Failure::Params("jsonrpc") | Failure::TooDeep => Reason::InvalidRequest,
         Failure::Params(_) | Failure::TooLong => Reason::InvalidParams,
         Failure::NotJson(_) => Reason::ParseError,
         Failure::Answer(_) => Reason::AgentProtocolError,

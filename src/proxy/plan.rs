@@ -43,6 +43,7 @@ use crate::proxy::upstream_request::{
 use crate::proxy::wake::{WakePlan, may_wake, plan_wake, wait_until_awake};
 use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::stage::Stage;
+use crate::workspace::CallerProof;
 
 /// Answers a call to a target that is resolved: by its inbox, by an earlier call with its key, by deferral if the agent
 /// is at capacity and the caller prefers that, or else by the agent.
@@ -72,6 +73,8 @@ pub(super) async fn answer_call(
         ControlFlow::Break(replayed) => return Ok(replayed),
     };
     let prepared = (prepared, clocks.total);
+    // A token of one request proves nothing the second time.
+    let follows = agent.proof == CallerProof::Pair;
     let reached = reach_agent(request, (&admitted, agent), &mut call, prepared).await;
     let (slot, reached) = match reached {
         Ok(reached) => reached,
@@ -93,6 +96,7 @@ pub(super) async fn answer_call(
     let forward = OutboundCall {
         peer: reached.peer,
         call: WireRequest::new(prepared.head, call.body),
+        follows,
         share: call.share,
         clocks,
         rewrite: rewrite_guarded(call.guarded.take(), call.rewrite),

@@ -24,14 +24,14 @@ use crate::proxy::listener::{
 };
 use crate::proxy::parking::Turn;
 use crate::proxy::record::{
-    Answered, CallContext, Exchange, ExchangeError, outcome_of_end, search_answer,
+    Answered, CallContext, Exchange, ExchangeError, box_cold_path, outcome_of_end, search_answer,
 };
 use crate::proxy::services::{Context, Request};
 use crate::proxy::sse::{SnapshotRequest, StreamSetup, relay_stream};
 use crate::proxy::upstream::{
     AgentConnection, AgentResponse, CancelWatch, Clocks, Relay, WireRequest, await_head,
-    content_length, is_event_stream, join_batch, next_piece, refuse_by_framing, refuse_by_head,
-    refuse_redirect, too_large,
+    content_length, follow_redirect, is_event_stream, join_batch, next_piece, refuse_by_framing,
+    refuse_by_head, refuse_redirect, too_large,
 };
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Share;
@@ -43,6 +43,8 @@ pub(super) struct OutboundCall {
     pub(super) peer: Box<HttpPeer>,
     /// The request in wire format.
     pub(super) call: WireRequest,
+    /// True if a redirect at the same server is followed: its caller token may be sent twice.
+    pub(super) follows: bool,
     /// The memory share of its body, until it is sent.
     pub(super) share: Share,
     /// The clocks of the exchange.
@@ -438,7 +440,7 @@ async fn relay_response(
     relay: &Relay,
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    (forward, connection): (OutboundCall, AgentConnection),
+    (mut forward, connection): (OutboundCall, AgentConnection),
     slot: &mut Option<Slot>,
     answer: impl FnOnce(&ResponseHeader, &ServerSession, &Exchange) -> Result<ResponseHeader, Rejection>,
 ) -> Result<Answered, ExchangeError> {
@@ -448,7 +450,8 @@ async fn relay_response(
     let mut cut = relay.watch_exchange(exchange);
     let call = (&forward, connection);
     let mut upstream = send(relay, call, slot.as_ref(), &mut cut).await?;
-    drop((forward.call, forward.turn));
+    drop(forward.turn.take());
+    forward.call.keep_for_redirect(forward.follows);
     // An answer that is rewritten is charged to its caller's share, as the request was, until it is complete.
     let share = forward.share;
     let whole = forward.rewrite.map(|rewrite| BufferedRewrite {
@@ -458,7 +461,17 @@ async fn relay_response(
     });
     await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
     exchange.record_head_time();
-    let agents = upstream.take_head()?;
+    let mut agents = upstream.take_head()?;
+    if agents.fields.status.is_redirection() {
+        let call = (&*forward.peer, &forward.call);
+        let caller = Some(&mut *session);
+        let again = follow_redirect(relay, caller, call, &agents.fields, &clocks, &mut cut);
+        if let Some(again) = box_cold_path(again).await? {
+            upstream = again;
+            agents = upstream.take_head()?;
+        }
+    }
+    forward.call = WireRequest::default();
     let head = &agents.fields;
     exchange.record.set_call_status(head.status);
     let limit = exchange.call.config().limits.response_bytes.0;

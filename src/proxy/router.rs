@@ -7,6 +7,7 @@ use http::Method;
 use pingora::protocols::http::ServerSession;
 
 use crate::a2a::method::Method as A2aMethod;
+use crate::config::RefusalStatus;
 use crate::dialect::{Dialect, ReplyForm};
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::proxy::admission::{self, check_request, client_address};
@@ -121,6 +122,11 @@ impl Router {
         let mut exchange =
             exchange.with_client(client_address(session, &context.gateway.config().server));
         exchange.call.set_dialect(asked.dialect());
+        if matches!(asked, RequestKind::Call(_))
+            && exchange.call.config().a2a.refusal_status == RefusalStatus::Ok
+        {
+            exchange.call.set_dialect(Dialect::JsonRpcOk);
+        }
         if let Some(version) = admission::declared_version(session.req_header()) {
             exchange.call.set_version(&version);
         }

@@ -76,6 +76,7 @@ use std::hash::BuildHasher as _;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::pin::pin;
+use std::str::from_utf8;
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::sync::Mutex;
@@ -94,6 +95,8 @@ use tokio::time::sleep;
 use tokio::time::sleep_until;
 use tokio::time::timeout;
 use tokio::time::timeout_at;
+use url::Position;
+use url::Url;
 
 /// Pingora's write buffer: larger writes go to the socket directly.
 const WRITE_BUFFER: usize = 1460;
@@ -109,6 +112,7 @@ pub(super) struct Upstream {
 }
 
 /// A request, ready for the wire.
+#[derive(Default)]
 pub(super) struct WireRequest {
     /// Head, with a short body behind it.
     wire: Vec<u8>,
@@ -128,7 +132,46 @@ impl WireRequest {
         }
         Self { wire: head, body }
     }
+
+    /// Drops what it holds, unless that is short enough to be kept until a redirect of it can be followed.
+    pub(super) fn keep_for_redirect(&mut self, follows: bool) {
+        if !follows || self.wire.len() + self.body.len() > FOLLOWED_BYTES_MAX {
+            *self = Self::default();
+        }
+    }
+
+    /// Returns the request for the place that `answer` names, if that is a redirect to follow: one that keeps the method
+    /// (307, 308), to the scheme, host and port of this request.
+    fn redirected(&self, answer: &ResponseHeader, tls: bool) -> Option<Self> {
+        let keeps_method = matches!(
+            answer.status,
+            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
+        );
+        let location = answer.headers.get(header::LOCATION);
+        let location = location.filter(|_| keeps_method)?.to_str().ok()?;
+        let mut lines = self.wire.split_inclusive(|b| *b == b'\n');
+        let (line, host) = (lines.next()?, lines.next()?);
+        let after = &self.wire[line.len()..];
+        let (line, host) = (from_utf8(line).ok()?, from_utf8(host).ok()?);
+        let mut words = line.trim_end().split(' ');
+        let (verb, target, version) = (words.next()?, words.next()?, words.next()?);
+        let host = host.strip_prefix("host: ")?.trim_end();
+        let scheme = if tls { "https" } else { "http" };
+        let here = Url::parse(&format!("{scheme}://{host}{target}")).ok()?;
+        let there = here.join(location).ok()?;
+        if there.origin() != here.origin() {
+            return None;
+        }
+        let target = &there[Position::BeforePath..Position::AfterQuery];
+        let mut wire = format!("{verb} {target} {version}\r\n").into_bytes();
+        wire.extend_from_slice(after);
+        let body = self.body.clone();
+        Some(Self { wire, body })
+    }
 }
+
+/// Maximum bytes of a request that is kept until the head of its answer is there.
+const FOLLOWED_BYTES_MAX: usize = 64 * 1024;
 
 /// Returns Pingora's peer for a server at `address`, whose `name` a certificate is for. Servers of two names share no
 /// connection. Without TLS a number stands for the name, which costs no copy of it.
@@ -209,8 +252,8 @@ impl Upstream {
     }
 
     /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled, with those of the same
-    /// name behind it. A certificate is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an empty name Pingora
-    /// would verify nothing.
+    /// name behind it. A certificate is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an
+    /// empty name Pingora would verify nothing.
     pub(super) async fn agent_peer(
         &self,
         agent: &Agent,
@@ -974,13 +1017,13 @@ pub(super) fn refuse_by_framing(head: &AnswerHead) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Rejects a redirect. It is neither followed nor passed on: its target was not checked.
+/// Rejects a redirect, which is not passed on: its target was not checked.
 pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
     if !head.status.is_redirection() {
         return Ok(());
     }
-    let message =
-        "the agent answered with a redirect, which is never followed; register its final URL";
+    let message = "the agent answered with a redirect: for a call, 307 and 308 to the same scheme, host and port are \
+                   followed once, and others never; register its final URL";
     Err(Rejection::new(Reason::AgentRedirected, message).with_delivery(Delivery::Sent))
 }
 
@@ -1141,6 +1184,34 @@ impl Relay {
     }
 }
 
+/// Sends a call once more if its agent answers that it is served at another path of the same server: nothing has run.
+/// Returns that answer, with its head. `None`: `answer` says something else.
+pub(super) async fn follow_redirect(
+    relay: &Relay,
+    session: Option<&mut ServerSession>,
+    (peer, call): (&HttpPeer, &WireRequest),
+    answer: &ResponseHeader,
+    clocks: &Clocks,
+    cut: &mut CancelWatch,
+) -> Result<Option<AnswerReader>, ExchangeError> {
+    let Some(call) = call.redirected(answer, peer.tls()) else {
+        return Ok(None);
+    };
+    let (upstream, metrics) = (&relay.upstream, &*relay.metrics);
+    let sent = async {
+        let connection = upstream.connect_by(peer, clocks.total).await?;
+        let sent = upstream.send_over(connection, peer, &call, clocks.total, (metrics, None));
+        sent.await
+    };
+    let mut answer = tokio::select! {
+        biased;
+        sent = sent => sent?,
+        why = cut.cancelled(Delivery::Unknown) => return Err(why.into()),
+    };
+    await_head(session, &mut answer, clocks, cut).await?;
+    Ok(Some(answer))
+}
+
 /// Waits for the head, after informational ones, until a clock or the caller, if there is one, ends the wait.
 pub(super) async fn await_head(
     mut session: Option<&mut ServerSession>,
@@ -1203,6 +1274,40 @@ mod tests {
     use tokio::io::duplex;
 
     use super::*;
+
+    #[test]
+    fn a_redirect_is_followed_at_the_same_server_only() {
+        let head = b"POST /a2a?k=1 HTTP/1.1\r\nhost: agent.test:81\r\naccept: */*\r\n\r\n";
+        let call = WireRequest::new(head.to_vec(), Bytes::from_static(b"{}"));
+        let target = |status: u16, location: &str| {
+            let mut answer = ResponseHeader::build(status, None).unwrap();
+            answer.insert_header("location", location).unwrap();
+            let wire = call.redirected(&answer, false)?.wire;
+            let text = String::from_utf8(wire).unwrap();
+            let rest = text.split_once(" HTTP/1.1\r\nhost: agent.test:81\r\naccept: */*\r\n\r\n{}");
+            Some(rest.unwrap().0.to_owned())
+        };
+        for location in [
+            "/a2a/?k=1",
+            "http://agent.test:81/a2a/?k=1",
+            "//agent.test:81/a2a/?k=1#f",
+        ] {
+            for status in [307, 308] {
+                let followed = target(status, location);
+                assert_eq!(followed.as_deref(), Some("POST /a2a/?k=1"), "{location}");
+            }
+            assert_eq!(target(302, location), None);
+        }
+        for location in [
+            "https://agent.test:81/a2a/",
+            "http://agent.test/a2a/",
+            "http://else.test:81/a2a/",
+            "//else.test/",
+            "ftp:x",
+        ] {
+            assert_eq!(target(308, location), None, "{location}");
+        }
+    }
 
     #[tokio::test]
     async fn tasks_that_are_ready_send_together() {

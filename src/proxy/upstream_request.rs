@@ -26,6 +26,7 @@ use crate::dialect::Dialect;
 use crate::directory::{Agent, AgentAddress, AgentOptions, CallKind, LookupFor, OwnTimeouts, Slot};
 use crate::identity::{CallerToken, Principal};
 use crate::ids::{RequestId, WorkspaceId};
+use crate::metrics::Metrics;
 use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, authority, client_address};
 use crate::proxy::cards::extended::ExtendedCard;
@@ -433,6 +434,23 @@ pub(super) fn agent_side(
     })
 }
 
+/// Refuses a method that no translation knows, for an agent without JSON-RPC.
+///
+/// # Errors
+/// -32601.
+fn refuse_without_json_rpc(metrics: &Metrics, spoken: &AgentSides) -> Result<(), Rejection> {
+    let is_rpc = |side: Side| side.binding == Carried::JsonRpc;
+    let mut sides = spoken.sides();
+    match sides.next() {
+        Some(first) if !is_rpc(first) && !sides.any(is_rpc) => {
+            let agent = first.generation;
+            let failure = Failure::Method { agent };
+            Err(reject_untranslatable(metrics, &failure, Delivery::NotSent))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// True if an agent has an HTTP+JSON interface of its own.
 pub(super) fn serves_http_json(spoken: &AgentSides) -> bool {
     spoken.sides().any(|side| side.binding == Carried::HttpJson)
@@ -498,10 +516,14 @@ pub(super) async fn translate_for_agent(
     exchange: &mut Exchange,
     call: &mut CheckedCall,
 ) -> Result<(), ExchangeError> {
+    let cards = &agents.context.cards;
     let Some(asked) = side_of(exchange.call.method(), call) else {
+        if call.route.is_none() {
+            let spoken = box_cold_path(cards.known_sides(agents.admitted)).await?;
+            refuse_without_json_rpc(&agents.context.gateway.metrics, &spoken)?;
+        }
         return Ok(());
     };
-    let cards = &agents.context.cards;
     let options = &agents.agent.options;
     let spoken = if options.path_in_card || call.route.is_some() {
         // The card says the path, so it is fetched in any case.

@@ -119,8 +119,8 @@ impl<'a> RpcError<'a> {
         }
     }
 
-    /// Returns its body: a google.rpc.Status, and beside it, unless that is `alone`, the members that clients of 0.3 look
-    /// for.
+    /// Returns its body: a google.rpc.Status, and beside it, unless it stands `alone`, the members that clients of 0.3
+    /// read.
     pub fn rest_body(&self, http: u16, alone: bool) -> String {
         let listed: Option<Vec<Value>> = self.data.and_then(|data| serde_json::from_str(data).ok());
         let details = listed.unwrap_or_else(|| {

@@ -208,6 +208,7 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("auth.mode", _) => "open".into(),
             ("access.lineage", _) => "any".into(),
             ("a2a.complete" | "a2a.bridge", _) => "off".into(),
+            ("a2a.refusal_status", _) => "200".into(),
             ("address.profile", _) => "strict".into(),
             ("audit.anchor", _) => "log".into(),
             ("audit.client_address", _) => "prefix".into(),

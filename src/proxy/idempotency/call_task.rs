@@ -142,7 +142,17 @@ impl CallTask {
         drop(turn);
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
-        let head = *upstream.take_head()?;
+        let mut head = *upstream.take_head()?;
+        let call = (&*self.forward.peer, &self.forward.call);
+        let again = match self.forward.follows {
+            true => follow_redirect(relay, None, call, &head.fields, clocks, cut).await,
+            false => Ok(None),
+        };
+        let again = again.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
+        if let Some(again) = again {
+            upstream = again;
+            head = *upstream.take_head()?;
+        }
         let limit = self.config.limits.response_bytes.0;
         let rewrite = self.forward.rewrite.as_ref();
         refuse_answer(&head, (limit, rewrite), self.forward.slot.as_mut())?;

@@ -6,6 +6,7 @@ mod browsers;
 mod calls;
 mod clocks;
 mod order;
+mod redirects;
 mod size;
 mod streams;
 mod versions;

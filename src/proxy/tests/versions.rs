@@ -1,6 +1,7 @@
-//! `A2A-Version` of calls that are translated, and what it makes of errors.
+//! The forms of errors: by `A2A-Version`, which calls that are translated declare, and by `a2a.refusal_status`.
 
 use super::*;
+use crate::config::RefusalStatus;
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"message","role":"agent","messageId":"m-2","parts":[{"kind":"text","text":"ho"}]}}"#;
 
@@ -14,6 +15,13 @@ async fn send(gateway: &TestGateway, fields: &[&str]) -> Reply {
     gateway
         .send("POST /workspaces/target/a2a/message:send", &fields, MESSAGE)
         .await
+}
+
+/// Pauses the target, so that each call is refused with a time to wait.
+async fn pause(gateway: &TestGateway) {
+    let admin = gateway.admin_field();
+    let line = "POST /workspaces/target/pause";
+    assert_eq!(gateway.send(line, &[&admin], "").await.status, 200);
 }
 
 /// Returns the names of the members of a body.
@@ -71,4 +79,36 @@ async fn an_error_stands_alone_for_a_caller_of_1_0() {
             assert_eq!(reply.field("content-type"), Some("application/json"));
         }
     }
+}
+
+#[tokio::test]
+async fn a_refusal_has_the_status_that_is_set_and_says_how_long_to_wait() {
+    for (setting, status) in [(RefusalStatus::Http, 503), (RefusalStatus::Ok, 200)] {
+        let gateway = TestGateway::new(unary_answer(ANSWER), |config| {
+            config.a2a.refusal_status = setting;
+        })
+        .await;
+        pause(&gateway).await;
+        let reply = gateway.call(&[], CALL).await;
+        let refusal = (reply.status, reply.refusal());
+        assert_eq!(refusal, (status, Some("workspace_offline")));
+        let wait = reply.field("retry-after").unwrap();
+        let message = reply.json()["error"]["message"].to_string();
+        let said = format!("try again in {wait} s");
+        assert!(message.contains(&said), "{message}");
+        // Over HTTP+JSON the status is the reason's.
+        assert_eq!(send(&gateway, &[]).await.status, 503);
+    }
+}
+
+#[tokio::test]
+async fn a_streaming_call_that_is_refused_with_200_gets_an_event() {
+    let gateway = TestGateway::new(unary_answer(ANSWER), |config| {
+        config.a2a.refusal_status = RefusalStatus::Ok;
+    })
+    .await;
+    pause(&gateway).await;
+    let reply = gateway.call(&["accept: text/event-stream"], CALL).await;
+    assert_eq!(reply.field("content-type"), Some("text/event-stream"));
+    assert!(reply.body.starts_with("data: {"), "{}", reply.body);
 }

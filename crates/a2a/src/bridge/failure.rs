@@ -80,7 +80,7 @@ impl Failure {
                 ..
             } => -32_009,
             Self::Method { .. } | Self::Off { .. } => -32_601,
-            Self::Twice(_) | Self::TooDeep => -32_600,
+            Self::Twice(_) | Self::Params("jsonrpc") | Self::TooDeep => -32_600,
             Self::Params(_) | Self::TooLong => -32_602,
             Self::NotJson(_) => -32_700,
             Self::Answer(_) => -32_006,

@@ -214,6 +214,9 @@ fn write_call(
             }
             b"jsonrpc" => {
                 let value = pass.walker.read_value()?;
+                if value.raw(pass.text) != b"\"2.0\"" {
+                    return Err(Fault::Shape("jsonrpc"));
+                }
                 if is_rpc {
                     pass.put_member("jsonrpc", value);
                 }

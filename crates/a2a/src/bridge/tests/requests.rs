@@ -1,7 +1,7 @@
 //! Requests: parameters, methods, header fields, refusals.
 
 use super::*;
-use crate::bridge::{RequestedVersion, extensions_field, parse_version};
+use crate::bridge::{RequestedVersion, extensions_field, is_translated_version, parse_version};
 
 use Method::*;
 
@@ -190,6 +190,28 @@ fn the_tenant_of_the_interface_is_named_to_an_agent_of_1_0() {
     );
     let said = params(&bridge, SendMessage, r#"{"metadata":{}}"#);
     assert_eq!(said, r#"{"metadata":{},"tenant":"a\"b"}"#);
+}
+
+#[test]
+fn another_version_of_json_rpc_is_refused() {
+    for (version, code) in [("2.0", None), ("1.0", Some(-32_600)), ("", Some(-32_600))] {
+        let body = call(&UP, GetTask, r#"{"id":"t"}"#);
+        let body = body.replacen("2.0", version, 1);
+        let sent = UP.translate_request(GetTask, Call::Rpc(body.as_bytes()));
+        assert_eq!(sent.err().map(|failure| failure.code()), code, "{version}");
+    }
+}
+
+#[test]
+fn calls_of_0_3_and_1_0_are_translated() {
+    for version in ["", " ", "0.3", "0.3.7", "1", "1.0", "1.0.0", " 1.0 "] {
+        assert!(is_translated_version(version), "{version}");
+    }
+    for version in [
+        "99.0", "0", "0.2", "1.1", "2", "1.0.0.0", "v1", "1.", "1..0", "-1",
+    ] {
+        assert!(!is_translated_version(version), "{version}");
+    }
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! Redirects of agents.
+
+use super::*;
+
+const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"message","role":"agent","messageId":"m-2","parts":[{"kind":"text","text":"ho"}]}}"#;
+
+/// Returns a gateway with the workspace `moved`, whose agent redirects calls of `/a2a` to this place.
+async fn start(location: &'static str) -> (TestGateway, Arc<Mutex<Vec<String>>>) {
+    let gateway = TestGateway::new(unary_answer(ANSWER), |_| ()).await;
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = socket.local_addr().unwrap().port();
+    gateway.closed_port.store(port, Ordering::Relaxed);
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&requests);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = socket.accept().await {
+            let request = read_request(&mut stream).await;
+            let answer = match request.starts_with("POST /a2a ") {
+                true => format!(
+                    "HTTP/1.1 307 Moved\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n"
+                ),
+                false => unary_answer(ANSWER),
+            };
+            recorded.lock().unwrap().push(request);
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    gateway
+        .create_workspace(json!({"id": "moved", "name": "moved"}))
+        .await;
+    (gateway, requests)
+}
+
+async fn call(gateway: &TestGateway, fields: &[&str]) -> Reply {
+    let admin = gateway.admin_field();
+    let fields = [fields, &[&admin]].concat();
+    gateway
+        .send("POST /workspaces/moved/a2a", &fields, CALL)
+        .await
+}
+
+#[tokio::test]
+async fn a_redirect_at_the_same_server_is_followed_once() {
+    let (gateway, requests) = start("/a2a/").await;
+    for fields in [&[][..], &["idempotency-key: k-1"][..]] {
+        let reply = call(&gateway, fields).await;
+        assert_eq!((reply.status, reply.body.as_str()), (200, ANSWER));
+        let requests = std::mem::take(&mut *requests.lock().unwrap());
+        let [first, second] = &requests[..] else {
+            panic!("two requests: {requests:?}");
+        };
+        assert!(second.starts_with("POST /a2a/ HTTP/1.1"), "{second}");
+        let rest = |request: &str| request.split_once("\r\n").unwrap().1.to_owned();
+        assert_eq!(rest(first), rest(second), "nothing else differs");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_elsewhere_or_once_more_is_refused() {
+    for location in ["/a2a", "http://127.0.0.1:1/a2a/", "https://else.test/"] {
+        let (gateway, _) = start(location).await;
+        let reply = call(&gateway, &[]).await;
+        let refusal = (reply.status, reply.refusal());
+        assert_eq!(refusal, (502, Some("agent_redirected")), "{location}");
+    }
+}
