@@ -24,8 +24,8 @@ use crate::proxy::response::{OutboundCall, refuse_answer};
 use crate::proxy::sse::{AgentStream, EventPace, StreamSetup};
 use crate::proxy::trace::CallSpan;
 use crate::proxy::upstream::{
-    AgentConnection, CancelWatch, PoolHandle, Relay, await_head, is_event_stream, next_piece,
-    too_large,
+    AgentConnection, CancelWatch, PoolHandle, Relay, await_head, follow_redirect, is_event_stream,
+    next_piece, too_large,
 };
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Share;

@@ -70,7 +70,7 @@ fn send_in(generation: Generation) -> &'static str {
 
 impl Failure {
     /// Returns the code of JSON-RPC.
-    pub const fn code(&self) -> i64 {
+    pub fn code(&self) -> i64 {
         match self {
             Self::Push { .. } => -32_003,
             Self::List => -32_004,
