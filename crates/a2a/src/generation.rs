@@ -22,6 +22,14 @@ impl Generation {
         }
     }
 
+    /// Returns the other one.
+    pub const fn other(self) -> Self {
+        match self {
+            Self::V0 => Self::V1,
+            Self::V1 => Self::V0,
+        }
+    }
+
     /// Detects the generation from an agent card.
     ///
     /// [`Generation::V1`] if it has a JSON-RPC interface of 1.x (`supportedInterfaces`, A2A 1.0,

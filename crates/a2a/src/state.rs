@@ -64,13 +64,19 @@ impl TaskState {
         self.names().1
     }
 
-    /// Parses either name. `CANCELLED` is the spelling of 0.3's HTTP+JSON binding.
+    /// Parses either name, also in another case, with `_` for `-`, or without the prefix of 1.0, as agents written by
+    /// hand spell them. `CANCELLED` is the spelling of 0.3's HTTP+JSON binding.
     pub fn parse(word: &str) -> Option<Self> {
-        if matches!(word, "TASK_STATE_CANCELLED" | "cancelled") {
-            return Some(Self::Canceled);
-        }
         let mut all = Self::ALL.into_iter();
-        all.find(|state| state.as_str() == word || state.as_v1_str() == word)
+        let exact = all.find(|state| state.as_str() == word || state.as_v1_str() == word);
+        exact.or_else(|| {
+            let plain = word.to_ascii_lowercase().replace('_', "-");
+            let plain = plain.strip_prefix("task-state-").unwrap_or(&plain);
+            if plain == "cancelled" {
+                return Some(Self::Canceled);
+            }
+            Self::ALL.into_iter().find(|state| state.as_str() == plain)
+        })
     }
 
     /// Finds the state of the task in a response, in an update of it, or in the bare result of one.
@@ -135,7 +141,18 @@ mod tests {
             TaskState::parse("TASK_STATE_CANCELLED"),
             Some(TaskState::Canceled)
         );
-        assert_eq!(TaskState::parse("done"), None);
+        for (word, state) in [
+            ("input_required", TaskState::InputRequired),
+            ("Completed", TaskState::Completed),
+            ("COMPLETED", TaskState::Completed),
+            ("AUTH_REQUIRED", TaskState::AuthRequired),
+            ("Cancelled", TaskState::Canceled),
+        ] {
+            assert_eq!(TaskState::parse(word), Some(state), "{word}");
+        }
+        for word in ["done", "", "unknown", "TASK_STATE_UNSPECIFIED"] {
+            assert_eq!(TaskState::parse(word), None, "{word}");
+        }
     }
 
     #[test]

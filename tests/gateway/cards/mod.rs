@@ -189,7 +189,7 @@ async fn each_generation_is_served_in_its_own_words() {
         assert_eq!(has("securityRequirements"), required, "{generation}");
         if required {
             let expected = json!([
-                {"url": base, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t"},
+                {"url": base, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
                 {"url": base, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
             assert_eq!(served["supportedInterfaces"], expected, "{generation}");
         }

@@ -7,7 +7,7 @@ use super::nodes::TASK;
 use super::omitted_members::OmittedMembers;
 use super::pass::{Pass, Settings};
 use super::push::push_config_of_task;
-use super::result::{WrittenResult, write_outcome};
+use super::result::{WrittenResult, detect_form, write_outcome};
 use super::rules::write_node;
 use super::table::Form;
 use crate::generation::Generation;
@@ -379,9 +379,28 @@ impl Exchange {
     }
 }
 
-/// Writes a result.
+/// Writes a result, in the form that it has, whatever the agent's card says.
 pub(super) fn write_shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<WrittenResult, Fault> {
-    let is_same = pass.settings.from == pass.settings.to || shape == Shape::Same;
+    let said = match shape {
+        Shape::Outcome(_) | Shape::Task => detect_form(pass),
+        Shape::Push | Shape::PushList | Shape::Nothing | Shape::Same => pass.settings.from,
+    };
+    let of_card = std::mem::replace(&mut pass.settings.from, said);
+    let written = write_as_said(pass, shape, of_card != said);
+    pass.settings.from = of_card;
+    written
+}
+
+/// As [`write_shaped`], in the form of the settings. `is_other`: that is not the one of the agent's card, and the kind of
+/// the result is needed also where both sides have one form.
+fn write_as_said(
+    pass: &mut Pass<'_>,
+    shape: Shape,
+    is_other: bool,
+) -> Result<WrittenResult, Fault> {
+    let is_same = pass.settings.from == pass.settings.to
+        && !(is_other && pass.settings.to == Form::V1)
+        || shape == Shape::Same;
     match shape {
         Shape::Nothing => {
             pass.walker.read_value()?;

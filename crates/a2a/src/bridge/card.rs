@@ -2,7 +2,7 @@
 //!
 //! | Asked for with | Form |
 //! |---|---|
-//! | no `A2A-Version` | the members of both generations; security schemes in 0.3's shape, with at most one OAuth flow |
+//! | no `A2A-Version` | the members of both generations; security schemes in both shapes, with at most one OAuth flow |
 //! | `A2A-Version: 1.0` | 1.0 |
 //! | `A2A-Version: 0.3`, `agent.json` | 0.3 |
 //!
@@ -315,13 +315,13 @@ fn write_security(
     asked: RequestedForm,
     left: &mut OmittedMembers,
 ) {
-    let shape = match asked {
-        RequestedForm::Both => Shape::V0OneFlow,
-        RequestedForm::Only(Generation::V0) => Shape::V0,
-        RequestedForm::Only(Generation::V1) => Shape::V1,
+    let shapes: &[Shape] = match asked {
+        RequestedForm::Both => &[Shape::V0OneFlow, Shape::V1],
+        RequestedForm::Only(Generation::V0) => &[Shape::V0],
+        RequestedForm::Only(Generation::V1) => &[Shape::V1],
     };
     let said = from.get("securitySchemes");
-    if let Some(schemes) = said.and_then(|said| convert_schemes(said, shape, left)) {
+    if let Some(schemes) = said.and_then(|said| convert_schemes(said, shapes, left)) {
         to.set("securitySchemes", schemes);
     }
     let required = from

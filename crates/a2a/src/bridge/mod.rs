@@ -82,6 +82,7 @@ pub use exchange::{AgentRequest, Call, Exchange};
 pub use failure::Failure;
 pub use omitted_members::OmittedMembers;
 pub use result::Kind;
+pub use route::tenant_prefix;
 pub use sides::{
     Bridge, RequestedVersion, Side, extensions_field, is_translated_version, parse_version,
 };

@@ -250,22 +250,25 @@ fn file_part(pass: &mut Pass<'_>, content: Value, is_bytes: bool, part: &Part) {
 }
 
 /// Writes base64 in its standard alphabet with padding, which is all that decoders of 0.3 take. Those
-/// of 1.0 take the alphabet of URLs, too.
+/// of 1.0 take the alphabet of URLs, and text without padding, too.
 fn standard_base64(pass: &mut Pass<'_>, value: Value) {
-    let raw = value.raw(pass.text);
-    if memchr2(b'-', b'_', raw).is_none() || value.kind != Kind::String {
+    let text = value.unescaped(pass.text);
+    let is_plain = text.len().is_multiple_of(4) && memchr2(b'-', b'_', &text).is_none();
+    // What needs another escape is no base64.
+    let is_other = text
+        .iter()
+        .any(|byte| *byte < b' ' || matches!(byte, b'"' | b'\\'));
+    if value.kind != Kind::String || is_plain || is_other {
         return pass.copy(value);
     }
-    let start = pass.out.len();
-    pass.out.extend(raw.iter().map(|byte| match byte {
+    pass.out.push(b'"');
+    pass.out.extend(text.iter().map(|byte| match byte {
         b'-' => b'+',
         b'_' => b'/',
         byte => *byte,
     }));
-    pass.out.pop();
-    while !(pass.out.len() - start - 1).is_multiple_of(4) {
-        pass.out.push(b'=');
-    }
+    let padding = text.len().next_multiple_of(4) - text.len();
+    pass.out.extend_from_slice(&b"==="[..padding]);
     pass.out.push(b'"');
 }
 

@@ -2,6 +2,7 @@
 
 use super::failure::Fault;
 use super::nodes::{ARTIFACT_UPDATE, MESSAGE, RESULT, STATUS_UPDATE, TASK, result};
+use super::part::find_member;
 use super::pass::Pass;
 use super::rules::{WrittenMembers, put_final, remove_written, write_members, write_node};
 use super::table::{Form, Node};
@@ -88,6 +89,38 @@ pub(super) struct WrittenResult {
     pub(super) state: Option<TaskState>,
     /// `"id":…,"contextId":…,` of the task of an update.
     pub(super) ids: Vec<u8>,
+}
+
+/// Returns the form of the result that follows: agents do not always speak as their card says. 1.0 has the kind around a
+/// result, or at least its own words for states; 0.3 has it among the members.
+pub(super) fn detect_form(pass: &mut Pass<'_>) -> Form {
+    let of_card = pass.settings.from;
+    if of_card == Form::V0Rest || pass.walker.peek() != Some(b'{') {
+        return of_card;
+    }
+    let (mut has_kind, mut has_wrapper, mut has_v1_state) = (false, false, false);
+    // What cannot be read is found again by the pass.
+    let _ = Walker::from(pass.text, pass.walker.position()).walk_object(|walker, name| {
+        let value = walker.read_value()?;
+        match &*name.unescaped {
+            b"kind" => has_kind |= value.kind == JsonKind::String,
+            b"status" => {
+                let state = find_member(pass.text, value, b"state");
+                has_v1_state |= state
+                    .is_some_and(|state| state.unescaped(pass.text).starts_with(b"TASK_STATE_"));
+            }
+            name if Kind::from_wrapper(name, Form::V1).is_some() => {
+                has_wrapper |= value.kind == JsonKind::Object;
+            }
+            _ => {}
+        }
+        Ok(value)
+    });
+    match (has_wrapper, has_kind, has_v1_state) {
+        (true, ..) | (false, false, true) => Form::V1,
+        (false, true, _) => Form::V0,
+        (false, false, false) => of_card,
+    }
 }
 
 /// Writes the result that follows: a task or a message, and with `updates` also an update.

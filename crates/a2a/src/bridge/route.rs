@@ -112,6 +112,17 @@ impl<'a> Route<'a> {
     }
 }
 
+/// Returns the beginning of the routes of 1.0 of an interface with a tenant: its segment, with a slash.
+///
+/// # Errors
+/// [`Failure::Answer`] for a tenant that an agent could read as another route.
+pub fn tenant_prefix(tenant: Option<&str>) -> Result<String, Failure> {
+    let why = Failure::Answer("its card names a tenant that is no segment of a path");
+    tenant.map_or(Ok(String::new()), |tenant| {
+        Ok(encode_segment(tenant).ok_or(why)? + "/")
+    })
+}
+
 /// Directs a request, whose body has its parameters so far, to the route of its method.
 ///
 /// # Errors
@@ -125,13 +136,9 @@ pub(super) fn direct_request(
     task: Option<&str>,
 ) -> Result<(), Failure> {
     sent.method = None;
-    let first = match (generation, tenant) {
-        (Generation::V0, _) => "v1/".to_owned(),
-        (Generation::V1, Some(tenant)) => {
-            let why = Failure::Answer("its card names a tenant that is no segment of a path");
-            encode_segment(tenant).ok_or(why)? + "/"
-        }
-        (Generation::V1, None) => String::new(),
+    let first = match generation {
+        Generation::V0 => "v1/".to_owned(),
+        Generation::V1 => tenant_prefix(tenant)?,
     };
     if method.sends() {
         let streams = method == Method::SendStreamingMessage;

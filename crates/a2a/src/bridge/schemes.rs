@@ -39,23 +39,29 @@ const PLACES: [&str; 3] = ["header", "query", "cookie"];
 pub(super) enum Shape {
     /// 0.3.
     V0,
-    /// 0.3 with at most one OAuth flow, for a card that clients of 1.0 read, too.
+    /// 0.3 with at most one OAuth flow, beside the same scheme of 1.0.
     V0OneFlow,
     /// 1.0.
     V1,
 }
 
-/// Returns `securitySchemes` in another shape. Schemes of an unknown type are left out.
+/// Returns `securitySchemes` with each scheme in all of `shapes`, whose members stand beside each other in one object.
+/// Schemes of an unknown type are left out.
 pub(super) fn convert_schemes(
     text: &str,
-    shape: Shape,
+    shapes: &[Shape],
     left: &mut OmittedMembers,
 ) -> Option<String> {
     let schemes = Fields::parse(text)?;
     let mut written = Vec::new();
     for (name, scheme) in schemes.iter() {
-        match Fields::parse(scheme).and_then(|scheme| convert_scheme(&scheme, shape, left)) {
-            Some(scheme) => written.push(format!("{name}:{scheme}")),
+        let scheme = Fields::parse(scheme);
+        let members = shapes.iter().map(|shape| {
+            let scheme = convert_scheme(scheme.as_ref()?, *shape, left)?;
+            Some(scheme.strip_prefix('{')?.strip_suffix('}')?.to_owned())
+        });
+        match members.collect::<Option<Vec<_>>>() {
+            Some(members) => written.push(format!("{name}:{{{}}}", members.join(","))),
             None => left.add("card", "securitySchemes"),
         }
     }

@@ -63,11 +63,14 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Returns the path of its URL, the only part that is used. Host and port are those that were
-    /// registered and vetted, so that a card cannot direct the gateway elsewhere.
+    /// Returns path and query of its URL, the only parts that are used. Host and port are those that
+    /// were registered and vetted, so that a card cannot direct the gateway elsewhere.
     pub fn path(&self) -> Option<String> {
         let url = Url::parse(&self.url).ok()?;
-        matches!(url.scheme(), "http" | "https").then(|| url.path().to_owned())
+        matches!(url.scheme(), "http" | "https").then(|| match url.query() {
+            Some(query) => format!("{}?{query}", url.path()),
+            None => url.path().to_owned(),
+        })
     }
 }
 
@@ -97,9 +100,11 @@ pub(super) fn is_v1(card: &Fields<'_>) -> bool {
     list.is_some_and(|list| !list.is_empty())
 }
 
-/// Returns true if clients of 0.x can find an interface in it, or if it has none at all.
+/// Returns true if clients of 0.x can find an interface in it, or if it has none at all. A `url` of a card whose
+/// version is 1.x is none of 0.x.
 pub(super) fn is_v0(card: &Fields<'_>) -> bool {
-    !is_v1(card) || card.get_text("url").is_some()
+    let version = || parse_generation(card.get_text("protocolVersion"), Generation::V0);
+    !is_v1(card) || card.get_text("url").is_some() && version() == Generation::V0
 }
 
 /// Returns true if the card has an address of the agent, readable or not.
@@ -188,15 +193,15 @@ fn served_v1(card: &Fields<'_>, base: &str) -> String {
         let stated = element.get_text("protocolVersion");
         version = version.or_else(|| stated.clone());
         let binding = element.get_text("protocolBinding");
-        match &binding {
-            Some(word) if Binding::parse(word).is_none() => continue,
-            Some(_) => {}
-            None => element.set("protocolBinding", quote_string("JSONRPC")),
-        }
+        let Some(binding) = Binding::parse(binding.as_deref().unwrap_or("JSONRPC")) else {
+            continue;
+        };
+        element.set("protocolBinding", quote_string(binding.name()));
         if stated.is_none() {
             element.set("protocolVersion", quote_string(VERSION_1));
         }
-        if element.get_text("tenant").is_none() {
+        // The gateway has no routes of HTTP+JSON with a tenant in front, and names it to the agent itself.
+        if element.get_text("tenant").is_none() || binding == Binding::HttpJson {
             element.remove("tenant");
         }
         element.set("url", quote_string(base));
@@ -217,11 +222,10 @@ fn serve_v0(card: &mut Fields<'_>, base: &str) {
     let mut served = Vec::new();
     let mut first = None;
     for mut element in read_list(card, "additionalInterfaces") {
-        let Some(transport) = element.get_text("transport") else {
-            continue;
-        };
-        if Binding::parse(&transport).is_some() {
-            first.get_or_insert(transport);
+        let transport = element.get_text("transport");
+        if let Some(binding) = transport.and_then(|word| Binding::parse(&word)) {
+            first.get_or_insert(binding);
+            element.set("transport", quote_string(binding.name()));
             element.set("url", quote_string(base));
             served.push(element.to_json());
         }
@@ -232,13 +236,11 @@ fn serve_v0(card: &mut Fields<'_>, base: &str) {
         card.set("additionalInterfaces", join_array(&served));
     }
     card.set("url", quote_string(base));
-    let preferred = card.get_text("preferredTransport");
-    let carried = preferred
-        .as_deref()
-        .is_some_and(|word| Binding::parse(word).is_some());
-    if !carried && card.contains("preferredTransport") {
-        let instead = first.unwrap_or_else(|| "JSONRPC".to_owned());
-        card.set("preferredTransport", quote_string(&instead));
+    if card.contains("preferredTransport") {
+        let preferred = card.get_text("preferredTransport");
+        let preferred = preferred.and_then(|word| Binding::parse(&word)).or(first);
+        let preferred = preferred.unwrap_or(Binding::JsonRpc);
+        card.set("preferredTransport", quote_string(preferred.name()));
     }
 }
 

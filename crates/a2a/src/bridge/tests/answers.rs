@@ -28,6 +28,34 @@ fn a_result_is_wrapped_and_unwrapped() {
 }
 
 #[test]
+fn a_result_is_read_as_what_it_is_whatever_the_card_says() {
+    let file_v0 = r#"[{"kind":"file","file":{"bytes":"aGk=","mimeType":"a/b"}}]"#;
+    let file_v1 = r#"[{"raw":"aGk=","mediaType":"a/b"}]"#;
+    let message_v0 =
+        format!(r#"{{"kind":"message","messageId":"m","role":"agent","parts":{file_v0}}}"#);
+    let message_v1 = format!(r#"{{"messageId":"m","role":"ROLE_AGENT","parts":{file_v1}}}"#);
+    let task_v0 = format!(
+        r#"{{"kind":"task","id":"t","contextId":"c","status":{{"state":"completed"}},"artifacts":[{{"artifactId":"a","parts":{file_v0}}}]}}"#
+    );
+    let task_v1 = format!(
+        r#"{{"id":"t","contextId":"c","status":{{"state":"TASK_STATE_COMPLETED"}},"artifacts":[{{"artifactId":"a","parts":{file_v1}}}]}}"#
+    );
+    for (v0, v1, name) in [
+        (&message_v0, &message_v1, "message"),
+        (&task_v0, &task_v1, "task"),
+    ] {
+        let wrapped = format!(r#"{{"{name}":{v1}}}"#);
+        // The agent's card says the other generation than its answer: the caller's own.
+        assert_eq!(result(&UP, SendMessage, v0), *v0);
+        assert_eq!(result(&DOWN, SendMessage, &wrapped), wrapped);
+    }
+    for method in [GetTask, CancelTask] {
+        assert_eq!(result(&UP, method, &task_v0), task_v0);
+        assert_eq!(result(&DOWN, method, &task_v1), task_v1);
+    }
+}
+
+#[test]
 fn a_result_has_status_200_whatever_the_agents_is() {
     let params = r#"{"taskId":"t","id":"c"}"#;
     let (_, exchange) = request(&bridge(V1, V1_REST), DeletePushConfig, params).unwrap();

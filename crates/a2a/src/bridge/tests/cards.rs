@@ -126,7 +126,29 @@ fn a_card_without_a_version_asked_for_is_of_both() {
             .len(),
         1
     );
-    assert_eq!(card["securitySchemes"]["m"], made!({"type": "mutualTLS"}));
+    let schemes = [
+        (
+            "k",
+            made!({"type": "apiKey", "in": "cookie", "name": "n",
+            "apiKeySecurityScheme": {"location": "cookie", "name": "n"}}),
+        ),
+        (
+            "h",
+            made!({"type": "http", "scheme": "bearer", "bearerFormat": "JWT",
+            "httpAuthSecurityScheme": {"scheme": "bearer", "bearerFormat": "JWT"}}),
+        ),
+        (
+            "i",
+            made!({"type": "openIdConnect", "openIdConnectUrl": "u",
+            "openIdConnectSecurityScheme": {"openIdConnectUrl": "u"}}),
+        ),
+        ("m", made!({"type": "mutualTLS", "mtlsSecurityScheme": {}})),
+    ];
+    for (name, scheme) in schemes {
+        assert_eq!(card["securitySchemes"][name], scheme, "{name}");
+    }
+    let oauth2 = &card["securitySchemes"]["o"];
+    assert_eq!(oauth2["oauth2SecurityScheme"]["flows"], oauth2["flows"]);
     assert_eq!(card["security"], made!([{"o": ["s1"], "k": []}]));
     assert_eq!(
         card["securityRequirements"][0]["schemes"]["k"],
@@ -136,8 +158,11 @@ fn a_card_without_a_version_asked_for_is_of_both() {
     assert!(card["skills"][0]["securityRequirements"].is_array());
     assert_eq!(card["x"], 1);
     assert_eq!(card.get("signatures"), None);
-    // The agent speaks 0.3, and so does a client that says nothing.
+    // The agent speaks 0.3, and so does a client that says nothing; one that says 1.0 is refused.
     assert_eq!(card["capabilities"]["pushNotifications"], true);
+    let of_1_0 = RequestedForm::Only(Generation::V1);
+    let of_1_0 = served(&old(), of_1_0, &[V0, V1], &BOTH[..1]);
+    assert_eq!(of_1_0["capabilities"]["pushNotifications"], false);
     assert_eq!(
         (
             &card["capabilities"]["extendedAgentCard"],

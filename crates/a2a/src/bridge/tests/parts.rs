@@ -97,6 +97,14 @@ fn a_part_is_read_by_its_kind_or_else_by_its_members() {
             r#"{"kind":"file","file":{"bytes":"+/8="}}"#,
         ),
         (
+            r#"{"raw":"aGVsbG8"}"#,
+            r#"{"kind":"file","file":{"bytes":"aGVsbG8="}}"#,
+        ),
+        (
+            r#"{"raw":"\/w"}"#,
+            r#"{"kind":"file","file":{"bytes":"/w=="}}"#,
+        ),
+        (
             r#"{"raw":"-_8="}"#,
             r#"{"kind":"file","file":{"bytes":"+/8="}}"#,
         ),

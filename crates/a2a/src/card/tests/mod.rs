@@ -92,7 +92,31 @@ fn every_interface_of_every_generation_points_at_the_gateway() {
                 json!([grpc, {"url": "http://127.0.0.1:8001/rest", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t1"}, rpc("http://127.0.0.1:8001/", "1.0")]),
             ),
             json!({"url": null, "protocolVersion": null, "supportedInterfaces": [
-                {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t1"}, rpc(BASE, "1.0")]}),
+                {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}, rpc(BASE, "1.0")]}),
+        ),
+        // Bindings in another case; a `url` beside the list that is of 1.0, too.
+        (
+            card_1_0(
+                json!([{"url": "http://127.0.0.1:8001/", "protocolBinding": "jsonrpc", "protocolVersion": "1.0", "tenant": "t1"},
+                    {"url": "http://127.0.0.1:8001/", "protocolBinding": "http+json", "protocolVersion": "1.0", "tenant": "t1"}]),
+            ),
+            json!({"supportedInterfaces": [
+                {"url": BASE, "protocolBinding": "JSONRPC", "protocolVersion": "1.0", "tenant": "t1"},
+                {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]}),
+        ),
+        (
+            card_0_3(
+                json!({"protocolVersion": "1.0", "preferredTransport": "JSONRPC",
+                "supportedInterfaces": [rpc("http://127.0.0.1:8001/", "1.0")]}),
+            ),
+            json!({"url": null, "preferredTransport": null, "security": null,
+                "supportedInterfaces": [rpc(BASE, "1.0")]}),
+        ),
+        (
+            card_0_3(json!({"preferredTransport": "jsonrpc",
+                "additionalInterfaces": [{"url": "http://127.0.0.1:8001/", "transport": "http+json"}]})),
+            json!({"url": BASE, "preferredTransport": "JSONRPC",
+                "additionalInterfaces": [{"url": BASE, "transport": "HTTP+JSON"}]}),
         ),
         (
             card_1_0(json!([grpc])),
@@ -371,7 +395,7 @@ fn wrong_types_make_no_trouble() {
 }
 
 #[test]
-fn an_interface_lends_its_path_only() {
+fn an_interface_lends_its_path_and_its_query_only() {
     let card = card_1_0(json!([
         {"url": "http://evil.example:1/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
         {"url": "https://10.0.0.1/rest/%2e%2e/v1?x=1#f", "protocolBinding": "http+json", "protocolVersion": "1.0", "tenant": "t"}]));
@@ -380,7 +404,7 @@ fn an_interface_lends_its_path_only() {
     let rest = card.interfaces(Binding::HttpJson).next().unwrap();
     assert_eq!(
         (rest.path().as_deref(), rest.tenant.as_deref()),
-        (Some("/v1"), Some("t"))
+        (Some("/v1?x=1"), Some("t"))
     );
     assert_eq!(
         card.interfaces(Binding::JsonRpc)
