@@ -30,9 +30,7 @@ use crate::proxy::listener::internal_error;
 use crate::proxy::record::{Answered, Exchange};
 use crate::proxy::services::Context;
 use crate::proxy::upstream::WireRequest;
-use crate::proxy::upstream_request::{
-    AgentCall, Origin, callee_attributes, resolve_address, translate_for_agent,
-};
+use crate::proxy::upstream_request::{AgentCall, Origin, callee_attributes, resolve_address};
 use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::stage::Stage;
@@ -330,11 +328,8 @@ impl TaskCancellation {
             admitted: &admitted,
             agent,
         };
-        translate_for_agent(&agents, None, exchange, &mut call)
-            .await
-            .map_err(|ended| ended.into_rejection(cancel_timeout))?;
-        let path = agents.set_path(None, exchange, &mut call).await;
-        path.map_err(|ended| ended.into_rejection(cancel_timeout))?;
+        let routed = agents.route_call(None, exchange, &mut call).await;
+        routed.map_err(|ended| ended.into_rejection(cancel_timeout))?;
         let asker = LookupFor::for_call(Account::default());
         let address = resolve_address(context, agent, call.path.as_deref(), asker).await?;
         exchange.begin_call_span(&callee_attributes(agent, &call));

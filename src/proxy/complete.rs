@@ -44,24 +44,23 @@ pub(super) struct RestRoute {
     pub(super) generation: Generation,
 }
 
-impl RestRoute {
-    /// Returns path and query of the route below an agent's interface. `history_length`, which callers may write, is there
-    /// under the name that A2A has for it.
-    pub(super) fn path_below(&self, interface: &str) -> String {
-        let mut path = format!("{interface}/{}", self.tail);
-        if let Some(query) = &self.query {
-            path.push('?');
-            let parameters =
-                query
-                    .split('&')
-                    .map(|one| match one.strip_prefix("history_length=") {
-                        Some(length) => format!("historyLength={length}").into(),
-                        None => Cow::Borrowed(one),
-                    });
-            path.push_str(&parameters.collect::<Vec<_>>().join("&"));
+/// Returns path and query of a route below an interface, the interface's own query first. `history_length`, which callers
+/// may write, is there under the name that A2A has for it.
+pub(super) fn path_below(interface: &str, tail: &str, query: Option<&str>) -> String {
+    let (base, own) = interface.split_once('?').unwrap_or((interface, ""));
+    let mut path = format!("{}/{tail}", base.trim_end_matches('/'));
+    let parameters = own.split('&').chain(query.unwrap_or_default().split('&'));
+    for (parameter, mark) in parameters
+        .filter(|parameter| !parameter.is_empty())
+        .zip(std::iter::once('?').chain(std::iter::repeat('&')))
+    {
+        path.push(mark);
+        match parameter.strip_prefix("history_length=") {
+            Some(length) => path.extend(["historyLength=", length]),
+            None => path.push_str(parameter),
         }
-        path
     }
+    path
 }
 
 /// A call after the checks of its body.
@@ -96,6 +95,8 @@ pub(super) struct CheckedCall {
     pub(super) key: Option<Key>,
     /// Searches the answer for the task, until the task and its state are found.
     pub(super) learner: Option<Box<Learner>>,
+    /// The generation in which the agent gets it, whatever its card says; `None`: as that says.
+    pub(super) speaks: Option<Generation>,
 }
 
 impl CheckedCall {
@@ -117,6 +118,7 @@ impl CheckedCall {
             guarded: None,
             key: None,
             learner: None,
+            speaks: None,
         }
     }
 
@@ -285,7 +287,7 @@ pub(super) async fn check_references(
 }
 
 /// Returns what searches the answer to a message for its task, or the answer to a task request for the task's state.
-fn watch_answer(
+pub(super) fn watch_answer(
     gateway: &Gateway,
     method: Method,
     admitted: &AdmittedCall,
@@ -584,6 +586,18 @@ mod prefer_tests {
             assert_eq!(read(&[none]), None, "{none}");
         }
         assert_eq!(read(&[]), None);
+    }
+
+    #[test]
+    fn the_query_of_an_interface_stays_on_its_routes() {
+        for (interface, query, expected) in [
+            ("/a/", None, "/a/message:send"),
+            ("/", Some("x=1"), "/message:send?x=1"),
+            ("/a?code=KEY", None, "/a/message:send?code=KEY"),
+            ("/a/?code=KEY", Some("x=1"), "/a/message:send?code=KEY&x=1"),
+        ] {
+            assert_eq!(path_below(interface, "message:send", query), expected);
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::identity::{A2A, NamedCaller, Proof, Role};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::proxy::policy::{check_access, permit_target};
 use crate::proxy::services::Context;
-use crate::proxy::upstream_request::{agent_side, inbox_side, serves_http_json};
+use crate::proxy::upstream_request::{agent_side, correct_side, inbox_side, serves_http_json};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::stage::Stage;
@@ -305,6 +305,7 @@ impl Explainer {
             return Ok(None);
         };
         let spoken = self.context.cards.cached_sides(&source).await;
+        let spoken = spoken.map_or_else(AgentSides::default, |(spoken, _)| spoken);
         if path.is_err() && agent.options.bridge == Bridging::Auto && !spoken.is_unknown() {
             call["path"] = Value::Null;
             call["path_by"] =
@@ -321,15 +322,24 @@ impl Explainer {
     /// Reports which translation a call in each form would have, as far as it is known without asking the target.
     async fn explain_bridge(&self, permit: &Permit, options: &AgentOptions, by: &str) -> Value {
         let cards = &self.context.cards;
-        let spoken = match self.context.gateway.resolution.card_source(permit).await {
-            Ok(source) if !options.has_card => cards.cached_sides(&source).await,
-            _ => options.spoken.clone(),
+        let source = self.context.gateway.resolution.card_source(permit).await;
+        let read = match &source {
+            Ok(source) if !options.has_card => cards.cached_sides(source).await,
+            _ => None,
         };
+        let age = read.as_ref().map(|(_, age)| *age);
+        let spoken = read.map_or_else(|| options.spoken.clone(), |(spoken, _)| spoken);
+        let shown = match &source {
+            Ok(source) => cards.finding_of(source, Method::SendMessage).await,
+            Err(_) => None,
+        };
+        let takes = shown.and_then(|shown| shown.takes);
         let calls = SIDES.map(|asked| {
             let rest = asked.binding == Binding::HttpJson;
-            let fetches = options.path_in_card || rest;
-            let answer = match agent_side(asked, &spoken, options) {
-                _ if spoken.is_unknown() && !options.has_card && fetches => {
+            let side = agent_side(asked, &spoken, options);
+            let side = side.map(|by_card| correct_side(asked, by_card, takes, options));
+            let answer = match side {
+                _ if age.is_none() && !options.has_card => {
                     json!("as its card says, which would be fetched first")
                 }
                 Err(_) => json!(Reason::VersionNotSupported.as_str()),
@@ -342,7 +352,14 @@ impl Explainer {
             };
             (asked, answer)
         });
-        bridge_fact(options, &spoken, by, calls)
+        let mut fact = bridge_fact(options, &spoken, by, calls);
+        if let Some(age) = age {
+            fact["read_ms_ago"] = json!(to_millis(age));
+        }
+        if let Some(shown) = shown {
+            fact["shown_by_answers"] = json!({"takes": shown.takes.map(generation_word), "ms_ago": to_millis(shown.age())});
+        }
+        fact
     }
 
     /// Reports the generation that the target speaks, as far as it is known without asking the target, and its source.

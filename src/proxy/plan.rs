@@ -1,18 +1,24 @@
 //! Decides what a call comes to, and has it done: the agent answers it, its inbox, an earlier call with the same key, or
 //! the deferral of the call; or it waits until its agent is awake.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
 use crate::a2a::accept::prefers_stream;
+use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
+use crate::a2a::task::Binding;
 use crate::a2a::{Generation, envelope};
 use crate::caps::Caps;
+use crate::config::Bridging;
 use crate::delivery::calls::UnclaimedKey;
 use crate::directory::{Agent, Destination, LookupFor, Slot};
 use crate::explain::Live;
@@ -22,21 +28,26 @@ use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, method_not_allowed, open_exchange};
 use crate::proxy::body::{ReceivedBody, read_json};
+use crate::proxy::cards::learnt::Observer;
 use crate::proxy::complete::{
     CallShape, CheckedCall, IDEMPOTENCY_KEY, authorize_references, check_references, complete_body,
-    prefers_async, read_key,
+    prefers_async, read_key, watch_answer,
 };
 use crate::proxy::deferral::{self, JobFormat, JobRequest, may_request_job, requested_job};
 use crate::proxy::filters::Rewrite;
 use crate::proxy::idempotency::{self, KeyReservation, KeyState};
 use crate::proxy::inbox;
+use crate::proxy::listener::internal_error;
+use crate::proxy::parking::Turn;
 use crate::proxy::policy::{
     authorize_caller, check_access, count_before_sending, rewrite_guarded, set_guards,
 };
-use crate::proxy::record::{Answered, Exchange, ExchangeError, box_cold_path};
-use crate::proxy::response::{ExpectedAnswer, OutboundCall, answer_head, relay_call};
+use crate::proxy::record::{Answered, Exchange, ExchangeError, WholeAnswer, box_cold_path};
+use crate::proxy::response::{
+    Attempt, ExpectedAnswer, OutboundCall, SecondAttempt, answer_head, relay_call,
+};
 use crate::proxy::services::Request;
-use crate::proxy::upstream::{Clocks, WireRequest};
+use crate::proxy::upstream::{AgentConnection, Clocks, WireRequest, is_event_stream};
 use crate::proxy::upstream_request::{
     ConnectedAgent, Dialer, PreparedRequest, choose_rewrite, measure_patience, prepare_request,
 };
@@ -61,13 +72,12 @@ pub(super) async fn answer_call(
     };
     let headers = &request.session.req_header().headers;
     set_guards(context, request.exchange, &admitted, &mut call, headers);
+    let kept = RepeatableCall::keep(request, &admitted, &call).await?;
     let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
-    let clocks = Clocks::new(
-        &request.exchange.call.config().timeouts,
-        request.exchange.call.started(),
-        admitted.timeout,
-        agent.idle_timeout,
-    );
+    // Only methods of JSON-RPC have a name.
+    let kept = kept.filter(|_| call.method_name.is_some());
+    let tried = call.generation();
+    let clocks = clocks_of(request, &admitted, &agent);
     let unclaimed = match replay_or_count(request, &admitted, &call, clocks.total).await? {
         ControlFlow::Continue(unclaimed) => unclaimed,
         ControlFlow::Break(replayed) => return Ok(replayed),
@@ -75,7 +85,8 @@ pub(super) async fn answer_call(
     let prepared = (prepared, clocks.total);
     // A token of one request proves nothing the second time.
     let follows = agent.proof == CallerProof::Pair;
-    let reached = reach_agent(request, (&admitted, agent), &mut call, prepared).await;
+    let called = Arc::clone(&agent);
+    let reached = reach_agent(request, (&admitted, called), &mut call, prepared).await;
     let (slot, reached) = match reached {
         Ok(reached) => reached,
         Err(ExchangeError::Refused(busy)) if busy.reason == Reason::AgentBusy => {
@@ -88,11 +99,66 @@ pub(super) async fn answer_call(
     // It may have waited for a place, and its body for its caller.
     let stopped = check_access(&context.gateway, &admitted.allowed.permit, &mut Live);
     stopped.map_err(|why| why.with_delivery(Delivery::NotSent))?;
-    let (prepared, connection) = (reached.prepared, reached.connection);
     let turn = admitted.turn.take();
     // The proof and the permit are no longer needed, and a stream may last for half an hour.
-    drop(admitted);
+    let mut kept = match kept {
+        Some(kept) => Some(Box::new((kept, admitted, agent))),
+        None => {
+            drop((admitted, agent));
+            None
+        }
+    };
+    let (done, key) = (call.done, call.key.take());
+    let attempt = match kept {
+        Some(_) => Attempt::First,
+        None => Attempt::Only,
+    };
+    let call = outbound_call(request, (call, reached), clocks, (slot, turn), (follows, attempt));
+    if let (Some(key), Some(unclaimed)) = (key, unclaimed) {
+        let reservation = KeyReservation {
+            key,
+            unclaimed,
+            done,
+        };
+        return box_cold_path(idempotency::execute_once(request, reservation, call)).await;
+    }
+    request.exchange.record.mark_sent_with_task();
+    let answer = |head: &ResponseHeader, session: &ServerSession, exchange: &Exchange| {
+        if is_event_stream(head) {
+            kept = None;
+        }
+        answer_head(context, head, session, exchange, done)
+    };
+    let (session, exchange) = (&mut *request.session, &mut *request.exchange);
+    let ended = relay_call(&context.relay, session, exchange, call, answer).await;
+    match (ended, kept) {
+        (Err(ExchangeError::NotRun(first)), Some(kept)) => {
+            box_cold_path(repeat_call(request, *kept, (tried, *first))).await
+        }
+        (ended, _) => ended,
+    }
+}
+
+/// Returns the clocks of a call to its agent.
+fn clocks_of(request: &Request<'_>, admitted: &AdmittedCall, agent: &Agent) -> Clocks {
+    Clocks::new(
+        &request.exchange.call.config().timeouts,
+        request.exchange.call.started(),
+        admitted.timeout,
+        agent.idle_timeout,
+    )
+}
+
+/// Returns a call to forward over the connection to its agent.
+fn outbound_call(
+    request: &Request<'_>,
+    (mut call, reached): (CheckedCall, ConnectedAgent),
+    clocks: Clocks,
+    (slot, turn): (Slot, Option<Turn>),
+    (follows, attempt): (bool, Attempt),
+) -> (OutboundCall, AgentConnection) {
     let expected = ExpectedAnswer::of_call(&request.exchange.call, call.rewrite.is_some());
+    let prepared = reached.prepared;
     let forward = OutboundCall {
         peer: reached.peer,
         call: WireRequest::new(prepared.head, call.body),
@@ -105,23 +171,122 @@ pub(super) async fn answer_call(
         slot: Some(slot),
         turn,
         expected,
+        attempt,
     };
-    let done = call.done;
-    if let (Some(key), Some(unclaimed)) = (call.key, unclaimed) {
-        let reservation = KeyReservation {
-            key,
-            unclaimed,
-            done,
-        };
-        let call = (forward, connection);
-        return box_cold_path(idempotency::execute_once(request, reservation, call)).await;
+    (forward, reached.connection)
+}
+
+// Calls to agents that speak another generation than their card says: -32601 and -32009 prove that nothing ran, and the
+// call is made once more in the other one.
+
+/// Longest body that is kept to be sent once more. It is not charged to its caller while the agent works.
+const REPEATED_BYTES_MAX: usize = 64 * 1024;
+
+/// A call as it was before the form for its agent was chosen.
+struct RepeatableCall {
+    body: Bytes,
+    method_name: Option<Cow<'static, str>>,
+    version_1_0: bool,
+    done: CompletionSteps,
+    is_bare: bool,
+}
+
+impl RepeatableCall {
+    /// Keeps a call that both generations have and that has no further effects here: no key, and no guard that would be
+    /// asked twice. `None`: the agent is known to take the method in neither generation, or its bridge is off.
+    async fn keep(
+        request: &Request<'_>,
+        admitted: &AdmittedCall,
+        call: &CheckedCall,
+    ) -> Result<Option<Self>, Rejection> {
+        let method = request.exchange.call.method();
+        let is_of_both = method.sends()
+            || matches!(
+                method,
+                Method::GetTask | Method::CancelTask | Method::SubscribeToTask
+            );
+        let is_rewritten = !matches!(call.rewrite, None | Some(Rewrite::BareResult));
+        if !is_of_both
+            || is_rewritten
+            || call.method_name.is_none()
+            || call.key.is_some()
+            || call.guarded.is_some()
+            || call.body.len() > REPEATED_BYTES_MAX
+            || admitted.options().bridge == Bridging::Off
+        {
+            return Ok(None);
+        }
+        let finding = request.context.cards.finding(admitted, method).await?;
+        if finding.is_some_and(|finding| finding.takes.is_none()) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            body: call.body.clone(),
+            method_name: call.method_name.clone(),
+            version_1_0: call.version_1_0,
+            done: call.done,
+            is_bare: call.rewrite.is_some(),
+        }))
     }
-    request.exchange.record.mark_sent_with_task();
+}
+
+/// Prepares a call for another attempt in the generation `other`, and reaches its agent.
+async fn prepare_again(
+    request: &mut Request<'_>,
+    (admitted, agent, deadline): (&AdmittedCall, Arc<Agent>, Instant),
+    call: &mut CheckedCall,
+    other: Generation,
+) -> Result<(Observer, Slot, ConnectedAgent), ExchangeError> {
+    let (context, method) = (request.context, request.exchange.call.method());
+    let prepared = prepare_request(request, admitted, &agent, call).await?;
+    let observer = context.cards.observer(admitted, method, other).await?;
+    let prepared = (prepared, deadline);
+    let (slot, reached) = reach_agent(request, (admitted, agent), call, prepared).await?;
+    check_access(&context.gateway, &admitted.allowed.permit, &mut Live)?;
+    Ok((observer, slot, reached))
+}
+
+/// Makes a call once more, in the generation that was not `tried`, and keeps what that shows. Where it cannot be made, or
+/// is not run either, the caller gets the answer to the first attempt.
+async fn repeat_call(
+    request: &mut Request<'_>,
+    (kept, admitted, agent): (RepeatableCall, AdmittedCall, Arc<Agent>),
+    (tried, first): (Generation, WholeAnswer),
+) -> Result<Answered, ExchangeError> {
+    let (context, method) = (request.context, request.exchange.call.method());
+    let other = tried.other();
+    let share = context.relay.load.new_share(admitted.allowed.account());
+    let done = kept.done;
+    let mut call = CheckedCall {
+        method_name: kept.method_name,
+        version_1_0: kept.version_1_0,
+        rewrite: kept.is_bare.then_some(Rewrite::BareResult),
+        learner: watch_answer(&context.gateway, method, &admitted, Binding::Rpc),
+        speaks: Some(other),
+        ..CheckedCall::json_rpc(kept.body, share)
+    };
+    request.exchange.call.clear_translation();
+    let clocks = clocks_of(request, &admitted, &agent);
+    let follows = agent.proof == CallerProof::Pair;
+    let sent = (&admitted, agent, clocks.total);
+    let reached = prepare_again(request, sent, &mut call, other).await;
+    let (observer, slot, reached) = match reached {
+        Ok(reached) => reached,
+        Err(ExchangeError::Refused(_)) => {
+            let WholeAnswer { mut head, body } = first;
+            head.insert_header(header::CONTENT_LENGTH, body.len())
+                .map_err(internal_error)?;
+            return request.respond(head, body).await;
+        }
+        Err(ended) => return Err(ended),
+    };
+    drop(admitted);
+    let attempt = Attempt::Second(Box::new(SecondAttempt { observer, first }));
+    let call = outbound_call(request, (call, reached), clocks, (slot, None), (follows, attempt));
     let answer = |head: &ResponseHeader, session: &ServerSession, exchange: &Exchange| {
         answer_head(context, head, session, exchange, done)
     };
     let (session, exchange) = (&mut *request.session, &mut *request.exchange);
-    let call = (forward, connection);
     relay_call(&context.relay, session, exchange, call, answer).await
 }
 

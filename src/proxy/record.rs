@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, StatusCode};
 use opentelemetry::TraceId;
@@ -70,6 +71,15 @@ pub(super) enum ExchangeError {
     BrokenOff(Rejection),
     /// The caller left, and the call was cancelled.
     CallerLeft,
+    /// The agent does not know the method in this generation of A2A, and so did not run the call. No byte of an answer was
+    /// sent: the call goes once more in the other one, or else its caller gets this one. Only a first attempt ends so.
+    NotRun(Box<WholeAnswer>),
+}
+
+/// An answer for a caller, in its form.
+pub(super) struct WholeAnswer {
+    pub(super) head: ResponseHeader,
+    pub(super) body: Bytes,
 }
 
 impl ExchangeError {
@@ -78,7 +88,7 @@ impl ExchangeError {
     pub(super) fn into_rejection(self, left: impl FnOnce() -> Rejection) -> Rejection {
         match self {
             Self::Refused(why) | Self::BrokenOff(why) => why,
-            Self::CallerLeft => left(),
+            Self::CallerLeft | Self::NotRun(_) => left(),
         }
     }
 }
@@ -327,6 +337,11 @@ impl CallContext {
     /// Sets the fields of an answer that is translated for the caller.
     pub(super) fn set_translation(&mut self, fields: TranslationFields) {
         self.translation = Some(fields);
+    }
+
+    /// Forgets the translation of an attempt that the agent did not run.
+    pub(super) fn clear_translation(&mut self) {
+        self.translation = None;
     }
 
     fn rule(&self) -> Option<&'static str> {
@@ -630,7 +645,7 @@ impl Exchange {
                 self.record.outcome.get_or_insert(Outcome::Answered);
                 Ok(Ok(()))
             }
-            Err(ExchangeError::CallerLeft) => {
+            Err(ExchangeError::CallerLeft | ExchangeError::NotRun(_)) => {
                 self.record.outcome.get_or_insert(Outcome::CallerLeft);
                 Ok(Err(AbortCause::CallerLeft))
             }
@@ -900,7 +915,7 @@ pub(super) fn outcome_of_end(
         Err(ExchangeError::Refused(why) | ExchangeError::BrokenOff(why)) => {
             outcome_of_rejection(why, patience)
         }
-        Err(ExchangeError::CallerLeft) => None,
+        Err(ExchangeError::CallerLeft | ExchangeError::NotRun(_)) => None,
     }
 }
 

@@ -4,6 +4,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
+use memchr::memmem;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
@@ -12,11 +13,13 @@ use crate::a2a::Generation;
 use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::without_mark;
+use crate::a2a::reply::Reply;
 use crate::access_watch::AccessBasis;
 use crate::dialect::Dialect;
 use crate::directory::{CallOutcome, Slot};
 use crate::identity::Allowance;
 use crate::proxy::admission::{AdmittedCall, Load};
+use crate::proxy::cards::learnt::Observer;
 use crate::proxy::filters::Rewrite;
 use crate::proxy::http1::{AnswerHead, AnswerReader};
 use crate::proxy::listener::{
@@ -24,7 +27,8 @@ use crate::proxy::listener::{
 };
 use crate::proxy::parking::Turn;
 use crate::proxy::record::{
-    Answered, CallContext, Exchange, ExchangeError, box_cold_path, outcome_of_end, search_answer,
+    Answered, CallContext, Exchange, ExchangeError, WholeAnswer, box_cold_path, outcome_of_end,
+    search_answer,
 };
 use crate::proxy::services::{Context, Request};
 use crate::proxy::sse::{SnapshotRequest, StreamSetup, relay_stream};
@@ -61,6 +65,8 @@ pub(super) struct OutboundCall {
     pub(super) turn: Option<Turn>,
     /// The answers that its caller can read.
     pub(super) expected: ExpectedAnswer,
+    /// What its answer may show of the generation that the agent takes.
+    pub(super) attempt: Attempt,
 }
 
 /// Maximum bytes of an agent's `Content-Type` in a rejection.
@@ -149,6 +155,37 @@ impl ExpectedAnswer {
     }
 }
 
+/// An attempt at a call in one generation of A2A.
+pub(super) enum Attempt {
+    /// The only one, whatever the answer is.
+    Only,
+    /// The first: it is made in the other generation if the agent shows that it did not run it.
+    First,
+    /// The second: its answer shows what the agent takes.
+    Second(Box<SecondAttempt>),
+}
+
+/// What a second attempt at a call needs.
+pub(super) struct SecondAttempt {
+    /// Keeps what its answer shows.
+    pub(super) observer: Observer,
+    /// The answer to the first attempt, which the caller gets if the agent does not run the second either.
+    pub(super) first: WholeAnswer,
+}
+
+/// Errors with which an agent says that it does not know a method in this generation, so that nothing has run:
+/// "Method not found" of JSON-RPC, `VersionNotSupportedError` of A2A.
+const NOT_RUN: [i64; 2] = [-32_601, -32_009];
+
+/// True if an answer of JSON-RPC shows that the agent did not run the call.
+fn shows_not_run(body: &[u8]) -> bool {
+    // Almost all answers have neither number.
+    NOT_RUN
+        .iter()
+        .any(|code| memmem::find(body, code.to_string().as_bytes()).is_some())
+        && Reply::parse(body).is_some_and(|reply| NOT_RUN.contains(&reply.error_code()))
+}
+
 /// Rejects an answer by its head, before any part of it is passed on. One that only cannot be rewritten is an answer of
 /// the agent.
 pub(super) fn refuse_answer(
@@ -197,6 +234,8 @@ pub(super) struct UnaryRelay<'a> {
     pub(super) slot: &'a mut Option<Slot>,
     /// The answers that the caller can read.
     pub(super) expected: ExpectedAnswer,
+    /// What the answer may show.
+    pub(super) attempt: Attempt,
 }
 
 /// The state of an answer that is passed on only when it is complete.
@@ -277,6 +316,20 @@ impl UnaryRelay<'_> {
         self.refuse_unreadable(&held, true)?;
         self.finish_slot();
         let mut rest = held.freeze();
+        let attempt = std::mem::replace(&mut self.attempt, Attempt::Only);
+        let is_tried = self.head.is_some() && !matches!(attempt, Attempt::Only);
+        let is_not_run = is_tried && shows_not_run(&rest);
+        let is_first = matches!(attempt, Attempt::First);
+        if let Attempt::Second(second) = attempt {
+            let has_result = || Reply::parse(&rest).is_some_and(|reply| reply.result().is_some());
+            if is_not_run || has_result() {
+                second.observer.record(!is_not_run).await;
+            }
+            if is_not_run {
+                self.head = Some(Box::new(second.first.head));
+                (self.whole, rest) = (None, second.first.body);
+            }
+        }
         // Until the caller has it: an answer may be longer in its generation.
         let mut share = None;
         if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
@@ -290,6 +343,16 @@ impl UnaryRelay<'_> {
             let taken = whole.load.reserve(held, more);
             taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
             exchange.record.set_status(head.status.as_u16());
+        }
+        if is_first
+            && is_not_run
+            && let Some(head) = self.head.take()
+        {
+            let answer = WholeAnswer {
+                head: *head,
+                body: rest,
+            };
+            return Err(ExchangeError::NotRun(Box::new(answer)));
         }
         join_batch().await;
         self.begin_response(session, Some(rest.len() as u64))
@@ -492,6 +555,9 @@ async fn relay_response(
     // A waiting stream does not hold it.
     drop(agents);
     if is_stream {
+        if let Attempt::Second(second) = forward.attempt {
+            second.observer.record(true).await;
+        }
         exchange.record_stream();
         let begun = StreamSetup {
             clocks,
@@ -527,6 +593,7 @@ async fn relay_response(
             learner: forward.learner,
             slot,
             expected: forward.expected,
+            attempt: forward.attempt,
         };
         unary
             .relay_answer(session, exchange, answering, length)

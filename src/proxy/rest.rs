@@ -416,7 +416,7 @@ fn build_task_call(
 
 /// How a request gets to the agent.
 pub(super) enum RestPlan {
-    /// As it is, or translated: [`translate_for_agent`](crate::proxy::upstream_request::translate_for_agent) decides.
+    /// As it is, or translated: [`AgentCall::route_call`](crate::proxy::upstream_request::AgentCall::route_call) decides.
     Forward,
     /// As the send call of `tasks/send` or `tasks/send/stream`: the body is its `params`.
     Send {

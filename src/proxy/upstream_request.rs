@@ -17,7 +17,7 @@ use secrecy::ExposeSecret;
 use tokio::time::{Instant, sleep_until};
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, Side};
+use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, Side, tenant_prefix};
 use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, authority, client_address};
 use crate::proxy::cards::extended::ExtendedCard;
-use crate::proxy::complete::{CheckedCall, TranslatedHeaders, prefers_async};
+use crate::proxy::complete::{CheckedCall, TranslatedHeaders, path_below, prefers_async};
 use crate::proxy::filters::{ResponseTranslator, Rewrite, TaskListFilter, reject_untranslatable};
 use crate::proxy::http1::named_by_connection;
 use crate::proxy::listener::client_disconnected;
@@ -60,12 +60,31 @@ pub(super) struct AgentCall<'a> {
 }
 
 impl AgentCall<'_> {
+    /// Finds where a call goes, after translating it if its agent does not speak it; and where the request for its task
+    /// goes, if the answer begins with that. `caller`: a caller that may leave meanwhile.
+    ///
+    /// # Errors
+    /// As [`translate_for_agent`]; as [`AgentCall::set_path`].
+    pub(super) async fn route_call(
+        &self,
+        mut caller: Option<&mut ServerSession>,
+        exchange: &mut Exchange,
+        call: &mut CheckedCall,
+    ) -> Result<(), ExchangeError> {
+        translate_for_agent(self, caller.as_deref_mut(), exchange, call).await?;
+        self.set_path(caller.as_deref_mut(), exchange, call).await?;
+        if let Some(asks) = &mut call.snapshot {
+            box_cold_path(self.set_path(caller, exchange, asks)).await?;
+        }
+        Ok(())
+    }
+
     /// Sets the path of a JSON-RPC call: from the card at the agent's card URL, or from its registered card. `caller`:
     /// a caller that may leave meanwhile.
     ///
     /// # Errors
     /// As [`Cards::json_rpc_path`](crate::proxy::cards::store::Cards::json_rpc_path).
-    pub(super) async fn set_path(
+    async fn set_path(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
@@ -451,6 +470,28 @@ fn refuse_without_json_rpc(metrics: &Metrics, spoken: &AgentSides) -> Result<(),
     }
 }
 
+/// Returns the side on which the agent gets a call, by its card and by the generation that its answers have `shown`: that
+/// counts for JSON-RPC where calls are translated. `None`: the call passes as it is.
+pub(super) fn correct_side(
+    asked: Side,
+    by_card: Option<AgentSide>,
+    shown: Option<Generation>,
+    options: &AgentOptions,
+) -> Option<AgentSide> {
+    let is_rpc = by_card.as_ref().map_or(asked, |spoke| spoke.side).binding == Carried::JsonRpc;
+    match shown.filter(|_| is_rpc && options.bridge == Bridging::Auto) {
+        Some(generation)
+            if by_card
+                .as_ref()
+                .is_none_or(|spoke| spoke.side.generation != generation) =>
+        {
+            let side = Side::json_rpc(generation);
+            Some(AgentSide { side, tenant: None })
+        }
+        _ => by_card,
+    }
+}
+
 /// True if an agent has an HTTP+JSON interface of its own.
 pub(super) fn serves_http_json(spoken: &AgentSides) -> bool {
     spoken.sides().any(|side| side.binding == Carried::HttpJson)
@@ -510,7 +551,7 @@ pub(super) async fn translate_for_inbox(
 /// # Errors
 /// `version_not_supported` if translation is off; the reason that the call has no translation; as
 /// [`Cards::http_json_path`](crate::proxy::cards::store::Cards::http_json_path).
-pub(super) async fn translate_for_agent(
+async fn translate_for_agent(
     agents: &AgentCall<'_>,
     mut caller: Option<&mut ServerSession>,
     exchange: &mut Exchange,
@@ -525,18 +566,26 @@ pub(super) async fn translate_for_agent(
         return Ok(());
     };
     let options = &agents.agent.options;
-    let spoken = if options.path_in_card || call.route.is_some() {
+    let spoken = if call.route.is_some() {
         // The card says the path, so it is fetched in any case.
         let fetched = cards.fetch_sides(caller.as_deref_mut(), exchange, agents.admitted);
         box_cold_path(fetched).await?
     } else {
-        cards.known_sides(agents.admitted).await?
+        let known = cards.sides(caller.as_deref_mut(), exchange, agents.admitted);
+        known.await?
     };
     let metrics = &agents.context.gateway.metrics;
     let side = agent_side(asked, &spoken, options);
-    let Some(spoke) =
-        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?
-    else {
+    let side =
+        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?;
+    let shown = match call.speaks {
+        Some(generation) => Some(generation),
+        None => {
+            let finding = cards.finding(agents.admitted, exchange.call.method());
+            finding.await?.and_then(|finding| finding.takes)
+        }
+    };
+    let Some(spoke) = correct_side(asked, side, shown, options) else {
         return Ok(());
     };
     let interface = match spoke.side.binding {
@@ -548,8 +597,14 @@ pub(super) async fn translate_for_agent(
         Carried::JsonRpc => None,
     };
     if spoke.side == asked {
-        if let (Some(route), Some(interface)) = (&call.route, interface) {
-            call.path = Some(route.path_below(&interface));
+        if let (Some(route), Some(interface)) = (&mut call.route, interface) {
+            // Callers are not asked for it.
+            let is_v1 = spoke.side.generation == Generation::V1;
+            let tenant = tenant_prefix(spoke.tenant.as_deref().filter(|_| is_v1));
+            let tenant = tenant
+                .map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?;
+            let tail = format!("{tenant}{}", route.tail);
+            call.path = Some(path_below(&interface, &tail, route.query.as_deref()));
         }
         return Ok(());
     }
@@ -661,9 +716,13 @@ fn replace_call(
         "DELETE" => http::Method::DELETE,
         _ => http::Method::POST,
     };
-    call.path = sent
-        .target
-        .map(|target| format!("{}/{target}", interface.unwrap_or_default()));
+    call.path = sent.target.map(|target| {
+        let (tail, query) = match target.split_once('?') {
+            Some((tail, query)) => (tail, Some(query)),
+            None => (&*target, None),
+        };
+        path_below(interface.unwrap_or_default(), tail, query)
+    });
     call.body = sent.body.into();
     call.method_name = sent.method.map(Cow::Borrowed);
     call.route = None;
@@ -699,12 +758,8 @@ pub(super) async fn prepare_request(
         agent,
     };
     let (caller, exchange) = (Some(&mut *request.session), &mut *request.exchange);
-    translate_for_agent(&agents, caller, exchange, call)
-        .await
-        .at(Stage::Call)?;
-    let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
     agents
-        .set_path(caller, exchange, call)
+        .route_call(caller, exchange, call)
         .await
         .at(Stage::Call)?;
     if has_content_stage(call) {

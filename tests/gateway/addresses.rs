@@ -169,7 +169,7 @@ async fn trusted_agents_may_be_anywhere_but_at_metadata_as_long_as_they_are_trus
     written.save(&strict);
     in_force(&gateway, "trusted_agents", json!([])).await;
     until(&gateway, "a", "address_forbidden").await;
-    assert_eq!(agent.count(), 1);
+    assert_eq!(agent.calls(), 1);
     written.save(&trusting);
     in_force(&gateway, "trusted_agents", prefixes).await;
     // What was judged before is forgotten a moment after the change is shown.
@@ -225,7 +225,7 @@ async fn a_name_that_changes_its_meaning_gains_nothing() {
     // A query without an answer is repeated after a second, and an answer is forgotten after some.
     let is_once = dns.lookups("moving.test") == 1 || began.elapsed() >= Duration::from_secs(1);
     assert!(is_once, "asked again");
-    assert_eq!(open.count(), 1);
+    assert_eq!(open.calls(), 1);
     let answer = gateway.call(&call("rebinding.test")).await;
     assert!(answer.status >= 500, "{}", answer.text());
     changed.store(true, Ordering::SeqCst);
@@ -253,7 +253,7 @@ async fn a_redirect_leads_nowhere() {
         assert_eq!(assumed(&gateway, &id, &agent.url()).await.status, 201);
         let answer = gateway.call(&call(&id)).await;
         assert_eq!(answer.reason(), "agent_redirected", "{status}");
-        assert_eq!((answer.status, agent.count()), (502, 1), "{status}");
+        assert_eq!((answer.status, agent.calls()), (502, 1), "{status}");
         assert!(answer.field("location").is_none());
     }
     assert_eq!(elsewhere.connections(), 0);
@@ -304,6 +304,6 @@ async fn no_proxy_of_the_environment_is_used_for_anything() {
         until_holds("the keys", verifies).await;
         assert!(issuer.host.count() > 0);
     }
-    assert_eq!(agent.count(), 2);
+    assert_eq!(agent.calls(), 2);
     assert_eq!(caught.load(Ordering::SeqCst), 0, "a proxy was asked");
 }

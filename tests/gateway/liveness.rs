@@ -89,7 +89,7 @@ on_both_pairs! {
         assert!(kept || longest.max(sent.elapsed()) >= TTL, "lapsed between beats {longest:?} apart");
         let seen = gateway.view("target").await["last_seen"].clone();
         // No request is made: the sweep alone has to find the lapse. An earlier one may precede that beat.
-        let calls = target.agent.count();
+        let calls = target.agent.calls();
         let since = time(&seen) + TTL / 2;
         let noted = async || lapses(&gateway).iter().any(|at| *at > since);
         until_holds("the lapse is noted", noted).await;
@@ -106,7 +106,7 @@ on_both_pairs! {
         assert_eq!(gateway.view("assumed").await["status"], "online", "it needs no heartbeat");
         // The caller has lapsed, too: who asks need not be reachable.
         assert_eq!(send(&gateway, &caller, "assumed").await.status, 200);
-        assert_eq!(target.agent.count(), calls + 1, "only the one for `assumed`");
+        assert_eq!(target.agent.calls(), calls + 1, "only the one for `assumed`");
         let revived = async || {
             beat(&gateway, &target.token, "target", json!({})).await.has(200);
             let online = gateway.view("target").await["status"] == "online";

@@ -131,7 +131,7 @@ on_both_pairs! {
         assert_ne!(changed["updated_at"], before["updated_at"]);
         // The next message goes to the new address.
         assert_eq!(send(&gateway, "a").await, "sent");
-        assert_eq!((first.count(), second.count()), (1, 1));
+        assert_eq!((first.calls(), second.calls()), (1, 1));
         let cleared = json!({"role": null, "internal_url": null, "card_url": null, "max_concurrent": null,
             "complete": null, "push_notifications": null, "upstream_auth": null});
         let answer = gateway.patch("a", cleared.clone()).await.json();

@@ -63,7 +63,7 @@ async fn an_agent_is_who_its_certificate_says_or_nothing_is_sent() {
         let answer = send(&gateway, &id).await;
         if good {
             assert_eq!(answer.status, 200, "{number}: {}", answer.text());
-            assert_eq!(agent.agent.count(), 1, "{number}");
+            assert_eq!(agent.agent.calls(), 1, "{number}");
         } else {
             assert_refusal(&answer, "/a2a", "seen", "agent_unreachable", &id);
             let delivered = answer.fact("delivered");
@@ -109,7 +109,7 @@ async fn an_agent_that_asks_for_a_certificate_gets_that_of_the_workspace() {
     // What others may not do they may not do over the connection that is open.
     assert_eq!(send(&gateway, "none").await.status, 502);
     assert_eq!(send(&gateway, "stranger").await.status, 502);
-    assert_eq!(agent.agent.count(), 2);
+    assert_eq!(agent.agent.calls(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,7 +144,7 @@ async fn no_connection_of_one_workspace_serves_another() {
             .await
             .has(200);
         assert_eq!(send(&gateway, "a").await.reason(), "agent_unreachable");
-        assert_eq!(agent.agent.count(), 3);
+        assert_eq!(agent.agent.calls(), 3);
     }
 }
 
@@ -274,5 +274,5 @@ async fn without_the_key_that_sealed_them_nothing_is_sent() {
     let answer = send(&gateway, "a").await;
     assert_refusal(&answer, "/a2a", "seen", "store_unavailable", "another key");
     answer.says("upstream_tls");
-    assert_eq!(agent.agent.count(), 1);
+    assert_eq!(agent.agent.calls(), 1);
 }

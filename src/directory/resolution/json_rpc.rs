@@ -34,8 +34,10 @@ impl JsonRpc {
         }
         let has_path = endpoint.path_and_query != "/";
         let registered = endpoint.path_and_query.split('?').next().unwrap_or("/");
-        let is_registered =
-            |path: &str| path.trim_end_matches('/') == registered.trim_end_matches('/');
+        let is_registered = |path: &str| {
+            let path = path.split('?').next().unwrap_or_default();
+            path.trim_end_matches('/') == registered.trim_end_matches('/')
+        };
         let fits = interfaces
             .iter()
             .any(|one| one.path().is_some_and(|path| is_registered(&path)));
@@ -139,6 +141,12 @@ mod tests {
                 "http://127.0.0.1:9000/",
                 "http://0.0.0.0:9000/rpc/",
                 Some("/rpc/"),
+                true,
+            ),
+            (
+                "http://a.test:9000/",
+                "http://a.test:9000/rpc?code=KEY",
+                Some("/rpc?code=KEY"),
                 true,
             ),
             ("http://a.test:9000/", "http://a.test:9000/", None, true),

@@ -3,6 +3,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -21,6 +22,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics;
 use crate::proxy::cards::fetch::{CardRequest, fetch_card};
 use crate::proxy::cards::forms::{CardForms, ServedCard};
+use crate::proxy::cards::learnt::Learnt;
 use crate::proxy::upstream::Upstream;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
@@ -30,8 +32,6 @@ use crate::trust::sign_card;
 pub(in crate::proxy) const FRESH: Duration = Duration::from_secs(30);
 /// Lifetime of a failed fetch: shields an agent in trouble.
 const FAILED: Duration = Duration::from_secs(3);
-/// Lifetime of an entry, for requests that only need the agent's generation.
-const REMEMBERED: Duration = Duration::from_secs(300);
 /// Maximum size of all cards together.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Size of an entry without its texts.
@@ -53,6 +53,8 @@ pub(in crate::proxy) struct CachedCard {
     pub(super) pushes: Option<bool>,
     /// True if the fetch failed.
     failed: bool,
+    /// True once a call has begun to fetch it again.
+    refreshes: AtomicBool,
     made_at: Instant,
     fingerprint: [u8; 32],
     config: Arc<Config>,
@@ -61,7 +63,7 @@ pub(in crate::proxy) struct CachedCard {
 }
 
 /// Paths of an agent for one binding, each with its generation.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct InterfacePaths(Vec<(Generation, String)>);
 
 impl InterfacePaths {
@@ -88,9 +90,13 @@ struct ParsedCard {
     pushes: Option<bool>,
 }
 
-/// Card cache.
+/// Card cache. What a card said of its agent is kept while its registration is the same, also behind a fetch that failed.
+/// Cheap to clone.
+#[derive(Clone)]
 pub(super) struct CardCache {
     cached: Cache<WorkspaceId, Arc<CachedCard>>,
+    /// What answers have shown, where the cards say another thing.
+    pub(super) learnt: Learnt,
 }
 
 impl Default for CardCache {
@@ -100,10 +106,10 @@ impl Default for CardCache {
             u32::try_from(served + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         Self {
+            learnt: Learnt::default(),
             cached: Cache::builder()
                 .weigher(weight)
                 .max_capacity(BYTES_MAX)
-                .time_to_live(REMEMBERED)
                 .build(),
         }
     }
@@ -149,6 +155,11 @@ impl CardCache {
                 kid.clone(),
                 before.as_deref(),
             );
+            let says_other =
+                |before: &Arc<CachedCard>| !made.spoken.sides().eq(before.spoken.sides());
+            if before.as_ref().is_some_and(says_other) {
+                self.learnt.forget(&source.id).await;
+            }
             Arc::new(made)
         };
         loop {
@@ -177,20 +188,16 @@ impl CardCache {
             .then_some(cached)
     }
 
-    /// Returns what an agent speaks, by its cached card, fresh or not.
-    pub(super) async fn cached_sides(&self, source: &CardSource) -> AgentSides {
+    /// Returns the card that was fetched last, fresh or not.
+    pub(super) async fn get_known(&self, source: &CardSource) -> Option<Arc<CachedCard>> {
         let cached = self.cached.get(&source.id).await;
-        let cached = cached.filter(|cached| cached.fingerprint == source.fingerprint);
-        cached.map_or_else(AgentSides::default, |cached| cached.spoken.clone())
+        cached.filter(|cached| cached.fingerprint == source.fingerprint)
     }
 
     /// Returns the generation of an agent, from its cached card. After a failed fetch: the generation that
     /// counts without a card.
     pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
-        let cached = self.cached.get(&source.id).await?;
-        if cached.fingerprint != source.fingerprint {
-            return None;
-        }
+        let cached = self.get_known(source).await?;
         let recent = cached.made_at.elapsed() < FRESH;
         cached.generation.or(recent.then(Generation::default))
     }
@@ -236,6 +243,7 @@ impl CachedCard {
                 break;
             }
         }
+        let learnt = before.filter(|cached| cached.fingerprint == source.fingerprint);
         let before = before.and_then(|cached| cached.served.as_ref().ok());
         let (served, generation, spoken, [json_rpc, http_json], pushes) = match made {
             Ok(read) => {
@@ -247,13 +255,22 @@ impl CachedCard {
                 let generation = Some(read.generation);
                 (Ok(forms), generation, read.spoken, read.paths, read.pushes)
             }
-            Err(refusal) => (
-                Err(refusal),
-                None,
-                AgentSides::default(),
-                Default::default(),
-                None,
-            ),
+            Err(refusal) => match learnt {
+                Some(learnt) => (
+                    Err(refusal),
+                    learnt.generation,
+                    learnt.spoken.clone(),
+                    [learnt.json_rpc.clone(), learnt.http_json.clone()],
+                    learnt.pushes,
+                ),
+                None => (
+                    Err(refusal),
+                    None,
+                    AgentSides::default(),
+                    Default::default(),
+                    None,
+                ),
+            },
         };
         Self {
             served,
@@ -263,11 +280,23 @@ impl CachedCard {
             http_json,
             pushes,
             failed,
+            refreshes: AtomicBool::new(false),
             made_at: Instant::now(),
             fingerprint: source.fingerprint,
             config: Arc::clone(config),
             kid,
         }
+    }
+
+    /// True if it says something of its agent, or that the agent gives no card: then no call waits for another fetch.
+    pub(super) fn is_informed(&self) -> bool {
+        let is_away = |why: &Rejection| why.reason == Reason::AgentUnreachable;
+        self.generation.is_some() || !self.served.as_ref().is_err_and(is_away)
+    }
+
+    /// True for one call, once it is no longer fresh: that one has it fetched again.
+    pub(super) fn claim_refresh(&self) -> bool {
+        self.age() >= FRESH && !self.refreshes.swap(true, Ordering::AcqRel)
     }
 
     /// Returns the time since it was made.

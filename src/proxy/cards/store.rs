@@ -8,18 +8,22 @@ use pingora::protocols::http::ServerSession;
 
 use crate::a2a::Generation;
 use crate::a2a::card::AgentSides;
+use crate::a2a::method::Method;
+use crate::config::Config;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
 use crate::proxy::admission::AdmittedCall;
 use crate::proxy::cards::cache::{CachedCard, CardCache};
 use crate::proxy::cards::fetch::CardRequest;
+use crate::proxy::cards::learnt::{Finding, Observer};
 use crate::proxy::listener::client_disconnected;
-use crate::proxy::record::{Exchange, ExchangeError};
+use crate::proxy::record::{Exchange, ExchangeError, box_cold_path};
 use crate::proxy::upstream::{CancelWatch, Relay};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
-/// The cards of the agents.
+/// The cards of the agents, and what is known of how they are called. Cheap to clone.
+#[derive(Clone)]
 pub(in crate::proxy) struct Cards {
     gateway: Arc<Gateway>,
     relay: Arc<Relay>,
@@ -50,21 +54,121 @@ impl Cards {
         Ok(cached.await?.pushes)
     }
 
-    /// Returns what the target speaks: by its registered card, else by the fetched one that is in memory. Fetches no
-    /// card.
+    /// Returns what the target speaks: by its registered card, else by its own ([`Cards::known_card`]). Nothing, if it
+    /// gives none.
+    ///
+    /// # Errors
+    /// The caller left, or the process shuts down; `store_unavailable`.
+    pub(in crate::proxy) async fn sides(
+        &self,
+        caller: Option<&mut ServerSession>,
+        exchange: &Exchange,
+        admitted: &AdmittedCall,
+    ) -> Result<AgentSides, ExchangeError> {
+        let options = admitted.options();
+        if options.has_card && !options.path_in_card {
+            return Ok(options.spoken.clone());
+        }
+        let known = box_cold_path(self.known_card(caller, exchange, admitted)).await?;
+        Ok(known.spoken.clone())
+    }
+
+    /// Returns what is known of the target by its own card. It is read before the first call, and again before it is
+    /// `directory.stale` old: calls wait for that only if none has had it read meanwhile.
+    async fn known_card(
+        &self,
+        caller: Option<&mut ServerSession>,
+        exchange: &Exchange,
+        admitted: &AdmittedCall,
+    ) -> Result<Arc<CachedCard>, ExchangeError> {
+        let source = self.card_source(admitted).await?;
+        let stale = exchange.call.config().directory.stale;
+        if let Some(known) = self.cache.get_known(&source).await
+            && known.is_informed()
+            && known.age() < stale
+        {
+            if known.claim_refresh() {
+                self.refresh(exchange, admitted.hops, source);
+            }
+            return Ok(known);
+        }
+        self.get_card(caller, exchange, admitted.hops, &source)
+            .await
+    }
+
+    /// Fetches a card again, while calls go on with what is known.
+    fn refresh(&self, exchange: &Exchange, hops: u32, source: Arc<CardSource>) {
+        let cards = self.clone();
+        let config = Arc::clone(exchange.call.config());
+        let request_id = exchange.call.request_id().clone();
+        let account = account_of(exchange);
+        tokio::spawn(async move {
+            let asked = CardRequest {
+                config: &config,
+                request_id: &request_id,
+                account,
+                hops,
+            };
+            let mut cut = CancelWatch::for_drain(&cards.relay.drain);
+            tokio::select! {
+                _ = cut.cancelled(Delivery::NotSent) => {}
+                () = cards.fetch(&source, &config, &asked) => {}
+            }
+        });
+    }
+
+    async fn fetch(&self, source: &CardSource, config: &Arc<Config>, asked: &CardRequest<'_>) {
+        let (gateway, upstream) = (&self.gateway, &self.relay.upstream);
+        self.cache
+            .get(gateway, upstream, source, config, asked)
+            .await;
+    }
+
+    /// Returns what the target's answers have shown of the generation that it takes for `method`.
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub(in crate::proxy) async fn known_sides(
+    pub(in crate::proxy) async fn finding(
         &self,
         admitted: &AdmittedCall,
-    ) -> Result<AgentSides, Rejection> {
-        let options = admitted.options();
-        if options.has_card {
-            return Ok(options.spoken.clone());
+        method: Method,
+    ) -> Result<Option<Finding>, Rejection> {
+        if self.cache.learnt.is_empty() {
+            return Ok(None);
         }
         let source = self.card_source(admitted).await?;
-        Ok(self.cache.cached_sides(&source).await)
+        Ok(self.finding_of(&source, method).await)
+    }
+
+    /// As [`Cards::finding`], by the source of its card.
+    pub(in crate::proxy) async fn finding_of(
+        &self,
+        source: &CardSource,
+        method: Method,
+    ) -> Option<Finding> {
+        let found = self
+            .cache
+            .learnt
+            .find(&source.id, &source.fingerprint, method);
+        found.await
+    }
+
+    /// Returns what keeps the generation that the target's answer shows for `method`.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(in crate::proxy) async fn observer(
+        &self,
+        admitted: &AdmittedCall,
+        method: Method,
+        tried: Generation,
+    ) -> Result<Observer, Rejection> {
+        Ok(Observer {
+            learnt: self.cache.learnt.clone(),
+            source: self.card_source(admitted).await?,
+            method,
+            tried,
+        })
     }
 
     /// Returns what the target speaks by the card that callers get, which is fetched if it is not fresh.
@@ -81,7 +185,7 @@ impl Cards {
         Ok(cached.spoken.clone())
     }
 
-    /// Returns the path of the target's HTTP+JSON interface for callers of a generation, without a trailing slash.
+    /// Returns path and query of the target's HTTP+JSON interface for callers of a generation.
     ///
     /// # Errors
     /// As [`Cards::fetch_sides`]; `agent_protocol_error` if the card that callers get has no such interface.
@@ -97,7 +201,7 @@ impl Cards {
             let message = "the agent's card names an HTTP+JSON interface without an http URL: correct the url in the card";
             mark_undelivered(&Rejection::new(Reason::AgentProtocolError, message))
         })?;
-        Ok(path.trim_end_matches('/').to_owned())
+        Ok(path.to_owned())
     }
 
     /// Returns the card of the target, unless the agent cannot be reached: then its interfaces are unknown.
@@ -110,10 +214,11 @@ impl Cards {
         let cached = self.card_of_target(caller, exchange, admitted).await?;
         match &cached.served {
             Err(refusal)
-                if matches!(
-                    refusal.reason,
-                    Reason::AgentUnreachable | Reason::AgentTimeout
-                ) =>
+                if cached.spoken.is_unknown()
+                    && matches!(
+                        refusal.reason,
+                        Reason::AgentUnreachable | Reason::AgentTimeout
+                    ) =>
             {
                 Err(mark_undelivered(refusal).into())
             }
@@ -132,7 +237,7 @@ impl Cards {
         admitted: &AdmittedCall,
         method: Option<&str>,
     ) -> Result<String, ExchangeError> {
-        let cached = self.card_of_target(caller, exchange, admitted).await?;
+        let cached = self.known_card(caller, exchange, admitted).await?;
         let generation = method.map_or_else(Generation::default, Generation::of_method);
         Ok(path_in_card(&cached, generation)?)
     }
@@ -171,9 +276,13 @@ impl Cards {
         self.gateway.resolution.card_source(permit).await
     }
 
-    /// Returns what an agent speaks by the cached card, fresh or not.
-    pub(in crate::proxy) async fn cached_sides(&self, source: &CardSource) -> AgentSides {
-        self.cache.cached_sides(source).await
+    /// Returns what an agent speaks by the cached card, fresh or not, and the age of that.
+    pub(in crate::proxy) async fn cached_sides(
+        &self,
+        source: &CardSource,
+    ) -> Option<(AgentSides, Duration)> {
+        let cached = self.cache.get_known(source).await?;
+        Some((cached.spoken.clone(), cached.age()))
     }
 
     /// Returns the generation in the cached card, fresh or not.
@@ -197,10 +306,7 @@ impl Cards {
         let asked = CardRequest {
             config: exchange.call.config(),
             request_id: exchange.call.request_id(),
-            account: exchange
-                .call
-                .proof()
-                .map_or(Account::default(), |proof| proof.account),
+            account: account_of(exchange),
             hops,
         };
         let (gateway, upstream) = (&self.gateway, &self.relay.upstream);
@@ -262,12 +368,17 @@ impl Cards {
     }
 }
 
+fn account_of(exchange: &Exchange) -> Account {
+    let proof = exchange.call.proof();
+    proof.map_or(Account::default(), |proof| proof.account)
+}
+
 fn path_in_card(cached: &CachedCard, generation: Generation) -> Result<String, Rejection> {
-    if let Err(refusal) = &cached.served {
-        return Err(mark_undelivered(refusal));
-    }
     let path = cached.json_rpc.path_for(generation).map(str::to_owned);
     path.ok_or_else(|| {
+        if let Err(refusal) = &cached.served {
+            return mark_undelivered(refusal);
+        }
         let message = "the workspace has no url, and the card at its card_url names no JSON-RPC \
                        interface by an http URL; one of HTTP+JSON is reached below /workspaces/{id}/a2a";
         mark_undelivered(&Rejection::new(Reason::AgentProtocolError, message))

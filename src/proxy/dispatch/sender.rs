@@ -45,7 +45,7 @@ use crate::proxy::services::Context;
 use crate::proxy::trace::ExchangeOrigin;
 use crate::proxy::upstream::{AgentConnection, WireRequest, shutting_down};
 use crate::proxy::upstream_request::{
-    AgentCall, Origin, callee_attributes, resolve_address, translate_for_agent, translate_for_inbox,
+    AgentCall, Origin, callee_attributes, resolve_address, translate_for_inbox,
 };
 use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::Account;
@@ -250,11 +250,9 @@ impl Sender {
             admitted,
             agent,
         };
-        let met = translate_for_agent(&agents, None, exchange, &mut call).await;
-        met.at(Stage::Call)
-            .map_err(|ended| ended.into_rejection(no_caller))?;
-        let path = agents.set_path(None, exchange, &mut call).await;
-        path.at(Stage::Call)
+        let routed = agents.route_call(None, exchange, &mut call).await;
+        routed
+            .at(Stage::Call)
             .map_err(|ended| ended.into_rejection(no_caller))?;
         self.check_content(admitted, exchange, &mut call).await?;
         let asker = LookupFor::for_call(admitted.allowed.account());

@@ -24,9 +24,8 @@ use crate::proxy::record::Answered;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::ExchangeError;
 use crate::proxy::reject::reject_exchange;
-use crate::proxy::response::ExpectedAnswer;
-use crate::proxy::response::OutboundCall;
 use crate::proxy::response::relay_call;
+use crate::proxy::response::{Attempt, ExpectedAnswer, OutboundCall};
 use crate::proxy::sidecar::fields::request_head;
 use crate::proxy::sidecar::fields::response_head;
 use crate::proxy::trace::Callee;
@@ -238,6 +237,7 @@ impl SidecarProxy {
             slot: None,
             turn: None,
             expected: ExpectedAnswer::Any,
+            attempt: Attempt::Only,
         })
     }
 

@@ -42,7 +42,7 @@ on_both_pairs! {
         for _ in 0..10 {
             assert_eq!(call(&set, "plain").await.status, 200);
         }
-        assert_eq!(one.count() + two.count(), 10);
+        assert_eq!(one.calls() + two.calls(), 10);
         // A URL that stays keeps its id.
         let answer = set.gateway.patch("plain", json!({"urls": [three.url(), one.url()]})).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -63,9 +63,9 @@ on_both_pairs! {
         let answer = set.gateway.patch("plain", json!({"url": one.url()})).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(answer.json().get("instances").is_none(), "{}", answer.text());
-        let before = one.count();
+        let before = one.calls();
         assert_eq!(call(&set, "plain").await.status, 200);
-        assert_eq!(one.count(), before + 1);
+        assert_eq!(one.calls(), before + 1);
         let answer = set.gateway.patch("plain", json!({"urls": [three.url()]})).await;
         assert_eq!(urls_of(&answer.json()), [three.url()]);
         let answer = set.gateway.patch("plain", json!({"urls": null})).await;

@@ -100,8 +100,8 @@ pub(super) fn is_v1(card: &Fields<'_>) -> bool {
     list.is_some_and(|list| !list.is_empty())
 }
 
-/// Returns true if clients of 0.x can find an interface in it, or if it has none at all. A `url` of a card whose
-/// version is 1.x is none of 0.x.
+/// Returns true if clients of 0.x can find an interface in it, or if it has none at all. A `url`
+/// beside a version of 1.x is none of 0.x.
 pub(super) fn is_v0(card: &Fields<'_>) -> bool {
     let version = || parse_generation(card.get_text("protocolVersion"), Generation::V0);
     !is_v1(card) || card.get_text("url").is_some() && version() == Generation::V0

@@ -1,0 +1,264 @@
+//! Agents of either generation that did not register, and agents whose card says another generation than they speak.
+
+use super::*;
+use crate::a2a::Generation;
+
+const CALL_1_0: &str = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hi"}]}}}"#;
+const CALL_0_3: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+
+/// An agent with a card at its origin, which takes calls in one generation at one path.
+#[derive(Clone, Copy)]
+struct Speaker {
+    /// The generation of its card; `None`: it has none.
+    says: Option<Generation>,
+    speaks: Generation,
+    path: &'static str,
+}
+
+impl Speaker {
+    /// Starts the agent. Another call than it speaks is an unknown method.
+    async fn start(self) -> Agent {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::clone(&requests);
+        let serving = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = socket.accept().await {
+                let request = read_request(&mut stream).await;
+                let answer = self.answer(&request, port);
+                if !request.is_empty() {
+                    recorded.lock().unwrap().push(request);
+                }
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        Agent {
+            port,
+            requests,
+            serving,
+        }
+    }
+
+    fn answer(self, request: &str, port: u16) -> String {
+        if request.starts_with("GET ") {
+            let url = format!("http://127.0.0.1:{port}{}", self.path);
+            return match self.says {
+                None => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned(),
+                Some(Generation::V0) => unary_answer(
+                    &json!({"name": "n", "protocolVersion": "0.3.0", "url": url}).to_string(),
+                ),
+                Some(Generation::V1) => unary_answer(
+                    &json!({"name": "n", "supportedInterfaces":
+                        [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]})
+                    .to_string(),
+                ),
+            };
+        }
+        let is_here = request.starts_with(&format!("POST {} ", self.path));
+        if !is_here {
+            return "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned();
+        }
+        let (_, body) = request.split_once("\r\n\r\n").unwrap();
+        let call: Value = serde_json::from_str(body).unwrap();
+        let task =
+            |state: &str| json!({"id": "t-1", "contextId": "c-1", "status": {"state": state}});
+        let result = match (call["method"].as_str().unwrap(), self.speaks) {
+            ("message/send", Generation::V0) => {
+                json!({"kind": "message", "role": "agent", "messageId": "m-2", "parts": [{"kind": "text", "text": "ho"}]})
+            }
+            ("SendMessage", Generation::V1) => {
+                json!({"message": {"role": "ROLE_AGENT", "messageId": "m-2", "parts": [{"text": "ho"}]}})
+            }
+            ("tasks/get", Generation::V0) => {
+                let mut task = task("working");
+                task["kind"] = "task".into();
+                task
+            }
+            ("tasks/resubscribe", Generation::V0) => {
+                let ended = json!({"jsonrpc": "2.0", "id": 1, "result": {"kind": "status-update", "taskId": "t-1",
+                    "contextId": "c-1", "status": {"state": "completed"}, "final": true}});
+                return stream_answer(&[&ended.to_string()], true);
+            }
+            _ => {
+                let error = json!({"code": -32601, "message": format!("no {}", call["method"])});
+                return unary_answer(
+                    &json!({"jsonrpc": "2.0", "id": call["id"], "error": error}).to_string(),
+                );
+            }
+        };
+        unary_answer(&json!({"jsonrpc": "2.0", "id": call["id"], "result": result}).to_string())
+    }
+}
+
+/// A gateway with the agent as the workspace `added`, known by the member `known_by`.
+async fn add(agent: &Agent, known_by: &str, path: &str) -> TestGateway {
+    let gateway = TestGateway::new(unary_answer("{}"), |_| ()).await;
+    let url = format!("http://127.0.0.1:{}{path}", agent.port);
+    let new = json!({"id": "added", "name": "added", "liveness": "assumed", known_by: url});
+    let admin = gateway.admin_field();
+    let created = gateway
+        .send("POST /workspaces", &[&admin], &new.to_string())
+        .await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    gateway
+}
+
+async fn call(gateway: &TestGateway, body: &str) -> Reply {
+    let admin = gateway.admin_field();
+    gateway
+        .send("POST /workspaces/added/a2a", &[&admin], body)
+        .await
+}
+
+/// Returns the number of calls that the agent got.
+fn calls(agent: &Agent) -> usize {
+    let requests = agent.requests();
+    requests
+        .iter()
+        .filter(|one| one.starts_with("POST "))
+        .count()
+}
+
+fn text_of(reply: &Reply) -> Value {
+    let result = reply.json()["result"].clone();
+    let message = match result.get("message") {
+        Some(message) => message.clone(),
+        None => result,
+    };
+    message["parts"][0]["text"].clone()
+}
+
+const BOTH: [Generation; 2] = [Generation::V0, Generation::V1];
+
+#[tokio::test]
+async fn the_first_call_to_an_agent_that_was_added_is_in_its_generation() {
+    for speaks in BOTH {
+        let speaker = Speaker {
+            says: Some(speaks),
+            speaks,
+            path: "/rpc",
+        };
+        for (known_by, path) in [("url", "/rpc"), ("card_url", "/card.json")] {
+            for body in [CALL_0_3, CALL_1_0] {
+                let agent = speaker.start().await;
+                let gateway = add(&agent, known_by, path).await;
+                let reply = call(&gateway, body).await;
+                assert_eq!(text_of(&reply), "ho", "{known_by} {body}: {}", reply.body);
+                assert_eq!(calls(&agent), 1, "{known_by} {body}");
+                let again = call(&gateway, body).await;
+                assert_eq!(text_of(&again), "ho");
+                let cards = agent.requests().len() - calls(&agent);
+                assert_eq!((cards, calls(&agent)), (1, 2), "its card is read once");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_to_an_agent_known_by_its_card_begins_with_its_task() {
+    let speaker = Speaker {
+        says: Some(Generation::V0),
+        speaks: Generation::V0,
+        path: "/rpc",
+    };
+    let agent = speaker.start().await;
+    let gateway = add(&agent, "card_url", "/card.json").await;
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{"id":"t-1"}}"#;
+    let reply = call(&gateway, body).await;
+    let asked = agent.requests().into_iter();
+    let asked: Vec<String> = asked
+        .filter(|one| one.starts_with("POST "))
+        .map(|one| one.lines().next().unwrap().to_owned())
+        .collect();
+    assert_eq!(asked, ["POST /rpc HTTP/1.1"; 2], "{}", reply.body);
+    let first = reply.body.find(r#""task":"#);
+    let last = reply.body.find("TASK_STATE_COMPLETED");
+    assert!(first.is_some() && first < last, "{}", reply.body);
+}
+
+#[tokio::test]
+async fn a_card_that_says_another_generation_is_corrected_once() {
+    for (speaks, body) in [(Generation::V0, CALL_0_3), (Generation::V1, CALL_1_0)] {
+        let other = [CALL_1_0, CALL_0_3].into_iter().find(|one| *one != body);
+        for (body, bridged) in [(body, false), (other.unwrap(), true)] {
+            let speaker = Speaker {
+                says: Some(speaks.other()),
+                speaks,
+                path: "/rpc",
+            };
+            let agent = speaker.start().await;
+            let gateway = add(&agent, "url", "/rpc").await;
+            let reply = call(&gateway, body).await;
+            assert_eq!(text_of(&reply), "ho", "{body}: {}", reply.body);
+            assert_eq!(calls(&agent), 2, "{body}");
+            let label = reply.field("x-a2a-bridged");
+            assert_eq!(label.is_some(), bridged, "{body}: {label:?}");
+            // It is remembered.
+            let again = call(&gateway, body).await;
+            assert_eq!(text_of(&again), "ho", "{}", again.body);
+            assert_eq!(calls(&agent), 3, "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_method_that_an_agent_knows_in_neither_generation_is_tried_twice_once() {
+    let speaker = Speaker {
+        says: Some(Generation::V1),
+        speaks: Generation::V1,
+        path: "/rpc",
+    };
+    let agent = speaker.start().await;
+    let gateway = add(&agent, "url", "/rpc").await;
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"CancelTask","params":{"id":"t-1"}}"#;
+    for count in [2, 3] {
+        let reply = call(&gateway, body).await;
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], -32601, "{}", reply.body);
+        assert_eq!(error["message"], "no \"CancelTask\"", "the first answer");
+        assert_eq!(calls(&agent), count);
+    }
+    let reply = call(&gateway, CALL_1_0).await;
+    assert_eq!(text_of(&reply), "ho", "sends are as before");
+    assert_eq!(calls(&agent), 4);
+}
+
+#[tokio::test]
+async fn an_agent_without_a_card_is_found_out_by_its_answer() {
+    let speaker = Speaker {
+        says: None,
+        speaks: Generation::V1,
+        path: "/rpc",
+    };
+    let agent = speaker.start().await;
+    let gateway = add(&agent, "url", "/rpc").await;
+    let reply = call(&gateway, CALL_0_3).await;
+    assert_eq!(text_of(&reply), "ho", "{}", reply.body);
+    assert_eq!(reply.field("x-a2a-bridged"), Some("0.3>1.0"));
+    assert_eq!(calls(&agent), 2);
+}
+
+#[tokio::test]
+async fn the_tenant_and_the_query_of_an_http_json_interface_are_the_gateways_to_name() {
+    let interface = json!({"url": "http://a.test/rest?code=KEY", "protocolBinding": "http+json",
+        "protocolVersion": "1.0", "tenant": "t"});
+    let card = json!({"name": "n", "supportedInterfaces": [interface]});
+    let agent = Agent::start(unary_answer(&card.to_string()).into()).await;
+    let gateway = add(&agent, "url", "/").await;
+    let admin = gateway.admin_field();
+    let fields = ["a2a-version: 1.0", admin.as_str()];
+    let served = gateway
+        .send("GET /workspaces/added/a2a", &fields, "")
+        .await
+        .json();
+    let served = &served["supportedInterfaces"][0];
+    assert_eq!(served["protocolBinding"], "HTTP+JSON");
+    assert_eq!(served.get("tenant"), None);
+    let body = r#"{"message":{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hi"}]}}"#;
+    let line = "POST /workspaces/added/a2a/message:send";
+    let reply = gateway.send(line, &fields, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let requests = agent.requests();
+    let sent = requests.last().unwrap().lines().next().unwrap();
+    assert_eq!(sent, "POST /rest/t/message:send?code=KEY HTTP/1.1");
+}
