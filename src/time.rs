@@ -1,4 +1,4 @@
-//! Wall-clock times: stored as milliseconds, shown as RFC 3339.
+//! Spans, and wall-clock times: stored as milliseconds, shown as RFC 3339.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,6 +7,11 @@ use serde::{Serialize, Serializer};
 
 /// The last instant that RFC 3339 can write: 9999-12-31T23:59:59.999Z.
 const LAST_MS: u64 = 253_402_300_799_999;
+
+/// Returns a span in milliseconds. One that is too long is more than all others, and does not overflow in a sum.
+pub fn to_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX / 4)
+}
 
 /// An instant on the wall clock, in milliseconds since 1970, UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

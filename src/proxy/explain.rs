@@ -33,6 +33,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::stage::Stage;
 use crate::store::Run;
+use crate::time::to_millis;
 
 /// Maximum concurrent requests: each may wait for both stores and a name server.
 const AT_ONCE: usize = 8;
@@ -468,10 +469,6 @@ const fn generation_word(generation: Generation) -> &'static str {
         Generation::V0 => "0.x",
         Generation::V1 => "1.x",
     }
-}
-
-fn to_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Explainer {

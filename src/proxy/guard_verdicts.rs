@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::audit::Detail;
 use crate::config::GuardPhase;
 use crate::metrics::GuardVerdict;
+use crate::time::to_millis;
 
 /// Maximum kinds of verdicts that one exchange records.
 const KINDS_MAX: usize = 256;
@@ -123,10 +124,6 @@ fn build_detail(counts: &[VerdictCount]) -> Option<Detail> {
     }
     members.push_str("]}");
     Some(Detail::from_canonical(members))
-}
-
-fn to_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

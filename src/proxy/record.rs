@@ -40,6 +40,7 @@ use crate::stage::Stage;
 use crate::tasks::Learner;
 use crate::telemetry::MaskedAddress;
 use crate::telemetry::traces::{SpanContext, Traces};
+use crate::time::to_millis;
 use crate::trust::PairClaims;
 use crate::workspace::Timestamp;
 
@@ -858,10 +859,6 @@ fn with_stage(detail: Option<Detail>, stage: Option<Stage>) -> Option<Detail> {
             Some(detail) => detail.with_member("stage", stage.as_str().into()),
         }),
     }
-}
-
-fn to_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Searches a piece of a unary answer for the task and its state. Returns the task once it is found.

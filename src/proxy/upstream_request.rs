@@ -560,7 +560,7 @@ async fn translate_for_agent(
     let cards = &agents.context.cards;
     let Some(asked) = side_of(exchange.call.method(), call) else {
         if call.route.is_none() {
-            let spoken = box_cold_path(cards.known_sides(agents.admitted)).await?;
+            let spoken = cards.sides(caller, exchange, agents.admitted).await?;
             refuse_without_json_rpc(&agents.context.gateway.metrics, &spoken)?;
         }
         return Ok(());

@@ -23,6 +23,7 @@ use crate::identity::Proof;
 use crate::ids::{InstanceId, WorkspaceIncarnation};
 use crate::shared::Shared;
 use crate::store::Unavailable;
+use crate::time::to_millis;
 
 /// Lifetime of the binding of a task that has ended.
 const ENDED_TTL: Duration = Duration::from_secs(300);
@@ -137,11 +138,6 @@ impl BindingCache {
     fn now_millis(&self) -> u64 {
         to_millis(self.started.elapsed()).max(1)
     }
-}
-
-fn to_millis(span: Duration) -> u64 {
-    // At most a year, by the configuration.
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
 /// Task or context that a call names.

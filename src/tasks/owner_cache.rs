@@ -10,6 +10,7 @@ use moka::sync;
 use tokio::time::Instant;
 
 use crate::ids::WorkspaceId;
+use crate::time::to_millis;
 
 /// Bytes of `owners` and of `places` at most, each: some 200,000 tasks with ids of 36 bytes. Beyond it the
 /// least recently used entries are evicted.
@@ -199,7 +200,3 @@ impl OwnerCache {
     }
 }
 
-fn to_millis(span: Duration) -> u64 {
-    // At most a year, by the configuration.
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX / 4)
-}

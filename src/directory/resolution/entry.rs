@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::card::CardSource;
 use super::destination::{Agent, Destination, Instance, ResolutionFailure};
-use super::instances::{CachedInstance, InstanceFacts, to_millis};
+use super::instances::{CachedInstance, InstanceFacts};
 use crate::directory::liveness::{AgentUrls, Pulse, must_beat};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, to_millis};
 use crate::workspace::Workspace;
 
 /// Interval of renewals of URL keys by heartbeats: half their lifetime, so that one may be missed.

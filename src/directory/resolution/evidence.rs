@@ -10,7 +10,7 @@ use super::entry::Entry;
 use crate::directory::liveness::{HeartbeatBuffer, Presence, Pulse, must_beat};
 use crate::explain::{Fact, Source, Witness};
 use crate::stage::Stage;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, to_millis};
 use crate::workspace::Workspace;
 
 /// Evidence for one resolution.
@@ -193,10 +193,6 @@ fn mask_credentials(text: &str) -> String {
     let _ = url.set_password(None);
     let _ = url.set_username("***");
     url.to_string()
-}
-
-fn to_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

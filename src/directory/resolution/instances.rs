@@ -16,7 +16,7 @@ use crate::directory::liveness::AgentUrls;
 use crate::ids::InstanceId;
 use crate::shares::Account;
 use crate::store::Unavailable;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, to_millis};
 use crate::workspace::{
     DeliveryMode, INSTANCES_MAX, InstanceStatus, Liveness, Status, StoredInstance, Workspace,
     default_instance,
@@ -83,11 +83,6 @@ pub(super) fn urls_of(
         urls.host = Some(row.url.clone());
     }
     urls
-}
-
-/// Returns a span in milliseconds.
-pub(super) fn to_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Named instance in an entry.
