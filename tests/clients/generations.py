@@ -5,7 +5,6 @@ The table is the one in docs/guide/bridge-generations.md. WRITE=1 puts that of t
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 from expected import COMPLETED, SEEN, SUBMITTED, WORKING
 from matrix import code
@@ -122,9 +121,7 @@ def run(stage):
     gateway = stage.gateway()
     bases = {name: gateway.seat(agent) for name, agent in agents.items()}
     made = jobs(bases, gateway.tokens["alice"])
-    with ThreadPoolExecutor(len(made)) as pool:
-        found = dict(zip(made, pool.map(lambda client: stage.drive(client, made[client]), made)))
-    failures, rows = table(found)
+    failures, rows = table(stage.drive_all(made))
     for version, names in AGENTS.items():
         spoken = "1.0" if version == "0.3" else "0.3"
         failures += [f"{name} speaks not only A2A {spoken}" for name in names if not speaks_only(agents[name], spoken)]

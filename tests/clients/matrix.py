@@ -1,7 +1,7 @@
 """Every SDK as a client of every agent, over every binding: the same scenarios direct and through the gateway."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from collections import ChainMap
 
 from expected import CANNOT, DEMO, FAULTS, REASONS, SCENARIOS, SEEN
 from masks import answers, received, strange_fields
@@ -79,17 +79,15 @@ def run(stage):
     gateway = stage.gateway(**{"a2a.bridge": "off"})
     bases = {name: gateway.seat(agent) for name, agent in agents.items()}
     ways = {"direct": {name: agent.origin for name, agent in agents.items()}, "through": bases}
-    jobs = {(client, way): [] for client in SDKS for way in ways}
+    jobs = {way: {client: [] for client in SDKS} for way in ways}
     for cell, why in cells():
         client, agent, binding, version = cell
         for way, places in ways.items():
             if why is None:
                 job = {"name": "/".join(cell), "base": places[agent], "token": gateway.tokens["alice"], "binding": binding,
                        "version": version, "scenarios": DEMO.get(agent, SCENARIOS)}
-                jobs[client, way].append(job)
-    with ThreadPoolExecutor(len(SDKS)) as pool:
-        found = {way: list(pool.map(lambda client: stage.drive(client, jobs[client, way]), SDKS)) for way in ways}
-    found = {way: {name: result for of_client in results for name, result in of_client.items()} for way, results in found.items()}
+                jobs[way][client].append(job)
+    found = {way: ChainMap(*stage.drive_all(of_way).values()) for way, of_way in jobs.items()}
     records = {name: agent.requests() for name, agent in agents.items()}
     return report(found, records) + cards(gateway, agents, bases)
 

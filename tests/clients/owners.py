@@ -1,6 +1,6 @@
 """Two callers and one agent: what one begins the other cannot touch, in both dialects and bindings, also after a restart."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections import ChainMap
 
 from matrix import cells
 from stage import SDKS
@@ -16,8 +16,7 @@ def driven(stage, gateway, bases, who, scenarios):
         client, agent, binding, version = cell
         jobs[client].append({"name": "/".join(cell), "base": bases[agent], "token": gateway.tokens[who], "binding": binding,
                              "version": version, "scenarios": [scenario]})
-    with ThreadPoolExecutor(len(SDKS)) as pool:
-        found = {name: result for of_client in pool.map(stage.drive, jobs, jobs.values()) for name, result in of_client.items()}
+    found = ChainMap(*stage.drive_all(jobs).values())
     return {cell: found["/".join(cell)] for cell in scenarios}
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections import ChainMap
 
 from expected import SCENARIOS
 from matrix import judge
@@ -48,8 +48,7 @@ def drive(stage, gateway, agent, scenarios):
         client, binding, version = cell
         jobs[client].append({"name": "/".join(cell), "base": f"{gateway.origin}/workspaces/{agent}/a2a", "fields": WAIT,
                              "token": gateway.tokens["alice"], "binding": binding, "version": version, "scenarios": scenarios})
-    with ThreadPoolExecutor(len(SDKS)) as pool:
-        found = {name: result for of_client in pool.map(stage.drive, jobs, jobs.values()) for name, result in of_client.items()}
+    found = ChainMap(*stage.drive_all(jobs).values())
     return {cell: found["/".join(cell)] for cell in CELLS}
 
 

@@ -4,7 +4,6 @@ The table is the one in docs/guide/sdk-clients.md, which has to have these very 
 
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stage import HERE, SDKS, call
@@ -115,8 +114,7 @@ def run(stage):
             binding = "JSONRPC" if "JSON-RPC" in row else "HTTP+JSON"
             jobs[client].append({"name": f"{version}/{row}", "base": f"{origin}/card/{place}", "token": token, "binding": binding,
                                  "version": version, "scenarios": scenarios})
-    with ThreadPoolExecutor(len(SDKS)) as pool:
-        found = dict(zip(SDKS, pool.map(lambda client: stage.drive(client, jobs[client]), SDKS)))
+    found = stage.drive_all(jobs)
     for client, version in COLUMNS:
         limited = [job for job in jobs[client] if job["name"] == f"{version}/429"]
         # The last of the calls passes where the rate gives one back just before.

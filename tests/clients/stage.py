@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -171,6 +172,11 @@ class Stage:
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=10 * PATIENCE)
         assert driver.returncode == 0, f"the driver {sdk}: {driver.stderr}"
         return json.loads(driver.stdout)
+
+    def drive_all(self, jobs):
+        """The same of each driver with its jobs, side by side."""
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            return dict(zip(jobs, pool.map(self.drive, jobs, jobs.values())))
 
 
 def free_port():
