@@ -1,6 +1,6 @@
-//! The SDKs that A2A clients and agents are made with, both generations for Python and JavaScript, and google-adk,
-//! against the real gateway. `tests/clients/run.py` does it and prints a table; with `--nocapture` it is seen also when all
-//! is well.
+//! The SDKs that A2A clients and agents are made with, both generations for Python and JavaScript, that for Rust, and
+//! google-adk, against the real gateway. `tests/clients/run.py` does it and prints a table; with `--nocapture` it is seen
+//! also when all is well.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the tables are what is to be shown")]
 
@@ -82,8 +82,10 @@ fn agents_that_poll_serve_every_sdk() {
 }
 
 #[test]
-fn every_sdk_and_google_adk_reach_agents_of_the_other_generation() {
-    run("generations");
+fn every_sdk_and_google_adk_reach_agents_of_each_generation_added_in_each_way() {
+    let driver = packages::installed("scripts/rust-client");
+    let variables = [("RUST_CLIENT", driver.display().to_string())];
+    run_with("generations", &variables);
 }
 
 #[test]

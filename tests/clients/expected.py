@@ -40,8 +40,8 @@ REASONS = {"TASK_NOT_FOUND": -32001, "TASK_NOT_CANCELABLE": -32002, "PUSH_NOTIFI
 # The example agents of the gateway's demo: the one that answers at once, and the one that works for three seconds.
 DEMO = {"demo echo": ["card", "send", "unknown"], "demo slow": ["card", "stream", "get", "cancel", "resubscribe", "unknown", "terminal"]}
 
-LINES = "this agent writes an event in several `data:` lines, and this client reads the last one only"
-CONFIG = "client and agent write a push configuration of A2A 0.3 over REST differently"
+LINES = "This agent writes an event in several `data:` lines, and this client reads the last one only."
+CONFIG = "Client and agent write a push configuration of A2A 0.3 over HTTP+JSON differently."
 # (client, agent, binding, version): what the two cannot do between them, and why. They fail without a gateway too.
 CANNOT = {
     ("js03", "py03", "HTTP+JSON", "0.3"): dict.fromkeys(("stream", "cancel", "resubscribe", "push"), LINES),
@@ -52,5 +52,5 @@ CANNOT = {
     ("js13", "js03", "HTTP+JSON", "0.3"): {"push": CONFIG},
     ("py03", "js13", "HTTP+JSON", "0.3"): {"push": CONFIG},
     ("py13", "js13", "HTTP+JSON", "0.3"): {"push": CONFIG},
-    ("py13", "js13", "HTTP+JSON", "1.0"): {"push": "this agent answers a deletion with 204, in which this client looks for JSON"},
+    ("py13", "js13", "HTTP+JSON", "1.0"): {"push": "This agent answers a deletion with 204, in which this client looks for JSON."},
 }

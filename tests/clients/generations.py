@@ -1,21 +1,25 @@
-"""Clients of each SDK, and google-adk, with agents of the other generation only: translated. They begin with the card.
+"""Clients of each SDK, and google-adk, with agents of each generation, added in each way: translated where these differ.
 
-The table is the one in docs/guide/bridge-generations.md. WRITE=1 puts that of the run there instead of comparing it.
+They begin with the card. The table is the one in docs/guide/bridge-generations.md. WRITE=1 puts that of the run there
+instead of comparing it. RUST_CLIENT is the folder that scripts/rust-client printed.
 """
 
+import itertools
 import json
 import os
 
-from expected import COMPLETED, SEEN, SUBMITTED, WORKING
-from matrix import code
-from stage import BINDINGS, HERE, SDKS, call
+import matrix
+from expected import CANNOT, COMPLETED, SCENARIOS, SEEN, SUBMITTED, WORKING
+from stage import BINDINGS, HERE, WAYS, call
 
 DOCUMENT = HERE.parent.parent / "docs/guide/bridge-generations.md"
 BEGIN, END = (f"<!-- {edge}: tests/clients/generations.py -->\n" for edge in ("begin", "end"))
-CLIENTS = {"py03": "a2a-sdk 0.3.26", "js03": "@a2a-js/sdk 0.3.14", "py13": "a2a-sdk 1.3.0", "js13": "@a2a-js/sdk 1.3.0"}
-ADK = "google-adk 2.13.0"
-# The agents of the other generation, by a client's. Those of 1.0 are without the compatibility layer of their SDK.
-AGENTS = {"0.3": ["py13 1.0", "js13 1.0"], "1.0": ["py03", "js03"]}
+# The generation of each client.
+CLIENTS = {"py03": "0.3", "js03": "0.3", "py13": "1.0", "js13": "1.0", "rs": "1.0"}
+# That of each agent. Those of 1.0 are without the compatibility layer of their SDK.
+AGENTS = {"py03": "0.3", "js03": "0.3", "py13 1.0": "1.0", "js13 1.0": "1.0"}
+LABELS = {"py03": "a2a-sdk 0.3.26", "js03": "@a2a-js/sdk 0.3.14", "py13": "a2a-sdk 1.3.0", "js13": "@a2a-js/sdk 1.3.0",
+          "rs": "a2a-client-lf 0.2.9", "adk": "google-adk 2.13.0"}
 
 PIECES = [{"artifact": text} for text in ("one, ", "two, ", "three")]
 PARTS = [["text", "parts"], ["data", {"n": 7, "deep": [1.5, None, "ü"]}], ["bytes", "AP8=", "application/octet-stream", "b.bin"],
@@ -36,7 +40,8 @@ FAULTS = {
 }
 # Last, since it replaces the client's card.
 STEPS = ["card", *OUTCOMES, *FAULTS, "extended"]
-# The conversations of google-adk: what is said, and what each turn shows.
+# The conversations of google-adk, which speaks A2A 0.3, with the agents of 1.0: what is said, and what each turn shows.
+TALKERS = [agent for agent in AGENTS if AGENTS[agent] == "1.0"]
 TALKS = {
     "send": (["hello"], [{"parts": [["text", "hello, too"]], "state": None}]),
     "task": (["task"], [{"parts": [["text", "made"]], "state": "completed"}]),
@@ -47,8 +52,9 @@ TALKS = {
 }
 
 # The class of every error of a client that has one for each binding.
-PLAIN = {("py03", "JSONRPC"): "A2AClientJSONRPCError", ("py03", "HTTP+JSON"): "A2AClientHTTPError"}
-UNLISTED = "The cards name HTTP+JSON of 1.0 only; the client was told of it."
+PLAIN = {("py03", "JSONRPC"): "A2AClientJSONRPCError", ("py03", "HTTP+JSON"): "A2AClientHTTPError",
+         ("rs", "JSONRPC"): "A2AError", ("rs", "HTTP+JSON"): "A2AError"}
+UNLISTED = "The cards of agents of 1.0 name HTTP+JSON of 1.0 only; the test gives the client that of 0.3."
 AS_PROTO = "Over HTTP+JSON this SDK drops `append` and the names of files, and reads `v1/card` in the form of the proto only."
 TALKING = "Its `RemoteA2aAgent` on a2a-sdk 0.3.26, with streams and without: it sends messages. On a2a-sdk 1.x it speaks 1.0."
 # Of the run only, not in the document.
@@ -62,17 +68,29 @@ OTHERWISE = {("js03", "HTTP+JSON"): {
 }}
 
 
+def is_translated(client, agent):
+    return CLIENTS[client] != AGENTS[agent]
+
+
+def steps(client, agent):
+    """The steps of a pair. Without a translation: those of matrix.py, which says what is seen of them without a gateway."""
+    return STEPS if is_translated(client, agent) else [step for step in STEPS if step in SCENARIOS]
+
+
 def judge(client, binding, agent, step, found):
     """What is wrong in one place of the table, and why there is nothing or something else."""
-    saw = found["saw"]
+    saw, name = found["saw"], agent.split()[0]
+    if saw.get("not_offered"):
+        return None if step == "list" and CLIENTS[client] == "0.3" else "the driver lacks this call", NO_LIST
+    if not is_translated(client, agent):
+        if why := CANNOT.get((client, name, binding, CLIENTS[client]), {}).get(step):
+            return None if "error" in saw else "works, and is said to be impossible", why
+        return matrix.judge(name, step, found), None
     if different := OTHERWISE.get((client, binding), {}).get(step):
         expected, why = different
         return (None, why) if saw == expected else (f"not {expected}", why)
-    if saw.get("not_offered"):
-        return None if step == "list" and "0.3" in SDKS[client][0] else "the driver lacks this call", NO_LIST
     if step in FAULTS:
         return judge_fault(client, binding, step, found)
-    name = agent.split()[0]
     cards = {"card": {"name": name, "skills": ["act"]}, "extended": {"name": name, "skills": ["act", "more"]}}
     expected = {**OUTCOMES, **cards}[step]
     return (None, None) if saw.get("got") == expected else (f"not {expected}", None)
@@ -83,7 +101,7 @@ def judge_fault(client, binding, step, found):
     name = PLAIN.get((client, binding), name)
     if not found["saw"].get("error", "").startswith(f"{name}: "):
         return f"no {name}", None
-    if number in map(code, found["wire"]):
+    if number in map(matrix.code, found["wire"]):
         return None, None
     # A task was begun and canceled, and that is all.
     return (None, BY_CARD) if step == "push" and client.startswith("js") and len(found["wire"]) == 2 else (f"no {number}", None)
@@ -100,70 +118,75 @@ def speaks_only(agent, version):
 
 
 def jobs(bases, token):
-    """The jobs of each driver."""
+    """The jobs of each driver, a process for all of its own."""
     common = {"token": token, "alone": True}
-    made = {"adk": []}
-    for client in CLIENTS:
-        version = SDKS[client][0]
-        # Cards name HTTP+JSON of 1.0 only: a client of 0.3 has to be told.
-        made[client] = [{**common, "name": f"{agent}/{binding}", "base": bases[agent], "binding": binding, "version": version,
-                         "unlisted": version == "0.3" and binding == "HTTP+JSON", "scenarios": STEPS}
-                        for agent in AGENTS[version] for binding in BINDINGS]
-    for agent in AGENTS["0.3"]:
-        made["adk"] += [{**common, "name": f"{agent}/{streaming}/{step}", "base": bases[agent], "streaming": streaming,
-                         "scenarios": [["talk", texts]]} for streaming in (False, True) for step, (texts, _) in TALKS.items()]
+    made = {client: [] for client in (*CLIENTS, "adk")}
+    for client, version in CLIENTS.items():
+        for agent, way, binding in itertools.product(AGENTS, WAYS, BINDINGS):
+            unlisted = (version, AGENTS[agent], binding) == ("0.3", "1.0", "HTTP+JSON")
+            made[client].append({**common, "name": f"{agent}/{way}/{binding}", "base": bases[agent, way], "binding": binding,
+                                 "version": version, "unlisted": unlisted, "scenarios": steps(client, agent)})
+    for agent, streaming, (step, (texts, _)) in itertools.product(TALKERS, (False, True), TALKS.items()):
+        made["adk"].append({**common, "name": f"{agent}/{streaming}/{step}", "base": bases[agent, "registration"],
+                            "streaming": streaming, "scenarios": [["talk", texts]]})
     return made
 
 
 def run(stage):
-    agents = stage.agents(*(name for of in AGENTS.values() for name in of))
+    agents = stage.agents(*AGENTS)
     # Translation is on by default.
     gateway = stage.gateway()
-    bases = {name: gateway.seat(agent) for name, agent in agents.items()}
-    made = jobs(bases, gateway.tokens["alice"])
-    failures, rows = table(stage.drive_all(made))
-    for version, names in AGENTS.items():
-        spoken = "1.0" if version == "0.3" else "0.3"
-        failures += [f"{name} speaks not only A2A {spoken}" for name in names if not speaks_only(agents[name], spoken)]
-    if not failures:
-        failures = publish(rows)
-    return failures
+    bases = {(name, way): gateway.seat(agent, way) for name, agent in agents.items() for way in WAYS}
+    failures, rows, notes = table(stage.drive_all(jobs(bases, gateway.tokens["alice"])))
+    for name, version in AGENTS.items():
+        if not speaks_only(agents[name], version):
+            failures.append(f"{name} speaks not only A2A {version}")
+    return failures or publish(rows, notes)
 
 
 def table(found):
-    """Prints a line for each client, binding and agent. Answers what failed, and the rows of the document."""
-    failures, rows, reasons = [], [], []
-    print(f"{'client':6} {'agent':9} {'binding':9}  " + " ".join(f"{step[:8]:8}" for step in STEPS))
-    for client, label in CLIENTS.items():
-        for binding in BINDINGS:
-            cells = []
-            for agent in AGENTS[SDKS[client][0]]:
-                results, marks, less = found[client][f"{agent}/{binding}"], [], []
+    """Prints a line for each client, binding, agent and way. Answers what failed, the rows of the document and their notes."""
+    failures, rows, reasons, notes = [], [], [], []
+    print(f"{'client':6} {'binding':9} {'agent':8} {'added by':12}  " + " ".join(f"{step[:8]:8}" for step in STEPS))
+    for client, binding in itertools.product(CLIENTS, BINDINGS):
+        over = {"JSONRPC": "JSON-RPC"}.get(binding, binding)
+        if (CLIENTS[client], binding) == ("0.3", "HTTP+JSON"):
+            over += noted(UNLISTED, notes)
+        row = [LABELS[client], CLIENTS[client], over]
+        for agent in AGENTS:
+            # By reason, the steps that are less than the others', each once.
+            less = {}
+            for way in WAYS:
+                results, marks = found[client][f"{agent}/{way}/{binding}"], []
                 for step in STEPS:
+                    if step not in steps(client, agent):
+                        marks.append("")
+                        continue
                     result = results.get(step, results.get("connect"))
                     wrong, why = judge(client, binding, agent, step, result)
                     if wrong:
-                        failures.append(f"{client} {agent} {binding}, {step}: {wrong}: {json.dumps(result)}")
-                    if why and why not in reasons:
-                        reasons.append(why)
-                    if why == AS_PROTO:
-                        less.append(step)
-                    marks.append("FAILED" if wrong else f"({reasons.index(why) + 1})" if why else "ok")
-                print(f"{client:6} {agent:9} {binding:9}  {' '.join(f'{mark:8}' for mark in marks)}".rstrip())
-                cells.append(f"all but {', '.join(less)} (2)" if less else "all")
-            rows.append([label, *over(client, binding), *cells])
+                        failures.append(f"{client} {binding} {agent} by {way}, {step}: {wrong}: {json.dumps(result)}")
+                    if why and why not in (NO_LIST, BY_CARD):
+                        less.setdefault(why, {})[step] = None
+                    marks.append("FAILED" if wrong else "ok" if not why else noted(why, reasons).strip())
+                print(f"{client:6} {binding:9} {agent:8} {way:12}  {' '.join(f'{mark:8}' for mark in marks)}".rstrip())
+            missing = [", ".join(of) + noted(why, notes) for why, of in less.items()]
+            row.append(f"all but {'; '.join(missing)}" if missing else "all")
+        rows.append(row)
     for number, reason in enumerate(reasons, 1):
         print(f"  ({number}) {reason}")
     talks = judge_talks(found["adk"])
     print(f"google-adk: {len(found['adk'])} conversations, {len(talks)} failed")
-    rows.append([ADK, "0.3", "JSON-RPC", "all (3)", "all (3)"])
-    return failures + talks, rows
+    talked = noted(TALKING, notes)
+    cells = [f"all{talked}" if agent in TALKERS else "–" for agent in AGENTS]
+    return failures + talks, [*rows, [LABELS["adk"], "0.3", "JSON-RPC", *cells]], notes
 
 
-def over(client, binding):
-    """The generation of a client and its binding, in the document's words."""
-    version = SDKS[client][0]
-    return version, {"JSONRPC": "JSON-RPC", "HTTP+JSON": "HTTP+JSON" + (" (1)" if version == "0.3" else "")}[binding]
+def noted(why, notes):
+    """The number of a note, which it gets where it is first needed."""
+    if why not in notes:
+        notes.append(why)
+    return f" ({notes.index(why) + 1})"
 
 
 def judge_talks(found):
@@ -176,11 +199,11 @@ def judge_talks(found):
     return failures
 
 
-def publish(rows):
+def publish(rows, notes):
     """Puts the table into the document, or answers that it is not the one there."""
-    head = ["client", "A2A", "over", "agents of a2a-sdk", "agents of @a2a-js/sdk"]
+    head = ["client", "A2A", "over", *(f"agents of {LABELS[agent.split()[0]]}" for agent in AGENTS)]
     lines = [f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows]]
-    text = "\n".join(["", *lines, "", f"1. {UNLISTED}", f"2. {AS_PROTO}", f"3. {TALKING}", "", ""])
+    text = "\n".join(["", *lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), "", ""])
     document = DOCUMENT.read_text()
     before, _, rest = document.partition(BEGIN)
     there, _, after = rest.partition(END)

@@ -22,6 +22,8 @@ PATIENCE = 60
 # The SDKs, by the name of their agent and of their driver, and the A2A versions that each speaks.
 SDKS = {"py03": ["0.3"], "py13": ["1.0", "0.3"], "js03": ["0.3"], "js13": ["1.0", "0.3"]}
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
+# How an agent is added: registered with its card, or by an operator with nothing but one of its URLs.
+WAYS = ["registration", "url", "card_url"]
 
 
 @dataclass
@@ -106,7 +108,7 @@ class Stage:
         for name in ("js03", "js13"):
             # Modules are looked for beside the file that imports them.
             for kind in ("agents", "clients"):
-                shutil.copytree(HERE / kind, self.folder / name / kind, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(HERE / kind, self.folder / name / kind, ignore=shutil.ignore_patterns("__pycache__", "rust"))
             (self.folder / name / "node_modules").symlink_to(self.packages / name / "node_modules")
         return self
 
@@ -124,6 +126,8 @@ class Stage:
 
     def program(self, kind, name, sdk):
         """The command that runs an agent or a driver in the environment of an SDK."""
+        if sdk == "rs":
+            return [Path(os.environ["RUST_CLIENT"]) / "rust-client"]
         if sdk.startswith("js"):
             return ["node", self.folder / sdk / kind / f"{name}.mjs"]
         return [self.packages / sdk / "python/bin/python", "-B", HERE / kind / f"{name}.py"]
@@ -240,10 +244,12 @@ class Gateway:
         body = {"id": name, "url": "http://127.0.0.1:9/", "agent_card": {"name": name, "description": name, "version": "1"}}
         return call("POST", f"{self.origin}/registry/register", made["enrolment_token"], body).json()["token"]
 
-    def seat(self, agent, **more):
+    def seat(self, agent, way="registration", **more):
         """A workspace for the agent; answers its base."""
-        name = agent.name.replace(" ", "-")
-        self.operate("POST", "/workspaces", {"id": name, "name": name, "parent_id": "family", "url": agent.url,
+        name = agent.name.replace(" ", "-") + ("" if way == "registration" else f"-{way}")
+        place = {"card_url": f"{agent.origin}/.well-known/agent-card.json"} if way == "card_url" else {"url": agent.url}
+        self.operate("POST", "/workspaces", {"id": name, "name": name, "parent_id": "family", **place,
                                              "liveness": "assumed", "max_concurrent": 256, **more})
-        self.operate("POST", "/registry/register", {"id": name, "url": agent.url, "agent_card": agent.card})
+        if way == "registration":
+            self.operate("POST", "/registry/register", {"id": name, "url": agent.url, "agent_card": agent.card})
         return f"{self.origin}/workspaces/{name}/a2a"
