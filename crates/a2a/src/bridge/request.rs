@@ -238,6 +238,9 @@ fn write_call(
     }
     pass.walker.expect_end()?;
     if !has_params {
+        if method.sends() {
+            return Err(Fault::Shape("message"));
+        }
         pass.put(if is_rpc { "\"params\":{}" } else { "{}" });
     }
     if is_rpc {

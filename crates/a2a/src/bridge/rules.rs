@@ -28,6 +28,9 @@ pub(super) struct WrittenMembers {
 /// Writes the typed object that follows.
 pub(super) fn write_node(pass: &mut Pass<'_>, node: &'static Node) -> Result<(), Fault> {
     let written = write_members(pass, node)?;
+    if node.label == SEND.label && written.kept & 1 << 1 == 0 {
+        return Err(Fault::Shape("message"));
+    }
     write_missing(pass, node, &written);
     pass.close();
     Ok(())

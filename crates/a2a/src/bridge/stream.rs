@@ -17,6 +17,9 @@ use crate::generation::Generation;
 use crate::json::without_mark;
 use crate::state::TaskState;
 
+/// The code of `UnsupportedOperationError`.
+const UNSUPPORTED: i64 = -32_004;
+
 /// A stream of an agent, translated for the caller.
 #[derive(Clone, Debug)]
 pub struct Stream {
@@ -222,7 +225,8 @@ impl Stream {
     }
 
     /// Translates the answer to [`super::Bridge::snapshot_request`] into the event with which a subscription of 1.0
-    /// begins. Events of the subscription that came meanwhile follow it.
+    /// begins. Events of the subscription that came meanwhile follow it. A task that has ended is an error (A2A 1.0,
+    /// 3.1.6).
     ///
     /// # Errors
     /// [`Failure::Answer`].
@@ -247,6 +251,11 @@ impl Stream {
         };
         let error = match told {
             Ok(told) if told.kind != Some(Kind::Task) => return Err(Fault::NoResult.of_answer()),
+            // Agents of 0.3 say it in their own way, or leave the stream open.
+            Ok(told) if told.state.is_some_and(TaskState::is_terminal) => {
+                let message = "the task has ended, so nothing follows; get it by its id";
+                error::new_error(UNSUPPORTED, message, exchange.caller.generation)
+            }
             Ok(told) => {
                 self.began = true;
                 pass.put("\n\n");

@@ -14,7 +14,7 @@ fn a_call_has_the_other_method_and_keeps_its_id() {
         ) else {
             continue;
         };
-        if method.is_of_push() {
+        if method.is_of_push() || method.sends() {
             continue;
         }
         for (bridge, from, to) in [(UP, v0, v1), (DOWN, v1, v0)] {
@@ -80,9 +80,10 @@ fn what_a_strict_server_would_refuse_is_left_out_and_counted() {
 #[test]
 fn a_call_waits_unless_it_says_otherwise() {
     let of = |bridge: &Bridge<'_>, configuration: &str| {
-        let sent = format!(r#"{{"configuration":{configuration}}}"#);
+        let sent = format!(r#"{{"message":{{}},"configuration":{configuration}}}"#);
         let said = params(bridge, SendMessage, &sent);
-        said.strip_prefix(r#"{"configuration":"#).unwrap()[..].to_owned()
+        let said = said.strip_prefix(r#"{"message":{},"configuration":"#);
+        said.unwrap().to_owned()
     };
     for (configuration, expected) in [
         (
@@ -188,8 +189,8 @@ fn the_tenant_of_the_interface_is_named_to_an_agent_of_1_0() {
         params(&bridge, GetTask, r#"{"id":"t"}"#),
         r#"{"id":"t","tenant":"a\"b"}"#
     );
-    let said = params(&bridge, SendMessage, r#"{"metadata":{}}"#);
-    assert_eq!(said, r#"{"metadata":{},"tenant":"a\"b"}"#);
+    let said = params(&bridge, SendMessage, r#"{"message":{}}"#);
+    assert_eq!(said, r#"{"message":{},"tenant":"a\"b"}"#);
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn a_member_that_stands_twice_is_refused_in_a_request() {
         );
     }
     // What is free-form is not read.
-    let sent = r#"{"metadata":{"a":1,"a":2}}"#;
+    let sent = r#"{"message":{},"metadata":{"a":1,"a":2}}"#;
     assert_eq!(params(&UP, SendMessage, sent), sent);
 }
 
@@ -260,8 +261,9 @@ fn what_has_no_form_is_refused_with_its_code() {
             );
         }
     }
-    let up = r#"{"configuration":{"pushNotificationConfig":{"url":"http://a"}}}"#;
-    let down = r#"{"configuration":{"taskPushNotificationConfig":{"url":"http://a"}}}"#;
+    let up = r#"{"message":{},"configuration":{"pushNotificationConfig":{"url":"http://a"}}}"#;
+    let down =
+        r#"{"message":{},"configuration":{"taskPushNotificationConfig":{"url":"http://a"}}}"#;
     for failure in [
         refused(&UP, SendMessage, up),
         refused(&DOWN, SendStreamingMessage, down),
@@ -272,8 +274,9 @@ fn what_has_no_form_is_refused_with_its_code() {
             "{failure}"
         );
     }
-    let nothing = r#"{"configuration":{"pushNotificationConfig":null}}"#;
-    assert_eq!(params(&UP, SendMessage, nothing), r#"{"configuration":{}}"#);
+    let nothing = r#"{"message":{},"configuration":{"pushNotificationConfig":null}}"#;
+    let expected = r#"{"message":{},"configuration":{}}"#;
+    assert_eq!(params(&UP, SendMessage, nothing), expected);
     let list = refused(&DOWN, ListTasks, "{}");
     assert_eq!((list, list.code()), (Failure::List, -32_004));
     let body = br#"{"jsonrpc":"2.0","id":1,"method":"tasks/list"}"#;
@@ -294,12 +297,15 @@ fn what_has_no_form_is_refused_with_its_code() {
     }
     for (body, code) in [
         ("{", -32_700),
-        (r#"{"params":{}} x"#, -32_700),
+        (r#"{"params":{"message":{}}} x"#, -32_700),
+        ("{}", -32_602),
+        (r#"{"params":{}}"#, -32_602),
+        (r#"{"params":{"message":null}}"#, -32_602),
         ("[]", -32_602),
         (r#"{"params":[]}"#, -32_602),
         (r#"{"params":{"message":"hi"}}"#, -32_602),
         (r#"{"params":{"message":{"parts":{}}}}"#, -32_602),
-        (r#"{"params":{},"params":{}}"#, -32_600),
+        (r#"{"params":{"message":{}},"params":{}}"#, -32_600),
     ] {
         let failure = UP
             .translate_request(SendMessage, Call::Rpc(body.as_bytes()))

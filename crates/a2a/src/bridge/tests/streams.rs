@@ -243,6 +243,16 @@ fn a_subscription_of_1_0_begins_with_the_task() {
         .unwrap();
     let first = String::from_utf8(first).unwrap();
     assert!(told.is_error && first.contains("TASK_NOT_FOUND"), "{first}");
+    let over = br#"{"id":7,"result":{"kind":"task","id":"t","status":{"state":"failed"}}}"#;
+    let (first, told) = exchange
+        .start_stream()
+        .translate_snapshot(200, over)
+        .unwrap();
+    let first = String::from_utf8(first).unwrap();
+    assert!(
+        told.is_error && first.contains(r#""code":-32004"#),
+        "{first}"
+    );
     let message = br#"{"id":7,"result":{"kind":"message"}}"#;
     assert_eq!(
         exchange
