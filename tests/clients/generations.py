@@ -54,7 +54,7 @@ TALKS = {
 # The class of every error of a client that has one for each binding.
 PLAIN = {("py03", "JSONRPC"): "A2AClientJSONRPCError", ("py03", "HTTP+JSON"): "A2AClientHTTPError",
          ("rs", "JSONRPC"): "A2AError", ("rs", "HTTP+JSON"): "A2AError"}
-UNLISTED = "The cards of agents of 1.0 name HTTP+JSON of 1.0 only; the test gives the client that of 0.3."
+UNLISTED = "The cards of agents of 1.0 name HTTP+JSON of 0.3 last; the test gives the client that alone."
 AS_PROTO = "Over HTTP+JSON this SDK drops `append` and the names of files, and reads `v1/card` in the form of the proto only."
 TALKING = "Its `RemoteA2aAgent` on a2a-sdk 0.3.26, with streams and without: it sends messages. On a2a-sdk 1.x it speaks 1.0."
 # Of the run only, not in the document.

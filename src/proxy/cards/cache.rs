@@ -248,7 +248,9 @@ impl CachedCard {
         let (served, generation, spoken, [json_rpc, http_json], pushes) = match made {
             Ok(read) => {
                 let base = config.base_of(&source.id);
-                let forms = CardForms::build(&read.text, &base, source.bridge, |at, text| {
+                let polls = matches!(source.place, Ok(None));
+                let bridged = (source.bridge, polls);
+                let forms = CardForms::build(&read.text, &base, bridged, |at, text| {
                     let before = before.and_then(|before| before.form_at(at));
                     ServedCard::new(gateway, text, config, kid.as_deref(), before)
                 });

@@ -10,11 +10,12 @@ use crate::a2a::bridge::card::{Facts, RequestedForm, translate_card};
 use crate::a2a::card::{AgentSides, Card};
 use crate::config::Bridging;
 
-/// The sides that the gateway translates, for agents that do not speak them.
-const TRANSLATED: [Side; 3] = [
+/// The sides that the gateway translates, for agents that do not speak them. An inbox has no routes of the last one.
+const TRANSLATED: [Side; 4] = [
     Side::json_rpc(Generation::V0),
     Side::json_rpc(Generation::V1),
     Side::http_json(Generation::V1),
+    Side::http_json(Generation::V0),
 ];
 
 /// A card in its form for callers.
@@ -42,14 +43,15 @@ const FORMS: [RequestedForm; 3] = [
 pub(in crate::proxy) struct CardForms([ServedCard; 3]);
 
 impl CardForms {
-    /// Makes the forms of a card, with `serve` for each text. `text`: the card with the gateway's interfaces.
+    /// Makes the forms of a card, with `serve` for each text. `text`: the card with the gateway's interfaces. `polls`: the
+    /// agent has an inbox.
     pub(super) fn build(
         text: &str,
         base: &str,
-        bridge: Bridging,
+        (bridge, polls): (Bridging, bool),
         mut serve: impl FnMut(usize, String) -> ServedCard,
     ) -> Self {
-        let sides = CallerSides::from_card(text, bridge);
+        let sides = CallerSides::from_card(text, bridge, polls);
         let speaks = sides.generations();
         let forms = [0, 1, 2].map(|at| ServedCard {
             speaks,
@@ -85,7 +87,7 @@ struct CallerSides {
 }
 
 impl CallerSides {
-    fn from_card(text: &str, bridge: Bridging) -> Self {
+    fn from_card(text: &str, bridge: Bridging, polls: bool) -> Self {
         let own = Card::parse(text.as_bytes()).map(|card| AgentSides::from_card(&card));
         let mut all: Vec<Side> = own.unwrap_or_default().sides().collect();
         let native = match bridge {
@@ -93,7 +95,8 @@ impl CallerSides {
             Bridging::Off => vec![Generation::V0, Generation::V1],
         };
         if bridge == Bridging::Auto {
-            let missing = TRANSLATED.iter().filter(|side| !all.contains(side));
+            let translated = &TRANSLATED[..TRANSLATED.len() - usize::from(polls)];
+            let missing = translated.iter().filter(|side| !all.contains(side));
             let missing: Vec<Side> = missing.copied().collect();
             all.extend(missing);
         }
@@ -140,5 +143,5 @@ pub(super) fn form_for_call(
         Bridging::Auto => RequestedForm::Only(generation),
         Bridging::Off => RequestedForm::Both,
     };
-    CallerSides::from_card(text, bridge).write_form(text, asked, base)
+    CallerSides::from_card(text, bridge, false).write_form(text, asked, base)
 }

@@ -262,3 +262,19 @@ async fn the_tenant_and_the_query_of_an_http_json_interface_are_the_gateways_to_
     let sent = requests.last().unwrap().lines().next().unwrap();
     assert_eq!(sent, "POST /rest/t/message:send?code=KEY HTTP/1.1");
 }
+
+#[tokio::test]
+async fn cards_for_0_3_name_the_http_json_that_is_translated() {
+    let card = json!({"name": "n", "protocolVersion": "0.3.0", "url": "http://a.test/rpc"});
+    let agent = Agent::start(unary_answer(&card.to_string()).into()).await;
+    let gateway = add(&agent, "url", "/").await;
+    let admin = gateway.admin_field();
+    let fields = ["a2a-version: 0.3", admin.as_str()];
+    let served = gateway
+        .send("GET /workspaces/added/a2a", &fields, "")
+        .await
+        .json();
+    assert_eq!(served["preferredTransport"], "JSONRPC", "{served}");
+    let other = json!({"url": served["url"], "transport": "HTTP+JSON"});
+    assert_eq!(served["additionalInterfaces"], json!([other]));
+}
