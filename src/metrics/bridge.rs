@@ -55,10 +55,17 @@ impl BridgeMetrics {
         self.calls.with_label_values(&labels).inc();
     }
 
-    /// Counts members without a place in the other generation. Their names come from the tables of the translation.
+    /// Counts members without a place in the other generation. Their names come from the tables of the translation. The
+    /// first state that A2A does not spell so is logged: it may show a client another thing than its agent meant.
     pub fn count_left_out(&self, left_out: &OmittedMembers) {
         for (object, member, count) in left_out.iter() {
             let counter = self.left_out.with_label_values(&[object, member]);
+            if member == "state" && counter.get() == 0 {
+                tracing::warn!(
+                    "an agent names a task state as A2A does not spell it: one in another spelling is read, any other \
+                     is unknown to its callers (logged once; a2a_gateway_bridge_left_out_total counts all)"
+                );
+            }
             counter.inc_by(count.into());
         }
     }

@@ -172,7 +172,7 @@ fn write_value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> R
         Rule::State => {
             let said = read_word(pass)?;
             pass.state = words::parse_state(&said);
-            if pass.state.is_none() && !matches!(&*said, b"unknown" | b"TASK_STATE_UNSPECIFIED") {
+            if !words::is_state_word(&said, pass.state) {
                 pass.left.add(node.label, "state");
             }
             pass.put("\"");

@@ -68,6 +68,13 @@ pub(super) const fn state_word(state: Option<TaskState>, form: Form) -> &'static
     }
 }
 
+/// Returns true if `said`, which was read as `state`, is as a form of A2A spells it, or its number.
+pub(super) fn is_state_word(said: &[u8], state: Option<TaskState>) -> bool {
+    let mut forms = [Form::V0, Form::V1, Form::V0Rest].into_iter();
+    forms.any(|form| state_word(state, form).as_bytes() == said)
+        || state.is_some() && said.iter().all(u8::is_ascii_digit)
+}
+
 /// Returns a time of 0.3 (any ISO 8601) as 1.0 requires it (RFC 3339 in UTC, with `Z` and at most nine
 /// digits after the second; A2A 1.0, 5.6.1). `None`: it is none, and a parser would refuse the whole
 /// body for it.

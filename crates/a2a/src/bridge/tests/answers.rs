@@ -176,8 +176,19 @@ fn each_state_has_its_word() {
         result(&UP, GetTask, r#"{"status":{}}"#),
         r#"{"kind":"task","status":{"state":"unknown"},"id":"","contextId":""}"#
     );
-    let (_, left) = answered(&DOWN, GetTask, r#"{"status":{"state":"paused"}}"#).unwrap();
-    assert_eq!(left.iter().collect::<Vec<_>>(), [("status", "state", 1)]);
+    // Spelled otherwise it is read, and counted as what is not read.
+    for (said, expected, counted) in [
+        ("working", "TASK_STATE_WORKING", 0),
+        ("3", "TASK_STATE_COMPLETED", 0),
+        ("input_required", "TASK_STATE_INPUT_REQUIRED", 1),
+        ("COMPLETED", "TASK_STATE_COMPLETED", 1),
+        ("paused", "TASK_STATE_UNSPECIFIED", 1),
+    ] {
+        let sent = format!(r#"{{"status":{{"state":"{said}"}}}}"#);
+        let (told, left) = answered(&DOWN, GetTask, &sent).unwrap();
+        assert_eq!(json(told)["status"]["state"], expected, "{said}");
+        assert_eq!(left.total(), counted, "{said}");
+    }
 }
 
 #[test]
