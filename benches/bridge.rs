@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use a2a_gateway::a2a::Generation;
-use a2a_gateway::a2a::bridge::{Bridge, Call, Exchange, Side};
+use a2a_gateway::a2a::bridge::{Bridge, Call, Exchange, FileBytes, Side};
 use a2a_gateway::a2a::method::Method;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -23,6 +23,7 @@ const fn bridge(caller: Side, agent: Side) -> Bridge<'static> {
         caller,
         agent,
         tenant: None,
+        files: FileBytes::Unknown,
     }
 }
 

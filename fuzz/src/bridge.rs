@@ -2,7 +2,7 @@
 //! second one the method.
 
 use a2a_gateway::a2a::Generation;
-use a2a_gateway::a2a::bridge::{Bridge, Call, Exchange, Side, TranslatedEvent};
+use a2a_gateway::a2a::bridge::{Bridge, Call, Exchange, FileBytes, Side, TranslatedEvent};
 use a2a_gateway::a2a::event::{Splitter, split_blocks};
 use a2a_gateway::a2a::method::Method;
 use a2a_gateway::a2a::rest;
@@ -30,6 +30,7 @@ pub fn run(input: &[u8]) {
         caller,
         agent,
         tenant: (sides & 16 != 0).then_some("a/\"b"),
+        files: [FileBytes::Once, FileBytes::Twice][usize::from(sides & 32 != 0)],
     };
     request(&bridge, method, text);
     let exchange = Exchange::new(caller, agent, method, Some("7".to_owned()));

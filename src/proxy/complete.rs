@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName};
 use pingora::http::RequestHeader;
 
 use crate::a2a::Generation;
+use crate::a2a::bridge::FileBytes;
 use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::envelope::{self, CompletedCall, Completion, Fault, FaultKind};
 use crate::a2a::method::Method;
@@ -42,6 +43,8 @@ pub(super) struct RestRoute {
     pub(super) query: Option<String>,
     /// The generation of the path.
     pub(super) generation: Generation,
+    /// What its caller has in `fileWithBytes`, if that is of 0.3.
+    pub(super) files: FileBytes,
 }
 
 /// Returns path and query of a route below an interface, the interface's own query first. `history_length`, which callers

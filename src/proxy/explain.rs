@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::{Bridge, Side};
+use crate::a2a::bridge::{Bridge, FileBytes, Side};
 use crate::a2a::card::{AgentSides, Binding};
 use crate::a2a::method::Method;
 use crate::caps::{self, CapState, Caps};
@@ -455,11 +455,11 @@ fn bridge_fact<const N: usize>(
 }
 
 const fn bridge_label(caller: Side, agent: Side) -> &'static str {
-    let tenant = None;
     let bridge = Bridge {
         caller,
         agent,
-        tenant,
+        tenant: None,
+        files: FileBytes::Unknown,
     };
     bridge.label()
 }

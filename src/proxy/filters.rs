@@ -434,7 +434,7 @@ pub(super) fn reject_untranslatable(
         Failure::Push { .. } => Reason::PushNotSupported,
         Failure::List | Failure::Method { .. } | Failure::Off { .. } => Reason::VersionNotSupported,
         Failure::Twice(_) | Failure::Params("jsonrpc") | Failure::TooDeep => Reason::InvalidRequest,
-        Failure::Params(_) | Failure::TooLong => Reason::InvalidParams,
+        Failure::Params(_) | Failure::TooLong | Failure::FileBytes => Reason::InvalidParams,
         Failure::NotJson(_) => Reason::ParseError,
         Failure::Answer(_) => Reason::AgentProtocolError,
     };

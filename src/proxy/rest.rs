@@ -2,11 +2,12 @@
 //! their generation, and translated for others (`proxy/upstream_request.rs`). The gateway's own routes become JSON-RPC.
 
 use bytes::Bytes;
+use http::header;
 use pingora::http::RequestHeader;
 use serde_json::{Value, json};
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::{RequestedVersion, Side, parse_version};
+use crate::a2a::bridge::{FileBytes, RequestedVersion, Side, parse_version};
 use crate::a2a::completion_steps::{CompletionStep, CompletionSteps};
 use crate::a2a::envelope::EnvelopeFields;
 use crate::a2a::method::Method;
@@ -332,12 +333,15 @@ async fn build_forwarded_call(
         .await
         .at(Stage::Envelope)?;
     refs.tasks.extend(rest.tasks);
+    let client = head.headers.get(header::USER_AGENT);
+    let client = client.and_then(|name| name.to_str().ok());
     let call = CheckedCall {
         verb: head.method.clone(),
         route: Some(RestRoute {
             tail: tail.to_owned(),
             query: head.uri.query().map(str::to_owned),
             generation: rest.generation,
+            files: FileBytes::of_client(client.unwrap_or_default()),
         }),
         done,
         key,

@@ -17,7 +17,7 @@ use secrecy::ExposeSecret;
 use tokio::time::{Instant, sleep_until};
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, Side, tenant_prefix};
+use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, FileBytes, Side, tenant_prefix};
 use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
@@ -436,10 +436,7 @@ pub(super) fn agent_side(
         Some(spoke) => spoke.clone(),
         // Nothing says what the agent speaks: a call of JSON-RPC passes as it is.
         None if asked.binding == Carried::JsonRpc => return Ok(None),
-        None => AgentSide {
-            side: Side::json_rpc(options.generation),
-            tenant: None,
-        },
+        None => AgentSide::json_rpc(options.generation),
     };
     if spoke.side == asked || options.bridge == Bridging::Auto {
         return Ok(Some(spoke));
@@ -485,8 +482,7 @@ pub(super) fn correct_side(
                 .as_ref()
                 .is_none_or(|spoke| spoke.side.generation != generation) =>
         {
-            let side = Side::json_rpc(generation);
-            Some(AgentSide { side, tenant: None })
+            Some(AgentSide::json_rpc(generation))
         }
         _ => by_card,
     }
@@ -528,6 +524,7 @@ pub(super) async fn translate_for_inbox(
             caller,
             agent,
             tenant: tenant.as_deref(),
+            files: FileBytes::Unknown,
         };
         let (sent, _) = bridge.translate_request(method, Call::Rpc(body))?;
         Ok((sent, bridge.label()))
@@ -625,12 +622,17 @@ async fn translate_call(
     let method = exchange.call.method();
     let (side, tenant) = (spoke.side, spoke.tenant.clone());
     let (route, body) = (call.route.clone(), call.body.clone());
+    let files = match &route {
+        Some(route) if route.generation == Generation::V0 => route.files,
+        _ => spoke.files,
+    };
     let long = offload::is_long(body.len());
     let work = move || {
         let bridge = Bridge {
             caller: asked,
             agent: side,
             tenant: tenant.as_deref(),
+            files,
         };
         let asked = match &route {
             None => Call::Rpc(&body),

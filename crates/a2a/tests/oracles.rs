@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 
 use a2a::Generation;
 use a2a::bridge::card::{Facts, RequestedForm, translate_card};
-use a2a::bridge::{Bridge, Call, Exchange, Side};
+use a2a::bridge::{Bridge, Call, Exchange, FileBytes, Side};
 use a2a::method::Method;
 use serde_json::{Map, Value, json};
 
@@ -235,6 +235,7 @@ fn translated(up: bool, shape: &str, method: Method, object: &Value) -> Value {
             caller,
             agent,
             tenant: None,
+            files: FileBytes::Unknown,
         };
         let name = method.name_in(caller.generation).unwrap();
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": name, "params": object});

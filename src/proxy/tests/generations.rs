@@ -278,3 +278,18 @@ async fn cards_for_0_3_name_the_http_json_that_is_translated() {
     let other = json!({"url": served["url"], "transport": "HTTP+JSON"});
     assert_eq!(served["additionalInterfaces"], json!([other]));
 }
+
+#[tokio::test]
+async fn a_file_is_written_as_an_agent_of_the_python_sdk_reads_it() {
+    let card = json!({"capabilities": {}, "name": "n", "preferredTransport": "HTTP+JSON", "protocolVersion": "0.3.0",
+        "url": "http://a.test/rest"});
+    let agent = Agent::start(unary_answer(&card.to_string()).into()).await;
+    let gateway = add(&agent, "url", "/").await;
+    call(&gateway, &CALL_1_0.replace(r#""text":"hi""#, r#""raw":"aGVsbG8=""#)).await;
+    let sent = agent.requests().pop().unwrap();
+    assert!(sent.starts_with("POST /rest/v1/message:send "), "{sent}");
+    assert!(
+        sent.contains(r#"{"fileWithBytes":"YUdWc2JHOD0="}"#),
+        "{sent}"
+    );
+}

@@ -112,3 +112,20 @@ async fn a_streaming_call_that_is_refused_with_200_gets_an_event() {
     assert_eq!(reply.field("content-type"), Some("text/event-stream"));
     assert!(reply.body.starts_with("data: {"), "{}", reply.body);
 }
+
+#[tokio::test]
+async fn a_file_of_the_python_sdk_arrives_as_its_bytes() {
+    let gateway = TestGateway::new(unary_answer(ANSWER), |_| ()).await;
+    let body = r#"{"message":{"messageId":"m-1","role":"ROLE_USER","content":[{"file":{"fileWithBytes":"YUdWc2JHOD0=","mimeType":"text/plain"}}]}}"#;
+    let admin = gateway.admin_field();
+    let line = "POST /workspaces/target/a2a/v1/message:send";
+    let fields = [admin.as_str(), "user-agent: python-httpx/0.28.1"];
+    let reply = gateway.send(line, &fields, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let sent = gateway.agent.requests().pop().unwrap();
+    assert!(sent.contains(r#""bytes":"aGVsbG8=""#), "{sent}");
+    // Of another client nothing shows what it means.
+    let reply = gateway.send(line, &fields[..1], body).await;
+    assert_eq!(reply.status, 400, "{}", reply.body);
+    assert_eq!(reply.json()["code"], -32005, "{}", reply.body);
+}

@@ -162,6 +162,7 @@ impl Exchange {
             is_request: false,
             zero_is_all: self.caller.generation == Generation::V0,
             without_history: self.without_history,
+            files: self.files,
             tenant: None,
         }
     }

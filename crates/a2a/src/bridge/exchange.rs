@@ -1,5 +1,6 @@
 //! The two requests of a call, and what is kept of it until it is answered ([`Exchange`]).
 
+use super::file_bytes::FileBytes;
 use super::omitted_members::OmittedMembers;
 use super::sides::Side;
 use crate::method::Method;
@@ -52,6 +53,8 @@ pub struct Exchange {
     pub(super) id: Option<String>,
     /// True if the caller asked for no history and the agent could not be told.
     pub(super) without_history: bool,
+    /// The meaning of `fileWithBytes`, if one of the sides is HTTP+JSON of 0.3.
+    pub(super) files: FileBytes,
     /// True if an error over HTTP+JSON has the member `error` only.
     pub(super) error_alone: bool,
 }
@@ -66,6 +69,7 @@ impl Exchange {
             method,
             id,
             without_history: false,
+            files: FileBytes::Unknown,
             error_alone: false,
         }
     }

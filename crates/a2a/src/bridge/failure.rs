@@ -47,6 +47,11 @@ pub enum Failure {
         "\"{0}\" cannot be translated for this agent: it is not what A2A defines for it, or an id that {ID_RULE}; correct it"
     )]
     Params(&'static str),
+    /// The bytes of a file over HTTP+JSON of 0.3 have two meanings.
+    #[error(
+        "the bytes of a file over HTTP+JSON of A2A 0.3 are base64 by its proto, base64 of base64 in its SDK for Python, and nothing shows which is meant here: send the file by its uri, or use JSON-RPC"
+    )]
+    FileBytes,
     /// A request is not JSON, at this offset.
     #[error("the body is not JSON at byte {0}")]
     NotJson(usize),
@@ -82,6 +87,7 @@ impl Failure {
             Self::Method { .. } | Self::Off { .. } => -32_601,
             Self::Twice(_) | Self::Params("jsonrpc") | Self::TooDeep => -32_600,
             Self::Params(_) | Self::TooLong => -32_602,
+            Self::FileBytes => -32_005,
             Self::NotJson(_) => -32_700,
             Self::Answer(_) => -32_006,
         }
@@ -96,6 +102,7 @@ impl Failure {
             Self::Off { .. } => "off",
             Self::Twice(_) => "twice",
             Self::Params(_) => "params",
+            Self::FileBytes => "file_bytes",
             Self::NotJson(_) => "not_json",
             Self::TooDeep => "too_deep",
             Self::TooLong => "too_long",
@@ -120,6 +127,8 @@ pub(super) enum Fault {
     Shape(&'static str),
     /// The result is too long.
     TooLong,
+    /// The bytes of a file have two meanings.
+    FileBytes,
     /// A text of the agent is not UTF-8.
     Encoding,
     /// The result is none of those that its method has.
@@ -141,6 +150,7 @@ impl Fault {
             Self::Twice(name) => Failure::Twice(name),
             Self::Shape(name) => Failure::Params(name),
             Self::TooLong => Failure::TooLong,
+            Self::FileBytes => Failure::FileBytes,
             Self::NoResult | Self::Encoding => Failure::Params("params"),
         }
     }
@@ -153,6 +163,7 @@ impl Fault {
             Self::Twice(_) => "a member stands in it twice",
             Self::Shape(_) => "a member has another type than A2A defines",
             Self::TooLong => "it is too long in the other generation",
+            Self::FileBytes => return Failure::FileBytes,
             Self::Encoding => "it is not UTF-8",
             Self::NoResult => {
                 "it is no result of this method; an agent that speaks another version than its card says needs a new card"

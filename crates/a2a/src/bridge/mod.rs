@@ -12,10 +12,11 @@
 //!
 //! ```
 //! use a2a::Generation::{V0, V1};
-//! use a2a::bridge::{Bridge, Call, Side};
+//! use a2a::bridge::{Bridge, Call, FileBytes, Side};
 //! use a2a::method::Method;
 //!
-//! let bridge = Bridge { caller: Side::json_rpc(V0), agent: Side::json_rpc(V1), tenant: None };
+//! let (caller, agent) = (Side::json_rpc(V0), Side::json_rpc(V1));
+//! let bridge = Bridge { caller, agent, tenant: None, files: FileBytes::Unknown };
 //! let call = br#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t","metadata":{}}}"#;
 //! let (sent, exchange) = bridge.translate_request(Method::GetTask, Call::Rpc(call))?;
 //! assert_eq!(sent.body, br#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}"#);
@@ -47,7 +48,8 @@
 //!   answer, and counted. Content beside another one in the same part is left out.
 //! - HTTP+JSON of 0.3 does not wait by default: the agent is always told `blocking`, and a caller that says nothing
 //!   waits, as in the other forms.
-//! - `fileWithBytes` of HTTP+JSON 0.3 is base64, as its proto says. The SDK for Python encodes it twice.
+//! - `fileWithBytes` of HTTP+JSON 0.3 is base64, as its proto says, or what the SDK for Python makes of it ([`FileBytes`]):
+//!   bytes are written only to a side that is known, and what both could have written is refused.
 //! - The result may have four times the length of its text, and 1 MiB more.
 //!
 //! `tests/oracles.rs` compares it with the converters of the SDKs and lists the differences with their reasons.
@@ -58,6 +60,7 @@ mod answer;
 mod error;
 mod exchange;
 mod failure;
+mod file_bytes;
 mod nodes;
 mod omitted_members;
 mod part;
@@ -80,6 +83,7 @@ mod tests;
 pub use answer::Answer;
 pub use exchange::{AgentRequest, Call, Exchange};
 pub use failure::Failure;
+pub use file_bytes::FileBytes;
 pub use omitted_members::OmittedMembers;
 pub use result::Kind;
 pub use route::tenant_prefix;

@@ -11,9 +11,10 @@
 //! A value of 1.0 that is no object becomes `{"value":…}` in 0.3, with [`FLAG`] in its metadata, as the SDKs
 //! do it, and is unwrapped on its way back.
 
-use memchr::{memchr2, memmem};
+use memchr::memmem;
 
 use super::failure::Fault;
+use super::file_bytes::put_bytes;
 use super::pass::Pass;
 use super::table::{Form, to_camel_case};
 use crate::json::{Kind, Name, Value};
@@ -117,7 +118,7 @@ pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Fault> {
             plain_metadata(pass, &part);
         }
         Content::Raw(value) | Content::Url(value) => {
-            file_part(pass, value, matches!(content, Content::Raw(_)), &part);
+            file_part(pass, value, matches!(content, Content::Raw(_)), &part)?;
             plain_metadata(pass, &part);
         }
     }
@@ -220,7 +221,12 @@ fn plain_metadata(pass: &mut Pass<'_>, part: &Part) {
     }
 }
 
-fn file_part(pass: &mut Pass<'_>, content: Value, is_bytes: bool, part: &Part) {
+fn file_part(
+    pass: &mut Pass<'_>,
+    content: Value,
+    is_bytes: bool,
+    part: &Part,
+) -> Result<(), Fault> {
     let [bytes, uri, media_type, filename] = match pass.settings.to {
         Form::V1 => ["raw", "url", "mediaType", "filename"],
         Form::V0 => ["bytes", "uri", "mimeType", "name"],
@@ -231,13 +237,12 @@ fn file_part(pass: &mut Pass<'_>, content: Value, is_bytes: bool, part: &Part) {
         put_kind(pass, "file");
         pass.put("\"file\":{");
     }
-    if is_bytes && pass.settings.from == Form::V1 {
-        pass.put_name(bytes);
-        standard_base64(pass, content);
-        pass.out.push(b',');
-    } else {
-        pass.put_member(if is_bytes { bytes } else { uri }, content);
+    pass.put_name(if is_bytes { bytes } else { uri });
+    match is_bytes && content.kind == Kind::String {
+        true => put_bytes(pass, content, part.media_type, part.kind.is_none())?,
+        false => pass.copy(content),
     }
+    pass.out.push(b',');
     for (value, name) in [(part.media_type, media_type), (part.filename, filename)] {
         if let Some(value) = value.filter(|value| !value.is_void()) {
             pass.put_member(name, value);
@@ -247,29 +252,7 @@ fn file_part(pass: &mut Pass<'_>, content: Value, is_bytes: bool, part: &Part) {
         pass.close();
         pass.out.push(b',');
     }
-}
-
-/// Writes base64 in its standard alphabet with padding, which is all that decoders of 0.3 take. Those
-/// of 1.0 take the alphabet of URLs, and text without padding, too.
-fn standard_base64(pass: &mut Pass<'_>, value: Value) {
-    let text = value.unescaped(pass.text);
-    let is_plain = text.len().is_multiple_of(4) && memchr2(b'-', b'_', &text).is_none();
-    // What needs another escape is no base64.
-    let is_other = text
-        .iter()
-        .any(|byte| *byte < b' ' || matches!(byte, b'"' | b'\\'));
-    if value.kind != Kind::String || is_plain || is_other {
-        return pass.copy(value);
-    }
-    pass.out.push(b'"');
-    pass.out.extend(text.iter().map(|byte| match byte {
-        b'-' => b'+',
-        b'_' => b'/',
-        byte => *byte,
-    }));
-    let padding = text.len().next_multiple_of(4) - text.len();
-    pass.out.extend_from_slice(&b"==="[..padding]);
-    pass.out.push(b'"');
+    Ok(())
 }
 
 fn data_part(pass: &mut Pass<'_>, data: Value, part: &Part) {

@@ -1,6 +1,7 @@
 //! One pass over JSON text into one buffer ([`Pass`]). `rules.rs` says along which tables.
 
 use super::failure::Fault;
+use super::file_bytes::FileBytes;
 use super::omitted_members::OmittedMembers;
 use super::table::Form;
 use crate::json::Value;
@@ -24,6 +25,8 @@ pub(super) struct Settings<'a> {
     pub(super) zero_is_all: bool,
     /// True if the caller asked for no history, which the agent could not be told.
     pub(super) without_history: bool,
+    /// The meaning of `fileWithBytes`, if one of the forms is HTTP+JSON of 0.3.
+    pub(super) files: FileBytes,
     /// The tenant of the agent's interface, for requests in the form of 1.0.
     pub(super) tenant: Option<&'a str>,
 }

@@ -39,6 +39,7 @@ impl<'a> Bridge<'a> {
             }
         };
         exchange.without_history = no_history;
+        exchange.files = self.files;
         Ok((sent, exchange))
     }
 
@@ -82,6 +83,7 @@ impl<'a> Bridge<'a> {
             is_request: true,
             zero_is_all: self.agent.generation == Generation::V0,
             without_history: false,
+            files: self.files,
             tenant: self.tenant,
         }
     }

@@ -1,5 +1,6 @@
 //! The two sides of a call, and the header fields that each of them knows.
 
+use super::file_bytes::FileBytes;
 use super::table::Form;
 use crate::card::Binding;
 use crate::generation::Generation;
@@ -72,6 +73,8 @@ pub struct Bridge<'a> {
     pub agent: Side,
     /// The tenant of the agent's interface, which callers of 1.0 must name.
     pub tenant: Option<&'a str>,
+    /// The meaning of `fileWithBytes` for the side that is HTTP+JSON of 0.3, if one is.
+    pub files: FileBytes,
 }
 
 impl Bridge<'_> {

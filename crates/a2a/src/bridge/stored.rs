@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::failure::{Failure, Fault};
+use super::file_bytes::FileBytes;
 use super::nodes::TASK;
 use super::pass::{Pass, Settings};
 use super::result::write_outcome;
@@ -45,6 +46,7 @@ fn write_as(
         is_request: false,
         zero_is_all: false,
         without_history: false,
+        files: FileBytes::Unknown,
         tenant: None,
     };
     let mut pass = Pass::new(text.as_bytes(), settings);

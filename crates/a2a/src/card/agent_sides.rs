@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Card, interfaces};
-use crate::bridge::Side;
+use crate::bridge::{FileBytes, Side};
+use crate::fields::Fields;
 use crate::generation::Generation;
 
 /// The sides on which an agent can be called; none if no card says it. Cheap to clone.
@@ -17,6 +18,19 @@ pub struct AgentSide {
     pub side: Side,
     /// The tenant of the interface.
     pub tenant: Option<String>,
+    /// The meaning of the bytes of files, if it is HTTP+JSON of 0.3.
+    pub files: FileBytes,
+}
+
+impl AgentSide {
+    /// JSON-RPC of a generation.
+    pub const fn json_rpc(generation: Generation) -> Self {
+        Self {
+            side: Side::json_rpc(generation),
+            tenant: None,
+            files: FileBytes::Unknown,
+        }
+    }
 }
 
 impl AgentSides {
@@ -24,21 +38,25 @@ impl AgentSides {
     /// with a version, is one of JSON-RPC.
     pub fn from_card(card: &Card<'_>) -> Self {
         let all = interfaces::list_interfaces(&card.fields);
+        let files = read_file_bytes(&card.fields);
         let sides = all.iter().filter_map(|interface| {
             let side = Side {
                 generation: interface.generation,
                 binding: interface.binding?,
             };
             let tenant = interface.tenant.clone().filter(|tenant| !tenant.is_empty());
-            Some(AgentSide { side, tenant })
+            Some(AgentSide {
+                side,
+                tenant,
+                files,
+            })
         });
         let mut sides: Vec<AgentSide> = sides.collect();
         if all.is_empty()
             && let Some(version) = card.fields.get_text("protocolVersion")
         {
             let generation = interfaces::parse_generation(Some(version), Generation::V0);
-            let side = Side::json_rpc(generation);
-            sides.push(AgentSide { side, tenant: None });
+            sides.push(AgentSide::json_rpc(generation));
         }
         Self(sides.into())
     }
@@ -58,6 +76,18 @@ impl AgentSides {
     pub fn find_nearest(&self, caller: Side) -> Option<&AgentSide> {
         let nearest = caller.find_nearest(self.sides())?;
         self.0.iter().find(|spoke| spoke.side == nearest)
+    }
+}
+
+/// Returns the meaning of the bytes of files for an agent with this card. Cards of a2a-sdk 0.3 for Python always have
+/// these members, and all in the order of the alphabet.
+fn read_file_bytes(card: &Fields<'_>) -> FileBytes {
+    let version = card.get_text("protocolVersion").unwrap_or_default();
+    let has_all = card.contains("capabilities") && card.contains("preferredTransport");
+    let is_sorted = card.iter().map(|(name, _)| name).is_sorted();
+    match has_all && is_sorted && version.starts_with("0.3") {
+        true => FileBytes::Twice,
+        false => FileBytes::Unknown,
     }
 }
 
@@ -93,6 +123,26 @@ mod tests {
         ];
         for (card, sides) in cases {
             assert_eq!(spoken(card).sides().collect::<Vec<_>>(), sides, "{card}");
+        }
+    }
+
+    #[test]
+    fn a_card_of_the_python_sdk_is_known_by_its_order() {
+        let rest = r#""preferredTransport":"HTTP+JSON","protocolVersion":"0.3.0","url":"http://a""#;
+        for (card, files) in [
+            (
+                format!(r#"{{"capabilities":{{}},"name":"a",{rest}}}"#),
+                FileBytes::Twice,
+            ),
+            (
+                format!(r#"{{"name":"a","capabilities":{{}},{rest}}}"#),
+                FileBytes::Unknown,
+            ),
+            (format!(r#"{{"name":"a",{rest}}}"#), FileBytes::Unknown),
+        ] {
+            let near = spoken(&card);
+            let near = near.find_nearest(Side::http_json(V0)).unwrap();
+            assert_eq!((near.side, near.files), (Side::http_json(V0), files));
         }
     }
 

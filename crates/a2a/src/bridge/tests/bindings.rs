@@ -381,3 +381,93 @@ fn an_id_that_is_another_route_is_refused() {
         assert_eq!(failure.code(), -32_602, "{params}");
     }
 }
+
+#[test]
+fn the_bytes_of_files_arrive_or_are_refused() {
+    use FileBytes::{Once, Twice, Unknown};
+    let message = |part: &str| {
+        format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","content":[{part}]}}}}"#)
+    };
+    // "hello"; the bytes 00 ff; "test", which may be base64 itself.
+    let (hello, binary, test) = ("aGVsbG8=", "AP8=", "dGVzdA==");
+    let (hello_twice, binary_twice) = ("YUdWc2JHOD0=", "QVA4PQ==");
+    // Read from a client over HTTP+JSON of 0.3, for an agent of each generation.
+    for (files, media_type, sent, expected) in [
+        (Twice, "text/plain", hello_twice, Some(hello)),
+        (Twice, "image/png", binary_twice, Some(binary)),
+        (Twice, "text/plain", hello, Some(hello)),
+        (Once, "text/plain", hello, Some(hello)),
+        (Once, "text/plain", hello_twice, Some(hello_twice)),
+        (Unknown, "image/png", binary_twice, Some(binary)),
+        (Unknown, "image/png", binary, Some(binary)),
+        (Unknown, "text/plain", hello, Some(hello)),
+        (Unknown, "text/plain", hello_twice, None),
+        (Unknown, "text/plain", test, None),
+        (Unknown, "text/plain", "", Some("")),
+        (Twice, "text/plain", "no base64", Some("no base64")),
+    ] {
+        let file = format!(r#""fileWithBytes":"{sent}","mimeType":"{media_type}""#);
+        let body = message(&format!(r#"{{"file":{{{file}}}}}"#));
+        for agent in [V0, V1] {
+            let asked = Bridge {
+                files,
+                ..bridge(V0_REST, agent)
+            };
+            let call = rest("v1/message:send", None, &body);
+            let read = asked.translate_request(SendMessage, call);
+            let said = format!("{files:?} {media_type} {sent}");
+            let Some(expected) = expected else {
+                let failure = read.unwrap_err();
+                assert_eq!((failure, failure.code()), (Failure::FileBytes, -32_005));
+                continue;
+            };
+            let sent = json(read.unwrap().0.body);
+            let part = &sent["params"]["message"]["parts"][0];
+            let bytes = part.get("raw").unwrap_or(&part["file"]["bytes"]);
+            assert_eq!(bytes, expected, "{said}");
+        }
+    }
+    // The form of JSON-RPC has them once, also there.
+    let kinds = r#"{"kind":"file","file":{"bytes":"YUdWc2JHOD0="}}"#;
+    let asked = bridge(V0_REST, V1);
+    let (_, params) = as_call(
+        &asked,
+        SendMessage,
+        rest("v1/message:send", None, &message(kinds)),
+    );
+    assert!(params.contains(r#"{"raw":"YUdWc2JHOD0="}"#), "{params}");
+    // Written to an agent, and to a client.
+    let file_v1 = r#"{"messageId":"m","role":"ROLE_USER","parts":[{"raw":"aGVsbG8"}]}"#;
+    for (files, expected) in [
+        (Once, Some(hello)),
+        (Twice, Some(hello_twice)),
+        (Unknown, None),
+    ] {
+        let down = Bridge {
+            files,
+            ..bridge(V1, V0_REST)
+        };
+        let sent = request(&down, SendMessage, &format!(r#"{{"message":{file_v1}}}"#));
+        let sent = sent.map(|(sent, _)| json(sent.body)["message"].clone());
+        let mut told = Exchange::new(V0_REST, V1, SendMessage, None);
+        told.files = files;
+        let body = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{"message":{file_v1}}}}}"#);
+        let told = told.translate_answer(200, body.as_bytes());
+        let told = told.map(|answer| json(answer.body)["message"].clone());
+        for written in [sent, told] {
+            let bytes = written
+                .map(|message| message["content"][0]["file"]["fileWithBytes"].clone())
+                .map_err(|failure| assert_eq!(failure, Failure::FileBytes));
+            assert_eq!(bytes.ok(), expected.map(Value::from), "{files:?}");
+        }
+    }
+    for (client, files) in [
+        ("python-httpx/0.28.1", Twice),
+        ("node", Once),
+        ("Mozilla/5.0 (X11)", Once),
+        ("", Unknown),
+        ("my-agent/1", Unknown),
+    ] {
+        assert_eq!(FileBytes::of_client(client), files, "{client}");
+    }
+}

@@ -26,6 +26,7 @@ fn answers_get_and_lose_their_envelope() {
                 method: CancelTask,
                 id: Some("7".into()),
                 without_history: false,
+                files: FileBytes::Once,
                 error_alone: false,
             };
             let enveloped =
@@ -64,6 +65,7 @@ fn an_error_in_a_stream_has_the_form_of_its_binding() {
         method: SendStreamingMessage,
         id: Some("7".into()),
         without_history: false,
+        files: FileBytes::Once,
         error_alone: false,
     };
     let rpc =
@@ -110,6 +112,7 @@ fn push_configurations_are_translated_within_0_3_and_have_all_their_forms() {
         method,
         id: Some("7".into()),
         without_history: false,
+        files: FileBytes::Once,
         error_alone: false,
     };
     let body = |exchange: Exchange, body: &str| {
@@ -181,6 +184,7 @@ fn a_deletion_is_answered_without_a_result_or_with_any() {
         method: DeletePushConfig,
         id: Some("7".into()),
         without_history: false,
+        files: FileBytes::Once,
         error_alone: false,
     };
     let of = |exchange: Exchange, body: &str| {

@@ -90,6 +90,7 @@ fn an_error_of_json_rpc_is_one_of_http() {
                 method: Method::GetTask,
                 id: Some("1".into()),
                 without_history: false,
+                files: FileBytes::Once,
                 error_alone: false,
             };
             let body =
@@ -122,6 +123,7 @@ fn an_error_of_http_is_read_in_each_form() {
             method,
             id: Some("\"a\"".into()),
             without_history: false,
+            files: FileBytes::Once,
             error_alone: false,
         };
         let answer = exchange.translate_answer(status, body.as_bytes()).unwrap();
@@ -208,6 +210,7 @@ fn a_refusal_has_the_form_of_its_caller() {
         method: Method::SendMessage,
         id: Some("7".into()),
         without_history: false,
+        files: FileBytes::Once,
         error_alone: false,
     };
     let rpc = exchange(V1).failure_answer(&failure);

@@ -15,7 +15,8 @@ mod streams;
 use serde_json::Value;
 
 use super::{
-    AgentRequest, Bridge, Call, Exchange, Failure, OmittedMembers, Side, Stream, TranslatedEvent,
+    AgentRequest, Bridge, Call, Exchange, Failure, FileBytes, OmittedMembers, Side, Stream,
+    TranslatedEvent,
 };
 use crate::generation::Generation;
 use crate::method::Method;
@@ -35,6 +36,7 @@ const fn bridge(caller: Side, agent: Side) -> Bridge<'static> {
         caller,
         agent,
         tenant: None,
+        files: FileBytes::Once,
     }
 }
 

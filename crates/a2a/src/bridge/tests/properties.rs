@@ -19,6 +19,7 @@ fn exchange_between(caller: Side, agent: Side, method: Method) -> Exchange {
         method,
         id: Some("7".into()),
         without_history: false,
+        files: FileBytes::Once,
         error_alone: false,
     }
 }
