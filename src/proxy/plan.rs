@@ -12,6 +12,7 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
 use crate::a2a::accept::prefers_stream;
+use crate::a2a::bridge::has_v1_message;
 use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
@@ -73,6 +74,9 @@ pub(super) async fn answer_call(
     let headers = &request.session.req_header().headers;
     set_guards(context, request.exchange, &admitted, &mut call, headers);
     let kept = RepeatableCall::keep(request, &admitted, &call).await?;
+    if kept.as_ref().is_some_and(RepeatableCall::tries_as_sent) {
+        call.speaks = Some(Generation::V0);
+    }
     let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
     // Only methods of JSON-RPC have a name.
     let kept = kept.filter(|_| call.method_name.is_some());
@@ -189,6 +193,8 @@ struct RepeatableCall {
     version_1_0: bool,
     done: CompletionSteps,
     is_bare: bool,
+    /// True if no answer of the agent has shown what it takes.
+    is_open: bool,
 }
 
 impl RepeatableCall {
@@ -226,7 +232,15 @@ impl RepeatableCall {
             version_1_0: call.version_1_0,
             done: call.done,
             is_bare: call.rewrite.is_some(),
+            is_open: finding.is_none(),
         }))
+    }
+
+    /// True for a message of 1.0 under a method of 0.3: its agent may speak so, too, whatever its card says.
+    fn tries_as_sent(&self) -> bool {
+        let name = self.method_name.as_deref().unwrap_or_default();
+        let is_named = Method::parse(name).sends() && Generation::of_method(name) == Generation::V0;
+        self.is_open && is_named && has_v1_message(&self.body)
     }
 }
 

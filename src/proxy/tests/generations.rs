@@ -202,6 +202,33 @@ async fn a_card_that_says_another_generation_is_corrected_once() {
 }
 
 #[tokio::test]
+async fn a_message_of_1_0_under_a_method_of_0_3_passes_to_an_agent_that_takes_it() {
+    let body = CALL_0_3.replace(r#""kind":"message","#, "");
+    let body = body.replace(r#""kind":"text","#, "");
+    for (speaks, first, label) in [
+        (Generation::V0, 1, None),
+        (Generation::V1, 2, Some("0.3>1.0")),
+    ] {
+        let speaker = Speaker {
+            says: Some(Generation::V1),
+            speaks,
+            path: "/rpc",
+        };
+        let agent = speaker.start().await;
+        let gateway = add(&agent, "url", "/rpc").await;
+        for count in [first, first + 1] {
+            let reply = call(&gateway, &body).await;
+            assert_eq!(text_of(&reply), "ho", "{}", reply.body);
+            assert_eq!(reply.field("x-a2a-bridged"), label);
+            assert_eq!(calls(&agent), count, "what it takes is remembered");
+        }
+        let sent = agent.requests().into_iter();
+        let sent: Vec<String> = sent.filter(|one| one.starts_with("POST ")).collect();
+        assert!(sent[0].ends_with(&body), "{}", sent[0]);
+    }
+}
+
+#[tokio::test]
 async fn a_method_that_an_agent_knows_in_neither_generation_is_tried_twice_once() {
     let speaker = Speaker {
         says: Some(Generation::V1),

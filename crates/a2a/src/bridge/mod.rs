@@ -85,6 +85,7 @@ pub use exchange::{AgentRequest, Call, Exchange};
 pub use failure::Failure;
 pub use file_bytes::FileBytes;
 pub use omitted_members::OmittedMembers;
+pub use request::has_v1_message;
 pub use result::Kind;
 pub use route::tenant_prefix;
 pub use sides::{

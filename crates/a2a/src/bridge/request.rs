@@ -1,5 +1,7 @@
 //! Requests ([`Bridge::translate_request`]).
 
+use memchr::memmem;
+
 use super::exchange::{AgentRequest, Call, Exchange};
 use super::failure::{Failure, Fault};
 use super::nodes::{CANCEL, CARD, GET, PUSH_GET, PUSH_LIST, SEND, SUBSCRIBE};
@@ -10,7 +12,7 @@ use super::route::{self, Route};
 use super::rules::write_node;
 use super::sides::{Bridge, extensions_field};
 use super::table::{Form, Node};
-use crate::fields::quote_string;
+use crate::fields::{Fields, array_elements, quote_string};
 use crate::generation::Generation;
 use crate::json::{Kind, Value};
 use crate::method::Method;
@@ -178,6 +180,31 @@ impl<'a> Bridge<'a> {
         }
         Ok((sent, no_history))
     }
+}
+
+/// Returns true if a JSON-RPC call has a message as 1.0 has it: nothing in it says its `kind`. Agents and clients of
+/// fasta2a send such messages by the methods of 0.3.
+pub fn has_v1_message(body: &[u8]) -> bool {
+    fn member<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+        Fields::parse(text)?.get_borrowed(name)
+    }
+    let message = || {
+        let params = member(std::str::from_utf8(body).ok()?, "params")?;
+        Fields::parse(member(params, "message")?)
+    };
+    // Almost all calls of 0.3 say it.
+    if memmem::find(body, br#""kind""#).is_some() {
+        return false;
+    }
+    let Some(message) = message() else {
+        return false;
+    };
+    let parts = message.get("parts").and_then(array_elements);
+    let is_of_v1 = |part: &&str| {
+        let part = Fields::parse(part);
+        part.is_some_and(|part| !part.contains("type") && !part.contains("file"))
+    };
+    parts.is_some_and(|parts| !parts.is_empty() && parts.iter().all(is_of_v1))
 }
 
 /// Writes a JSON-RPC call, or with `is_rpc` false its parameters alone. Returns its id.

@@ -1,7 +1,9 @@
 //! Requests: parameters, methods, header fields, refusals.
 
 use super::*;
-use crate::bridge::{RequestedVersion, extensions_field, is_translated_version, parse_version};
+use crate::bridge::{
+    RequestedVersion, extensions_field, has_v1_message, is_translated_version, parse_version,
+};
 
 use Method::*;
 
@@ -322,6 +324,23 @@ fn what_has_no_form_is_refused_with_its_code() {
         .translate_request(SendMessage, Call::Rpc(deep.as_bytes()))
         .unwrap_err();
     assert_eq!(failure, Failure::TooDeep);
+}
+
+#[test]
+fn a_message_of_1_0_says_no_kind() {
+    for (message, is_of_v1) in [
+        (r#"{"role":"user","parts":[{"text":"hi"},{"data":1}]}"#, true),
+        (r#"{"parts":[{"raw":"AA==","mediaType":"a/b"}]}"#, true),
+        (r#"{"parts":[{"kind":"text","text":"hi"}]}"#, false),
+        (r#"{"parts":[{"text":"hi"},{"type":"text"}]}"#, false),
+        (r#"{"parts":[{"file":{"uri":"u"}}]}"#, false),
+        (r#"{"kind":"message","parts":[{"text":"hi"}]}"#, false),
+        (r#"{"parts":[]}"#, false),
+        ("7", false),
+    ] {
+        let body = call(&UP, SendMessage, &format!(r#"{{"message":{message}}}"#));
+        assert_eq!(has_v1_message(body.as_bytes()), is_of_v1, "{message}");
+    }
 }
 
 #[test]
