@@ -219,15 +219,16 @@ pub(super) async fn workspace_response(
     workspace: Workspace,
     run: Run,
 ) -> Result<Response, Rejection> {
-    let instances = match visible_urls(caller.principal(), &workspace.id) {
-        UrlVisibility::Hidden => Vec::new(),
-        UrlVisibility::Shown | UrlVisibility::WithCertificates => {
-            gateway.directory.views.load_instances(&workspace).await?
-        }
+    let (instances, warnings) = match visible_urls(caller.principal(), &workspace.id) {
+        UrlVisibility::Hidden => Default::default(),
+        UrlVisibility::Shown | UrlVisibility::WithCertificates => (
+            gateway.directory.views.load_instances(&workspace).await?,
+            gateway.resolution.warnings(&workspace.id).await,
+        ),
     };
     let mut one = [workspace];
     let view = workspace_views(gateway, caller, &mut one).await.pop();
-    let view = view.map(|view| view.with_instances(instances));
+    let view = view.map(|view| view.for_owner(instances, warnings));
     Ok(change_response(run, view).into_response())
 }
 

@@ -19,7 +19,7 @@ mod upstream;
 mod views;
 mod waking;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use self::address::Resolver;
 pub use self::address::{AddressDecision, Addresses, AgentAddress, Endpoint, LookupFor, Policy};
@@ -39,8 +39,8 @@ pub use self::registration::{
 };
 use self::resolution::Destinations;
 pub use self::resolution::{
-    Agent, AgentOptions, CardLocation, CardSource, Destination, Entries, Instance, JsonRpc,
-    Resolution, ResolutionFailure,
+    Agent, AgentOptions, CardLocation, CardSource, Destination, Entries, Finding, Instance,
+    JsonRpc, Learnt, Observer, Place, Resolution, ResolutionFailure,
 };
 pub use self::upstream::{ClientIdentity, UpstreamAuth, UpstreamTls};
 pub use self::views::{DiscoveryResult, ListReader, Peer, Views};
@@ -116,6 +116,7 @@ impl Directory {
             workspaces: workspaces.clone(),
             resolver: Arc::clone(&resolver),
             config: config.clone(),
+            learnt: Learnt::default(),
         });
         let views = Arc::new(Views {
             workspaces: workspaces.clone(),
@@ -138,6 +139,7 @@ impl Directory {
                 heartbeats: Arc::clone(&buffer),
                 announcer: Arc::clone(&announcer),
                 views: Arc::clone(&views),
+                card_reader: OnceLock::new(),
             },
             heartbeats: Heartbeats {
                 entries: Arc::clone(&entries),

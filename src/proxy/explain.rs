@@ -18,7 +18,8 @@ use crate::a2a::method::Method;
 use crate::caps::{self, CapState, Caps};
 use crate::config::Bridging;
 use crate::directory::{
-    Agent, AgentOptions, CallKind, Destination, LookupFor, Preference, choose_instance,
+    Agent, AgentOptions, CallKind, CardSource, Destination, Finding, LookupFor, Preference,
+    choose_instance,
 };
 use crate::explain::{
     CheckFailed, ExplainFn, ExplainQuery, Explanation, Fact, Facts, Source, Trail as _, Witness,
@@ -119,7 +120,10 @@ impl Explainer {
         match &destination {
             Destination::Inbox(options) => {
                 let mut facts = Facts::default();
-                let (generation, by) = self.explain_generation(&permit, options).await;
+                let source = self.context.gateway.resolution.card_source(&permit).await;
+                let (generation, by, _) = self
+                    .explain_generation(source.ok().as_deref(), options)
+                    .await;
                 let bridge = inbox_bridge(options, by);
                 let call = json!({"into": "the inbox", "a2a": generation.map(generation_word), "a2a_by": by,
                     "bridge": bridge});
@@ -278,10 +282,26 @@ impl Explainer {
         agent: &Agent,
         facts: &mut Facts,
     ) -> Result<Option<String>, Rejection> {
-        let (generation, by) = self.explain_generation(permit, &agent.options).await;
-        let bridge = self.explain_bridge(permit, &agent.options, by).await;
+        let resolution = &self.context.gateway.resolution;
+        let source = resolution.card_source(permit).await?;
+        let by_card = self
+            .explain_generation(Some(&source), &agent.options)
+            .await;
+        let shown = resolution.learnt.find(&source, Method::SendMessage).await;
+        let bridge = self
+            .explain_bridge(&source, &agent.options, by_card.1, shown)
+            .await;
+        let counts = shown.filter(|_| agent.options.bridge == Bridging::Auto);
+        let by_answers = counts.filter(|shown| shown.takes.is_some());
+        let by_answers = by_answers.map(|shown| {
+            let age = Some(shown.learnt_at.elapsed());
+            (shown.takes, "its answers", age)
+        });
+        let (generation, by, age) = by_answers.unwrap_or(by_card);
         let mut call = json!({"method": "POST", "a2a": generation.map(generation_word), "a2a_by": by, "bridge": bridge});
-        let source = self.context.gateway.resolution.card_source(permit).await?;
+        if let Some(age) = age {
+            call["a2a_ms_ago"] = json!(to_millis(age));
+        }
         if !agent.options.path_in_card {
             let by_card = agent.json_rpc.path(generation.unwrap_or_default());
             call["path"] = json!(by_card.unwrap_or(&agent.endpoint.path_and_query));
@@ -292,8 +312,9 @@ impl Explainer {
             if let Some(mismatch) = agent.json_rpc.mismatch() {
                 call["path_warning"] = json!(mismatch);
             }
+            let place = self.explain_place(&source, &mut call).await;
             facts.record(|| Fact::new(Stage::Call, Source::Memory, call));
-            return Ok(by_card.map(str::to_owned));
+            return Ok(place.or_else(|| by_card.map(str::to_owned)));
         }
         let looked = self
             .context
@@ -316,24 +337,35 @@ impl Explainer {
         }
         call["path"] = json!(path.as_ref().ok());
         call["path_by"] = json!("the card at card_url");
+        let place = self.explain_place(&source, &mut call).await;
         facts.record(|| Fact::new(Stage::Call, Source::Memory, call).with_age(age));
-        path.map(Some)
+        path.map(|path| place.or(Some(path)))
+    }
+
+    /// Reports the path to which the agent redirects calls of the one in `call`, and returns it.
+    async fn explain_place(&self, source: &CardSource, call: &mut Value) -> Option<String> {
+        let learnt = &self.context.gateway.resolution.learnt;
+        let from = call["path"].as_str()?.to_owned();
+        let place = learnt.find_place(source, &from).await?;
+        call["redirected"] = json!({"from": from, "ms_ago": to_millis(place.learnt_at.elapsed())});
+        call["path"] = json!(place.path);
+        Some(place.path)
     }
 
     /// Reports which translation a call in each form would have, as far as it is known without asking the target.
-    async fn explain_bridge(&self, permit: &Permit, options: &AgentOptions, by: &str) -> Value {
-        let cards = &self.context.cards;
-        let source = self.context.gateway.resolution.card_source(permit).await;
-        let read = match &source {
-            Ok(source) if !options.has_card => cards.cached_sides(source).await,
-            _ => None,
+    async fn explain_bridge(
+        &self,
+        source: &CardSource,
+        options: &AgentOptions,
+        by: &str,
+        shown: Option<Finding>,
+    ) -> Value {
+        let read = match options.has_card {
+            false => self.context.cards.cached_sides(source).await,
+            true => None,
         };
         let age = read.as_ref().map(|(_, age)| *age);
         let spoken = read.map_or_else(|| options.spoken.clone(), |(spoken, _)| spoken);
-        let shown = match &source {
-            Ok(source) => cards.finding_of(source, Method::SendMessage).await,
-            Err(_) => None,
-        };
         let takes = shown.and_then(|shown| shown.takes);
         let calls = SIDES.map(|asked| {
             let rest = asked.binding == Binding::HttpJson;
@@ -358,27 +390,32 @@ impl Explainer {
             fact["read_ms_ago"] = json!(to_millis(age));
         }
         if let Some(shown) = shown {
-            fact["shown_by_answers"] = json!({"takes": shown.takes.map(generation_word), "ms_ago": to_millis(shown.age())});
+            fact["shown_by_answers"] = json!({"takes": shown.takes.map(generation_word), "ms_ago": to_millis(shown.learnt_at.elapsed())});
         }
         fact
     }
 
-    /// Reports the generation that the target speaks, as far as it is known without asking the target, and its source.
+    /// Reports the generation that the target speaks by its card, as far as it is known without asking the target, its
+    /// source, and the age of a card that was fetched.
     async fn explain_generation(
         &self,
-        permit: &Permit,
+        source: Option<&CardSource>,
         options: &AgentOptions,
-    ) -> (Option<Generation>, &'static str) {
+    ) -> (Option<Generation>, &'static str, Option<Duration>) {
         if options.has_card {
-            return (Some(options.generation), "its registered card");
+            return (Some(options.generation), "its registered card", None);
         }
-        let fetched = match self.context.gateway.resolution.card_source(permit).await {
-            Ok(source) => self.context.cards.cached_generation(&source).await,
-            Err(_) => None,
+        let fetched = match source {
+            Some(source) => self.context.cards.cached_generation(source).await,
+            None => None,
         };
         match fetched {
-            Some(generation) => (Some(generation), "the card that was fetched"),
-            None => (None, "no card: it would be fetched where that matters"),
+            Some((generation, age)) => (Some(generation), "the card that was fetched", Some(age)),
+            None => (
+                None,
+                "no card: it would be fetched where that matters",
+                None,
+            ),
         }
     }
 

@@ -123,8 +123,15 @@ impl DataPlane {
         let streams = Some(Arc::clone(&gateway.delivery.streams));
         let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain), streams, traces);
         let relay = Arc::new(relay.with_gateway(&gateway));
-        let context = Context::new(gateway, control, relay)?;
-        Ok(Self(Arc::new(context)))
+        let context = Arc::new(Context::new(gateway, control, relay)?);
+        let reader = Arc::downgrade(&context);
+        let registrations = &context.gateway.directory.registrations;
+        registrations.set_card_reader(move |id| {
+            if let Some(context) = reader.upgrade() {
+                context.cards.read_ahead(id);
+            }
+        });
+        Ok(Self(context))
     }
 
     /// Returns the application of the public listener.

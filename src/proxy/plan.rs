@@ -21,7 +21,7 @@ use crate::a2a::{Generation, envelope};
 use crate::caps::Caps;
 use crate::config::Bridging;
 use crate::delivery::calls::UnclaimedKey;
-use crate::directory::{Agent, Destination, LookupFor, Slot};
+use crate::directory::{Agent, Destination, LookupFor, Observer, Slot};
 use crate::explain::Live;
 use crate::hops::count_hops;
 use crate::identity::Role;
@@ -29,7 +29,6 @@ use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, method_not_allowed, open_exchange};
 use crate::proxy::body::{ReceivedBody, read_json};
-use crate::proxy::cards::learnt::Observer;
 use crate::proxy::complete::{
     CallShape, CheckedCall, IDEMPOTENCY_KEY, authorize_references, check_references, complete_body,
     prefers_async, read_key, watch_answer,
@@ -167,6 +166,7 @@ fn outbound_call(
         peer: reached.peer,
         call: WireRequest::new(prepared.head, call.body),
         follows,
+        keeps_place: call.method_name.is_some(),
         share: call.share,
         clocks,
         rewrite: rewrite_guarded(call.guarded.take(), call.rewrite),
@@ -222,7 +222,8 @@ impl RepeatableCall {
         {
             return Ok(None);
         }
-        let finding = request.context.cards.finding(admitted, method).await?;
+        let (resolution, permit) = (&request.context.gateway.resolution, &admitted.allowed.permit);
+        let finding = resolution.finding(permit, method).await?;
         if finding.is_some_and(|finding| finding.takes.is_none()) {
             return Ok(None);
         }
@@ -253,7 +254,8 @@ async fn prepare_again(
 ) -> Result<(Observer, Slot, ConnectedAgent), ExchangeError> {
     let (context, method) = (request.context, request.exchange.call.method());
     let prepared = prepare_request(request, admitted, &agent, call).await?;
-    let observer = context.cards.observer(admitted, method, other).await?;
+    let (resolution, permit) = (&context.gateway.resolution, &admitted.allowed.permit);
+    let observer = resolution.observer(permit, method, other).await?;
     let prepared = (prepared, deadline);
     let (slot, reached) = reach_agent(request, (admitted, agent), call, prepared).await?;
     check_access(&context.gateway, &admitted.allowed.permit, &mut Live)?;

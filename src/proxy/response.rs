@@ -16,10 +16,9 @@ use crate::a2a::without_mark;
 use crate::a2a::reply::Reply;
 use crate::access_watch::AccessBasis;
 use crate::dialect::Dialect;
-use crate::directory::{CallOutcome, Slot};
+use crate::directory::{CallOutcome, Observer, Slot};
 use crate::identity::Allowance;
 use crate::proxy::admission::{AdmittedCall, Load};
-use crate::proxy::cards::learnt::Observer;
 use crate::proxy::filters::Rewrite;
 use crate::proxy::http1::{AnswerHead, AnswerReader};
 use crate::proxy::listener::{
@@ -49,6 +48,8 @@ pub(super) struct OutboundCall {
     pub(super) call: WireRequest,
     /// True if a redirect at the same server is followed: its caller token may be sent twice.
     pub(super) follows: bool,
+    /// True if the place of a redirect counts for the next calls, too: of JSON-RPC, which has one path.
+    pub(super) keeps_place: bool,
     /// The memory share of its body, until it is sent.
     pub(super) share: Share,
     /// The clocks of the exchange.
@@ -526,12 +527,12 @@ async fn relay_response(
     exchange.record_head_time();
     let mut agents = upstream.take_head()?;
     if agents.fields.status.is_redirection() {
-        let call = (&*forward.peer, &forward.call);
+        let agent = exchange.call.target().filter(|_| forward.keeps_place);
+        let call = (&*forward.peer, &forward.call, agent);
         let caller = Some(&mut *session);
         let again = follow_redirect(relay, caller, call, &agents.fields, &clocks, &mut cut);
         if let Some(again) = box_cold_path(again).await? {
-            upstream = again;
-            agents = upstream.take_head()?;
+            (upstream, agents) = again;
         }
     }
     forward.call = WireRequest::default();

@@ -23,7 +23,7 @@ use crate::rejection::Rejection;
 
 /// The entry of the gateway's data plane.
 pub(super) struct Router {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
 }
 
 impl Service for Router {

@@ -140,6 +140,12 @@ impl WireRequest {
         }
     }
 
+    /// Returns path and query.
+    fn target(&self) -> Option<&str> {
+        let line = self.wire.split(|b| *b == b'\r').next()?;
+        from_utf8(line).ok()?.split(' ').nth(1)
+    }
+
     /// Returns the request for the place that `answer` names, if that is a redirect to follow: one that keeps the method
     /// (307, 308), to the scheme, host and port of this request.
     fn redirected(&self, answer: &ResponseHeader, tls: bool) -> Option<Self> {
@@ -1185,22 +1191,23 @@ impl Relay {
 }
 
 /// Sends a call once more if its agent answers that it is served at another path of the same server: nothing has run.
-/// Returns that answer, with its head. `None`: `answer` says something else.
+/// Returns that answer and its head. `None`: `answer` says something else. `agent`: the one whose next calls go to that
+/// path, too, if it takes this one there.
 pub(super) async fn follow_redirect(
     relay: &Relay,
     session: Option<&mut ServerSession>,
-    (peer, call): (&HttpPeer, &WireRequest),
+    (peer, call, agent): (&HttpPeer, &WireRequest, Option<&WorkspaceId>),
     answer: &ResponseHeader,
     clocks: &Clocks,
     cut: &mut CancelWatch,
-) -> Result<Option<AnswerReader>, ExchangeError> {
-    let Some(call) = call.redirected(answer, peer.tls()) else {
+) -> Result<Option<(AnswerReader, Box<AnswerHead>)>, ExchangeError> {
+    let Some(again) = call.redirected(answer, peer.tls()) else {
         return Ok(None);
     };
     let (upstream, metrics) = (&relay.upstream, &*relay.metrics);
     let sent = async {
         let connection = upstream.connect_by(peer, clocks.total).await?;
-        let sent = upstream.send_over(connection, peer, &call, clocks.total, (metrics, None));
+        let sent = upstream.send_over(connection, peer, &again, clocks.total, (metrics, None));
         sent.await
     };
     let mut answer = tokio::select! {
@@ -1209,7 +1216,14 @@ pub(super) async fn follow_redirect(
         why = cut.cancelled(Delivery::Unknown) => return Err(why.into()),
     };
     await_head(session, &mut answer, clocks, cut).await?;
-    Ok(Some(answer))
+    let head = answer.take_head()?;
+    if head.fields.status.is_success()
+        && let (Some(gateway), Some(agent)) = (&relay.standing, agent)
+        && let (Some(from), Some(to)) = (call.target(), again.target())
+    {
+        gateway.resolution.keep_place(agent, from, to).await;
+    }
+    Ok(Some((answer, head)))
 }
 
 /// Waits for the head, after informational ones, until a clock or the caller, if there is one, ends the wait.

@@ -79,8 +79,8 @@ impl AgentCall<'_> {
         Ok(())
     }
 
-    /// Sets the path of a JSON-RPC call: from the card at the agent's card URL, or from its registered card. `caller`:
-    /// a caller that may leave meanwhile.
+    /// Sets the path of a JSON-RPC call: from the card at the agent's card URL, or from its registered card, or where
+    /// the agent redirected an earlier call. `caller`: a caller that may leave meanwhile.
     ///
     /// # Errors
     /// As [`Cards::json_rpc_path`](crate::proxy::cards::store::Cards::json_rpc_path).
@@ -97,6 +97,16 @@ impl AgentCall<'_> {
             call.path = Some(box_cold_path(path).await?);
         }
         call.set_path_from(self.agent);
+        let resolution = &self.context.gateway.resolution;
+        if call.method_name.is_some() && !resolution.learnt.is_empty() {
+            let path = call.path.as_ref();
+            let path = path.unwrap_or(&self.agent.endpoint.path_and_query);
+            let place = resolution.place(&self.admitted.allowed.permit, path);
+            let place = box_cold_path(place).await?;
+            if let Some(place) = place {
+                call.path = Some(place.path);
+            }
+        }
         Ok(())
     }
 
@@ -578,7 +588,9 @@ async fn translate_for_agent(
     let shown = match call.speaks {
         Some(generation) => Some(generation),
         None => {
-            let finding = cards.finding(agents.admitted, exchange.call.method());
+            let resolution = &agents.context.gateway.resolution;
+            let permit = &agents.admitted.allowed.permit;
+            let finding = resolution.finding(permit, exchange.call.method());
             finding.await?.and_then(|finding| finding.takes)
         }
     };

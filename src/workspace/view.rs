@@ -66,6 +66,8 @@ pub struct WorkspaceView<'a> {
     instance_count: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     instances: Vec<InstanceView>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 words! {
@@ -105,10 +107,11 @@ impl WorkspaceView<'_> {
         self
     }
 
-    /// Adds the named instances, for readers that may see the URLs.
+    /// Adds the named instances and the warnings, for readers that may see the URLs.
     #[must_use]
-    pub fn with_instances(mut self, instances: Vec<InstanceView>) -> Self {
+    pub fn for_owner(mut self, instances: Vec<InstanceView>, warnings: Vec<String>) -> Self {
         self.instances = instances;
+        self.warnings = warnings;
         self
     }
 }
@@ -158,6 +161,7 @@ impl Workspace {
                 .filter(|_| urls == UrlVisibility::WithCertificates),
             instance_count: Some(self.instances).filter(|count| shown && *count > 0),
             instances: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }

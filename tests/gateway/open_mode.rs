@@ -114,7 +114,7 @@ async fn without_a_credential_a_request_is_the_canvas_and_with_a_wrong_one_nobod
         "caller_mismatch",
         "a claim without a proof",
     );
-    assert_eq!(target.agent.count(), 0);
+    assert_eq!(target.agent.calls(), 0);
 
     let answer = gateway.call(&call.bearer(&caller.token)).await;
     assert_eq!(answer.status, 200);

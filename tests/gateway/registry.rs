@@ -135,7 +135,7 @@ on_embedded! {
         has(&view(&gateway, "a").await, &said);
         let call = Request::post("/workspaces/a/a2a", r#"{"jsonrpc":"2.0","id":"c-1","method":"tasks/pushNotificationConfig/list","params":{"id":"t"}}"#);
         assert_eq!(gateway.as_operator(call).await.reason(), "push_not_supported", "as was said");
-        assert_eq!(agent.count(), 0);
+        assert_eq!(agent.calls(), 0);
     }
 
     async fn a_registration_by_an_operator_says_what_keeps_it_online_and_where_its_card_is() {

@@ -152,6 +152,7 @@ impl<'r> BulkRegistrations<'r> {
         if update.vetted.has_urls() {
             self.0.presence.catch_up(&changed.after).await?;
         }
+        self.0.read_card_of(&changed.after);
         published
     }
 

@@ -4,8 +4,8 @@
 //! completes the change.
 
 use std::slice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::directory::announcer::Announcer;
 use crate::directory::liveness::{HeartbeatBuffer, Presence};
 use crate::directory::probing::{Probe, require_probed};
 use crate::directory::rejections::{conflict, invalid, not_found, workspace_removed};
-use crate::directory::resolution::called_at;
+use crate::directory::resolution::{AgentOptions, called_at};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::views::Views;
 use crate::directory::waking::Wake;
@@ -106,9 +106,30 @@ pub struct Registrations {
     pub(crate) heartbeats: Arc<HeartbeatBuffer>,
     pub(crate) announcer: Arc<Announcer>,
     pub(crate) views: Arc<Views>,
+    pub(crate) card_reader: OnceLock<CardReader>,
 }
 
+/// Begins to read the card of the agent of a workspace.
+pub(crate) type CardReader = Box<dyn Fn(&WorkspaceId) + Send + Sync>;
+
 impl Registrations {
+    /// Sets what reads the cards of agents that are added or changed. Set once.
+    pub fn set_card_reader(&self, read: impl Fn(&WorkspaceId) + Send + Sync + 'static) {
+        let _ = self.card_reader.set(Box::new(read));
+    }
+
+    /// Has the card of an agent that was added or changed read, if calls to it need that.
+    pub(super) fn read_card_of(&self, workspace: &Workspace) {
+        let takes_calls =
+            workspace.status == Status::Online && workspace.delivery_mode == DeliveryMode::Push;
+        if let Some(read) = self.card_reader.get().filter(|_| takes_calls) {
+            let options = AgentOptions::from_workspace(workspace, &self.views.config.get());
+            if workspace.url.is_none() || !options.has_card {
+                read(&workspace.id);
+            }
+        }
+    }
+
     /// Changes the workspace and returns its new state.
     ///
     /// # Errors
@@ -147,6 +168,7 @@ impl Registrations {
             // At another place the agent may be well.
             self.views.slots.reset_target(id, None, began);
         }
+        self.read_card_of(&changed.after);
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 

@@ -287,6 +287,8 @@ impl Registrations {
         };
         done.map_err(|why| why.after_commit(false))?;
         self.views.slots.reset_target(id, instance.as_ref(), began);
+        self.views.resolution.learnt.forget_place(id).await;
+        self.read_card_of(&workspace);
         let status = workspace.status;
         self.announcer.announce_if_overtaken(id, status).await;
         Ok(workspace)
@@ -336,11 +338,12 @@ impl Registrations {
         Ok(created)
     }
 
-    /// Invalidates what is known of an id, and publishes the status of the workspace that has it now.
+    /// Invalidates what is known of an id, publishes the status of the workspace that has it now, and has its card read.
     pub(super) async fn announce_created(&self, workspace: &Workspace) {
         let id = &workspace.id;
         self.announcer.invalidate_lineage_after(id, &Ok(())).await;
         self.announcer.announce_status(id, workspace.status);
+        self.read_card_of(workspace);
     }
 
     /// Returns the row of a new workspace with these URLs, in the org that the creation says. Checks its creator again after

@@ -52,7 +52,7 @@ pub struct AgentOptions {
     pub spoken: AgentSides,
     /// Translation of calls that it does not speak.
     pub bridge: Bridging,
-    /// True if it registered a card. Otherwise a fetched card may have more.
+    /// True if it registered a card that says what it speaks. Otherwise its own card may.
     pub has_card: bool,
     /// True if only the card URL of its agent is registered: the server is known, and the path for calls is in
     /// the card.
@@ -65,9 +65,8 @@ pub struct AgentOptions {
 
 impl AgentOptions {
     /// Returns the registered options of a workspace.
-    pub(super) fn from_workspace(workspace: &Workspace, config: &Config) -> Self {
+    pub(in crate::directory) fn from_workspace(workspace: &Workspace, config: &Config) -> Self {
         let card = workspace.agent_card.as_ref();
-        let has_card = card.is_some();
         let spoken = card.and_then(|card| Card::parse(card.get().as_bytes()).ok());
         let spoken = spoken.map_or_else(AgentSides::default, |card| AgentSides::from_card(&card));
         let card: Option<serde_json::Value> =
@@ -76,9 +75,9 @@ impl AgentOptions {
         Self {
             org: workspace.org.as_deref().map(Arc::from),
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            has_card: !spoken.is_unknown(),
             spoken,
             bridge: workspace.bridge.unwrap_or(config.a2a.bridge),
-            has_card,
             path_in_card: false,
             push_notifications: workspace
                 .push_notifications

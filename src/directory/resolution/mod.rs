@@ -9,6 +9,7 @@ mod evidence;
 mod follow;
 mod instances;
 mod json_rpc;
+mod learnt;
 mod resolve;
 
 pub(super) use self::card::hidden_urls;
@@ -19,4 +20,5 @@ pub use self::entries::Entries;
 pub(super) use self::entry::Entry;
 pub(super) use self::instances::CachedInstance;
 pub use self::json_rpc::JsonRpc;
+pub use self::learnt::{Finding, Learnt, Observer, Place};
 pub use self::resolve::Resolution;

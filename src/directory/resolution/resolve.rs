@@ -9,6 +9,7 @@ use super::destination::{AgentOptions, Destination, ResolutionFailure};
 use super::entries::Entries;
 use super::entry::Entry;
 use super::evidence::Evidence;
+use super::learnt::Learnt;
 use crate::config::{CardAccess, Live};
 use crate::directory::address::Resolver;
 use crate::directory::liveness::{Lapses, Pulse};
@@ -28,6 +29,8 @@ pub struct Resolution {
     pub(crate) workspaces: Workspaces,
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) config: Live,
+    /// What calls have shown of agents.
+    pub learnt: Learnt,
 }
 
 impl Resolution {
@@ -93,8 +96,16 @@ impl Resolution {
     /// # Errors
     /// `workspace_removed`, `workspace_not_found`, `store_unavailable`.
     pub async fn card_source(&self, permit: &Permit) -> Result<Arc<CardSource>, Rejection> {
-        let entry = self.entries.get(permit.target()).await.at(Stage::State)?;
-        self.source_of(permit.target(), &entry).await
+        self.source_by_id(permit.target()).await
+    }
+
+    /// As [`Resolution::card_source`], for what the gateway does by itself.
+    ///
+    /// # Errors
+    /// As [`Resolution::card_source`].
+    pub async fn source_by_id(&self, id: &WorkspaceId) -> Result<Arc<CardSource>, Rejection> {
+        let entry = self.entries.get(id).await.at(Stage::State)?;
+        self.source_of(id, &entry).await
     }
 
     /// Returns the source of the card of `id` if it is public. `None`: a credential is required, or there is no

@@ -22,7 +22,6 @@ use crate::ids::WorkspaceId;
 use crate::metrics;
 use crate::proxy::cards::fetch::{CardRequest, fetch_card};
 use crate::proxy::cards::forms::{CardForms, ServedCard};
-use crate::proxy::cards::learnt::Learnt;
 use crate::proxy::upstream::Upstream;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
@@ -95,8 +94,6 @@ struct ParsedCard {
 #[derive(Clone)]
 pub(super) struct CardCache {
     cached: Cache<WorkspaceId, Arc<CachedCard>>,
-    /// What answers have shown, where the cards say another thing.
-    pub(super) learnt: Learnt,
 }
 
 impl Default for CardCache {
@@ -106,7 +103,6 @@ impl Default for CardCache {
             u32::try_from(served + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         Self {
-            learnt: Learnt::default(),
             cached: Cache::builder()
                 .weigher(weight)
                 .max_capacity(BYTES_MAX)
@@ -158,7 +154,7 @@ impl CardCache {
             let says_other =
                 |before: &Arc<CachedCard>| !made.spoken.sides().eq(before.spoken.sides());
             if before.as_ref().is_some_and(says_other) {
-                self.learnt.forget(&source.id).await;
+                gateway.resolution.learnt.forget(&source.id).await;
             }
             Arc::new(made)
         };

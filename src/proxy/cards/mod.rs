@@ -5,5 +5,4 @@ pub(in crate::proxy) mod cache;
 pub(in crate::proxy) mod extended;
 pub(in crate::proxy) mod fetch;
 pub(in crate::proxy) mod forms;
-pub(in crate::proxy) mod learnt;
 pub(in crate::proxy) mod store;

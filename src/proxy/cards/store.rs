@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::protocols::http::ServerSession;
+use tokio::sync::Semaphore;
 
 use crate::a2a::Generation;
 use crate::a2a::card::AgentSides;
-use crate::a2a::method::Method;
-use crate::config::Config;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
+use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::admission::AdmittedCall;
 use crate::proxy::cards::cache::{CachedCard, CardCache};
 use crate::proxy::cards::fetch::CardRequest;
-use crate::proxy::cards::learnt::{Finding, Observer};
 use crate::proxy::listener::client_disconnected;
 use crate::proxy::record::{Exchange, ExchangeError, box_cold_path};
 use crate::proxy::upstream::{CancelWatch, Relay};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
+
+/// Maximum cards that are read at once for agents that were added.
+const AHEAD_MAX: usize = 64;
 
 /// The cards of the agents, and what is known of how they are called. Cheap to clone.
 #[derive(Clone)]
@@ -28,6 +30,8 @@ pub(in crate::proxy) struct Cards {
     gateway: Arc<Gateway>,
     relay: Arc<Relay>,
     cache: CardCache,
+    /// For agents that were added.
+    ahead: Arc<Semaphore>,
 }
 
 impl Cards {
@@ -37,6 +41,7 @@ impl Cards {
             gateway: Arc::clone(gateway),
             relay: Arc::clone(relay),
             cache: CardCache::default(),
+            ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
         }
     }
 
@@ -88,7 +93,9 @@ impl Cards {
             && known.age() < stale
         {
             if known.claim_refresh() {
-                self.refresh(exchange, admitted.hops, source);
+                let request_id = exchange.call.request_id().clone();
+                let by = (account_of(exchange), admitted.hops);
+                tokio::spawn(self.clone().fetch_aside(source, request_id, by));
             }
             return Ok(known);
         }
@@ -96,79 +103,48 @@ impl Cards {
             .await
     }
 
-    /// Fetches a card again, while calls go on with what is known.
-    fn refresh(&self, exchange: &Exchange, hops: u32, source: Arc<CardSource>) {
-        let cards = self.clone();
-        let config = Arc::clone(exchange.call.config());
-        let request_id = exchange.call.request_id().clone();
-        let account = account_of(exchange);
+    /// Has the card of an agent that was added read at once, so that its first call does not wait. Of more than
+    /// [`AHEAD_MAX`] at once the first call reads it.
+    pub(in crate::proxy) fn read_ahead(&self, id: &WorkspaceId) {
+        let Ok(place) = Arc::clone(&self.ahead).try_acquire_owned() else {
+            let outcome = Reason::Overloaded.as_str();
+            return self.gateway.metrics.count_card_fetch(outcome);
+        };
+        let (cards, id) = (self.clone(), id.clone());
         tokio::spawn(async move {
-            let asked = CardRequest {
-                config: &config,
-                request_id: &request_id,
-                account,
-                hops,
+            let _place = place;
+            let Ok(source) = cards.gateway.resolution.source_by_id(&id).await else {
+                return;
             };
-            let mut cut = CancelWatch::for_drain(&cards.relay.drain);
-            tokio::select! {
-                _ = cut.cancelled(Delivery::NotSent) => {}
-                () = cards.fetch(&source, &config, &asked) => {}
+            let known = cards.cache.get_known(&source).await;
+            if known.is_none_or(|known| known.claim_refresh()) {
+                let by = (Account::default(), 1);
+                cards.fetch_aside(source, RequestId::random(), by).await;
             }
         });
     }
 
-    async fn fetch(&self, source: &CardSource, config: &Arc<Config>, asked: &CardRequest<'_>) {
+    /// Fetches a card, while calls go on with what is known. `by`: the account, and the gateways that were passed.
+    async fn fetch_aside(
+        self,
+        source: Arc<CardSource>,
+        request_id: RequestId,
+        by: (Account, u32),
+    ) {
+        let config = self.gateway.config.snapshot();
+        let asked = CardRequest {
+            config: &config,
+            request_id: &request_id,
+            account: by.0,
+            hops: by.1,
+        };
         let (gateway, upstream) = (&self.gateway, &self.relay.upstream);
-        self.cache
-            .get(gateway, upstream, source, config, asked)
-            .await;
-    }
-
-    /// Returns what the target's answers have shown of the generation that it takes for `method`.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub(in crate::proxy) async fn finding(
-        &self,
-        admitted: &AdmittedCall,
-        method: Method,
-    ) -> Result<Option<Finding>, Rejection> {
-        if self.cache.learnt.is_empty() {
-            return Ok(None);
+        let fetched = self.cache.get(gateway, upstream, &source, &config, &asked);
+        let mut cut = CancelWatch::for_drain(&self.relay.drain);
+        tokio::select! {
+            _ = cut.cancelled(Delivery::NotSent) => {}
+            _ = fetched => {}
         }
-        let source = self.card_source(admitted).await?;
-        Ok(self.finding_of(&source, method).await)
-    }
-
-    /// As [`Cards::finding`], by the source of its card.
-    pub(in crate::proxy) async fn finding_of(
-        &self,
-        source: &CardSource,
-        method: Method,
-    ) -> Option<Finding> {
-        let found = self
-            .cache
-            .learnt
-            .find(&source.id, &source.fingerprint, method);
-        found.await
-    }
-
-    /// Returns what keeps the generation that the target's answer shows for `method`.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub(in crate::proxy) async fn observer(
-        &self,
-        admitted: &AdmittedCall,
-        method: Method,
-        tried: Generation,
-    ) -> Result<Observer, Rejection> {
-        Ok(Observer {
-            learnt: self.cache.learnt.clone(),
-            source: self.card_source(admitted).await?,
-            method,
-            tried,
-        })
     }
 
     /// Returns what the target speaks by the card that callers get, which is fetched if it is not fresh.
@@ -285,12 +261,13 @@ impl Cards {
         Some((cached.spoken.clone(), cached.age()))
     }
 
-    /// Returns the generation in the cached card, fresh or not.
+    /// Returns the generation in the cached card, fresh or not, and the age of that.
     pub(in crate::proxy) async fn cached_generation(
         &self,
         source: &CardSource,
-    ) -> Option<Generation> {
-        self.cache.generation(source).await
+    ) -> Option<(Generation, Duration)> {
+        let age = self.cache.get_known(source).await?.age();
+        Some((self.cache.generation(source).await?, age))
     }
 
     /// Returns a card. Waits until the caller disconnects, if there is one, or the process is cut. Of several

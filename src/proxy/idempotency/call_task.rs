@@ -143,15 +143,17 @@ impl CallTask {
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
         let mut head = *upstream.take_head()?;
-        let call = (&*self.forward.peer, &self.forward.call);
+        let agent = self.target.as_ref().map(|target| &target.id);
+        let agent = agent.filter(|_| self.forward.keeps_place);
+        let call = (&*self.forward.peer, &self.forward.call, agent);
         let again = match self.forward.follows {
             true => follow_redirect(relay, None, call, &head.fields, clocks, cut).await,
             false => Ok(None),
         };
         let again = again.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
         if let Some(again) = again {
-            upstream = again;
-            head = *upstream.take_head()?;
+            upstream = again.0;
+            head = *again.1;
         }
         let limit = self.config.limits.response_bytes.0;
         let rewrite = self.forward.rewrite.as_ref();

@@ -229,6 +229,7 @@ impl SidecarProxy {
             peer: build_peer(address, agent.tls, &agent.sni, timeouts.connect),
             call: WireRequest::new(wire, body),
             follows: false,
+            keeps_place: false,
             share,
             clocks: Clocks::new(timeouts, exchange.call.started(), None, None),
             rewrite: None,

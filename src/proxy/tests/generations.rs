@@ -149,9 +149,76 @@ async fn the_first_call_to_an_agent_that_was_added_is_in_its_generation() {
                 assert_eq!(text_of(&again), "ho");
                 let cards = agent.requests().len() - calls(&agent);
                 assert_eq!((cards, calls(&agent)), (1, 2), "its card is read once");
+                let fact = gateway.explain_call("added").await;
+                assert_eq!(fact["a2a_by"], "the card that was fetched", "{fact}");
+                assert!(fact["a2a_ms_ago"].is_u64(), "{fact}");
+                let added = gateway.read_workspace("added").await;
+                assert_eq!(added.get("warnings"), None, "{added}");
             }
         }
     }
+}
+
+/// Waits until the agent is asked for its card, before any call.
+async fn wait_for_card(agent: &Agent) {
+    let asked = async {
+        while agent.requests().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let asked = tokio::time::timeout(Duration::from_secs(30), asked).await;
+    asked.expect("its card is read");
+    assert_eq!(calls(agent), 0);
+}
+
+#[tokio::test]
+async fn the_card_of_an_agent_is_read_when_it_is_added_or_changed() {
+    let speaker = Speaker {
+        says: Some(Generation::V1),
+        speaks: Generation::V1,
+        path: "/rpc",
+    };
+    for (known_by, path) in [("url", "/rpc"), ("card_url", "/card.json")] {
+        let agent = speaker.start().await;
+        let gateway = add(&agent, known_by, path).await;
+        wait_for_card(&agent).await;
+        let other = speaker.start().await;
+        let url = format!("http://127.0.0.1:{}{path}", other.port);
+        let change = json!({ known_by: url }).to_string();
+        let admin = gateway.admin_field();
+        let line = "PATCH /workspaces/added";
+        let changed = gateway.send(line, &[&admin], &change).await;
+        assert_eq!(changed.status, 200, "{}", changed.body);
+        wait_for_card(&other).await;
+        assert_eq!(text_of(&call(&gateway, CALL_0_3).await), "ho");
+        assert_eq!(other.requests().len(), 2, "its card is read once");
+    }
+}
+
+#[tokio::test]
+async fn the_card_of_an_agent_is_read_where_the_registered_one_names_no_interface() {
+    let speaker = Speaker {
+        says: Some(Generation::V1),
+        speaks: Generation::V1,
+        path: "/rpc",
+    };
+    let agent = speaker.start().await;
+    let gateway = TestGateway::new(unary_answer("{}"), |_| ()).await;
+    let new = r#"{"id":"added","name":"added"}"#;
+    let admin = gateway.admin_field();
+    let created = gateway.send("POST /workspaces", &[&admin], new).await;
+    let created = created.json();
+    let token = created["enrolment_token"].as_str().unwrap();
+    let token = format!("authorization: Bearer {token}");
+    let url = format!("http://127.0.0.1:{}/rpc", agent.port);
+    let body = json!({"id": "added", "url": url, "agent_card": {"name": "n"}}).to_string();
+    let line = "POST /registry/register";
+    let registered = gateway.send(line, &[&token], &body).await;
+    assert_eq!(registered.status, 200, "{}", registered.body);
+    wait_for_card(&agent).await;
+    let reply = call(&gateway, CALL_0_3).await;
+    assert_eq!(text_of(&reply), "ho", "{}", reply.body);
+    assert_eq!(reply.field("x-a2a-bridged"), Some("0.3>1.0"));
 }
 
 #[tokio::test]
@@ -197,6 +264,16 @@ async fn a_card_that_says_another_generation_is_corrected_once() {
             let again = call(&gateway, body).await;
             assert_eq!(text_of(&again), "ho", "{}", again.body);
             assert_eq!(calls(&agent), 3, "{body}");
+            // Operators and the owner see it.
+            let fact = gateway.explain_call("added").await;
+            let major = &speaks.version()[..1];
+            assert_eq!(fact["a2a"], format!("{major}.x"), "{fact}");
+            assert_eq!(fact["a2a_by"], "its answers", "{fact}");
+            assert!(fact["a2a_ms_ago"].is_u64(), "{fact}");
+            let added = gateway.read_workspace("added").await;
+            let warning = added["warnings"][0].as_str().unwrap();
+            let said = format!("calls in A2A {} and not", speaks.version());
+            assert!(warning.contains(&said), "{warning}");
         }
     }
 }

@@ -27,12 +27,16 @@ use super::listener::{Listener, serve_http1};
 use super::*;
 use crate::config::Config;
 use crate::config::load::DEFAULT;
+use crate::explain::ExplainQuery;
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
 /// A call without `messageId`, which the gateway completes.
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+
+/// A card that says what its agent speaks.
+const CARD: &str = r#"{"name":"n","protocolVersion":"0.3.0"}"#;
 
 /// A gateway behind a listener, and the agent of its workspace `target`.
 struct TestGateway {
@@ -258,7 +262,8 @@ impl TestGateway {
             _ => self.closed_port.fetch_add(1, Ordering::Relaxed),
         };
         let url = format!("http://127.0.0.1:{port}/a2a");
-        let body = json!({"id": id, "url": url, "agent_card": {"name": "n"}}).to_string();
+        let body = json!({"id": id, "url": url, "agent_card": CARD.parse::<Value>().unwrap()});
+        let body = body.to_string();
         let enrolment = format!(
             "authorization: Bearer {}",
             created["enrolment_token"].as_str().unwrap()
@@ -269,6 +274,29 @@ impl TestGateway {
         assert_eq!(registered.status, 200, "{}", registered.body);
         let token = registered.json();
         format!("authorization: Bearer {}", token["token"].as_str().unwrap())
+    }
+
+    /// Returns the fact of how an operator's call to the target is made.
+    async fn explain_call(&self, target: &str) -> Value {
+        let explain = Explainer::new(Arc::clone(&self.listener.service.context)).into_fn();
+        let query = ExplainQuery {
+            caller: "operator".to_owned(),
+            target: target.to_owned(),
+            ..ExplainQuery::default()
+        };
+        let explained = explain(query).await.unwrap().to_json("operator", target);
+        let steps = explained["steps"].as_array().unwrap();
+        let step = steps.iter().find(|step| step["step"] == "call");
+        step.unwrap_or_else(|| panic!("no call in {explained:#}"))["fact"].clone()
+    }
+
+    /// Returns a workspace as an operator reads it.
+    async fn read_workspace(&self, id: &str) -> Value {
+        let admin = self.admin_field();
+        let line = format!("GET /workspaces/{id}");
+        let read = self.send(&line, &[&admin], "").await;
+        assert_eq!(read.status, 200, "{}", read.body);
+        read.json()
     }
 
     /// Returns the number of calls with this outcome.

@@ -4,8 +4,9 @@ use super::*;
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"message","role":"agent","messageId":"m-2","parts":[{"kind":"text","text":"ho"}]}}"#;
 
-/// Returns a gateway with the workspace `moved`, whose agent redirects calls of `/a2a` to this place.
-async fn start(location: &'static str) -> (TestGateway, Arc<Mutex<Vec<String>>>) {
+/// Returns a gateway with the workspace `moved`, whose agent redirects calls of `/a2a` to this place, what the agent got,
+/// and the token of the workspace.
+async fn start(location: &'static str) -> (TestGateway, Arc<Mutex<Vec<String>>>, String) {
     let gateway = TestGateway::new(unary_answer(ANSWER), |_| ()).await;
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -25,10 +26,10 @@ async fn start(location: &'static str) -> (TestGateway, Arc<Mutex<Vec<String>>>)
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
-    gateway
+    let token = gateway
         .create_workspace(json!({"id": "moved", "name": "moved"}))
         .await;
-    (gateway, requests)
+    (gateway, requests, token)
 }
 
 async fn call(gateway: &TestGateway, fields: &[&str]) -> Reply {
@@ -40,27 +41,51 @@ async fn call(gateway: &TestGateway, fields: &[&str]) -> Reply {
 }
 
 #[tokio::test]
-async fn a_redirect_at_the_same_server_is_followed_once() {
-    let (gateway, requests) = start("/a2a/").await;
+async fn a_redirect_at_the_same_server_is_followed_and_kept() {
     for fields in [&[][..], &["idempotency-key: k-1"][..]] {
+        let (gateway, requests, token) = start("/a2a/").await;
         let reply = call(&gateway, fields).await;
         assert_eq!((reply.status, reply.body.as_str()), (200, ANSWER));
-        let requests = std::mem::take(&mut *requests.lock().unwrap());
-        let [first, second] = &requests[..] else {
-            panic!("two requests: {requests:?}");
+        let asked = std::mem::take(&mut *requests.lock().unwrap());
+        let [first, second] = &asked[..] else {
+            panic!("two requests: {asked:?}");
         };
         assert!(second.starts_with("POST /a2a/ HTTP/1.1"), "{second}");
         let rest = |request: &str| request.split_once("\r\n").unwrap().1.to_owned();
         assert_eq!(rest(first), rest(second), "nothing else differs");
+        // The next call goes there.
+        assert_eq!(call(&gateway, &[]).await.status, 200);
+        let asked = std::mem::take(&mut *requests.lock().unwrap());
+        assert_eq!(asked.len(), 1, "{asked:?}");
+        assert!(asked[0].starts_with("POST /a2a/ HTTP/1.1"), "{asked:?}");
+        let fact = gateway.explain_call("moved").await;
+        assert_eq!(fact["path"], "/a2a/", "{fact}");
+        assert_eq!(fact["redirected"]["from"], "/a2a", "{fact}");
+        assert!(fact["redirected"]["ms_ago"].is_u64(), "{fact}");
+        let moved = gateway.read_workspace("moved").await;
+        let warning = moved["warnings"][0].as_str().unwrap();
+        assert!(warning.contains("/a2a to /a2a/"), "{warning}");
+        // Until the agent registers again.
+        let card: Value = CARD.parse().unwrap();
+        let body = json!({"id": "moved", "url": moved["url"], "agent_card": card}).to_string();
+        let line = "POST /registry/register";
+        assert_eq!(gateway.send(line, &[&token], &body).await.status, 200);
+        let fact = gateway.explain_call("moved").await;
+        assert_eq!(fact["path"], "/a2a", "{fact}");
+        assert_eq!(fact["redirected"], Value::Null, "{fact}");
+        let moved = gateway.read_workspace("moved").await;
+        assert_eq!(moved.get("warnings"), None, "{moved}");
     }
 }
 
 #[tokio::test]
 async fn a_redirect_elsewhere_or_once_more_is_refused() {
     for location in ["/a2a", "http://127.0.0.1:1/a2a/", "https://else.test/"] {
-        let (gateway, _) = start(location).await;
+        let (gateway, ..) = start(location).await;
         let reply = call(&gateway, &[]).await;
         let refusal = (reply.status, reply.refusal());
         assert_eq!(refusal, (502, Some("agent_redirected")), "{location}");
+        let fact = gateway.explain_call("moved").await;
+        assert_eq!(fact["path"], "/a2a", "{location}: {fact}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::{add, served};
+use super::{add, patch, served};
 use crate::harness::{
     ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Step, assert_refusal, card,
     until_holds,
@@ -49,6 +49,18 @@ fn asking() -> [Request; 5] {
     ]
 }
 
+/// Adds `target`, whose agent is asked for its card by its callers alone: it was away, and moved while it was paused.
+async fn add_unread(gateway: &Gateway, agent: &Agent) {
+    add(gateway, "target", json!({"url": "http://127.0.0.1:9/"})).await;
+    let operate = async |verb: &str| {
+        let path = format!("/workspaces/target/{verb}");
+        gateway.post(&path, json!({})).await.has(200);
+    };
+    operate("pause").await;
+    patch(gateway, "target", json!({"url": agent.url()})).await;
+    operate("resume").await;
+}
+
 /// Waits until so many exchanges are open.
 async fn until_open(gateway: &Gateway, count: f64) {
     let open = async || gateway.counts("open_exchanges", "").await == count;
@@ -67,7 +79,7 @@ async fn begun(gateway: &Gateway, request: &Request, name: &str) -> Connection {
 async fn who_leaves_while_the_agent_is_asked_for_its_card_is_not_waited_for() {
     let gateway = Gateway::with(PATIENT).await;
     let agent = silent_at_first(usize::MAX).await;
-    add(&gateway, "target", json!({"url": agent.url()})).await;
+    add_unread(&gateway, &agent).await;
     for (number, request) in asking().iter().enumerate() {
         let name = format!("leaves-{number}");
         let connection = begun(&gateway, request, &name).await;
@@ -86,7 +98,7 @@ async fn who_leaves_while_the_agent_is_asked_for_its_card_is_not_waited_for() {
 async fn who_waits_for_the_same_card_waits_on_when_another_leaves() {
     let gateway = Gateway::with(PATIENT).await;
     let agent = silent_at_first(1).await;
-    add(&gateway, "target", json!({"url": agent.url()})).await;
+    add_unread(&gateway, &agent).await;
     let [card, ..] = asking();
     let first = begun(&gateway, &card, "first").await;
     until_holds("asked", async || agent.count() == 1).await;
@@ -110,7 +122,7 @@ async fn who_comes_when_the_agent_has_moved_gets_no_card_of_its_old_address() {
     })
     .await;
     let new = silent_at_first(0).await;
-    add(&gateway, "target", json!({"url": old.url()})).await;
+    add_unread(&gateway, &old).await;
     let [card, ..] = asking();
     let mut first = begun(&gateway, &card, "first").await;
     until_holds("asked", async || old.count() == 1).await;

@@ -65,7 +65,7 @@ async fn the_urls_of_an_operator_outlive_a_deregistration() {
     until_holds("calls reach both", async || {
         let call = Request::post("/workspaces/plain/a2a", CALL).bearer(&set.caller.token);
         assert_eq!(set.gateway.call(&call).await.status, 200);
-        one.count() > 0 && two.count() > 0
+        one.calls() > 0 && two.calls() > 0
     })
     .await;
 }

@@ -106,8 +106,8 @@ on_both_pairs! {
         for _ in 0..20 {
             assert_eq!(call(&set, CALL).await.status, 200);
         }
-        assert!(agents[0].count() > 0 && agents[1].count() > 0);
-        assert_eq!(agents[0].count() + agents[1].count(), 20);
+        assert!(agents[0].calls() > 0 && agents[1].calls() > 0);
+        assert_eq!(agents[0].calls() + agents[1].calls(), 20);
         // The name stays the host of the request, at each address.
         let host = format!("{NAME}:{}", agents[0].port);
         for agent in &agents[..2] {
@@ -136,15 +136,15 @@ async fn an_address_that_comes_gets_calls_and_one_that_leaves_gets_none() {
     until_holds("the new address gets calls", async || {
         // Also while the name changes no call fails.
         call(&set, CALL).await.has(200);
-        agents[2].count() > 0
+        agents[2].calls() > 0
     })
     .await;
-    let before = agents[0].count();
+    let before = agents[0].calls();
     for _ in 0..20 {
         assert_eq!(call(&set, CALL).await.status, 200);
     }
     // The address that left gets none.
-    assert_eq!(agents[0].count(), before);
+    assert_eq!(agents[0].calls(), before);
     let found = instances(&set).await;
     assert!(
         found.keys().eq(&["ip-127.0.0.2", "ip-127.0.0.3"]),
@@ -167,7 +167,7 @@ async fn each_address_has_its_own_breaker() {
     for _ in 0..40 {
         call(&set, CALL).await.has(200);
     }
-    assert_eq!(one.count(), 40);
+    assert_eq!(one.calls(), 40);
     let found = instances(&set).await;
     assert_eq!(found["ip-127.0.0.9"].1, "open");
     assert_eq!(found["ip-127.0.0.1"].1, "closed");
@@ -195,7 +195,7 @@ async fn a_name_without_an_address_or_with_a_forbidden_one_is_refused_and_resolv
     name.lead(&["127.0.0.2"]);
     let gets_calls = async || {
         call(&set, CALL).await;
-        agents[1].count() > 0
+        agents[1].calls() > 0
     };
     until_holds("the address gets calls", gets_calls).await;
 }

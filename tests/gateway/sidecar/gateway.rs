@@ -146,12 +146,12 @@ async fn a_strict_sidecar_says_what_to_set_until_it_is_set() {
     let said = refused.json().to_string();
     assert_eq!(refused.status, 401, "{said}");
     assert!(said.contains(r#"proof: \"request\""#), "{said}");
-    assert_eq!(stage.agent.count(), 0);
+    assert_eq!(stage.agent.calls(), 0);
     let request = json!({"proof": "request"});
     let changed = stage.gateway.patch(GUARDED, request).await;
     assert_eq!(changed.status, 200, "{}", changed.text());
     for _ in 0..2 {
         stage.call(CALL).await;
     }
-    assert_eq!(stage.agent.count(), 2);
+    assert_eq!(stage.agent.calls(), 2);
 }

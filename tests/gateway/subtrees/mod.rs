@@ -163,13 +163,13 @@ on_both_pairs! {
             gives(&gateway, &token, "GET", &format!("/registry/discover/{id}"), Value::Null, 200).await;
             gives(&gateway, &token, "PATCH", &path, json!({"role": "a member"}), 200).await;
         }
-        assert_eq!(agent.count(), INSIDE.len());
+        assert_eq!(agent.calls(), INSIDE.len());
         let page = ask(&gateway, &token, "GET", "/workspaces", Value::Null).await;
         for outside in ["boss", "peer", "deep"] {
             assert!(!page.text().contains(outside), "the list names {outside}: {}", page.text());
         }
         learns_nothing(&gateway, &token).await;
-        assert_eq!(agent.count(), INSIDE.len(), "a refused call arrived");
+        assert_eq!(agent.calls(), INSIDE.len(), "a refused call arrived");
         for limit in [1, 2, 100] {
             assert_eq!(listed(&gateway, &token, limit).await, ["dev", "team", "tool"]);
         }

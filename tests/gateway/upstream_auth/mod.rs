@@ -128,7 +128,7 @@ async fn without_the_key_nothing_is_sent() {
     let answer = send(&gateway, "a").await;
     assert_refusal(&answer, "/a2a", "seen", "store_unavailable", "another key");
     answer.says("upstream_auth");
-    assert_eq!(agent.count(), 1, "it was sent without");
+    assert_eq!(agent.calls(), 1, "it was sent without");
     assert_eq!(send(&gateway, "open").await.status, 200);
     gateway.until_told("seal.key in keys.dir", 1).await;
     assert!(!gateway.log().contains(SECRET), "{}", gateway.log());
