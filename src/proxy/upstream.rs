@@ -1191,8 +1191,8 @@ impl Relay {
 }
 
 /// Sends a call once more if its agent answers that it is served at another path of the same server: nothing has run.
-/// Returns that answer and its head. `None`: `answer` says something else. `agent`: the one whose next calls go to that
-/// path, too, if it takes this one there.
+/// Returns that answer and its head. `None`: `answer` says something else. `agent`: the one to which the next calls go at
+/// that path, too, if it takes this one there.
 pub(super) async fn follow_redirect(
     relay: &Relay,
     session: Option<&mut ServerSession>,

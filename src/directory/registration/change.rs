@@ -167,6 +167,7 @@ impl Registrations {
         if vetted.has_urls() {
             // At another place the agent may be well.
             self.views.slots.reset_target(id, None, began);
+            self.views.resolution.learnt.forget_place(id).await;
         }
         self.read_card_of(&changed.after);
         Ok(self.heartbeats.as_of_now(changed.after))

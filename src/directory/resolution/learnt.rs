@@ -122,7 +122,7 @@ impl Learnt {
         self.agents.invalidate(id).await;
     }
 
-    /// Forgets the place of an agent, which has registered again.
+    /// Forgets the place of an agent, which has registered again or has another URL.
     pub(in crate::directory) async fn forget_place(&self, id: &WorkspaceId) {
         if let Some(known) = self.agents.get(id).await.filter(|one| one.place.is_some()) {
             let mut known = Arc::unwrap_or_clone(known);

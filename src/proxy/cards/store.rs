@@ -22,7 +22,7 @@ use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
 /// Maximum cards that are read at once for agents that were added.
-const AHEAD_MAX: usize = 64;
+pub(in crate::proxy) const AHEAD_MAX: usize = 64;
 
 /// The cards of the agents, and what is known of how they are called. Cheap to clone.
 #[derive(Clone)]

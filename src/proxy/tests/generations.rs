@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::a2a::Generation;
+use crate::metrics::Format;
+use crate::proxy::cards::store::AHEAD_MAX;
 
 const CALL_1_0: &str = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hi"}]}}}"#;
 const CALL_0_3: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
@@ -193,6 +195,23 @@ async fn the_card_of_an_agent_is_read_when_it_is_added_or_changed() {
         assert_eq!(text_of(&call(&gateway, CALL_0_3).await), "ho");
         assert_eq!(other.requests().len(), 2, "its card is read once");
     }
+}
+
+#[tokio::test]
+async fn cards_of_more_agents_than_are_read_at_once_are_left_to_the_first_call() {
+    let silent = Agent::start(AgentAnswer::open(String::new())).await;
+    let gateway = TestGateway::new(unary_answer("{}"), |_| ()).await;
+    let admin = gateway.admin_field();
+    let url = format!("http://127.0.0.1:{}/", silent.port);
+    let new = json!({"name": "a", "liveness": "assumed", "url": url}).to_string();
+    for _ in 0..=AHEAD_MAX {
+        let created = gateway.send("POST /workspaces", &[&admin], &new).await;
+        assert_eq!(created.status, 201, "{}", created.body);
+    }
+    let text = gateway.listener.metrics.render(Format::Text);
+    let name = "a2a_gateway_card_fetches_total{outcome=\"overloaded\"}";
+    let left = text.lines().find(|line| line.starts_with(name));
+    assert!(left.is_some_and(|line| line.ends_with(" 1")), "{left:?}");
 }
 
 #[tokio::test]

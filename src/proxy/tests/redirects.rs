@@ -4,8 +4,8 @@ use super::*;
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"message","role":"agent","messageId":"m-2","parts":[{"kind":"text","text":"ho"}]}}"#;
 
-/// Returns a gateway with the workspace `moved`, whose agent redirects calls of `/a2a` to this place, what the agent got,
-/// and the token of the workspace.
+/// Returns a gateway with the workspace `moved`, the agent of which redirects calls of `/a2a` to this place; what the
+/// agent got; and the token of the workspace.
 async fn start(location: &'static str) -> (TestGateway, Arc<Mutex<Vec<String>>>, String) {
     let gateway = TestGateway::new(unary_answer(ANSWER), |_| ()).await;
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
