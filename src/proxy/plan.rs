@@ -50,6 +50,7 @@ use crate::proxy::services::Request;
 use crate::proxy::upstream::{AgentConnection, Clocks, WireRequest, is_event_stream};
 use crate::proxy::upstream_request::{
     ConnectedAgent, Dialer, PreparedRequest, choose_rewrite, measure_patience, prepare_request,
+    restore_event_id,
 };
 use crate::proxy::wake::{WakePlan, may_wake, plan_wake, wait_until_awake};
 use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
@@ -72,6 +73,9 @@ pub(super) async fn answer_call(
     };
     let headers = &request.session.req_header().headers;
     set_guards(context, request.exchange, &admitted, &mut call, headers);
+    if request.exchange.call.method() == Method::SubscribeToTask {
+        box_cold_path(restore_event_id(request)).await;
+    }
     let kept = RepeatableCall::keep(request, &admitted, &call).await?;
     if kept.as_ref().is_some_and(RepeatableCall::tries_as_sent) {
         call.speaks = Some(Generation::V0);

@@ -406,6 +406,27 @@ pub(super) fn is_forwarded(
     passed && !named_by_connection(name, headers) && !(name == "last-event-id" && is_ours(value))
 }
 
+/// Puts the agent's own id of the last event that a caller has in place of the gateway's: an agent resumes by its own.
+pub(super) async fn restore_event_id(request: &mut Request<'_>) {
+    let (context, call) = (request.context, &request.exchange.call);
+    let id = request.head().headers.get("last-event-id");
+    let id = id.filter(|id| is_ours(id)).and_then(|id| id.to_str().ok());
+    let (Some(id), Some(proof), Some(target)) = (id, call.proof(), call.life()) else {
+        return;
+    };
+    let (id, owner, request_id) = (
+        id.trim().to_owned(),
+        proof.owner(),
+        call.request_id().clone(),
+    );
+    let streams = &context.gateway.delivery.streams;
+    let own = streams.agent_event_id((&owner, &target), &id, request_id);
+    if let Some(own) = own.await.and_then(|own| HeaderValue::from_bytes(&own).ok()) {
+        let head = request.session.req_header_mut();
+        let _ = head.insert_header("last-event-id", own);
+    }
+}
+
 /// True if an event id has the gateway's own form, `<stream>-<number>`. Agents do not receive such ids: callers
 /// recognize the gateway's own events by the name of a stream, so agents must not learn it.
 fn is_ours(id: &HeaderValue) -> bool {

@@ -75,6 +75,20 @@ impl Stamper {
     }
 }
 
+/// Returns the agent's own id of the event that has the gateway's `id`, in numbered blocks.
+pub fn agent_id<'b>(blocks: &'b [u8], id: &str) -> Option<&'b [u8]> {
+    let mut own: Option<&[u8]> = None;
+    for line in split_lines(blocks) {
+        match line.strip_prefix(b"id:").map(<[u8]>::trim_ascii) {
+            Some(found) if found == id.as_bytes() => return own.filter(|own| !own.is_empty()),
+            Some(found) => own = Some(found),
+            None if line.is_empty() => own = None,
+            None => {}
+        }
+    }
+    None
+}
+
 /// Writes a block that is no event, without its blank line and without `event` and `id`.
 fn put_without_event(bytes: &mut Vec<u8>, block: &[u8], blank: &[u8]) {
     let is_of_event = |line: &&[u8]| {

@@ -11,6 +11,7 @@ use super::Streams;
 use super::remote::RemoteStream;
 use super::stream_log::{LogRead, StreamAccess, StreamEnd, StreamLog};
 use crate::a2a::event::Framing;
+use crate::a2a::stamp::agent_id;
 use crate::ids::{RequestId, WorkspaceIncarnation};
 use crate::metrics::InProgress;
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -127,6 +128,23 @@ impl Streams {
             over: false,
             _place: None,
         }))
+    }
+
+    /// Returns the agent's own id of the event `id` that `target` sent to `owner`. `None`: the agent gave it none, or it is
+    /// not kept.
+    pub async fn agent_event_id(
+        &self,
+        access: (&str, &WorkspaceIncarnation),
+        id: &str,
+        request_id: RequestId,
+    ) -> Option<Bytes> {
+        let (stream, _) = id.split_once('-')?;
+        let opened = self.open(access, stream, Some(id), request_id).await;
+        let mut reader = opened.ok()?;
+        // The event itself is read once more.
+        reader.after = reader.after.checked_sub(1)?;
+        let blocks = reader.next().await?;
+        agent_id(&blocks, id).map(Bytes::copy_from_slice)
     }
 
     async fn find_source(

@@ -137,6 +137,27 @@ async fn a_stream_that_ends_before_its_final_event_says_so() {
 }
 
 #[tokio::test]
+async fn an_agent_resumes_by_its_own_event_id() {
+    let own = [
+        format!("{WORKING}\nid: own-1"),
+        format!("{COMPLETED}\nid: own-2"),
+    ];
+    let events: Vec<&str> = own.iter().map(String::as_str).collect();
+    let gateway = TestGateway::new(stream_answer(&events, true), |_| ()).await;
+    let reply = call_stream(&gateway).await;
+    let name = reply.field(crate::rejection::STREAM).unwrap().to_owned();
+    let again = r#"{"jsonrpc":"2.0","id":1,"method":"tasks/resubscribe","params":{"id":"t-1"}}"#;
+    for (number, id) in [(1, Some("own-1")), (2, Some("own-2")), (3, None)] {
+        let last = format!("last-event-id: {name}-{number}");
+        let reply = gateway.call(&[&*last], again).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let requests = gateway.agent.requests();
+        let request = requests.last().unwrap();
+        assert_eq!(field(request, "last-event-id"), id, "{request}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_message_is_passed_over_in_a_translated_stream() {
     let events = [
         WORKING,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::event::{Splitter, line_end, split_blocks, split_lines};
-use crate::stamp::{StampedBlocks, Stamper};
+use crate::stamp::{StampedBlocks, Stamper, agent_id};
 
 fn stamp(whole: &str) -> (String, Vec<usize>) {
     let StampedBlocks { bytes, ends } = Stamper::new("s".into()).stamp(whole.as_bytes());
@@ -59,6 +59,21 @@ fn what_lies_between_two_ends_is_one_event_with_the_comments_before_it() {
     assert_eq!(&text[..ends[0]], ": a\n\ndata: 1\nid: s-1\n\n");
     assert_eq!(&text[ends[0]..ends[1]], "data: 2\nid: s-2\n\n");
     assert_eq!(&text[ends[1]..], ": b\n");
+}
+
+#[test]
+fn the_agents_own_id_of_an_event_is_found() {
+    let (text, _) = stamp("id: 7\ndata: 1\n\ndata: 2\n\nid: 8\nid: 9\ndata: 3\n\nid:\ndata: 4\n\n");
+    for (id, own) in [
+        ("s-1", Some("7")),
+        ("s-2", None),
+        ("s-3", Some("9")),
+        ("s-4", None),
+        ("s-5", None),
+    ] {
+        let found = agent_id(text.as_bytes(), id);
+        assert_eq!(found, own.map(str::as_bytes), "{id}");
+    }
 }
 
 /// Removes the gateway's lines and returns their numbers.
