@@ -59,6 +59,7 @@ pub(super) fn about_change(mut about: ChangeFacts, change: &Change) -> ChangeFac
     note("probe", change.probe.is_some());
     note("proof", change.proof.is_some());
     note("bridge", change.bridge.is_some());
+    note("refusal_status", change.refusal_status.is_some());
     note("resolve", change.resolve.is_some());
     note("status", change.status.is_some());
     for (member, value) in new_values(change) {

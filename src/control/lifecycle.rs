@@ -16,7 +16,7 @@ use super::workspaces::{
     parse_wake, workspace_response,
 };
 use crate::audit::change::ChangeFacts;
-use crate::config::{Bridging, CardAccess, CompletionMode};
+use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
@@ -62,6 +62,8 @@ pub(super) struct Patch {
     proof: Option<Option<CallerProof>>,
     #[serde(default, deserialize_with = "deserialize_present")]
     bridge: Option<Option<Bridging>>,
+    #[serde(default, deserialize_with = "deserialize_present")]
+    refusal_status: Option<Option<RefusalStatus>>,
     #[serde(default, deserialize_with = "deserialize_present")]
     resolve: Option<Option<Resolve>>,
     #[serde(default, deserialize_with = "deserialize_present")]
@@ -137,6 +139,7 @@ impl Patch {
             card_access,
             proof: self.proof,
             bridge: self.bridge,
+            refusal_status: self.refusal_status,
             resolve,
             upstream_auth,
             upstream_tls,

@@ -190,6 +190,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
             include_str!("migrations/0047_senders.postgres.sql"),
         ],
     ),
+    same_for_both(
+        48,
+        "refusal status",
+        include_str!("migrations/0048_refusal_status.sql"),
+    ),
 ];
 
 const fn same_for_both(

@@ -88,9 +88,9 @@ impl ExpectedAnswer {
     /// Returns that of a call. `is_rewritten`: the agent may be asked in another binding.
     pub(super) fn of_call(call: &CallContext, is_rewritten: bool) -> Self {
         let is_rest = match call.dialect() {
-            Dialect::HttpJson => true,
-            Dialect::JsonRpc if call.rpc_id().is_some() => false,
-            Dialect::JsonRpc | Dialect::Plain => return Self::Any,
+            Dialect::HttpJson | Dialect::HttpJsonStatus => true,
+            Dialect::JsonRpc | Dialect::JsonRpcOk if call.rpc_id().is_some() => false,
+            Dialect::JsonRpc | Dialect::JsonRpcOk | Dialect::Plain => return Self::Any,
         };
         if call.method() == A2aMethod::DeletePushConfig && (is_rest || is_rewritten) {
             return Self::MessageOrNothing;

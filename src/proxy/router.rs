@@ -9,6 +9,7 @@ use pingora::protocols::http::ServerSession;
 use crate::a2a::method::Method as A2aMethod;
 use crate::config::RefusalStatus;
 use crate::dialect::{Dialect, ReplyForm};
+use crate::identity::Principal;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::proxy::admission::{self, check_request, client_address};
 use crate::proxy::card_route::{self, CardTarget};
@@ -122,11 +123,6 @@ impl Router {
         let mut exchange =
             exchange.with_client(client_address(session, &context.gateway.config().server));
         exchange.call.set_dialect(asked.dialect());
-        if matches!(asked, RequestKind::Call(_))
-            && exchange.call.config().a2a.refusal_status == RefusalStatus::Ok
-        {
-            exchange.call.set_dialect(Dialect::JsonRpcOk);
-        }
         if let Some(version) = admission::declared_version(session.req_header()) {
             exchange.call.set_version(&version);
         }
@@ -163,6 +159,12 @@ impl Router {
         rejection: Rejection,
     ) -> Result<(), AbortCause> {
         let context = &self.context;
+        if exchange.call.dialect() == Dialect::JsonRpc
+            && exchange.call.method() != A2aMethod::AgentCard
+            && box_cold_path(self.refusal_status(&exchange)).await == RefusalStatus::Ok
+        {
+            exchange.call.set_dialect(Dialect::JsonRpcOk);
+        }
         let client = client_address(session, &context.gateway.config().server);
         let mut rejection = context.gateway.rates.count_failure(client, rejection);
         if let Some(allowance) = exchange.call.allowance() {
@@ -171,6 +173,18 @@ impl Router {
         let origins = context.origins.get();
         let sent = reject::reject_exchange(session, &origins, &mut exchange, &rejection);
         AbortCause::from_write(box_cold_path(sent).await)
+    }
+
+    /// Returns the HTTP status of refusals of JSON-RPC: that of the caller's workspace, or else of `a2a.refusal_status`.
+    async fn refusal_status(&self, exchange: &Exchange) -> RefusalStatus {
+        let caller = exchange.call.proof().map(|proof| &proof.principal);
+        let own = match caller {
+            Some(Principal::Workspace { id }) => {
+                self.context.gateway.resolution.refusal_status(id).await
+            }
+            _ => None,
+        };
+        own.unwrap_or(exchange.call.config().a2a.refusal_status)
     }
 
     /// Passes any other request to the control plane.

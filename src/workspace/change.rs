@@ -9,7 +9,7 @@ use super::{
     CallerProof, DeliveryMode, Liveness, OriginTaken, Origins, Resolve, SealedTls, Status, Step,
     StoredInstance, StoredProbe, StoredWake, Timestamp, Workspace, Workspaces, instances, origins,
 };
-use crate::config::{Bridging, CardAccess, CompletionMode};
+use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::db::Connection;
 use crate::identity::Issuance;
 use crate::ids::WorkspaceId;
@@ -59,6 +59,8 @@ pub struct Settings {
     pub proof: Option<CallerProof>,
     /// Translation of calls.
     pub bridge: Option<Bridging>,
+    /// HTTP status of refusals of its JSON-RPC calls.
+    pub refusal_status: Option<RefusalStatus>,
     /// Addresses of its name that get calls, for assumed liveness.
     pub resolve: Option<Resolve>,
     /// Maximum calls in progress.
@@ -91,6 +93,7 @@ impl Settings {
             card_access: workspace.card_access,
             proof: workspace.proof,
             bridge: workspace.bridge,
+            refusal_status: workspace.refusal_status,
             resolve: workspace.resolve,
             max_concurrent: workspace.max_concurrent,
             instances: None,
@@ -368,6 +371,7 @@ async fn write_row(
                 .map(|all| i64::try_from(all.len()).unwrap_or(i64::MAX)),
         )
         .bind(json_text(settings.probe.as_ref())?)
-        .bind(settings.resolve.map(Resolve::as_str));
+        .bind(settings.resolve.map(Resolve::as_str))
+        .bind(settings.refusal_status.map(RefusalStatus::as_str));
     read_optional(row.fetch_optional(connection).await?, read_workspace)
 }

@@ -42,7 +42,7 @@ pub use self::table::{CreateOutcome, HeartbeatUpdate, LINE_MAX, Step, Workspaces
 pub use self::view::{InstanceStatus, InstanceView, UrlVisibility, WorkspaceView};
 pub use self::wake::{StoredWake, WakeMethod, WakeView};
 use crate::closed_set::words;
-use crate::config::{Bridging, CardAccess, CompletionMode};
+use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::identity::NewEnrolment;
 use crate::ids::WorkspaceId;
 pub use crate::time::Timestamp;
@@ -95,6 +95,8 @@ pub struct Workspace {
     pub proof: Option<CallerProof>,
     /// Translation of calls; `None`: that of `a2a.bridge`.
     pub bridge: Option<Bridging>,
+    /// HTTP status of refusals of its JSON-RPC calls; `None`: that of `a2a.refusal_status`.
+    pub refusal_status: Option<RefusalStatus>,
     /// Addresses of its name that get calls; `None`: the first.
     pub resolve: Option<Resolve>,
     /// Maximum calls in progress; `None`: `limits.target_concurrency`.

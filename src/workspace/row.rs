@@ -6,7 +6,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::{CallerProof, DeliveryMode, Liveness, Resolve, Status, Step, Timestamp, Workspace};
-use crate::config::{Bridging, CardAccess, CompletionMode};
+use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::ids::WorkspaceId;
 use crate::trust::SealedSecret;
 
@@ -49,28 +49,13 @@ pub(super) fn read_workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .map(|text| serde_json::from_str(&text))
             .transpose()
             .map_err(|error| unreadable_column("probe", error))?,
-        complete: read_text(row, "complete")?
-            .map(|word| parse_complete(&word))
-            .transpose()?,
+        complete: read_optional_word(row, "complete", parse_complete)?,
         push_notifications: read_number(row, "push_notifications")?.map(|on| on != 0),
-        card_access: read_text(row, "card_access")?
-            .map(|word| parse_card_access(&word))
-            .transpose()?,
-        proof: read_text(row, "proof")?
-            .map(|word| {
-                CallerProof::parse(&word).ok_or_else(|| unreadable_column("proof", UnknownWord))
-            })
-            .transpose()?,
-        bridge: read_text(row, "bridge")?
-            .map(|word| {
-                Bridging::parse(&word).ok_or_else(|| unreadable_column("bridge", UnknownWord))
-            })
-            .transpose()?,
-        resolve: read_text(row, "resolve")?
-            .map(|word| {
-                Resolve::parse(&word).ok_or_else(|| unreadable_column("resolve", UnknownWord))
-            })
-            .transpose()?,
+        card_access: read_optional_word(row, "card_access", parse_card_access)?,
+        proof: read_optional_word(row, "proof", CallerProof::parse)?,
+        bridge: read_optional_word(row, "bridge", Bridging::parse)?,
+        refusal_status: read_optional_word(row, "refusal_status", RefusalStatus::parse)?,
+        resolve: read_optional_word(row, "resolve", Resolve::parse)?,
         max_concurrent: read_number(row, "max_concurrent")?,
         idle_timeout_seconds: read_number(row, "idle_timeout_seconds")?,
         instances: read_number(row, "instances")?.unwrap_or(0),
@@ -129,20 +114,30 @@ pub(super) fn read_word<T>(
     parse(&text).ok_or_else(|| unreadable_column(column, UnknownWord))
 }
 
-fn parse_complete(word: &str) -> Result<CompletionMode, sqlx::Error> {
+fn read_optional_word<T>(
+    row: &AnyRow,
+    column: &'static str,
+    parse: fn(&str) -> Option<T>,
+) -> Result<Option<T>, sqlx::Error> {
+    read_text(row, column)?
+        .map(|text| parse(&text).ok_or_else(|| unreadable_column(column, UnknownWord)))
+        .transpose()
+}
+
+fn parse_complete(word: &str) -> Option<CompletionMode> {
     match word {
-        "full" => Ok(CompletionMode::Full),
-        "bare" => Ok(CompletionMode::Bare),
-        "off" => Ok(CompletionMode::Off),
-        _ => Err(unreadable_column("complete", UnknownWord)),
+        "full" => Some(CompletionMode::Full),
+        "bare" => Some(CompletionMode::Bare),
+        "off" => Some(CompletionMode::Off),
+        _ => None,
     }
 }
 
-fn parse_card_access(word: &str) -> Result<CardAccess, sqlx::Error> {
+fn parse_card_access(word: &str) -> Option<CardAccess> {
     match word {
-        "public" => Ok(CardAccess::Public),
-        "private" => Ok(CardAccess::Private),
-        _ => Err(unreadable_column("card_access", UnknownWord)),
+        "public" => Some(CardAccess::Public),
+        "private" => Some(CardAccess::Private),
+        _ => None,
     }
 }
 

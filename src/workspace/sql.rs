@@ -9,7 +9,7 @@ macro_rules! columns_with {
             "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, ",
             $card,
             ", upstream_auth, upstream_auth_base, upstream_tls, wake, probe, complete, push_notifications, card_access, \
-             proof, bridge, resolve, max_concurrent, idle_timeout_seconds, instances, current_task, active_tasks, last_seen, \
+             proof, bridge, refusal_status, resolve, max_concurrent, idle_timeout_seconds, instances, current_task, active_tasks, last_seen, \
              created_at, updated_at"
         )
     };
@@ -120,7 +120,7 @@ pub(super) const CHANGE: &str = concat!(
      access_generation = CASE WHEN $16 = 0 THEN access_generation \
        WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, \
      push_notifications = $18, card_access = $19, upstream_auth_base = $20, proof = $21, bridge = $22, wake = $23, \
-     instances = COALESCE($24, instances), probe = $25, resolve = $26 WHERE id = $1 RETURNING ",
+     instances = COALESCE($24, instances), probe = $25, resolve = $26, refusal_status = $27 WHERE id = $1 RETURNING ",
     columns!()
 );
 

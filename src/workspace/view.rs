@@ -8,7 +8,7 @@ use super::{
     Workspace,
 };
 use crate::closed_set::words;
-use crate::config::{Bridging, CardAccess, CompletionMode};
+use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 
 /// URLs of the agent that a reader may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct WorkspaceView<'a> {
     proof: Option<CallerProof>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bridge: Option<Bridging>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal_status: Option<RefusalStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     resolve: Option<Resolve>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,6 +146,7 @@ impl Workspace {
             card_access: self.card_access,
             proof: self.proof,
             bridge: self.bridge,
+            refusal_status: self.refusal_status,
             resolve: self.resolve,
             upstream_tls: self
                 .upstream_tls

@@ -218,6 +218,7 @@ mod tests {
             card_access: None,
             proof: None,
             bridge: None,
+            refusal_status: None,
             resolve: None,
             upstream_auth_base: None,
             upstream_tls: None,

@@ -13,7 +13,7 @@ use super::recheck::Recheck;
 use super::tree_rules::{Editor, apply_move};
 use super::urls::{check_urls, settle_resolve, settle_urls};
 use super::validate::check_label;
-use crate::config::{Bridging, CardAccess, CompletionMode};
+use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::directory::address::{Addresses, NamedUrls, Resolver};
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::{HeartbeatBuffer, Presence};
@@ -67,6 +67,8 @@ pub struct Change {
     pub proof: Option<Option<CallerProof>>,
     /// Translation of calls.
     pub bridge: Option<Option<Bridging>>,
+    /// HTTP status of refusals of its JSON-RPC calls.
+    pub refusal_status: Option<Option<RefusalStatus>>,
     /// Addresses of its name that get calls, for assumed liveness. Operators only.
     pub resolve: Option<Option<Resolve>>,
     /// Credential with which the gateway calls the agent.
@@ -398,6 +400,7 @@ pub(super) fn decide_settings(
     set_if_given(&mut settings.card_access, &change.card_access);
     set_if_given(&mut settings.proof, &change.proof);
     set_if_given(&mut settings.bridge, &change.bridge);
+    set_if_given(&mut settings.refusal_status, &change.refusal_status);
     set_if_given(&mut settings.resolve, &change.resolve);
     set_if_given(&mut settings.upstream_auth, &vetted.upstream_auth);
     set_if_given(&mut settings.upstream_tls, &vetted.upstream_tls);

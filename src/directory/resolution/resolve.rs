@@ -10,7 +10,7 @@ use super::entries::Entries;
 use super::entry::Entry;
 use super::evidence::Evidence;
 use super::learnt::Learnt;
-use crate::config::{CardAccess, Live};
+use crate::config::{CardAccess, Live, RefusalStatus};
 use crate::directory::address::Resolver;
 use crate::directory::liveness::{Lapses, Pulse};
 use crate::directory::rejections::{not_found, workspace_removed};
@@ -75,6 +75,12 @@ impl Resolution {
         let entry = self.entries.get(permit.target()).await.at(Stage::State)?;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
         Ok(AgentOptions::from_workspace(workspace, &self.config.get()))
+    }
+
+    /// Returns the HTTP status that a workspace wants for refusals of its calls, if it says one.
+    pub async fn refusal_status(&self, caller: &WorkspaceId) -> Option<RefusalStatus> {
+        let entry = self.entries.get(caller).await.ok()?;
+        entry.workspace.as_ref()?.refusal_status
     }
 
     /// Returns the destination of a message; records a lapse that is not recorded yet.

@@ -102,6 +102,30 @@ async fn a_refusal_has_the_status_that_is_set_and_says_how_long_to_wait() {
 }
 
 #[tokio::test]
+async fn a_workspace_sets_the_status_of_the_refusals_of_its_calls() {
+    let gateway = TestGateway::new(unary_answer(ANSWER), |_| ()).await;
+    let new = json!({"id": "caller", "name": "caller"});
+    let caller = gateway.create_workspace(new).await;
+    pause(&gateway).await;
+    let admin = gateway.admin_field();
+    for (wanted, status) in [
+        (json!("200"), 200),
+        (json!("http"), 503),
+        (Value::Null, 503),
+    ] {
+        let change = json!({"refusal_status": wanted}).to_string();
+        let line = "PATCH /workspaces/caller";
+        let changed = gateway.send(line, &[&admin], &change).await;
+        assert_eq!(changed.status, 200, "{}", changed.body);
+        assert_eq!(changed.json()["refusal_status"], wanted);
+        let line = "POST /workspaces/target/a2a";
+        let reply = gateway.send(line, &[&caller], CALL).await;
+        let refusal = (reply.status, reply.refusal());
+        assert_eq!(refusal, (status, Some("workspace_offline")), "{wanted}");
+    }
+}
+
+#[tokio::test]
 async fn a_streaming_call_that_is_refused_with_200_gets_an_event() {
     let gateway = TestGateway::new(unary_answer(ANSWER), |config| {
         config.a2a.refusal_status = RefusalStatus::Ok;
