@@ -8,39 +8,23 @@
 #[path = "http1_answer_tests.rs"]
 mod answer_tests;
 
-use crate::rejection::Delivery;
-use crate::rejection::Reason;
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Reason, Rejection};
 use bytes::Bytes;
-use http::HeaderMap;
-use http::HeaderName;
-use http::HeaderValue;
-use http::StatusCode;
-use http::Version;
-use http::header;
-use httparse::ParserConfig;
-use httparse::Response;
-use httparse::Status;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
+use httparse::{ParserConfig, Response, Status};
 use memchr::memchr;
-use pingora::Error;
-use pingora::ErrorType;
-use pingora::OrErr;
-use pingora::http::ResponseHeader;
-use pingora::http::header_value_from_raw;
+use pingora::http::{ResponseHeader, header_value_from_raw};
 use pingora::protocols::Stream;
+use pingora::{Error, ErrorType, OrErr};
 use std::cell::Cell;
-use std::fmt;
 use std::future::poll_fn;
-use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
-use std::task::Context;
-use std::task::Poll;
-use std::task::ready;
-use tokio::io::AsyncRead as _;
-use tokio::io::ReadBuf;
+use std::task::{Context, Poll, ready};
+use std::{fmt, io};
+use tokio::io::{AsyncRead as _, ReadBuf};
 
 /// Maximum bytes of a request head, its empty line included.
 const REQUEST_HEAD_BYTES_MAX: usize = 32 * 1024;

@@ -9,11 +9,10 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
 
-use crate::a2a::Generation;
 use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method as A2aMethod;
-use crate::a2a::without_mark;
 use crate::a2a::reply::Reply;
+use crate::a2a::{Generation, without_mark};
 use crate::access_watch::AccessBasis;
 use crate::dialect::Dialect;
 use crate::directory::{CallOutcome, Observer, Slot};

@@ -7,33 +7,24 @@ mod sender;
 
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
-use crate::delivery::jobs::Content;
-use crate::delivery::jobs::Job;
-use crate::directory::CallKind;
-use crate::directory::Destination;
-use crate::directory::Slot;
+use crate::delivery::jobs::{Content, Job};
+use crate::directory::{CallKind, Destination, Slot};
 use crate::explain::Live;
 use crate::ids::WorkspaceId;
-use crate::proxy::admission::AdmittedCall;
-use crate::proxy::admission::AllowedCaller;
-use crate::proxy::admission::assign_instance;
+use crate::proxy::admission::{AdmittedCall, AllowedCaller, assign_instance};
 use crate::proxy::dispatch::sender::Sender;
-use crate::proxy::policy::ask_about_reply;
-use crate::proxy::policy::{check_access, permit_target};
+use crate::proxy::policy::{ask_about_reply, check_access, permit_target};
 use crate::proxy::services::Context;
 use crate::proxy::wake::wake_workspace;
-use crate::rejection::Reason;
-use crate::rejection::Rejection;
+use crate::rejection::{Reason, Rejection};
 use crate::stage::Stage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinError;
-use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
-use tokio::time::interval;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
 /// send, and for calls that wait for their time.

@@ -14,28 +14,20 @@ pub(in crate::proxy) mod stream;
 
 use crate::a2a::method::Method;
 use crate::a2a::texts::retain_call_members;
-use crate::config::Config;
-use crate::config::Derived;
-use crate::config::Guard as Settings;
-use crate::config::GuardMode;
-use crate::config::GuardPhase;
-use crate::config::GuardStream;
-use crate::config::OnFailure;
+use crate::config::{
+    Config, Derived, Guard as Settings, GuardMode, GuardPhase, GuardStream, OnFailure,
+};
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::metrics::GuardVerdict;
-use crate::proxy::guard::document::Document;
-use crate::proxy::guard::document::DocumentForm;
+use crate::proxy::guard::document::{Document, DocumentForm};
 pub(in crate::proxy) use crate::proxy::guard::facts::CallFacts;
 pub(in crate::proxy) use crate::proxy::guard::facts::parse_trace;
 use crate::proxy::guard::patterns::Patterns;
-use crate::proxy::guard::server::GuardClient;
-use crate::proxy::guard::server::GuardServer;
+use crate::proxy::guard::server::{GuardClient, GuardServer};
 use crate::proxy::guard_verdicts::Verdicts;
-use crate::rejection::Delivery;
-use crate::rejection::Reason;
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Reason, Rejection};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;

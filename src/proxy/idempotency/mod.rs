@@ -5,33 +5,21 @@ pub(in crate::proxy) mod answer;
 mod call_task;
 
 use crate::a2a::completion_steps::CompletionSteps;
-use crate::delivery::calls::Answer;
-use crate::delivery::calls::Key;
-use crate::delivery::calls::KeyStatus;
-use crate::delivery::calls::Outcome;
-use crate::delivery::calls::OutcomeWatch;
-use crate::delivery::calls::UnclaimedKey;
+use crate::delivery::calls::{Answer, Key, KeyStatus, Outcome, OutcomeWatch, UnclaimedKey};
 pub(super) use crate::proxy::idempotency::answer::StoredResponse;
 pub(super) use crate::proxy::idempotency::answer::send_stored_response;
 use crate::proxy::idempotency::call_task::CallTask;
 use crate::proxy::listener::client_disconnected;
-use crate::proxy::record::Answered;
-use crate::proxy::record::ExchangeError;
+use crate::proxy::record::{Answered, ExchangeError};
 use crate::proxy::response::OutboundCall;
 use crate::proxy::services::Request;
-use crate::proxy::upstream::AgentConnection;
-use crate::proxy::upstream::CancelWatch;
-use crate::proxy::upstream::timed_out;
-use crate::rejection::AtStage as _;
-use crate::rejection::Delivery;
-use crate::rejection::Reason;
-use crate::rejection::Rejection;
+use crate::proxy::upstream::{AgentConnection, CancelWatch, timed_out};
+use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::stage::Stage;
 use pingora::protocols::http::ServerSession;
 use std::future::pending;
 use std::sync::Arc;
-use tokio::time::Instant;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 /// State of a key after a request has looked for an earlier call with it.
 pub(super) enum KeyState {
