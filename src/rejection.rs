@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::closed_set::words;
 use crate::ids::{InvalidInstanceId, InvalidWorkspaceId, RequestId};
 use crate::stage::Stage;
 
@@ -152,26 +153,16 @@ impl Reason {
     }
 }
 
-/// Delivery of a request that was not answered. An idempotency key is released, and a deferred call is
-/// retried, only after [`Delivery::NotSent`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// No byte of the request reached the agent.
-    NotSent,
-    /// The connection failed while the request was being sent, or the process that sent it ended.
-    Unknown,
-    /// The agent got the whole request.
-    Sent,
-}
-
-impl Delivery {
-    /// Returns the value of `delivered` on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotSent => "false",
-            Self::Unknown => "unknown",
-            Self::Sent => "true",
-        }
+words! {
+    /// Delivery of a request that was not answered. An idempotency key is released, and a deferred call is
+    /// retried, only after [`Delivery::NotSent`].
+    Delivery {
+        /// No byte of the request reached the agent.
+        NotSent => "false",
+        /// The connection failed while the request was being sent, or the process that sent it ended.
+        Unknown => "unknown",
+        /// The agent got the whole request.
+        Sent => "true",
     }
 }
 

@@ -69,6 +69,7 @@ pub use self::tls_pair::ServingTls;
 pub use self::trusted::AgentPrefix;
 use self::value::{ByteSize, duration, name_servers, secret_url};
 pub use self::wake::{Wake, WakeTemplate};
+use crate::closed_set::words;
 use crate::ids::WorkspaceId;
 
 /// The whole configuration, an immutable value.
@@ -258,14 +259,14 @@ pub struct Card {
     pub declare_security: bool,
 }
 
-/// `card.access`, also per workspace.
-#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum CardAccess {
-    /// All clients, without a credential.
-    Public,
-    /// Callers that may reach the workspace.
-    Private,
+words! {
+    /// `card.access`, also per workspace.
+    CardAccess {
+        /// All clients, without a credential.
+        Public => "public",
+        /// Callers that may reach the workspace.
+        Private => "private",
+    }
 }
 
 /// `[timeouts]`: one timeout for each wait.

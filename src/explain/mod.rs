@@ -10,38 +10,26 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use crate::closed_set::words;
 use crate::rejection::{AtStage as _, Rejection};
 use crate::stage::Stage;
 use crate::store::Unavailable;
 
-/// The source of a fact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The configuration in force.
-    Config,
-    /// A name server, queried for this explanation.
-    Dns,
-    /// This process: its caches and counters.
-    Memory,
-    /// The request itself, or the query for an explanation.
-    Question,
-    /// The shared state.
-    Redis,
-    /// The database.
-    Sql,
-}
-
-impl Source {
-    /// Returns the value in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Config => "config",
-            Self::Dns => "dns",
-            Self::Memory => "memory",
-            Self::Question => "question",
-            Self::Redis => "redis",
-            Self::Sql => "sql",
-        }
+words! {
+    /// The source of a fact.
+    Source {
+        /// The configuration in force.
+        Config => "config",
+        /// A name server, queried for this explanation.
+        Dns => "dns",
+        /// This process: its caches and counters.
+        Memory => "memory",
+        /// The request itself, or the query for an explanation.
+        Question => "question",
+        /// The shared state.
+        Redis => "redis",
+        /// The database.
+        Sql => "sql",
     }
 }
 

@@ -11,6 +11,7 @@ mod permit;
 mod reach;
 mod realm;
 
+use crate::closed_set::words;
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -87,49 +88,31 @@ pub(crate) fn lineage_of(name: &str, org: Option<&str>, above: &[&str]) -> Linea
     }
 }
 
-/// The relation of the caller to the target that allows access. The first that holds, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
-    /// The caller is the target.
-    SelfRule,
-    /// The caller is the target's parent.
-    Parent,
-    /// The caller is the target's child.
-    Child,
-    /// Both have the same parent.
-    Sibling,
-    /// Both have no parent, in one org.
-    RootSibling,
-    /// The caller is a further ancestor of the target.
-    Ancestor,
-    /// The caller is a further descendant of the target.
-    Descendant,
-    /// An explicit, unexpired grant.
-    Grant,
-    /// A canvas user with a token that covers the target.
-    Canvas,
-    /// An integration of the target's org.
-    Org,
-    /// An operator.
-    Operator,
-}
-
-impl Rule {
-    /// Returns the name in responses, records and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SelfRule => "self",
-            Self::Parent => "parent",
-            Self::Child => "child",
-            Self::Sibling => "sibling",
-            Self::RootSibling => "root_sibling",
-            Self::Ancestor => "ancestor",
-            Self::Descendant => "descendant",
-            Self::Grant => "grant",
-            Self::Canvas => "canvas",
-            Self::Org => "org",
-            Self::Operator => "operator",
-        }
+words! {
+    /// The relation of the caller to the target that allows access. The first that holds, in this order.
+    Rule {
+        /// The caller is the target.
+        SelfRule => "self",
+        /// The caller is the target's parent.
+        Parent => "parent",
+        /// The caller is the target's child.
+        Child => "child",
+        /// Both have the same parent.
+        Sibling => "sibling",
+        /// Both have no parent, in one org.
+        RootSibling => "root_sibling",
+        /// The caller is a further ancestor of the target.
+        Ancestor => "ancestor",
+        /// The caller is a further descendant of the target.
+        Descendant => "descendant",
+        /// An explicit, unexpired grant.
+        Grant => "grant",
+        /// A canvas user with a token that covers the target.
+        Canvas => "canvas",
+        /// An integration of the target's org.
+        Org => "org",
+        /// An operator.
+        Operator => "operator",
     }
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
 use super::role::{Operator, Role, required_role};
+use crate::closed_set::words;
 use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -111,43 +112,27 @@ impl fmt::Display for Principal {
     }
 }
 
-/// The kind of a credential.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CredentialKind {
-    /// `a2aa_…`.
-    Admin,
-    /// A canvas JWT.
-    Canvas,
-    /// `a2ae_…`: valid for one registration only.
-    Enrolment,
-    /// No credential, in `auth.mode = "open"`.
-    Open,
-    /// `a2ao_…`.
-    Org,
-    /// A pair JWT: a workspace, to one target.
-    Pair,
-    /// No credential any more: a deferred request that is executed now.
-    Stored,
-    /// The token of a platform for a workload: a Kubernetes service account token, a SPIFFE JWT-SVID.
-    Workload,
-    /// `a2aw_…`, or a platform's token.
-    Workspace,
-}
-
-impl CredentialKind {
-    /// Returns the name in logs and records.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Canvas => "canvas",
-            Self::Enrolment => "enrolment",
-            Self::Open => "open",
-            Self::Org => "org",
-            Self::Pair => "pair",
-            Self::Stored => "stored",
-            Self::Workload => "workload",
-            Self::Workspace => "workspace",
-        }
+words! {
+    /// The kind of a credential.
+    CredentialKind {
+        /// `a2aa_…`.
+        Admin => "admin",
+        /// A canvas JWT.
+        Canvas => "canvas",
+        /// `a2ae_…`: valid for one registration only.
+        Enrolment => "enrolment",
+        /// No credential, in `auth.mode = "open"`.
+        Open => "open",
+        /// `a2ao_…`.
+        Org => "org",
+        /// A pair JWT: a workspace, to one target.
+        Pair => "pair",
+        /// No credential any more: a deferred request that is executed now.
+        Stored => "stored",
+        /// The token of a platform for a workload: a Kubernetes service account token, a SPIFFE JWT-SVID.
+        Workload => "workload",
+        /// `a2aw_…`, or a platform's token.
+        Workspace => "workspace",
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
+use crate::closed_set::words;
 use crate::trust::LEEWAY_SECONDS;
 
 /// Maximum tokens in the cache: some 16,000 per second with a lifetime of a minute. Up to 70 bytes
@@ -14,29 +15,18 @@ const TOKENS_MAX: usize = 1 << 20;
 /// Maximum tokens evicted per request, so that no request waits for the eviction of a whole minute.
 const SWEEP_MAX: usize = 1000;
 
-/// The result of using a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenUse {
-    /// First use; the token is in the cache from now on.
-    First,
-    /// A replay.
-    Again,
-    /// The token has expired, or may have been evicted. Expiry is checked at the use, after the
-    /// body has arrived.
-    Late,
-    /// The cache is full, so a replay could not be detected.
-    Full,
-}
-
-impl TokenUse {
-    /// Returns the label of the metric.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Again => "again",
-            Self::Late => "late",
-            Self::Full => "full",
-        }
+words! {
+    /// The result of using a token.
+    TokenUse {
+        /// First use; the token is in the cache from now on.
+        First => "first",
+        /// A replay.
+        Again => "again",
+        /// The token has expired, or may have been evicted. Expiry is checked at the use, after the
+        /// body has arrived.
+        Late => "late",
+        /// The cache is full, so a replay could not be detected.
+        Full => "full",
     }
 }
 

@@ -2,7 +2,7 @@
 //! transaction that locks the row and, if it reads the hierarchy, the hierarchy; so the facts that a decision
 //! rests on hold until it is committed, also for concurrent changes.
 
-use super::row::{card_access_word, complete_word, json_text, read_optional, read_workspace};
+use super::row::{complete_word, json_text, read_optional, read_workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
@@ -359,7 +359,7 @@ async fn write_row(
         .bind(i64::from(moves))
         .bind(json_text(settings.upstream_tls.as_ref())?)
         .bind(settings.push_notifications.map(i64::from))
-        .bind(settings.card_access.map(card_access_word))
+        .bind(settings.card_access.map(CardAccess::as_str))
         .bind(settings.upstream_auth_base.as_deref())
         .bind(settings.proof.map(CallerProof::as_str))
         .bind(settings.bridge.map(Bridging::as_str))

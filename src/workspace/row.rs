@@ -51,7 +51,7 @@ pub(super) fn read_workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .map_err(|error| unreadable_column("probe", error))?,
         complete: read_optional_word(row, "complete", parse_complete)?,
         push_notifications: read_number(row, "push_notifications")?.map(|on| on != 0),
-        card_access: read_optional_word(row, "card_access", parse_card_access)?,
+        card_access: read_optional_word(row, "card_access", CardAccess::parse)?,
         proof: read_optional_word(row, "proof", CallerProof::parse)?,
         bridge: read_optional_word(row, "bridge", Bridging::parse)?,
         refusal_status: read_optional_word(row, "refusal_status", RefusalStatus::parse)?,
@@ -130,21 +130,6 @@ fn parse_complete(word: &str) -> Option<CompletionMode> {
         "bare" => Some(CompletionMode::Bare),
         "off" => Some(CompletionMode::Off),
         _ => None,
-    }
-}
-
-fn parse_card_access(word: &str) -> Option<CardAccess> {
-    match word {
-        "public" => Some(CardAccess::Public),
-        "private" => Some(CardAccess::Private),
-        _ => None,
-    }
-}
-
-pub(super) const fn card_access_word(access: CardAccess) -> &'static str {
-    match access {
-        CardAccess::Public => "public",
-        CardAccess::Private => "private",
     }
 }
 

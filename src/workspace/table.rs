@@ -8,9 +8,7 @@ use super::instances::{self, Instances, RegistrationError};
 use super::origins::{self, OriginTaken};
 use super::probe::ProbedWorkspaces;
 use super::registration::{self, RegistrationUpdate, StoredRegistration};
-use super::row::{
-    card_access_word, complete_word, json_text, read_id, read_optional, read_step, read_workspace,
-};
+use super::row::{complete_word, json_text, read_id, read_optional, read_step, read_workspace};
 use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
     news_text,
@@ -174,7 +172,7 @@ impl Workspaces {
     ) -> Result<bool, Unavailable> {
         let row = sqlx::query(HAS_PUBLIC_CARD)
             .bind(id.as_str())
-            .bind(card_access_word(default));
+            .bind(default.as_str());
         let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
         self.db.run("workspace_public_card", work).await
     }
@@ -395,7 +393,7 @@ pub(super) async fn insert(
         .bind(auth.map(|(sealed, _)| sealed.as_str()))
         .bind(json_text(new.upstream_tls.as_ref())?)
         .bind(new.push_notifications.map(i64::from))
-        .bind(new.card_access.map(card_access_word))
+        .bind(new.card_access.map(CardAccess::as_str))
         .bind(auth.and_then(|(_, place)| place.as_deref()))
         .bind(new.proof.map(CallerProof::as_str))
         .bind(new.bridge.map(Bridging::as_str))

@@ -25,6 +25,7 @@ pub use self::signing::SigningAlgorithm;
 use self::signing::SigningKey;
 use super::jwks::{KeySet, PublicKey};
 use super::token::{LEEWAY_SECONDS, TokenError, TokenHead};
+use crate::closed_set::words;
 use crate::metrics::KeyAges;
 
 /// Most reads of the folder that concurrent rotations may invalidate before the last one is used.
@@ -91,22 +92,13 @@ impl KeyError {
     }
 }
 
-/// The source of a time in the life of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyTimeSource {
-    /// The rotation, which recorded it.
-    Rotation,
-    /// The time of its file: when it was created or placed there.
-    File,
-}
-
-impl KeyTimeSource {
-    /// Returns the value used by the console's routes.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Rotation => "rotation",
-            Self::File => "file",
-        }
+words! {
+    /// The source of a time in the life of a key.
+    KeyTimeSource {
+        /// The rotation, which recorded it.
+        Rotation => "rotation",
+        /// The time of its file: when it was created or placed there.
+        File => "file",
     }
 }
 
