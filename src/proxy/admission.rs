@@ -2,7 +2,7 @@
 //! process, the credential of its caller, its rate and its role. [`policy`](super::policy) decides about its target.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -210,49 +210,19 @@ pub(super) fn declared_version(head: &RequestHeader) -> Option<Cow<'_, str>> {
 // Runs before credentials are checked, so that a hostile page learns nothing (`docs/reference/a2a.md`, "Order of checks").
 
 /// Fields that a page may send and read, besides those that pass to and from agents: the gateway's own.
-const OWN_FIELDS: [&str; 25] = [
-    "authorization",
-    "x-workspace-id",
-    "x-timeout",
-    "x-request-id",
-    "idempotency-key",
-    "prefer",
-    "if-none-match",
-    "link",
-    "www-authenticate",
-    "preference-applied",
-    "idempotent-replay",
-    "idempotent-kept",
-    "x-a2a-completed",
-    "x-a2a-bridged",
-    "x-a2a-speaks",
-    "x-a2a-refused",
-    "x-a2a-stream",
-    "ratelimit",
-    "ratelimit-limit",
-    "ratelimit-remaining",
-    "ratelimit-reset",
-    "ratelimit-policy",
-    "content-length",
-    "location",
-    "allow",
-];
+const OWN_FIELDS: &str = "authorization, x-workspace-id, x-timeout, x-request-id, idempotency-key, prefer, \
+    if-none-match, link, www-authenticate, preference-applied, idempotent-replay, idempotent-kept, x-a2a-completed, \
+    x-a2a-bridged, x-a2a-speaks, x-a2a-refused, x-a2a-stream, ratelimit, ratelimit-limit, ratelimit-remaining, \
+    ratelimit-reset, ratelimit-policy, content-length, location, allow";
 
 /// Returns the fields that a page may send and read.
 fn page_fields(forward: &Forward) -> Option<HeaderValue> {
-    let mut names: Vec<String> = Vec::new();
-    let fixed = OWN_FIELDS
-        .iter()
-        .chain(&PASSED_TO_AGENTS)
-        .chain(&PASSED_FROM_AGENTS);
-    let fixed = fixed.map(|name| (*name).to_owned());
+    let passed = PASSED_TO_AGENTS.iter().chain(&PASSED_FROM_AGENTS).copied();
     let added = forward.headers.iter().chain(&forward.response_headers);
-    for name in fixed.chain(added.map(|name| name.to_ascii_lowercase())) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    HeaderValue::try_from(names.join(", ")).ok()
+    let names = OWN_FIELDS.split(", ").chain(passed);
+    let names = names.chain(added.map(String::as_str));
+    let names: BTreeSet<String> = names.map(str::to_ascii_lowercase).collect();
+    HeaderValue::try_from(Vec::from_iter(names).join(", ")).ok()
 }
 
 /// The accepted hosts and allowed origins. The default accepts none.

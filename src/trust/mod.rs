@@ -33,6 +33,6 @@ pub use remote_keys::{
 pub use seal::{Seal, SealError, SealedSecret};
 pub use token::{
     LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,
-    decode_unverified, numeric_date, optional_numeric_date, own_type,
+    decode_unverified, own_type, whole_seconds,
 };
 pub use wake::{WAKE_SCOPE, WAKE_TTL, WAKE_TYP, WakeClaims};

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::metrics::CredentialFlaw;
 
@@ -136,29 +136,12 @@ impl TokenHead {
     }
 }
 
-/// Reads a time of a claim as whole seconds since 1970. It may have a fraction (RFC 7519, 2), which is dropped.
-///
-/// # Errors
-/// If the value is not a number.
-pub fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    f64::deserialize(deserializer).map(whole_seconds)
-}
-
-/// As [`numeric_date`], of a claim that may be absent.
-///
-/// # Errors
-/// As [`numeric_date`].
-pub fn optional_numeric_date<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<i64>, D::Error> {
-    Option::<f64>::deserialize(deserializer).map(|at| at.map(whole_seconds))
-}
-
+/// Returns a time of a claim in whole seconds since 1970. It may have a fraction (RFC 7519, 2), which is dropped.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "`as` ends at the bounds of i64, millions of years away"
 )]
-pub(super) fn whole_seconds(at: f64) -> i64 {
+pub fn whole_seconds(at: f64) -> i64 {
     at.floor() as i64
 }
 

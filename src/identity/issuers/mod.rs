@@ -25,7 +25,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
     FETCH_PAUSE, FetchTiming, PublicKey, RemoteKeySet, TokenError, TokenHead, TooManyWaiters,
-    body_hash, claimed_issuer, numeric_date, optional_numeric_date,
+    body_hash, claimed_issuer, whole_seconds,
 };
 
 /// Retries and staleness of issuers' keys.
@@ -271,7 +271,7 @@ impl Issuer {
             principal,
             kind: self.settings.kind(),
             // It counts until the end of its leeway.
-            expires_at: expires_at
+            expires_at: whole_seconds(expires_at)
                 .saturating_add_unsigned(leeway)
                 .saturating_mul(1000),
             signer: Signer { named, key },
@@ -317,9 +317,9 @@ impl Issuer {
 }
 
 /// Refuses a token that was issued in the future.
-fn check_issued_at(iat: Option<i64>, leeway: u64) -> Result<(), TokenError> {
+fn check_issued_at(iat: Option<f64>, leeway: u64) -> Result<(), TokenError> {
     let latest = (Timestamp::now().0 / 1000).saturating_add_unsigned(leeway);
-    match iat {
+    match iat.map(whole_seconds) {
         Some(iat) if iat > latest => Err(TokenError::Immature),
         _ => Ok(()),
     }
@@ -329,10 +329,8 @@ fn check_issued_at(iat: Option<i64>, leeway: u64) -> Result<(), TokenError> {
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
-    #[serde(deserialize_with = "numeric_date")]
-    exp: i64,
-    #[serde(default, deserialize_with = "optional_numeric_date")]
-    iat: Option<i64>,
+    exp: f64,
+    iat: Option<f64>,
     org: Option<String>,
     workspaces: Option<Vec<String>>,
 }

@@ -7,15 +7,12 @@ use serde_json::{Map, Value};
 use crate::config::{Part, WorkspaceIssuer};
 use crate::identity::refusal::Refusal;
 use crate::ids::WorkspaceId;
-use crate::trust::{numeric_date, optional_numeric_date};
 
 /// The claims of a verified token. Times are seconds since 1970.
 #[derive(Deserialize)]
 pub(super) struct Claims {
-    #[serde(deserialize_with = "numeric_date")]
-    pub(super) exp: i64,
-    #[serde(default, deserialize_with = "optional_numeric_date")]
-    pub(super) iat: Option<i64>,
+    pub(super) exp: f64,
+    pub(super) iat: Option<f64>,
     #[serde(flatten)]
     named: Map<String, Value>,
 }
