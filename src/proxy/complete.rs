@@ -100,6 +100,8 @@ pub(super) struct CheckedCall {
     pub(super) learner: Option<Box<Learner>>,
     /// The generation in which the agent gets it, whatever its card says; `None`: as that says.
     pub(super) speaks: Option<Generation>,
+    /// True if it may be made once more, in the other generation, should the agent not know its method.
+    pub(super) may_repeat: bool,
 }
 
 impl CheckedCall {
@@ -122,6 +124,7 @@ impl CheckedCall {
             key: None,
             learner: None,
             speaks: None,
+            may_repeat: false,
         }
     }
 

@@ -1,11 +1,9 @@
 //! Decides what a call comes to, and has it done: the agent answers it, its inbox, an earlier call with the same key, or
 //! the deferral of the call; or it waits until its agent is awake.
 
-use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
@@ -76,15 +74,18 @@ pub(super) async fn answer_call(
     if request.exchange.call.method() == Method::SubscribeToTask {
         box_cold_path(restore_event_id(request)).await;
     }
-    let kept = RepeatableCall::keep(request, &admitted, &call).await?;
-    if kept.as_ref().is_some_and(RepeatableCall::tries_as_sent) {
-        call.speaks = Some(Generation::V0);
-    }
+    let kept = copy_repeatable(request, &admitted, &call).await?;
+    call.may_repeat = kept.is_some();
     let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
     // Only methods of JSON-RPC have a name.
     let kept = kept.filter(|_| call.method_name.is_some());
     let tried = call.generation();
-    let clocks = clocks_of(request, &admitted, &agent);
+    let clocks = Clocks::new(
+        &request.exchange.call.config().timeouts,
+        request.exchange.call.started(),
+        admitted.timeout,
+        agent.idle_timeout,
+    );
     let unclaimed = match replay_or_count(request, &admitted, &call, clocks.total).await? {
         ControlFlow::Continue(unclaimed) => unclaimed,
         ControlFlow::Break(replayed) => return Ok(replayed),
@@ -108,18 +109,9 @@ pub(super) async fn answer_call(
     stopped.map_err(|why| why.with_delivery(Delivery::NotSent))?;
     let turn = admitted.turn.take();
     // The proof and the permit are no longer needed, and a stream may last for half an hour.
-    let mut kept = match kept {
-        Some(kept) => Some(Box::new((kept, admitted, agent))),
-        None => {
-            drop((admitted, agent));
-            None
-        }
-    };
+    let mut kept = kept.map(move |kept| Box::new((kept, admitted, agent)));
     let (done, key) = (call.done, call.key.take());
-    let attempt = match kept {
-        Some(_) => Attempt::First,
-        None => Attempt::Only,
-    };
+    let attempt = kept.as_ref().map_or(Attempt::Only, |_| Attempt::First);
     let call = outbound_call(request, (call, reached), clocks, (slot, turn), (follows, attempt));
     if let (Some(key), Some(unclaimed)) = (key, unclaimed) {
         let reservation = KeyReservation {
@@ -140,20 +132,11 @@ pub(super) async fn answer_call(
     let ended = relay_call(&context.relay, session, exchange, call, answer).await;
     match (ended, kept) {
         (Err(ExchangeError::NotRun(first)), Some(kept)) => {
-            box_cold_path(repeat_call(request, *kept, (tried, *first))).await
+            let first = (tried, follows, *first);
+            box_cold_path(repeat_call(request, *kept, clocks, first)).await
         }
         (ended, _) => ended,
     }
-}
-
-/// Returns the clocks of a call to its agent.
-fn clocks_of(request: &Request<'_>, admitted: &AdmittedCall, agent: &Agent) -> Clocks {
-    Clocks::new(
-        &request.exchange.call.config().timeouts,
-        request.exchange.call.started(),
-        admitted.timeout,
-        agent.idle_timeout,
-    )
 }
 
 /// Returns a call to forward over the connection to its agent.
@@ -190,107 +173,69 @@ fn outbound_call(
 /// Longest body that is kept to be sent once more. It is not charged to its caller while the agent works.
 const REPEATED_BYTES_MAX: usize = 64 * 1024;
 
-/// A call as it was before the form for its agent was chosen.
-struct RepeatableCall {
-    body: Bytes,
-    method_name: Option<Cow<'static, str>>,
-    version_1_0: bool,
-    done: CompletionSteps,
-    is_bare: bool,
-    /// True if no answer of the agent has shown what it takes.
-    is_open: bool,
-}
-
-impl RepeatableCall {
-    /// Keeps a call that both generations have and that has no further effects here: no key, and no guard that would be
-    /// asked twice. `None`: the agent is known to take the method in neither generation, or its bridge is off.
-    async fn keep(
-        request: &Request<'_>,
-        admitted: &AdmittedCall,
-        call: &CheckedCall,
-    ) -> Result<Option<Self>, Rejection> {
-        let method = request.exchange.call.method();
-        let is_of_both = method.sends()
-            || matches!(
-                method,
-                Method::GetTask | Method::CancelTask | Method::SubscribeToTask
-            );
-        let is_rewritten = !matches!(call.rewrite, None | Some(Rewrite::BareResult));
-        if !is_of_both
-            || is_rewritten
-            || call.method_name.is_none()
-            || call.key.is_some()
-            || call.guarded.is_some()
-            || call.body.len() > REPEATED_BYTES_MAX
-            || admitted.options().bridge == Bridging::Off
-        {
-            return Ok(None);
-        }
-        let (resolution, permit) = (&request.context.gateway.resolution, &admitted.allowed.permit);
-        let finding = resolution.finding(permit, method).await?;
-        if finding.is_some_and(|finding| finding.takes.is_none()) {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            body: call.body.clone(),
-            method_name: call.method_name.clone(),
-            version_1_0: call.version_1_0,
-            done: call.done,
-            is_bare: call.rewrite.is_some(),
-            is_open: finding.is_none(),
-        }))
+/// Copies a call that both generations have and that has no further effects here: no key, and no guard that would be asked
+/// twice. `None`: the agent is known to take the method in neither generation, or its bridge is off.
+async fn copy_repeatable(
+    request: &Request<'_>,
+    admitted: &AdmittedCall,
+    call: &CheckedCall,
+) -> Result<Option<Box<CheckedCall>>, Rejection> {
+    let method = request.exchange.call.method();
+    let is_of_both = method.sends()
+        || matches!(
+            method,
+            Method::GetTask | Method::CancelTask | Method::SubscribeToTask
+        );
+    let is_rewritten = !matches!(call.rewrite, None | Some(Rewrite::BareResult));
+    if !is_of_both
+        || is_rewritten
+        || call.method_name.is_none()
+        || call.key.is_some()
+        || call.guarded.is_some()
+        || call.body.len() > REPEATED_BYTES_MAX
+        || admitted.options().bridge == Bridging::Off
+    {
+        return Ok(None);
     }
-
-    /// True for a message of 1.0 under a method of 0.3: its agent may speak so, too, whatever its card says.
-    fn tries_as_sent(&self) -> bool {
-        let name = self.method_name.as_deref().unwrap_or_default();
-        let is_named = Method::parse(name).sends() && Generation::of_method(name) == Generation::V0;
-        self.is_open && is_named && has_v1_message(&self.body)
-    }
-}
-
-/// Prepares a call for another attempt in the generation `other`, and reaches its agent.
-async fn prepare_again(
-    request: &mut Request<'_>,
-    (admitted, agent, deadline): (&AdmittedCall, Arc<Agent>, Instant),
-    call: &mut CheckedCall,
-    other: Generation,
-) -> Result<(Observer, Slot, ConnectedAgent), ExchangeError> {
-    let (context, method) = (request.context, request.exchange.call.method());
-    let prepared = prepare_request(request, admitted, &agent, call).await?;
+    let (context, account) = (request.context, admitted.allowed.account());
     let (resolution, permit) = (&context.gateway.resolution, &admitted.allowed.permit);
-    let observer = resolution.observer(permit, method, other).await?;
-    let prepared = (prepared, deadline);
-    let (slot, reached) = reach_agent(request, (admitted, agent), call, prepared).await?;
-    check_access(&context.gateway, &admitted.allowed.permit, &mut Live)?;
-    Ok((observer, slot, reached))
+    let finding = resolution.finding(permit, method).await?;
+    if finding.is_some_and(|finding| finding.takes.is_none()) {
+        return Ok(None);
+    }
+    let share = context.relay.load.new_share(account);
+    Ok(Some(Box::new(CheckedCall {
+        method_name: call.method_name.clone(),
+        version_1_0: call.version_1_0,
+        done: call.done,
+        rewrite: call.rewrite.as_ref().map(|_| Rewrite::BareResult),
+        ..CheckedCall::json_rpc(call.body.clone(), share)
+    })))
 }
 
 /// Makes a call once more, in the generation that was not `tried`, and keeps what that shows. Where it cannot be made, or
 /// is not run either, the caller gets the answer to the first attempt.
 async fn repeat_call(
     request: &mut Request<'_>,
-    (kept, admitted, agent): (RepeatableCall, AdmittedCall, Arc<Agent>),
-    (tried, first): (Generation, WholeAnswer),
+    (mut call, admitted, agent): (Box<CheckedCall>, AdmittedCall, Arc<Agent>),
+    clocks: Clocks,
+    (tried, follows, first): (Generation, bool, WholeAnswer),
 ) -> Result<Answered, ExchangeError> {
     let (context, method) = (request.context, request.exchange.call.method());
-    let other = tried.other();
-    let share = context.relay.load.new_share(admitted.allowed.account());
-    let done = kept.done;
-    let mut call = CheckedCall {
-        method_name: kept.method_name,
-        version_1_0: kept.version_1_0,
-        rewrite: kept.is_bare.then_some(Rewrite::BareResult),
-        learner: watch_answer(&context.gateway, method, &admitted, Binding::Rpc),
-        speaks: Some(other),
-        ..CheckedCall::json_rpc(kept.body, share)
-    };
+    let (other, done) = (tried.other(), call.done);
+    call.learner = watch_answer(&context.gateway, method, &admitted, Binding::Rpc);
+    call.speaks = Some(other);
     request.exchange.call.clear_translation();
-    let clocks = clocks_of(request, &admitted, &agent);
-    let follows = agent.proof == CallerProof::Pair;
-    let sent = (&admitted, agent, clocks.total);
-    let reached = prepare_again(request, sent, &mut call, other).await;
-    let (observer, slot, reached) = match reached {
+    let reached = async {
+        let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
+        let (resolution, permit) = (&context.gateway.resolution, &admitted.allowed.permit);
+        let observer = resolution.observer(permit, method, other).await?;
+        let (called, prepared) = (Arc::clone(&agent), (prepared, clocks.total));
+        let (slot, reached) = reach_agent(request, (&admitted, called), &mut call, prepared).await?;
+        check_access(&context.gateway, &admitted.allowed.permit, &mut Live)?;
+        Ok::<_, ExchangeError>((observer, slot, reached))
+    };
+    let (observer, slot, reached) = match reached.await {
         Ok(reached) => reached,
         Err(ExchangeError::Refused(_)) => {
             let WholeAnswer { mut head, body } = first;
@@ -300,9 +245,9 @@ async fn repeat_call(
         }
         Err(ended) => return Err(ended),
     };
-    drop(admitted);
+    drop((admitted, agent));
     let attempt = Attempt::Second(Box::new(SecondAttempt { observer, first }));
-    let call = outbound_call(request, (call, reached), clocks, (slot, None), (follows, attempt));
+    let call = outbound_call(request, (*call, reached), clocks, (slot, None), (follows, attempt));
     let answer = |head: &ResponseHeader, session: &ServerSession, exchange: &Exchange| {
         answer_head(context, head, session, exchange, done)
     };

@@ -32,29 +32,20 @@ pub struct AgentAddress {
 impl AgentAddress {
     /// Puts `first` before the others of its name, and before it the one that made a connection.
     fn new(first: SocketAddr, of_name: &[IpAddr], decision: &Arc<AddressDecision>) -> Self {
-        let decision = Arc::clone(decision);
-        if of_name.len() < 2 {
-            let others = Vec::new();
-            return Self {
-                first,
-                others,
-                decision,
-            };
-        }
-        let preferred = decision.preferred().filter(|known| of_name.contains(known));
+        let connected = decision.connected.load().as_deref().copied();
+        let preferred = connected.filter(|known| of_name.contains(known));
         let preferred = preferred.unwrap_or(first.ip());
-        let rest = std::iter::once(first.ip()).chain(of_name.iter().copied());
-        let mut others: Vec<SocketAddr> = Vec::with_capacity(DIALLED_MAX);
-        for address in rest.filter(|address| *address != preferred) {
-            let address = SocketAddr::new(address, first.port());
-            if others.len() + 1 < DIALLED_MAX && !others.contains(&address) {
+        let mut others = Vec::new();
+        for ip in std::iter::once(first.ip()).chain(of_name.iter().copied()) {
+            let address = SocketAddr::new(ip, first.port());
+            if ip != preferred && others.len() + 1 < DIALLED_MAX && !others.contains(&address) {
                 others.push(address);
             }
         }
         Self {
             first: SocketAddr::new(preferred, first.port()),
             others,
-            decision,
+            decision: Arc::clone(decision),
         }
     }
 
@@ -71,7 +62,7 @@ impl AgentAddress {
     /// Notes at which of them a connection was made.
     pub fn note_connected(&self, at: SocketAddr) {
         if at != self.first {
-            self.decision.prefer(at.ip());
+            self.decision.connected.store(Some(Arc::new(at.ip())));
         }
     }
 }
@@ -190,7 +181,7 @@ impl AgentAddress {
 
     /// Returns the address that made a connection where the first made none.
     pub(crate) fn preferred(&self) -> Option<IpAddr> {
-        self.decision.preferred()
+        self.decision.connected.load().as_deref().copied()
     }
 }
 

@@ -15,7 +15,7 @@ pub struct AddressDecision {
     pub(super) workspace: WorkspaceId,
     verdict: ArcSwapOption<Verdict>,
     /// The address of a name with several at which a connection was made, where the first made none.
-    connected: ArcSwapOption<IpAddr>,
+    pub(super) connected: ArcSwapOption<IpAddr>,
 }
 
 /// Result of SQL for the addresses of a name.
@@ -39,16 +39,6 @@ impl AddressDecision {
     pub(crate) fn take_over(&self, other: &Self) {
         self.verdict.store(other.verdict.load_full());
         self.connected.store(other.connected.load_full());
-    }
-
-    /// Returns the address that is dialled first, if it is another than the first of its name.
-    pub(super) fn preferred(&self) -> Option<IpAddr> {
-        self.connected.load().as_deref().copied()
-    }
-
-    /// Prefers an address.
-    pub(super) fn prefer(&self, address: IpAddr) {
-        self.connected.store(Some(Arc::new(address)));
     }
 
     /// Returns the cached decision about these addresses. A rejection counts only for the DNS answer that it

@@ -253,22 +253,14 @@ impl CachedCard {
                 let generation = Some(read.generation);
                 (Ok(forms), generation, read.spoken, read.paths, read.pushes)
             }
-            Err(refusal) => match learnt {
-                Some(learnt) => (
-                    Err(refusal),
-                    learnt.generation,
-                    learnt.spoken.clone(),
-                    [learnt.json_rpc.clone(), learnt.http_json.clone()],
-                    learnt.pushes,
-                ),
-                None => (
-                    Err(refusal),
-                    None,
-                    AgentSides::default(),
-                    Default::default(),
-                    None,
-                ),
-            },
+            Err(refusal) => {
+                let known = learnt.map(|known| {
+                    let paths = [known.json_rpc.clone(), known.http_json.clone()];
+                    (known.generation, known.spoken.clone(), paths, known.pushes)
+                });
+                let (generation, spoken, paths, pushes) = known.unwrap_or_default();
+                (Err(refusal), generation, spoken, paths, pushes)
+            }
         };
         Self {
             served,
