@@ -10,8 +10,6 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
 use crate::a2a::accept::prefers_stream;
-use crate::a2a::bridge::has_v1_message;
-use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;

@@ -26,7 +26,6 @@ use crate::dialect::Dialect;
 use crate::directory::{Agent, AgentAddress, AgentOptions, CallKind, LookupFor, OwnTimeouts, Slot};
 use crate::identity::{CallerToken, Principal};
 use crate::ids::{RequestId, WorkspaceId};
-use crate::metrics::Metrics;
 use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, authority, client_address};
 use crate::proxy::cards::extended::ExtendedCard;
@@ -481,23 +480,6 @@ pub(super) fn agent_side(
     })
 }
 
-/// Refuses a method that no translation knows, for an agent without JSON-RPC.
-///
-/// # Errors
-/// -32601.
-fn refuse_without_json_rpc(metrics: &Metrics, spoken: &AgentSides) -> Result<(), Rejection> {
-    let is_rpc = |side: Side| side.binding == Carried::JsonRpc;
-    let mut sides = spoken.sides();
-    match sides.next() {
-        Some(first) if !is_rpc(first) && !sides.any(is_rpc) => {
-            let agent = first.generation;
-            let failure = Failure::Method { agent };
-            Err(reject_untranslatable(metrics, &failure, Delivery::NotSent))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Returns the side on which the agent gets a call, by its card and by the generation that its answers have `shown`: that
 /// counts for JSON-RPC where calls are translated. `None`: the call passes as it is.
 pub(super) fn correct_side(
@@ -506,16 +488,11 @@ pub(super) fn correct_side(
     shown: Option<Generation>,
     options: &AgentOptions,
 ) -> Option<AgentSide> {
-    let is_rpc = by_card.as_ref().map_or(asked, |spoke| spoke.side).binding == Carried::JsonRpc;
-    match shown.filter(|_| is_rpc && options.bridge == Bridging::Auto) {
-        Some(generation)
-            if by_card
-                .as_ref()
-                .is_none_or(|spoke| spoke.side.generation != generation) =>
-        {
-            Some(AgentSide::json_rpc(generation))
-        }
-        _ => by_card,
+    let spoke = by_card.as_ref().map_or(asked, |spoke| spoke.side);
+    let counts = spoke.binding == Carried::JsonRpc && options.bridge == Bridging::Auto;
+    match shown.filter(|shown| counts && *shown != spoke.generation) {
+        Some(generation) => Some(AgentSide::json_rpc(generation)),
+        None => by_card,
     }
 }
 
@@ -585,11 +562,17 @@ async fn translate_for_agent(
     exchange: &mut Exchange,
     call: &mut CheckedCall,
 ) -> Result<(), ExchangeError> {
-    let cards = &agents.context.cards;
+    let (cards, metrics) = (&agents.context.cards, &agents.context.gateway.metrics);
+    let refuse = |failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent);
     let Some(asked) = side_of(exchange.call.method(), call) else {
         if call.route.is_none() {
             let spoken = cards.sides(caller, exchange, agents.admitted).await?;
-            refuse_without_json_rpc(&agents.context.gateway.metrics, &spoken)?;
+            let has_rpc = spoken.sides().any(|side| side.binding == Carried::JsonRpc);
+            // No translation knows its method.
+            if let Some(first) = spoken.sides().next().filter(|_| !has_rpc) {
+                let agent = first.generation;
+                return Err(refuse(Failure::Method { agent }).into());
+            }
         }
         return Ok(());
     };
@@ -602,10 +585,7 @@ async fn translate_for_agent(
         let known = cards.sides(caller.as_deref_mut(), exchange, agents.admitted);
         known.await?
     };
-    let metrics = &agents.context.gateway.metrics;
-    let side = agent_side(asked, &spoken, options);
-    let side =
-        side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?;
+    let side = agent_side(asked, &spoken, options).map_err(refuse)?;
     let shown = match call.speaks {
         Some(generation) => Some(generation),
         None => {
@@ -618,6 +598,11 @@ async fn translate_for_agent(
     let Some(spoke) = correct_side(asked, side, shown, options) else {
         return Ok(());
     };
+    // An agent that is said to speak 1.0 may take its messages by the methods of 0.3.
+    let passes = call.may_repeat && shown.is_none() && asked == Side::json_rpc(Generation::V0);
+    if passes && exchange.call.method().sends() && has_v1_message(&call.body) {
+        return Ok(());
+    }
     let interface = match spoke.side.binding {
         Carried::HttpJson => {
             let generation = spoke.side.generation;
@@ -627,14 +612,13 @@ async fn translate_for_agent(
         Carried::JsonRpc => None,
     };
     if spoke.side == asked {
-        if let (Some(route), Some(interface)) = (&mut call.route, interface) {
+        if let (Some(route), Some(interface)) = (&call.route, interface) {
             // Callers are not asked for it.
             let is_v1 = spoke.side.generation == Generation::V1;
             let tenant = tenant_prefix(spoke.tenant.as_deref().filter(|_| is_v1));
-            let tenant = tenant
-                .map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?;
-            let tail = format!("{tenant}{}", route.tail);
-            call.path = Some(path_below(&interface, &tail, route.query.as_deref()));
+            let (tenant, tail) = (tenant.map_err(refuse)?, &route.tail);
+            let query = route.query.as_deref().unwrap_or_default();
+            call.path = Some(path_below(&interface, &format!("{tenant}{tail}?{query}")));
         }
         return Ok(());
     }
@@ -751,13 +735,8 @@ fn replace_call(
         "DELETE" => http::Method::DELETE,
         _ => http::Method::POST,
     };
-    call.path = sent.target.map(|target| {
-        let (tail, query) = match target.split_once('?') {
-            Some((tail, query)) => (tail, Some(query)),
-            None => (&*target, None),
-        };
-        path_below(interface.unwrap_or_default(), tail, query)
-    });
+    let interface = interface.unwrap_or_default();
+    call.path = sent.target.map(|target| path_below(interface, &target));
     call.body = sent.body.into();
     call.method_name = sent.method.map(Cow::Borrowed);
     call.route = None;
