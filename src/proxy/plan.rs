@@ -236,7 +236,7 @@ async fn repeat_call(
     let (observer, slot, reached) = match reached.await {
         Ok(reached) => reached,
         Err(ExchangeError::Refused(_)) => {
-            let WholeAnswer { mut head, body } = first;
+            let (mut head, body) = first;
             head.insert_header(header::CONTENT_LENGTH, body.len())
                 .map_err(internal_error)?;
             return request.respond(head, body).await;

@@ -78,10 +78,7 @@ pub(super) enum ExchangeError {
 }
 
 /// An answer for a caller, in its form.
-pub(super) struct WholeAnswer {
-    pub(super) head: ResponseHeader,
-    pub(super) body: Bytes,
-}
+pub(super) type WholeAnswer = (ResponseHeader, Bytes);
 
 impl ExchangeError {
     /// Returns the rejection of a call that the gateway makes by itself. No caller can leave it, so `left` is what stands for

@@ -131,10 +131,9 @@ impl ExpectedAnswer {
         let content_type = head.headers.get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok());
         let content_type = content_type.map(|name| &name[..name.len().min(NAMED_TYPE_MAX)]);
-        let what = match (body.is_empty(), content_type) {
-            (true, _) => "no body",
-            (false, Some(content_type)) => content_type,
-            (false, None) => "a body without a type",
+        let what = match body.is_empty() {
+            true => "no body",
+            false => content_type.unwrap_or("a body without a type"),
         };
         let message = format!(
             "the agent, or a server in front of it, answered with HTTP status {status} and {what} instead of a JSON object; \
@@ -326,8 +325,8 @@ impl UnaryRelay<'_> {
                 second.observer.record(!is_not_run).await;
             }
             if is_not_run {
-                self.head = Some(Box::new(second.first.head));
-                (self.whole, rest) = (None, second.first.body);
+                let (head, body) = second.first;
+                (self.head, self.whole, rest) = (Some(Box::new(head)), None, body);
             }
         }
         // Until the caller has it: an answer may be longer in its generation.
@@ -348,11 +347,7 @@ impl UnaryRelay<'_> {
             && is_not_run
             && let Some(head) = self.head.take()
         {
-            let answer = WholeAnswer {
-                head: *head,
-                body: rest,
-            };
-            return Err(ExchangeError::NotRun(Box::new(answer)));
+            return Err(ExchangeError::NotRun(Box::new((*head, rest))));
         }
         join_batch().await;
         self.begin_response(session, Some(rest.len() as u64))

@@ -107,12 +107,10 @@ impl WireRequest {
     /// Returns the request for the place that `answer` names, if that is a redirect to follow: one that keeps the method
     /// (307, 308), to the scheme, host and port of this request.
     fn redirected(&self, answer: &ResponseHeader, tls: bool) -> Option<Self> {
-        let keeps_method = matches!(
-            answer.status,
-            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
-        );
-        let location = answer.headers.get(header::LOCATION);
-        let location = location.filter(|_| keeps_method)?.to_str().ok()?;
+        if !matches!(answer.status.as_u16(), 307 | 308) {
+            return None;
+        }
+        let location = answer.headers.get(header::LOCATION)?.to_str().ok()?;
         let mut lines = self.wire.split_inclusive(|b| *b == b'\n');
         let (line, host) = (lines.next()?, lines.next()?);
         let after = &self.wire[line.len()..];
