@@ -9,7 +9,6 @@ use pingora::protocols::http::ServerSession;
 use crate::a2a::method::Method as A2aMethod;
 use crate::config::RefusalStatus;
 use crate::dialect::{Dialect, ReplyForm};
-use crate::identity::Principal;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::proxy::admission::{self, check_request, client_address};
 use crate::proxy::card_route::{self, CardTarget};
@@ -161,9 +160,12 @@ impl Router {
         let context = &self.context;
         if exchange.call.dialect() == Dialect::JsonRpc
             && exchange.call.method() != A2aMethod::AgentCard
-            && box_cold_path(self.refusal_status(&exchange)).await == RefusalStatus::Ok
         {
-            exchange.call.set_dialect(Dialect::JsonRpcOk);
+            let resolution = &context.gateway.resolution;
+            let status = resolution.refusal_status(exchange.call.proof());
+            if box_cold_path(status).await == RefusalStatus::Ok {
+                exchange.call.set_dialect(Dialect::JsonRpcOk);
+            }
         }
         let client = client_address(session, &context.gateway.config().server);
         let mut rejection = context.gateway.rates.count_failure(client, rejection);
@@ -173,18 +175,6 @@ impl Router {
         let origins = context.origins.get();
         let sent = reject::reject_exchange(session, &origins, &mut exchange, &rejection);
         AbortCause::from_write(box_cold_path(sent).await)
-    }
-
-    /// Returns the HTTP status of refusals of JSON-RPC: that of the caller's workspace, or else of `a2a.refusal_status`.
-    async fn refusal_status(&self, exchange: &Exchange) -> RefusalStatus {
-        let caller = exchange.call.proof().map(|proof| &proof.principal);
-        let own = match caller {
-            Some(Principal::Workspace { id }) => {
-                self.context.gateway.resolution.refusal_status(id).await
-            }
-            _ => None,
-        };
-        own.unwrap_or(exchange.call.config().a2a.refusal_status)
     }
 
     /// Passes any other request to the control plane.

@@ -16,6 +16,7 @@ use crate::directory::liveness::{Lapses, Pulse};
 use crate::directory::rejections::{not_found, workspace_removed};
 use crate::explain::Witness;
 use crate::hierarchy::Permit;
+use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::metrics::LapseSource;
 use crate::rejection::{AtStage as _, Rejection};
@@ -77,10 +78,15 @@ impl Resolution {
         Ok(AgentOptions::from_workspace(workspace, &self.config.get()))
     }
 
-    /// Returns the HTTP status that a workspace wants for refusals of its calls, if it says one.
-    pub async fn refusal_status(&self, caller: &WorkspaceId) -> Option<RefusalStatus> {
-        let entry = self.entries.get(caller).await.ok()?;
-        entry.workspace.as_ref()?.refusal_status
+    /// Returns the HTTP status of refusals of the caller's JSON-RPC calls: that of its workspace, or else of
+    /// `a2a.refusal_status`.
+    pub async fn refusal_status(&self, caller: Option<&Arc<Proof>>) -> RefusalStatus {
+        let own = match caller.map(|proof| &proof.principal) {
+            Some(Principal::Workspace { id }) => self.entries.get(id).await.ok(),
+            _ => None,
+        };
+        let own = own.and_then(|entry| entry.workspace.as_ref()?.refusal_status);
+        own.unwrap_or(self.config.get().a2a.refusal_status)
     }
 
     /// Returns the destination of a message; records a lapse that is not recorded yet.

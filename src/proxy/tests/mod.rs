@@ -5,6 +5,7 @@ mod answers;
 mod browsers;
 mod calls;
 mod clocks;
+mod dialling;
 mod generations;
 mod order;
 mod redirects;
