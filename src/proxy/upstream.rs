@@ -1245,40 +1245,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_redirect_is_followed_at_the_same_server_only() {
-        let head = b"POST /a2a?k=1 HTTP/1.1\r\nhost: agent.test:81\r\naccept: */*\r\n\r\n";
-        let call = WireRequest::new(head.to_vec(), Bytes::from_static(b"{}"));
-        let target = |status: u16, location: &str| {
-            let mut answer = ResponseHeader::build(status, None).unwrap();
-            answer.insert_header("location", location).unwrap();
-            let wire = call.redirected(&answer, false)?.wire;
-            let text = String::from_utf8(wire).unwrap();
-            let rest = text.split_once(" HTTP/1.1\r\nhost: agent.test:81\r\naccept: */*\r\n\r\n{}");
-            Some(rest.unwrap().0.to_owned())
-        };
-        for location in [
-            "/a2a/?k=1",
-            "http://agent.test:81/a2a/?k=1",
-            "//agent.test:81/a2a/?k=1#f",
-        ] {
-            for status in [307, 308] {
-                let followed = target(status, location);
-                assert_eq!(followed.as_deref(), Some("POST /a2a/?k=1"), "{location}");
-            }
-            assert_eq!(target(302, location), None);
-        }
-        for location in [
-            "https://agent.test:81/a2a/",
-            "http://agent.test/a2a/",
-            "http://else.test:81/a2a/",
-            "//else.test/",
-            "ftp:x",
-        ] {
-            assert_eq!(target(308, location), None, "{location}");
-        }
-    }
-
     #[tokio::test]
     async fn tasks_that_are_ready_send_together() {
         let steps = Mutex::new(Vec::new());
