@@ -56,9 +56,9 @@ pub fn start(loaded: LoadedConfig, layers: Option<Layers>) -> ExitCode {
         Err(error) => {
             tracing::error!(error = %Chain(&error), "the gateway cannot serve");
             match error {
-                ServeError::Open(OpenError::Store(_))
-                | ServeError::ForwardHeaders(_)
-                | ServeError::Traces(_) => ExitCode::from(USAGE),
+                ServeError::Open(OpenError::Store(_)) | ServeError::Traces(_) => {
+                    ExitCode::from(USAGE)
+                }
                 ServeError::Open(OpenError::Keys(_))
                 | ServeError::Claimed
                 | ServeError::Alone(_)

@@ -39,7 +39,7 @@ pub const PASSED_FROM_AGENTS: [&str; 14] = [
 
 /// Request fields that the gateway sets or never forwards. Forwarding one would leak a caller's
 /// credential to an agent, or let a caller impersonate another.
-const OWN_FIELDS: [&str; 20] = [
+pub const NEVER_TO_AGENTS: [&str; 20] = [
     "authorization",
     "connection",
     "content-encoding",
@@ -143,7 +143,7 @@ pub fn commands_proxy(name: &str) -> bool {
 
 fn refuse_request_field(name: &str) -> Option<&'static str> {
     let lower = name.to_ascii_lowercase();
-    if OWN_FIELDS.contains(&lower.as_str())
+    if NEVER_TO_AGENTS.contains(&lower.as_str())
         || lower.starts_with("proxy-")
         || lower.starts_with("x-forwarded-")
     {

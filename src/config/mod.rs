@@ -54,7 +54,9 @@ pub use self::delegation::Delegation;
 pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
-pub use self::forward::{Forward, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, commands_proxy};
+pub use self::forward::{
+    Forward, NEVER_TO_AGENTS, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, commands_proxy,
+};
 pub use self::guard::{Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure};
 pub use self::issuers::claims::Part;
 pub use self::issuers::{Issuer, WorkspaceIssuer, check_url};

@@ -454,17 +454,13 @@ pub(super) async fn serve_http1<S: Service>(
             Ok(Ok(None) | Err(HeadReadError::Left)) => return,
             Ok(Err(HeadReadError::Refused(why))) => {
                 count_cut(listener, ConnectionCut::BadHead);
+                let bad = BadHead {
+                    buffer: &buffer,
+                    scan: &scan,
+                    why,
+                };
                 // Boxed, here and below: a connection that waits for its next head should hold little.
-                return Box::pin(refuse_head(
-                    listener,
-                    &mut stream,
-                    BadHead {
-                        buffer: &buffer,
-                        scan: &scan,
-                        why,
-                    },
-                ))
-                .await;
+                return Box::pin(refuse_head(listener, &mut stream, bad)).await;
             }
             Err(_) => {
                 count_cut(listener, ConnectionCut::SlowHead);
@@ -476,16 +472,12 @@ pub(super) async fn serve_http1<S: Service>(
             if chunks.feed(&buffer[whole.end..]).is_err() {
                 count_cut(listener, ConnectionCut::BadHead);
                 let why = "the framing of the request body is broken";
-                return Box::pin(refuse_head(
-                    listener,
-                    &mut stream,
-                    BadHead {
-                        buffer: &buffer,
-                        scan: &scan,
-                        why,
-                    },
-                ))
-                .await;
+                let bad = BadHead {
+                    buffer: &buffer,
+                    scan: &scan,
+                    why,
+                };
+                return Box::pin(refuse_head(listener, &mut stream, bad)).await;
             }
             if chunks != ChunkParser::Over {
                 stream = CallerStream::expect_chunks(stream, chunks);

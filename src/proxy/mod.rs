@@ -96,7 +96,6 @@ pub use self::explain::Explainer;
 pub use self::listener::{Connections, Service};
 pub use self::prober::Prober;
 pub use self::router::{REST_ROUTES, ROUTES as A2A_ROUTES};
-pub use self::services::extra_fields;
 pub use self::upstream::serve_on_this_thread;
 
 // Pure, and for `fuzz/` only: these parsers read every byte that arrives.
@@ -111,19 +110,12 @@ pub struct DataPlane(Arc<Context>);
 
 impl DataPlane {
     /// Assembles the data plane of `gateway`. Requests on other than A2A routes go to `control`.
-    ///
-    /// # Errors
-    /// `forward.headers` names a field that may not be forwarded.
-    pub fn new(
-        gateway: Arc<Gateway>,
-        control: axum::Router,
-        traces: Traces,
-    ) -> Result<Self, String> {
+    pub fn new(gateway: Arc<Gateway>, control: axum::Router, traces: Traces) -> Self {
         let (config, metrics) = (gateway.config.clone(), Arc::clone(&gateway.metrics));
         let streams = Some(Arc::clone(&gateway.delivery.streams));
         let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain), streams, traces);
         let relay = Arc::new(relay.with_gateway(&gateway));
-        let context = Arc::new(Context::new(gateway, control, relay)?);
+        let context = Arc::new(Context::new(gateway, control, relay));
         let reader = Arc::downgrade(&context);
         let registrations = &context.gateway.directory.registrations;
         registrations.set_card_reader(move |id| {
@@ -131,7 +123,7 @@ impl DataPlane {
                 context.cards.read_ahead(id);
             }
         });
-        Ok(Self(context))
+        Self(context)
     }
 
     /// Returns the application of the public listener.

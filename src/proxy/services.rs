@@ -11,7 +11,6 @@ use crate::gateway::Gateway;
 use crate::proxy::admission::Origins;
 use crate::proxy::cards::store::Cards;
 use crate::proxy::guard::Guards;
-use crate::proxy::http1::is_hop_by_hop;
 use crate::proxy::parking::{Parking, WaitingCalls};
 use crate::proxy::record::Exchange;
 use crate::proxy::upstream::Relay;
@@ -40,17 +39,8 @@ pub(super) struct Context {
 
 impl Context {
     /// Creates the state.
-    ///
-    /// # Errors
-    /// `forward.headers` names a field that may not be forwarded.
-    pub(super) fn new(
-        gateway: Arc<Gateway>,
-        control: axum::Router,
-        relay: Arc<Relay>,
-    ) -> Result<Self, String> {
-        // Errors surface at the start. A reload is checked before it is applied.
-        extra_fields(&gateway.config().forward.headers)?;
-        Ok(Self {
+    pub(super) fn new(gateway: Arc<Gateway>, control: axum::Router, relay: Arc<Relay>) -> Self {
+        Self {
             cards: Cards::new(&gateway, &relay),
             parking: Parking::new(
                 gateway.config.clone(),
@@ -63,10 +53,13 @@ impl Context {
             held: WaitingCalls::default(),
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
             extra_fields: Derived::new(&gateway.config, |config, _| {
-                extra_fields(&config.forward.headers).unwrap_or_default()
+                // Checked when the configuration was loaded.
+                let names = config.forward.headers.iter();
+                let known = names.filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok());
+                known.collect()
             }),
             gateway,
-        })
+        }
     }
 }
 
@@ -83,37 +76,3 @@ pub(super) struct Request<'a> {
 /// Field of the caller token for an agent that uses `Authorization` itself (`docs/reference/a2a.md`, "Request fields
 /// that the agent receives").
 pub(super) const CALLER_TOKEN: &str = "x-a2a-caller-token";
-
-/// Parses `forward.headers`: fields that could break framing or forge an identity are not allowed.
-///
-/// # Errors
-/// The first name that is not allowed, with the reason.
-pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
-    names
-        .iter()
-        .map(|name| {
-            let parsed = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes())
-                .map_err(|_| format!("`{name}` is not the name of a header field"))?;
-            let own = matches!(
-                parsed.as_str(),
-                "host"
-                    | "content-length"
-                    | "content-encoding"
-                    | "expect"
-                    | "via"
-                    | "authorization"
-                    | "cookie"
-                    | CALLER_TOKEN
-                    | "x-a2a-hops"
-                    | "x-request-id"
-                    | "x-workspace-id"
-            );
-            if own || is_hop_by_hop(&parsed) || parsed.as_str().starts_with("x-forwarded-") {
-                return Err(format!(
-                    "`{name}` is set by the gateway and can't be forwarded"
-                ));
-            }
-            Ok(parsed)
-        })
-        .collect()
-}

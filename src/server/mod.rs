@@ -49,9 +49,6 @@ pub enum ServeError {
         /// The error of the system. It is part of the text, so it is not the source.
         error: std::io::Error,
     },
-    /// `forward.headers` names a field that must not be forwarded.
-    #[error("forward.headers: {0}")]
-    ForwardHeaders(String),
     /// Another gateway uses the SQLite file.
     #[error(
         "cannot use stores.sql alone: another gateway serves from this SQLite file; give each its own, \
@@ -117,8 +114,7 @@ impl PreparedServer {
         let mut server = pingora_server();
 
         let control = control::router(Arc::clone(&gateway));
-        let plane = DataPlane::new(Arc::clone(&gateway), control.clone(), traces.clone())
-            .map_err(ServeError::ForwardHeaders)?;
+        let plane = DataPlane::new(Arc::clone(&gateway), control.clone(), traces.clone());
         let working = Arc::clone(&gateway);
         let rooms = Background::notifying_service("rooms", |ready| run_rooms(working, ready));
         let router = crate::admin::router(

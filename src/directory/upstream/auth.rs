@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::secret::{open_for, seal_for};
+use crate::config::{NEVER_TO_AGENTS, PASSED_TO_AGENTS};
 use crate::directory::address::Endpoint;
 use crate::directory::rejections::{RETRY_AFTER, invalid};
 use crate::ids::WorkspaceId;
@@ -24,39 +25,14 @@ const VALUE_BYTES_MAX: usize = 4096;
 /// Longest field name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Field names that are not allowed: set or passed on by the gateway, framing, and hop-by-hop fields.
-const RESERVED: [&str; 31] = [
-    "accept",
-    "accept-language",
-    "baggage",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "cookie",
+/// Field names that are not allowed, besides those that the gateway sets, passes on or drops.
+const RESERVED: [&str; 6] = [
     "date",
-    "expect",
-    "forwarded",
-    "host",
     "idempotency-key",
-    "keep-alive",
-    "last-event-id",
     "origin",
     "prefer",
     "proxy-authenticate",
-    "proxy-authorization",
     "proxy-connection",
-    "te",
-    "traceparent",
-    "tracestate",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "user-agent",
-    "via",
-    "x-request-id",
-    "x-timeout",
-    "x-workspace-id",
 ];
 
 /// Prefixes reserved for the gateway's fields, present and future.
@@ -212,6 +188,13 @@ fn header_auth(name: &str, value: &str) -> Result<UpstreamAuth, Rejection> {
     UpstreamAuth::new(known, value.to_owned())
 }
 
+/// Returns the field names that are not allowed: set, passed on or dropped by the gateway.
+fn reserved_names() -> impl Iterator<Item = &'static str> {
+    let own = NEVER_TO_AGENTS.into_iter();
+    let own = own.filter(|name| *name != "authorization");
+    own.chain(PASSED_TO_AGENTS).chain(RESERVED)
+}
+
 /// Parses the name of a request field that an operator sets, in `member` of a body.
 ///
 /// # Errors
@@ -224,7 +207,8 @@ pub(in crate::directory) fn field_name(member: &str, name: &str) -> Result<Heade
         )));
     };
     let text = known.as_str();
-    if RESERVED.contains(&text) || RESERVED_PREFIXES.iter().any(|p| text.starts_with(p)) {
+    let mut reserved = reserved_names();
+    if reserved.any(|name| name == text) || RESERVED_PREFIXES.iter().any(|p| text.starts_with(p)) {
         return Err(invalid(format!(
             "`{member}` is a field that the gateway sets itself, or that ends at it: name the server's own, such as X-API-Key"
         )));
@@ -336,7 +320,7 @@ mod tests {
             field("X:Y", "s3cret"),
             field(&"x".repeat(NAME_BYTES_MAX + 1), "s3cret"),
         ];
-        for name in RESERVED {
+        for name in reserved_names() {
             cases.push(field(&name.to_uppercase(), "s3cret"));
         }
         for prefix in RESERVED_PREFIXES {

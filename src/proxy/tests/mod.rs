@@ -232,7 +232,7 @@ impl TestGateway {
         let gateway = Gateway::open(config.into(), Arc::new(Metrics::new())).unwrap();
         let admin = gateway.prepare().await.unwrap();
         let router = crate::control::router(Arc::clone(&gateway));
-        let plane = DataPlane::new(gateway, router, Traces::default()).unwrap();
+        let plane = DataPlane::new(gateway, router, Traces::default());
         let listener = listen(&plane.0.relay, Router::new(Arc::clone(&plane.0)));
         let gateway = Self {
             listener: Arc::new(listener),
