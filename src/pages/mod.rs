@@ -54,75 +54,39 @@ struct File {
     tag: String,
 }
 
+/// Declares a page by its own files; it has the shared ones, too.
 macro_rules! site {
-    ($($path:literal,)+) => {
+    (@all $($path:literal,)+) => {
         Site(LazyLock::new(|| [
             $(File::from_bytes($path, include_bytes!(concat!("../../pages/", $path)))),+
         ].into()))
     };
+    ($($path:literal,)+) => {
+        site! {
+            @all $($path,)+
+            "shared/dom.js", "shared/hierarchy.js", "shared/icon.svg", "shared/refusal.js",
+            "shared/sse.js", "shared/token.js", "shared/tokens.css", "shared/visible.js",
+        }
+    };
 }
 
 /// The canvas: a page that talks with agents.
-pub static CANVAS: Site = site![
-    "canvas/index.html",
-    "canvas/advice.js",
-    "canvas/agent.js",
-    "canvas/canvas.css",
-    "canvas/canvas.js",
-    "canvas/card.js",
-    "canvas/content.js",
-    "canvas/conversation.js",
-    "canvas/cut.js",
-    "canvas/gateway.js",
-    "canvas/live.js",
-    "canvas/resume.js",
-    "canvas/tree.css",
-    "canvas/workspaces.js",
-    "shared/dom.js",
-    "shared/hierarchy.js",
-    "shared/icon.svg",
-    "shared/refusal.js",
-    "shared/sse.js",
-    "shared/token.js",
-    "shared/tokens.css",
-    "shared/visible.js",
-    "vendor/a2a-sdk.js",
-];
+pub static CANVAS: Site = site! {
+    "canvas/index.html", "canvas/advice.js", "canvas/agent.js", "canvas/canvas.css",
+    "canvas/canvas.js", "canvas/card.js", "canvas/content.js", "canvas/conversation.js",
+    "canvas/cut.js", "canvas/gateway.js", "canvas/live.js", "canvas/resume.js", "canvas/tree.css",
+    "canvas/workspaces.js", "vendor/a2a-sdk.js",
+};
 
 /// The console: a page that shows operators what the gateway does.
-pub static CONSOLE: Site = site![
-    "console/index.html",
-    "console/act.js",
-    "console/ask.js",
-    "console/list.css",
-    "console/reading.css",
-    "console/audit.js",
-    "console/caps.js",
-    "console/console.css",
-    "console/console.js",
-    "console/exchanges.js",
-    "console/explain.js",
-    "console/facts.js",
-    "console/gateway.js",
-    "console/list.js",
-    "console/make.js",
-    "console/model.js",
-    "console/session.js",
-    "console/show.js",
-    "console/signin.js",
-    "console/stops.js",
-    "console/tree.js",
-    "console/usage.js",
-    "console/workspace.js",
-    "shared/dom.js",
-    "shared/hierarchy.js",
-    "shared/icon.svg",
-    "shared/refusal.js",
-    "shared/sse.js",
-    "shared/token.js",
-    "shared/tokens.css",
-    "shared/visible.js",
-];
+pub static CONSOLE: Site = site! {
+    "console/index.html", "console/act.js", "console/ask.js", "console/list.css",
+    "console/reading.css", "console/audit.js", "console/caps.js", "console/console.css",
+    "console/console.js", "console/exchanges.js", "console/explain.js", "console/facts.js",
+    "console/gateway.js", "console/list.js", "console/make.js", "console/model.js",
+    "console/session.js", "console/show.js", "console/signin.js", "console/stops.js",
+    "console/tree.js", "console/usage.js", "console/workspace.js",
+};
 
 impl File {
     fn from_bytes(path: &'static str, bytes: &'static [u8]) -> (&'static str, Self) {
