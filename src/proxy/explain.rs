@@ -284,9 +284,7 @@ impl Explainer {
     ) -> Result<Option<String>, Rejection> {
         let resolution = &self.context.gateway.resolution;
         let source = resolution.card_source(permit).await?;
-        let by_card = self
-            .explain_generation(Some(&source), &agent.options)
-            .await;
+        let by_card = self.explain_generation(Some(&source), &agent.options).await;
         let shown = resolution.learnt.find(&source, Method::SendMessage).await;
         let bridge = self
             .explain_bridge(&source, &agent.options, by_card.1, shown)

@@ -17,7 +17,7 @@ use crate::a2a::{Generation, envelope};
 use crate::caps::Caps;
 use crate::config::Bridging;
 use crate::delivery::calls::UnclaimedKey;
-use crate::directory::{Agent, Destination, LookupFor, Observer, Slot};
+use crate::directory::{Agent, Destination, LookupFor, Slot};
 use crate::explain::Live;
 use crate::hops::count_hops;
 use crate::identity::Role;
@@ -39,9 +39,7 @@ use crate::proxy::policy::{
     authorize_caller, check_access, count_before_sending, rewrite_guarded, set_guards,
 };
 use crate::proxy::record::{Answered, Exchange, ExchangeError, WholeAnswer, box_cold_path};
-use crate::proxy::response::{
-    Attempt, ExpectedAnswer, OutboundCall, SecondAttempt, answer_head, relay_call,
-};
+use crate::proxy::response::{Attempt, ExpectedAnswer, OutboundCall, answer_head, relay_call};
 use crate::proxy::services::Request;
 use crate::proxy::upstream::{AgentConnection, Clocks, WireRequest, is_event_stream};
 use crate::proxy::upstream_request::{
@@ -110,7 +108,13 @@ pub(super) async fn answer_call(
     let mut kept = kept.map(move |kept| Box::new((kept, admitted, agent)));
     let (done, key) = (call.done, call.key.take());
     let attempt = kept.as_ref().map_or(Attempt::Only, |_| Attempt::First);
-    let call = outbound_call(request, (call, reached), clocks, (slot, turn), (follows, attempt));
+    let call = outbound_call(
+        request,
+        (call, reached),
+        clocks,
+        (slot, turn),
+        (follows, attempt),
+    );
     if let (Some(key), Some(unclaimed)) = (key, unclaimed) {
         let reservation = KeyReservation {
             key,
@@ -229,7 +233,8 @@ async fn repeat_call(
         let (resolution, permit) = (&context.gateway.resolution, &admitted.allowed.permit);
         let observer = resolution.observer(permit, method, other).await?;
         let (called, prepared) = (Arc::clone(&agent), (prepared, clocks.total));
-        let (slot, reached) = reach_agent(request, (&admitted, called), &mut call, prepared).await?;
+        let (slot, reached) =
+            reach_agent(request, (&admitted, called), &mut call, prepared).await?;
         check_access(&context.gateway, &admitted.allowed.permit, &mut Live)?;
         Ok::<_, ExchangeError>((observer, slot, reached))
     };
@@ -244,8 +249,14 @@ async fn repeat_call(
         Err(ended) => return Err(ended),
     };
     drop((admitted, agent));
-    let attempt = Attempt::Second(Box::new(SecondAttempt { observer, first }));
-    let call = outbound_call(request, (*call, reached), clocks, (slot, None), (follows, attempt));
+    let attempt = Attempt::Second(Box::new((observer, first)));
+    let call = outbound_call(
+        request,
+        (*call, reached),
+        clocks,
+        (slot, None),
+        (follows, attempt),
+    );
     let answer = |head: &ResponseHeader, session: &ServerSession, exchange: &Exchange| {
         answer_head(context, head, session, exchange, done)
     };

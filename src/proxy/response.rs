@@ -160,16 +160,9 @@ pub(super) enum Attempt {
     Only,
     /// The first: it is made in the other generation if the agent shows that it did not run it.
     First,
-    /// The second: its answer shows what the agent takes.
-    Second(Box<SecondAttempt>),
-}
-
-/// What a second attempt at a call needs.
-pub(super) struct SecondAttempt {
-    /// Keeps what its answer shows.
-    pub(super) observer: Observer,
-    /// The answer to the first attempt, which the caller gets if the agent does not run the second either.
-    pub(super) first: WholeAnswer,
+    /// The second: its answer shows what the agent takes. If that does not run it either, the caller gets the answer to
+    /// the first.
+    Second(Box<(Observer, WholeAnswer)>),
 }
 
 /// Errors with which an agent says that it does not know a method in this generation, so that nothing has run:
@@ -320,12 +313,12 @@ impl UnaryRelay<'_> {
         let is_not_run = is_tried && shows_not_run(&rest);
         let is_first = matches!(attempt, Attempt::First);
         if let Attempt::Second(second) = attempt {
+            let (observer, (head, body)) = *second;
             let has_result = || Reply::parse(&rest).is_some_and(|reply| reply.result().is_some());
             if is_not_run || has_result() {
-                second.observer.record(!is_not_run).await;
+                observer.record(!is_not_run).await;
             }
             if is_not_run {
-                let (head, body) = second.first;
                 (self.head, self.whole, rest) = (Some(Box::new(head)), None, body);
             }
         }
@@ -551,7 +544,7 @@ async fn relay_response(
     drop(agents);
     if is_stream {
         if let Attempt::Second(second) = forward.attempt {
-            second.observer.record(true).await;
+            second.0.record(true).await;
         }
         exchange.record_stream();
         let begun = StreamSetup {

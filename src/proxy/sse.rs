@@ -462,7 +462,9 @@ impl AgentStream {
                 StreamInput::Finished
             }
             StreamInput::AgentEnded if self.expects_events && at_boundary => {
-                StreamInput::Cut(no_events())
+                let message = "the agent ended its stream without an event";
+                let why = Rejection::new(Reason::AgentProtocolError, message);
+                StreamInput::Cut(why.with_delivery(Delivery::Sent))
             }
             // Without framing, a broken connection looks like one that ends.
             StreamInput::AgentEnded if !self.framed && standing == Standing::Open => {
@@ -736,12 +738,6 @@ impl AgentStream {
     fn framing(&self) -> Framing {
         self.splitter.framing()
     }
-}
-
-/// Builds `agent_protocol_error` for a stream without events.
-fn no_events() -> Rejection {
-    let message = "the agent ended its stream without an event";
-    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
 // A clock for a deadline that moves later with each event.

@@ -17,7 +17,9 @@ use secrecy::ExposeSecret;
 use tokio::time::{Instant, sleep_until};
 
 use crate::a2a::Generation;
-use crate::a2a::bridge::{AgentRequest, Bridge, Call, Failure, FileBytes, Side, has_v1_message, tenant_prefix};
+use crate::a2a::bridge::{
+    AgentRequest, Bridge, Call, Failure, FileBytes, Side, has_v1_message, tenant_prefix,
+};
 use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;

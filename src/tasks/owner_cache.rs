@@ -199,4 +199,3 @@ impl OwnerCache {
         to_millis(self.started.elapsed()).max(1)
     }
 }
-

@@ -125,12 +125,7 @@ impl Cards {
     }
 
     /// Fetches a card, while calls go on with what is known. `by`: the account, and the gateways that were passed.
-    async fn fetch_aside(
-        self,
-        source: Arc<CardSource>,
-        request_id: RequestId,
-        by: (Account, u32),
-    ) {
+    async fn fetch_aside(self, source: Arc<CardSource>, request_id: RequestId, by: (Account, u32)) {
         let config = self.gateway.config.snapshot();
         let asked = CardRequest {
             config: &config,

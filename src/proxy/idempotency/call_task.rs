@@ -143,15 +143,13 @@ impl CallTask {
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
         let mut head = *upstream.take_head()?;
+        self.forward.call.keep_for_redirect(self.forward.follows);
         let agent = self.target.as_ref().map(|target| &target.id);
         let agent = agent.filter(|_| self.forward.keeps_place);
         let call = (&*self.forward.peer, &self.forward.call, agent);
-        let again = match self.forward.follows {
-            true => follow_redirect(relay, None, call, &head.fields, clocks, cut).await,
-            false => Ok(None),
-        };
-        let again = again.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
-        if let Some(again) = again {
+        let again = follow_redirect(relay, None, call, &head.fields, clocks, cut).await;
+        let again = again.map_err(|ended| ended.into_rejection(|| broken_http(None)));
+        if let Some(again) = again? {
             upstream = again.0;
             head = *again.1;
         }

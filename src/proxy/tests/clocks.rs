@@ -129,7 +129,7 @@ async fn a_stream_that_waits_for_a_person_has_no_idle_clock() {
     let gateway = TestGateway::new(answer, |_| ()).await;
     let time = StoppedTime::stop();
     let call = CALL.replace("message/send", "message/stream");
-    let mut caller = send_call(&gateway, "target", &call).await;
+    let mut caller = send_call(&gateway, &call).await;
     read_until(&mut caller, "auth-required").await;
     let end = async move { read_until(&mut caller, "0\r\n\r\n").await };
     let end = pass_limit(&time, end, 30 * 60 * SECOND).await;
@@ -147,7 +147,7 @@ async fn a_message_or_an_error_that_is_left_open_is_closed() {
         let gateway = TestGateway::new(answer, |_| ()).await;
         let time = StoppedTime::stop();
         let call = CALL.replace("message/send", "message/stream");
-        let mut caller = send_call(&gateway, "target", &call).await;
+        let mut caller = send_call(&gateway, &call).await;
         read_until(&mut caller, "\n\n").await;
         let end = async move { read_until(&mut caller, "0\r\n\r\n").await };
         let end = pass_limit(&time, end, 5 * SECOND).await;

@@ -408,7 +408,11 @@ async fn a_file_is_written_as_an_agent_of_the_python_sdk_reads_it() {
         "url": "http://a.test/rest"});
     let agent = Agent::start(unary_answer(&card.to_string()).into()).await;
     let gateway = add(&agent, "url", "/").await;
-    call(&gateway, &CALL_1_0.replace(r#""text":"hi""#, r#""raw":"aGVsbG8=""#)).await;
+    call(
+        &gateway,
+        &CALL_1_0.replace(r#""text":"hi""#, r#""raw":"aGVsbG8=""#),
+    )
+    .await;
     let sent = agent.requests().pop().unwrap();
     assert!(sent.starts_with("POST /rest/v1/message:send "), "{sent}");
     assert!(

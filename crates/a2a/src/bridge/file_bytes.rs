@@ -9,7 +9,7 @@ use memchr::memchr2;
 use super::failure::Fault;
 use super::pass::Pass;
 use super::table::Form;
-use crate::json::{Kind, Value};
+use crate::json::Value;
 
 /// The meaning of `fileWithBytes` for a side that speaks HTTP+JSON of 0.3. By the proto it is the base64 of the bytes;
 /// for a2a-sdk 0.3 for Python it is the base64 of that text.
@@ -71,7 +71,9 @@ pub(super) fn put_bytes(
         let is_binary = || {
             let declared = media_type.map(|value| value.unescaped(pass.text).to_ascii_lowercase());
             let declared = declared.unwrap_or_default();
-            BINARY.iter().any(|kind| declared.starts_with(kind.as_bytes()))
+            BINARY
+                .iter()
+                .any(|kind| declared.starts_with(kind.as_bytes()))
         };
         if let Some(inner) = inner
             && files != FileBytes::Once

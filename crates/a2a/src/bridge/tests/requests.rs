@@ -329,7 +329,10 @@ fn what_has_no_form_is_refused_with_its_code() {
 #[test]
 fn a_message_of_1_0_says_no_kind() {
     for (message, is_of_v1) in [
-        (r#"{"role":"user","parts":[{"text":"hi"},{"data":1}]}"#, true),
+        (
+            r#"{"role":"user","parts":[{"text":"hi"},{"data":1}]}"#,
+            true,
+        ),
         (r#"{"parts":[{"raw":"AA==","mediaType":"a/b"}]}"#, true),
         (r#"{"parts":[{"kind":"text","text":"hi"}]}"#, false),
         (r#"{"parts":[{"text":"hi"},{"type":"text"}]}"#, false),
