@@ -47,24 +47,6 @@ pub(super) struct RestRoute {
     pub(super) files: FileBytes,
 }
 
-/// Returns path and query of a route below an interface, the interface's own query first. `history_length`, which callers
-/// may write, is there under the name that A2A has for it.
-pub(super) fn path_below(interface: &str, route: &str) -> String {
-    let (base, own) = interface.split_once('?').unwrap_or((interface, ""));
-    let (tail, query) = route.split_once('?').unwrap_or((route, ""));
-    let mut path = format!("{}/{tail}", base.trim_end_matches('/'));
-    let mut mark = '?';
-    let parameters = own.split('&').chain(query.split('&'));
-    for parameter in parameters.filter(|parameter| !parameter.is_empty()) {
-        path.push(std::mem::replace(&mut mark, '&'));
-        match parameter.strip_prefix("history_length=") {
-            Some(length) => path.extend(["historyLength=", length]),
-            None => path.push_str(parameter),
-        }
-    }
-    path
-}
-
 /// A call after the checks of its body.
 pub(super) struct CheckedCall {
     /// The HTTP method.
@@ -591,19 +573,6 @@ mod prefer_tests {
             assert_eq!(read(&[none]), None, "{none}");
         }
         assert_eq!(read(&[]), None);
-    }
-
-    #[test]
-    fn the_query_of_an_interface_stays_on_its_routes() {
-        for (interface, route, expected) in [
-            ("/a/", "tasks", "/a/tasks"),
-            ("/a/", "tasks?", "/a/tasks"),
-            ("/", "tasks?x=1", "/tasks?x=1"),
-            ("/a?code=KEY", "tasks", "/a/tasks?code=KEY"),
-            ("/a/?code=KEY", "tasks?x=1", "/a/tasks?code=KEY&x=1"),
-        ] {
-            assert_eq!(path_below(interface, route), expected);
-        }
     }
 
     #[test]

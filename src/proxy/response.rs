@@ -4,14 +4,13 @@
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
-use memchr::memmem;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
 
 use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method as A2aMethod;
-use crate::a2a::reply::Reply;
+use crate::a2a::reply::{Reply, shows_not_run};
 use crate::a2a::{Generation, without_mark};
 use crate::access_watch::AccessBasis;
 use crate::dialect::Dialect;
@@ -163,19 +162,6 @@ pub(super) enum Attempt {
     /// The second: its answer shows what the agent takes. If that does not run it either, the caller gets the answer to
     /// the first.
     Second(Box<(Observer, WholeAnswer)>),
-}
-
-/// Errors with which an agent says that it does not know a method in this generation, so that nothing has run:
-/// "Method not found" of JSON-RPC, `VersionNotSupportedError` of A2A.
-const NOT_RUN: [i64; 2] = [-32_601, -32_009];
-
-/// True if an answer of JSON-RPC shows that the agent did not run the call.
-fn shows_not_run(body: &[u8]) -> bool {
-    // Almost all answers have neither number.
-    NOT_RUN
-        .iter()
-        .any(|code| memmem::find(body, code.to_string().as_bytes()).is_some())
-        && Reply::parse(body).is_some_and(|reply| NOT_RUN.contains(&reply.error_code()))
 }
 
 /// Rejects an answer by its head, before any part of it is passed on. One that only cannot be rewritten is an answer of

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::a2a::Generation;
 use crate::a2a::bridge::{
-    AgentRequest, Bridge, Call, Failure, FileBytes, Side, has_v1_message, tenant_prefix,
+    AgentRequest, Bridge, Call, Failure, FileBytes, Side, has_v1_message, path_below, tenant_prefix,
 };
 use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use crate::a2a::method::Method;
@@ -31,7 +31,7 @@ use crate::ids::{RequestId, WorkspaceId};
 use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, authority, client_address};
 use crate::proxy::cards::extended::ExtendedCard;
-use crate::proxy::complete::{CheckedCall, TranslatedHeaders, path_below, prefers_async};
+use crate::proxy::complete::{CheckedCall, TranslatedHeaders, prefers_async};
 use crate::proxy::filters::{ResponseTranslator, Rewrite, TaskListFilter, reject_untranslatable};
 use crate::proxy::http1::named_by_connection;
 use crate::proxy::listener::client_disconnected;

@@ -2,7 +2,7 @@
 //! transaction that locks the row and, if it reads the hierarchy, the hierarchy; so the facts that a decision
 //! rests on hold until it is committed, also for concurrent changes.
 
-use super::row::{complete_word, json_text, read_optional, read_workspace};
+use super::row::{json_text, read_optional, read_workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
@@ -353,7 +353,7 @@ async fn write_row(
         .bind(settings.internal_url.as_deref())
         .bind(settings.card_url.as_deref())
         .bind(settings.upstream_auth.as_ref().map(SealedSecret::as_str))
-        .bind(settings.complete.map(complete_word))
+        .bind(settings.complete.map(CompletionMode::as_str))
         .bind(settings.max_concurrent.map(i64::from))
         .bind(now.0)
         .bind(i64::from(moves))

@@ -49,7 +49,7 @@ pub(super) fn read_workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .map(|text| serde_json::from_str(&text))
             .transpose()
             .map_err(|error| unreadable_column("probe", error))?,
-        complete: read_optional_word(row, "complete", parse_complete)?,
+        complete: read_optional_word(row, "complete", CompletionMode::parse)?,
         push_notifications: read_number(row, "push_notifications")?.map(|on| on != 0),
         card_access: read_optional_word(row, "card_access", CardAccess::parse)?,
         proof: read_optional_word(row, "proof", CallerProof::parse)?,
@@ -122,23 +122,6 @@ fn read_optional_word<T>(
     read_text(row, column)?
         .map(|text| parse(&text).ok_or_else(|| unreadable_column(column, UnknownWord)))
         .transpose()
-}
-
-fn parse_complete(word: &str) -> Option<CompletionMode> {
-    match word {
-        "full" => Some(CompletionMode::Full),
-        "bare" => Some(CompletionMode::Bare),
-        "off" => Some(CompletionMode::Off),
-        _ => None,
-    }
-}
-
-pub(super) const fn complete_word(complete: CompletionMode) -> &'static str {
-    match complete {
-        CompletionMode::Full => "full",
-        CompletionMode::Bare => "bare",
-        CompletionMode::Off => "off",
-    }
 }
 
 /// Returns the stored text of a setting that is stored as JSON: TLS towards an agent, a waker, a probe.

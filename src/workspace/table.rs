@@ -8,13 +8,13 @@ use super::instances::{self, Instances, RegistrationError};
 use super::origins::{self, OriginTaken};
 use super::probe::ProbedWorkspaces;
 use super::registration::{self, RegistrationUpdate, StoredRegistration};
-use super::row::{complete_word, json_text, read_id, read_optional, read_step, read_workspace};
+use super::row::{json_text, read_id, read_optional, read_step, read_workspace};
 use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
     news_text,
 };
 use super::{CallerProof, NewWorkspace, Resolve, Status, Timestamp, Workspace};
-use crate::config::{Bridging, CardAccess};
+use crate::config::{Bridging, CardAccess, CompletionMode};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
@@ -387,7 +387,7 @@ pub(super) async fn insert(
         .bind(new.internal_url.as_deref())
         .bind(new.card_url.as_deref())
         .bind(new.agent_card.as_deref().map(RawValue::get))
-        .bind(new.complete.map(complete_word))
+        .bind(new.complete.map(CompletionMode::as_str))
         .bind(new.max_concurrent.map(i64::from))
         .bind(now.0)
         .bind(auth.map(|(sealed, _)| sealed.as_str()))

@@ -55,3 +55,20 @@ pub enum CompletionMode {
     /// Nothing: bytes pass, or are refused.
     Off,
 }
+
+impl CompletionMode {
+    /// Returns its word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Bare => "bare",
+            Self::Off => "off",
+        }
+    }
+
+    /// Parses a word.
+    pub fn parse(word: &str) -> Option<Self> {
+        let all = [Self::Full, Self::Bare, Self::Off];
+        all.into_iter().find(|mode| mode.as_str() == word)
+    }
+}

@@ -1,7 +1,21 @@
 //! A parsed JSON-RPC response ([`Reply`]), for responses in which the gateway changes the result.
 
+use memchr::memmem;
+
 use super::fields::{Fields, value_kind};
 use super::json::{Kind, without_mark};
+
+/// Errors with which an agent says that it does not know a method in this generation, so that nothing has run: "Method not
+/// found" of JSON-RPC, `VersionNotSupportedError` of A2A.
+const NOT_RUN: [i64; 2] = [-32_601, -32_009];
+
+/// Returns true if an answer of JSON-RPC shows that the agent did not run the call.
+pub fn shows_not_run(body: &[u8]) -> bool {
+    let has = |code: &i64| memmem::find(body, code.to_string().as_bytes()).is_some();
+    // Almost all answers have neither number.
+    NOT_RUN.iter().any(has)
+        && Reply::parse(body).is_some_and(|reply| NOT_RUN.contains(&reply.error_code()))
+}
 
 /// A parsed response.
 pub struct Reply<'a>(Fields<'a>);

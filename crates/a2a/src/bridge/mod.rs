@@ -87,7 +87,7 @@ pub use file_bytes::FileBytes;
 pub use omitted_members::OmittedMembers;
 pub use request::has_v1_message;
 pub use result::Kind;
-pub use route::tenant_prefix;
+pub use route::{path_below, tenant_prefix};
 pub use sides::{
     Bridge, RequestedVersion, Side, extensions_field, is_translated_version, parse_version,
 };

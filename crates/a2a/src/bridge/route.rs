@@ -123,6 +123,24 @@ pub fn tenant_prefix(tenant: Option<&str>) -> Result<String, Failure> {
     })
 }
 
+/// Returns path and query of a route below an interface, the interface's own query first. `history_length`, which callers
+/// may write, is there under the name that A2A has for it.
+pub fn path_below(interface: &str, route: &str) -> String {
+    let (base, own) = interface.split_once('?').unwrap_or((interface, ""));
+    let (tail, query) = route.split_once('?').unwrap_or((route, ""));
+    let mut path = format!("{}/{tail}", base.trim_end_matches('/'));
+    let mut mark = '?';
+    let parameters = own.split('&').chain(query.split('&'));
+    for parameter in parameters.filter(|parameter| !parameter.is_empty()) {
+        path.push(std::mem::replace(&mut mark, '&'));
+        match parameter.strip_prefix("history_length=") {
+            Some(length) => path.extend(["historyLength=", length]),
+            None => path.push_str(parameter),
+        }
+    }
+    path
+}
+
 /// Directs a request, whose body has its parameters so far, to the route of its method.
 ///
 /// # Errors

@@ -404,3 +404,17 @@ fn a_call_goes_to_the_side_that_changes_it_least() {
         );
     }
 }
+
+#[test]
+fn the_query_of_an_interface_stays_on_its_routes() {
+    for (interface, route, expected) in [
+        ("/a/", "tasks", "/a/tasks"),
+        ("/a/", "tasks?", "/a/tasks"),
+        ("/", "tasks?x=1", "/tasks?x=1"),
+        ("/a?code=KEY", "tasks", "/a/tasks?code=KEY"),
+        ("/a/?code=KEY", "tasks?x=1", "/a/tasks?code=KEY&x=1"),
+        ("/", "tasks?history_length=2", "/tasks?historyLength=2"),
+    ] {
+        assert_eq!(crate::bridge::path_below(interface, route), expected);
+    }
+}
