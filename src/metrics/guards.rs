@@ -31,13 +31,6 @@ words! {
     }
 }
 
-impl GuardVerdict {
-    /// True if the guard gave no verdict.
-    pub const fn is_failure(self) -> bool {
-        !matches!(self, Self::Pass | Self::Reject | Self::Replace)
-    }
-}
-
 /// Metrics of guards. Their names come from the configuration.
 pub struct GuardMetrics {
     verdicts: IntCounterVec,

@@ -40,16 +40,8 @@ const ENTRY_BYTES: usize = 1024;
 pub(in crate::proxy) struct CachedCard {
     /// Card for callers, or the reason why there is none.
     pub(in crate::proxy) served: Result<CardForms, Rejection>,
-    /// Generation of the agent, from the card that counts.
-    pub(super) generation: Option<Generation>,
-    /// The sides on which the agent can be called, by that card.
-    pub(super) spoken: AgentSides,
-    /// Paths for JSON-RPC.
-    pub(super) json_rpc: InterfacePaths,
-    /// Paths for HTTP+JSON.
-    pub(super) http_json: InterfacePaths,
-    /// True if it sends push notifications; `None`: not in its card.
-    pub(super) pushes: Option<bool>,
+    /// What the card that counts says of the agent.
+    pub(super) said: CardFacts,
     /// True if the fetch failed.
     failed: bool,
     /// True once a call has begun to fetch it again.
@@ -80,13 +72,16 @@ impl InterfacePaths {
     }
 }
 
-/// Facts of a card before it is served.
-struct ParsedCard {
-    text: String,
-    generation: Generation,
-    spoken: AgentSides,
-    paths: [InterfacePaths; 2],
-    pushes: Option<bool>,
+/// What a card says of its agent; without one nothing.
+#[derive(Clone, Default)]
+pub(super) struct CardFacts {
+    pub(super) generation: Option<Generation>,
+    /// The sides on which it can be called.
+    pub(super) spoken: AgentSides,
+    pub(super) json_rpc: InterfacePaths,
+    pub(super) http_json: InterfacePaths,
+    /// True if it sends push notifications.
+    pub(super) pushes: Option<bool>,
 }
 
 /// Card cache. What a card said of its agent is kept while its registration is the same, also behind a fetch that failed.
@@ -152,7 +147,7 @@ impl CardCache {
                 before.as_deref(),
             );
             let says_other =
-                |before: &Arc<CachedCard>| !made.spoken.sides().eq(before.spoken.sides());
+                |before: &Arc<CachedCard>| !made.said.spoken.sides().eq(before.said.spoken.sides());
             if before.as_ref().is_some_and(says_other) {
                 gateway.resolution.learnt.forget(&source.id).await;
             }
@@ -195,7 +190,7 @@ impl CardCache {
     pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
         let cached = self.get_known(source).await?;
         let recent = cached.made_at.elapsed() < FRESH;
-        cached.generation.or(recent.then(Generation::default))
+        cached.said.generation.or(recent.then(Generation::default))
     }
 }
 
@@ -216,18 +211,15 @@ impl CachedCard {
         let failed = fetched.is_err();
         let serve = |text: &[u8]| {
             let card = Card::parse(text).map_err(unreadable_card)?;
-            let (generation, spoken) = (card.generation(), AgentSides::from_card(&card));
-            let paths =
-                [Binding::JsonRpc, Binding::HttpJson].map(|b| InterfacePaths::from_card(&card, b));
-            let pushes = card.says_push();
+            let said = CardFacts {
+                generation: Some(card.generation()),
+                spoken: AgentSides::from_card(&card),
+                json_rpc: InterfacePaths::from_card(&card, Binding::JsonRpc),
+                http_json: InterfacePaths::from_card(&card, Binding::HttpJson),
+                pushes: card.says_push(),
+            };
             let text = render_card(card, source, config).map_err(unreadable_card)?;
-            Ok(ParsedCard {
-                text,
-                generation,
-                spoken,
-                paths,
-                pushes,
-            })
+            Ok((text, said))
         };
         let own = fetched.as_ref().map(Option::as_deref);
         let own = own.unwrap_or_default();
@@ -239,36 +231,27 @@ impl CachedCard {
                 break;
             }
         }
-        let learnt = before.filter(|cached| cached.fingerprint == source.fingerprint);
+        let known = before.filter(|cached| cached.fingerprint == source.fingerprint);
         let before = before.and_then(|cached| cached.served.as_ref().ok());
-        let (served, generation, spoken, [json_rpc, http_json], pushes) = match made {
-            Ok(read) => {
+        let (served, said) = match made {
+            Ok((text, said)) => {
                 let base = config.base_of(&source.id);
                 let polls = matches!(source.place, Ok(None));
                 let bridged = (source.bridge, polls);
-                let forms = CardForms::build(&read.text, &base, bridged, |at, text| {
+                let forms = CardForms::build(&text, &base, bridged, |at, text| {
                     let before = before.and_then(|before| before.form_at(at));
                     ServedCard::new(gateway, text, config, kid.as_deref(), before)
                 });
-                let generation = Some(read.generation);
-                (Ok(forms), generation, read.spoken, read.paths, read.pushes)
+                (Ok(forms), said)
             }
             Err(refusal) => {
-                let known = learnt.map(|known| {
-                    let paths = [known.json_rpc.clone(), known.http_json.clone()];
-                    (known.generation, known.spoken.clone(), paths, known.pushes)
-                });
-                let (generation, spoken, paths, pushes) = known.unwrap_or_default();
-                (Err(refusal), generation, spoken, paths, pushes)
+                let said = known.map(|known| known.said.clone());
+                (Err(refusal), said.unwrap_or_default())
             }
         };
         Self {
             served,
-            generation,
-            spoken,
-            json_rpc,
-            http_json,
-            pushes,
+            said,
             failed,
             refreshes: AtomicBool::new(false),
             made_at: Instant::now(),
@@ -281,7 +264,7 @@ impl CachedCard {
     /// True if it says something of its agent, or that the agent gives no card: then no call waits for another fetch.
     pub(super) fn is_informed(&self) -> bool {
         let is_away = |why: &Rejection| why.reason == Reason::AgentUnreachable;
-        self.generation.is_some() || !self.served.as_ref().is_err_and(is_away)
+        self.said.generation.is_some() || !self.served.as_ref().is_err_and(is_away)
     }
 
     /// True for one call, once it is no longer fresh: that one has it fetched again.

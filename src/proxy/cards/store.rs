@@ -56,7 +56,7 @@ impl Cards {
         admitted: &AdmittedCall,
     ) -> Result<Option<bool>, ExchangeError> {
         let cached = self.card_of_target(Some(caller), exchange, admitted);
-        Ok(cached.await?.pushes)
+        Ok(cached.await?.said.pushes)
     }
 
     /// Returns what the target speaks: by its registered card, else by its own ([`Cards::known_card`]). Nothing, if it
@@ -75,7 +75,7 @@ impl Cards {
             return Ok(options.spoken.clone());
         }
         let known = box_cold_path(self.known_card(caller, exchange, admitted)).await?;
-        Ok(known.spoken.clone())
+        Ok(known.said.spoken.clone())
     }
 
     /// Returns what is known of the target by its own card. It is read before the first call, and again before it is
@@ -153,7 +153,7 @@ impl Cards {
         admitted: &AdmittedCall,
     ) -> Result<AgentSides, ExchangeError> {
         let cached = self.reachable_card(caller, exchange, admitted).await?;
-        Ok(cached.spoken.clone())
+        Ok(cached.said.spoken.clone())
     }
 
     /// Returns path and query of the target's HTTP+JSON interface for callers of a generation.
@@ -168,7 +168,7 @@ impl Cards {
         generation: Generation,
     ) -> Result<String, ExchangeError> {
         let cached = self.reachable_card(caller, exchange, admitted).await?;
-        let path = cached.http_json.path_for(generation).ok_or_else(|| {
+        let path = cached.said.http_json.path_for(generation).ok_or_else(|| {
             let message = "the agent's card names an HTTP+JSON interface without an http URL: correct the url in the card";
             mark_undelivered(&Rejection::new(Reason::AgentProtocolError, message))
         })?;
@@ -185,7 +185,7 @@ impl Cards {
         let cached = self.card_of_target(caller, exchange, admitted).await?;
         match &cached.served {
             Err(refusal)
-                if cached.spoken.is_unknown()
+                if cached.said.spoken.is_unknown()
                     && matches!(
                         refusal.reason,
                         Reason::AgentUnreachable | Reason::AgentTimeout
@@ -253,7 +253,7 @@ impl Cards {
         source: &CardSource,
     ) -> Option<(AgentSides, Duration)> {
         let cached = self.cache.get_known(source).await?;
-        Some((cached.spoken.clone(), cached.age()))
+        Some((cached.said.spoken.clone(), cached.age()))
     }
 
     /// Returns the generation in the cached card, fresh or not, and the age of that.
@@ -336,7 +336,7 @@ impl Cards {
         let cached = self
             .get_card(caller, exchange, admitted.hops, &source)
             .await?;
-        Ok(cached.generation.unwrap_or_default())
+        Ok(cached.said.generation.unwrap_or_default())
     }
 }
 
@@ -346,7 +346,7 @@ fn account_of(exchange: &Exchange) -> Account {
 }
 
 fn path_in_card(cached: &CachedCard, generation: Generation) -> Result<String, Rejection> {
-    let path = cached.json_rpc.path_for(generation).map(str::to_owned);
+    let path = cached.said.json_rpc.path_for(generation).map(str::to_owned);
     path.ok_or_else(|| {
         if let Err(refusal) = &cached.served {
             return mark_undelivered(refusal);
