@@ -29,7 +29,7 @@ pub struct RawDocument {
 }
 
 /// A workspace of a document.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Entry {
     pub(super) id: String,
@@ -186,25 +186,7 @@ impl Entry {
     pub(super) fn with_id(id: &WorkspaceId) -> Self {
         Self {
             id: id.to_string(),
-            name: None,
-            parent_id: None,
-            org: None,
-            role: None,
-            delivery_mode: None,
-            liveness: None,
-            url: None,
-            internal_url: None,
-            urls: None,
-            card_url: None,
-            max_concurrent: None,
-            complete: None,
-            push_notifications: None,
-            card_access: None,
-            proof: None,
-            bridge: None,
-            resolve: None,
-            probe: None,
-            paused: None,
+            ..Self::default()
         }
     }
 }

@@ -32,6 +32,7 @@ struct Segment {
 }
 
 /// The queued records of one chain.
+#[derive(Default)]
 pub(super) struct Spool {
     folder: PathBuf,
     replica: String,
@@ -68,14 +69,7 @@ impl Spool {
             folder: folder.to_owned(),
             replica: replica.to_owned(),
             bytes_max,
-            segments: VecDeque::new(),
-            open: None,
-            read: 0,
-            taken: 0,
-            damaged: false,
-            records: 0,
-            oldest: None,
-            lock: None,
+            ..Self::default()
         }
     }
 
