@@ -33,44 +33,25 @@ pub struct RawDocument {
 #[serde(deny_unknown_fields)]
 pub(super) struct Entry {
     pub(super) id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parent_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) org: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) delivery_mode: Option<DeliveryMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) liveness: Option<Liveness>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) internal_url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) urls: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) card_url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_concurrent: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) complete: Option<CompletionMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) push_notifications: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) card_access: Option<CardAccess>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) proof: Option<CallerProof>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bridge: Option<Bridging>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) resolve: Option<Resolve>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) probe: Option<Value>,
     /// Absent: a workspace that is there stays as it is, so that a policy undoes no pause without saying so.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) paused: Option<bool>,
 }
 
@@ -80,9 +61,7 @@ pub(super) struct Entry {
 pub(super) struct GrantEntry {
     pub(super) caller_id: String,
     pub(super) target_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<String>,
 }
 
@@ -93,7 +72,6 @@ pub(super) struct StopEntry {
     pub(super) scope: Map<String, Value>,
     pub(super) mode: String,
     pub(super) reason: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<String>,
 }
 
@@ -169,15 +147,12 @@ pub(super) fn too_many(max: usize) -> Rejection {
     Rejection::new(Reason::Conflict, message).with_fact("limit", max)
 }
 
-/// Returns the members of an entry but its names.
+/// Returns the members of an entry that are said, but for its names.
 pub(super) fn members_without<T: Serialize>(entry: &T, names: &[&str]) -> Map<String, Value> {
-    let mut members = match json!(entry) {
-        Value::Object(members) => members,
-        _ => Map::new(),
+    let Value::Object(mut members) = json!(entry) else {
+        return Map::new();
     };
-    for name in names {
-        members.remove(*name);
-    }
+    members.retain(|name, value| !value.is_null() && !names.contains(&name.as_str()));
     members
 }
 

@@ -178,7 +178,7 @@ fn write_list<T: Serialize>(entries: impl Iterator<Item = T>, out: &mut impl FnM
         if n > 0 {
             out(",");
         }
-        out(&json!(entry).to_string());
+        out(&json!(members_without(&entry, &[])).to_string());
     }
     out("]");
 }
