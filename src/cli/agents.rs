@@ -19,18 +19,8 @@ Examples:
 Exit status: 0 listed, 1 refused or failed, 64 wrong arguments.";
 
 /// Members of a workspace that say how its agent is.
-const MEMBERS: [&str; 10] = [
-    "id",
-    "name",
-    "org",
-    "status",
-    "delivery_mode",
-    "liveness",
-    "instance_count",
-    "last_seen",
-    "active_tasks",
-    "current_task",
-];
+const MEMBERS: &str = "id name org status delivery_mode liveness instance_count last_seen active_tasks \
+    current_task";
 
 /// `a2a-gateway agents`.
 #[derive(clap::Args, Debug)]
@@ -59,9 +49,9 @@ async fn list(arguments: &Arguments) -> Result<String, Failure> {
     let found = all_workspaces(&client, org, status, None).await?;
     if arguments.json {
         let agents = found.iter().map(|workspace| {
-            let members = MEMBERS.iter();
+            let members = MEMBERS.split(' ');
             members
-                .map(|name| ((*name).to_owned(), workspace[name].clone()))
+                .map(|name| (name.to_owned(), workspace[name].clone()))
                 .collect::<serde_json::Map<_, _>>()
         });
         return Ok(format_json(&json!(agents.collect::<Vec<_>>())));

@@ -4,38 +4,15 @@ use super::Config;
 
 /// Keys that are fixed from the start of the process to its end: listeners and their routes,
 /// threads, stores and their keys, cache sizes, log format, trace exporter.
-pub const RESTART_KEYS: [&str; 26] = [
-    "admin.console",
-    "admin.listen",
-    "audit.anchor",
-    "audit.enabled",
-    "audit.spool_bytes",
-    "audit.spool_dir",
-    "directory.cache_entries",
-    "directory.heartbeat_key",
-    "directory.internal_url_key",
-    "directory.url_key",
-    "keys.dir",
-    "keys.seal_key",
-    "registry.shared_addresses_move_credentials",
-    "server.listen",
-    "server.replica",
-    "server.threads",
-    "stores.shared",
-    "stores.sql",
-    "stores.sql_connections",
-    "stores.timeout",
-    "telemetry.log_format",
-    "telemetry.otlp_endpoint",
-    "telemetry.otlp_headers",
-    "telemetry.otlp_protocol",
-    "telemetry.otlp_timeout",
-    "telemetry.service_name",
-];
+pub const RESTART_KEYS: &str = "admin.console admin.listen audit.anchor audit.enabled audit.spool_bytes \
+    audit.spool_dir directory.cache_entries directory.heartbeat_key directory.internal_url_key directory.url_key \
+    keys.dir keys.seal_key registry.shared_addresses_move_credentials server.listen server.replica server.threads \
+    stores.shared stores.sql stores.sql_connections stores.timeout telemetry.log_format telemetry.otlp_endpoint \
+    telemetry.otlp_headers telemetry.otlp_protocol telemetry.otlp_timeout telemetry.service_name";
 
 /// True if a change of `key` takes effect at the next start only.
 pub(super) fn needs_restart(key: &str) -> bool {
-    RESTART_KEYS.contains(&key)
+    RESTART_KEYS.split(' ').any(|fixed| fixed == key)
 }
 
 /// Restores in `new` the values in force that only a restart can change.

@@ -22,21 +22,8 @@ use crate::telemetry::{self, Chain};
 
 /// Keys, or prefixes of keys, that cached facts depend on: the principal of a credential, the access to a
 /// call, the permitted addresses of agents.
-const CACHED_FACT_KEYS: [&str; 13] = [
-    "A2A_GATEWAY_ADMIN_TOKEN",
-    "a2a.bridge",
-    "a2a.complete",
-    "address.",
-    "admin.sign_in.",
-    "auth.",
-    "breaker.",
-    "concurrency.",
-    "limits.target_concurrency",
-    "limits.target_queue",
-    "server.public_url",
-    "tokens.",
-    "trusted_agents",
-];
+const CACHED_FACT_KEYS: &str = "A2A_GATEWAY_ADMIN_TOKEN a2a.bridge a2a.complete address. admin.sign_in. auth. \
+    breaker. concurrency. limits.target_concurrency limits.target_queue server.public_url tokens. trusted_agents";
 
 /// Reloads `layers` on SIGHUP and when one of their files changes. A background task that runs until it is
 /// dropped.
@@ -185,9 +172,8 @@ async fn follow_change(gateway: &Gateway, change: Change) {
     let changed = Draft::new(EventType::ConfigChanged).with_detail(detail);
     gateway.audit.record(changed);
     let of = |key: &String| {
-        CACHED_FACT_KEYS
-            .iter()
-            .any(|prefix| key.starts_with(prefix))
+        let mut prefixes = CACHED_FACT_KEYS.split(' ');
+        prefixes.any(|prefix| key.starts_with(prefix))
     };
     let within = |section: &str| change.applied.iter().any(|key| key.starts_with(section));
     if within("auth.") {
