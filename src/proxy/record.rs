@@ -379,11 +379,12 @@ struct Observers {
 /// What is recorded of an exchange. Stages only write it.
 ///
 /// Metrics, the access line, the span and the audit record come from this one value, so they cannot disagree.
+#[derive(Default)]
 pub(super) struct Record {
     /// The status of the answer; 0 before one is sent.
     status: u16,
-    /// The shape of the answer: unary or stream.
-    shape: Shape,
+    /// True if the answer is a stream.
+    is_stream: bool,
     /// The time the agent took to answer.
     head: Option<Duration>,
     /// Bytes of the answer's body.
@@ -514,7 +515,7 @@ impl Record {
     fn settle_charge(&mut self, outcome: Outcome) {
         if let Some(mut charge) = self.charge.take() {
             charge.record_bytes(self.request_bytes + self.response_bytes);
-            let answered = outcome == Outcome::Answered && self.shape == Shape::Unary;
+            let answered = outcome == Outcome::Answered && !self.is_stream;
             if answered && self.task.is_none() {
                 charge.began_no_task();
             }
@@ -567,22 +568,7 @@ impl Exchange {
             trace: None,
             call_trace: None,
         };
-        let record = Record {
-            status: 0,
-            shape: Shape::Unary,
-            head: None,
-            response_bytes: 0,
-            events: 0,
-            request_bytes: 0,
-            instance: None,
-            task: None,
-            verdicts: None,
-            charge: None,
-            trace: None,
-            observers: Observers::default(),
-            outcome: None,
-            refused_at: None,
-        };
+        let record = Record::default();
         Self { call, record }
     }
 
@@ -623,7 +609,7 @@ impl Exchange {
 
     /// Records that the answer is a stream.
     pub(super) fn record_stream(&mut self) {
-        self.record.shape = Shape::Stream;
+        self.record.is_stream = true;
         let observers = &mut self.record.observers;
         if let (Some(console), Some(target)) = (&observers.console, &self.call.target) {
             observers.open_stream = Some(console.open_stream(target));
@@ -722,7 +708,7 @@ impl Exchange {
             refused,
             status: record.status,
             ms: to_millis(elapsed),
-            stream: record.shape == Shape::Stream,
+            stream: record.is_stream,
             bridged: call.translation.map(|fields| fields.label.to_owned()),
         });
     }
@@ -737,7 +723,7 @@ impl Exchange {
             method: call.method,
             outcome,
             status: record.status,
-            events: (record.shape == Shape::Stream).then_some(record.events),
+            events: record.is_stream.then_some(record.events),
             request_bytes: record.request_bytes,
             response_bytes: record.response_bytes,
             request_id: &call.request_id,
@@ -758,7 +744,7 @@ impl Exchange {
         };
         let (rule, target) = (call.rule(), call.named_target().cloned());
         let org = call.access.take().and_then(|access| access.org);
-        let shows = record.shape == Shape::Stream || !matches!(outcome, Outcome::Rejected(_));
+        let shows = record.is_stream || !matches!(outcome, Outcome::Rejected(_));
         let proof = call.proof.as_deref();
         let looks = shows && call.method.returns_content();
         let looks = looks && proof.is_some_and(Proof::sees_all_content);
@@ -805,12 +791,16 @@ impl Drop for Exchange {
         let trace_id = trace.map(|trace| trace.id());
         let recorded = trace.and_then(|trace| trace.recorded_id());
         let metrics = &call.metrics;
-        metrics.record_exchange((call.method, outcome, record.shape), elapsed, recorded);
+        let shape = match record.is_stream {
+            true => Shape::Stream,
+            false => Shape::Unary,
+        };
+        metrics.record_exchange((call.method, outcome, shape), elapsed, recorded);
         metrics.request_bytes.inc_by(record.request_bytes);
         metrics.response_bytes.inc_by(record.response_bytes);
         metrics.events.inc_by(record.events);
         if let Some(head) = record.head {
-            metrics.record_head_time(record.shape, head, recorded);
+            metrics.record_head_time(shape, head, recorded);
         }
         self.record.settle_charge(outcome);
         self.publish_event(outcome, elapsed);
