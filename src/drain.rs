@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::watch;
 
 /// The state of the listener and of the shutdown.
+#[derive(Default)]
 pub struct Drain {
     listening: AtomicBool,
     draining: AtomicBool,
@@ -26,22 +27,6 @@ struct CutState {
     cut: bool,
     /// Grows with each [`Drain::request_recheck`].
     rechecks: u64,
-}
-
-impl Default for Drain {
-    fn default() -> Self {
-        Self {
-            listening: AtomicBool::new(false),
-            draining: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            running: AtomicUsize::new(0),
-            connections: AtomicUsize::new(0),
-            began: watch::Sender::new(false),
-            left: watch::Sender::new(false),
-            cut: watch::Sender::new(CutState::default()),
-        }
-    }
 }
 
 impl Drain {

@@ -19,6 +19,7 @@ use crate::workspace::Timestamp;
 const DIRECT_MAX: usize = 4096;
 
 /// The state that the chaining and the writing task share.
+#[derive(Default)]
 pub(super) struct QueueState {
     /// Chained records that are not written yet. Empty while the spool holds records.
     pub(super) direct: VecDeque<ChainedRecord>,
@@ -36,12 +37,8 @@ pub(super) struct QueueState {
 impl QueueState {
     pub(super) fn new(spool: Spool) -> Self {
         Self {
-            direct: VecDeque::new(),
-            in_hand: (0, None),
-            unspoolable: false,
             spool: Arc::new(std::sync::Mutex::new(spool)),
-            spooling: false,
-            over: None,
+            ..Self::default()
         }
     }
 }
