@@ -207,15 +207,7 @@ fn to_yaml(policy: &Value, revision: &str) -> Result<String, Failure> {
 }
 
 /// Members that an entry begins with, in this order.
-const FIRST: [&str; 7] = [
-    "id",
-    "name",
-    "org",
-    "parent_id",
-    "caller_id",
-    "target_id",
-    "scope",
-];
+const FIRST: &str = "id name org parent_id caller_id target_id scope";
 
 /// A value. Its objects begin with their names.
 struct NamesFirst<'a>(&'a Value);
@@ -225,9 +217,9 @@ impl Serialize for NamesFirst<'_> {
         match self.0 {
             Value::Array(list) => serializer.collect_seq(list.iter().map(NamesFirst)),
             Value::Object(members) => {
-                let place = |name: &str| FIRST.iter().position(|first| *first == name);
+                let place = |name: &str| FIRST.split(' ').position(|first| first == name);
                 let mut members: Vec<_> = members.iter().collect();
-                members.sort_by_key(|(name, _)| place(name).unwrap_or(FIRST.len()));
+                members.sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
                 let members = members.into_iter();
                 serializer.collect_map(members.map(|(name, value)| (name, NamesFirst(value))))
             }

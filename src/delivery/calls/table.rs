@@ -21,14 +21,8 @@ const KEPT_FIELD_BYTES_MAX: usize = 1024;
 
 /// Header fields of an agent that are kept with its answer: they describe the body and the negotiated
 /// features.
-const KEPT_FIELDS: [&str; 6] = [
-    "content-type",
-    "preference-applied",
-    "content-encoding",
-    "a2a-version",
-    "a2a-extensions",
-    "x-a2a-extensions",
-];
+const KEPT_FIELDS: &str =
+    "content-type preference-applied content-encoding a2a-version a2a-extensions x-a2a-extensions";
 
 const FIND: &str = "SELECT body_hash, run, holder, state, lease_until, status, fields, body, task_state, stream \
      FROM idempotent_calls WHERE scope = $1 AND expires_at > $2";
@@ -290,10 +284,10 @@ fn read_answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
 
 /// Returns the fields to keep, as JSON, without values that are not text.
 fn fields_to_json(fields: &HeaderMap) -> String {
-    let kept = KEPT_FIELDS.iter().flat_map(|name| {
-        let values = fields.get_all(*name).iter();
+    let kept = KEPT_FIELDS.split(' ').flat_map(|name| {
+        let values = fields.get_all(name).iter();
         let values = values.filter(|value| value.len() <= KEPT_FIELD_BYTES_MAX);
-        values.filter_map(move |value| Some((*name, value.to_str().ok()?)))
+        values.filter_map(move |value| Some((name, value.to_str().ok()?)))
     });
     serde_json::json!(kept.collect::<Vec<_>>()).to_string()
 }
