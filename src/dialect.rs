@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(data["error"]["code"], 503);
         assert_eq!(
             (&data["code"], &data["message"]),
-            (&json!(-32_000), &json!("on its way up"))
+            (&json!(-32_000), &json!("on its way up (try again in 15 s)"))
         );
         assert_eq!(data["error"]["details"][0]["metadata"]["stream"], "s");
         let event = restarting().last_event(&ReplyForm::default(), &id(), "s", Framing::Lf);

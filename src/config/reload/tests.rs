@@ -247,7 +247,11 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
         let mut kept = fresh.clone();
         restart::restore_values(&mut kept, &old);
         let stays = whole(&kept) == whole(&old);
-        assert_eq!(stays, RESTART_KEYS.split(' ').any(|fixed| fixed == key), "{key}");
+        assert_eq!(
+            stays,
+            RESTART_KEYS.split(' ').any(|fixed| fixed == key),
+            "{key}"
+        );
     }
 }
 

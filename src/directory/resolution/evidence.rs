@@ -1,6 +1,5 @@
 //! Evidence for a resolution, for explanations: the facts of the entry, with their sources and ages.
 
-
 use serde_json::{Value, json};
 use url::Url;
 

@@ -85,25 +85,14 @@ fn is_forwarded(name: &HeaderName, head: &RequestHeader) -> bool {
         && !named_by_connection(name, &head.headers)
 }
 
-/// True if a field passes on an unauthenticated request for the card: those of content negotiation and of the route
-/// taken, no credentials, and none that some servers read as another method or path.
+/// Fields that pass on an unauthenticated request for the card: those of content negotiation and of the route taken, no
+/// credentials, and none that some servers read as another method or path.
+const PUBLIC_FIELDS: &str = "accept accept-language accept-encoding user-agent a2a-version if-none-match \
+    if-modified-since traceparent tracestate x-forwarded-for x-forwarded-proto x-forwarded-host via";
+
 fn is_public_field(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "accept"
-            | "accept-language"
-            | "accept-encoding"
-            | "user-agent"
-            | "a2a-version"
-            | "if-none-match"
-            | "if-modified-since"
-            | "traceparent"
-            | "tracestate"
-            | "x-forwarded-for"
-            | "x-forwarded-proto"
-            | "x-forwarded-host"
-            | "via"
-    )
+    let name = name.as_str();
+    PUBLIC_FIELDS.split(' ').any(|public| public == name)
 }
 
 /// Returns the fields that identify the caller.

@@ -98,20 +98,26 @@ fn unstamped(bytes: &[u8]) -> (Vec<u8>, Vec<u64>) {
 
 /// Removes `event` and `id` from blocks without data, and their blank lines after the first event.
 fn without_other_blanks(passed: &[u8]) -> Vec<u8> {
+    let field_of = |line: &[u8]| line.split(|byte| *byte == b':').next().map(<[u8]>::to_vec);
+    let is = |line: &[u8], names: [&str; 2]| {
+        let field = field_of(line);
+        names
+            .iter()
+            .any(|name| field.as_deref() == Some(name.as_bytes()))
+    };
     let (mut kept, mut begun) = (Vec::new(), false);
     for block in split_blocks(passed) {
-        let has = |names: [&str; 2]| {
-            split_lines(block).any(|line| names.iter().any(|name| line == name.as_bytes()))
-        };
-        let (blank, has_data) = (line_end(block), has(["data", "data: y"]));
+        let blank = line_end(block);
+        let has_data = split_lines(block).any(|line| is(line, ["data", "data"]));
         let end = if has_data || !begun { 0 } else { blank.len() };
         begun |= has_data;
-        if has_data || !has(["event", "id"]) {
+        let other = |line: &&[u8]| is(line, ["event", "id"]);
+        if has_data || !split_lines(block).any(|line| other(&line)) {
             kept.extend_from_slice(&block[..block.len() - end]);
             continue;
         }
         let lines = split_lines(&block[..block.len() - blank.len()]);
-        for line in lines.filter(|line| !matches!(*line, b"event" | b"id")) {
+        for line in lines.filter(|line| !other(line)) {
             kept.extend_from_slice(line);
             kept.extend_from_slice(blank);
         }

@@ -163,11 +163,10 @@ fn an_event_of_a_later_version_is_skipped_and_the_stream_lives() {
 #[test]
 fn an_event_that_cannot_be_translated_is_not_passed_on() {
     for (mut stream, said) in [
-        (down(), "data: hello\n\n".to_owned()),
         (down(), event("7")),
         (down(), event(r#"{"task":{"status":7}}"#)),
         (up(), event(r#"{"kind":"task","artifacts":{}}"#)),
-        (up(), "data: {\"id\":7}\n\n".to_owned()),
+        (up(), "data: {\"jsonrpc\":\"2.0\",\"id\":7}\n\n".to_owned()),
     ] {
         let mut out = b"before".to_vec();
         let failure = stream
