@@ -117,7 +117,7 @@ impl Rejection {
     /// Returns the message with the time to wait: SDK clients show nothing else.
     fn sentence(&self) -> Cow<'static, str> {
         match self.retry_after {
-            Some(seconds) => format!("{} (try again in {seconds} s)", self.message).into(),
+            Some(seconds) => format!("{} (Retry-After: {seconds} s)", self.message).into(),
             None => self.message.clone(),
         }
     }
@@ -212,7 +212,7 @@ mod tests {
             concat!(
                 r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32000,"data":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","#,
                 r#""domain":"a2a-gateway","metadata":{"requestId":"r-1","retryAfter":"15"},"reason":"WORKSPACE_RESTARTING"}],"#,
-                r#""message":"on its way up (try again in 15 s)"},"retry_after":15,"restarting":true}"#
+                r#""message":"on its way up (Retry-After: 15 s)"},"retry_after":15,"restarting":true}"#
             )
         );
     }
@@ -230,9 +230,9 @@ mod tests {
         assert_eq!(
             read(&restarting()),
             json!({
-                "error": {"code": 503, "status": "UNAVAILABLE", "message": "on its way up (try again in 15 s)",
+                "error": {"code": 503, "status": "UNAVAILABLE", "message": "on its way up (Retry-After: 15 s)",
                     "details": [detail("WORKSPACE_RESTARTING", "a2a-gateway", metadata)]},
-                "code": -32000, "message": "on its way up (try again in 15 s)", "retry_after": 15, "restarting": true,
+                "code": -32000, "message": "on its way up (Retry-After: 15 s)", "retry_after": 15, "restarting": true,
             })
         );
         let alone = restarting().to_body(&Dialect::HttpJsonStatus.into(), &id());
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(data["error"]["code"], 503);
         assert_eq!(
             (&data["code"], &data["message"]),
-            (&json!(-32_000), &json!("on its way up (try again in 15 s)"))
+            (&json!(-32_000), &json!("on its way up (Retry-After: 15 s)"))
         );
         assert_eq!(data["error"]["details"][0]["metadata"]["stream"], "s");
         let event = restarting().last_event(&ReplyForm::default(), &id(), "s", Framing::Lf);

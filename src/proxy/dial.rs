@@ -1,6 +1,6 @@
-//! The TCP connection to an agent whose name has several addresses: they are tried one after another, each as soon as the
-//! one before it has failed or takes long (RFC 8305). Nothing is sent meanwhile. All were checked, and the one that works
-//! is tried first from then on.
+//! The TCP connection to an agent with several addresses of its name: they are tried one after another, each as soon as
+//! the one before it has failed or takes long (RFC 8305). Nothing is sent meanwhile. All were checked, and the one that
+//! works is tried first from then on.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::net::SocketAddr;

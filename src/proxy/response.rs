@@ -293,21 +293,7 @@ impl UnaryRelay<'_> {
         answering.home.check_in(answering.upstream);
         self.refuse_unreadable(&held, true)?;
         self.finish_slot();
-        let mut rest = held.freeze();
-        let attempt = std::mem::replace(&mut self.attempt, Attempt::Only);
-        let is_tried = self.head.is_some() && !matches!(attempt, Attempt::Only);
-        let is_not_run = is_tried && shows_not_run(&rest);
-        let is_first = matches!(attempt, Attempt::First);
-        if let Attempt::Second(second) = attempt {
-            let (observer, (head, body)) = *second;
-            let has_result = || Reply::parse(&rest).is_some_and(|reply| reply.result().is_some());
-            if is_not_run || has_result() {
-                observer.record(!is_not_run).await;
-            }
-            if is_not_run {
-                (self.head, self.whole, rest) = (Some(Box::new(head)), None, body);
-            }
-        }
+        let (mut rest, may_repeat) = self.judge_attempt(held.freeze()).await;
         // Until the caller has it: an answer may be longer in its generation.
         let mut share = None;
         if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
@@ -322,10 +308,7 @@ impl UnaryRelay<'_> {
             taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
             exchange.record.set_status(head.status.as_u16());
         }
-        if is_first
-            && is_not_run
-            && let Some(head) = self.head.take()
-        {
+        if may_repeat && let Some(head) = self.head.take() {
             return Err(ExchangeError::NotRun(Box::new((*head, rest))));
         }
         join_batch().await;
@@ -334,6 +317,29 @@ impl UnaryRelay<'_> {
         exchange.record.mark_complete(rest.len());
         self.write_piece(session, exchange, rest, true).await?;
         Ok(Answered)
+    }
+
+    /// Judges a whole answer by the attempt at its call. Returns the answer for the caller, which is that to the first
+    /// attempt if the agent did not run the second either, and true if the call may be made once more.
+    async fn judge_attempt(&mut self, answer: Bytes) -> (Bytes, bool) {
+        let attempt = std::mem::replace(&mut self.attempt, Attempt::Only);
+        if self.head.is_none() || matches!(attempt, Attempt::Only) {
+            return (answer, false);
+        }
+        let is_not_run = shows_not_run(&answer);
+        let Attempt::Second(second) = attempt else {
+            return (answer, is_not_run);
+        };
+        let (observer, (head, body)) = *second;
+        let has_result = || Reply::parse(&answer).is_some_and(|reply| reply.result().is_some());
+        if is_not_run || has_result() {
+            observer.record(!is_not_run).await;
+        }
+        if !is_not_run {
+            return (answer, false);
+        }
+        (self.head, self.whole) = (Some(Box::new(head)), None);
+        (body, false)
     }
 
     /// Rejects an answer that is none, while it can still be rejected.
@@ -472,6 +478,28 @@ async fn send(
     }
 }
 
+/// Waits for the head of the answer to a call that was sent, also where the agent redirects it.
+async fn await_answer(
+    relay: &Relay,
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    (peer, call, keeps_place): (&HttpPeer, &WireRequest, bool),
+    (mut upstream, clocks, cut): (AnswerReader, &Clocks, &mut CancelWatch),
+) -> Result<(AnswerReader, Box<AnswerHead>), ExchangeError> {
+    await_head(Some(session), &mut upstream, clocks, cut).await?;
+    exchange.record_head_time();
+    let head = upstream.take_head()?;
+    if head.fields.status.is_redirection() {
+        let agent = exchange.call.target().filter(|_| keeps_place);
+        let call = (peer, call, agent);
+        let again = follow_redirect(relay, Some(session), call, &head.fields, clocks, cut);
+        if let Some(again) = box_cold_path(again).await? {
+            return Ok(again);
+        }
+    }
+    Ok((upstream, head))
+}
+
 /// As [`relay_call`]. A stream takes the slot.
 async fn relay_response(
     relay: &Relay,
@@ -485,10 +513,19 @@ async fn relay_response(
     let clocks = forward.clocks;
     join_batch().await;
     let mut cut = relay.watch_exchange(exchange);
-    let call = (&forward, connection);
-    let mut upstream = send(relay, call, slot.as_ref(), &mut cut).await?;
+    let upstream = send(relay, (&forward, connection), slot.as_ref(), &mut cut).await?;
     drop(forward.turn.take());
     forward.call.keep_for_redirect(forward.follows);
+    let call = (&*forward.peer, &forward.call, forward.keeps_place);
+    let answered = await_answer(
+        relay,
+        session,
+        exchange,
+        call,
+        (upstream, &clocks, &mut cut),
+    );
+    let (upstream, agents) = answered.await?;
+    forward.call = WireRequest::default();
     // An answer that is rewritten is charged to its caller's share, as the request was, until it is complete.
     let share = forward.share;
     let whole = forward.rewrite.map(|rewrite| BufferedRewrite {
@@ -496,19 +533,6 @@ async fn relay_response(
         load: &relay.load,
         share,
     });
-    await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
-    exchange.record_head_time();
-    let mut agents = upstream.take_head()?;
-    if agents.fields.status.is_redirection() {
-        let agent = exchange.call.target().filter(|_| forward.keeps_place);
-        let call = (&*forward.peer, &forward.call, agent);
-        let caller = Some(&mut *session);
-        let again = follow_redirect(relay, caller, call, &agents.fields, &clocks, &mut cut);
-        if let Some(again) = box_cold_path(again).await? {
-            (upstream, agents) = again;
-        }
-    }
-    forward.call = WireRequest::default();
     let head = &agents.fields;
     exchange.record.set_call_status(head.status);
     let limit = exchange.call.config().limits.response_bytes.0;

@@ -315,6 +315,8 @@ pub(super) enum StreamInput {
     AgentEnded,
     /// The agent left a stream open after its final event.
     Finished,
+    /// The caller has lost its access.
+    Revoked(Rejection),
     Cut(Rejection),
 }
 
@@ -402,7 +404,7 @@ impl AgentStream {
         tokio::select! {
             biased;
             // First: an agent that sends without a pause must not delay the end of the caller's access.
-            why = cut_off(&mut self.cut_off) => StreamInput::Cut(why),
+            why = cut_off(&mut self.cut_off) => StreamInput::Revoked(why),
             read = self.upstream.read_piece() => match read {
                 Ok(Some(piece)) => StreamInput::Piece(match &mut self.guard {
                     Some(guard) => guard.first_event(piece),
@@ -452,7 +454,8 @@ impl AgentStream {
     fn judge_end(&self, arrived: StreamInput) -> StreamInput {
         let (standing, at_boundary) = (self.splitter.standing(), self.splitter.at_boundary());
         match arrived {
-            // Behind a final event every end is the end.
+            StreamInput::Revoked(why) => StreamInput::Cut(why),
+            // Behind a final event every other end is the end.
             StreamInput::Cut(_) if standing.is_final() => StreamInput::Finished,
             // The agent has said that it goes on with another call.
             StreamInput::Cut(why)
@@ -511,7 +514,7 @@ impl AgentStream {
                 self.finish_slot(Some(CallOutcome::ANSWERED));
                 self.end_with_rest(Bytes::new())
             }
-            StreamInput::Cut(rejection) => {
+            StreamInput::Cut(rejection) | StreamInput::Revoked(rejection) => {
                 self.finish_slot(outcome_of_cut(&rejection));
                 self.end_with(rejection)
             }

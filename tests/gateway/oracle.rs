@@ -113,7 +113,12 @@ on_both_pairs! {
         // Each request is about a workspace that nothing asked for before.
         for (nth, (name, token)) in [("org", &org), ("canvas", &canvas), ("workspace", &own)].into_iter().enumerate() {
             let warm = Request::get("/workspaces/mine").bearer(token);
-            gateway.until_warm(async || assert_eq!(gateway.call(&warm).await.status, 200)).await;
+            let call = Request::post("/workspaces/mine/a2a", CALL).bearer(token);
+            gateway.until_warm(async || {
+                assert_eq!(gateway.call(&warm).await.status, 200);
+                // Refused, as its agent is gone: what decides the status of refusals is read.
+                assert_eq!(gateway.call(&call).await.status, 502);
+            }).await;
             for at in 0..routes {
                 let n = nth * routes + at;
                 let (there, nowhere) = (format!("far-{n}"), format!("nil-{n}"));

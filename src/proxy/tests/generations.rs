@@ -1,4 +1,4 @@
-//! Agents of either generation that did not register, and agents whose card says another generation than they speak.
+//! Agents of either generation that did not register, and agents with a card of the other generation.
 
 use super::*;
 use crate::a2a::Generation;

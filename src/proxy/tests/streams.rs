@@ -17,7 +17,7 @@ const REST_CALL: &str =
 /// As many calls as open the breaker, and one.
 const CALLS: usize = 6;
 
-/// A stream of these events whose `Content-Length` is that of its body and `missing` bytes.
+/// A stream of these events, with a `Content-Length` of its body and `missing` bytes.
 fn stream_of_length(events: &[&str], missing: usize) -> String {
     let body: String = events
         .iter()

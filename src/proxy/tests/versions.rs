@@ -94,7 +94,7 @@ async fn a_refusal_has_the_status_that_is_set_and_says_how_long_to_wait() {
         assert_eq!(refusal, (status, Some("workspace_offline")));
         let wait = reply.field("retry-after").unwrap();
         let message = reply.json()["error"]["message"].to_string();
-        let said = format!("try again in {wait} s");
+        let said = format!("Retry-After: {wait} s");
         assert!(message.contains(&said), "{message}");
         // Over HTTP+JSON the status is the reason's.
         assert_eq!(send(&gateway, &[]).await.status, 503);

@@ -453,7 +453,7 @@ fn for_each(name: &str, keys: &[&str]) -> Pipeline {
 }
 
 fn to_millis(ttl: Duration) -> u64 {
-    crate::time::to_millis(ttl).max(1)
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 /// Removes prefixes that another one covers: the server rejects overlapping prefixes.

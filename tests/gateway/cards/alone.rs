@@ -28,8 +28,8 @@ fn card_url(agent: &Agent) -> String {
 /// The paths at which the agent was called, its card left out.
 fn called(agent: &Agent) -> Vec<String> {
     let requests = agent.requests();
-    let paths = requests.iter().map(|request| asked_for(request).to_owned());
-    paths.filter(|path| path != CARD).collect()
+    let calls = requests.iter().filter(|one| one.head.starts_with("POST "));
+    calls.map(|call| asked_for(call).to_owned()).collect()
 }
 
 async fn send(gateway: &Gateway, id: &str, body: &str) -> Answer {

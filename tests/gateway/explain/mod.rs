@@ -24,6 +24,14 @@ pub(crate) struct Met {
     facts: Vec<(String, String)>,
 }
 
+/// The message of a refusal without the time to wait, which only its caller is to read there.
+pub(crate) fn without_wait(message: &str) -> String {
+    let (sentence, _) = message
+        .split_once(" (Retry-After: ")
+        .unwrap_or((message, ""));
+    sentence.to_owned()
+}
+
 impl Met {
     /// By the answer to a message.
     pub(crate) fn of_message(answer: &Answer) -> Self {
@@ -38,7 +46,7 @@ impl Met {
         Self {
             reason: answer.reason(),
             status: answer.status,
-            message: error["message"].as_str().unwrap().to_owned(),
+            message: without_wait(error["message"].as_str().unwrap()),
             retry_after: json["retry_after"].as_u64(),
             facts: sorted(facts),
         }

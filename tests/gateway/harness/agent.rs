@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::ports::free_listener;
+use super::until_holds;
 
 /// The time after which an event counts as never: far beyond what a busy machine needs.
 pub(crate) const NEVER: Duration = Duration::from_secs(120);
@@ -215,6 +216,11 @@ impl Agent {
     /// The number of requests that it got so far.
     pub(crate) fn count(&self) -> usize {
         self.requests.lock().expect("not poisoned").len()
+    }
+
+    /// Waits until it has got so many calls.
+    pub(crate) async fn until_calls(&self, least: usize) {
+        until_holds("calls", async || self.calls() >= least).await;
     }
 
     /// Waits until it has got so many requests.

@@ -22,7 +22,7 @@ async fn lister() -> Agent {
         } else if method == "ListTasks" || line.starts_with("GET /rest/tasks ") {
             json!({"tasks": [task, {"id": "t-nobodys"}], "totalSize": 2})
         } else {
-            json!("served")
+            json!({"served": true})
         };
         let body = if method.is_empty() {
             result.to_string()
@@ -174,7 +174,7 @@ async fn by_the_routes_that_stand_in_for_it() {
     // Who started a task finds it by its id alone, and nobody else does.
     let path = "/tasks/t-ann?history_length=2";
     let found = team.ask("GET", path, &team.ann.token, "").await;
-    assert_eq!((found.status, found.json()), (200, json!("served")));
+    assert_eq!((found.status, found.json()), (200, json!({"served": true})));
     let call: Value = serde_json::from_slice(&team.dev.agent.take().body).unwrap();
     assert_eq!(call["params"], json!({"id": "t-ann", "historyLength": 2}));
     for (token, path) in [

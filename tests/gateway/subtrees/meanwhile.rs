@@ -146,19 +146,19 @@ on_embedded! {
             gateway.call(&Request::post("/workspaces/dev/a2a", CALL).bearer(token)).await
         };
         let moves = async {
-            agent.until_count(1).await;
+            agent.until_calls(1).await;
             gateway.until_counted("a2a_gateway_target_queue_calls", &[], 1.0).await;
             let moved = change(&gateway, "PATCH", "/workspaces/dev", json!({"parent_id": "boss"})).await;
-            held.add_permits(9);
+            held.add_permits(99);
             moved
         };
         let second = async {
-            agent.until_count(1).await;
+            agent.until_calls(1).await;
             call(&token).await
         };
         let (first, second, moved) = tokio::join!(call(ADMIN), second, moves);
         assert_eq!((first.status, moved), (200, 200), "{}", first.text());
         assert_eq!(second.status, 403, "{}", second.text());
-        assert_eq!(agent.count(), 1, "the second call was delivered");
+        assert_eq!(agent.calls(), 1, "the second call was delivered");
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn put_bytes(
     let (from, to, files) = (pass.settings.from, pass.settings.to, pass.settings.files);
     let text = value.unescaped(pass.text);
     if from == Form::V0Rest && is_of_proto {
-        // What is no base64 inside was encoded once, whoever wrote it.
+        // What is no base64 inside was encoded once.
         let inner = decode(&text).filter(|inner| decode(inner).is_some());
         let is_binary = || {
             let declared = media_type.map(|value| value.unescaped(pass.text).to_ascii_lowercase());

@@ -225,7 +225,7 @@ impl Stream {
     }
 
     /// Translates the answer to [`super::Bridge::snapshot_request`] into the event with which a subscription of 1.0
-    /// begins. Events of the subscription that came meanwhile follow it. A task that has ended is an error (A2A 1.0,
+    /// begins. Later events of the subscription follow it. A task that has ended is an error (A2A 1.0,
     /// 3.1.6).
     ///
     /// # Errors

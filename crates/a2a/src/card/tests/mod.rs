@@ -54,6 +54,18 @@ fn card_1_0(interfaces: Value) -> Value {
     card
 }
 
+fn all_point_at_the_gateway(cases: &[(Value, Value)]) {
+    for (card, expected) in cases {
+        let served = served(card);
+        for (member, value) in expected.as_object().unwrap() {
+            assert_eq!(served[member], *value, "{member} of {card}");
+        }
+        for address in ["127.0.0.1", "50051"] {
+            assert!(!served.to_string().contains(address), "{served}");
+        }
+    }
+}
+
 #[test]
 fn every_interface_of_every_generation_points_at_the_gateway() {
     let rpc = |url: &str, version: &str| json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": version});
@@ -94,6 +106,16 @@ fn every_interface_of_every_generation_points_at_the_gateway() {
             json!({"url": null, "protocolVersion": null, "supportedInterfaces": [
                 {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}, rpc(BASE, "1.0")]}),
         ),
+    ];
+    all_point_at_the_gateway(&cases);
+}
+
+#[test]
+fn unusual_interfaces_point_at_the_gateway() {
+    let rpc = |url: &str, version: &str| json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": version});
+    let grpc =
+        json!({"url": "127.0.0.1:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"});
+    let cases = [
         // Bindings in another case; a `url` beside the list that is of 1.0, too.
         (
             card_1_0(
@@ -152,15 +174,7 @@ fn every_interface_of_every_generation_points_at_the_gateway() {
         ),
         (json!({}), json!({"url": BASE, "protocolVersion": "0.3.0"})),
     ];
-    for (card, expected) in cases {
-        let served = served(&card);
-        for (member, value) in expected.as_object().unwrap() {
-            assert_eq!(served[member], *value, "{member} of {card}");
-        }
-        for address in ["127.0.0.1", "50051"] {
-            assert!(!served.to_string().contains(address), "{served}");
-        }
-    }
+    all_point_at_the_gateway(&cases);
 }
 
 #[test]
