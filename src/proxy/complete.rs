@@ -81,6 +81,8 @@ pub(super) struct CheckedCall {
     pub(super) learner: Option<Box<Learner>>,
     /// The generation in which the agent gets it, whatever its card says; `None`: as that says.
     pub(super) speaks: Option<Generation>,
+    /// True if the agent's card says the same.
+    pub(super) agrees: bool,
     /// True if it may be made once more, in the other generation, should the agent not know its method.
     pub(super) may_repeat: bool,
 }
@@ -105,6 +107,7 @@ impl CheckedCall {
             key: None,
             learner: None,
             speaks: None,
+            agrees: false,
             may_repeat: false,
         }
     }

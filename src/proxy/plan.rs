@@ -10,6 +10,7 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
 use crate::a2a::accept::prefers_stream;
+use crate::a2a::completion_steps::CompletionStep;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
@@ -74,7 +75,7 @@ pub(super) async fn answer_call(
     call.may_repeat = kept.is_some();
     let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
     // Only methods of JSON-RPC have a name.
-    let kept = kept.filter(|_| call.method_name.is_some());
+    let kept = kept.filter(|_| call.method_name.is_some() && call.may_repeat);
     let tried = call.generation();
     let clocks = Clocks::new(
         &request.exchange.call.config().timeouts,
@@ -88,7 +89,7 @@ pub(super) async fn answer_call(
     };
     let prepared = (prepared, clocks.total);
     // A token of one request proves nothing the second time.
-    let follows = agent.proof == CallerProof::Pair;
+    let follows = (agent.proof == CallerProof::Pair).then(|| Arc::clone(&agent));
     let called = Arc::clone(&agent);
     let reached = reach_agent(request, (&admitted, called), &mut call, prepared).await;
     let (slot, reached) = match reached {
@@ -107,7 +108,10 @@ pub(super) async fn answer_call(
     // The proof and the permit are no longer needed, and a stream may last for half an hour.
     let mut kept = kept.map(move |kept| Box::new((kept, admitted, agent)));
     let (done, key) = (call.done, call.key.take());
-    let attempt = kept.as_ref().map_or(Attempt::Only, |_| Attempt::First);
+    let attempt = kept
+        .as_ref()
+        .map_or(Attempt::Only, |_| first_attempt(request, &call));
+    let again = follows.clone();
     let call = outbound_call(
         request,
         (call, reached),
@@ -134,11 +138,18 @@ pub(super) async fn answer_call(
     let ended = relay_call(&context.relay, session, exchange, call, answer).await;
     match (ended, kept) {
         (Err(ExchangeError::NotRun(first)), Some(kept)) => {
-            let first = (tried, follows, *first);
+            let first = (tried, again, *first);
             box_cold_path(repeat_call(request, *kept, clocks, first)).await
         }
         (ended, _) => ended,
     }
+}
+
+/// Returns the first attempt at a call, as it is sent.
+fn first_attempt(request: &Request<'_>, call: &CheckedCall) -> Attempt {
+    let is_set = call.version_1_0 || call.wire.is_some() || request.exchange.call.declares_1_0();
+    let has_version = is_set || call.generation() == Generation::V0;
+    Attempt::First { has_version }
 }
 
 /// Returns a call to forward over the connection to its agent.
@@ -147,9 +158,11 @@ fn outbound_call(
     (mut call, reached): (CheckedCall, ConnectedAgent),
     clocks: Clocks,
     (slot, turn): (Slot, Option<Turn>),
-    (follows, attempt): (bool, Attempt),
+    (follows, attempt): (Option<Arc<Agent>>, Attempt),
 ) -> (OutboundCall, AgentConnection) {
-    let expected = ExpectedAnswer::of_call(&request.exchange.call, call.rewrite.is_some());
+    let is_bare = call.done.has(CompletionStep::Envelope);
+    let is_rewritten = call.rewrite.is_some();
+    let expected = ExpectedAnswer::of_call(&request.exchange.call, is_bare, is_rewritten);
     let prepared = reached.prepared;
     let forward = OutboundCall {
         peer: reached.peer,
@@ -221,7 +234,7 @@ async fn repeat_call(
     request: &mut Request<'_>,
     (mut call, admitted, agent): (Box<CheckedCall>, AdmittedCall, Arc<Agent>),
     clocks: Clocks,
-    (tried, follows, first): (Generation, bool, WholeAnswer),
+    (tried, follows, first): (Generation, Option<Arc<Agent>>, WholeAnswer),
 ) -> Result<Answered, ExchangeError> {
     let (context, method) = (request.context, request.exchange.call.method());
     let (other, done) = (tried.other(), call.done);
@@ -231,7 +244,9 @@ async fn repeat_call(
     let reached = async {
         let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
         let (resolution, permit) = (&context.gateway.resolution, &admitted.allowed.permit);
-        let observer = resolution.observer(permit, method, other).await?;
+        let observer = resolution
+            .observer(permit, method, (other, call.agrees))
+            .await?;
         let (called, prepared) = (Arc::clone(&agent), (prepared, clocks.total));
         let (slot, reached) =
             reach_agent(request, (&admitted, called), &mut call, prepared).await?;

@@ -150,6 +150,7 @@ pub(super) struct CallContext {
     rpc_id: Option<String>,
     dialect: Dialect,
     is_version_translated: bool,
+    declares_1_0: bool,
     binding: Binding,
     proof: Option<Arc<Proof>>,
     pair: Option<PairClaims>,
@@ -270,10 +271,16 @@ impl CallContext {
     /// Sets what the caller says in `A2A-Version`.
     pub(super) fn set_version(&mut self, version: &str) {
         self.is_version_translated = is_translated_version(version);
-        let says_1_0 = parse_version(Some(version)) == RequestedVersion::Generation(Generation::V1);
-        if says_1_0 && self.dialect == Dialect::HttpJson {
+        self.declares_1_0 =
+            parse_version(Some(version)) == RequestedVersion::Generation(Generation::V1);
+        if self.declares_1_0 && self.dialect == Dialect::HttpJson {
             self.dialect = Dialect::HttpJsonStatus;
         }
+    }
+
+    /// True if the caller says `A2A-Version: 1.0`.
+    pub(super) fn declares_1_0(&self) -> bool {
+        self.declares_1_0
     }
 
     /// Checks that the call can be translated from the version that it declares.
@@ -558,6 +565,7 @@ impl Exchange {
             rpc_id: None,
             dialect: Dialect::JsonRpc,
             is_version_translated: true,
+            declares_1_0: false,
             binding: Binding::Rpc,
             proof: None,
             pair: None,

@@ -2,6 +2,8 @@
 //! any other in one body. A short one is held back, so that a failure can still be answered with an error instead of a
 //! broken connection.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -14,7 +16,7 @@ use crate::a2a::reply::{Reply, shows_not_run};
 use crate::a2a::{Generation, without_mark};
 use crate::access_watch::AccessBasis;
 use crate::dialect::Dialect;
-use crate::directory::{CallOutcome, Observer, Slot};
+use crate::directory::{Agent, CallOutcome, Observer, Slot};
 use crate::identity::Allowance;
 use crate::proxy::admission::{AdmittedCall, Load};
 use crate::proxy::filters::Rewrite;
@@ -30,7 +32,7 @@ use crate::proxy::record::{
 use crate::proxy::services::{Context, Request};
 use crate::proxy::sse::{SnapshotRequest, StreamSetup, relay_stream};
 use crate::proxy::upstream::{
-    AgentConnection, AgentResponse, CancelWatch, Clocks, Relay, WireRequest, await_head,
+    AgentConnection, AgentResponse, CancelWatch, Clocks, Relay, SentCall, WireRequest, await_head,
     content_length, follow_redirect, is_event_stream, join_batch, next_piece, refuse_by_framing,
     refuse_by_head, refuse_redirect, too_large,
 };
@@ -44,8 +46,8 @@ pub(super) struct OutboundCall {
     pub(super) peer: Box<HttpPeer>,
     /// The request in wire format.
     pub(super) call: WireRequest,
-    /// True if a redirect at the same server is followed: its caller token may be sent twice.
-    pub(super) follows: bool,
+    /// The agent, if a redirect at the same server is followed: its caller token may be sent twice.
+    pub(super) follows: Option<Arc<Agent>>,
     /// True if the place of a redirect counts for the next calls, too: of JSON-RPC, which has one path.
     pub(super) keeps_place: bool,
     /// The memory share of its body, until it is sent.
@@ -83,11 +85,12 @@ pub(super) enum ExpectedAnswer {
 }
 
 impl ExpectedAnswer {
-    /// Returns that of a call. `is_rewritten`: the agent may be asked in another binding.
-    pub(super) fn of_call(call: &CallContext, is_rewritten: bool) -> Self {
+    /// Returns that of a call. `is_bare`: the gateway made its envelope, with an id. `is_rewritten`: the agent may be asked in another binding.
+    pub(super) fn of_call(call: &CallContext, is_bare: bool, is_rewritten: bool) -> Self {
+        let has_id = call.rpc_id().is_some() || is_bare;
         let is_rest = match call.dialect() {
             Dialect::HttpJson | Dialect::HttpJsonStatus => true,
-            Dialect::JsonRpc | Dialect::JsonRpcOk if call.rpc_id().is_some() => false,
+            Dialect::JsonRpc | Dialect::JsonRpcOk if has_id => false,
             Dialect::JsonRpc | Dialect::JsonRpcOk | Dialect::Plain => return Self::Any,
         };
         if call.method() == A2aMethod::DeletePushConfig && (is_rest || is_rewritten) {
@@ -99,7 +102,8 @@ impl ExpectedAnswer {
     /// True if an answer with this head is judged by its body. An error of 4xx is an answer in any form.
     pub(super) fn judges(self, head: &ResponseHeader) -> bool {
         let status = head.status;
-        let is_coded = head.headers.contains_key(header::CONTENT_ENCODING);
+        let coding = head.headers.get(header::CONTENT_ENCODING);
+        let is_coded = coding.is_some_and(|coding| coding != "identity");
         self != Self::Any && !is_coded && (status.is_success() || status.is_server_error())
     }
 
@@ -157,8 +161,9 @@ impl ExpectedAnswer {
 pub(super) enum Attempt {
     /// The only one, whatever the answer is.
     Only,
-    /// The first: it is made in the other generation if the agent shows that it did not run it.
-    First,
+    /// The first: it is made in the other generation if the agent shows that it did not run it. `has_version`: it said
+    /// its version.
+    First { has_version: bool },
     /// The second: its answer shows what the agent takes. If that does not run it either, the caller gets the answer to
     /// the first.
     Second(Box<(Observer, WholeAnswer)>),
@@ -323,19 +328,23 @@ impl UnaryRelay<'_> {
     /// attempt if the agent did not run the second either, and true if the call may be made once more.
     async fn judge_attempt(&mut self, answer: Bytes) -> (Bytes, bool) {
         let attempt = std::mem::replace(&mut self.attempt, Attempt::Only);
-        if self.head.is_none() || matches!(attempt, Attempt::Only) {
-            return (answer, false);
-        }
-        let is_not_run = shows_not_run(&answer);
-        let Attempt::Second(second) = attempt else {
-            return (answer, is_not_run);
+        let second = match attempt {
+            Attempt::First { has_version } => {
+                let is_held = self.head.is_some();
+                let may_repeat = is_held && shows_not_run(&answer, has_version);
+                return (answer, may_repeat);
+            }
+            Attempt::Second(second) if self.head.is_some() => second,
+            Attempt::Second(_) | Attempt::Only => return (answer, false),
         };
         let (observer, (head, body)) = *second;
-        let has_result = || Reply::parse(&answer).is_some_and(|reply| reply.result().is_some());
-        if is_not_run || has_result() {
+        let reply = Reply::parse(&answer);
+        let is_reply = reply.is_some_and(|one| one.result().is_some() || one.error().is_some());
+        let is_not_run = shows_not_run(&answer, true);
+        if is_reply {
             observer.record(!is_not_run).await;
         }
-        if !is_not_run {
+        if is_reply && !is_not_run {
             return (answer, false);
         }
         (self.head, self.whole) = (Some(Box::new(head)), None);
@@ -483,19 +492,30 @@ async fn await_answer(
     relay: &Relay,
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    (peer, call, keeps_place): (&HttpPeer, &WireRequest, bool),
+    (peer, call): (&HttpPeer, &WireRequest),
+    (agent, keeps_place): (Option<&Arc<Agent>>, bool),
     (mut upstream, clocks, cut): (AnswerReader, &Clocks, &mut CancelWatch),
 ) -> Result<(AnswerReader, Box<AnswerHead>), ExchangeError> {
     await_head(Some(session), &mut upstream, clocks, cut).await?;
     exchange.record_head_time();
     let head = upstream.take_head()?;
-    if head.fields.status.is_redirection() {
-        let agent = exchange.call.target().filter(|_| keeps_place);
-        let call = (peer, call, agent);
-        let again = follow_redirect(relay, Some(session), call, &head.fields, clocks, cut);
-        if let Some(again) = box_cold_path(again).await? {
-            return Ok(again);
+    let place = exchange.call.target().filter(|_| keeps_place);
+    match head.fields.status.as_u16() {
+        300..400 => {
+            let sent = SentCall {
+                peer,
+                call,
+                agent,
+                place,
+            };
+            let caller = Some(session);
+            let again = follow_redirect(relay, caller, sent, &head.fields, clocks, cut);
+            if let Some(again) = box_cold_path(again).await? {
+                return Ok(again);
+            }
         }
+        404 | 405 | 410 => box_cold_path(relay.forget_place(place)).await,
+        _ => {}
     }
     Ok((upstream, head))
 }
@@ -515,15 +535,11 @@ async fn relay_response(
     let mut cut = relay.watch_exchange(exchange);
     let upstream = send(relay, (&forward, connection), slot.as_ref(), &mut cut).await?;
     drop(forward.turn.take());
-    forward.call.keep_for_redirect(forward.follows);
-    let call = (&*forward.peer, &forward.call, forward.keeps_place);
-    let answered = await_answer(
-        relay,
-        session,
-        exchange,
-        call,
-        (upstream, &clocks, &mut cut),
-    );
+    forward.call.keep_for_redirect(forward.follows.is_some());
+    let call = (&*forward.peer, &forward.call);
+    let place = (forward.follows.as_ref(), forward.keeps_place);
+    let answered = (upstream, &clocks, &mut cut);
+    let answered = await_answer(relay, session, exchange, call, place, answered);
     let (upstream, agents) = answered.await?;
     forward.call = WireRequest::default();
     // An answer that is rewritten is charged to its caller's share, as the request was, until it is complete.

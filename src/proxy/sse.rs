@@ -542,8 +542,11 @@ impl AgentStream {
             return self.end_with(too_long);
         }
         if passed.events > 0 {
-            self.expects_events = false;
             let standing = self.splitter.standing();
+            if standing == Standing::Interrupted {
+                // The person's answer may be the next call.
+                self.finish_slot(Some(CallOutcome::ANSWERED));
+            }
             if passed.is_final || !standing.is_final() {
                 self.finished = standing.is_final().then_some(self.heard);
             }
@@ -560,11 +563,12 @@ impl AgentStream {
             true => (passed.bytes, None),
             false => self.transform_events(passed.bytes).await,
         };
+        let events = passed.events;
+        self.expects_events &= events == 0 || blocks.is_empty();
         let bytes = match blocks.is_empty() {
             true => blocks,
             false => self.number_events(blocks),
         };
-        let events = passed.events;
         let Some(why) = failed else {
             return StreamChunk {
                 events,

@@ -13,7 +13,7 @@ use crate::a2a::accept::is_json;
 use crate::access_watch::{AccessBasis, CutOff};
 use crate::config::{Config, Derived, Live, PASSED_FROM_AGENTS, Timeouts};
 use crate::delivery::streams::Streams;
-use crate::directory::{Agent, AgentAddress, Endpoint, Slot};
+use crate::directory::{Agent, AgentAddress, Endpoint, LookupFor, Slot};
 use crate::drain::{Drain, DrainSignal, DrainWatch};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
@@ -29,6 +29,7 @@ use crate::proxy::http1::{
 use crate::proxy::listener::caller_gone;
 use crate::proxy::record::{Exchange, ExchangeError};
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::Account;
 use crate::stage::Stage;
 use crate::telemetry::traces::Traces;
 use bytes::Bytes;
@@ -1119,6 +1120,13 @@ impl Relay {
         }
     }
 
+    /// Forgets the place to which the agent of a workspace redirected calls: it is not there any more.
+    pub(super) async fn forget_place(&self, id: Option<&WorkspaceId>) {
+        if let (Some(gateway), Some(id)) = (&self.standing, id) {
+            gateway.resolution.learnt.forget_place(id).await;
+        }
+    }
+
     /// Returns a future that ends when the caller loses access to the target's stream. `None` if it never does.
     pub(super) fn cut_off(
         &self,
@@ -1146,20 +1154,50 @@ impl Relay {
     }
 }
 
+/// A call that was sent.
+pub(super) struct SentCall<'a> {
+    pub(super) peer: &'a HttpPeer,
+    pub(super) call: &'a WireRequest,
+    /// The agent, if a redirect at the same server is followed.
+    pub(super) agent: Option<&'a Arc<Agent>>,
+    /// The workspace, if its next calls go where the redirect leads.
+    pub(super) place: Option<&'a WorkspaceId>,
+}
+
 /// Sends a call once more if its agent answers that it is served at another path of the same server: nothing has run.
-/// Returns that answer and its head. `None`: `answer` says something else. `agent`: the one to which the next calls go at
-/// that path, too, if it takes this one there.
+/// Returns that answer and its head. `None`: `answer` says something else. The next calls go to that path, too, if the
+/// agent takes this one there.
+///
+/// # Errors
+/// `address_forbidden`, if the address policy does not let the call go to that path; those of a call.
 pub(super) async fn follow_redirect(
     relay: &Relay,
     session: Option<&mut ServerSession>,
-    (peer, call, agent): (&HttpPeer, &WireRequest, Option<&WorkspaceId>),
+    sent: SentCall<'_>,
     answer: &ResponseHeader,
     clocks: &Clocks,
     cut: &mut CancelWatch,
 ) -> Result<Option<(AnswerReader, Box<AnswerHead>)>, ExchangeError> {
-    let Some(again) = call.redirected(answer, peer.tls()) else {
+    let SentCall {
+        peer,
+        call,
+        agent,
+        place,
+    } = sent;
+    let again = call.redirected(answer, peer.tls());
+    let (Some(gateway), Some(agent), Some(again)) = (&relay.standing, agent, again) else {
         return Ok(None);
     };
+    let path = again.target().unwrap_or_default().to_owned();
+    let (at, asker) = (
+        agent.endpoint.with_path(path),
+        LookupFor::for_call(Account::default()),
+    );
+    let addresses = &gateway.directory.addresses;
+    let (decision, witness) = (&agent.address_decision, &mut ());
+    addresses
+        .agent_address(decision, &at, asker, witness)
+        .await?;
     let (upstream, metrics) = (&relay.upstream, &*relay.metrics);
     let sent = async {
         let connection = upstream.connect_by(peer, clocks.total).await?;
@@ -1173,11 +1211,13 @@ pub(super) async fn follow_redirect(
     };
     await_head(session, &mut answer, clocks, cut).await?;
     let head = answer.take_head()?;
+    let content_type = head.fields.headers.get(header::CONTENT_TYPE);
+    let is_json = content_type.is_some_and(|name| name.as_bytes().starts_with(b"application/json"));
     if head.fields.status.is_success()
-        && let (Some(gateway), Some(agent)) = (&relay.standing, agent)
-        && let (Some(from), Some(to)) = (call.target(), again.target())
+        && (is_json || is_event_stream(&head.fields))
+        && let (Some(id), Some(from), Some(to)) = (place, call.target(), again.target())
     {
-        gateway.resolution.keep_place(agent, from, to).await;
+        gateway.resolution.keep_place(id, from, to).await;
     }
     Ok(Some((answer, head)))
 }

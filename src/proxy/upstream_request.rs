@@ -588,8 +588,18 @@ async fn translate_for_agent(
         known.await?
     };
     let side = agent_side(asked, &spoken, options).map_err(refuse)?;
+    let names = |generation| {
+        spoken
+            .sides()
+            .any(|side| side == Side::json_rpc(generation))
+    };
+    // A card of both generations is not corrected.
+    call.may_repeat &= !(names(Generation::V0) && names(Generation::V1));
     let shown = match call.speaks {
-        Some(generation) => Some(generation),
+        Some(generation) => {
+            call.agrees = names(generation);
+            Some(generation)
+        }
         None => {
             let resolution = &agents.context.gateway.resolution;
             let permit = &agents.admitted.allowed.permit;

@@ -117,7 +117,7 @@ on_both_pairs! {
             gateway.until_warm(async || {
                 assert_eq!(gateway.call(&warm).await.status, 200);
                 // Refused, as its agent is gone: what decides the status of refusals is read.
-                assert_eq!(gateway.call(&call).await.status, 502);
+                assert!(gateway.call(&call).await.status >= 500);
             }).await;
             for at in 0..routes {
                 let n = nth * routes + at;

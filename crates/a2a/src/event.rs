@@ -530,6 +530,11 @@ impl EndMarkers {
             let state = self.state.filter(|_| is("status-update") || is("task"));
             state.map(Standing::of_state)
         };
-        own.max(self.inner)
+        // Beside a status or a kind, `message` is some member of an agent's own.
+        let has_more = self.kind.is_some() || self.state.is_some();
+        let inner = self
+            .inner
+            .filter(|inner| *inner != Standing::Answered || !has_more);
+        own.max(inner)
     }
 }

@@ -213,8 +213,10 @@ fn find_route<'s>(
 fn has_only_known(names: &[&str], query: &str) -> bool {
     let mut seen = Vec::new();
     !query.contains(';')
-        && url::form_urlencoded::parse(query.as_bytes()).all(|(name, _)| {
-            let known = *name == *VERSION || names.contains(&&*name);
+        && url::form_urlencoded::parse(query.as_bytes()).all(|(name, value)| {
+            // Google's clients ask for a stream so, on routes that are streams anyway.
+            let known =
+                *name == *VERSION || names.contains(&&*name) || (&*name, &*value) == ("alt", "sse");
             let first = !seen.contains(&name);
             seen.push(name);
             known && first
@@ -370,7 +372,8 @@ mod tests {
         for (tail, query, known) in [
             ("tasks", "contextId=c&pageSize=2&A2A-Version=1.0", true),
             ("tasks", "", true),
-            ("tasks/t", "historyLength=3", true),
+            ("tasks/t", "historyLength=3&alt=sse", true),
+            ("tasks/t", "alt=json", false),
             ("tasks/t", "history%4Cength=3", true),
             ("tasks/t", "history_length=3", true),
             ("tasks/t/pushNotificationConfigs", "pageToken=x", true),

@@ -80,10 +80,10 @@ impl Checks<'_> {
                 "must be at least 1s: leases count in seconds",
             );
         }
-        if c.auth.leeway > LEEWAY_MAX {
+        if c.auth.leeway > LEEWAY_MAX || c.auth.leeway.subsec_nanos() > 0 {
             self.add_problem(
                 "auth.leeway",
-                "must be at most 5min: a token counts that much longer",
+                "must be whole seconds, and at most 5min: a token counts that much longer",
             );
         }
         if !PAIR_TTL.contains(&c.tokens.pair_ttl) {

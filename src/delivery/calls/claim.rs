@@ -150,7 +150,11 @@ impl Claim {
 
     /// Settles a call that the gateway rejected or cut off. If nothing was delivered the key is unclaimed again.
     pub async fn record_refusal(mut self, rejection: Rejection) {
+        let is_5xx =
+            |(name, value): &(&str, String)| *name == "agent_status" && value.starts_with('5');
         let end = match rejection.delivered {
+            // As an agent's `5xx` that can be read.
+            _ if rejection.facts.iter().any(is_5xx) => ClaimEnd::Release,
             None | Some(Delivery::NotSent) => ClaimEnd::Release,
             Some(Delivery::Unknown | Delivery::Sent) => ClaimEnd::Unknown,
         };

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use moka::future::Cache;
 use tokio::time::Instant;
@@ -17,6 +18,8 @@ use crate::rejection::Rejection;
 
 /// Maximum agents of which something is kept.
 const AGENTS_MAX: u64 = 10_000;
+/// Time for which a method counts as unknown in both generations.
+const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 /// Maximum bytes of a path that is kept.
 const PATH_BYTES_MAX: usize = 1024;
 
@@ -108,7 +111,8 @@ impl Learnt {
         let known = self.known(source).await?;
         let find = |key| known.by_method.iter().find(|(shown, _)| *shown == key);
         let own = find(key_of(method)).or_else(|| find(None));
-        own.map(|(_, finding)| *finding)
+        let own = own.map(|(_, finding)| *finding);
+        own.filter(|own| own.takes.is_some() || own.learnt_at.elapsed() < UNKNOWN_FOR)
     }
 
     /// Returns the place to which an agent redirects calls of `path`.
@@ -123,7 +127,7 @@ impl Learnt {
     }
 
     /// Forgets the place of an agent, which has registered again or has another URL.
-    pub(in crate::directory) async fn forget_place(&self, id: &WorkspaceId) {
+    pub async fn forget_place(&self, id: &WorkspaceId) {
         if let Some(known) = self.agents.get(id).await.filter(|one| one.place.is_some()) {
             let mut known = Arc::unwrap_or_clone(known);
             known.place = None;
@@ -153,6 +157,8 @@ pub struct Observer {
     method: Method,
     /// The generation in which the call was sent.
     tried: Generation,
+    /// True if the agent's card says the same.
+    agrees: bool,
 }
 
 impl Observer {
@@ -161,8 +167,15 @@ impl Observer {
         let takes = has_taken.then_some(self.tried);
         let (key, learnt_at) = (key_of(self.method), Instant::now());
         let keep = |known: &mut Findings| {
-            known.by_method.retain(|(shown, _)| *shown != key);
-            known.by_method.push((key, Finding { takes, learnt_at }));
+            let is_other = |(shown, found): &(Option<Method>, Finding)| {
+                // An agent that takes a call in neither generation may just begin or end.
+                *shown != key || !has_taken && found.takes.is_some()
+            };
+            known.by_method.retain(is_other);
+            let is_known = known.by_method.iter().any(|(shown, _)| *shown == key);
+            if !(is_known || has_taken && self.agrees) {
+                known.by_method.push((key, Finding { takes, learnt_at }));
+            }
         };
         self.learnt.change(&self.source, keep).await;
     }
@@ -193,13 +206,14 @@ impl Resolution {
         &self,
         permit: &Permit,
         method: Method,
-        tried: Generation,
+        (tried, agrees): (Generation, bool),
     ) -> Result<Observer, Rejection> {
         Ok(Observer {
             learnt: self.learnt.clone(),
             source: self.card_source(permit).await?,
             method,
             tried,
+            agrees,
         })
     }
 

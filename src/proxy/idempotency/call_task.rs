@@ -24,8 +24,8 @@ use crate::proxy::response::{OutboundCall, refuse_answer};
 use crate::proxy::sse::{AgentStream, EventPace, StreamSetup};
 use crate::proxy::trace::CallSpan;
 use crate::proxy::upstream::{
-    AgentConnection, CancelWatch, PoolHandle, Relay, await_head, follow_redirect, is_event_stream,
-    next_piece, too_large,
+    AgentConnection, CancelWatch, PoolHandle, Relay, SentCall, await_head, follow_redirect,
+    is_event_stream, next_piece, too_large,
 };
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Share;
@@ -143,10 +143,15 @@ impl CallTask {
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
         let mut head = *upstream.take_head()?;
-        self.forward.call.keep_for_redirect(self.forward.follows);
-        let agent = self.target.as_ref().map(|target| &target.id);
-        let agent = agent.filter(|_| self.forward.keeps_place);
-        let call = (&*self.forward.peer, &self.forward.call, agent);
+        let follows = self.forward.follows.is_some();
+        self.forward.call.keep_for_redirect(follows);
+        let place = self.target.as_ref().map(|target| &target.id);
+        let call = SentCall {
+            peer: &self.forward.peer,
+            call: &self.forward.call,
+            agent: self.forward.follows.as_ref(),
+            place: place.filter(|_| self.forward.keeps_place),
+        };
         let again = follow_redirect(relay, None, call, &head.fields, clocks, cut).await;
         let again = again.map_err(|ended| ended.into_rejection(|| broken_http(None)));
         if let Some(again) = again? {

@@ -210,7 +210,7 @@ impl SidecarProxy {
         Ok(OutboundCall {
             peer: build_peer(address, agent.tls, &agent.sni, timeouts.connect),
             call: WireRequest::new(wire, body),
-            follows: false,
+            follows: None,
             keeps_place: false,
             share,
             clocks: Clocks::new(timeouts, exchange.call.started(), None, None),

@@ -47,6 +47,8 @@ on_both_pairs! {
         add(&gateway, "closed", json!({"url": agent.url()})).await;
         // In memory, as of a workspace in use, and of one that nobody asked for.
         add(&gateway, "fresh", json!({"url": agent.url()})).await;
+        // Both cards are read as their agents are added.
+        agent.until_count(2).await;
         assert_eq!(card_of(&gateway, "closed").await.status, 200);
         for id in ["closed", "fresh", "nobody", "closed", "nobody"] {
             let before = store_trips(&gateway).await;

@@ -238,6 +238,7 @@ async fn addresses(pair: Pair, seen: &mut Seen) {
     let off = json!({"bridge": "off"});
     operator(&gateway, "PATCH", "/workspaces/restful", off).await;
     // Nothing is fetched for an explanation.
+    cards.until_count(2).await;
     let read = cards.count();
     let explained = explain(&gateway, "operator", "restful").await;
     assert_eq!(explained["admitted"], true, "{explained:#}");

@@ -131,7 +131,7 @@ pub fn path_below(interface: &str, route: &str) -> String {
     let mut path = format!("{}/{tail}", base.trim_end_matches('/'));
     let mut mark = '?';
     let parameters = own.split('&').chain(query.split('&'));
-    for parameter in parameters.filter(|parameter| !parameter.is_empty()) {
+    for parameter in parameters.filter(|parameter| !matches!(*parameter, "" | "alt=sse")) {
         path.push(std::mem::replace(&mut mark, '&'));
         match parameter.strip_prefix("history_length=") {
             Some(length) => path.extend(["historyLength=", length]),
