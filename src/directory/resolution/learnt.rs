@@ -28,6 +28,8 @@ const PATH_BYTES_MAX: usize = 1024;
 pub struct Finding {
     /// The generation in which it takes calls. `None`: it knows the method in neither.
     pub takes: Option<Generation>,
+    /// True if its card says the same.
+    agrees: bool,
     /// The time at which it showed that.
     pub learnt_at: Instant,
 }
@@ -68,7 +70,8 @@ impl Findings {
 
     /// Returns what the owner of the agent can set right, as sentences.
     fn warnings(&self) -> Vec<String> {
-        let generations = self.by_method.iter().filter_map(|(method, finding)| {
+        let others = self.by_method.iter().filter(|(_, finding)| !finding.agrees);
+        let generations = others.filter_map(|(method, finding)| {
             let takes = finding.takes?;
             let calls = method.and_then(Method::name).unwrap_or("calls");
             let (takes, other) = (takes.version(), takes.other().version());
@@ -165,7 +168,12 @@ impl Observer {
     /// Keeps that the agent took the call, or did not know it in this generation either.
     pub async fn record(self, has_taken: bool) {
         let takes = has_taken.then_some(self.tried);
-        let (key, learnt_at) = (key_of(self.method), Instant::now());
+        let key = key_of(self.method);
+        let found = Finding {
+            takes,
+            agrees: has_taken && self.agrees,
+            learnt_at: Instant::now(),
+        };
         let keep = |known: &mut Findings| {
             let is_other = |(shown, found): &(Option<Method>, Finding)| {
                 // An agent that takes a call in neither generation may just begin or end.
@@ -173,8 +181,8 @@ impl Observer {
             };
             known.by_method.retain(is_other);
             let is_known = known.by_method.iter().any(|(shown, _)| *shown == key);
-            if !(is_known || has_taken && self.agrees) {
-                known.by_method.push((key, Finding { takes, learnt_at }));
+            if !is_known {
+                known.by_method.push((key, found));
             }
         };
         self.learnt.change(&self.source, keep).await;

@@ -12,7 +12,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::ports::free_listener;
-use super::until_holds;
 
 /// The time after which an event counts as never: far beyond what a busy machine needs.
 pub(crate) const NEVER: Duration = Duration::from_secs(120);
@@ -220,7 +219,11 @@ impl Agent {
 
     /// Waits until it has got so many calls.
     pub(crate) async fn until_calls(&self, least: usize) {
-        until_holds("calls", async || self.calls() >= least).await;
+        let deadline = Instant::now() + NEVER;
+        while self.calls() < least {
+            assert!(Instant::now() < deadline, "fewer than {least} calls");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Waits until it has got so many requests.
