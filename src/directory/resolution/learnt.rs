@@ -9,12 +9,9 @@ use moka::future::Cache;
 use tokio::time::Instant;
 
 use super::card::CardSource;
-use super::resolve::Resolution;
 use crate::a2a::Generation;
 use crate::a2a::method::Method;
-use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
-use crate::rejection::Rejection;
 
 /// Maximum agents of which something is kept.
 const AGENTS_MAX: u64 = 10_000;
@@ -138,6 +135,18 @@ impl Learnt {
         }
     }
 
+    /// Keeps that an agent redirected a call of JSON-RPC, and took it there.
+    pub(super) async fn keep_place(&self, source: &CardSource, from: &str, to: &str) {
+        let keep = |known: &mut Findings| known.keep_place(from, to);
+        self.change(source, keep).await;
+    }
+
+    /// Returns the warnings for the owner of an agent.
+    pub(super) async fn warnings(&self, source: &CardSource) -> Vec<String> {
+        let known = self.known(source).await;
+        known.map_or_else(Vec::new, |known| known.warnings())
+    }
+
     async fn known(&self, source: &CardSource) -> Option<Arc<Findings>> {
         let known = self.agents.get(&source.id).await;
         known.filter(|known| known.of == source.fingerprint)
@@ -155,13 +164,13 @@ impl Learnt {
 
 /// Keeps what the answer to one call shows.
 pub struct Observer {
-    learnt: Learnt,
-    source: Arc<CardSource>,
-    method: Method,
+    pub(super) learnt: Learnt,
+    pub(super) source: Arc<CardSource>,
+    pub(super) method: Method,
     /// The generation in which the call was sent.
-    tried: Generation,
+    pub(super) tried: Generation,
     /// True if the agent's card says the same.
-    agrees: bool,
+    pub(super) agrees: bool,
 }
 
 impl Observer {
@@ -186,72 +195,6 @@ impl Observer {
             }
         };
         self.learnt.change(&self.source, keep).await;
-    }
-}
-
-impl Resolution {
-    /// Returns what the answers of a target have shown of the generation that it takes for `method`.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn finding(
-        &self,
-        permit: &Permit,
-        method: Method,
-    ) -> Result<Option<Finding>, Rejection> {
-        if self.learnt.is_empty() {
-            return Ok(None);
-        }
-        let source = self.card_source(permit).await?;
-        Ok(self.learnt.find(&source, method).await)
-    }
-
-    /// Returns what keeps the generation that the answer of a target shows for `method`.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn observer(
-        &self,
-        permit: &Permit,
-        method: Method,
-        (tried, agrees): (Generation, bool),
-    ) -> Result<Observer, Rejection> {
-        Ok(Observer {
-            learnt: self.learnt.clone(),
-            source: self.card_source(permit).await?,
-            method,
-            tried,
-            agrees,
-        })
-    }
-
-    /// Returns the place to which a target redirects calls of `path`.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn place(&self, permit: &Permit, path: &str) -> Result<Option<Place>, Rejection> {
-        let source = self.card_source(permit).await?;
-        Ok(self.learnt.find_place(&source, path).await)
-    }
-
-    /// Keeps that the agent of a workspace redirected a call of JSON-RPC, and took it there.
-    pub async fn keep_place(&self, id: &WorkspaceId, from: &str, to: &str) {
-        if let Ok(source) = self.source_by_id(id).await {
-            let keep = |known: &mut Findings| known.keep_place(from, to);
-            self.learnt.change(&source, keep).await;
-        }
-    }
-
-    /// Returns the warnings for the owner of a workspace.
-    pub async fn warnings(&self, id: &WorkspaceId) -> Vec<String> {
-        if self.learnt.is_empty() {
-            return Vec::new();
-        }
-        let Ok(source) = self.source_by_id(id).await else {
-            return Vec::new();
-        };
-        let known = self.learnt.known(&source).await;
-        known.map_or_else(Vec::new, |known| known.warnings())
     }
 }
 

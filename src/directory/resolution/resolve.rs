@@ -9,7 +9,9 @@ use super::destination::{AgentOptions, Destination, ResolutionFailure};
 use super::entries::Entries;
 use super::entry::Entry;
 use super::evidence::Evidence;
-use super::learnt::Learnt;
+use super::learnt::{Finding, Learnt, Observer, Place};
+use crate::a2a::Generation;
+use crate::a2a::method::Method;
 use crate::config::{CardAccess, Live, RefusalStatus};
 use crate::directory::address::Resolver;
 use crate::directory::liveness::{Lapses, Pulse};
@@ -173,5 +175,71 @@ impl Resolution {
             ))
         });
         Ok(Arc::clone(source))
+    }
+}
+
+// What calls have shown of agents.
+
+impl Resolution {
+    /// Returns what the answers of a target have shown of the generation that it takes for `method`.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn finding(
+        &self,
+        permit: &Permit,
+        method: Method,
+    ) -> Result<Option<Finding>, Rejection> {
+        if self.learnt.is_empty() {
+            return Ok(None);
+        }
+        let source = self.card_source(permit).await?;
+        Ok(self.learnt.find(&source, method).await)
+    }
+
+    /// Returns what keeps the generation that the answer of a target shows for `method`.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn observer(
+        &self,
+        permit: &Permit,
+        method: Method,
+        (tried, agrees): (Generation, bool),
+    ) -> Result<Observer, Rejection> {
+        Ok(Observer {
+            learnt: self.learnt.clone(),
+            source: self.card_source(permit).await?,
+            method,
+            tried,
+            agrees,
+        })
+    }
+
+    /// Returns the place to which a target redirects calls of `path`.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn place(&self, permit: &Permit, path: &str) -> Result<Option<Place>, Rejection> {
+        let source = self.card_source(permit).await?;
+        Ok(self.learnt.find_place(&source, path).await)
+    }
+
+    /// Keeps that the agent of a workspace redirected a call of JSON-RPC, and took it there.
+    pub async fn keep_place(&self, id: &WorkspaceId, from: &str, to: &str) {
+        if let Ok(source) = self.source_by_id(id).await {
+            self.learnt.keep_place(&source, from, to).await;
+        }
+    }
+
+    /// Returns the warnings for the owner of a workspace.
+    pub async fn warnings(&self, id: &WorkspaceId) -> Vec<String> {
+        if self.learnt.is_empty() {
+            return Vec::new();
+        }
+        let Ok(source) = self.source_by_id(id).await else {
+            return Vec::new();
+        };
+        self.learnt.warnings(&source).await
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey};
@@ -14,7 +15,6 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use super::pair::body_hash;
 use super::token::{TokenError, TokenHead, parse_object, signed_payload, verified_claims};
 
 /// Most keys of one issuer. Real issuers have two to ten.
@@ -130,7 +130,9 @@ impl PublicKey {
         let (algorithms, verifying) = jwk.to_decoding_key()?;
         let kid = jwk.kid.clone();
         Some(Self {
-            kid: kid.unwrap_or_else(|| body_hash(format!("{jwk:?}").as_bytes())),
+            kid: kid.unwrap_or_else(|| {
+                URL_SAFE_NO_PAD.encode(digest(&SHA256, format!("{jwk:?}").as_bytes()))
+            }),
             jwk,
             algorithms,
             verifying,

@@ -1,8 +1,8 @@
 //! The two requests of a call, and what is kept of it until it is answered ([`Exchange`]).
 
-use super::file_bytes::FileBytes;
 use super::omitted_members::OmittedMembers;
 use super::sides::Side;
+use super::table::FileBytes;
 use crate::method::Method;
 
 /// A request as the caller sent it.

@@ -8,24 +8,8 @@ use memchr::memchr2;
 
 use super::failure::Fault;
 use super::pass::Pass;
-use super::table::Form;
+use super::table::{FileBytes, Form};
 use crate::json::Value;
-
-/// The meaning of `fileWithBytes` for a side that speaks HTTP+JSON of 0.3. By the proto it is the base64 of the bytes;
-/// for a2a-sdk 0.3 for Python it is the base64 of that text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FileBytes {
-    /// As by the proto.
-    Once,
-    /// As for a2a-sdk.
-    Twice,
-    /// Nothing shows it.
-    #[default]
-    Unknown,
-}
-
-/// The HTTP clients of @a2a-js/sdk, and of programs that are written by the proto.
-const BY_PROTO: [&str; 6] = ["node", "undici", "Deno/", "Bun/", "Mozilla/", "curl/"];
 
 /// Media types of files that are never text in base64 themselves.
 const BINARY: [&str; 8] = [
@@ -38,19 +22,6 @@ const BINARY: [&str; 8] = [
     "application/gzip",
     "application/vnd.",
 ];
-
-impl FileBytes {
-    /// Returns the meaning for a client with this `User-Agent`.
-    pub fn of_client(user_agent: &str) -> Self {
-        if user_agent.starts_with("python-httpx/") {
-            Self::Twice
-        } else if BY_PROTO.iter().any(|name| user_agent.starts_with(name)) {
-            Self::Once
-        } else {
-            Self::Unknown
-        }
-    }
-}
 
 /// Writes the bytes of a file. `media_type`: the one that is declared. `is_of_proto`: the part has the form of 0.3's
 /// proto, and not that of its JSON-RPC.

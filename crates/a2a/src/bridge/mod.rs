@@ -83,7 +83,6 @@ mod tests;
 pub use answer::Answer;
 pub use exchange::{AgentRequest, Call, Exchange};
 pub use failure::Failure;
-pub use file_bytes::FileBytes;
 pub use omitted_members::OmittedMembers;
 pub use request::has_v1_message;
 pub use result::Kind;
@@ -93,3 +92,4 @@ pub use sides::{
 };
 pub use stored::{write_result, write_task};
 pub use stream::{Stream, TranslatedEvent};
+pub use table::FileBytes;

@@ -1,9 +1,8 @@
 //! One pass over JSON text into one buffer ([`Pass`]). `rules.rs` says along which tables.
 
 use super::failure::Fault;
-use super::file_bytes::FileBytes;
 use super::omitted_members::OmittedMembers;
-use super::table::Form;
+use super::table::{FileBytes, Form};
 use crate::json::Value;
 use crate::state::TaskState;
 use crate::walker::Walker;

@@ -1,7 +1,6 @@
 //! The two sides of a call, and the header fields that each of them knows.
 
-use super::file_bytes::FileBytes;
-use super::table::Form;
+use super::table::{FileBytes, Form};
 use crate::card::Binding;
 use crate::generation::Generation;
 use crate::method::Method;

@@ -3,12 +3,11 @@
 use serde_json::Value;
 
 use super::failure::{Failure, Fault};
-use super::file_bytes::FileBytes;
 use super::nodes::TASK;
 use super::pass::{Pass, Settings};
 use super::result::write_outcome;
 use super::rules::write_node;
-use super::table::Form;
+use super::table::{FileBytes, Form};
 use crate::generation::Generation;
 
 /// Returns a task, a message or an update of 0.3 as the result of a send call or as that of an event: 1.0 has its kind

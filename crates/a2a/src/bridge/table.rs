@@ -160,3 +160,32 @@ pub(super) fn to_camel_case(name: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
     Some(Cow::Owned(said))
 }
+
+/// The meaning of `fileWithBytes` for a side that speaks HTTP+JSON of 0.3. By the proto it is the base64 of the bytes;
+/// for a2a-sdk 0.3 for Python it is the base64 of that text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileBytes {
+    /// As by the proto.
+    Once,
+    /// As for a2a-sdk.
+    Twice,
+    /// Nothing shows it.
+    #[default]
+    Unknown,
+}
+
+/// The HTTP clients of @a2a-js/sdk, and of programs that are written by the proto.
+const BY_PROTO: [&str; 6] = ["node", "undici", "Deno/", "Bun/", "Mozilla/", "curl/"];
+
+impl FileBytes {
+    /// Returns the meaning for a client with this `User-Agent`.
+    pub fn of_client(user_agent: &str) -> Self {
+        if user_agent.starts_with("python-httpx/") {
+            Self::Twice
+        } else if BY_PROTO.iter().any(|name| user_agent.starts_with(name)) {
+            Self::Once
+        } else {
+            Self::Unknown
+        }
+    }
+}
