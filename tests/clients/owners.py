@@ -24,7 +24,8 @@ def refused(attempt, answer):
     """Whether an attempt was answered as if there were no such task."""
     if "error" not in attempt or answer["status"] not in (200, 404):
         return False
-    return '"code":-32001' in answer["body"] or answer["status"] == 404 and not answer["body"]
+    named = '"code":-32001' in answer["body"] or '"reason":"TASK_NOT_FOUND"' in answer["body"]
+    return named or answer["status"] == 404 and not answer["body"]
 
 
 def judge(task_id, result):
