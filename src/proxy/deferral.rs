@@ -198,24 +198,20 @@ pub(super) async fn answer_job_request(
         exchange.call.set_target(job.target.clone());
     }
     exchange.record.set_task(job.id.clone());
-    if !may_see(&gateway.hierarchy, query.proof, &job.owner)
-        .await
-        .at(Stage::Tasks)?
-    {
-        let message =
-            "there is no such task for this caller: a task belongs to the caller that started it";
-        return Err(Rejection::new(Reason::TaskNotFound, message)
-            .at(Stage::Tasks)
-            .into());
-    }
-    let job = match exchange.call.method() {
-        Method::GetTask => job,
-        Method::CancelTask => {
-            let canceled = jobs.cancel(query.id).await.at(Stage::Tasks)?;
-            canceled.ok_or_else(not_cancelable).at(Stage::Tasks)?
+    let method = exchange.call.method();
+    let decided = async {
+        if !may_see(&gateway.hierarchy, query.proof, &job.owner).await? {
+            let message =
+                "there is no such task for this caller: a task belongs to the caller that started it";
+            return Err(Rejection::new(Reason::TaskNotFound, message));
         }
-        _ => return Err(unsupported_method().at(Stage::Tasks).into()),
+        match method {
+            Method::GetTask => Ok(job),
+            Method::CancelTask => jobs.cancel(query.id).await?.ok_or_else(not_cancelable),
+            _ => Err(unsupported_method()),
+        }
     };
+    let job = decided.await.at(Stage::Tasks)?;
     let task = task::from_job(&job);
     let body = match query.format {
         JobFormat::Bare => task.to_string(),

@@ -1,16 +1,18 @@
 //! Decides what a call comes to, and has it done: the agent answers it, its inbox, an earlier call with the same key, or
 //! the deferral of the call; or it waits until its agent is awake.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
 use crate::a2a::accept::prefers_stream;
-use crate::a2a::completion_steps::CompletionStep;
+use crate::a2a::completion_steps::{CompletionStep, CompletionSteps};
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
@@ -71,7 +73,7 @@ pub(super) async fn answer_call(
     if request.exchange.call.method() == Method::SubscribeToTask {
         box_cold_path(restore_event_id(request)).await;
     }
-    let kept = copy_repeatable(request, &admitted, &call).await?;
+    let kept = keep_repeatable(request, &admitted, &call).await?;
     call.may_repeat = kept.is_some();
     let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
     // Only methods of JSON-RPC have a name.
@@ -188,13 +190,22 @@ fn outbound_call(
 /// Longest body that is kept to be sent once more. It is not charged to its caller while the agent works.
 const REPEATED_BYTES_MAX: usize = 64 * 1024;
 
-/// Copies a call that both generations have and that has no further effects here: no key, and no guard that would be asked
-/// twice. `None`: the agent is known to take the method in neither generation, or its bridge is off.
-async fn copy_repeatable(
+/// What a call needs to be made once more, in the other generation.
+struct RepeatableCall {
+    body: Bytes,
+    method_name: Option<Cow<'static, str>>,
+    version_1_0: bool,
+    done: CompletionSteps,
+    is_bare: bool,
+}
+
+/// Returns what repeats a call that both generations have and that has no further effects here: no key, and no guard that
+/// would be asked twice. `None`: the agent is known to take the method in neither generation, or its bridge is off.
+async fn keep_repeatable(
     request: &Request<'_>,
     admitted: &AdmittedCall,
     call: &CheckedCall,
-) -> Result<Option<Box<CheckedCall>>, Rejection> {
+) -> Result<Option<RepeatableCall>, Rejection> {
     let method = request.exchange.call.method();
     let is_of_both = method.sends()
         || matches!(
@@ -212,34 +223,38 @@ async fn copy_repeatable(
     {
         return Ok(None);
     }
-    let (context, account) = (request.context, admitted.allowed.account());
-    let (resolution, permit) = (&context.gateway.resolution, &admitted.allowed.permit);
-    let finding = resolution.finding(permit, method).await?;
-    if finding.is_some_and(|finding| finding.takes.is_none()) {
-        return Ok(None);
-    }
-    let share = context.relay.load.new_share(account);
-    Ok(Some(Box::new(CheckedCall {
+    let resolution = &request.context.gateway.resolution;
+    let finding = resolution.finding(&admitted.allowed.permit, method).await?;
+    let is_known_in_none = finding.is_some_and(|finding| finding.takes.is_none());
+    Ok((!is_known_in_none).then(|| RepeatableCall {
+        body: call.body.clone(),
         method_name: call.method_name.clone(),
         version_1_0: call.version_1_0,
         done: call.done,
-        rewrite: call.rewrite.as_ref().map(|_| Rewrite::BareResult),
-        ..CheckedCall::json_rpc(call.body.clone(), share)
-    })))
+        is_bare: call.rewrite.is_some(),
+    }))
 }
 
 /// Makes a call once more, in the generation that was not `tried`, and keeps what that shows. Where it cannot be made, or
 /// is not run either, the caller gets the answer to the first attempt.
 async fn repeat_call(
     request: &mut Request<'_>,
-    (mut call, admitted, agent): (Box<CheckedCall>, AdmittedCall, Arc<Agent>),
+    (kept, admitted, agent): (RepeatableCall, AdmittedCall, Arc<Agent>),
     clocks: Clocks,
     (tried, follows, first): (Generation, Option<Arc<Agent>>, WholeAnswer),
 ) -> Result<Answered, ExchangeError> {
     let (context, method) = (request.context, request.exchange.call.method());
-    let (other, done) = (tried.other(), call.done);
-    call.learner = watch_answer(&context.gateway, method, &admitted, Binding::Rpc);
-    call.speaks = Some(other);
+    let (other, done) = (tried.other(), kept.done);
+    let share = context.relay.load.new_share(admitted.allowed.account());
+    let mut call = CheckedCall {
+        method_name: kept.method_name,
+        version_1_0: kept.version_1_0,
+        done,
+        rewrite: kept.is_bare.then_some(Rewrite::BareResult),
+        learner: watch_answer(&context.gateway, method, &admitted, Binding::Rpc),
+        speaks: Some(other),
+        ..CheckedCall::json_rpc(kept.body, share)
+    };
     request.exchange.call.clear_translation();
     let reached = async {
         let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
@@ -267,7 +282,7 @@ async fn repeat_call(
     let attempt = Attempt::Second(Box::new((observer, first)));
     let call = outbound_call(
         request,
-        (*call, reached),
+        (call, reached),
         clocks,
         (slot, None),
         (follows, attempt),

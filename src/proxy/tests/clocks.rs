@@ -48,11 +48,18 @@ async fn read_until(caller: &mut DuplexStream, text: &str) -> String {
     }
 }
 
-/// Waits until the agent has a request.
-async fn wait_for_request(gateway: &TestGateway) {
-    while gateway.agent.requests().is_empty() {
+/// Waits in real time, while the tasks run, until something holds that always comes.
+async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < 60 * SECOND, "{what}: never");
         yield_now().await;
     }
+}
+
+async fn wait_for_request(gateway: &TestGateway) {
+    let has_one = || !gateway.agent.requests().is_empty();
+    wait_until("the agent has a request", has_one).await;
 }
 
 /// Asserts that `waiting` lasts until `limit` has passed, and ends then. What it waits for may begin late, if a socket or a
@@ -79,11 +86,16 @@ async fn pass_limit<T: Send + 'static>(
     waiting.await.unwrap()
 }
 
+/// Returns a call as the operator sends it.
+fn call_text(gateway: &TestGateway, body: &str) -> String {
+    let fields = [&*gateway.admin_field()];
+    TestGateway::request("POST /workspaces/target/a2a", &fields, body)
+}
+
 /// Sends a call as the operator. Returns the connection.
 async fn send_call(gateway: &TestGateway, body: &str) -> DuplexStream {
     let (mut caller, _serving) = gateway.connect();
-    let line = "POST /workspaces/target/a2a";
-    let request = TestGateway::request(line, &[&gateway.admin_field()], body);
+    let request = call_text(gateway, body);
     caller.write_all(request.as_bytes()).await.unwrap();
     caller
 }
@@ -161,11 +173,7 @@ async fn a_slow_body_is_refused() {
     let gateway = TestGateway::new(unary_answer("{}"), |_| ()).await;
     let time = StoppedTime::stop();
     let (mut caller, _serving) = gateway.connect();
-    let request = TestGateway::request(
-        "POST /workspaces/target/a2a",
-        &[&gateway.admin_field()],
-        CALL,
-    );
+    let request = call_text(&gateway, CALL);
     let part = &request.as_bytes()[..request.len() - 1];
     caller.write_all(part).await.unwrap();
     let answer = async move { read_answer(&mut caller).await };
@@ -193,8 +201,7 @@ async fn a_caller_that_does_not_read_is_cut_off() {
     let gateway = TestGateway::new(large, |_| ()).await;
     let time = StoppedTime::stop();
     let (mut caller, serving) = gateway.connect();
-    let fields = [&*gateway.admin_field()];
-    let request = TestGateway::request("POST /workspaces/target/a2a", &fields, CALL);
+    let request = call_text(&gateway, CALL);
     caller.write_all(request.as_bytes()).await.unwrap();
     wait_for_request(&gateway).await;
     // The connection is full from here on.
@@ -217,9 +224,8 @@ async fn a_call_waits_for_its_agent_to_wake_as_long_as_configured() {
     assert_eq!(asleep.status, 200, "{}", asleep.body);
     let time = StoppedTime::stop();
     let mut caller = send_call(&gateway, CALL).await;
-    while gateway.listener.metrics.waking.parked.get() == 0 {
-        yield_now().await;
-    }
+    let parked = &gateway.listener.metrics.waking.parked;
+    wait_until("the call is parked", || parked.get() > 0).await;
     let answer = async move { read_answer(&mut caller).await };
     let reply = Reply::parse(&pass_limit(&time, answer, 60 * SECOND).await);
     assert_eq!(reply.refusal(), Some("workspace_restarting"));
