@@ -201,8 +201,7 @@ pub(super) async fn answer_job_request(
     let method = exchange.call.method();
     let decided = async {
         if !may_see(&gateway.hierarchy, query.proof, &job.owner).await? {
-            let message =
-                "there is no such task for this caller: a task belongs to the caller that started it";
+            let message = "there is no such task for this caller: a task belongs to the caller that started it";
             return Err(Rejection::new(Reason::TaskNotFound, message));
         }
         match method {

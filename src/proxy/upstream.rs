@@ -1164,12 +1164,59 @@ pub(super) struct SentCall<'a> {
     pub(super) place: Option<&'a WorkspaceId>,
 }
 
-/// Sends a call once more if its agent answers that it is served at another path of the same server: nothing has run.
-/// Returns that answer and its head. `None`: `answer` says something else. The next calls go to that path, too, if the
-/// agent takes this one there.
+impl SentCall<'_> {
+    /// Returns the call for the path to which its agent redirects it, at the same server: nothing has run. `None`:
+    /// `answer` says something else.
+    ///
+    /// # Errors
+    /// `address_forbidden`, if the address policy does not let the call go to that path.
+    pub(super) async fn redirected(
+        &self,
+        relay: &Relay,
+        answer: &ResponseHeader,
+    ) -> Result<Option<WireRequest>, Rejection> {
+        let again = self.call.redirected(answer, self.peer.tls());
+        let (Some(gateway), Some(agent), Some(again)) = (&relay.standing, self.agent, again) else {
+            return Ok(None);
+        };
+        let path = again.target().unwrap_or_default().to_owned();
+        let (at, asker) = (
+            agent.endpoint.with_path(path),
+            LookupFor::for_call(Account::default()),
+        );
+        let addresses = &gateway.directory.addresses;
+        let (decision, witness) = (&agent.address_decision, &mut ());
+        addresses
+            .agent_address(decision, &at, asker, witness)
+            .await?;
+        Ok(Some(again))
+    }
+
+    /// Lets the next calls go to the path of `again`, if the agent took this one there.
+    pub(super) async fn keep_place(
+        &self,
+        relay: &Relay,
+        again: &WireRequest,
+        answer: &ResponseHeader,
+    ) {
+        let content_type = answer.headers.get(header::CONTENT_TYPE);
+        let is_json =
+            content_type.is_some_and(|name| name.as_bytes().starts_with(b"application/json"));
+        let is_taken = answer.status.is_success() && (is_json || is_event_stream(answer));
+        let ends = (self.place, self.call.target(), again.target());
+        if let (Some(gateway), true, (Some(id), Some(from), Some(to))) =
+            (&relay.standing, is_taken, ends)
+        {
+            gateway.resolution.keep_place(id, from, to).await;
+        }
+    }
+}
+
+/// Sends a call once more if its agent redirects it to another path of the same server ([`SentCall::redirected`]).
+/// Returns that answer and its head.
 ///
 /// # Errors
-/// `address_forbidden`, if the address policy does not let the call go to that path; those of a call.
+/// As [`SentCall::redirected`]; those of a call.
 pub(super) async fn follow_redirect(
     relay: &Relay,
     session: Option<&mut ServerSession>,
@@ -1178,47 +1225,24 @@ pub(super) async fn follow_redirect(
     clocks: &Clocks,
     cut: &mut CancelWatch,
 ) -> Result<Option<(AnswerReader, Box<AnswerHead>)>, ExchangeError> {
-    let SentCall {
-        peer,
-        call,
-        agent,
-        place,
-    } = sent;
-    let again = call.redirected(answer, peer.tls());
-    let (Some(gateway), Some(agent), Some(again)) = (&relay.standing, agent, again) else {
+    let Some(again) = sent.redirected(relay, answer).await? else {
         return Ok(None);
     };
-    let path = again.target().unwrap_or_default().to_owned();
-    let (at, asker) = (
-        agent.endpoint.with_path(path),
-        LookupFor::for_call(Account::default()),
-    );
-    let addresses = &gateway.directory.addresses;
-    let (decision, witness) = (&agent.address_decision, &mut ());
-    addresses
-        .agent_address(decision, &at, asker, witness)
-        .await?;
     let (upstream, metrics) = (&relay.upstream, &*relay.metrics);
-    let sent = async {
-        let connection = upstream.connect_by(peer, clocks.total).await?;
-        let sent = upstream.send_over(connection, peer, &again, clocks.total, (metrics, None));
-        sent.await
+    let sending = async {
+        let connection = upstream.connect_by(sent.peer, clocks.total).await?;
+        let over = (metrics, None);
+        let sending = upstream.send_over(connection, sent.peer, &again, clocks.total, over);
+        sending.await
     };
     let mut answer = tokio::select! {
         biased;
-        sent = sent => sent?,
+        answer = sending => answer?,
         why = cut.cancelled(Delivery::Unknown) => return Err(why.into()),
     };
     await_head(session, &mut answer, clocks, cut).await?;
     let head = answer.take_head()?;
-    let content_type = head.fields.headers.get(header::CONTENT_TYPE);
-    let is_json = content_type.is_some_and(|name| name.as_bytes().starts_with(b"application/json"));
-    if head.fields.status.is_success()
-        && (is_json || is_event_stream(&head.fields))
-        && let (Some(id), Some(from), Some(to)) = (place, call.target(), again.target())
-    {
-        gateway.resolution.keep_place(id, from, to).await;
-    }
+    sent.keep_place(relay, &again, &head.fields).await;
     Ok(Some((answer, head)))
 }
 

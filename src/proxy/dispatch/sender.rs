@@ -23,7 +23,7 @@ use crate::a2a::state::TaskState;
 use crate::a2a::task::Binding;
 use crate::caps::Charge;
 use crate::delivery::jobs::{Attempt, Content, Ending, Job, Task, deadline_expired, request_id};
-use crate::directory::{CallOutcome, Destination, LookupFor, OwnTimeouts, Slot};
+use crate::directory::{Agent, CallOutcome, Destination, LookupFor, OwnTimeouts, Slot};
 use crate::identity::Proof;
 use crate::metrics::InProgress;
 use crate::proxy::admission::declared_version;
@@ -43,7 +43,7 @@ use crate::proxy::record::{
 use crate::proxy::response::ExpectedAnswer;
 use crate::proxy::services::Context;
 use crate::proxy::trace::ExchangeOrigin;
-use crate::proxy::upstream::{AgentConnection, WireRequest, shutting_down};
+use crate::proxy::upstream::{AgentConnection, SentCall, WireRequest, shutting_down};
 use crate::proxy::upstream_request::{
     AgentCall, Origin, callee_attributes, resolve_address, translate_for_inbox,
 };
@@ -51,7 +51,7 @@ use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::stage::Stage;
 use crate::tasks::Learner;
-use crate::workspace::Timestamp;
+use crate::workspace::{CallerProof, Timestamp};
 
 /// Result of an attempt.
 enum AttemptResult {
@@ -80,6 +80,8 @@ impl AttemptResult {
 
 /// The handling of the answer of an agent.
 struct AnswerHandling<'a> {
+    /// The agent, if a redirect at the same server is followed: its caller token may be sent twice.
+    follows: Option<&'a Arc<Agent>>,
     rewrite: Option<Rewrite>,
     /// Searches the answer for the task.
     learner: Option<Box<Learner>>,
@@ -285,6 +287,7 @@ impl Sender {
         }
         let rewrite = rewrite_guarded(call.guarded.take(), call.rewrite);
         let answer = AnswerHandling {
+            follows: Some(agent).filter(|agent| agent.proof == CallerProof::Pair),
             rewrite,
             learner: Some(Box::new(learner)),
             slot,
@@ -364,6 +367,21 @@ impl Sender {
             answered = question.send_over(connection, &self.0.relay.upstream, &self.0.relay.metrics) => answered?,
             why = cut.cancelled(Delivery::Unknown) => return Err(why),
         };
+        let sent = SentCall {
+            peer: question.peer,
+            call: &question.call,
+            agent: answer.follows,
+            place: Some(&job.target),
+        };
+        if let Some(call) = sent.redirected(&self.0.relay, &head).await? {
+            let again = BufferedRequest { call, ..*question };
+            (head, body) = tokio::select! {
+                biased;
+                answered = again.send(&self.0.relay.upstream, &self.0.relay.metrics) => answered?,
+                why = cut.cancelled(Delivery::Unknown) => return Err(why),
+            };
+            sent.keep_place(&self.0.relay, &again.call, &head).await;
+        }
         exchange.record.set_call_status(head.status);
         exchange.record.set_status(head.status.as_u16());
         exchange.record.add_bytes(body.len());

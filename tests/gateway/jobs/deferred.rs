@@ -317,3 +317,19 @@ async fn what_cannot_be_kept_is_refused_as_ever() {
     let broken = Request::post(target.path(), "{").bearer(&caller.token);
     assert_eq!(gateway.call(&broken).await.reason(), "workspace_offline");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirect_at_the_same_server_is_followed() {
+    let agent = Agent::scripted(|request| match request.head.starts_with("POST /moved/ ") {
+        true => echo(request),
+        false => vec![Step::write(
+            "HTTP/1.1 307 Moved\r\nLocation: /moved/\r\nContent-Length: 0\r\n\r\n",
+        )],
+    });
+    let (gateway, caller, target) = staged(Builder::new(Pair::Embedded), agent.await).await;
+    pause(&gateway, "target", "pause").await;
+    let id = keep(&gateway, &caller, &target, CALL).await;
+    pause(&gateway, "target", "resume").await;
+    state(&gateway, &caller, &target, &id, "completed").await;
+    assert_eq!(target.agent.count(), 2, "once here, once there");
+}
