@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sqlx::AssertSqlSafe;
 
-use super::table::{COLUMNS, REPLICA, TEXTS, Table};
+use super::table::{REPLICA, TEXTS, Table};
 use crate::store::Unavailable;
 
 /// Number of rows in one lookup.
@@ -52,22 +52,18 @@ impl Table {
         if !self.may_hold_bytes(&error) {
             return error;
         }
-        let texts = hex_expression(COLUMNS.split(", "));
-        let rows = [REPLICA, "seq"].into_iter().chain(TEXTS.split(", "));
-        let rows = hex_expression(rows);
-        for (columns, table) in [(texts, self.texts.table), (rows, "structure_events")] {
-            if let Some([replica, seq]) = self.find_undecodable(&columns, table).await {
-                return ReadFailure::Bytes(replica, seq).into();
-            }
+        let columns = [REPLICA, "seq"].into_iter().chain(TEXTS.split(", "));
+        match self.find_undecodable(&hex_expression(columns)).await {
+            Some([replica, seq]) => ReadFailure::Bytes(replica, seq).into(),
+            None => error,
         }
-        error
     }
 
     /// Returns the chain and the number of the first row with bytes that are no text. `columns` is an
     /// expression that begins with both.
-    async fn find_undecodable(&self, columns: &str, table: &str) -> Option<[String; 2]> {
+    async fn find_undecodable(&self, columns: &str) -> Option<[String; 2]> {
         let text = format!(
-            "SELECT rowid, {columns} FROM {table} WHERE rowid > $1 ORDER BY rowid LIMIT {LOOKED_AT}"
+            "SELECT rowid, {columns} FROM structure_events WHERE rowid > $1 ORDER BY rowid LIMIT {LOOKED_AT}"
         );
         let mut after = 0_i64;
         loop {

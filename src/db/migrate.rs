@@ -1,6 +1,5 @@
-//! The embedded migrations of the schema, in order. Migrations only add, so that a replica of the previous
-//! release still works, and can even start, on the schema of the next. One does more: `audit_rows` renames a
-//! table, but only in SQLite, which has no replicas.
+//! The schema, embedded as migrations in their order. From 0.1.0 on a migration only adds, so that a replica of the
+//! previous release still works, and can even start, on the schema of the next.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,195 +14,30 @@ use crate::store::{Cause, Unavailable};
 /// Timeout of the migration, including the wait for another replica's.
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
-/// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
-/// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 43] = [
-    same_for_both(
-        1,
-        "workspaces",
-        include_str!("migrations/0001_workspaces.sql"),
-    ),
-    same_for_both(
-        2,
-        "coherence",
-        include_str!("migrations/0002_coherence.sql"),
-    ),
-    same_for_both(3, "moves", include_str!("migrations/0003_moves.sql")),
-    same_for_both(4, "grants", include_str!("migrations/0004_grants.sql")),
-    same_for_both(5, "overdue", include_str!("migrations/0005_overdue.sql")),
-    same_for_both(
-        6,
-        "upstream_tls",
-        include_str!("migrations/0006_upstream_tls.sql"),
-    ),
-    same_for_both(
-        7,
-        "push_notifications",
-        include_str!("migrations/0007_push_notifications.sql"),
-    ),
-    same_for_both(8, "inbox", include_str!("migrations/0008_inbox.sql")),
-    same_for_both(
-        9,
-        "idempotent_calls",
-        include_str!("migrations/0009_idempotent_calls.sql"),
-    ),
-    same_for_both(
-        10,
-        "delegations",
-        include_str!("migrations/0010_delegations.sql"),
-    ),
-    (
-        11,
-        "audit",
-        [
-            include_str!("migrations/0011_audit.sqlite.sql"),
-            include_str!("migrations/0011_audit.postgres.sql"),
-        ],
-    ),
-    same_for_both(12, "seen", include_str!("migrations/0012_seen.sql")),
-    same_for_both(
-        13,
-        "seen_before",
-        include_str!("migrations/0013_seen_before.sql"),
-    ),
-    same_for_both(
-        14,
-        "card_access",
-        include_str!("migrations/0014_card_access.sql"),
-    ),
-    same_for_both(
-        15,
-        "enrolment",
-        include_str!("migrations/0015_enrolment.sql"),
-    ),
-    (
-        17,
-        "kept",
-        [
-            include_str!("migrations/0017_kept.sqlite.sql"),
-            include_str!("migrations/0017_kept.postgres.sql"),
-        ],
-    ),
-    same_for_both(
-        18,
-        "client_address",
-        include_str!("migrations/0018_client_address.sql"),
-    ),
-    same_for_both(
-        19,
-        "task_owners",
-        include_str!("migrations/0019_task_owners.sql"),
-    ),
-    same_for_both(
-        21,
-        "agent_origins",
-        include_str!("migrations/0021_agent_origins.sql"),
-    ),
-    same_for_both(
-        23,
-        "delegation_origin",
-        include_str!("migrations/0023_delegation_origin.sql"),
-    ),
-    (
-        26,
-        "inbox_bytes",
-        [
-            include_str!("migrations/0026_inbox_bytes.sqlite.sql"),
-            include_str!("migrations/0026_inbox_bytes.postgres.sql"),
-        ],
-    ),
-    same_for_both(
-        27,
-        "inbox_hops",
-        include_str!("migrations/0027_inbox_hops.sql"),
-    ),
-    same_for_both(28, "proof", include_str!("migrations/0028_proof.sql")),
-    (
-        29,
-        "audit_rows",
-        [
-            include_str!("migrations/0029_audit_rows.sqlite.sql"),
-            include_str!("migrations/0029_audit_rows.postgres.sql"),
-        ],
-    ),
-    same_for_both(30, "bridge", include_str!("migrations/0030_bridge.sql")),
-    (
-        31,
-        "bridged",
-        [
-            include_str!("migrations/0031_bridged.sqlite.sql"),
-            include_str!("migrations/0031_bridged.postgres.sql"),
-        ],
-    ),
-    same_for_both(32, "wake", include_str!("migrations/0032_wake.sql")),
-    same_for_both(
-        33,
-        "instances",
-        include_str!("migrations/0033_instances.sql"),
-    ),
-    same_for_both(
-        34,
-        "task bindings",
-        include_str!("migrations/0034_task_bindings.sql"),
-    ),
-    same_for_both(35, "probe", include_str!("migrations/0035_probe.sql")),
-    same_for_both(36, "stops", include_str!("migrations/0036_stops.sql")),
-    same_for_both(
-        37,
-        "delegation runs",
-        include_str!("migrations/0037_delegation_runs.sql"),
-    ),
-    same_for_both(38, "resolve", include_str!("migrations/0038_resolve.sql")),
-    same_for_both(
-        39,
-        "token ends",
-        include_str!("migrations/0039_token_ends.sql"),
-    ),
-    same_for_both(
-        40,
-        "operator tokens",
-        include_str!("migrations/0040_operator_tokens.sql"),
-    ),
-    same_for_both(41, "born", include_str!("migrations/0041_born.sql")),
-    same_for_both(42, "usage", include_str!("migrations/0042_usage.sql")),
-    same_for_both(43, "subtrees", include_str!("migrations/0043_subtrees.sql")),
-    same_for_both(
-        44,
-        "stop operators",
-        include_str!("migrations/0044_stop_operators.sql"),
-    ),
-    same_for_both(
-        45,
-        "enrolment makers",
-        include_str!("migrations/0045_enrolment_makers.sql"),
-    ),
-    same_for_both(
-        46,
-        "enrolment places",
-        include_str!("migrations/0046_enrolment_places.sql"),
-    ),
-    (
-        47,
-        "senders",
-        [
-            include_str!("migrations/0047_senders.sqlite.sql"),
-            include_str!("migrations/0047_senders.postgres.sql"),
-        ],
-    ),
-    same_for_both(
-        48,
-        "refusal status",
-        include_str!("migrations/0048_refusal_status.sql"),
-    ),
-];
+/// Version, name, and the SQL for SQLite and for PostgreSQL. Never edit a released migration: databases store its
+/// checksum.
+const MIGRATIONS: [(i64, &str, [&str; 2]); 1] = [(
+    1,
+    "schema",
+    [
+        concat!(
+            include_str!("migrations/0001_schema.sql"),
+            include_str!("migrations/0001_schema.sqlite.sql"),
+        ),
+        concat!(
+            include_str!("migrations/0001_schema.sql"),
+            include_str!("migrations/0001_schema.postgres.sql"),
+        ),
+    ],
+)];
 
-const fn same_for_both(
-    version: i64,
-    name: &'static str,
-    text: &'static str,
-) -> (i64, &'static str, [&'static str; 2]) {
-    (version, name, [text, text])
-}
+/// A database of a build before 0.1.0.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the database has the schema of a build before 0.1.0, which this one cannot read: move it away, or name an empty one in \
+     stores.sql"
+)]
+struct UnreleasedSchema;
 
 impl Db {
     /// Brings the schema up to date; [`Db::run`] works after that. It can be repeated, and called by
@@ -297,6 +131,7 @@ async fn run_migrations(connection: &mut AnyConnection, text: usize) -> Result<(
     let done = migrator.run_direct(None, connection, false).await;
     done.map_err(|error| match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => to_cause(error),
+        MigrateError::VersionMismatch(1) => Arc::new(UnreleasedSchema),
         other => Arc::new(other),
     })
 }

@@ -1,5 +1,5 @@
-//! The audit's tables. In SQLite records are compact rows ([`rows`], written by [`row_writer`]), and those of
-//! earlier releases texts; in PostgreSQL all are texts ([`texts`]).
+//! The audit's tables. In SQLite records are compact rows ([`rows`], written by [`row_writer`]); in PostgreSQL they are
+//! texts ([`texts`]).
 
 mod partitions;
 mod row_keys;
@@ -9,7 +9,6 @@ mod statement;
 mod texts;
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +18,9 @@ use sqlx::any::AnyRow;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-pub(super) use self::rows::{REPLICA, Rows, TEXTS};
-pub(super) use self::texts::{COLUMNS, Texts};
+use self::rows::Rows;
+pub(super) use self::rows::{REPLICA, TEXTS};
+use self::texts::Texts;
 use super::chain::{ChainedRecord, END_TYP, Statement};
 use super::filter::Filter;
 use super::month::Month;
@@ -135,22 +135,29 @@ impl BatchSums {
     }
 }
 
+/// The table of records, as its database has it.
+enum RecordTable {
+    Texts(Texts),
+    Rows(Rows),
+}
+
 /// The audit tables.
 pub(super) struct Table {
     pub(super) db: Db,
-    pub(super) texts: Texts,
-    /// `None` in PostgreSQL.
-    pub(super) rows: Option<Rows>,
+    records: RecordTable,
     /// Months for which PostgreSQL has a partition.
     months: Mutex<HashSet<Month>>,
 }
 
 impl Table {
     pub(super) fn new(db: Db) -> Self {
+        let records = match db.is_embedded() {
+            true => RecordTable::Rows(Rows::new(db.clone())),
+            false => RecordTable::Texts(Texts::new(db.clone())),
+        };
         Self {
-            texts: Texts::new(db.clone()),
-            rows: db.is_embedded().then(|| Rows::new(db.clone())),
             db,
+            records,
             months: Mutex::default(),
         }
     }
@@ -166,11 +173,11 @@ impl Table {
         chain: &ChainRow,
     ) -> Result<(), Unavailable> {
         let summed = BatchSums::compute(&self.db, records).await?;
-        if self.is_partitioned() {
+        if let RecordTable::Texts(texts) = &self.records {
             for record in records.iter() {
                 self.ensure_partition(Month::from_millis(record.ms)).await?;
             }
-            return self.texts.put_records(records, chain, &summed).await;
+            return texts.put_records(records, chain, &summed).await;
         }
         let (records, chain) = (Arc::clone(records), chain.clone());
         let work =
@@ -204,14 +211,13 @@ impl Table {
         let query = sqlx::query(FORGET_CHAIN).bind(&row.replica);
         let query = query.bind(&row.statement);
         let forgotten = self.db.execute("audit_prune", query).await? > 0;
-        if let Some(rows) = self.rows.as_ref().filter(|_| forgotten) {
+        if let (true, RecordTable::Rows(rows)) = (forgotten, &self.records) {
             rows.delete_chain(&row.replica).await?;
         }
         Ok(forgotten)
     }
 
-    /// Returns records that match `filter` and follow `after` in the given order. In SQLite the texts come
-    /// before all rows: they are older.
+    /// Returns records that match `filter` and follow `after` in the given order.
     pub(super) async fn read_page(
         &self,
         filter: &Filter,
@@ -219,55 +225,25 @@ impl Table {
         after: Option<&RecordPosition>,
         limit: usize,
     ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
-        let texts = &self.texts;
-        let Some(rows) = &self.rows else {
-            return texts.read_page(filter, order, after, limit).await;
-        };
-        let row = |place: &RecordPosition| match place {
-            RecordPosition::Row(id) => Some(*id),
-            RecordPosition::Text { .. } => None,
-        };
-        let begun = after.map(row);
-        if order == Order::Newest {
-            let mut found = match begun {
-                Some(None) => Vec::new(),
-                _ => {
-                    rows.read_page(filter, order, begun.flatten(), limit)
-                        .await?
-                }
-            };
-            if found.len() < limit {
-                let after = after.filter(|place| row(place).is_none());
-                let left = limit - found.len();
-                found.extend(texts.read_page(filter, order, after, left).await?);
-            }
-            return Ok(found);
+        match &self.records {
+            RecordTable::Texts(texts) => texts.read_page(filter, order, after, limit).await,
+            RecordTable::Rows(rows) => rows.read_page(filter, order, after, limit).await,
         }
-        let mut found = match begun {
-            Some(Some(_)) => Vec::new(),
-            _ => texts.read_page(filter, order, after, limit).await?,
-        };
-        if found.len() < limit {
-            let left = limit - found.len();
-            found.extend(rows.read_page(filter, order, begun.flatten(), left).await?);
-        }
-        Ok(found)
     }
 
     /// True if a chain has a record.
     pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
-        match &self.rows {
-            Some(rows) if rows.has_records(replica).await? => Ok(true),
-            _ => self.texts.has_records(replica).await,
+        match &self.records {
+            RecordTable::Texts(texts) => texts.has_records(replica).await,
+            RecordTable::Rows(rows) => rows.has_records(replica).await,
         }
     }
 
     /// Deletes the records of a chain before `first`, in batches.
     pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
-        self.texts.prune_records(replica, first).await?;
-        match &self.rows {
-            Some(rows) => rows.prune_records(replica, first).await,
-            None => Ok(()),
+        match &self.records {
+            RecordTable::Texts(texts) => texts.prune_records(replica, first).await,
+            RecordTable::Rows(rows) => rows.prune_records(replica, first).await,
         }
     }
 
@@ -279,13 +255,11 @@ impl Table {
         }
     }
 
-    /// True if a page of [`Order::Chains`] or [`Order::Rows`] ends after the page before it. Values of
-    /// wrong types in SQLite break the order; PostgreSQL orders texts by its own collation.
+    /// True if a page of [`Order::Chains`] or [`Order::Rows`] ends after the page before it. PostgreSQL orders texts by
+    /// its own collation.
     pub(super) fn is_ordered(&self, before: &RecordPosition, last: &RecordPosition) -> bool {
         match (before, last) {
             (RecordPosition::Row(before), RecordPosition::Row(last)) => last > before,
-            (RecordPosition::Text { .. }, RecordPosition::Row(_)) => true,
-            (RecordPosition::Row(_), RecordPosition::Text { .. }) => false,
             (
                 RecordPosition::Text { ms, replica, seq },
                 RecordPosition::Text {
@@ -293,11 +267,8 @@ impl Table {
                     replica: last_replica,
                     seq: last_seq,
                 },
-            ) => match last_replica.cmp(replica) {
-                Ordering::Equal => (last_seq, last_ms) > (seq, ms),
-                Ordering::Less => !self.db.is_embedded(),
-                Ordering::Greater => true,
-            },
+            ) => last_replica != replica || (last_seq, last_ms) > (seq, ms),
+            _ => false,
         }
     }
 

@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(KeyColumn::Event.key_of("A2A_CALL"), None);
         let keys = [KeyColumn::Caller.key_of("a"), KeyColumn::Target.key_of("a")];
         assert_ne!(keys[0], keys[1]);
-        // Stored: another value would lose the blocks of earlier releases.
+        // Stored: another value would lose the blocks of records that exist.
         assert_eq!(keys[0], Some(hash_value(0, "a")));
         assert!(keys[0].is_some_and(|key| (0..1 << KEY_BITS).contains(&key)));
     }

@@ -50,14 +50,18 @@ impl Rows {
         Self { db }
     }
 
-    /// Returns records of the rows that match `filter` and follow the row `after`.
+    /// Returns records that match `filter` and follow `after`; a position of texts is before all rows.
     pub(super) async fn read_page(
         &self,
         filter: &Filter,
         order: Order,
-        after: Option<i64>,
+        after: Option<&RecordPosition>,
         limit: usize,
     ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
+        let after = after.and_then(|position| match position {
+            RecordPosition::Row(id) => Some(*id),
+            RecordPosition::Text { .. } => None,
+        });
         let (text, values) = page_statement(filter, order, after, limit);
         let query = bind_values(AssertSqlSafe(text), values);
         let rows = self.db.run("audit_page", query.fetch_all(self.db.pool()));

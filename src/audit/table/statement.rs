@@ -261,8 +261,8 @@ mod tests {
     use crate::time::Timestamp;
 
     const SCHEMA: &str = concat!(
-        include_str!("../../db/migrations/0011_audit.sqlite.sql"),
-        include_str!("../../db/migrations/0029_audit_rows.sqlite.sql")
+        include_str!("../../db/migrations/0001_schema.sql"),
+        include_str!("../../db/migrations/0001_schema.sqlite.sql")
     );
 
     /// Returns how SQLite finds the records of a filter.

@@ -1,5 +1,4 @@
-//! Records whose members are texts: in PostgreSQL, and in SQLite those of releases before the compact rows.
-//! They are inserted many to a statement, each member as a parameter.
+//! Records whose members are texts, in PostgreSQL. They are inserted many to a statement, each member as a parameter.
 
 use std::fmt::Write as _;
 
@@ -16,7 +15,7 @@ use super::{BatchSums, ChainRow, Order, PRUNED_MAX, RecordPosition, STATE, new_r
 use crate::db::Db;
 use crate::store::Unavailable;
 
-pub(in super::super) const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
+const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
     credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, \
     duration_ms, task_id, detail, prev, hash, client_address, bridged";
 
@@ -34,29 +33,23 @@ const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
 // Locked until the commit: one writer of a chain at a time adds to the sums.
 const LAST: &str = "SELECT last_seq FROM audit_chains WHERE replica = $1 FOR UPDATE";
 
-/// The condition of records from the signed beginning of their chain on. What is before it, or in no chain, proves
-/// nothing.
-fn retained_condition(table: &str) -> String {
-    format!(
-        " AND EXISTS (SELECT 1 FROM audit_chains AS kept WHERE kept.replica = {table}.replica \
-         AND {table}.seq >= kept.first_seq)"
-    )
-}
+// From the signed beginning of their chain on. What is before it, or in no chain, proves nothing.
+const RETAINED: &str = " AND EXISTS (SELECT 1 FROM audit_chains AS kept WHERE kept.replica = structure_events.replica \
+    AND structure_events.seq >= kept.first_seq)";
+
+const ANY_RECORD: &str = "SELECT 1 FROM structure_events WHERE replica = $1 LIMIT 1";
+
+const PRUNE: &str = "DELETE FROM structure_events WHERE replica = $1 AND seq < $2 AND seq IN \
+    (SELECT seq FROM structure_events WHERE replica = $1 AND seq < $2 ORDER BY seq LIMIT $3)";
 
 /// The table of records in texts.
 pub(in super::super) struct Texts {
     db: Db,
-    pub(in super::super) table: &'static str,
 }
 
 impl Texts {
     pub(super) fn new(db: Db) -> Self {
-        let table = if db.is_embedded() {
-            "structure_events_1"
-        } else {
-            "structure_events"
-        };
-        Self { db, table }
+        Self { db }
     }
 
     /// Inserts records of one chain, their sums and the row of the chain, in one transaction.
@@ -99,7 +92,6 @@ impl Texts {
         after: Option<&RecordPosition>,
         limit: usize,
     ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
-        let table = self.table;
         let mut common = String::new();
         // A workspace may have very many records. Both columns that name it have an index in the order of
         // time.
@@ -123,7 +115,7 @@ impl Texts {
             let _ = write!(common, " AND time {comparison} ${n}");
         }
         if order != Order::Rows {
-            common.push_str(&retained_condition(table));
+            common.push_str(RETAINED);
         }
         let n = texts.len() + times.len();
         let [time, replica, seq] = [n + 1, n + 2, n + 3];
@@ -144,7 +136,7 @@ impl Texts {
         }
         let sides = sides.iter().map(|side| {
             format!(
-                "SELECT * FROM (SELECT {COLUMNS} FROM {table} WHERE {side}{common} \
+                "SELECT * FROM (SELECT {COLUMNS} FROM structure_events WHERE {side}{common} \
                  ORDER BY {sorted} LIMIT {limit}) AS side"
             )
         });
@@ -169,8 +161,7 @@ impl Texts {
     }
 
     pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
-        let query = format!("SELECT 1 FROM {} WHERE replica = $1 LIMIT 1", self.table);
-        let query = sqlx::query(AssertSqlSafe(query)).bind(replica);
+        let query = sqlx::query(ANY_RECORD).bind(replica);
         let found = query.fetch_optional(self.db.pool());
         let found = self.db.run("audit_prune", found);
         Ok(found.await?.is_some())
@@ -178,16 +169,9 @@ impl Texts {
 
     /// Deletes the records of a chain before `first`, in batches.
     pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
-        let table = self.table;
-        let text = format!(
-            "DELETE FROM {table} WHERE replica = $1 AND seq < $2 AND seq IN \
-             (SELECT seq FROM {table} WHERE replica = $1 AND seq < $2 ORDER BY seq LIMIT $3)"
-        );
         loop {
-            let query = sqlx::query(AssertSqlSafe(text.as_str()))
-                .bind(replica)
-                .bind(first)
-                .bind(PRUNED_MAX);
+            let query = sqlx::query(PRUNE).bind(replica).bind(first);
+            let query = query.bind(PRUNED_MAX);
             let rows = self.db.execute("audit_prune", query).await?;
             if rows < PRUNED_MAX.unsigned_abs() {
                 return Ok(());

@@ -4,7 +4,6 @@ mod alone;
 mod anchored;
 mod clients;
 mod edges;
-mod older;
 mod outage;
 mod records;
 mod retention;

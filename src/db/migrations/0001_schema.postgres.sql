@@ -1,6 +1,55 @@
--- Bytes that are kept for each owner in inboxes, answers of calls with a key, and delegations: the sum of its rows. The
--- triggers add rows in the transaction that writes or deletes what is counted, so that it holds whatever deletes rows;
--- rows are only added there, so that no transaction waits for another one's. Gateways merge them in the background.
+-- The part of the schema that PostgreSQL has alone. It follows `0001_schema.sql`.
+
+-- Audit
+
+-- Who called whom, and who changed what (contract 10). There is a chain for each start of a replica: `seq` starts at
+-- 1, `prev` is the hash of the record before, `hash` the SHA-256 of the canonical record. There is a partition for
+-- each month (UTC), which a writer makes: retention drops whole ones.
+CREATE TABLE structure_events (
+    replica           TEXT   NOT NULL,
+    seq               BIGINT NOT NULL,
+    time              BIGINT NOT NULL,
+    event_type        TEXT   NOT NULL,
+    request_id        TEXT,
+    trace_id          TEXT,
+    caller            TEXT,
+    credential_kind   TEXT,
+    credential_prefix TEXT,
+    target            TEXT,
+    org               TEXT,
+    rule              TEXT,
+    method            TEXT,
+    outcome           TEXT   NOT NULL,
+    status            BIGINT NOT NULL,
+    request_bytes     BIGINT NOT NULL,
+    response_bytes    BIGINT NOT NULL,
+    duration_ms       BIGINT NOT NULL,
+    task_id           TEXT,
+    detail            TEXT,
+    prev              TEXT   NOT NULL,
+    hash              TEXT   NOT NULL,
+    -- The address that the request came from, as far as `audit.client_address` lets it be recorded.
+    client_address    TEXT,
+    -- The generations between which the call was translated, the caller's first. NULL: it was not.
+    bridged           TEXT,
+    PRIMARY KEY (replica, seq, time)
+) PARTITION BY RANGE (time);
+
+CREATE INDEX structure_events_time ON structure_events (time);
+
+CREATE INDEX structure_events_caller ON structure_events (caller, time);
+
+CREATE INDEX structure_events_target ON structure_events (target, time);
+
+CREATE INDEX structure_events_request ON structure_events (request_id);
+
+-- Kept bytes
+
+-- Bytes that are kept for each owner in inboxes, answers of calls with a key, and delegations: the sum of its rows.
+-- The triggers add rows in the transaction that writes or deletes what is kept, so that it holds whatever deletes
+-- rows. They only add, so that no transaction waits for another one's. Gateways merge the rows in the background.
+-- Bytes of an inbox are apart from what the workspace itself keeps, so that senders cannot use up the room for its
+-- delegations and answers: the owner is `inbox:` and the workspace. No workspace id has a colon.
 CREATE TABLE kept_changes (
     owner TEXT   NOT NULL,
     bytes BIGINT NOT NULL
@@ -8,17 +57,10 @@ CREATE TABLE kept_changes (
 
 CREATE INDEX kept_changes_owner ON kept_changes (owner) INCLUDE (bytes);
 
-ALTER TABLE idempotent_calls ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-ALTER TABLE idempotent_calls ADD COLUMN kept_bytes BIGINT NOT NULL DEFAULT 0;
-ALTER TABLE delegations ADD COLUMN kept_bytes BIGINT NOT NULL DEFAULT 0;
-
-INSERT INTO kept_changes (owner, bytes)
-    SELECT workspace_id, SUM(request_bytes + response_bytes + update_bytes) FROM activity_logs GROUP BY workspace_id;
-
 CREATE FUNCTION activity_logs_kept_more() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO kept_changes (owner, bytes)
-        SELECT workspace_id, SUM(request_bytes + response_bytes + update_bytes) FROM added
+        SELECT 'inbox:' || workspace_id, SUM(request_bytes + response_bytes + update_bytes) FROM added
         GROUP BY workspace_id HAVING SUM(request_bytes + response_bytes + update_bytes) <> 0;
     RETURN NULL;
 END $$;
@@ -26,7 +68,7 @@ END $$;
 CREATE FUNCTION activity_logs_kept_less() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO kept_changes (owner, bytes)
-        SELECT workspace_id, -SUM(request_bytes + response_bytes + update_bytes) FROM gone
+        SELECT 'inbox:' || workspace_id, -SUM(request_bytes + response_bytes + update_bytes) FROM gone
         GROUP BY workspace_id HAVING SUM(request_bytes + response_bytes + update_bytes) <> 0;
     RETURN NULL;
 END $$;
@@ -34,7 +76,8 @@ END $$;
 CREATE FUNCTION activity_logs_kept_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO kept_changes (owner, bytes) VALUES (
-        NEW.workspace_id, NEW.response_bytes + NEW.update_bytes - OLD.response_bytes - OLD.update_bytes);
+        'inbox:' || NEW.workspace_id,
+        NEW.response_bytes + NEW.update_bytes - OLD.response_bytes - OLD.update_bytes);
     RETURN NULL;
 END $$;
 

@@ -1,0 +1,130 @@
+-- The part of the schema that SQLite has alone. It follows `0001_schema.sql`.
+
+-- Inbox
+
+-- Without it SQLite reads all of a long body to reach the columns behind it.
+CREATE INDEX activity_logs_account ON activity_logs (workspace_id, seq, account, account_group);
+
+-- Audit
+
+-- The numbers of chains.
+CREATE TABLE audit_replicas (
+    chain   INTEGER PRIMARY KEY,
+    replica TEXT NOT NULL UNIQUE
+);
+
+-- The numbers of words from closed sets.
+CREATE TABLE audit_words (
+    id   INTEGER PRIMARY KEY,
+    word TEXT NOT NULL UNIQUE
+);
+
+-- Who called whom, and who changed what (contract 10), in few bytes, and without an index that every record enters.
+-- There is a chain for each start of a replica. `id` is the chain and `seq`, which starts at 1. `event_type`,
+-- `credential_kind`, `rule`, `method` and `outcome` are words; that of the method of a translated call ends with the
+-- generations, the caller's first. `prev` is the hash of the record before, absent where that is the row before.
+-- `hash` is the SHA-256 of the canonical record. Request and task ids that are UUIDs, and trace ids, are bytes.
+CREATE TABLE structure_events (
+    id                INTEGER PRIMARY KEY,
+    chain             INTEGER AS (id >> 40) VIRTUAL,
+    seq               INTEGER AS (id & 1099511627775) VIRTUAL,
+    time              INTEGER NOT NULL,
+    event_type        INTEGER NOT NULL,
+    request_id,
+    trace_id          BLOB,
+    caller            TEXT,
+    credential_kind   INTEGER,
+    credential_prefix TEXT,
+    -- The address that the request came from, as far as `audit.client_address` lets it be recorded.
+    client_address    TEXT,
+    target            TEXT,
+    org               TEXT,
+    rule              INTEGER,
+    method            INTEGER,
+    outcome           INTEGER NOT NULL,
+    status            INTEGER NOT NULL,
+    request_bytes     INTEGER NOT NULL,
+    response_bytes    INTEGER NOT NULL,
+    duration_ms       INTEGER NOT NULL,
+    task_id,
+    detail            TEXT,
+    prev              BLOB,
+    hash              BLOB NOT NULL
+);
+
+-- Bytes of a request id hold the time of its request: a short one is found by that.
+CREATE INDEX structure_events_untimed ON structure_events (request_id)
+    WHERE duration_ms > 1000 OR typeof(request_id) = 'text';
+
+-- The times of each 4096 numbers: `block` is `id >> 12`.
+CREATE TABLE audit_blocks (
+    block      INTEGER PRIMARY KEY,
+    first_time INTEGER NOT NULL,
+    last_time  INTEGER NOT NULL
+);
+
+-- The blocks in which a caller, a target, a rare outcome or a rare event is found. `key` is a hash of its name.
+CREATE TABLE audit_seen (
+    key   INTEGER NOT NULL,
+    block INTEGER NOT NULL,
+    PRIMARY KEY (key, block)
+) WITHOUT ROWID;
+
+-- Kept bytes
+
+-- Bytes that are kept for each owner in inboxes, answers of calls with a key, and delegations. The triggers write it
+-- in the transaction that writes or deletes the row, so that it holds whatever deletes rows. Bytes of an inbox are
+-- apart from what the workspace itself keeps, so that senders cannot use up the room for its delegations and answers:
+-- the owner is `inbox:` and the workspace. No workspace id has a colon.
+CREATE TABLE kept_changes (
+    owner TEXT   NOT NULL PRIMARY KEY,
+    bytes BIGINT NOT NULL
+);
+
+CREATE TRIGGER activity_logs_kept_more AFTER INSERT ON activity_logs
+WHEN NEW.request_bytes + NEW.response_bytes + NEW.update_bytes <> 0 BEGIN
+    INSERT INTO kept_changes (owner, bytes)
+        VALUES ('inbox:' || NEW.workspace_id, NEW.request_bytes + NEW.response_bytes + NEW.update_bytes)
+        ON CONFLICT (owner) DO UPDATE SET bytes = kept_changes.bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER activity_logs_kept_changed AFTER UPDATE OF response_bytes, update_bytes ON activity_logs
+WHEN NEW.response_bytes + NEW.update_bytes <> OLD.response_bytes + OLD.update_bytes BEGIN
+    INSERT INTO kept_changes (owner, bytes)
+        VALUES (
+            'inbox:' || NEW.workspace_id,
+            NEW.response_bytes + NEW.update_bytes - OLD.response_bytes - OLD.update_bytes
+        )
+        ON CONFLICT (owner) DO UPDATE SET bytes = kept_changes.bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER activity_logs_kept_less AFTER DELETE ON activity_logs
+WHEN OLD.request_bytes + OLD.response_bytes + OLD.update_bytes <> 0 BEGIN
+    UPDATE kept_changes SET bytes = bytes - OLD.request_bytes - OLD.response_bytes - OLD.update_bytes
+        WHERE owner = 'inbox:' || OLD.workspace_id;
+END;
+
+CREATE TRIGGER idempotent_calls_kept_changed AFTER UPDATE OF kept_bytes, owner ON idempotent_calls
+WHEN NEW.kept_bytes <> OLD.kept_bytes OR NEW.owner <> OLD.owner BEGIN
+    UPDATE kept_changes SET bytes = bytes - OLD.kept_bytes WHERE owner = OLD.owner;
+    INSERT INTO kept_changes (owner, bytes) VALUES (NEW.owner, NEW.kept_bytes)
+        ON CONFLICT (owner) DO UPDATE SET bytes = kept_changes.bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER idempotent_calls_kept_less AFTER DELETE ON idempotent_calls WHEN OLD.kept_bytes <> 0 BEGIN
+    UPDATE kept_changes SET bytes = bytes - OLD.kept_bytes WHERE owner = OLD.owner;
+END;
+
+CREATE TRIGGER delegations_kept_more AFTER INSERT ON delegations WHEN NEW.kept_bytes <> 0 BEGIN
+    INSERT INTO kept_changes (owner, bytes) VALUES (NEW.owner, NEW.kept_bytes)
+        ON CONFLICT (owner) DO UPDATE SET bytes = kept_changes.bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER delegations_kept_changed AFTER UPDATE OF kept_bytes ON delegations
+WHEN NEW.kept_bytes <> OLD.kept_bytes BEGIN
+    UPDATE kept_changes SET bytes = bytes + NEW.kept_bytes - OLD.kept_bytes WHERE owner = NEW.owner;
+END;
+
+CREATE TRIGGER delegations_kept_less AFTER DELETE ON delegations WHEN OLD.kept_bytes <> 0 BEGIN
+    UPDATE kept_changes SET bytes = bytes - OLD.kept_bytes WHERE owner = OLD.owner;
+END;

@@ -1,2 +1,0 @@
--- Only the tables in SQLite change.
-SELECT 1;

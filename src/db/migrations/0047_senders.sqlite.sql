@@ -1,6 +1,0 @@
--- The account of the sender of an entry and its group, by which shares of an inbox are counted; 0: none is.
-ALTER TABLE activity_logs ADD COLUMN account BIGINT NOT NULL DEFAULT 0;
-ALTER TABLE activity_logs ADD COLUMN account_group BIGINT NOT NULL DEFAULT 0;
-
--- Here alone: SQLite reads all of a long body to reach the columns behind it.
-CREATE INDEX activity_logs_account ON activity_logs (workspace_id, seq, account, account_group);
