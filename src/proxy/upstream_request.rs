@@ -612,7 +612,8 @@ async fn translate_for_agent(
     };
     // An agent that is said to speak 1.0 may take its messages by the methods of 0.3.
     let passes = call.may_repeat && shown.is_none() && asked == Side::json_rpc(Generation::V0);
-    if passes && exchange.call.method().sends() && has_v1_message(&call.body) {
+    if passes && spoke.side != asked && exchange.call.method().sends() && has_v1_message(&call.body)
+    {
         return Ok(());
     }
     let interface = match spoke.side.binding {
