@@ -710,7 +710,7 @@ impl AgentStream {
 
     fn number_events(&mut self, blocks: Bytes) -> Bytes {
         match &mut self.log {
-            Some(log) => log.append(&blocks),
+            Some(log) => log.append(&blocks, self.splitter.standing().is_final()),
             None => blocks,
         }
     }

@@ -171,19 +171,19 @@ async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_la
     let begin = || streams.begin_log("pm".into(), &target, ReplyForm::default());
     let event = format!("data: {}\n\n", "x".repeat(3000));
     let mut ended = begin().unwrap();
-    ended.append(event.as_bytes());
+    ended.append(event.as_bytes(), false);
     let first = ended.kept.id;
     ended.end(b"");
     let (mut one, mut two) = (begin().unwrap(), begin().unwrap());
     for log in [&mut one, &mut two] {
-        log.append(event.as_bytes());
+        log.append(event.as_bytes(), false);
     }
     assert!(
         streams.find_local(first).is_none(),
         "the one that ended goes first"
     );
     for _ in 0..5 {
-        two.append(event.as_bytes());
+        two.append(event.as_bytes(), false);
         assert!(streams.held.load(Ordering::Relaxed) <= 10_000);
     }
     assert_eq!(
@@ -219,11 +219,11 @@ fn keeps_to(kept_bytes: u64, logs_bytes: u64) {
     };
     let event = format!("data: {}\n\n", "x".repeat(3000));
     let mut other = begin("qa");
-    other.append(event.as_bytes());
+    other.append(event.as_bytes(), false);
     let mut ended = Vec::new();
     for _ in 0..10 {
         let mut log = begin("pm");
-        log.append(event.as_bytes());
+        log.append(event.as_bytes(), false);
         assert!(log.kept.caller_bytes() <= 10_000);
         ended.push(log.kept.id);
         log.end(b"");
@@ -236,7 +236,7 @@ fn keeps_to(kept_bytes: u64, logs_bytes: u64) {
     assert_eq!(other.kept.read_after(0).unwrap().missed, 0);
     let mut running: Vec<_> = (0..5).map(|_| begin("pm")).collect();
     for log in &mut running {
-        log.append(event.as_bytes());
+        log.append(event.as_bytes(), false);
         assert!(log.kept.caller_bytes() <= 10_000);
     }
 }
@@ -250,7 +250,7 @@ async fn a_log_that_is_dropped_says_that_there_was_more_and_frees_its_readers() 
         ..ReplyForm::default()
     };
     let mut log = streams.begin_log("pm".into(), &target, named).unwrap();
-    log.append(b"data: 1\r\n\r\n");
+    log.append(b"data: 1\r\n\r\n", false);
     let stream = log.kept.id.simple().to_string();
     let id = || RequestId::from_caller(Some(b"r-1"));
     let mut reader = streams

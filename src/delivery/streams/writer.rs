@@ -26,9 +26,14 @@ impl LogWriter {
         }
     }
 
-    /// Keeps whole blocks, and returns them numbered, as they are sent to the caller.
-    pub fn append(&mut self, blocks: &[u8]) -> Bytes {
-        let stamped = self.stamper.stamp(blocks);
+    /// Keeps whole blocks, and returns them numbered, as they are sent to the caller. Behind a final event comments are
+    /// dropped: they have no blank line, and at the end of a stream readers take them for an event that was cut off.
+    pub fn append(&mut self, blocks: &[u8], is_final: bool) -> Bytes {
+        let mut stamped = self.stamper.stamp(blocks);
+        if is_final {
+            let events = stamped.ends.last().copied().unwrap_or_default();
+            stamped.bytes.truncate(events);
+        }
         self.kept.append_events(&stamped, self.streams.log_bounds());
         self.streams.enforce_bounds(&self.kept);
         self.streams.copy_later(&self.kept);

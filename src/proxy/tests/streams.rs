@@ -78,6 +78,18 @@ async fn behind_a_final_event_every_end_is_the_end() {
 }
 
 #[tokio::test]
+async fn comments_behind_a_final_event_do_not_pass() {
+    let comment = ": ping\n\n";
+    let stream = stream_until_close(&STREAMED[..1]) + comment;
+    let stream = stream + &format!("data: {COMPLETED}\n\n{comment}");
+    let gateway = TestGateway::new(stream, |_| ()).await;
+    let reply = call_stream(&gateway).await;
+    let (before, behind) = reply.body.split_once(COMPLETED).unwrap();
+    assert!(before.contains(": ping\n"), "{before}");
+    assert!(!behind.contains("ping"), "{behind}");
+}
+
+#[tokio::test]
 async fn a_translated_stream_is_whole_behind_its_final_event() {
     let gateway = TestGateway::new(stream_answer(&STREAMED, false), |_| ()).await;
     let reply = call_rest(&gateway).await;
