@@ -91,7 +91,7 @@ impl CompleteEvents {
     }
 }
 
-/// What the events of a stream so far say of its end. Those that say nothing, such as pings of the
+/// The state of a stream by its events so far. Those that say nothing, such as pings of the
 /// agent, do not change it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
@@ -458,7 +458,7 @@ struct EndMarkers {
     last: bool,
     /// `status.state`
     state: Option<TaskState>,
-    /// What a member says that is a result of its own, or an error.
+    /// The standing by a member that is a result of its own, or an error.
     inner: Option<Standing>,
 }
 

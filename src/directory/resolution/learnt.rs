@@ -20,7 +20,7 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 /// Maximum bytes of a path that is kept.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// What an agent has shown for a method.
+/// The evidence that an agent has given for a method.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding {
     /// The generation in which it takes calls. `None`: it knows the method in neither.
@@ -42,7 +42,7 @@ pub struct Place {
     pub learnt_at: Instant,
 }
 
-/// What is known of one agent. What a send showed counts for all methods that showed nothing themselves.
+/// The findings of one agent. Those of a send hold for all methods without findings of their own.
 #[derive(Clone, Default)]
 struct Findings {
     /// Fingerprint of the registration of which they are.
@@ -83,7 +83,7 @@ impl Findings {
     }
 }
 
-/// What is known of all agents. Cheap to clone.
+/// The findings of all agents. Cheap to clone.
 #[derive(Clone)]
 pub struct Learnt {
     agents: Cache<WorkspaceId, Arc<Findings>>,

@@ -32,7 +32,7 @@ pub struct Resolution {
     pub(crate) workspaces: Workspaces,
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) config: Live,
-    /// What calls have shown of agents.
+    /// The findings that calls made of agents.
     pub learnt: Learnt,
 }
 

@@ -45,7 +45,7 @@ pub(super) enum Shape {
     V1,
 }
 
-/// Returns `securitySchemes` with each scheme in all of `shapes`: their members stand beside each other in one object.
+/// Returns `securitySchemes` with each scheme in all of `shapes`: one object has the members of all.
 /// Schemes of an unknown type are left out.
 pub(super) fn convert_schemes(
     text: &str,
