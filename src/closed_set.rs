@@ -9,9 +9,9 @@ pub trait ClosedSet: Copy {
     fn index(self) -> usize;
 }
 
-/// Declares the enum of a closed set, with the form of each value.
+/// Declares enums of closed sets, with the form of each value.
 macro_rules! words {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $word:literal,)* }) => {
+    ($($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $word:literal,)* })+) => {$(
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
@@ -38,7 +38,7 @@ macro_rules! words {
                 self as usize
             }
         }
-    };
+    )+};
 }
 
 pub(crate) use words;

@@ -35,8 +35,7 @@ pub enum Dialect {
 /// The form of the response to one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyForm {
-    /// Absent in data that older gateways wrote.
-    #[serde(default)]
+    /// The form.
     pub dialect: Dialect,
     /// The request's JSON-RPC id, as it was spelled.
     pub rpc_id: Option<String>,

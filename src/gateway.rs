@@ -10,7 +10,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use crate::audit::change::{operator_token_hash, settings_as_json};
 use crate::audit::{Audit, Draft, EventType};
@@ -301,8 +301,7 @@ impl Gateway {
     }
 
     async fn sweep_leases(&self) {
-        let mut tick = interval(SWEEP);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = tick_every(SWEEP);
         loop {
             tick.tick().await;
             let lapses = &self.directory.lapses;
@@ -321,8 +320,7 @@ impl Gateway {
 
     /// Warns while the clock of a store differs from this machine's: leases, tokens and records depend on both.
     async fn watch_clocks(&self) {
-        let mut tick = interval(COMPARE_CLOCKS);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = tick_every(COMPARE_CLOCKS);
         let (mut sql, mut shared) = (Skew::new("sql"), Skew::new("shared"));
         loop {
             tick.tick().await;
@@ -332,8 +330,7 @@ impl Gateway {
     }
 
     async fn flush_regularly(&self) {
-        let mut tick = interval(FLUSH);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = tick_every(FLUSH);
         loop {
             tick.tick().await;
             if let Err(error) = self.directory.heartbeats.flush().await {
@@ -344,22 +341,24 @@ impl Gateway {
 
     /// Applies changes of the keys by `keys rotate`, or by another replica.
     async fn follow_keys(&self) {
-        let mut tick = interval(LOOK_AT_KEYS);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = tick_every(LOOK_AT_KEYS);
         self.metrics.keys.current.set(1);
         let mut known = KeySnapshot::from_keys(&self.keys);
         loop {
             tick.tick().await;
-            let keys = Arc::clone(&self.keys);
+            let (keys, metrics) = (Arc::clone(&self.keys), Arc::clone(&self.metrics));
             // The disk may be a network file system.
             let read = spawn_blocking(move || {
-                keys.refresh().map(|changed| (changed, keys.measure_ages()))
+                let changed = keys.refresh();
+                if changed.is_ok() {
+                    keys.record_ages(&metrics.keys);
+                }
+                changed
             });
             let read = read.await;
             let failed_before = self.metrics.keys.current.get() == 0;
             match read {
-                Ok(Ok((changed, ages))) => {
-                    self.metrics.keys.set_ages(ages);
+                Ok(Ok(changed)) => {
                     self.metrics.keys.current.set(1);
                     // A rotation touches the folder more than once, and requests with an unknown key read the
                     // keys as well.
@@ -388,8 +387,7 @@ impl Gateway {
     }
 
     async fn forget_regularly(&self) {
-        let mut tick = interval(FORGET);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = tick_every(FORGET);
         loop {
             tick.tick().await;
             self.directory.heartbeats.drop_silent();
@@ -435,6 +433,13 @@ impl Gateway {
     pub fn is_draining(&self) -> bool {
         self.drain.is_leaving()
     }
+}
+
+/// Returns ticks that are put off when one is late.
+fn tick_every(period: Duration) -> Interval {
+    let mut tick = interval(period);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
 }
 
 /// Has exchanges looked at again, and tasks written, after each change of the stops.

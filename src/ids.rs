@@ -5,6 +5,9 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Longest workspace id, in characters (`docs/reference/http-api.md`, conventions).
 const WORKSPACE_ID_LEN_MAX: usize = 128;
 
@@ -50,11 +53,6 @@ impl WorkspaceId {
             _ => Ok(()),
         }
     }
-
-    /// Returns the id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl Borrow<str> for WorkspaceId {
@@ -69,10 +67,47 @@ impl fmt::Debug for WorkspaceId {
     }
 }
 
-impl fmt::Display for WorkspaceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Declares what all ids have.
+macro_rules! ids {
+    ($($kind:ident)*) => {$(
+        impl $kind {
+            /// Returns the id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+
+ids!(WorkspaceId InstanceId RequestId ReplicaId);
+
+/// Declares serialization as the displayed text.
+macro_rules! serialize_as_text {
+    ($($kind:ty: $parse:expr;)*) => {$(
+        impl Serialize for $kind {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $kind {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                $parse(&text).ok_or_else(|| D::Error::custom(InvalidWorkspaceId))
+            }
+        }
+    )*};
+}
+
+serialize_as_text! {
+    WorkspaceId: |text: &str| Self::parse(text).ok();
+    WorkspaceIncarnation: Self::parse;
 }
 
 /// The text is not a workspace id.
@@ -98,20 +133,9 @@ impl InstanceId {
             Err(InvalidInstanceId)
         }
     }
-
-    /// Returns the id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl fmt::Debug for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -184,17 +208,6 @@ impl RequestId {
         let text: &str = uuid::Uuid::now_v7().hyphenated().encode_lower(&mut text);
         Self(text.into())
     }
-
-    /// Returns the id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The id of one run of one gateway process: its host name and a part that is unique to this start.
@@ -221,17 +234,6 @@ impl ReplicaId {
         // The last digits of a UUIDv7 are random; the first are the time.
         let run = uuid::Uuid::now_v7().simple().to_string();
         Self(format!("{name}-{}{}", &run[..12], &run[24..]).into())
-    }
-
-    /// Returns the id as text: letters, digits, `.`, `_` and `-`.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ReplicaId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

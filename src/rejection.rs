@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::closed_set::words;
+use crate::closed_set::{ClosedSet, words};
 use crate::ids::{InvalidInstanceId, InvalidWorkspaceId, RequestId};
 use crate::stage::Stage;
 
@@ -34,6 +34,14 @@ macro_rules! reasons {
             /// Returns what the reason depends on, if that is more than caller and target: no explanation gives it.
             pub const fn depends_on(self) -> Option<&'static str> {
                 match self { $(Self::$variant => reasons!(@depends $($on)?),)* }
+            }
+        }
+
+        impl ClosedSet for $name {
+            const WORDS: &'static [&'static str] = &[$($word),*];
+
+            fn index(self) -> usize {
+                self as usize
             }
         }
     };

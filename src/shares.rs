@@ -4,11 +4,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// A bound.
@@ -146,12 +146,12 @@ impl Shares {
 
     /// Returns the amount that is taken.
     pub fn total(&self) -> usize {
-        self.lock().all
+        self.0.lock().all
     }
 
     /// True if `account` has something.
     pub fn holds_any(&self, account: Account) -> bool {
-        self.lock().amount_of(account.own) > 0
+        self.0.lock().amount_of(account.own) > 0
     }
 
     /// Checks that `account` would be granted one more.
@@ -159,12 +159,7 @@ impl Shares {
     /// # Errors
     /// [`ShareRefusal`].
     pub fn check_one(&self, account: Account, bound: Bound) -> Result<(), ShareRefusal> {
-        self.lock().check(account, 1, bound)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Amounts> {
-        // Each step leaves the numbers consistent, so a panic elsewhere cannot have broken them.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().check(account, 1, bound)
     }
 }
 
@@ -257,7 +252,7 @@ impl Share {
 
     /// Amount of its caller, with all callers of its group.
     pub fn caller_amount(&self) -> usize {
-        self.shares.lock().amount_of(self.account.party_number())
+        self.shares.0.lock().amount_of(self.account.party_number())
     }
 
     /// Takes `amount` more.
@@ -265,7 +260,7 @@ impl Share {
     /// # Errors
     /// [`ShareRefusal`], and nothing more is taken.
     pub fn grow(&mut self, amount: usize, bound: Bound) -> Result<(), ShareRefusal> {
-        let mut taken = self.shares.lock();
+        let mut taken = self.shares.0.lock();
         taken.check(self.account, amount, bound)?;
         taken.add(self.account, amount);
         self.amount += amount;
@@ -275,7 +270,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.shares.lock().take_away(self.account, self.amount);
+        self.shares.0.lock().take_away(self.account, self.amount);
     }
 }
 
@@ -345,7 +340,7 @@ mod tests {
         );
         held.clear();
         assert_eq!(shares.total(), 0);
-        assert!(shares.lock().by_account.is_empty());
+        assert!(shares.0.lock().by_account.is_empty());
     }
 
     #[test]
@@ -418,7 +413,7 @@ mod tests {
         assert!(others.iter().all(Result::is_ok));
         assert_eq!(shares.check_one(outsider, bound), Err(ShareRefusal::Share));
         drop((held, others));
-        assert!(shares.lock().by_account.is_empty());
+        assert!(shares.0.lock().by_account.is_empty());
         // One place, which any caller may have.
         let one = shares.take(Account { own: 1, group: 2 }, 1, Bound::with_places(1));
         assert_eq!(

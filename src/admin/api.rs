@@ -3,6 +3,7 @@
 //! changes.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
@@ -12,37 +13,24 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, StatusCode};
 use tower::ServiceExt as _;
 
+use crate::control::{self, Offer};
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 
 /// Path prefix of the routes.
 const BASE: &str = "/api";
 
-/// The routes by method and pattern: those of the control plane, below [`BASE`].
-pub const API_ROUTES: &[(&str, &str)] = &[
-    ("POST", "/api/workspaces"),
-    ("GET", "/api/workspaces/{id}"),
-    ("PATCH", "/api/workspaces/{id}"),
-    ("POST", "/api/workspaces/{id}/pause"),
-    ("POST", "/api/workspaces/{id}/resume"),
-    ("GET", "/api/workspaces/{id}/tokens"),
-    ("POST", "/api/workspaces/{id}/tokens"),
-    ("DELETE", "/api/workspaces/{id}/tokens/{token_id}"),
-    ("GET", "/api/operators/me"),
-    ("GET", "/api/caps"),
-    ("GET", "/api/usage"),
-    ("GET", "/api/grants"),
-    ("POST", "/api/grants"),
-    ("DELETE", "/api/grants/{grant_id}"),
-    ("GET", "/api/stops"),
-    ("POST", "/api/stops"),
-    ("DELETE", "/api/stops/{stop_id}"),
-];
+/// The routes by method and pattern: those of the control plane for the console, below [`BASE`].
+pub static API_ROUTES: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
+    let routes = control::DECLARED.iter();
+    let routes = routes.filter(|route| route.offers.contains(&Offer::Console));
+    routes.map(|route| (route.method, route.api_path)).collect()
+});
 
 /// Returns the routes, served by `control`.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>(control: &Router) -> Router<S> {
     let mut routes = Router::new();
-    for (method, path) in API_ROUTES {
+    for (method, path) in API_ROUTES.iter() {
         let control = control.clone();
         let handler = move |request: Request| forward_request(control, request);
         let filter = match *method {

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::{RawQuery, State};
-use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::{HeaderMap, StatusCode};
+use serde_json::Value;
 use url::form_urlencoded;
 
-use super::{json_response, rejection_response};
 use crate::audit::{Cursor, Filter, PAGE, PAGE_MAX, filter_values};
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
@@ -31,25 +30,11 @@ struct AuditQuery {
 pub(super) async fn list_records(
     State(gateway): State<Arc<Gateway>>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Response {
-    let asked = match AuditQuery::parse(query.as_deref().unwrap_or_default()) {
-        Ok(asked) => asked,
-        Err(rejection) => return rejection_response(&rejection, &headers),
-    };
-    let AuditQuery {
-        filter,
-        after,
-        limit,
-    } = asked;
-    let page = gateway
-        .audit
-        .stored
-        .read_page(&filter, after.as_ref(), limit);
-    match page.await {
-        Ok(page) => json_response(StatusCode::OK, &page).into_response(),
-        Err(error) => rejection_response(&Rejection::from(error), &headers),
-    }
+) -> Result<Json<Value>, Rejection> {
+    let asked = AuditQuery::parse(query.as_deref().unwrap_or_default())?;
+    let (filter, after) = (&asked.filter, asked.after.as_ref());
+    let page = gateway.audit.stored.read_page(filter, after, asked.limit);
+    Ok(Json(page.await?))
 }
 
 impl AuditQuery {

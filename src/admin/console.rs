@@ -10,12 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::response::Response;
-use axum::routing::{MethodFilter, on};
-use axum::{Extension, Router};
+use axum::{Extension, Json};
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -24,9 +23,9 @@ use tokio::time::timeout;
 
 use super::gate::Operator;
 use super::session::{self, RequestSession};
-use super::{json_response, rejection_response};
 use crate::audit::{DONE, Draft, EventType};
 use crate::console::{FeedOverrun, Reader};
+use crate::control::declare_routes;
 use crate::deadline::ticks;
 use crate::directory::CapacityView;
 use crate::gateway::Gateway;
@@ -53,28 +52,14 @@ const BODY_BYTES_MAX: usize = 4096;
 /// Longest time to receive a body.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
-macro_rules! routes {
-    ($($method:ident $path:literal => $handler:path,)*) => {
-        /// The routes by method and pattern.
-        pub const CONSOLE_ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
-
-        /// Returns the routes.
-        pub(super) fn routes<S: Clone + Send + Sync + 'static>(gateway: &Arc<Gateway>) -> Router<S> {
-            Router::new()
-                $(.route($path, on(MethodFilter::$method, $handler)))*
-                .with_state(Arc::clone(gateway))
-        }
-    };
-}
-
-routes! {
-    GET  "/console/feed"            => serve_feed,
-    GET  "/console/workspaces/{id}" => serve_load,
-    GET  "/console/chains"          => serve_chains,
-    GET  "/console/keys"            => serve_keys,
-    POST "/console/keys/rotate"     => rotate_keys,
-    POST "/console/session"         => session::begin_session,
-    DELETE "/console/session"       => session::end_session,
+declare_routes! {
+    GET    "/console/feed" => serve_feed, Read;
+    GET    "/console/workspaces/{id}" => serve_load, Read;
+    GET    "/console/chains" => serve_chains, Read;
+    GET    "/console/keys" => serve_keys, Read;
+    POST   "/console/keys/rotate" => rotate_keys, Admin, records KeysChanged;
+    POST   "/console/session" => session::begin_session, Read;
+    DELETE "/console/session" => session::end_session, Read;
 }
 
 /// Serves `GET /console/feed`: all workspaces, then events, once a second.
@@ -82,12 +67,8 @@ async fn serve_feed(
     State(gateway): State<Arc<Gateway>>,
     Extension(Operator(proof)): Extension<Operator>,
     held: Option<Extension<RequestSession>>,
-    headers: HeaderMap,
-) -> Response {
-    let reader = match gateway.console.open_reader() {
-        Ok(reader) => reader,
-        Err(rejection) => return rejection_response(&rejection, &headers),
-    };
+) -> Result<Response, Rejection> {
+    let reader = gateway.console.open_reader()?;
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     // Ends with the reader's connection, its credential, a write timeout, or the gateway.
     let by = FeedCredential {
@@ -103,7 +84,7 @@ async fn serve_feed(
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     fields.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    Ok(response)
 }
 
 /// The credential of a feed, checked while it is open.
@@ -174,16 +155,12 @@ fn end_event(reason: &str, message: &str) -> Bytes {
 }
 
 /// Serves `GET /console/workspaces/{id}`: the load of a workspace.
-async fn serve_load(State(gateway): State<Arc<Gateway>>, uri: Uri, headers: HeaderMap) -> Response {
+async fn serve_load(
+    State(gateway): State<Arc<Gateway>>,
+    uri: Uri,
+) -> Result<Json<Value>, Rejection> {
     // Not percent-decoded: no route accepts an encoded id.
     let id = uri.path().rsplit('/').next().unwrap_or_default();
-    match read_load(&gateway, id).await {
-        Ok(load) => json_response(StatusCode::OK, &load),
-        Err(rejection) => rejection_response(&rejection, &headers),
-    }
-}
-
-async fn read_load(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
     let id = WorkspaceId::parse(id)?;
     let (found, inbox) = tokio::join!(
         gateway.workspaces.find(&id),
@@ -193,11 +170,11 @@ async fn read_load(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
         let message = "there is no workspace of this id";
         Rejection::new(Reason::WorkspaceNotFound, message)
     })?;
-    let (waiting, oldest) = inbox?;
+    let inbox = inbox?;
     let config = gateway.config();
     let (limits, timeouts) = (&config.limits, &config.timeouts);
     let default = limits.target_concurrency as u64;
-    Ok(json!({
+    Ok(Json(json!({
         "id": workspace.id.as_str(),
         "replica": gateway.replica.as_str(),
         "calls": {
@@ -205,17 +182,17 @@ async fn read_load(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
             "limit": workspace.max_concurrent.map_or(default, u64::from),
             "limit_by": if workspace.max_concurrent.is_some() { "the workspace" } else { "limits.target_concurrency" },
         },
-        "capacity": capacity_as_json(gateway, &id),
+        "capacity": capacity_as_json(&gateway, &id),
         "idle": {
             "seconds": workspace.idle_timeout_seconds.map_or(timeouts.idle.as_secs(), u64::from),
             "by": if workspace.idle_timeout_seconds.is_some() { "the workspace" } else { "timeouts.idle" },
         },
         "inbox": {
-            "waiting": waiting,
-            "oldest": oldest,
+            "waiting": inbox.entries,
+            "oldest": inbox.oldest,
             "limit": config.inbox.max_messages,
         },
-    }))
+    })))
 }
 
 /// Returns what this replica knows of how much the agent takes, or each of its instances.
@@ -238,35 +215,27 @@ fn capacity_view_as_json(view: &CapacityView) -> Value {
 }
 
 /// Serves `GET /console/chains`: the ends of the audit chains.
-async fn serve_chains(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
-    match gateway.audit.chain_ends().await {
-        Ok(chains) => {
-            let body = json!({"recording": gateway.audit.is_on(), "chains": chains});
-            json_response(StatusCode::OK, &body)
-        }
-        Err(error) => rejection_response(&Rejection::from(error), &headers),
-    }
+async fn serve_chains(State(gateway): State<Arc<Gateway>>) -> Result<Json<Value>, Rejection> {
+    let chains = gateway.audit.chain_ends().await?;
+    Ok(Json(
+        json!({"recording": gateway.audit.is_on(), "chains": chains}),
+    ))
 }
 
 /// Serves `GET /console/keys`: the trust keys.
-async fn serve_keys(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+async fn serve_keys(State(gateway): State<Arc<Gateway>>) -> Result<Json<Value>, Rejection> {
     let keys = Arc::clone(&gateway.keys);
     // The folder may be on a network file system.
-    match spawn_blocking(move || (keys.list(), keys.start_times())).await {
-        Ok((list, [active, next])) => {
-            let current = gateway.metrics.keys.current.get() != 0;
-            let keys: Vec<_> = list
-                .iter()
-                .map(|key| match key.state {
-                    KeyState::Active => key_as_json(key, active),
-                    KeyState::Next => key_as_json(key, next),
-                    KeyState::Retired { .. } => key_as_json(key, None),
-                })
-                .collect();
-            json_response(StatusCode::OK, &json!({"readable": current, "keys": keys}))
-        }
-        Err(error) => rejection_response(&keys_unusable().with_cause(error), &headers),
-    }
+    let read = spawn_blocking(move || (keys.list(), keys.start_times())).await;
+    let (list, [active, next]) = read.map_err(|error| keys_unusable().with_cause(error))?;
+    let keys = list.iter().map(|key| match key.state {
+        KeyState::Active => key_as_json(key, active),
+        KeyState::Next => key_as_json(key, next),
+        KeyState::Retired { .. } => key_as_json(key, None),
+    });
+    let keys: Vec<_> = keys.collect();
+    let current = gateway.metrics.keys.current.get() != 0;
+    Ok(Json(json!({"readable": current, "keys": keys})))
 }
 
 /// Returns one key as JSON. `since` is the time since which it has its state, and the source of
@@ -334,7 +303,7 @@ async fn rotate_keys(
     peer: Option<Extension<ConnectInfo<SocketAddr>>>,
     headers: HeaderMap,
     body: Body,
-) -> Response {
+) -> Result<Json<Value>, Rejection> {
     let client = peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical());
     let id = RequestId::from_caller(headers.get("x-request-id").map(HeaderValue::as_bytes));
     // A separate task, so that a disconnect cannot cancel it before the audit record. The shutdown
@@ -371,11 +340,9 @@ async fn rotate_keys(
         log_failures(&turned, &id);
         turned
     });
-    match work.await {
-        Ok(Ok(rotated)) => json_response(StatusCode::OK, &rotation_as_json(&rotated)),
-        Ok(Err(rejection)) => rejection_response(&rejection, &headers),
-        Err(error) => rejection_response(&rotation_interrupted().with_cause(error), &headers),
-    }
+    let rotated = work.await;
+    let rotated = rotated.map_err(|error| rotation_interrupted().with_cause(error))??;
+    Ok(Json(rotation_as_json(&rotated)))
 }
 
 /// Rotates the keys.

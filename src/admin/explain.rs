@@ -1,12 +1,11 @@
 //! `GET /explain?caller=&target=`: the checks that a message would pass or fail, without sending
 //! one.
 
+use axum::Json;
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
-use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use serde_json::Value;
 
-use super::{json_response, rejection_response};
 use crate::explain::{ExplainFn, ExplainQuery};
 use crate::rejection::{Reason, Rejection};
 
@@ -17,17 +16,10 @@ const MEMBER_BYTES_MAX: usize = 4096;
 pub(super) async fn serve_explain(
     explain: ExplainFn,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-    headers: HeaderMap,
-) -> Response {
-    let question = match parse_question(query) {
-        Ok(question) => question,
-        Err(rejection) => return rejection_response(&rejection, &headers),
-    };
+) -> Result<Json<Value>, Rejection> {
+    let question = parse_question(query)?;
     let (caller, target) = (question.caller.clone(), question.target.clone());
-    match explain(question).await {
-        Ok(explanation) => json_response(StatusCode::OK, &explanation.to_json(&caller, &target)),
-        Err(rejection) => rejection_response(&rejection, &headers),
-    }
+    Ok(Json(explain(question).await?.to_json(&caller, &target)))
 }
 
 fn parse_question(

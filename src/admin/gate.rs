@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, header};
 use url::{Position, Url};
 
-use super::rejection_response;
+use super::declared_route;
 use crate::audit::Audit;
 use crate::audit::change::ChangeRequest;
+use crate::control::Route;
 use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
 use crate::ids::RequestId;
@@ -36,7 +37,7 @@ pub(super) async fn operators_only(
     match asked {
         // Reads, which every role may.
         Ok(()) => next.run(request).await,
-        Err(rejection) => rejection_response(&rejection, request.headers()),
+        Err(rejection) => rejection.into_response(),
     }
 }
 
@@ -82,7 +83,8 @@ fn check_role(proof: &Proof, request: &Request) -> Result<(), Rejection> {
     require_admin(proof)?;
     let pattern = request.extensions().get::<MatchedPath>();
     let pattern = pattern.map_or("", MatchedPath::as_str);
-    proof.require_role(request.method(), as_public(pattern), Run::Real)
+    let route = declared_route(request.method(), pattern);
+    proof.require_at_least(Route::required_role(route, request.method(), Run::Real))
 }
 
 /// Rejects a request. Counts the failure against its address, and records a rejected change.
@@ -99,7 +101,7 @@ pub(super) fn refuse_request(
     };
     let told = (reason, rejection.reason.status());
     record_refusal(&gateway.audit, request, proof, told);
-    rejection_response(&rejection, request.headers())
+    rejection.into_response()
 }
 
 /// Rejects changes during the shutdown: their audit record might not be written.
@@ -129,6 +131,7 @@ pub(super) fn record_refusal(
     let field = request.headers().get("x-request-id");
     let asked = ChangeRequest {
         method: request.method(),
+        event_type: Route::event_type(declared_route(request.method(), pattern), request.method()),
         pattern: as_public(pattern),
         path: as_public(path),
         id: &RequestId::from_caller(field.map(HeaderValue::as_bytes)),

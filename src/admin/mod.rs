@@ -25,22 +25,23 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::a2a::accept::prefers_media;
 use crate::audit::Audit;
 use crate::config::Live;
+use crate::control::{self, Route, format_rejection};
 use crate::explain::ExplainFn;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::metrics::{Format, Metrics};
-use crate::rejection::{REFUSED, Reason, Rejection};
+use crate::rejection::{Reason, Rejection};
 use crate::sidecar::Sidecar;
 use crate::store::Run;
 
 pub use self::api::API_ROUTES;
-pub use self::console::CONSOLE_ROUTES;
+pub use self::console::ROUTES as CONSOLE_ROUTES;
 pub use self::sign_in::SIGN_IN_ROUTES;
 
 /// The state of the routes that need no credential.
@@ -86,8 +87,7 @@ fn operator_routes(gateway: Arc<Gateway>, explain: Option<ExplainFn>) -> Router<
         )
         .route("/config", get(serve_config));
     if let Some(explain) = explain {
-        let explain =
-            move |query, headers| explain::serve_explain(Arc::clone(&explain), query, headers);
+        let explain = move |query| explain::serve_explain(Arc::clone(&explain), query);
         routes = routes.route("/explain", get(explain));
     }
     // route_layer covers the routes added before it.
@@ -96,7 +96,7 @@ fn operator_routes(gateway: Arc<Gateway>, explain: Option<ExplainFn>) -> Router<
 
 /// Returns the data and actions of the console, which always need a token.
 fn console_routes(gateway: &Arc<Gateway>, control: &Router) -> Router<Process> {
-    let own = console::routes(gateway);
+    let own = console::routes().with_state(Arc::clone(gateway));
     own.merge(api::routes(control))
         .route_layer(from_fn_with_state(
             Arc::clone(gateway),
@@ -117,15 +117,23 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
         everything: readyz.clone(),
         traffic: readyz,
     };
-    let config = get(async |State(process): State<Process>, headers: HeaderMap| {
+    let config = get(async |State(process): State<Process>| {
         if process.config.get().admin.needs_token() {
             let message = "a sidecar knows no operators' tokens: read its configuration with admin.auth = \"auto\" and \
                            admin.listen on loopback";
-            return rejection_response(&Rejection::new(Reason::Unauthenticated, message), &headers);
+            return Err(Rejection::new(Reason::Unauthenticated, message));
         }
-        serve_config(State(process)).await
+        Ok(serve_config(State(process)).await)
     });
     build_router(process, probes, Router::new().route("/config", config))
+}
+
+/// Returns the declaration of a route: the console's own, or one of the control plane.
+fn declared_route(method: &Method, pattern: &str) -> Option<&'static Route> {
+    match api::strip_api_prefix(pattern) {
+        Some(public) => Route::find(control::DECLARED, method, public),
+        None => Route::find(console::DECLARED, method, pattern),
+    }
 }
 
 /// The readiness probes.
@@ -192,13 +200,13 @@ async fn serve_config(State(process): State<Process>) -> Response {
     )
 }
 
-async fn not_found(headers: HeaderMap) -> Response {
+async fn not_found() -> Rejection {
     let message = "this listener serves /metrics, /healthz, /readyz, /readyz/traffic, /version, /config and, of a gateway, \
                    /explain, /audit and the console at /; workspaces and the registry are on the public listener";
-    rejection_response(&Rejection::new(Reason::NotFound, message), &headers)
+    Rejection::new(Reason::NotFound, message)
 }
 
-async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Response {
+async fn method_not_allowed(path: Option<MatchedPath>) -> Rejection {
     let changes = path.is_some_and(|path| {
         let path = path.as_str();
         path.starts_with("/api/")
@@ -217,7 +225,7 @@ async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Re
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
     // For routes that change state, the router sets `Allow`.
     rejection.allow = (!changes).then_some("GET, HEAD");
-    rejection_response(&rejection, &headers)
+    rejection
 }
 
 /// Header fields of every response: it must not be cached, and no page may show, run or read it.
@@ -271,9 +279,17 @@ async fn check_request(
                 let told = (rejection.reason, rejection.reason.status());
                 gate::record_refusal(audit, &request, None, told);
             }
-            rejection_response(&rejection, request.headers())
+            rejection.into_response()
         }
     };
+    if let Some(rejection) = response.extensions_mut().remove::<Rejection>() {
+        // Of a route that changes state, the router has set it.
+        let allow = response.headers_mut().remove(header::ALLOW);
+        response = format_rejection(&rejection, &request_id);
+        if let Some(allow) = allow {
+            response.headers_mut().insert(header::ALLOW, allow);
+        }
+    }
     if let Some(value) = named {
         response.headers_mut().insert("x-request-id", value);
     }
@@ -302,31 +318,4 @@ fn refuse_dry_run(request: &Request) -> Result<(), Rejection> {
 fn json_response(status: StatusCode, body: &Value) -> Response {
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     (status, content_type, body.to_string()).into_response()
-}
-
-/// Returns a rejection as the body that all non-A2A routes use.
-fn rejection_response(rejection: &Rejection, headers: &HeaderMap) -> Response {
-    let field = headers.get("x-request-id").map(HeaderValue::as_bytes);
-    let body = rejection.plain_body(&RequestId::from_caller(field));
-    let status = StatusCode::from_u16(rejection.reason.status())
-        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let content_type = [(header::CONTENT_TYPE, "application/json")];
-    let mut response = (status, content_type, body).into_response();
-    let fields = response.headers_mut();
-    fields.insert(REFUSED, HeaderValue::from_static(rejection.reason.as_str()));
-    if let Some(allow) = rejection.allow {
-        fields.insert(header::ALLOW, HeaderValue::from_static(allow));
-    }
-    if let Some(seconds) = rejection.retry_after {
-        fields.insert(header::RETRY_AFTER, seconds.into());
-    }
-    if rejection.reason == Reason::Unauthenticated {
-        fields.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    for (name, value) in &rejection.fields {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            fields.insert(*name, value);
-        }
-    }
-    response
 }

@@ -8,7 +8,7 @@
 //! that only the session has ([`sign_in`](super::sign_in)): it ends with the session.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
@@ -19,12 +19,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use parking_lot::{Mutex, MutexGuard};
 use rand::RngCore as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
 use super::gate::Operator;
-use super::{gate, json_response, rejection_response};
+use super::{gate, json_response};
 use crate::audit::{Draft, EventType};
 use crate::gateway::Gateway;
 use crate::identity::CredentialHash;
@@ -146,7 +147,7 @@ impl Sessions {
     /// Returns the open sessions, after removing expired ones.
     fn lock_open(&self, now: Instant) -> MutexGuard<'_, HashMap<CredentialHash, Session>> {
         // Each operation leaves the map consistent, so a poisoned lock is harmless.
-        let mut open = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.all.lock();
         open.retain(|_, session| {
             let stays = session.is_open(now);
             if !stays {
@@ -278,12 +279,12 @@ pub(super) async fn begin_session(
     Extension(sessions): Extension<Arc<Sessions>>,
     held: Option<Extension<RequestSession>>,
     headers: HeaderMap,
-) -> Response {
+) -> Result<Response, Rejection> {
     let now = Instant::now();
     if let Some(Extension(held)) = held {
         if held.is_needed {
             let message = "a session begins with the admin token, not with another session";
-            return rejection_response(&Rejection::new(Reason::NotPermitted, message), &headers);
+            return Err(Rejection::new(Reason::NotPermitted, message));
         }
         // A session that has a token of its own ends with it.
         if let Some(token_id) = sessions.remove_session(held.key, now) {
@@ -300,7 +301,7 @@ pub(super) async fn begin_session(
         token_id: None,
         until: now + LIFE_MAX,
     };
-    open_session(&sessions, new, &headers)
+    Ok(open_session(&sessions, new, &headers))
 }
 
 /// Opens a session for the browser of a request.
@@ -421,7 +422,7 @@ mod tests {
     fn sessions() -> (Sessions, Arc<Mutex<Vec<String>>>) {
         let revoked = Arc::<Mutex<Vec<String>>>::default();
         let note = Arc::clone(&revoked);
-        let revoke = move |id| note.lock().unwrap().push(id);
+        let revoke = move |id| note.lock().push(id);
         (Sessions::new(Box::new(revoke)), revoked)
     }
 
@@ -449,8 +450,8 @@ mod tests {
         assert!(sessions.mark_used(busy, start + LIFE_MAX).is_none());
         let late = begin(&sessions, "c", now);
         assert!(sessions.mark_used(late, now + IDLE_MAX).is_none());
-        assert!(sessions.all.lock().unwrap().is_empty());
-        assert_eq!(*revoked.lock().unwrap(), ["a", "b", "c"]);
+        assert!(sessions.all.lock().is_empty());
+        assert_eq!(*revoked.lock(), ["a", "b", "c"]);
     }
 
     #[test]
@@ -463,8 +464,8 @@ mod tests {
         // The first is used again, so the second has the longest idle time.
         assert!(sessions.mark_used(keys[0], at(OPEN_MAX)).is_some());
         let last = begin(&sessions, "a", at(OPEN_MAX));
-        assert_eq!(sessions.all.lock().unwrap().len(), OPEN_MAX);
-        assert_eq!(revoked.lock().unwrap().len(), 1);
+        assert_eq!(sessions.all.lock().len(), OPEN_MAX);
+        assert_eq!(revoked.lock().len(), 1);
         for (key, open) in [
             (keys[0], true),
             (keys[1], false),

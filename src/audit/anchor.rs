@@ -5,9 +5,10 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -49,18 +50,14 @@ struct End {
     time: String,
     /// The same facts, signed by a trust key.
     statement: String,
-}
-
-/// The newest end, and whether a checkpoint was written with it.
-#[derive(Clone, Debug)]
-struct NewestEnd {
-    end: End,
+    /// True if a checkpoint was written with it.
+    #[serde(skip)]
     has_checkpoint: bool,
 }
 
 /// The task that keeps the newest end.
 pub(super) struct Anchor {
-    newest: watch::Sender<Option<NewestEnd>>,
+    newest: watch::Sender<Option<End>>,
     in_file: Arc<SharedSeq>,
 }
 
@@ -95,14 +92,12 @@ impl Anchor {
 
     /// Accepts the end that was just written to SQL.
     pub(super) fn set_end(&self, end: &Statement, statement: &str, has_checkpoint: bool) {
-        self.newest.send_replace(Some(NewestEnd {
-            end: End {
-                replica: end.replica.clone(),
-                seq: end.last,
-                hash: end.hash.clone(),
-                time: end.time.clone(),
-                statement: statement.to_owned(),
-            },
+        self.newest.send_replace(Some(End {
+            replica: end.replica.clone(),
+            seq: end.last,
+            hash: end.hash.clone(),
+            time: end.time.clone(),
+            statement: statement.to_owned(),
             has_checkpoint,
         }));
     }
@@ -142,29 +137,20 @@ impl Anchor {
     async fn write_with_timeout(
         &self,
         place: &AuditAnchor,
-        newest: Option<NewestEnd>,
+        end: Option<End>,
         max: Duration,
     ) -> Result<(), AnchorError> {
-        let Some(newest) = newest else { return Ok(()) };
-        let kept = timeout(max, self.write_end(place, newest)).await;
+        let Some(end) = end else { return Ok(()) };
+        let kept = timeout(max, self.write_end(place, end)).await;
         kept.unwrap_or(Err(AnchorError::TooSlow(max)))
     }
 
-    async fn write_end(&self, place: &AuditAnchor, newest: NewestEnd) -> Result<(), AnchorError> {
-        let NewestEnd {
-            end,
-            has_checkpoint,
-        } = newest;
+    async fn write_end(&self, place: &AuditAnchor, end: End) -> Result<(), AnchorError> {
         match place {
             AuditAnchor::Log => {
-                if has_checkpoint {
-                    let End {
-                        replica,
-                        seq,
-                        hash,
-                        statement,
-                        ..
-                    } = end;
+                if end.has_checkpoint {
+                    let (replica, seq, hash, statement) =
+                        (end.replica, end.seq, end.hash, end.statement);
                     tracing::info!(replica, seq, hash, statement, "Audit anchor");
                 }
                 Ok(())
@@ -186,7 +172,7 @@ impl Anchor {
 
 /// Writes the end, unless the file has a later one.
 fn write_newest(path: &Path, end: &End, in_file: &SharedSeq) -> io::Result<()> {
-    let mut seq = in_file.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut seq = in_file.lock();
     if end.seq >= *seq {
         rewrite_file(path, end)?;
         *seq = end.seq;
@@ -269,6 +255,7 @@ mod tests {
             hash: "00".to_owned(),
             time: "2026-01-01T00:00:00.000Z".to_owned(),
             statement: format!("s-{replica}-{seq}"),
+            has_checkpoint: false,
         }
     }
 

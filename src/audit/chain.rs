@@ -1,11 +1,13 @@
 //! The hash chain of one replica, and the signed statement of its beginning and end.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::canonical::TimeText;
 use super::hash::{Hash, NO_HASH, digest};
-use super::members::{Link, Members, TimeText};
+
 use super::record::{Draft, EventType, Record};
 use super::usage::Call;
 use crate::trust::{Keys, SignError};
@@ -134,7 +136,7 @@ pub(super) struct ChainedRecord {
 enum Source {
     Draft(Draft),
     /// A record from the spool.
-    Record(Box<Record>),
+    Record(Box<Record<'static>>),
 }
 
 impl ChainedRecord {
@@ -143,7 +145,7 @@ impl ChainedRecord {
     pub(super) fn from_canonical(replica: &str, ms: i64, hash: &str, text: &str) -> Option<Self> {
         let record: Record = serde_json::from_str(text).ok()?;
         let mut prev = NO_HASH;
-        hex::decode_to_slice(&record.prev, &mut prev).ok()?;
+        hex::decode_to_slice(&*record.prev, &mut prev).ok()?;
         let own = digest(text.as_bytes());
         // A modified line may be one that no database accepts, which would block all records behind it.
         let as_written = hex::encode(own) == hash
@@ -158,10 +160,11 @@ impl ChainedRecord {
         })
     }
 
-    pub(super) fn members(&self) -> Members<'_> {
+    /// Returns the record. Only one of the spool has its place in the chain.
+    pub(super) fn record(&self) -> Cow<'_, Record<'_>> {
         match &self.source {
-            Source::Draft(draft) => Members::from_draft(draft),
-            Source::Record(record) => Members::from_record(record),
+            Source::Draft(draft) => Cow::Owned(Record::from_draft(draft)),
+            Source::Record(record) => Cow::Borrowed(record),
         }
     }
 
@@ -190,14 +193,15 @@ impl ChainedRecord {
 
     /// Returns the canonical form.
     pub(super) fn canonical_text(&self, replica: &str) -> String {
-        let link = Link {
-            prev: &hex::encode(self.prev),
-            replica,
+        let record = Record {
+            prev: hex::encode(self.prev).into(),
+            replica: replica.into(),
             seq: self.seq,
-            time: &Timestamp(self.ms).to_string(),
+            time: Timestamp(self.ms).to_string().into(),
+            ..self.record().into_owned()
         };
         let mut text = Vec::new();
-        self.members().write_canonical(&link, &mut text);
+        record.write_canonical(&mut text);
         // JSON of texts is text.
         String::from_utf8(text).unwrap_or_default()
     }
@@ -229,14 +233,16 @@ impl Chain {
         let mut prev = [0; 2 * NO_HASH.len()];
         // The lengths agree.
         let _ = hex::encode_to_slice(self.hash, &mut prev);
-        let link = Link {
-            prev: std::str::from_utf8(&prev).unwrap_or_default(),
-            replica: &self.replica,
+        let record = Record {
+            prev: std::str::from_utf8(&prev).unwrap_or_default().into(),
+            replica: self.replica.as_str().into(),
             seq: self.last + 1,
-            time: self.time.format(draft.time),
+            time: self.time.format(draft.time).into(),
+            ..Record::from_draft(&draft)
         };
         self.text.clear();
-        Members::from_draft(&draft).write_canonical(&link, &mut self.text);
+        record.write_canonical(&mut self.text);
+        drop(record);
         let prev = std::mem::replace(&mut self.hash, digest(&self.text));
         self.last += 1;
         ChainedRecord {

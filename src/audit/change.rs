@@ -1,6 +1,6 @@
 //! Audit records of changes: one for each request that changes something or was rejected, on any listener
-//! (`docs/reference/audit.md`). `route_event_type` maps a route to its event type. The path names the object
-//! of the change, or the handler does with [`ChangeFacts`].
+//! (`docs/reference/audit.md`). The declaration of a route names its event type, and the path
+//! the object of the change, or the handler does with [`ChangeFacts`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,6 +61,8 @@ impl ChangeFacts {
 pub struct ChangeRequest<'a> {
     /// The HTTP method.
     pub method: &'a Method,
+    /// The type of the record that the route leaves; `None`: it leaves none.
+    pub event_type: Option<EventType>,
     /// The pattern of the route on the public listener.
     pub pattern: &'a str,
     /// The path on the public listener.
@@ -71,53 +73,6 @@ pub struct ChangeRequest<'a> {
     pub proof: Option<Arc<Proof>>,
     /// The address of the client.
     pub client: Option<IpAddr>,
-}
-
-/// Returns the event type of a route, or `None` if the route leaves no record. Heartbeats and
-/// acknowledgements leave none: there are thousands, and the status changes that follow from them are
-/// recorded.
-pub fn route_event_type(method: &Method, pattern: &str) -> Option<EventType> {
-    use EventType as E;
-    Some(match (method.as_str(), pattern) {
-        ("POST", "/workspaces") => E::WorkspaceCreated,
-        ("PATCH", "/workspaces/{id}") => E::WorkspaceChanged,
-        ("DELETE", "/workspaces/{id}") => E::WorkspaceRemoved,
-        ("POST", "/workspaces/{id}/pause") => E::WorkspacePaused,
-        ("POST", "/workspaces/{id}/resume") => E::WorkspaceResumed,
-        ("POST", "/workspaces/{id}/delegate") => E::DelegationCreated,
-        ("POST", "/workspaces/{id}/activity/{activity_id}/reply") => E::MessageReplied,
-        ("POST", "/workspaces/{id}/notify") => E::MessageNotified,
-        ("POST", "/registry/register") => E::WorkspaceRegistered,
-        ("POST", "/registry/deregister") => E::WorkspaceDeregistered,
-        ("POST", "/registry/drain") => E::InstanceDraining,
-        ("POST", "/registry/update-card") => E::CardUpdated,
-        ("POST", "/grants") => E::GrantCreated,
-        ("DELETE", "/grants/{grant_id}") => E::GrantRemoved,
-        ("POST", "/stops") => E::StopCreated,
-        ("DELETE", "/stops/{stop_id}") => E::StopReleased,
-        ("POST", "/policy") => E::PolicyApplied,
-        (
-            "POST",
-            "/workspaces/{id}/tokens"
-            | "/workspaces/{id}/enrolment"
-            | "/orgs/{org}/tokens"
-            | "/operators/tokens"
-            | "/canvas/tokens"
-            | "/ws/tickets",
-        )
-        | ("GET", "/registry/discover/{id}") => E::TokenIssued,
-        (
-            "DELETE",
-            "/workspaces/{id}/tokens/{token_id}"
-            | "/orgs/{org}/tokens/{token_id}"
-            | "/operators/tokens/{token_id}",
-        ) => E::TokenRevoked,
-        // Changes nothing, but delivers the response of a call to its caller.
-        ("GET", "/workspaces/{id}/streams/{stream}") => E::StreamResumed,
-        // On the admin listener.
-        ("POST", "/console/keys/rotate") => E::KeysChanged,
-        _ => return None,
-    })
 }
 
 /// Returns settings as records hold them: masked as for operators, and a long value replaced by its hash.
@@ -164,7 +119,7 @@ impl Audit {
     ) {
         let event_type = match &about {
             Some(about) if about.is_content_read => Some(EventType::ContentRead),
-            _ => route_event_type(asked.method, asked.pattern),
+            _ => asked.event_type,
         };
         let Some(event_type) = event_type else {
             return;

@@ -1,8 +1,6 @@
 //! The reasons why records cannot be read from a store that is up: rows were tampered with, or removed
 //! meanwhile.
 
-use std::sync::Arc;
-
 use sqlx::AssertSqlSafe;
 
 use super::table::{REPLICA, TEXTS, Table};
@@ -32,11 +30,7 @@ pub(super) enum ReadFailure {
 
 impl From<ReadFailure> for Unavailable {
     fn from(why: ReadFailure) -> Self {
-        Self {
-            store: "sql",
-            operation: "audit_page",
-            source: Arc::new(why),
-        }
+        Self::new("sql", "audit_page", why)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::store::Unavailable;
 #[derive(Clone, Debug)]
 pub enum Line {
     /// One record.
-    Record(Box<Record>),
+    Record(Box<Record<'static>>),
     /// The signed end of a chain.
     Chain(ChainLine),
 }
@@ -108,27 +108,10 @@ impl Records {
             event_type: Some(EventType::AuditCheckpoint.as_str().to_owned()),
             ..Filter::default()
         };
-        let mut scan = Scan::new(&self.table, &checkpoints, Order::Rows);
-        loop {
-            let records = scan.next().await?;
-            if records.is_empty() {
-                break;
-            }
-            records
-                .iter()
-                .for_each(|record| verifier.add_checkpoint(record));
-        }
-        let all = Filter::default();
-        let mut scan = Scan::new(&self.table, &all, Order::Rows);
-        loop {
-            let records = scan.next().await?;
-            if records.is_empty() {
-                break;
-            }
-            records
-                .iter()
-                .for_each(|record| verifier.verify_record(record));
-        }
+        self.scan_rows(&checkpoints, |record| verifier.add_checkpoint(record))
+            .await?;
+        self.scan_rows(&Filter::default(), |record| verifier.verify_record(record))
+            .await?;
         let now = self.table.read_chains().await?;
         let report = verifier.finish(&now);
         let doubtful = |replica: &str| report.problems.iter().any(|one| one.replica == replica);
@@ -136,6 +119,22 @@ impl Records {
         match pruned {
             Some(row) => Err(ReadFailure::Pruned(row.replica.clone()).into()),
             None => Ok(report),
+        }
+    }
+
+    /// Gives all rows that match to `take`, chain by chain.
+    async fn scan_rows(
+        &self,
+        filter: &Filter,
+        mut take: impl FnMut(&Record<'_>),
+    ) -> Result<(), Unavailable> {
+        let mut scan = Scan::new(&self.table, filter, Order::Rows);
+        loop {
+            let records = scan.next().await?;
+            if records.is_empty() {
+                return Ok(());
+            }
+            records.iter().for_each(&mut take);
         }
     }
 }
@@ -163,7 +162,7 @@ impl Export<'_> {
     }
 
     /// True if the record existed when the export began. Later ones are behind the signed end.
-    fn existed_at_start(&self, record: &Record) -> bool {
+    fn existed_at_start(&self, record: &Record<'_>) -> bool {
         let Some(chains) = &self.chains else {
             return true;
         };

@@ -7,6 +7,7 @@
 //! number.
 
 mod anchor;
+mod canonical;
 mod chain;
 mod chain_heads;
 pub mod change;
@@ -15,7 +16,6 @@ mod export;
 mod filter;
 pub mod filter_values;
 mod hash;
-mod members;
 mod month;
 mod peer_spools;
 mod query;
@@ -28,14 +28,16 @@ mod spool;
 mod table;
 pub mod usage;
 mod usage_retention;
+mod values;
 mod verify;
 mod writer;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 
@@ -120,7 +122,7 @@ impl Audit {
         let settings = &at_start.audit;
         let (drafts, waiting) = mpsc::channel(DRAFTS_MAX);
         for event in EventType::ALL {
-            metrics.audit.event_counter(event.as_str());
+            metrics.audit.records.with_label_values(&[event.as_str()]);
         }
         Arc::new(Self {
             replica,
@@ -175,7 +177,7 @@ impl Audit {
 
     fn count_lost(&self, place: AuditLoss, count: u64) {
         self.lost.fetch_add(count, Ordering::Relaxed);
-        self.metrics.audit.count_lost(place, count);
+        self.metrics.audit.lost[place].inc_by(count);
     }
 
     /// Returns the retention of records, or `None` if they are kept forever.
@@ -194,11 +196,7 @@ impl Audit {
 
     /// Chains and writes records until [`Audit::flush`] or until it is dropped. Call it once.
     pub async fn run(&self) {
-        let waiting = self
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let waiting = self.waiting.lock().take();
         let Some(waiting) = waiting else {
             return std::future::pending().await;
         };

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::chain::{ChainedRecord, Statement};
 use super::month::Month;
-use super::queue::{lock, read_front, run_blocking};
+use super::queue::{read_front, run_blocking};
 use super::record::EventType;
 use super::spool::Spool;
 use super::table::ChainRow;
@@ -67,7 +67,7 @@ impl Writer<'_> {
 
     /// Notes the ends of other chains that have a valid signature.
     fn record_peer_ends(&self, rows: &[ChainRow]) {
-        let mut seen = lock(&self.peer_ends);
+        let mut seen = self.peer_ends.lock();
         let others = rows
             .iter()
             .filter(|row| row.replica != self.audit.replica.as_str());
@@ -109,13 +109,13 @@ impl Writer<'_> {
             return;
         };
         for spool in left {
-            let replica = spool.replica().to_owned();
+            let replica = spool.replica.clone();
             let known = rows.iter().find(|row| row.replica == replica);
             // A row without a valid signature is not signed again.
             let mut stated = known
                 .and_then(|row| row.verify_statement(&self.audit.keys).ok())
                 .unwrap_or_else(|| Statement::of_empty_chain(&replica));
-            let spool = Arc::new(std::sync::Mutex::new(spool));
+            let spool = Arc::new(parking_lot::Mutex::new(spool));
             loop {
                 let front = match read_front(&spool).await {
                     Ok(front) => front,
@@ -150,7 +150,7 @@ impl Writer<'_> {
                     tracing::info!(count, replica, "wrote audit records of an earlier start");
                 }
                 self.report_damage(&replica, front.damaged);
-                let over = run_blocking(Arc::clone(&spool), move |spool| {
+                let over = run_blocking(&spool, move |spool| {
                     spool.drop_front(&front);
                     spool.is_empty()
                 });

@@ -107,7 +107,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Returns the next batch; empty at the end.
-    pub(super) async fn next(&mut self) -> Result<Vec<Record>, Unavailable> {
+    pub(super) async fn next(&mut self) -> Result<Vec<Record<'static>>, Unavailable> {
         if self.over {
             return Ok(Vec::new());
         }
@@ -124,7 +124,7 @@ impl<'a> Scan<'a> {
         if let (Some(before), Some((last, record))) = (&self.after, records.last())
             && !table.is_ordered(before, last)
         {
-            return Err(ReadFailure::Disordered(record.replica.clone()).into());
+            return Err(ReadFailure::Disordered(record.replica.to_string()).into());
         }
         let last = records.last().map(|(place, _)| place.clone());
         self.after = last.or(self.after.take());

@@ -1,6 +1,7 @@
 //! The queue of chained records before SQL: in memory, and in the spool while SQL is down.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub(super) struct QueueState {
     pub(super) in_hand: (usize, Option<i64>),
     /// True if the last attempt to append to the spool failed.
     pub(super) unspoolable: bool,
-    pub(super) spool: Arc<std::sync::Mutex<Spool>>,
+    pub(super) spool: Arc<parking_lot::Mutex<Spool>>,
     /// True while all records go through the spool, until it is empty.
     pub(super) spooling: bool,
     /// The time at which the last record was chained. No more records follow.
@@ -37,7 +38,7 @@ pub(super) struct QueueState {
 impl QueueState {
     pub(super) fn new(spool: Spool) -> Self {
         Self {
-            spool: Arc::new(std::sync::Mutex::new(spool)),
+            spool: Arc::new(parking_lot::Mutex::new(spool)),
             ..Self::default()
         }
     }
@@ -81,8 +82,7 @@ impl Writer<'_> {
         state.in_hand = (0, None);
         if let QueuedBatch::Spool(front) = taken {
             self.report_damage(self.audit.replica.as_str(), front.damaged);
-            let spool = Arc::clone(&state.spool);
-            let empty = run_blocking(spool, move |spool| {
+            let empty = run_blocking(&state.spool, move |spool| {
                 spool.drop_front(&front);
                 spool.is_empty()
             });
@@ -123,11 +123,9 @@ impl Writer<'_> {
                 Err(error) if state.over.is_some() => {
                     let last: Vec<ChainedRecord> = state.direct.drain(..).collect();
                     let all = last.len();
-                    let kept = run_blocking(Arc::clone(&state.spool), move |spool| {
-                        spool.append_fitting(&last)
-                    });
+                    let kept = run_blocking(&state.spool, move |spool| spool.append_fitting(&last));
                     let count = (all - kept.await.unwrap_or(0)) as u64;
-                    self.audit.metrics.audit.count_lost(AuditLoss::Spool, count);
+                    self.audit.metrics.audit.lost[AuditLoss::Spool].inc_by(count);
                     tracing::error!(%error, count, "audit records are lost: neither SQL nor audit.spool_dir accepts them");
                 }
                 // They stay in memory, and the drafts behind them in their queue.
@@ -144,8 +142,8 @@ impl Writer<'_> {
     /// Warns at startup if the spool cannot be written to.
     pub(super) async fn check_spool(&self) {
         let spool = Arc::clone(&self.state.lock().await.spool);
-        let tried = run_blocking(spool, |spool| spool.check_folder()).await;
-        if let Some(Err(error)) = tried {
+        let tried = run_blocking(&spool, |spool| spool.check_folder()).await;
+        if let Ok(Err(error)) = tried {
             let folder = self.audit.spool.0.display();
             tracing::warn!(%error, %folder, "audit.spool_dir is not writable; audit records will be lost while SQL is down");
         }
@@ -157,12 +155,12 @@ impl Writer<'_> {
         let drafts = drafts.map_or(0, |drafts| DRAFTS_MAX - drafts.capacity());
         let state = self.state.lock().await;
         let (spooled, bytes) = {
-            let spool = lock(&state.spool);
-            (spool.record_count(), spool.byte_count())
+            let spool = state.spool.lock();
+            (spool.records, spool.byte_count())
         };
         let oldest = state.direct.front().map(|record| record.ms);
         let oldest = match state.in_hand.1.or(oldest) {
-            None if spooled > 0 => lock(&state.spool).oldest_time(),
+            None if spooled > 0 => state.spool.lock().oldest,
             known => known,
         };
         let lag = oldest.map_or(Duration::ZERO, |ms| Timestamp::now().since(Timestamp(ms)));
@@ -191,36 +189,27 @@ impl QueuedBatch {
     }
 }
 
-type SharedSpool = Arc<std::sync::Mutex<Spool>>;
+type SharedSpool = Arc<parking_lot::Mutex<Spool>>;
 
 pub(super) async fn append_to_spool(
     spool: &SharedSpool,
     records: Vec<ChainedRecord>,
-) -> std::io::Result<()> {
-    let spool = Arc::clone(spool);
-    let appended = run_blocking(spool, move |spool| spool.append(records.iter()));
-    appended
-        .await
-        .unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()))
+) -> io::Result<()> {
+    run_blocking(spool, move |spool| spool.append(records.iter())).await?
 }
 
-pub(super) async fn read_front(spool: &SharedSpool) -> std::io::Result<Front> {
-    let front = run_blocking(Arc::clone(spool), |spool| spool.read_front(BATCH));
-    front
-        .await
-        .unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()))
+pub(super) async fn read_front(spool: &SharedSpool) -> io::Result<Front> {
+    run_blocking(spool, |spool| spool.read_front(BATCH)).await?
 }
 
-/// Runs `work` on a blocking thread. Returns `None` if it panicked.
+/// Runs `work` on a blocking thread.
+///
+/// # Errors
+/// If it panicked.
 pub(super) async fn run_blocking<T: Send + 'static>(
-    spool: SharedSpool,
+    spool: &SharedSpool,
     work: impl FnOnce(&mut Spool) -> T + Send + 'static,
-) -> Option<T> {
-    spawn_blocking(move || work(&mut lock(&spool))).await.ok()
-}
-
-pub(super) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+) -> io::Result<T> {
+    let spool = Arc::clone(spool);
+    Ok(spawn_blocking(move || work(&mut spool.lock())).await?)
 }

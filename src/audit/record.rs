@@ -1,6 +1,7 @@
 //! The audit record: its draft, its event types, and its canonical form with the hash that links it to the
 //! record before.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use opentelemetry::TraceId;
@@ -236,64 +237,64 @@ pub const DONE: &str = "done";
 /// hexadecimal SHA-256 of that form is its hash, and `prev` is the hash of the record before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct Record<'a> {
     /// The generations between which a call was translated, the caller's first. The member is absent in records of
-    /// earlier releases and of calls that were not translated.
+    /// calls that were not translated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bridged: Option<String>,
+    pub bridged: Option<Cow<'a, str>>,
     /// The caller, in the spelling of logs; `None` if the request was unauthenticated, or if there was no
     /// request.
-    pub caller: Option<String>,
-    /// The address or the network of the client. The member is absent in records of earlier releases, and
-    /// where the address is not recorded.
+    pub caller: Option<Cow<'a, str>>,
+    /// The address or the network of the client. The member is absent where the address is
+    /// not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_address: Option<String>,
+    pub client_address: Option<Cow<'a, str>>,
     /// The kind of the credential.
-    pub credential_kind: Option<String>,
+    pub credential_kind: Option<Cow<'a, str>>,
     /// The first 8 characters of the credential.
-    pub credential_prefix: Option<String>,
+    pub credential_prefix: Option<Cow<'a, str>>,
     /// Details of a change.
-    pub detail: Option<Box<RawValue>>,
+    pub detail: Option<Cow<'a, RawValue>>,
     /// Duration in milliseconds.
     pub duration_ms: i64,
     /// The name of an [`EventType`].
-    pub event_type: String,
+    pub event_type: Cow<'a, str>,
     /// The hash of this record, which covers all records before it. Not part of the canonical form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
     /// The JSON-RPC method.
-    pub method: Option<String>,
+    pub method: Option<Cow<'a, str>>,
     /// The caller's org.
-    pub org: Option<String>,
+    pub org: Option<Cow<'a, str>>,
     /// The outcome.
-    pub outcome: String,
+    pub outcome: Cow<'a, str>,
     /// The hash of the record before; zeros in the first record.
-    pub prev: String,
+    pub prev: Cow<'a, str>,
     /// The replica that owns the chain.
-    pub replica: String,
+    pub replica: Cow<'a, str>,
     /// Size of the request body in bytes.
     pub request_bytes: i64,
     /// The request id.
-    pub request_id: Option<String>,
+    pub request_id: Option<Cow<'a, str>>,
     /// Size of the response body in bytes.
     pub response_bytes: i64,
     /// The rule that permitted the call.
-    pub rule: Option<String>,
+    pub rule: Option<Cow<'a, str>>,
     /// The sequence number in the chain, from 1.
     pub seq: i64,
     /// The HTTP status; 0 if none was sent.
     pub status: i64,
     /// The workspace that was called or changed.
-    pub target: Option<String>,
+    pub target: Option<Cow<'a, str>>,
     /// The id of the task.
-    pub task_id: Option<String>,
+    pub task_id: Option<Cow<'a, str>>,
     /// The time of the event, RFC 3339 with milliseconds.
-    pub time: String,
+    pub time: Cow<'a, str>,
     /// The id of the trace, in hexadecimal.
-    pub trace_id: Option<String>,
+    pub trace_id: Option<Cow<'a, str>>,
 }
 
-impl Record {
+impl Record<'_> {
     /// True if the hash matches the serialized form exactly as this gateway writes it.
     pub(super) fn is_as_written(&self) -> bool {
         serde_json::to_string(&self.without_hash()).is_ok_and(|text| self.has_hash_of(&text))
@@ -335,17 +336,13 @@ impl Record {
     }
 }
 
-/// Serializes a detail in its canonical form.
-pub(super) fn to_raw_json(detail: &Value) -> Option<Box<RawValue>> {
-    RawValue::from_string(to_canonical(detail)?).ok()
-}
-
 /// Parses the detail of a row, which may have been tampered with.
 pub(super) fn parse_detail(text: String) -> Option<Box<RawValue>> {
     // An export has one record in each line.
     let plain = !text.contains(char::is_control);
     let read = plain.then(|| RawValue::from_string(text.clone()).ok());
-    read.flatten().or_else(|| to_raw_json(&Value::String(text)))
+    let as_text = || RawValue::from_string(to_canonical(&Value::String(text))?).ok();
+    read.flatten().or_else(as_text)
 }
 
 #[cfg(test)]

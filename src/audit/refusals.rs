@@ -2,7 +2,8 @@
 //! with their number. A flood of them takes no space from the records of authenticated callers.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::record::{DONE, Draft, EventType};
 use crate::telemetry::MaskedAddress;
@@ -41,7 +42,7 @@ impl Refusals {
             event_type: draft.event_type,
             outcome: draft.outcome,
         };
-        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.0.lock();
         if let Some(counted) = kinds.get_mut(&kind) {
             counted.merge(draft);
             return true;
@@ -56,7 +57,7 @@ impl Refusals {
 
     /// Takes the aggregated rejections, in the order of their times.
     pub(super) fn take_drafts(&self) -> Vec<Draft> {
-        let kinds = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let kinds = std::mem::take(&mut *self.0.lock());
         let mut drafts: Vec<Draft> = kinds.into_values().map(RefusalCount::into_draft).collect();
         drafts.sort_by_key(|draft| draft.time.0);
         drafts

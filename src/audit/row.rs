@@ -1,5 +1,7 @@
 //! Reads rows of the audit tables. Their contents are not trusted.
 
+use std::borrow::Cow;
+
 use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _};
 use uuid::Uuid;
@@ -7,43 +9,51 @@ use uuid::Uuid;
 use super::record::{Record, parse_detail};
 use crate::workspace::Timestamp;
 
-/// Reads a row as a record. The contents are not trusted: a value of a wrong type leaves the record without
-/// a hash.
-pub(super) fn read_record(row: &AnyRow) -> Record {
-    let mut read = Reader::new(row);
-    let prev = read.read_text("prev");
-    let ids = ["request_id", "task_id", "trace_id"].map(|column| read.read_optional(column));
-    let mut record = read.read_members(prev, ids);
-    record.bridged = read.read_optional("bridged");
-    let hash = read.read_text("hash");
-    record.hash = read.is_whole(&record).then_some(hash);
-    record
-}
+type Text = Cow<'static, str>;
 
-/// Reads a compact row as a record, in the same way, and its id.
-pub(super) fn read_compact_record(row: &AnyRow) -> (i64, Record) {
+/// Reads a row as a record, with its id, which only compact rows have. The contents are not trusted: a value of a wrong
+/// type leaves the record without a hash.
+pub(super) fn read_record(row: &AnyRow) -> (Option<i64>, Record<'static>) {
     let mut read = Reader::new(row);
-    // Where the row before is missing there is none.
-    let prev = read.unpack_text("prev", hex_text).unwrap_or_default();
-    let ids = [
-        read.unpack_text("request_id", uuid_text),
-        read.unpack_text("task_id", uuid_text),
-        read.unpack_text("trace_id", hex_text),
-    ];
-    let mut record = read.read_members(prev, ids);
-    let hash: Vec<u8> = read.read_column("hash").unwrap_or_default();
-    record.hash = read.is_whole(&record).then(|| hex::encode(hash));
-    if let Some(translated) = record.method.as_deref().and_then(split_method) {
-        let (method, bridged) = translated;
-        (record.method, record.bridged) = (Some(method.to_owned()), Some(bridged.to_owned()));
+    let mut record = Record {
+        bridged: row.try_get("bridged").ok().map(|text: String| text.into()),
+        caller: read.read_optional("caller"),
+        client_address: read.read_optional("client_address"),
+        credential_kind: read.read_optional("credential_kind"),
+        credential_prefix: read.read_optional("credential_prefix"),
+        detail: read
+            .read_optional("detail")
+            .and_then(|text| parse_detail(text.into_owned()))
+            .map(Cow::Owned),
+        duration_ms: read.read_number("duration_ms"),
+        event_type: read.read_text("event_type").into(),
+        hash: None,
+        method: read.read_optional("method"),
+        org: read.read_optional("org"),
+        outcome: read.read_text("outcome").into(),
+        // Where the row before is missing there is none.
+        prev: read.unpack_text("prev", hex_text).unwrap_or_default(),
+        replica: read.read_text("replica").into(),
+        request_bytes: read.read_number("request_bytes"),
+        request_id: read.unpack_text("request_id", uuid_text),
+        response_bytes: read.read_number("response_bytes"),
+        rule: read.read_optional("rule"),
+        seq: read.read_number("seq"),
+        status: read.read_number("status"),
+        target: read.read_optional("target"),
+        task_id: read.unpack_text("task_id", uuid_text),
+        time: Timestamp(read.read_number("time")).to_string().into(),
+        trace_id: read.unpack_text("trace_id", hex_text),
+    };
+    let hash = read.unpack_text("hash", hex_text);
+    let whole = read.is_whole(&record);
+    record.hash = hash.filter(|_| whole).map(Cow::into_owned);
+    // A compact row has a method and its generations in one word, so that the rows of other calls have no column for it.
+    if let Some((method, bridged)) = record.method.as_deref().and_then(|it| it.split_once(' ')) {
+        let [method, bridged] = [method, bridged].map(|text| Some(Text::from(text.to_owned())));
+        (record.method, record.bridged) = (method, bridged);
     }
-    (read.read_number("id"), record)
-}
-
-/// Returns the method of a translated call, and its generations: a compact row has both in one word, so that the rows of
-/// other calls have no column for it.
-fn split_method(word: &str) -> Option<(&str, &str)> {
-    word.split_once(' ')
+    (row.try_get("id").ok(), record)
 }
 
 /// Returns the usual spelling of the bytes of a UUID.
@@ -67,40 +77,6 @@ impl<'r> Reader<'r> {
         Self { row, whole: true }
     }
 
-    /// Reads all members but the hash.
-    fn read_members(
-        &mut self,
-        prev: String,
-        [request_id, task_id, trace_id]: [Option<String>; 3],
-    ) -> Record {
-        Record {
-            bridged: None,
-            caller: self.read_optional("caller"),
-            client_address: self.read_optional("client_address"),
-            credential_kind: self.read_optional("credential_kind"),
-            credential_prefix: self.read_optional("credential_prefix"),
-            detail: self.read_optional("detail").and_then(parse_detail),
-            duration_ms: self.read_number("duration_ms"),
-            event_type: self.read_text("event_type"),
-            hash: None,
-            method: self.read_optional("method"),
-            org: self.read_optional("org"),
-            outcome: self.read_text("outcome"),
-            prev,
-            replica: self.read_text("replica"),
-            request_bytes: self.read_number("request_bytes"),
-            request_id,
-            response_bytes: self.read_number("response_bytes"),
-            rule: self.read_optional("rule"),
-            seq: self.read_number("seq"),
-            status: self.read_number("status"),
-            target: self.read_optional("target"),
-            task_id,
-            time: Timestamp(self.read_number("time")).to_string(),
-            trace_id,
-        }
-    }
-
     fn read_column<T>(&mut self, column: &str) -> Option<T>
     where
         T: sqlx::Decode<'r, Any> + sqlx::Type<Any>,
@@ -118,12 +94,13 @@ impl<'r> Reader<'r> {
         self.read_column(column).unwrap_or_default()
     }
 
-    fn read_optional(&mut self, column: &str) -> Option<String> {
-        self.read_column(column).unwrap_or_default()
+    fn read_optional(&mut self, column: &str) -> Option<Text> {
+        let text: Option<Option<String>> = self.read_column(column);
+        text.flatten().map(Text::from)
     }
 
     /// Reads a text, or the bytes that stand for one.
-    fn unpack_text(&mut self, column: &str, text: fn(&[u8]) -> Option<String>) -> Option<String> {
+    fn unpack_text(&mut self, column: &str, text: fn(&[u8]) -> Option<String>) -> Option<Text> {
         let bytes: Result<Option<Vec<u8>>, _> = self.row.try_get(column);
         let Ok(bytes) = bytes else {
             return self.read_optional(column);
@@ -131,11 +108,11 @@ impl<'r> Reader<'r> {
         let bytes = bytes?;
         let read = text(&bytes);
         self.whole &= read.is_some();
-        read
+        read.map(Text::from)
     }
 
     /// True if all values had their types. A detail of `null` was never written.
-    fn is_whole(&self, record: &Record) -> bool {
+    fn is_whole(&self, record: &Record<'_>) -> bool {
         let detail = record.detail.as_ref().map(|detail| detail.get());
         self.whole && detail != Some("null")
     }

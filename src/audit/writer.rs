@@ -15,7 +15,7 @@ use super::Audit;
 use super::anchor::Anchor;
 use super::chain::{Chain, ChainedRecord, Statement};
 use super::peer_spools::PeerEnds;
-use super::queue::{QueueState, QueuedBatch, append_to_spool, lock};
+use super::queue::{QueueState, QueuedBatch, append_to_spool};
 use super::record::{Draft, EventType};
 use super::spool::{Spool, full_spool_error};
 use super::table::ChainRow;
@@ -70,7 +70,7 @@ pub(super) struct Writer<'a> {
     /// Notifies the chaining task of free space.
     pub(super) room: Notify,
     /// The ends of other chains, as last read.
-    pub(super) peer_ends: std::sync::Mutex<PeerEnds>,
+    pub(super) peer_ends: parking_lot::Mutex<PeerEnds>,
     /// Keeps the written end of the chain outside SQL.
     anchor: Anchor,
 }
@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
             state: Mutex::new(QueueState::new(spool)),
             more: Notify::new(),
             room: Notify::new(),
-            peer_ends: std::sync::Mutex::default(),
+            peer_ends: parking_lot::Mutex::default(),
             anchor: Anchor::new(),
         }
     }
@@ -199,7 +199,7 @@ impl<'a> Writer<'a> {
             chaining.unsigned,
             chaining.signed_at,
         );
-        let untold = lock(&self.peer_ends).news.clone();
+        let untold = self.peer_ends.lock().news.clone();
         let mut records = Vec::with_capacity(batch.len() + 4);
         if lost > 0 {
             let draft = Draft::new(EventType::AuditLost).with_detail(json!({"count": lost}));
@@ -232,17 +232,15 @@ impl<'a> Writer<'a> {
             ) = before;
             self.audit.lost.fetch_add(lost, Ordering::Relaxed);
             self.audit.count_lost(AuditLoss::Spool, drafts);
-            lock(&self.peer_ends).restore_news(untold);
+            self.peer_ends.lock().restore_news(untold);
             if ends {
                 tracing::error!(%error, drafts, lost, "the last audit records are lost: audit.spool_dir does not accept them");
             }
             return chaining.log_loss(&error);
         }
         for (event, count) in counts {
-            self.audit
-                .metrics
-                .audit
-                .count_records(event.as_str(), count);
+            let records = &self.audit.metrics.audit.records;
+            records.with_label_values(&[event.as_str()]).inc_by(count);
             if event == EventType::AuditCheckpoint {
                 self.audit.metrics.audit.checkpoints.inc_by(count);
             }
@@ -260,7 +258,7 @@ impl<'a> Writer<'a> {
                 return;
             }
         };
-        let news = std::mem::take(&mut lock(&self.peer_ends).news);
+        let news = std::mem::take(&mut self.peer_ends.lock().news);
         let detail = json!({"seen": news, "statement": signed});
         let draft = Draft::new(EventType::AuditCheckpoint).with_detail(detail);
         records.push(chaining.push(draft));
@@ -391,7 +389,9 @@ fn spool_capacity(state: &QueueState) -> usize {
     if !state.spooling {
         return usize::MAX;
     }
-    let room = lock(&state.spool)
+    let room = state
+        .spool
+        .lock()
         .free_bytes()
         .saturating_sub(CLOSING_BYTES);
     usize::try_from(room / RECORD_BYTES).unwrap_or(usize::MAX)

@@ -3,9 +3,10 @@
 //! A share is taken from the counter that all replicas have in common before its units are used, so the units in use are
 //! never more than the limit. What is measured (bytes, time) is added after it passed.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::config::{Cap, CapCount};
@@ -152,8 +153,7 @@ impl Counter {
     }
 
     fn lock_state(&self, now: Instant) -> MutexGuard<'_, State> {
-        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.ends_at.is_some_and(|ends| ends <= now) {
             state.begin_again();
         }
@@ -385,6 +385,120 @@ impl State {
             0 => now,
             _ => self.running_since + Duration::from_millis(passed),
         };
+    }
+}
+
+/// The counts of one call. Dropped before [`Charge::mark_sent`], it gives back what it took: a call that was refused
+/// counts nothing.
+#[derive(Default)]
+pub struct Charge {
+    units: Vec<Unit>,
+    sent: bool,
+    shows_task: bool,
+    /// Bytes that were counted.
+    bytes: u64,
+}
+
+/// One count of a call.
+struct Unit {
+    counter: Arc<Counter>,
+    count: CapCount,
+    /// The life of the count in which the unit was taken.
+    life: u64,
+}
+
+impl Charge {
+    pub(super) fn add(&mut self, cap: &Cap, counter: Arc<Counter>) {
+        self.units.push(Unit {
+            life: counter.life_number(),
+            count: cap.count,
+            counter,
+        });
+    }
+
+    /// True if the call counts for nothing.
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// Records that the call is sent, or kept for its target: it counts from here on.
+    pub fn mark_sent(&mut self) {
+        if self.sent {
+            return;
+        }
+        self.sent = true;
+        for counter in self.counters_of(CapCount::Seconds) {
+            counter.begin_call();
+        }
+    }
+
+    /// Returns the counts of a call that is sent.
+    #[must_use]
+    pub fn into_sent(mut self: Box<Self>) -> Box<Self> {
+        self.mark_sent();
+        self
+    }
+
+    /// Records that nothing was sent after all: the call counts nothing.
+    pub fn not_sent(&mut self) {
+        if self.sent {
+            self.end_clocks();
+        }
+        self.sent = false;
+    }
+
+    /// Records that the answer will be searched for its task, so that its end tells whether the call began one.
+    pub fn shows_its_task(&mut self) {
+        self.shows_task = true;
+    }
+
+    /// Records that the whole answer named no task: the call began none.
+    pub fn began_no_task(&mut self) {
+        if !self.shows_task {
+            return;
+        }
+        for unit in self
+            .units
+            .extract_if(.., |unit| unit.count == CapCount::Tasks)
+        {
+            unit.counter.give_back(unit.life);
+        }
+    }
+
+    /// Counts the bytes that passed; `total` are those of the call so far.
+    pub fn record_bytes(&mut self, total: u64) {
+        let more = total.saturating_sub(self.bytes);
+        if !self.sent || more == 0 {
+            return;
+        }
+        self.bytes = total;
+        for counter in self.counters_of(CapCount::Bytes) {
+            counter.add_units(more);
+        }
+    }
+
+    fn end_clocks(&self) {
+        for counter in self.counters_of(CapCount::Seconds) {
+            counter.end_call();
+        }
+    }
+
+    fn counters_of(&self, count: CapCount) -> impl Iterator<Item = &Counter> {
+        let units = self.units.iter().filter(move |unit| unit.count == count);
+        units.map(|unit| &*unit.counter)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.sent {
+            return self.end_clocks();
+        }
+        for unit in &self.units {
+            if unit.count.is_by_call() {
+                unit.counter.give_back(unit.life);
+            }
+        }
     }
 }
 

@@ -1,14 +1,21 @@
 //! `a2a-gateway agents`: the agents of all workspaces, and whether they live.
 
-use std::process::ExitCode;
-use std::time::SystemTime;
+use serde_json::{Map, Value};
 
-use serde_json::{Value, json};
-
-use super::access::OperatorAccess;
-use super::client::{Failure, format_json, run as run_to_end};
-use super::table::{align_columns, format_age, format_cell};
+use super::client::{ReadFlags, format_json};
+use super::failure::Failure;
+use super::table::{Cell, Column};
 use super::workspace::all_workspaces;
+
+const COLUMNS: [Column; 7] = [
+    ("ID", Cell::Member("id")),
+    ("NAME", Cell::Member("name")),
+    ("STATUS", Cell::Member("status")),
+    ("INSTANCES", Cell::Member("instance_count")),
+    ("LAST SEEN", Cell::Age("last_seen")),
+    ("ACTIVE", Cell::Member("active_tasks")),
+    ("TASK", Cell::Member("current_task")),
+];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,58 +39,21 @@ pub(super) struct Arguments {
     /// Only those in this status, such as online, offline or degraded
     #[arg(long)]
     status: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ReadFlags,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    run_to_end(list(arguments))
-}
-
-async fn list(arguments: &Arguments) -> Result<String, Failure> {
-    let client = arguments.gateway.build_client()?;
-    let (org, status) = (arguments.org.as_deref(), arguments.status.as_deref());
-    let found = all_workspaces(&client, org, status, None).await?;
-    if arguments.json {
-        let agents = found.iter().map(|workspace| {
-            let members = MEMBERS.split(' ');
-            members
-                .map(|name| (name.to_owned(), workspace[name].clone()))
-                .collect::<serde_json::Map<_, _>>()
-        });
-        return Ok(format_json(&json!(agents.collect::<Vec<_>>())));
+pub(super) async fn run(arguments: &Arguments) -> Result<String, Failure> {
+    let Arguments { org, status, flags } = arguments;
+    let client = flags.gateway.build_client()?;
+    let found = all_workspaces(&client, org.as_deref(), &[("status", status)]).await?;
+    if flags.json {
+        let members = |workspace: &Value| {
+            let members = MEMBERS.split_whitespace();
+            let members = members.map(|name| (name.to_owned(), workspace[name].clone()));
+            Value::from(members.collect::<Map<_, _>>())
+        };
+        return Ok(format_json(&found.iter().map(members).collect()));
     }
-    if found.is_empty() {
-        return Ok("no agent fits\n".to_owned());
-    }
-    let now = SystemTime::now();
-    let rows: Vec<_> = found
-        .iter()
-        .map(|workspace| format_row(workspace, now))
-        .collect();
-    let titles = [
-        "ID",
-        "NAME",
-        "STATUS",
-        "INSTANCES",
-        "LAST SEEN",
-        "ACTIVE",
-        "TASK",
-    ];
-    Ok(align_columns(&titles, &rows))
-}
-
-fn format_row(workspace: &Value, now: SystemTime) -> Vec<String> {
-    vec![
-        format_cell(&workspace["id"]),
-        format_cell(&workspace["name"]),
-        format_cell(&workspace["status"]),
-        format_cell(&workspace["instance_count"]),
-        format_age(&workspace["last_seen"], now),
-        format_cell(&workspace["active_tasks"]),
-        format_cell(&workspace["current_task"]),
-    ]
+    Ok(flags.format_list(found, &COLUMNS, "no agent fits"))
 }

@@ -1,11 +1,9 @@
 //! `a2a-gateway caps`: the caps of the configuration, and how much of each is used.
 
-use std::process::ExitCode;
-
 use serde_json::Value;
 
-use super::access::OperatorAccess;
-use super::client::{Failure, format_json, run as run_to_end};
+use super::client::{ReadFlags, format_json, query_of};
+use super::failure::Failure;
 use super::table::{align_columns, format_cell};
 
 /// Subjects of one cap: the most that the gateway gives.
@@ -34,23 +32,15 @@ pub(super) struct Arguments {
     /// Only what counts in this org
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ReadFlags,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    run_to_end(list(arguments))
-}
-
-async fn list(arguments: &Arguments) -> Result<String, Failure> {
-    let mut query = vec![("limit", SUBJECTS)];
-    query.extend(arguments.cap.as_deref().map(|name| ("cap", name)));
-    query.extend(arguments.subject.as_deref().map(|name| ("subject", name)));
-    let client = arguments.gateway.build_client()?;
-    let mut body = client.get_with_query("/caps", &query).await?;
+pub(super) async fn run(arguments: &Arguments) -> Result<String, Failure> {
+    let mut query = query_of(&[("cap", &arguments.cap), ("subject", &arguments.subject)]);
+    query.push(("limit", SUBJECTS));
+    let client = arguments.flags.gateway.build_client()?;
+    let mut body = client.get("/caps", &query).await?;
     if let Some(org) = &arguments.org {
         for cap in body["caps"].as_array_mut().into_iter().flatten() {
             if let Some(subjects) = cap["subjects"].as_array_mut() {
@@ -59,7 +49,7 @@ async fn list(arguments: &Arguments) -> Result<String, Failure> {
         }
     }
     let caps = body["caps"].take();
-    if arguments.json {
+    if arguments.flags.json {
         return Ok(format_json(&caps));
     }
     Ok(format_table(&caps))

@@ -3,9 +3,8 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use super::{USAGE, print, print_error};
+use super::failure::{Failure, OrFail as _};
 use crate::config::load::{DEFAULT, Layers, LoadedConfig, load};
 
 const EXAMPLES: &str = "\
@@ -28,29 +27,17 @@ pub(super) struct Arguments {
     defaults: bool,
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let name = arguments.file.as_deref().map_or_else(
+pub(super) fn run(arguments: Arguments) -> Result<String, Failure> {
+    if arguments.defaults {
+        return Ok(DEFAULT.to_owned());
+    }
+    let file = arguments.file.as_deref();
+    let name = file.map_or_else(
         || "what is set without a file".to_owned(),
         |file| file.display().to_string(),
     );
-    let text = if arguments.defaults {
-        DEFAULT.to_owned()
-    } else {
-        match load(&Layers::of_this_process(arguments.file, arguments.set)) {
-            Ok(loaded) => explain_setting(&name, &loaded),
-            Err(error) => {
-                print_error(&error);
-                return ExitCode::from(USAGE);
-            }
-        }
-    };
-    match print(&text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            ExitCode::FAILURE
-        }
-    }
+    let loaded = load(&Layers::of_this_process(arguments.file, arguments.set));
+    Ok(explain_setting(&name, &loaded.or_usage()?))
 }
 
 /// Returns all settings as TOML, each with its source as a comment, then the values derived from

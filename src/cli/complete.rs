@@ -12,8 +12,9 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::access::OperatorAccess;
-use super::client::Client;
-use crate::ids::WorkspaceId;
+use super::build_runtime;
+use super::client::{Client, is_id};
+use super::table::mask_controls;
 
 /// Longest wait for the gateway.
 const CLOCK: Duration = Duration::from_secs(1);
@@ -68,14 +69,12 @@ pub(super) fn complete_workspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Returns the stops in force.
 pub(super) fn complete_stops(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let page = first_page("/stops");
-    candidates_of_page(page.as_ref(), "stops", "reason", typed)
+    candidates_of_page("/stops", "stops", "reason", typed)
 }
 
 /// Returns the grants.
 pub(super) fn complete_grants(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let page = first_page("/grants");
-    candidates_of_page(page.as_ref(), "grants", "target_id", typed)
+    candidates_of_page("/grants", "grants", "target_id", typed)
 }
 
 /// Returns the workspaces, or behind one, or behind `--org` or `--operator`, the tokens of it, for `token revoke`.
@@ -96,24 +95,22 @@ pub(super) fn complete_workspaces_or_tokens(typed: &OsStr) -> Vec<CompletionCand
         }
     };
     match path {
-        Some(path) => candidates_of_page(first_page(&path).as_ref(), "tokens", "prefix", typed),
+        Some(path) => candidates_of_page(&path, "tokens", "prefix", typed),
         None => complete_workspaces(typed),
     }
 }
 
-fn first_page(path: &str) -> Option<Value> {
-    ask_gateway(async |client| Some(client.read_page(path, &[], None).await.ok()?.0))
-}
-
-/// Returns the ids of a list that begin with what is typed, each with a member that describes it.
+/// Returns the ids of the first page of a list that begin with what is typed, each with a member that describes it.
 fn candidates_of_page(
-    page: Option<&Value>,
+    path: &str,
     list: &str,
     about: &str,
     typed: &OsStr,
 ) -> Vec<CompletionCandidate> {
+    let page = ask_gateway(async |client| Some(client.read_page(path, &[], None).await.ok()?.0));
+    let page = page.unwrap_or_default();
     let typed = typed.to_string_lossy();
-    let entries = page.and_then(|page| page[list].as_array());
+    let entries = page[list].as_array();
     let ids = entries.into_iter().flatten().filter_map(|entry| {
         let id = entry["id"].as_str()?;
         let about = entry[about].as_str().unwrap_or_default();
@@ -125,8 +122,8 @@ fn candidates_of_page(
 /// Returns an id with what describes it. `None` for one that no gateway gives, which a shell could read as a command or
 /// an option.
 fn candidate(id: &str, about: &str) -> Option<CompletionCandidate> {
-    let is_word = WorkspaceId::parse(id).is_ok() && !id.starts_with('-');
-    let about = super::table::mask_controls(about);
+    let is_word = is_id(id) && !id.starts_with('-');
+    let about = mask_controls(about);
     is_word.then(|| CompletionCandidate::new(id).help(Some(about.into())))
 }
 
@@ -141,9 +138,6 @@ fn ask_gateway(question: impl AsyncFnOnce(Client) -> Option<Value>) -> Option<Va
     let client = OperatorAccess::from_words(&typed_words())
         .build_client()
         .ok()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .ok()?;
+    let runtime = build_runtime().ok()?;
     runtime.block_on(async { timeout(CLOCK, question(client)).await.ok().flatten() })
 }

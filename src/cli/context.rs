@@ -1,25 +1,23 @@
 //! `a2a-gateway context`: gateways by name, each with its URLs and its token, in a file of this user.
 
-use std::io::{self, Read as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCandidates;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::access::{
-    Context, Contexts, ContextsError, Secret, names_for_shells, token_alone, without_user,
-};
-use super::client::{Failure, finish, format_json};
+use super::access::{Context, Contexts, names_for_shells, token_alone, without_user};
+use super::client::format_json;
+use super::failure::Failure;
 use super::parse_http_url;
 use super::table::align_columns;
+use super::terminal::read_input;
 
 /// Longest token on standard input, in bytes.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   a2a-gateway context add staging --url https://gateway.staging.example.com --token-file operator-token
   a2a-gateway context use staging
@@ -57,15 +55,8 @@ Examples:
   a2a-gateway context show staging --json";
 
 /// `a2a-gateway context add|list|use|remove|show`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Add a gateway by a name; the first one becomes the current context
     #[command(after_help = ADD_EXAMPLES)]
     Add(Box<AddArguments>),
@@ -103,7 +94,7 @@ enum Command {
 }
 
 #[derive(clap::Args, Debug)]
-struct AddArguments {
+pub(super) struct AddArguments {
     /// Its name: letters, digits, `-`, `_` and `.`
     name: String,
     /// Base URL of the gateway; needed unless --replace keeps that of the context
@@ -126,17 +117,7 @@ struct AddArguments {
     choose: bool,
 }
 
-impl From<ContextsError> for Failure {
-    fn from(error: ContextsError) -> Self {
-        Self::Access(error.into())
-    }
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    finish(run_command(&arguments.command))
-}
-
-fn run_command(command: &Command) -> Result<String, Failure> {
+pub(super) fn run(command: &Command) -> Result<String, Failure> {
     match command {
         Command::Add(arguments) => add_context(arguments),
         Command::List { json } => Ok(format_list(&Contexts::read()?, *json)),
@@ -151,26 +132,21 @@ fn run_command(command: &Command) -> Result<String, Failure> {
             let was_current = contexts.current_name() == Some(name);
             contexts.remove(name)?;
             contexts.write()?;
-            let note = if was_current {
-                "; there is no current one now: `a2a-gateway context use` chooses one"
-            } else {
-                ""
+            let note = match was_current {
+                true => "; there is no current one now: `a2a-gateway context use` chooses one",
+                false => "",
             };
             Ok(format!("{name} was removed{note}\n"))
         }
         Command::Show { name, json } => {
             let contexts = Contexts::read()?;
-            let context = match name {
-                Some(name) => Some(contexts.find(name)?),
-                None => contexts.current()?,
-            };
-            let context = context.ok_or_else(|| {
-                let complaint =
-                    "there is no current context: `a2a-gateway context use` chooses one";
-                Failure::Usage(complaint.to_owned())
+            let name = name.as_deref().or(contexts.current_name());
+            let name = name.ok_or_else(|| {
+                Failure::usage("there is no current context: `a2a-gateway context use` chooses one")
             })?;
-            let is_current = contexts.current_name() == Some(&context.name);
-            Ok(format_context(&context, is_current, *json))
+            let context = contexts.find(name)?;
+            let is_current = contexts.current_name() == Some(name);
+            Ok(format_context(name, context, is_current, *json))
         }
     }
 }
@@ -179,34 +155,33 @@ fn add_context(arguments: &AddArguments) -> Result<String, Failure> {
     let name = &arguments.name;
     let mut given = arguments.url.iter().chain(&arguments.admin);
     if given.any(|url| without_user(url) != url.as_str()) {
-        let complaint =
-            "write URLs without a user and a password: give the token with --token or --token-file";
-        return Err(Failure::Usage(complaint.to_owned()));
+        return Err(Failure::usage(
+            "write URLs without a user and a password: give the token with --token or --token-file",
+        ));
     }
     // Before the lock, since a user may write it.
     let token = arguments.token.as_deref().map(read_token).transpose()?;
     let (_locked, mut contexts) = Contexts::lock_and_read()?;
+    let is_changed = contexts.list().contains_key(name);
     let mut context = base_context(&contexts, arguments)?;
     if let Some(admin) = &arguments.admin {
         context.admin_url = Some(admin.clone());
     }
-    if let Some(token) = token {
-        context.secret = Secret::Inline(token);
-    } else if let Some(path) = &arguments.token_file {
-        context.secret = Secret::File(std::path::absolute(path)?);
+    if token.is_some() || arguments.token_file.is_some() {
+        let file = arguments.token_file.as_ref();
+        context.token_file = file.map(std::path::absolute).transpose()?;
+        context.token = token;
         // As each later command would.
         context.read_token()?;
     }
-    let is_changed = contexts.contains(name);
-    contexts.insert(context, arguments.replace)?;
+    contexts.insert(name, context, arguments.replace)?;
     if arguments.choose {
         contexts.set_current(name)?;
     }
     contexts.write()?;
-    let note = if contexts.current_name() == Some(name) {
-        ", and is the current context"
-    } else {
-        ""
+    let note = match contexts.current_name() == Some(name) {
+        true => ", and is the current context",
+        false => "",
     };
     let was = if is_changed { "changed" } else { "added" };
     Ok(format!("{name} was {was}{note}\n"))
@@ -215,108 +190,93 @@ fn add_context(arguments: &AddArguments) -> Result<String, Failure> {
 /// Returns what stays of the context that is to be changed, else an empty one. Its token goes to no other gateway.
 fn base_context(contexts: &Contexts, arguments: &AddArguments) -> Result<Context, Failure> {
     let name = &arguments.name;
-    let known = match arguments.replace && contexts.contains(name) {
-        true => Some(contexts.find(name)?),
-        false => None,
-    };
-    match (known, &arguments.url) {
-        (Some(known), None) => Ok(known),
-        (Some(known), Some(url)) if known.url == *url => Ok(known),
+    let known = contexts.list().get(name);
+    match (known.filter(|_| arguments.replace), &arguments.url) {
+        (Some(known), url) if url.as_ref().is_none_or(|url| known.url == *url) => Ok(known.clone()),
         (_, Some(url)) => Ok(Context {
-            name: name.clone(),
             url: url.clone(),
             admin_url: None,
-            secret: Secret::None,
+            token: None,
+            token_file: None,
         }),
-        (None, None) => {
-            let complaint = format!("there is no context {name:?} to change: give --url, too");
-            Err(Failure::Usage(complaint))
-        }
+        (_, None) => Err(Failure::usage(format!(
+            "there is no context {name:?} to change: give --url, too"
+        ))),
     }
 }
 
 /// Returns a token as it was given, or from standard input.
 fn read_token(token: &str) -> Result<String, Failure> {
-    let mut text = token.to_owned();
-    if token == "-" {
-        text.clear();
-        io::stdin()
-            .take(TOKEN_BYTES_MAX)
-            .read_to_string(&mut text)?;
-    }
+    let text = match token {
+        "-" => read_input(TOKEN_BYTES_MAX)?,
+        token => token.to_owned(),
+    };
     match token_alone(text.as_bytes()) {
-        Ok(token) if token.is_empty() => Err(Failure::Usage("the token is empty".to_owned())),
-        token => token.map_err(|why| Failure::Usage(format!("the token is none: {why}"))),
+        Ok(token) if token.is_empty() => Err(Failure::usage("the token is empty")),
+        token => token.map_err(|why| Failure::usage(format!("the token is none: {why}"))),
     }
 }
 
 fn format_list(contexts: &Contexts, json: bool) -> String {
-    let current = contexts.current_name();
-    let list = contexts.list();
+    let is_current = |name: &str| contexts.current_name() == Some(name);
+    let list = contexts.list().iter();
     if json {
-        let list = list
-            .iter()
-            .map(|one| as_json(one, current == Some(&one.name)));
+        let list = list.map(|(name, context)| as_json(name, context, is_current(name)));
         return format_json(&list.collect());
     }
-    if list.is_empty() {
-        return "no context is there: `a2a-gateway context add` adds one\n".to_owned();
-    }
     let rows: Vec<Vec<String>> = list
-        .iter()
-        .map(|one| {
-            let is_current = current == Some(&one.name);
+        .map(|(name, context)| {
+            let mark = if is_current(name) { "*" } else { " " };
+            let admin = context.admin_url.as_ref().map(without_user);
             vec![
-                if is_current { "*" } else { " " }.to_owned(),
-                one.name.clone(),
-                without_user(&one.url),
-                one.admin_url
-                    .as_ref()
-                    .map_or_else(String::new, without_user),
-                describe_credential(one),
+                mark.to_owned(),
+                name.clone(),
+                without_user(&context.url),
+                admin.unwrap_or_default(),
+                describe_credential(context),
             ]
         })
         .collect();
+    if rows.is_empty() {
+        return "no context is there: `a2a-gateway context add` adds one\n".to_owned();
+    }
     align_columns(&[" ", "NAME", "URL", "ADMIN URL", "TOKEN"], &rows)
 }
 
 /// Says where the token is, and never what it is.
 fn describe_credential(context: &Context) -> String {
-    match &context.secret {
-        Secret::None => String::new(),
-        Secret::Inline(_) => "kept with the context".to_owned(),
-        Secret::File(path) => path.display().to_string(),
+    match (&context.token, &context.token_file) {
+        (None, None) => String::new(),
+        (Some(_), _) => "kept with the context".to_owned(),
+        (None, Some(path)) => path.display().to_string(),
     }
 }
 
-fn as_json(context: &Context, is_current: bool) -> Value {
-    let (kept, file) = match &context.secret {
-        Secret::None => (false, None),
-        Secret::Inline(_) => (true, None),
-        Secret::File(path) => (false, Some(path.display().to_string())),
-    };
+fn as_json(name: &str, context: &Context, is_current: bool) -> Value {
+    let file = context
+        .token_file
+        .as_ref()
+        .filter(|_| context.token.is_none());
     json!({
-        "name": context.name,
+        "name": name,
         "current": is_current,
         "url": without_user(&context.url),
         "admin_url": context.admin_url.as_ref().map(without_user),
-        "has_token": kept,
-        "token_file": file,
+        "has_token": context.token.is_some(),
+        "token_file": file.map(|path| path.display().to_string()),
     })
 }
 
-fn format_context(context: &Context, is_current: bool, json: bool) -> String {
+fn format_context(name: &str, context: &Context, is_current: bool, json: bool) -> String {
     if json {
-        return format_json(&as_json(context, is_current));
+        return format_json(&as_json(name, context, is_current));
     }
-    let none = || "-".to_owned();
-    let admin = context.admin_url.as_ref().map_or_else(none, without_user);
-    let token = Some(describe_credential(context)).filter(|told| !told.is_empty());
+    let admin = context.admin_url.as_ref().map(without_user);
+    let token = Some(describe_credential(context)).filter(|token| !token.is_empty());
+    let [admin, token] = [admin, token].map(|value| value.unwrap_or_else(|| "-".to_owned()));
     format!(
-        "name:       {}{}\nurl:        {}\nadmin url:  {admin}\ntoken:      {}\n",
-        context.name,
+        "name:       {name}{}\nurl:        {}\nadmin url:  {admin}\ntoken:      {token}\n",
         if is_current { "  (current)" } else { "" },
         without_user(&context.url),
-        token.unwrap_or_else(none),
     )
 }

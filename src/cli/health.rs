@@ -1,15 +1,19 @@
 //! `a2a-gateway health`: asks a running gateway whether it is ready, for container health checks.
 
 use std::fmt::Write as _;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use gateway_client::{ClientError, Request};
+use gateway_client::Call;
 use serde_json::Value;
 use url::Url;
 
 use super::access::{GatewaySelection, Listener};
-use super::{USAGE, block_on, parse_http_url, print, print_error};
+use super::client::Client;
+use super::failure::Failure;
+use super::parse_http_url;
+
+/// What a user does if nothing listens.
+const ADVICE: &str = "--url, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is";
 
 /// Timeout of the request: longer than the default `stores.timeout`, within which the gateway asks
 /// its stores.
@@ -36,74 +40,34 @@ pub(super) struct Arguments {
     traffic: bool,
 }
 
-/// The gateway is not ready, or did not answer.
-#[derive(Debug, thiserror::Error)]
-enum HealthError {
-    #[error(
-        "{0}; is the gateway running? --url, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is"
-    )]
-    Nobody(ClientError),
-    #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
-    Client(#[source] ClientError),
-    #[error(
-        "{0} is the gateway's public listener; --url takes its admin listener (admin.listen), such as http://127.0.0.1:9090"
-    )]
-    Public(String),
-    #[error("not ready:{0}")]
-    NotReady(String),
-    #[error("cannot print")]
-    Output(#[from] std::io::Error),
-}
-
-impl From<ClientError> for HealthError {
-    fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::NotListening { .. } => Self::Nobody(error),
-            other => Self::Client(other),
-        }
-    }
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let endpoint = arguments
-        .selection
-        .resolve_endpoint(Listener::Admin, arguments.url.as_ref());
-    let base = match endpoint {
-        Ok(endpoint) => endpoint.url,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
+pub(super) async fn run(arguments: &Arguments) -> Result<String, Failure> {
+    let selection = &arguments.selection;
+    let endpoint = selection.resolve_endpoint(Listener::Admin, arguments.url.as_ref())?;
+    let at = endpoint.url.origin().ascii_serialization();
+    let client = Client::new(endpoint.url, None, ADVICE);
+    let path = match arguments.traffic {
+        true => "/readyz/traffic",
+        false => "/readyz",
     };
-    let path = if arguments.traffic {
-        "/readyz/traffic"
-    } else {
-        "/readyz"
+    let call = Call {
+        within: WITHIN,
+        ..client.call(path)
     };
-    match block_on(check(&base, path)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn check(base: &Url, path: &str) -> Result<(), HealthError> {
-    let mut url = base.clone();
-    url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
-    let (status, body) = Request::get(&url, WITHIN).send().await?.read_json().await?;
+    let (status, body) = client.ask_admin(&call).await?;
     // Another server may listen at this address: only a gateway's body counts.
     if status == 200 && body["status"] == "ready" {
-        print("ready\n")?;
-        return Ok(());
+        return Ok("ready\n".to_owned());
     }
     // The public listener has no such route, and its 404 carries the gateway's reason.
     if status == 404 && body["reason"] == "not_found" {
-        let asked = url.origin().ascii_serialization();
-        return Err(HealthError::Public(asked));
+        return Err(Failure::new(format!(
+            "{at} is the gateway's public listener; --url takes its admin listener (admin.listen), such as http://127.0.0.1:9090"
+        )));
     }
-    Err(HealthError::NotReady(format_parts(status, &body)))
+    Err(Failure::new(format!(
+        "not ready:{}",
+        format_parts(status, &body)
+    )))
 }
 
 /// Returns the failed parts (` sql unavailable, draining`), or the status if the response is not a

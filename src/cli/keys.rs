@@ -1,18 +1,17 @@
 //! `a2a-gateway keys`: lists and rotates the trust keys in `keys.dir`, also while gateways run.
 
-use std::fmt::Write as _;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::path::Path;
+use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
-use super::{USAGE, print, print_error, print_note};
-use crate::config::load::{Layers, load};
-use crate::trust::{self, KeyError, KeyInfo, KeyState, PUBLISHED_FIRST, SigningAlgorithm};
+use super::failure::Failure;
+use super::print_note;
+use super::settings::ConfigFlags;
+use super::table::align_columns;
+use crate::trust::{self, KeyInfo, KeyState, PUBLISHED_FIRST, SigningAlgorithm};
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   a2a-gateway keys list --config gateway.toml
   a2a-gateway keys rotate --config gateway.toml";
@@ -28,18 +27,11 @@ Examples:
   a2a-gateway keys rotate --algorithm ES256 --config gateway.toml";
 
 /// `a2a-gateway keys list|rotate`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Show every key: which one signs, which one will, which ones still verify
     #[command(after_help = LIST_EXAMPLES)]
-    List(ConfigArguments),
+    List(ConfigFlags),
     /// Have the next key sign, retire the one that did, and make a new next one
     ///
     /// Running gateways that share the folder follow within two seconds, and no token is refused: the
@@ -49,87 +41,40 @@ enum Command {
     #[command(after_help = ROTATE_EXAMPLES)]
     Rotate {
         #[command(flatten)]
-        place: ConfigArguments,
-        /// Signature algorithm of the new next key
-        #[arg(long, value_enum, default_value_t = Algorithm::EdDsa)]
-        algorithm: Algorithm,
+        place: ConfigFlags,
+        /// Signature algorithm of the new next key: EdDSA is Ed25519; ES256, ECDSA over P-256, is for verifiers that
+        /// know no Ed25519
+        #[arg(long, value_parser = ["EdDSA", "ES256"], default_value = "EdDSA")]
+        algorithm: String,
     },
 }
 
-/// The location of the keys.
-#[derive(clap::Args, Debug)]
-struct ConfigArguments {
-    /// Read settings from this TOML file, as `serve --config` does; keys.dir is the folder of the
-    /// keys
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set one setting, such as --set keys.dir=/var/lib/a2a-gateway/keys
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Algorithm {
-    /// Ed25519
-    #[value(name = "EdDSA")]
-    EdDsa,
-    /// ECDSA over P-256, for verifiers that know no Ed25519
-    #[value(name = "ES256")]
-    Es256,
-}
-
-impl From<Algorithm> for SigningAlgorithm {
-    fn from(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::EdDsa => Self::EdDsa,
-            Algorithm::Es256 => Self::Es256,
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum KeysError {
-    #[error("there are no keys in {}: `serve` makes them at its first start, and `keys rotate` does; --config or --set keys.dir=… says where they are", .0.display())]
-    None(PathBuf),
-    #[error(transparent)]
-    Keys(#[from] KeyError),
-    #[error("cannot print")]
-    Output(#[from] io::Error),
-}
-
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let (place, rotation) = match arguments.command {
+pub(super) fn run(command: Command) -> Result<String, Failure> {
+    let (place, rotation) = match command {
         Command::List(place) => (place, None),
         Command::Rotate { place, algorithm } => (place, Some(algorithm)),
     };
-    let loaded = match load(&Layers::of_this_process(place.config, place.set)) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    match print_keys(&loaded.config.keys.dir, rotation) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn print_keys(dir: &Path, rotation: Option<Algorithm>) -> Result<(), KeysError> {
+    let dir = place.load()?.config.keys.dir;
     let keys = match rotation {
         Some(algorithm) => {
-            let age = trust::next_age(dir);
-            let keys = trust::rotate(dir, algorithm.into())?;
-            warn_of_haste(dir, age);
+            let age = trust::next_age(&dir);
+            let algorithm = match algorithm.as_str() {
+                "ES256" => SigningAlgorithm::Es256,
+                _ => SigningAlgorithm::EdDsa,
+            };
+            let keys = trust::rotate(&dir, algorithm)?;
+            warn_of_haste(&dir, age);
             keys
         }
-        None if !dir.join("active.pem").exists() => return Err(KeysError::None(dir.to_owned())),
-        None => trust::list(dir)?,
+        None if !dir.join("active.pem").exists() => {
+            return Err(Failure::new(format!(
+                "there are no keys in {}: `serve` makes them at its first start, and `keys rotate` does; --config or --set keys.dir=… says where they are",
+                dir.display()
+            )));
+        }
+        None => trust::list(&dir)?,
     };
-    Ok(print(&format_table(&keys))?)
+    Ok(format_table(&keys))
 }
 
 /// Warns if the new active key was published too recently: a verifier that cached the published
@@ -154,30 +99,23 @@ fn warn_of_haste(dir: &Path, age: Option<Duration>) {
 }
 
 fn format_table(keys: &[KeyInfo]) -> String {
-    let mut text = format!("{:<16}  {:<9}  {:<7}  USE\n", "KID", "ALGORITHM", "STATE");
-    for key in keys {
+    let row = |key: &KeyInfo| {
         let purpose = match key.state {
             KeyState::Active => "signs".to_owned(),
             KeyState::Next => "signs after the next rotation".to_owned(),
             KeyState::Retired { at, until } => {
-                format!(
-                    "signed until {}, verifies until {}",
-                    format_time(at),
-                    format_time(until)
-                )
+                let [at, until] = [at, until].map(humantime::format_rfc3339_seconds);
+                format!("signed until {at}, verifies until {until}")
             }
         };
         let (algorithm, state) = (key.algorithm.as_str(), key.state.as_str());
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<16}  {algorithm:<9}  {state:<7}  {purpose}",
-            key.kid
-        );
-    }
-    text
-}
-
-fn format_time(at: SystemTime) -> humantime::Rfc3339Timestamp {
-    humantime::format_rfc3339_seconds(at)
+        vec![
+            key.kid.to_string(),
+            algorithm.to_owned(),
+            state.to_owned(),
+            purpose,
+        ]
+    };
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    align_columns(&["KID", "ALGORITHM", "STATE", "USE"], &rows)
 }

@@ -1,15 +1,14 @@
 //! `a2a-gateway completions` and `a2a-gateway man`: files that packages install, made from the arguments of the program.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 
 use clap::{Command, ValueEnum};
 use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 use clap_mangen::Man;
 
-use super::{complete, print, print_error};
+use super::complete;
+use super::failure::{Failure, OrFail as _};
 
 /// Ends the script for zsh.
 const ZSH_FIRST_CALL: &str = r#"
@@ -57,16 +56,11 @@ pub(super) struct ManArguments {
     out: Option<PathBuf>,
 }
 
-/// The manual pages cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write the manual pages into {folder}")]
-struct PagesError {
-    folder: String,
-    source: io::Error,
-}
-
 /// Prints the script that completes the arguments of `command` in a shell: it asks this program.
-pub(super) fn run_completions(command: &Command, arguments: &CompletionsArguments) -> ExitCode {
+pub(super) fn run_completions(
+    command: &Command,
+    arguments: &CompletionsArguments,
+) -> Result<String, Failure> {
     let name = command.get_name();
     let mut script = Vec::new();
     let shell: &dyn EnvCompleter = match arguments.shell {
@@ -74,7 +68,7 @@ pub(super) fn run_completions(command: &Command, arguments: &CompletionsArgument
         Shell::Fish => &Fish,
         Shell::Zsh => &Zsh,
     };
-    let written = shell.write_registration(complete::VARIABLE, name, name, name, &mut script);
+    shell.write_registration(complete::VARIABLE, name, name, name, &mut script)?;
     let mut script = String::from_utf8_lossy(&script).into_owned();
     if matches!(arguments.shell, Shell::Zsh) {
         // As a file of a folder in `fpath` it is the function itself: without this its first call would offer nothing.
@@ -84,40 +78,22 @@ pub(super) fn run_completions(command: &Command, arguments: &CompletionsArgument
                 .replace("ID", &name.replace('-', "_")),
         );
     }
-    to_exit_code(written.and_then(|()| print(&script)))
+    Ok(script)
 }
 
 /// Prints the manual page of `command`, or writes those of it and of all its subcommands.
-pub(super) fn run_man(command: Command, arguments: &ManArguments) -> ExitCode {
+pub(super) fn run_man(command: Command, arguments: &ManArguments) -> Result<String, Failure> {
     let Some(folder) = &arguments.out else {
         // As in the folder: `help` has no page.
         let mut command = command.disable_help_subcommand(true);
         command.build();
         let mut page = Vec::new();
-        let rendered = Man::new(command).render(&mut page);
-        return to_exit_code(rendered.and_then(|()| print(&String::from_utf8_lossy(&page))));
+        Man::new(command).render(&mut page)?;
+        return Ok(String::from_utf8_lossy(&page).into_owned());
     };
-    match write_pages(command, folder) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(source) => {
-            let folder = folder.display().to_string();
-            print_error(&PagesError { folder, source });
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    clap_mangen::generate_to(command, folder)
-}
-
-fn to_exit_code(printed: io::Result<()>) -> ExitCode {
-    match printed {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            ExitCode::FAILURE
-        }
-    }
+    let made = fs::create_dir_all(folder);
+    let written = made.and_then(|()| clap_mangen::generate_to(command, folder));
+    let shown = folder.display();
+    written.or_fail(format_args!("cannot write the manual pages into {shown}"))?;
+    Ok(String::new())
 }

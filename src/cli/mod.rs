@@ -11,9 +11,9 @@ mod check_config;
 mod client;
 mod complete;
 mod context;
-mod dry_run;
 mod exchange;
 mod explain;
+mod failure;
 mod grants;
 mod health;
 mod init;
@@ -23,6 +23,7 @@ mod policy;
 mod run;
 mod send;
 mod serve;
+mod settings;
 mod sidecar;
 mod sse;
 mod stops;
@@ -41,6 +42,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use url::Url;
 
+use self::failure::{Failure, finish, run as run_to_end};
 pub use self::serve::start;
 pub use self::terminal::print_error;
 use self::terminal::{escape_controls, print, print_note, write_prompt};
@@ -113,15 +115,20 @@ enum Command<Example: Subcommand> {
     /// Send one message to a workspace and print the answer
     Send(send::Arguments),
     /// Show or rotate the keys that sign tokens
-    Keys(keys::Arguments),
+    #[command(subcommand, after_help = keys::EXAMPLES)]
+    Keys(keys::Command),
     /// Verify or export the audit: the records of calls and of changes
-    Audit(audit::Arguments),
+    #[command(subcommand, after_help = audit::EXAMPLES)]
+    Audit(audit::Command),
     /// Make, list and revoke tokens; get, inspect and verify signed ones
-    Token(token::Arguments),
+    #[command(subcommand, after_help = token::EXAMPLES)]
+    Token(token::Command),
     /// Make, list, show, change, move, pause and remove workspaces
-    Workspace(workspace::Arguments),
+    #[command(subcommand, after_help = workspace::EXAMPLES)]
+    Workspace(workspace::Command),
     /// Let one workspace message another besides what the hierarchy permits
-    Grant(grants::Arguments),
+    #[command(subcommand, after_help = grants::EXAMPLES)]
+    Grant(grants::Command),
     /// List the caps, and how much of each is used
     Caps(caps::Arguments),
     /// Show what calls took, by workspace or org and day
@@ -129,9 +136,11 @@ enum Command<Example: Subcommand> {
     /// List the agents, and whether they live
     Agents(agents::Arguments),
     /// Show exchanges as they pass
-    Exchange(exchange::Arguments),
+    #[command(subcommand, after_help = exchange::EXAMPLES)]
+    Exchange(exchange::Command),
     /// Name gateways and their tokens in a file, for all commands that ask one
-    Context(context::Arguments),
+    #[command(subcommand, after_help = context::EXAMPLES)]
+    Context(context::Command),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
     Sidecar(sidecar::Arguments),
     /// Start an agent, register it at a gateway, and let it leave without a lost call
@@ -141,7 +150,8 @@ enum Command<Example: Subcommand> {
     /// End a stop: calls pass again
     Release(stops::ReleaseArguments),
     /// List the stops in force, with their reasons
-    Stops(stops::StopsArguments),
+    #[command(after_help = stops::STOPS_EXAMPLES)]
+    Stops(client::ReadFlags),
     /// Print the workspaces, grants and stops of a running gateway as a policy, in YAML
     Export(policy::ExportArguments),
     /// Compare a policy with a running gateway, show the difference, and make it so in one transaction
@@ -189,39 +199,42 @@ pub fn run<Example: Subcommand>(
             | Command::Completions(_)
             | Command::Man(_)
     );
-    if connects && let Err(error) = check_trust_store() {
-        print_error(&error);
-        return ExitCode::from(USAGE);
+    if connects && let Err(failure) = check_trust_store() {
+        return failure.report();
     }
     match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Example(arguments) => example(arguments),
-        Command::Init(arguments) => init::run(&arguments),
-        Command::CheckConfig(arguments) => check_config::run(arguments),
-        Command::Send(arguments) => send::run(&arguments),
-        Command::Keys(arguments) => keys::run(arguments),
-        Command::Audit(arguments) => audit::run(arguments),
-        Command::Token(arguments) => token::run(&arguments),
-        Command::Workspace(arguments) => workspace::run(&arguments),
-        Command::Grant(arguments) => grants::run(&arguments),
-        Command::Caps(arguments) => caps::run(&arguments),
-        Command::Usage(arguments) => usage::run(&arguments),
-        Command::Agents(arguments) => agents::run(&arguments),
-        Command::Exchange(arguments) => exchange::run(&arguments),
-        Command::Context(arguments) => context::run(&arguments),
-        Command::Sidecar(arguments) => sidecar::run(arguments),
-        Command::Run(arguments) => run::run(arguments),
-        Command::Stop(arguments) => stops::run_stop(&arguments),
-        Command::Release(arguments) => stops::run_release(&arguments),
-        Command::Stops(arguments) => stops::run_stops(&arguments),
-        Command::Export(arguments) => policy::run_export(&arguments),
-        Command::Apply(arguments) => policy::run_apply(&arguments),
-        Command::Health(arguments) => health::run(&arguments),
-        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Init(arguments) => finish(init::run(&arguments)),
+        Command::CheckConfig(arguments) => finish(check_config::run(arguments)),
+        Command::Send(arguments) => run_to_end(send::run(&arguments)),
+        Command::Keys(command) => finish(keys::run(command)),
+        Command::Audit(command) => run_to_end(audit::run(command)),
+        Command::Token(command) => run_to_end(token::run(&command)),
+        Command::Workspace(command) => run_to_end(workspace::run(&command)),
+        Command::Grant(command) => run_to_end(grants::run(&command)),
+        Command::Caps(arguments) => run_to_end(caps::run(&arguments)),
+        Command::Usage(arguments) => run_to_end(usage::run(&arguments)),
+        Command::Agents(arguments) => run_to_end(agents::run(&arguments)),
+        Command::Exchange(command) => run_to_end(exchange::run(&command)),
+        Command::Context(command) => finish(context::run(&command)),
+        Command::Sidecar(arguments) => finish(sidecar::run(&arguments)),
+        Command::Run(arguments) => finish(run::run(arguments)),
+        Command::Stop(arguments) => run_to_end(stops::run_stop(&arguments)),
+        Command::Release(arguments) => run_to_end(stops::run_release(&arguments)),
+        Command::Stops(flags) => run_to_end(stops::run_stops(&flags)),
+        Command::Export(arguments) => run_to_end(policy::run_export(&arguments)),
+        Command::Apply(arguments) => run_to_end(policy::run_apply(&arguments)),
+        Command::Health(arguments) => run_to_end(health::run(&arguments)),
+        Command::Explain(arguments) => run_to_end(explain::run(&arguments)),
         Command::Completions(arguments) => {
-            manuals::run_completions(&CommandLine::<Example>::command(), &arguments)
+            let command = CommandLine::<Example>::command();
+            finish(manuals::run_completions(&command, &arguments))
         }
-        Command::Man(arguments) => manuals::run_man(CommandLine::<Example>::command(), &arguments),
+        Command::Man(arguments) => finish(manuals::run_man(
+            CommandLine::<Example>::command(),
+            &arguments,
+        )),
     }
 }
 
@@ -237,18 +250,16 @@ fn complete_words<Example: Subcommand>(arguments: &[OsString]) -> Option<ExitCod
     }
 }
 
-/// The certificates that agents are verified with cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot load the system's trusted certificates; check SSL_CERT_FILE and SSL_CERT_DIR, or unset both: {0}"
-)]
-struct TrustStoreError(Box<pingora::Error>);
-
 /// Loads the system's trusted certificates once as a check: Pingora loads them when it makes a
 /// connector, and panics if it cannot.
-fn check_trust_store() -> Result<(), TrustStoreError> {
+fn check_trust_store() -> Result<(), Failure> {
     let mut store = pingora::tls::RootCertStore::empty();
-    pingora::tls::load_platform_certs_incl_env_into_store(&mut store).map_err(TrustStoreError)
+    let loaded = pingora::tls::load_platform_certs_incl_env_into_store(&mut store);
+    loaded.map_err(|error| {
+        Failure::usage(format!(
+            "cannot load the system's trusted certificates; check SSL_CERT_FILE and SSL_CERT_DIR, or unset both: {error}"
+        ))
+    })
 }
 
 /// Parses the http or https URL of a gateway.

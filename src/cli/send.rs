@@ -1,18 +1,17 @@
 //! `a2a-gateway send`: one message to a workspace, and its answer on standard output.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap_complete::engine::ArgValueCompleter;
-use gateway_client::{ClientError, Request, Response};
+use gateway_client::{Call, Response};
 use http::Method;
 use serde_json::{Value, json};
-use url::Url;
 
 use super::access::GatewayUrl;
-use super::sse::{EventParser, LongEvent};
-use super::{USAGE, block_on, complete, print, print_error};
-use crate::ids::WorkspaceId;
+use super::client::{is_id, path_of};
+use super::failure::Failure;
+use super::sse::EventParser;
+use super::{complete, print};
 
 /// A little longer than the gateway's default for the longest stream, so that the gateway ends it with a
 /// reason.
@@ -45,106 +44,36 @@ pub(super) struct Arguments {
     gateway: GatewayUrl,
 }
 
-/// Reason why there is no text to print.
+/// A refusal, by the gateway or the agent.
 #[derive(Debug, thiserror::Error)]
-enum SendError {
-    #[error(
-        "{0}; is the gateway running? --url, A2A_GATEWAY_URL, a context or --config says where"
-    )]
-    Nobody(ClientError),
-    #[error(transparent)]
-    Client(ClientError),
-    #[error("{reason}: {message}; give a credential with --token or in A2A_GATEWAY_TOKEN")]
-    NoToken { reason: String, message: String },
-    #[error("{reason}: {message}")]
-    Refused { reason: String, message: String },
-    #[error("the answer has status {0} and is not JSON{1}")]
-    Unreadable(u16, &'static str),
-    #[error(transparent)]
-    LongEvent(#[from] LongEvent),
-    #[error("cannot write the answer")]
-    Output(#[from] std::io::Error),
+#[error("{reason}: {message}")]
+struct Refusal {
+    reason: String,
+    message: String,
 }
 
-impl SendError {
-    /// Adds the id under which the audit and the log have the request.
-    fn with_request_id(self, id: Option<String>) -> Self {
-        match (self, id) {
-            (Self::Refused { reason, message }, Some(id)) => Self::Refused {
-                reason,
-                message: format!("{message} (request {id})"),
-            },
-            (other, _) => other,
-        }
+pub(super) async fn run(arguments: &Arguments) -> Result<String, Failure> {
+    let workspace = &arguments.workspace;
+    if !is_id(workspace) {
+        return Err(Failure::usage(format!(
+            "{workspace:?} is no id of a workspace"
+        )));
     }
-}
-
-impl From<ClientError> for SendError {
-    fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::NotListening { .. } => Self::Nobody(error),
-            other => Self::Client(other),
-        }
-    }
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let workspace = match WorkspaceId::parse(&arguments.workspace) {
-        Ok(workspace) => workspace,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    let (base, token) = match arguments.gateway.resolve(&[&arguments.token], false) {
-        Ok(resolved) => resolved,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    let token = token.as_deref();
-    let sent =
-        block_on(send_message(arguments, base, token, &workspace)).map_err(|error| match error {
-            SendError::Refused { reason, message }
-                if reason == "unauthenticated" && token.is_none() =>
-            {
-                SendError::NoToken { reason, message }
-            }
-            other => other,
-        });
-    match sent {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn send_message(
-    arguments: &Arguments,
-    mut url: Url,
-    token: Option<&str>,
-    workspace: &WorkspaceId,
-) -> Result<(), SendError> {
-    let base = url.path().trim_end_matches('/').to_owned();
-    url.set_path(&format!("{base}/workspaces/{workspace}/a2a"));
-    // A bare message: the gateway completes it in the agent's generation.
-    let body = json!({"message": {"text": arguments.text}});
-    let request = Request {
+    let path = path_of("workspaces", workspace, "/a2a")?;
+    let client = arguments.gateway.build_client(&arguments.token)?;
+    let call = Call {
         method: Method::POST,
-        url: &url,
-        token,
-        accept: if arguments.stream {
-            "text/event-stream"
-        } else {
-            "application/json"
+        accept: match arguments.stream {
+            true => "text/event-stream",
+            false => "application/json",
         },
-        body: body.to_string().into_bytes(),
+        // A bare message: the gateway completes it in the agent's generation.
+        body: &json!({"message": {"text": arguments.text}}),
         within: WITHIN,
+        ..client.call(&path)
     };
-    let answer = request.send().await?;
+    let answer = client.open(&call).await;
+    let answer = answer.map_err(|error| client.fail_unanswered(&error))?;
     // The agent decides whether the response is a stream: it may answer a stream request with JSON.
     if answer.is_stream() {
         return print_stream(answer).await;
@@ -152,15 +81,30 @@ async fn send_message(
     let status = answer.status().as_u16();
     let id = answer.request_id().map(str::to_owned);
     let body = answer.read_body().await?;
-    let answer: Value = serde_json::from_slice(&body)
-        .map_err(|_| SendError::Unreadable(status, credential_advice(status)))?;
-    let result = extract_result(answer, status).map_err(|error| error.with_request_id(id))?;
-    print(&format!("{}\n", format_line(result)))?;
-    Ok(())
+    let Ok(answer) = serde_json::from_slice(&body) else {
+        let advice = credential_advice(status);
+        return Err(Failure::new(format!(
+            "the answer has status {status} and is not JSON{advice}"
+        )));
+    };
+    match extract_result(answer, status) {
+        Ok(result) => Ok(format_line(result) + "\n"),
+        Err(refusal) => {
+            let mut message = refusal.to_string();
+            // The audit and the log have the request under this id.
+            if let Some(id) = id {
+                message += &format!(" (request {id})");
+            }
+            if refusal.reason == "unauthenticated" && !client.has_token() {
+                message += "; give a credential with --token or in A2A_GATEWAY_TOKEN";
+            }
+            Err(Failure::new(message))
+        }
+    }
 }
 
 /// Prints the events of a stream as they come.
-async fn print_stream(mut answer: Response) -> Result<(), SendError> {
+async fn print_stream(mut answer: Response) -> Result<String, Failure> {
     let mut events = EventParser::default();
     while let Some(piece) = answer.next_chunk().await? {
         for event in events.push(&piece)? {
@@ -168,7 +112,7 @@ async fn print_stream(mut answer: Response) -> Result<(), SendError> {
             print(&format!("{}\n", format_line(extract_result(event, 200)?)))?;
         }
     }
-    Ok(())
+    Ok(String::new())
 }
 
 /// Returns advice for an agent that rejects the gateway's credential.
@@ -182,7 +126,7 @@ fn credential_advice(status: u16) -> &'static str {
 }
 
 /// Returns the agent's result, or the error.
-fn extract_result(mut answer: Value, status: u16) -> Result<Value, SendError> {
+fn extract_result(mut answer: Value, status: u16) -> Result<Value, Refusal> {
     let error = &answer["error"];
     if error.is_null() && status < 400 {
         return Ok(match answer.get_mut("result") {
@@ -219,7 +163,7 @@ fn extract_result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     } else {
         ""
     };
-    Err(SendError::Refused {
+    Err(Refusal {
         reason,
         message: message + advice,
     })

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{USAGE, print_error};
+use super::USAGE;
+use super::failure::OrFail as _;
 use crate::config::Live;
 use crate::config::load::{Layers, LoadedConfig, load};
 use crate::gateway::OpenError;
@@ -29,44 +30,28 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
     let layers = Layers::of_this_process(arguments.config, arguments.set);
-    match load(&layers) {
+    match load(&layers).or_usage() {
         Ok(loaded) => start(loaded, Some(layers)),
-        Err(error) => {
-            print_error(&error);
-            ExitCode::from(USAGE)
-        }
+        Err(failure) => failure.report(),
     }
 }
 
 /// Starts the log and serves until the process is asked to end. `layers` are the sources of a
 /// reload.
 pub fn start(loaded: LoadedConfig, layers: Option<Layers>) -> ExitCode {
-    let _log = match telemetry::start(&loaded.config.telemetry) {
+    let _log = match telemetry::start(&loaded.config.telemetry).or_usage() {
         Ok(log) => log,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
+        Err(failure) => return failure.report(),
     };
     for note in &loaded.notes {
         tracing::warn!("{note}");
     }
-    match crate::server::run(Live::new(loaded), layers) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = %Chain(&error), "the gateway cannot serve");
-            match error {
-                ServeError::Open(OpenError::Store(_)) | ServeError::Traces(_) => {
-                    ExitCode::from(USAGE)
-                }
-                ServeError::Open(OpenError::Keys(_))
-                | ServeError::Claimed
-                | ServeError::Alone(_)
-                | ServeError::Unclaimed(_)
-                | ServeError::Signals(_)
-                | ServeError::Thread(_)
-                | ServeError::Listen { .. } => ExitCode::FAILURE,
-            }
-        }
+    let Err(error) = crate::server::run(Live::new(loaded), layers) else {
+        return ExitCode::SUCCESS;
+    };
+    tracing::error!(error = %Chain(&error), "the gateway cannot serve");
+    match error {
+        ServeError::Open(OpenError::Store(_)) | ServeError::Traces(_) => ExitCode::from(USAGE),
+        _ => ExitCode::FAILURE,
     }
 }

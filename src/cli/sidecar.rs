@@ -2,17 +2,17 @@
 //! signed by the gateway.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::ExitCode;
 
 use url::Url;
 
-use super::{USAGE, print_error};
+use super::access::{is_bare, is_loopback};
+use super::failure::{Failure, OrFail as _};
+use super::settings::ConfigFlags;
 use crate::config::load::{Layers, LoadedConfig, Source, load};
 use crate::config::{Live, Server};
-use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::ids::WorkspaceId;
 use crate::server;
-use crate::sidecar::{Agent, CardAccess, InvalidUpstream, Issuer, Settings, UnboundTokens};
+use crate::sidecar::{Agent, CardAccess, Issuer, Settings, UnboundTokens};
 use crate::telemetry::{self, Chain};
 
 /// Settings of a sidecar that differ from the gateway's defaults. The gateway in front has the
@@ -59,106 +59,49 @@ telemetry. docs/reference/sidecar.md has more.";
 pub(super) struct Arguments {
     /// The agent's workspace: only tokens for it are admitted
     #[arg(long, value_name = "ID")]
-    workspace: String,
+    pub(super) workspace: String,
     /// Where the agent listens: scheme, host and port
     #[arg(long, value_name = "URL")]
-    upstream: Url,
+    pub(super) upstream: Url,
     /// Where to listen, instead of the agent [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
-    listen: Option<SocketAddr>,
+    pub(super) listen: Option<SocketAddr>,
     /// Base URL of the gateway, which publishes its issuer and keys [default: where --jwks is, if
     /// that is a gateway's, or http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", env = "A2A_GATEWAY_URL")]
-    gateway: Option<Url>,
+    pub(super) gateway: Option<Url>,
     /// Where the gateway's keys are, if not at /.well-known/jwks.json of --gateway
     #[arg(long, alias = "jwks-url", value_name = "URL")]
-    jwks: Option<Url>,
+    pub(super) jwks: Option<Url>,
     /// The issuer of the gateway's tokens, instead of asking the gateway for it
     #[arg(long, value_name = "TEXT")]
-    issuer: Option<String>,
+    pub(super) issuer: Option<String>,
     /// Fetch keys over plain http from another machine; an attacker on the network path can replace
     /// them
     #[arg(long)]
-    plain_http: bool,
+    pub(super) plain_http: bool,
     /// Ask for a token also at the agent's card (/.well-known/agent-card.json, agent.json)
     #[arg(long)]
-    private_card: bool,
+    pub(super) private_card: bool,
     /// Refuse tokens that are not bound to one request: the agent's workspace needs proof "request" at
     /// the gateway, and agents must call through it
     #[arg(long, alias = "bound-only")]
-    require_bound: bool,
-    /// Read settings from this TOML file
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set one setting, such as --set timeouts.idle=10min; may be given again
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    pub(super) require_bound: bool,
+    #[command(flatten)]
+    pub(super) settings: ConfigFlags,
 }
 
-/// The arguments are wrong.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ArgumentError {
-    #[error("--workspace: {0}")]
-    Workspace(#[from] InvalidWorkspaceId),
-    #[error(transparent)]
-    Upstream(#[from] InvalidUpstream),
-    #[error(
-        "--{0} must begin with https:// (or http://) and name a host, without a user, `?` and `#`"
-    )]
-    NoUrl(&'static str),
-    #[error(
-        "--{0} is plain http to another machine: whoever is on the way could put in keys of their own and call as \
-         anybody. Use https, or say --plain-http if that network is yours alone"
-    )]
-    PlainHttp(&'static str),
-    #[error("--issuer must not be empty")]
-    EmptyIssuer,
-}
-
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let settings = match arguments.to_settings() {
-        Ok(settings) => settings,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    match load(&arguments.config_layers()) {
-        Ok(loaded) => serve_sidecar(loaded, settings),
-        Err(error) => {
-            print_error(&error);
-            ExitCode::from(USAGE)
-        }
-    }
-}
-
-fn serve_sidecar(loaded: LoadedConfig, settings: Settings) -> ExitCode {
-    let _log = match telemetry::start(&loaded.config.telemetry) {
-        Ok(log) => log,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
+pub(super) fn run(arguments: &Arguments) -> Result<String, Failure> {
+    let settings = arguments.to_settings()?;
+    let loaded = load(&arguments.config_layers()).or_usage()?;
+    let _log = telemetry::start(&loaded.config.telemetry).or_usage()?;
     warn_of_plain(&loaded.config.server);
     let admin = admin_address(&loaded);
-    match server::sidecar::run(Live::new(loaded), settings, admin) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = %Chain(&error), "the sidecar cannot serve");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The gateway that a sidecar of `run` trusts, and what it is set to.
-pub(super) struct TrustedGateway {
-    pub(super) workspace: String,
-    pub(super) gateway: Url,
-    pub(super) plain_http: bool,
-    pub(super) require_bound: bool,
-    pub(super) config: Option<PathBuf>,
-    pub(super) set: Vec<String>,
+    server::sidecar::run(Live::new(loaded), settings, admin).map_err(|error| {
+        tracing::error!(error = %Chain(&error), "the sidecar cannot serve");
+        Failure::quiet(1)
+    })?;
+    Ok(String::new())
 }
 
 /// Returns the address of the admin listener, which a sidecar has only if it is set.
@@ -178,100 +121,80 @@ pub(super) fn warn_of_plain(server: &Server) {
 }
 
 impl Arguments {
-    /// Returns the arguments of a sidecar at `listen` in front of an agent at `upstream`.
-    pub(super) fn in_front_of(upstream: Url, listen: SocketAddr, trusted: TrustedGateway) -> Self {
-        Self {
-            workspace: trusted.workspace,
-            upstream,
-            listen: Some(listen),
-            gateway: Some(trusted.gateway),
-            jwks: None,
-            issuer: None,
-            plain_http: trusted.plain_http,
-            private_card: false,
-            require_bound: trusted.require_bound,
-            config: trusted.config,
-            set: trusted.set,
-        }
-    }
-
     /// Returns the sources of the sidecar's settings.
     pub(super) fn config_layers(&self) -> Layers {
-        let mut set = self.set.clone();
-        set.extend(self.listen.map(|listen| format!("server.listen={listen}")));
-        Layers {
-            defaults: &DEFAULTS,
-            ..Layers::of_this_process(self.config.clone(), set)
-        }
+        let mut layers = self.settings.clone().into_layers();
+        layers.defaults = &DEFAULTS;
+        let listen = self.listen.map(|listen| format!("server.listen={listen}"));
+        layers.overrides.extend(listen);
+        layers
     }
 
     /// Checks the arguments.
     ///
     /// # Errors
-    /// [`ArgumentError`].
-    pub(super) fn to_settings(&self) -> Result<Settings, ArgumentError> {
-        let workspace = WorkspaceId::parse(&self.workspace)?;
-        let agent = Agent::parse(&self.upstream)?;
+    /// One of them is wrong.
+    pub(super) fn to_settings(&self) -> Result<Settings, Failure> {
+        let workspace = WorkspaceId::parse(&self.workspace);
+        let workspace = workspace.map_err(|why| Failure::usage(format!("--workspace: {why}")))?;
+        let agent = Agent::parse(&self.upstream).or_usage()?;
         let gateway = self.gateway_url()?;
         let jwks = match &self.jwks {
             Some(jwks) => self.check_url("jwks", jwks.clone())?,
             None => self.check_url("gateway", join_path(&gateway, JWKS_PATH))?,
         };
-        let issuer = match &self.issuer {
-            Some(issuer) if issuer.is_empty() => return Err(ArgumentError::EmptyIssuer),
-            Some(issuer) => Issuer::Named(issuer.clone()),
-            None => Issuer::FromDiscovery(
-                self.check_url("gateway", join_path(&gateway, DISCOVERY_PATH))?,
-            ),
+        let issuer = match self.issuer.as_deref() {
+            Some("") => return Err(Failure::usage("--issuer must not be empty")),
+            Some(issuer) => Issuer::Named(issuer.to_owned()),
+            None => {
+                let discovery = join_path(&gateway, DISCOVERY_PATH);
+                Issuer::FromDiscovery(self.check_url("gateway", discovery)?)
+            }
         };
         Ok(Settings {
             workspace,
             agent,
             jwks,
             issuer,
-            card: if self.private_card {
-                CardAccess::ForCallers
-            } else {
-                CardAccess::Public
+            card: match self.private_card {
+                true => CardAccess::ForCallers,
+                false => CardAccess::Public,
             },
-            unbound: if self.require_bound {
-                UnboundTokens::Refused
-            } else {
-                UnboundTokens::Admitted
+            unbound: match self.require_bound {
+                true => UnboundTokens::Refused,
+                false => UnboundTokens::Admitted,
             },
         })
     }
 
     /// Returns the gateway's base URL: `--gateway`, else the base of `--jwks`, else the gateway on
     /// this machine.
-    fn gateway_url(&self) -> Result<Url, ArgumentError> {
+    fn gateway_url(&self) -> Result<Url, Failure> {
         let beside = || strip_path(self.jwks.as_ref()?, JWKS_PATH);
         match self.gateway.clone().or_else(beside) {
             Some(gateway) => Ok(gateway),
-            None => Url::parse(LOCAL_GATEWAY).map_err(|_| ArgumentError::NoUrl("gateway")),
+            None => Ok(Url::parse(LOCAL_GATEWAY)?),
         }
     }
 
     /// Returns the URL if keys may be fetched from it: https, or http on loopback or with
     /// `--plain-http`; no user, query or fragment.
-    fn check_url(&self, flag: &'static str, url: Url) -> Result<Url, ArgumentError> {
-        let bare = url.username().is_empty()
-            && url.password().is_none()
-            && url.query().is_none()
-            && url.fragment().is_none();
-        let loopback = match url.host() {
-            Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-            Some(url::Host::Ipv4(address)) => address.is_loopback(),
-            Some(url::Host::Ipv6(address)) => address.is_loopback(),
-            None => return Err(ArgumentError::NoUrl(flag)),
-        };
+    fn check_url(&self, flag: &str, url: Url) -> Result<Url, Failure> {
         match url.scheme() {
-            "https" | "http" if !bare => Err(ArgumentError::NoUrl(flag)),
-            "https" => Ok(url),
-            "http" if loopback || self.plain_http => Ok(url),
-            "http" => Err(ArgumentError::PlainHttp(flag)),
-            _ => Err(ArgumentError::NoUrl(flag)),
+            "https" | "http" if url.host().is_none() || !is_bare(&url) => {}
+            "https" => return Ok(url),
+            "http" if is_loopback(&url) || self.plain_http => return Ok(url),
+            "http" => {
+                return Err(Failure::usage(format!(
+                    "--{flag} is plain http to another machine: whoever is on the way could put in keys of their own and call as \
+                     anybody. Use https, or say --plain-http if that network is yours alone"
+                )));
+            }
+            _ => {}
         }
+        Err(Failure::usage(format!(
+            "--{flag} must begin with https:// (or http://) and name a host, without a user, `?` and `#`"
+        )))
     }
 }
 
@@ -303,7 +226,7 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn settings(more: &[&str]) -> Result<Settings, ArgumentError> {
+    fn settings(more: &[&str]) -> Result<Settings, Failure> {
         let line = [
             "sidecar",
             "--workspace",

@@ -1,18 +1,27 @@
 //! `a2a-gateway stop`, `release` and `stops`: stops calls at a running gateway, ends a stop, and lists those in force.
 
-use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::access::OperatorAccess;
-use super::client::{Client, Failure, check_segment, format_json, run};
-use super::dry_run::DryRun;
-use super::table::{align_columns, format_age, format_cell};
+use super::client::{ChangeFlags, Client, ReadFlags, body_of, end_of, format_end, path_of};
+use super::failure::Failure;
+use super::table::{Cell, Column, format_cell};
 use super::workspace::all_workspaces;
 use super::{complete, print_note};
+
+const COLUMNS: [Column; 8] = [
+    ("ID", Cell::Member("id")),
+    ("SCOPE", Cell::Made(format_scope)),
+    ("MODE", Cell::Member("mode")),
+    ("AGE", Cell::Age("created_at")),
+    ("ENDS", Cell::Member("expires_at")),
+    ("MADE BY", Cell::Made(format_maker)),
+    ("TASKS", Cell::Made(format_tasks)),
+    ("REASON", Cell::Member("reason")),
+];
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -32,7 +41,7 @@ Examples:
   a2a-gateway release stop-019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `a2a-gateway stops`
   a2a-gateway release stop-019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33 --dry-run";
 
-const STOPS_EXAMPLES: &str = "\
+pub(super) const STOPS_EXAMPLES: &str = "\
 Examples:
   a2a-gateway stops
   a2a-gateway stops --json";
@@ -55,13 +64,8 @@ pub(super) struct StopArguments {
     /// Release it by itself after this time, such as 1h
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires_in: Option<Duration>,
-    /// Print the stop as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    dry_run: DryRun,
-    #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ChangeFlags,
 }
 
 /// The calls to stop.
@@ -92,24 +96,8 @@ pub(super) struct ReleaseArguments {
     /// Id of the stop, as `a2a-gateway stops` lists it
     #[arg(add = ArgValueCompleter::new(complete::complete_stops))]
     stop: String,
-    /// Print the stop as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    dry_run: DryRun,
-    #[command(flatten)]
-    gateway: OperatorAccess,
-}
-
-/// `a2a-gateway stops`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = STOPS_EXAMPLES)]
-pub(super) struct StopsArguments {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ChangeFlags,
 }
 
 impl ScopeArguments {
@@ -132,61 +120,40 @@ impl ScopeArguments {
 }
 
 /// Runs `a2a-gateway stop`.
-pub(super) fn run_stop(arguments: &StopArguments) -> ExitCode {
-    run(create_stop(arguments))
-}
-
-/// Runs `a2a-gateway release`.
-pub(super) fn run_release(arguments: &ReleaseArguments) -> ExitCode {
-    run(release_stop(arguments))
-}
-
-/// Runs `a2a-gateway stops`.
-pub(super) fn run_stops(arguments: &StopsArguments) -> ExitCode {
-    run(list_stops(arguments))
-}
-
-async fn create_stop(arguments: &StopArguments) -> Result<String, Failure> {
-    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
-    let mode = if arguments.running { "running" } else { "new" };
-    let mut body = json!({
+pub(super) async fn run_stop(arguments: &StopArguments) -> Result<String, Failure> {
+    let flags = &arguments.flags;
+    let client = flags.gateway.build_client()?;
+    let body = body_of(json!({
         "scope": arguments.scope.to_json(),
-        "mode": mode,
+        "mode": if arguments.running { "running" } else { "new" },
         "reason": arguments.reason,
         "cancel_tasks": arguments.cancel_tasks,
-    });
-    if let Some(span) = arguments.expires_in {
-        let at = humantime::format_rfc3339_millis(SystemTime::now() + span);
-        body["expires_at"] = at.to_string().into();
-    }
+        "expires_at": end_of(arguments.expires_in),
+    }));
     let route = (Method::POST, "/stops");
-    let stop = dry_run.send(&client, route, &body).await?;
+    let stop = flags.dry_run.send(&client, route, &body).await?;
     if let Some(org) = &arguments.scope.org {
         warn_of_empty(&client, org).await;
     }
-    if arguments.json {
-        return Ok(format_json(&stop));
-    }
-    if dry_run.is_set() {
+    Ok(flags.format(&stop, |stop| {
+        if !flags.dry_run.is_set {
+            let id = stop["id"].as_str().unwrap_or_default();
+            return format!(
+                "{}\nEnd it with: a2a-gateway release {id}",
+                format_line(stop)
+            );
+        }
         let tasks = match arguments.cancel_tasks {
             true => "  tasks: would be canceled",
             false => "",
         };
-        return Ok(format!(
-            "would be stopped: {}{tasks}\n",
-            describe_stop(&stop)
-        ));
-    }
-    let id = stop["id"].as_str().unwrap_or_default();
-    Ok(format!(
-        "{}\nEnd it with: a2a-gateway release {id}\n",
-        format_line(&stop)
-    ))
+        format!("would be stopped: {}{tasks}", describe_stop(stop))
+    }))
 }
 
 /// Says on standard error that an org has no workspace: its name may be misspelt. The stop does not wait for it.
 async fn warn_of_empty(client: &Client, org: &str) {
-    let found = all_workspaces(client, Some(org), None, None).await;
+    let found = all_workspaces(client, Some(org), &[]).await;
     if found.is_ok_and(|found| found.is_empty()) {
         print_note(&format!(
             "no workspace is in the org {org:?}: is it spelt as in `a2a-gateway agents`?"
@@ -194,46 +161,20 @@ async fn warn_of_empty(client: &Client, org: &str) {
     }
 }
 
-async fn release_stop(arguments: &ReleaseArguments) -> Result<String, Failure> {
-    let path = format!("/stops/{}", check_segment(&arguments.stop)?);
-    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
-    let route = (Method::DELETE, path.as_str());
-    let stop = dry_run.send(&client, route, &Value::Null).await?;
-    if arguments.json {
-        return Ok(format_json(&stop));
-    }
-    let is = dry_run.choose("released", "would be released");
-    Ok(format!("{is}: {}\n", format_line(&stop)))
+/// Runs `a2a-gateway release`.
+pub(super) async fn run_release(arguments: &ReleaseArguments) -> Result<String, Failure> {
+    let flags = &arguments.flags;
+    let path = path_of("stops", &arguments.stop, "")?;
+    let is = flags.dry_run.choose("released", "would be released");
+    let tell = |stop: &Value| format!("{is}: {}", format_line(stop));
+    flags.make(Method::DELETE, &path, &Value::Null, tell).await
 }
 
-async fn list_stops(arguments: &StopsArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.build_client()?;
+/// Runs `a2a-gateway stops`.
+pub(super) async fn run_stops(flags: &ReadFlags) -> Result<String, Failure> {
+    let client = flags.gateway.build_client()?;
     let stops = client.list("/stops", &[], Some("stops")).await?;
-    if arguments.json {
-        return Ok(format!("{}\n", Value::from(stops)));
-    }
-    if stops.is_empty() {
-        return Ok("no stop is in force\n".to_owned());
-    }
-    let now = SystemTime::now();
-    let rows: Vec<_> = stops.iter().map(|stop| format_row(stop, now)).collect();
-    let titles = [
-        "ID", "SCOPE", "MODE", "AGE", "ENDS", "MADE BY", "TASKS", "REASON",
-    ];
-    Ok(align_columns(&titles, &rows))
-}
-
-fn format_row(stop: &Value, now: SystemTime) -> Vec<String> {
-    vec![
-        format_cell(&stop["id"]),
-        format_scope(stop),
-        format_cell(&stop["mode"]),
-        format_age(&stop["created_at"], now),
-        format_cell(&stop["expires_at"]),
-        format_maker(stop),
-        format_tasks(stop).unwrap_or_default(),
-        format_cell(&stop["reason"]),
-    ]
+    Ok(flags.format_list(stops, &COLUMNS, "no stop is in force"))
 }
 
 /// Returns the maker of a stop: an operator by the name, else by the id of the token, with the role.
@@ -249,29 +190,25 @@ fn format_maker(stop: &Value) -> String {
 
 /// Returns a stop in one line.
 fn format_line(stop: &Value) -> String {
-    let mut text = format!("{}  {}", format_value(&stop["id"]), describe_stop(stop));
-    if let Some(tasks) = format_tasks(stop) {
+    let mut text = format!("{}  {}", format_cell(&stop["id"]), describe_stop(stop));
+    let tasks = format_tasks(stop);
+    if !tasks.is_empty() {
         text.push_str(&format!("  tasks: {tasks}"));
-        if stop["cancel"]["state"] == "wanted" {
-            text.push_str("; `a2a-gateway stops` shows what becomes of them");
-        }
+    }
+    if stop["cancel"]["state"] == "wanted" {
+        text.push_str("; `a2a-gateway stops` shows what becomes of them");
     }
     text
 }
 
 /// Returns a stop in one line, without its id and its tasks.
 fn describe_stop(stop: &Value) -> String {
-    let word = |name: &str| stop[name].as_str().unwrap_or_default().to_owned();
-    let mut text = format!(
-        "{}  {}  {}",
-        format_scope(stop),
-        word("mode"),
-        word("reason")
-    );
-    if let Some(at) = stop["expires_at"].as_str() {
-        text.push_str(&format!("  until {at}"));
-    }
-    text
+    let [mode, reason] = ["mode", "reason"].map(|name| format_cell(&stop[name]));
+    let until = match format_end(stop).as_str() {
+        "" => String::new(),
+        until => format!(" {until}"),
+    };
+    format!("{}  {mode}  {reason}{until}", format_scope(stop))
 }
 
 /// Returns the calls that a stop covers, in words.
@@ -279,45 +216,30 @@ fn format_scope(stop: &Value) -> String {
     let Some(scope) = stop["scope"].as_object() else {
         return String::new();
     };
-    if scope.contains_key("caller") {
-        return format!(
-            "{} to {}",
-            format_value(&scope["caller"]),
-            format_value(&scope["target"])
-        );
-    }
-    let (kind, name) = scope.iter().next().unzip();
-    match kind.map(String::as_str) {
-        Some("all") => "all calls".to_owned(),
-        kind => format!(
-            "{} {}",
-            kind.unwrap_or_default(),
-            name.map(format_value).unwrap_or_default()
-        ),
+    match scope.iter().next() {
+        _ if scope.contains_key("caller") => {
+            let [caller, target] =
+                ["caller", "target"].map(|name| format_cell(&stop["scope"][name]));
+            format!("{caller} to {target}")
+        }
+        Some((kind, _)) if kind == "all" => "all calls".to_owned(),
+        Some((kind, name)) => format!("{kind} {}", format_cell(name)),
+        None => String::new(),
     }
 }
 
-/// Returns what became of the tasks that were to be canceled; `None`: none were.
-fn format_tasks(stop: &Value) -> Option<String> {
+/// Returns what became of the tasks that were to be canceled; nothing if none were.
+fn format_tasks(stop: &Value) -> String {
     let cancel = &stop["cancel"];
     if cancel.is_null() {
-        return None;
+        return String::new();
     }
     if cancel["state"] == "wanted" {
-        return Some("being looked for".to_owned());
+        return "being looked for".to_owned();
     }
-    let count = |name: &str| cancel[name].as_i64().unwrap_or_default();
-    Some(format!(
-        "{} canceled, {} over, {} failed, {} pending",
-        count("canceled"),
-        count("over"),
-        count("failed"),
-        count("pending")
-    ))
-}
-
-fn format_value(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+    let [canceled, over, failed, pending] = ["canceled", "over", "failed", "pending"]
+        .map(|name| cancel[name].as_i64().unwrap_or_default());
+    format!("{canceled} canceled, {over} over, {failed} failed, {pending} pending")
 }
 
 #[cfg(test)]

@@ -9,31 +9,57 @@ use super::terminal::is_control;
 /// Stands for a value that there is not.
 const NONE: &str = "-";
 
-/// Returns rows under their titles, in columns. The last column is not padded.
+/// A column of a list: its title, and the cells below it.
+pub(super) type Column = (&'static str, Cell);
+
+/// The cell of an entry.
+#[derive(Clone, Copy)]
+pub(super) enum Cell {
+    /// A member, as it is.
+    Member(&'static str),
+    /// How long ago the time of a member was.
+    Age(&'static str),
+    /// What is made of the entry.
+    Made(fn(&Value) -> String),
+}
+
+/// Returns the rows of a list.
+pub(super) fn fill_rows(list: &[Value], columns: &[Column], now: SystemTime) -> Vec<Vec<String>> {
+    let fill_row = |entry: &Value| {
+        let cells = columns.iter().map(|(_, cell)| match cell {
+            Cell::Member(name) => format_cell(&entry[*name]),
+            Cell::Age(name) => format_age(&entry[*name], now),
+            Cell::Made(make) => make(entry),
+        });
+        cells.collect()
+    };
+    list.iter().map(fill_row).collect()
+}
+
+/// Returns rows under their titles, in columns.
 pub(super) fn align_columns(titles: &[&str], rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = titles.iter().map(|title| title.chars().count()).collect();
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| mask_controls(cell)).collect())
-        .collect();
+    let titles = titles.iter().map(|title| (*title).to_owned()).collect();
+    align_rows(std::iter::once(&titles).chain(rows))
+}
+
+/// Returns rows in columns. The last column is not padded.
+pub(super) fn align_rows<'a>(rows: impl IntoIterator<Item = &'a Vec<String>>) -> String {
+    let mask_row = |row: &Vec<String>| row.iter().map(|cell| mask_controls(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(mask_row).collect();
+    let mut widths = Vec::new();
     for row in &rows {
+        widths.resize(row.len().max(widths.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let titles = titles.iter().map(|title| (*title).to_owned()).collect();
     let mut text = String::new();
-    for row in std::iter::once(&titles).chain(&rows) {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            if !line.is_empty() {
-                line.push_str("  ");
-            }
-            line.push_str(cell);
-            let missing = width.saturating_sub(cell.chars().count());
-            line.extend(std::iter::repeat_n(' ', missing));
-        }
-        text.push_str(line.trim_end());
+    for row in &rows {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<String> = cells
+            .map(|(cell, &width)| format!("{cell:width$}"))
+            .collect();
+        text.push_str(cells.join("  ").trim_end());
         text.push('\n');
     }
     text

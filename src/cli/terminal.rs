@@ -5,9 +5,12 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, BufRead as _, Read as _, Write};
 
 use crate::telemetry::Chain;
+
+/// Longest line that a user writes, in bytes.
+const LINE_MAX: u64 = 4096;
 
 /// True for characters that a terminal obeys, or that hide or reorder others. Joiners are none: scripts and emoji need
 /// them.
@@ -54,6 +57,22 @@ pub(super) fn write_prompt(question: &str) -> io::Result<()> {
 fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.write_all(escape_controls(text).as_bytes())?;
     out.flush()
+}
+
+/// Asks on standard error, and returns the line that a user writes, without the white space around it; `None` at the end
+/// of standard input.
+pub(super) fn ask_line(question: &str) -> io::Result<Option<String>> {
+    write_prompt(question)?;
+    let mut line = String::new();
+    let read = io::stdin().lock().take(LINE_MAX).read_line(&mut line)?;
+    Ok((read > 0).then(|| line.trim().to_owned()))
+}
+
+/// Returns standard input as text, up to `max` bytes.
+pub(super) fn read_input(max: u64) -> io::Result<String> {
+    let mut text = String::new();
+    io::stdin().lock().take(max).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Writes a note to standard error.

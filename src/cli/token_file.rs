@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::client::{Failure, format_json};
+use super::client::format_json;
+use super::failure::Failure;
 
 /// Where a new token goes, and the form of what is printed.
 #[derive(clap::Args, Debug)]
 pub(super) struct TokenOutput {
     /// Write the token into this new file, which only its owner can read, instead of printing it
     #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    pub(super) token_file: Option<PathBuf>,
     /// Print the gateway's answer as JSON; with --token-file without the token
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl TokenOutput {
@@ -26,17 +27,7 @@ impl TokenOutput {
     /// # Errors
     /// As [`TokenFile::open`].
     pub(super) fn open(&self) -> Result<Option<TokenFile<'_>>, Failure> {
-        self.path().map(TokenFile::open).transpose()
-    }
-
-    /// Returns the path of the file for the token.
-    pub(super) fn path(&self) -> Option<&Path> {
-        self.token_file.as_deref()
-    }
-
-    /// True if JSON is printed.
-    pub(super) fn is_json(&self) -> bool {
-        self.json
+        self.token_file.as_deref().map(TokenFile::open).transpose()
     }
 
     /// Moves the token of an answer into the file, if there is one.
@@ -49,7 +40,7 @@ impl TokenOutput {
     ) -> Result<(), Failure> {
         let name = member_of(made);
         let token = made[name].as_str();
-        let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
+        let token = token.ok_or_else(|| Failure::new("the gateway gave no token"))?;
         let Some(mut file) = file else {
             return Ok(());
         };
@@ -72,13 +63,14 @@ impl TokenOutput {
         if self.json {
             return Ok(format_json(&made));
         }
-        Ok(
-            match (made[name].as_str(), self.path(), made["id"].as_str()) {
-                (None, Some(path), Some(id)) => format!("token {id}: in {}\n", path.display()),
-                (None, Some(path), None) => format!("token: in {}\n", path.display()),
-                (token, ..) => format!("{}\n", token.unwrap_or_default()),
-            },
-        )
+        let id = made["id"].as_str().map(|id| format!(" {id}"));
+        Ok(match (made[name].as_str(), &self.token_file) {
+            (None, Some(path)) => {
+                let id = id.unwrap_or_default();
+                format!("token{id}: in {}\n", path.display())
+            }
+            (token, _) => format!("{}\n", token.unwrap_or_default()),
+        })
     }
 }
 
@@ -107,7 +99,7 @@ impl<'a> TokenFile<'a> {
         let file = options.write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {
             let path = path.display();
-            Failure::Usage(format!(
+            Failure::usage(format!(
                 "cannot make the file {path} for the token: {error}"
             ))
         })?;
@@ -118,11 +110,7 @@ impl<'a> TokenFile<'a> {
         })
     }
 
-    /// Writes the token.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(super) fn write_token(&mut self, token: &str) -> Result<(), Failure> {
+    fn write_token(&mut self, token: &str) -> Result<(), Failure> {
         writeln!(self.file, "{token}")?;
         self.file.sync_all()?;
         self.is_written = true;

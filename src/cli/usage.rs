@@ -1,12 +1,11 @@
 //! `a2a-gateway usage`: calls, streams, bytes and time of workspaces and orgs, by day.
 
-use std::process::ExitCode;
-
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
 use super::access::OperatorAccess;
-use super::client::{Client, Failure, format_json, run as run_to_end};
+use super::client::{Client, format_json, query_of};
+use super::failure::{Failure, OrFail as _};
 use super::table::{align_columns, format_cell};
 use super::{complete, print, print_note};
 
@@ -23,6 +22,20 @@ Examples:
 Days are UTC. A call is counted a moment after it ended. A table has bytes in Ki, Mi and Gi (powers of 1024), CSV and
 JSON have them exactly; docs/reference/usage.md says what each number counts. Exit status: 0, 1 refused or failed, 64
 wrong arguments.";
+
+/// The file broke off.
+const BROKEN: &str = "the file is not whole, ask again";
+
+/// Columns of sums: title, member, and form.
+const SUMS: [(&str, &str, fn(&Value) -> String); 7] = [
+    ("CALLS", "calls", format_cell),
+    ("STREAMS", "streams", format_cell),
+    ("REFUSED", "refused", format_cell),
+    ("FAILED", "failed", format_cell),
+    ("IN", "bytes_in", format_bytes),
+    ("OUT", "bytes_out", format_bytes),
+    ("SECONDS", "seconds", format_seconds),
+];
 
 /// Longest line of CSV, in bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -62,39 +75,25 @@ pub(super) struct Arguments {
     gateway: OperatorAccess,
 }
 
-impl Arguments {
-    fn to_query(&self) -> Vec<(&str, &str)> {
-        let mut query = vec![
-            ("by", self.by.as_str()),
-            ("per", self.per.as_str()),
-            ("side", self.side.as_str()),
-        ];
-        for (name, value) in [
-            ("from", &self.from),
-            ("to", &self.to),
-            ("org", &self.org),
-            ("workspace", &self.workspace),
-        ] {
-            query.extend(value.as_deref().map(|value| (name, value)));
-        }
-        query
-    }
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    run_to_end(show_usage(arguments))
-}
-
-async fn show_usage(arguments: &Arguments) -> Result<String, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<String, Failure> {
     let client = arguments.gateway.build_client()?;
-    let query = arguments.to_query();
+    let mut query = query_of(&[
+        ("from", &arguments.from),
+        ("to", &arguments.to),
+        ("org", &arguments.org),
+        ("workspace", &arguments.workspace),
+    ]);
+    query.extend([
+        ("by", arguments.by.as_str()),
+        ("per", arguments.per.as_str()),
+        ("side", arguments.side.as_str()),
+    ]);
     if arguments.csv {
         return pass_file(&client, &query).await;
     }
     let (mut usage, next) = client.read_page(PATH, &query, None).await?;
     if next.is_some() {
-        let all = client.list(PATH, &query, Some("usage")).await?;
-        usage["usage"] = all.into();
+        usage["usage"] = client.list(PATH, &query, Some("usage")).await?.into();
         usage["next_cursor"] = Value::Null;
     }
     if usage["recording"] == false {
@@ -109,10 +108,9 @@ async fn show_usage(arguments: &Arguments) -> Result<String, Failure> {
 /// Passes the gateway's CSV on to standard output as it comes.
 async fn pass_file(client: &Client, query: &[(&str, &str)]) -> Result<String, Failure> {
     let query = [query, &[("format", "csv")]].concat();
-    let mut answer = client.open(PATH, &query, "text/csv").await?;
-    let broken = |error| Failure::Failed(format!("the file is not whole, ask again: {error}"));
+    let mut answer = client.open_file(PATH, &query, "text/csv").await?;
     let mut rest = Vec::new();
-    while let Some(piece) = answer.next_chunk().await.map_err(broken)? {
+    while let Some(piece) = answer.next_chunk().await.or_fail(BROKEN)? {
         rest.extend_from_slice(&piece);
         // Whole lines, so that no character is cut.
         let end = rest.iter().rposition(|byte| *byte == b'\n');
@@ -120,7 +118,7 @@ async fn pass_file(client: &Client, query: &[(&str, &str)]) -> Result<String, Fa
         print(&String::from_utf8_lossy(&lines))?;
         if rest.len() > LINE_BYTES_MAX {
             let complaint = format!("a line of the file has more than {LINE_BYTES_MAX} bytes");
-            return Err(Failure::Failed(complaint));
+            return Err(Failure::new(complaint));
         }
     }
     Ok(String::from_utf8_lossy(&rest).into_owned())
@@ -133,53 +131,38 @@ fn format_table(usage: &Value) -> String {
         let [from, to] = ["from", "to"].map(|name| format_cell(&usage[name]));
         return format!("no call from {from} to {to} fits\n");
     }
-    let names: Vec<&str> = [
-        ("day", "per", "day"),
-        ("org", "", ""),
-        ("workspace", "by", "workspace"),
-    ]
-    .into_iter()
-    .filter(|(_, member, value)| member.is_empty() || usage[*member] == *value)
-    .map(|(name, ..)| name)
-    .collect();
-    let mut rows = Vec::with_capacity(lines.len() + 1);
-    for line in lines {
-        let mut row: Vec<String> = names.iter().map(|name| format_cell(&line[*name])).collect();
-        row.extend(format_sums(line));
-        rows.push(row);
+    let mut names = vec!["org"];
+    if usage["per"] == "day" {
+        names.insert(0, "day");
     }
-    let mut total = vec![String::new(); names.len()];
-    if let Some(first) = total.first_mut() {
-        "TOTAL".clone_into(first);
+    if usage["by"] == "workspace" {
+        names.push("workspace");
     }
-    total.extend(format_sums(&usage["total"]));
+    let sums = |line: &Value| SUMS.map(|(_, name, form)| form(&line[name]));
+    let mut rows: Vec<Vec<String>> = lines
+        .iter()
+        .map(|line| {
+            let names = names.iter().map(|name| format_cell(&line[*name]));
+            names.chain(sums(line)).collect()
+        })
+        .collect();
+    let mut total = vec!["TOTAL".to_owned()];
+    total.resize(names.len(), String::new());
+    total.extend(sums(&usage["total"]));
     rows.push(total);
-    let mut titles: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
-    titles.extend(
-        [
-            "CALLS", "STREAMS", "REFUSED", "FAILED", "IN", "OUT", "SECONDS",
-        ]
-        .map(str::to_owned),
-    );
-    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    let titles: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
+    let titles = titles.iter().map(String::as_str);
+    let titles: Vec<&str> = titles.chain(SUMS.map(|(title, ..)| title)).collect();
     align_columns(&titles, &rows)
 }
 
-fn format_sums(line: &Value) -> Vec<String> {
-    let seconds = line["seconds"].as_f64().unwrap_or_default();
-    vec![
-        format_cell(&line["calls"]),
-        format_cell(&line["streams"]),
-        format_cell(&line["refused"]),
-        format_cell(&line["failed"]),
-        format_bytes(line["bytes_in"].as_u64().unwrap_or_default()),
-        format_bytes(line["bytes_out"].as_u64().unwrap_or_default()),
-        format!("{seconds:.1}"),
-    ]
+fn format_seconds(seconds: &Value) -> String {
+    format!("{:.1}", seconds.as_f64().unwrap_or_default())
 }
 
 /// Returns a number of bytes in four figures at most.
-fn format_bytes(bytes: u64) -> String {
+fn format_bytes(bytes: &Value) -> String {
+    let bytes = bytes.as_u64().unwrap_or_default();
     if bytes < 1024 {
         return bytes.to_string();
     }
@@ -249,7 +232,7 @@ TOTAL       -     -          43     1        2        0       17.7Ki  90   61.2
             (1_048_576, "1.0Mi"),
             (u64::MAX, "15.9Ei"),
         ] {
-            assert_eq!(format_bytes(bytes), told);
+            assert_eq!(format_bytes(&json!(bytes)), told);
         }
     }
 }

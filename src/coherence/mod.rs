@@ -4,23 +4,24 @@
 //!
 //! Invariant: once [`Coherence::invalidate`] has returned, no request that begins later on this
 //! replica uses the old value, not even through a load that was in progress.
+//!
+//! The table `coherence_gaps`: one number that grows with each invalidation that could not be
+//! published. Only this file has SQL for it.
 
 mod cache;
-mod gaps;
-mod loading;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 pub use self::cache::{CachedState, CoherentCache, Weight};
-use self::gaps::Gaps;
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -76,21 +77,18 @@ impl Invalidation {
             return Some(Self::Stops);
         }
         let (kind, name) = text.split_once(':')?;
-        match kind {
-            "address" => WorkspaceId::parse(name).ok().map(Self::Address),
-            "credential" => Some(Self::Credential(name.to_owned())),
+        let parse_id = |text| WorkspaceId::parse(text).ok();
+        Some(match kind {
+            "address" => Self::Address(parse_id(name)?),
+            "credential" => Self::Credential(name.to_owned()),
             "grant" => {
                 let (caller, target) = name.split_once(':')?;
-                let pair = [caller, target].map(WorkspaceId::parse);
-                let [Ok(caller), Ok(target)] = pair else {
-                    return None;
-                };
-                Some(Self::Grant(caller, target))
+                Self::Grant(parse_id(caller)?, parse_id(target)?)
             }
-            "lineage" => WorkspaceId::parse(name).ok().map(Self::Lineage),
-            "workspace" => WorkspaceId::parse(name).ok().map(Self::Workspace),
-            _ => None,
-        }
+            "lineage" => Self::Lineage(parse_id(name)?),
+            "workspace" => Self::Workspace(parse_id(name)?),
+            _ => return None,
+        })
     }
 }
 
@@ -219,16 +217,12 @@ impl Coherence {
     {
         self.caches
             .write()
-            .unwrap_or_else(PoisonError::into_inner)
             .push(Arc::new(move |what| Box::pin(forget(what))));
     }
 
     /// Drops all that [`Coherence::on_invalidation`] registered.
     pub fn drop_caches(&self) {
-        self.caches
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.caches.write().clear();
     }
 
     /// Removes the value here, then publishes the invalidation. Call it after the change is
@@ -329,7 +323,7 @@ impl Coherence {
                 self.apply(&Invalidation::Everything).await;
                 seen = Some(newest);
             }
-            tokio::time::sleep(gaps::LOOK_EVERY).await;
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
@@ -374,14 +368,11 @@ impl Coherence {
     }
 
     fn next_unsent(&self) -> Option<Invalidation> {
-        self.unsent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+        self.unsent.lock().pop_front()
     }
 
     fn keep_unsent(&self, what: Invalidation) {
-        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsent = self.unsent.lock();
         if unsent.len() >= UNSENT_MAX {
             unsent.clear();
             unsent.push_back(Invalidation::Everything);
@@ -396,11 +387,7 @@ impl Coherence {
     pub async fn apply(&self, what: &Invalidation) {
         // Before the entries are removed, so that no load can read the old epoch after this.
         self.epoch.fetch_add(1, Ordering::AcqRel);
-        let caches = self
-            .caches
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let caches = self.caches.read().clone();
         for forget in caches {
             forget(what.clone()).await;
         }
@@ -420,3 +407,35 @@ impl Coherence {
 
 #[cfg(test)]
 mod tests;
+
+/// Poll interval: a third of the second within which a revocation takes effect.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(330);
+
+const NOTE: &str = "INSERT INTO coherence_gaps (id, noted) VALUES (1, 1) \
+    ON CONFLICT (id) DO UPDATE SET noted = coherence_gaps.noted + 1";
+const NEWEST: &str = "SELECT noted FROM coherence_gaps WHERE id = 1";
+
+/// The table.
+pub(super) struct Gaps {
+    db: Db,
+}
+
+impl Gaps {
+    pub(super) fn new(db: Db) -> Self {
+        Self { db }
+    }
+
+    /// Increments the number, so that each replica empties its caches.
+    pub(super) async fn increment(&self) -> Result<(), Unavailable> {
+        let work = async { sqlx::query(NOTE).execute(self.db.pool()).await };
+        self.db.run("coherence_note", work).await.map(|_| ())
+    }
+
+    /// Returns the number of increments so far.
+    pub(super) async fn read_number(&self) -> Result<i64, Unavailable> {
+        let query = sqlx::query_scalar(NEWEST);
+        let work = async { query.fetch_optional(self.db.pool()).await };
+        let noted: Option<i64> = self.db.run("coherence_look", work).await?;
+        Ok(noted.unwrap_or(0))
+    }
+}

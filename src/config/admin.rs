@@ -6,18 +6,18 @@ use serde::Deserialize;
 
 use super::sign_in::SignIn;
 
-/// `[admin]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Admin {
-    /// Address of the listener.
-    pub listen: SocketAddr,
-    /// Authentication of routes that expose data of callers and workspaces.
-    pub auth: AdminAuth,
-    /// True if the console is served.
-    pub console: bool,
-    /// `[admin.sign_in]`
-    pub sign_in: SignIn,
+sections! {
+    /// `[admin]`.
+    Admin {
+        /// Address of the listener.
+        listen: SocketAddr,
+        /// Authentication of routes that expose data of callers and workspaces.
+        auth: AdminAuth,
+        /// True if the console is served.
+        console: bool,
+        /// `[admin.sign_in]`
+        sign_in: SignIn,
+    }
 }
 
 /// `admin.auth`.

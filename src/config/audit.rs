@@ -4,31 +4,29 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use url::{Host, Url};
+use url::Url;
 
-use super::value::{ByteSize, duration};
+use super::value::{ByteSize, duration, is_loopback};
 
-/// `[audit]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Audit {
-    /// True if records are written.
-    pub enabled: bool,
-    /// Folder of the spool, which holds records while the database is unavailable.
-    pub spool_dir: PathBuf,
-    /// Maximum bytes in the spool.
-    pub spool_bytes: ByteSize,
-    /// Retention of records; zero: for ever.
-    #[serde(with = "duration")]
-    pub retention: Duration,
-    /// Retention of the sums of usage; zero: for ever.
-    #[serde(with = "duration")]
-    pub usage_retention: Duration,
-    /// Part of the client's address that is recorded.
-    pub client_address: ClientAddress,
-    /// Copy of the newest signed chain head outside the database.
-    #[serde(default)]
-    pub anchor: Option<AuditAnchor>,
+sections! {
+    /// `[audit]`.
+    Audit {
+        /// True if records are written.
+        enabled: bool,
+        /// Folder of the spool, which holds records while the database is unavailable.
+        spool_dir: PathBuf,
+        /// Maximum bytes in the spool.
+        spool_bytes: ByteSize,
+        /// Retention of records; zero: for ever.
+        retention: Duration as "duration",
+        /// Retention of the sums of usage; zero: for ever.
+        usage_retention: Duration as "duration",
+        /// Part of the client's address that is recorded.
+        client_address: ClientAddress,
+        /// Copy of the newest signed chain head outside the database.
+        #[serde(default)]
+        anchor: Option<AuditAnchor>,
+    }
 }
 
 /// Destination of the copy of the newest signed chain head: `log`, `file:PATH` or a URL.
@@ -59,16 +57,10 @@ impl TryFrom<String> for AuditAnchor {
             };
         }
         let url = Url::parse(&text).map_err(|_| FORMS)?;
-        let loopback = match url.host() {
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-            Some(Host::Domain(name)) => name == "localhost",
-            None => false,
-        };
         let plain = url.username().is_empty() && url.password().is_none();
         match url.scheme() {
             "https" if plain => Ok(Self::Url(url)),
-            "http" if plain && loopback => Ok(Self::Url(url)),
+            "http" if plain && is_loopback(&url) => Ok(Self::Url(url)),
             _ => Err(FORMS),
         }
     }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Value;
 
 use super::Scope;
 use super::tables::{self, Forms};
+use super::value::duration;
 use crate::closed_set::words;
 
 /// Maximum caps: each counts each call that it covers.
@@ -38,9 +38,7 @@ words! {
         /// The callers of one org.
         Org => "org",
     }
-}
 
-words! {
     /// The quantity that a cap counts.
     CapCount {
         /// Calls that send a message.
@@ -63,34 +61,29 @@ impl CapCount {
     }
 }
 
-/// One entry of `[[cap]]`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Cap {
-    /// Its name, in rejections, metrics and `GET /caps`.
-    pub name: String,
-    /// By what it counts.
-    pub per: CapPer,
-    /// The quantity that it counts.
-    pub count: CapCount,
-    /// The greatest count.
-    pub limit: u64,
-    /// The time after which a count begins again; `None`: it lasts as long as its run or context.
-    #[serde(default, deserialize_with = "window")]
-    pub window: Option<Duration>,
-    /// The targets whose calls it counts.
-    #[serde(default = "Scope::all")]
-    pub scope: Scope,
+sections! {
+    /// One entry of `[[cap]]`.
+    #[derive(PartialEq, Eq)]
+    Cap {
+        /// Its name, in rejections, metrics and `GET /caps`.
+        name: String,
+        /// By what it counts.
+        per: CapPer,
+        /// The quantity that it counts.
+        count: CapCount,
+        /// The greatest count.
+        limit: u64,
+        /// The time after which a count begins again; `None`: it lasts as long as its run or context.
+        #[serde(default, deserialize_with = "window")]
+        window: Option<Duration>,
+        /// The targets whose calls it counts.
+        #[serde(default = "Scope::all")]
+        scope: Scope,
+    }
 }
 
 fn window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let window = humantime::parse_duration(&text);
-    window.map(Some).map_err(|_| {
-        D::Error::custom(format!(
-            "`{text}` is not a duration: write \"1h\" or \"30min\""
-        ))
-    })
+    duration::deserialize(deserializer).map(Some)
 }
 
 /// The keys of an entry, and the forms of their values.

@@ -56,16 +56,16 @@ const NEVER_FROM_AGENTS: &str = "alt-svc, clear-site-data, connection, content-l
 /// Name prefixes of such response fields.
 const NEVER_FROM_AGENTS_PREFIXES: [&str; 4] = ["access-control-", "proxy-", "ratelimit", "x-a2a-"];
 
-/// `[forward]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Forward {
-    /// Request fields that pass to the agent in addition to the fixed list.
-    pub headers: Vec<String>,
-    /// Response fields that pass from an agent in addition to the fixed list.
-    pub response_headers: Vec<String>,
-    /// Maximum gateways on the path of a call, this one included.
-    pub max_hops: u32,
+sections! {
+    /// `[forward]`.
+    Forward {
+        /// Request fields that pass to the agent in addition to the fixed list.
+        headers: Vec<String>,
+        /// Response fields that pass from an agent in addition to the fixed list.
+        response_headers: Vec<String>,
+        /// Maximum gateways on the path of a call, this one included.
+        max_hops: u32,
+    }
 }
 
 impl Forward {

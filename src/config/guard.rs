@@ -39,9 +39,7 @@ words! {
         /// Before an event of a stream goes to the caller.
         Event => "event",
     }
-}
 
-words! {
     /// Treatment of a call when a guard fails.
     OnFailure {
         /// The call is rejected.
@@ -49,9 +47,7 @@ words! {
         /// The document passes.
         Allow => "allow",
     }
-}
 
-words! {
     /// If verdicts have an effect.
     GuardMode {
         /// Calls wait for verdicts and follow them.
@@ -59,9 +55,7 @@ words! {
         /// Verdicts are recorded only; calls do not wait.
         Observe => "observe",
     }
-}
 
-words! {
     /// The events of a stream that a guard is asked about.
     GuardStream {
         /// Each.
@@ -71,9 +65,7 @@ words! {
         /// None.
         Off => "off",
     }
-}
 
-words! {
     /// A guard that needs no server.
     Builtin {
         /// Regular expressions.
@@ -81,48 +73,49 @@ words! {
     }
 }
 
-/// One table of `[[guard]]`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Guard {
-    /// Its name, in records and metrics.
-    pub name: String,
-    /// The URL that is asked; `None` for a built-in guard.
-    pub url: Option<url::Url>,
-    /// A guard without a server.
-    pub builtin: Option<Builtin>,
-    /// The patterns of `builtin = "patterns"`, in order.
-    #[serde(default)]
-    pub patterns: Vec<Pattern>,
-    /// The phases in which it is asked.
-    #[serde(default = "all_phases")]
-    pub phases: Vec<GuardPhase>,
-    /// The names of the methods that it is asked about, of either generation; `None`: all.
-    pub methods: Option<Vec<String>>,
-    /// The targets of the calls that it is asked about.
-    #[serde(default = "Scope::all")]
-    pub targets: Scope,
-    /// Longest wait for a verdict, all of it.
-    #[serde(with = "duration", default = "two_seconds")]
-    pub timeout: Duration,
-    /// Treatment of a call when it fails.
-    #[serde(default = "deny_by_default")]
-    pub on_failure: OnFailure,
-    /// If its verdicts have an effect.
-    #[serde(default = "enforce_by_default")]
-    pub mode: GuardMode,
-    /// The events that it is asked about.
-    #[serde(default = "each_event")]
-    pub stream: GuardStream,
-    /// Maximum bytes of a message, result or event that it is asked about.
-    #[serde(default = "one_mebibyte")]
-    pub max_bytes: ByteSize,
-    /// Maximum questions at once.
-    #[serde(default = "default_concurrency")]
-    pub concurrency: usize,
-    /// A header field of the questions: `Name: value`.
-    #[serde(default)]
-    pub header: Option<SecretHeader>,
+sections! {
+    /// One table of `[[guard]]`.
+    #[derive(PartialEq, Eq)]
+    Guard {
+        /// Its name, in records and metrics.
+        name: String,
+        /// The URL that is asked; `None` for a built-in guard.
+        url: Option<url::Url>,
+        /// A guard without a server.
+        builtin: Option<Builtin>,
+        /// The patterns of `builtin = "patterns"`, in order.
+        #[serde(default)]
+        patterns: Vec<Pattern>,
+        /// The phases in which it is asked.
+        #[serde(default = "all_phases")]
+        phases: Vec<GuardPhase>,
+        /// The names of the methods that it is asked about, of either generation; `None`: all.
+        methods: Option<Vec<String>>,
+        /// The targets of the calls that it is asked about.
+        #[serde(default = "Scope::all")]
+        targets: Scope,
+        /// Longest wait for a verdict, all of it.
+        #[serde(with = "duration", default = "two_seconds")]
+        timeout: Duration,
+        /// Treatment of a call when it fails.
+        #[serde(default = "deny_by_default")]
+        on_failure: OnFailure,
+        /// If its verdicts have an effect.
+        #[serde(default = "enforce_by_default")]
+        mode: GuardMode,
+        /// The events that it is asked about.
+        #[serde(default = "each_event")]
+        stream: GuardStream,
+        /// Maximum bytes of a message, result or event that it is asked about.
+        #[serde(default = "one_mebibyte")]
+        max_bytes: ByteSize,
+        /// Maximum questions at once.
+        #[serde(default = "default_concurrency")]
+        concurrency: usize,
+        /// A header field of the questions: `Name: value`.
+        #[serde(default)]
+        header: Option<SecretHeader>,
+    }
 }
 
 /// A header field with a secret value.

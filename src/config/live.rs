@@ -3,9 +3,10 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
 
 use super::Config;
 use super::load::LoadedConfig;
@@ -135,7 +136,7 @@ impl<T> Derived<T> {
 
     #[cold]
     fn recompute(&self) -> DerivedGuard<T> {
-        let _one_makes_it = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_makes_it = self.making.lock();
         let before = self.made.load();
         let of = self.live.snapshot();
         if !Arc::ptr_eq(&before.of, &of) {

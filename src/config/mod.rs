@@ -4,6 +4,20 @@
 //! [`load`] merges the layers and checks the result; [`value`] parses values; [`live`] holds the
 //! configuration in force, and [`reload`] replaces it.
 
+/// Declares sections: structs of public fields without unknown keys. A type may name its parser in [`value`] after `as`.
+macro_rules! sections {
+    ($($(#[$about:meta])* $name:ident {
+        $($(#[$doc:meta])* $key:ident: $kind:ty $(as $parser:literal)?,)*
+    })*) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$doc])* $(#[serde(with = $parser)])? pub $key: $kind,)*
+        }
+    )*};
+}
+
 mod admin;
 mod audit;
 mod auth;
@@ -74,110 +88,106 @@ pub use self::wake::{Wake, WakeTemplate};
 use crate::closed_set::words;
 use crate::ids::WorkspaceId;
 
-/// The whole configuration, an immutable value.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// URL prefixes of agents that may have any address except those of metadata services.
-    pub trusted_agents: Vec<AgentPrefix>,
-    /// `[[cap]]`
-    #[serde(default)]
-    pub cap: Vec<Cap>,
-    /// `[[guard]]`, in the order in which they are asked.
-    #[serde(default)]
-    pub guard: Vec<Guard>,
-    /// `[server]`
-    pub server: Server,
-    /// `[admin]`
-    pub admin: Admin,
-    /// `[stores]`
-    pub stores: Stores,
-    /// `[auth]`
-    pub auth: Auth,
-    /// `[access]`
-    pub access: Access,
-    /// `[a2a]`
-    pub a2a: A2a,
-    /// `[card]`
-    pub card: Card,
-    /// `[timeouts]`
-    pub timeouts: Timeouts,
-    /// `[limits]`
-    pub limits: Limits,
-    /// `[stream]`
-    pub stream: Stream,
-    /// `[idempotency]`
-    pub idempotency: Idempotency,
-    /// `[upstream]`
-    pub upstream: Upstream,
-    /// `[breaker]`
-    pub breaker: Breaker,
-    /// `[concurrency]`
-    pub concurrency: Concurrency,
-    /// `[forward]`
-    pub forward: Forward,
-    /// `[registry]`
-    pub registry: Registry,
-    /// `[directory]`
-    pub directory: Directory,
-    /// `[address]`
-    pub address: Address,
-    /// `[keys]`
-    pub keys: Keys,
-    /// `[tokens]`
-    pub tokens: Tokens,
-    /// `[cors]`
-    pub cors: Cors,
-    /// `[canvas]`
-    pub canvas: Canvas,
-    /// `[events]`
-    pub events: Events,
-    /// `[inbox]`
-    pub inbox: Inbox,
-    /// `[delegation]`
-    pub delegation: Delegation,
-    /// `[wake]`
-    pub wake: Wake,
-    /// `[affinity]`
-    pub affinity: Affinity,
-    /// `[rate]`
-    pub rate: Rate,
-    /// `[audit]`
-    pub audit: Audit,
-    /// `[telemetry]`
-    pub telemetry: Telemetry,
-}
+sections! {
+    /// The whole configuration, an immutable value.
+    Config {
+        /// URL prefixes of agents that may have any address except those of metadata services.
+        trusted_agents: Vec<AgentPrefix>,
+        /// `[[cap]]`
+        #[serde(default)]
+        cap: Vec<Cap>,
+        /// `[[guard]]`, in the order in which they are asked.
+        #[serde(default)]
+        guard: Vec<Guard>,
+        /// `[server]`
+        server: Server,
+        /// `[admin]`
+        admin: Admin,
+        /// `[stores]`
+        stores: Stores,
+        /// `[auth]`
+        auth: Auth,
+        /// `[access]`
+        access: Access,
+        /// `[a2a]`
+        a2a: A2a,
+        /// `[card]`
+        card: Card,
+        /// `[timeouts]`
+        timeouts: Timeouts,
+        /// `[limits]`
+        limits: Limits,
+        /// `[stream]`
+        stream: Stream,
+        /// `[idempotency]`
+        idempotency: Idempotency,
+        /// `[upstream]`
+        upstream: Upstream,
+        /// `[breaker]`
+        breaker: Breaker,
+        /// `[concurrency]`
+        concurrency: Concurrency,
+        /// `[forward]`
+        forward: Forward,
+        /// `[registry]`
+        registry: Registry,
+        /// `[directory]`
+        directory: Directory,
+        /// `[address]`
+        address: Address,
+        /// `[keys]`
+        keys: Keys,
+        /// `[tokens]`
+        tokens: Tokens,
+        /// `[cors]`
+        cors: Cors,
+        /// `[canvas]`
+        canvas: Canvas,
+        /// `[events]`
+        events: Events,
+        /// `[inbox]`
+        inbox: Inbox,
+        /// `[delegation]`
+        delegation: Delegation,
+        /// `[wake]`
+        wake: Wake,
+        /// `[affinity]`
+        affinity: Affinity,
+        /// `[rate]`
+        rate: Rate,
+        /// `[audit]`
+        audit: Audit,
+        /// `[telemetry]`
+        telemetry: Telemetry,
+    }
 
-/// `[server]`: the public listener.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Server {
-    /// Address for callers.
-    pub listen: SocketAddr,
-    /// The base URL for callers; `None`: from `listen`. Resolved by [`Config::public_url`].
-    pub public_url: Option<url::Url>,
-    /// Accepted `Host` values besides the loopback names and `public_url`'s.
-    pub hosts: Vec<String>,
-    /// The name of this gateway among its replicas; `None`: the machine's host name.
-    pub replica: Option<String>,
-    /// Certificate chain and key, both or neither.
-    pub tls: Tls,
-    /// Proxies from which `X-Forwarded-For` is trusted.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Threads that serve callers; 0: one per core. Resolved by [`Server::threads`].
-    pub threads: usize,
-    /// Maximum open connections of callers.
-    pub max_connections: usize,
-    /// Maximum open connections of one address; 0: no limit.
-    pub connections_per_address: usize,
-    /// Maximum exchanges in progress.
-    pub max_exchanges: usize,
-    /// Longest wait of a connection for its next request.
-    #[serde(with = "duration")]
-    pub keepalive: Duration,
-    /// Longest shutdown after SIGTERM: the time for running exchanges to end.
-    #[serde(with = "duration")]
-    pub drain: Duration,
+    /// `[server]`: the public listener.
+    Server {
+        /// Address for callers.
+        listen: SocketAddr,
+        /// The base URL for callers; `None`: from `listen`. Resolved by [`Config::public_url`].
+        public_url: Option<url::Url>,
+        /// Accepted `Host` values besides the loopback names and `public_url`'s.
+        hosts: Vec<String>,
+        /// The name of this gateway among its replicas; `None`: the machine's host name.
+        replica: Option<String>,
+        /// Certificate chain and key, both or neither.
+        tls: Tls,
+        /// Proxies from which `X-Forwarded-For` is trusted.
+        trusted_proxies: Vec<IpNet>,
+        /// Threads that serve callers; 0: one per core. Resolved by [`Server::threads`].
+        threads: usize,
+        /// Maximum open connections of callers.
+        max_connections: usize,
+        /// Maximum open connections of one address; 0: no limit.
+        connections_per_address: usize,
+        /// Maximum exchanges in progress.
+        max_exchanges: usize,
+        /// Longest wait of a connection for its next request.
+        keepalive: Duration as "duration",
+        /// Longest shutdown after SIGTERM: the time for running exchanges to end.
+        drain: Duration as "duration",
+    }
 }
 
 impl Server {
@@ -190,19 +200,19 @@ impl Server {
     }
 }
 
-/// `[server.tls]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    /// PEM certificate chain.
-    pub cert: Option<PathBuf>,
-    /// PEM private key.
-    pub key: Option<PathBuf>,
-    /// PEM certificates of the issuers of callers' certificates; `None`: callers need none.
-    pub client_ca: Option<PathBuf>,
-    /// The content of the files when they were last read and valid.
-    #[serde(skip)]
-    pub serving: Option<ServingTls>,
+sections! {
+    /// `[server.tls]`.
+    Tls {
+        /// PEM certificate chain.
+        cert: Option<PathBuf>,
+        /// PEM private key.
+        key: Option<PathBuf>,
+        /// PEM certificates of the issuers of callers' certificates; `None`: callers need none.
+        client_ca: Option<PathBuf>,
+        /// The content of the files when they were last read and valid.
+        #[serde(skip)]
+        serving: Option<ServingTls>,
+    }
 }
 
 impl Tls {
@@ -214,29 +224,24 @@ impl Tls {
     }
 }
 
-/// `[stores]`: durable facts and shared state.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stores {
-    /// `sqlite:PATH` or `postgres://…`. Secret, since it may contain a password.
-    #[serde(with = "secret_url")]
-    pub sql: secrecy::SecretString,
-    /// `memory`, `redis://…` or `rediss://…`. Secret, since it may contain a password.
-    #[serde(with = "secret_url")]
-    pub shared: secrecy::SecretString,
-    /// Longest wait for one response of a store.
-    #[serde(with = "duration")]
-    pub timeout: Duration,
-    /// Maximum pooled SQL connections.
-    pub sql_connections: u32,
-}
+sections! {
+    /// `[stores]`: durable facts and shared state.
+    Stores {
+        /// `sqlite:PATH` or `postgres://…`. Secret, since it may contain a password.
+        sql: secrecy::SecretString as "secret_url",
+        /// `memory`, `redis://…` or `rediss://…`. Secret, since it may contain a password.
+        shared: secrecy::SecretString as "secret_url",
+        /// Longest wait for one response of a store.
+        timeout: Duration as "duration",
+        /// Maximum pooled SQL connections.
+        sql_connections: u32,
+    }
 
-/// `[access]`: the hierarchy rule.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Access {
-    /// Reach of the rule between ancestors and descendants.
-    pub lineage: LineageReach,
+    /// `[access]`: the hierarchy rule.
+    Access {
+        /// Reach of the rule between ancestors and descendants.
+        lineage: LineageReach,
+    }
 }
 
 /// `access.lineage`.
@@ -249,16 +254,16 @@ pub enum LineageReach {
     Any,
 }
 
-/// `[card]`: processing of agents' cards.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Card {
-    /// Readers of a workspace's card; a workspace can override it.
-    pub access: CardAccess,
-    /// True if the gateway signs the cards that it serves.
-    pub sign: bool,
-    /// True if cards declare the gateway's bearer scheme instead of the agent's schemes.
-    pub declare_security: bool,
+sections! {
+    /// `[card]`: processing of agents' cards.
+    Card {
+        /// Readers of a workspace's card; a workspace can override it.
+        access: CardAccess,
+        /// True if the gateway signs the cards that it serves.
+        sign: bool,
+        /// True if cards declare the gateway's bearer scheme instead of the agent's schemes.
+        declare_security: bool,
+    }
 }
 
 words! {
@@ -271,113 +276,92 @@ words! {
     }
 }
 
-/// `[timeouts]`: one timeout for each wait.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Timeouts {
-    /// TCP and TLS to the agent.
-    #[serde(with = "duration")]
-    pub connect: Duration,
-    /// Request sent to response head.
-    #[serde(with = "duration")]
-    pub head: Duration,
-    /// Silence between two pieces of a response.
-    #[serde(with = "duration")]
-    pub idle: Duration,
-    /// A unary exchange as a whole.
-    #[serde(with = "duration")]
-    pub total: Duration,
-    /// A stream as a whole.
-    #[serde(with = "duration")]
-    pub stream: Duration,
-    /// A request head, from its first byte to its last.
-    #[serde(with = "duration")]
-    pub request_head: Duration,
-    /// The caller's body, first byte to last.
-    #[serde(with = "duration")]
-    pub request_body: Duration,
-    /// One write to a caller that does not read.
-    #[serde(with = "duration")]
-    pub write: Duration,
-    /// Upper bound of `X-Timeout`.
-    #[serde(with = "duration")]
-    pub max: Duration,
-}
+sections! {
+    /// `[timeouts]`: one timeout for each wait.
+    Timeouts {
+        /// TCP and TLS to the agent.
+        connect: Duration as "duration",
+        /// Request sent to response head.
+        head: Duration as "duration",
+        /// Silence between two pieces of a response.
+        idle: Duration as "duration",
+        /// A unary exchange as a whole.
+        total: Duration as "duration",
+        /// A stream as a whole.
+        stream: Duration as "duration",
+        /// A request head, from its first byte to its last.
+        request_head: Duration as "duration",
+        /// The caller's body, first byte to last.
+        request_body: Duration as "duration",
+        /// One write to a caller that does not read.
+        write: Duration as "duration",
+        /// Upper bound of `X-Timeout`.
+        max: Duration as "duration",
+    }
 
-/// `[limits]`: one limit for each buffer.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Limits {
-    /// A request body.
-    pub request_bytes: ByteSize,
-    /// All bodies of calls together, from their first byte until they are forwarded.
-    pub bodies_bytes: ByteSize,
-    /// All bodies of requests to the control plane together, from their first byte until they are answered.
-    pub control_bodies_bytes: ByteSize,
-    /// A policy: the body of `POST /policy`.
-    pub policy_bytes: ByteSize,
-    /// Maximum workspaces, and grants, that a policy is made of.
-    pub policy_workspaces: usize,
-    /// A unary response body.
-    pub response_bytes: ByteSize,
-    /// A stream as a whole.
-    pub stream_bytes: ByteSize,
-    /// Maximum bytes of one event that is translated.
-    pub event_bytes: ByteSize,
-    /// Maximum calls in progress at one target; a workspace can override it.
-    pub target_concurrency: usize,
-    /// Maximum calls that wait for a place at one target. 0: none.
-    pub target_queue: usize,
-    /// Longest wait for a place.
-    #[serde(with = "duration")]
-    pub target_queue_wait: Duration,
-    /// Maximum bytes kept in SQL for one workspace or other caller.
-    pub kept_bytes: ByteSize,
-    /// Maximum bytes kept in SQL for all callers together.
-    pub kept_bytes_total: ByteSize,
-}
+    /// `[limits]`: one limit for each buffer.
+    Limits {
+        /// A request body.
+        request_bytes: ByteSize,
+        /// All bodies of calls together, from their first byte until they are forwarded.
+        bodies_bytes: ByteSize,
+        /// All bodies of requests to the control plane together, from their first byte until they are answered.
+        control_bodies_bytes: ByteSize,
+        /// A policy: the body of `POST /policy`.
+        policy_bytes: ByteSize,
+        /// Maximum workspaces, and grants, that a policy is made of.
+        policy_workspaces: usize,
+        /// A unary response body.
+        response_bytes: ByteSize,
+        /// A stream as a whole.
+        stream_bytes: ByteSize,
+        /// Maximum bytes of one event that is translated.
+        event_bytes: ByteSize,
+        /// Maximum calls in progress at one target; a workspace can override it.
+        target_concurrency: usize,
+        /// Maximum calls that wait for a place at one target. 0: none.
+        target_queue: usize,
+        /// Longest wait for a place.
+        target_queue_wait: Duration as "duration",
+        /// Maximum bytes kept in SQL for one workspace or other caller.
+        kept_bytes: ByteSize,
+        /// Maximum bytes kept in SQL for all callers together.
+        kept_bytes_total: ByteSize,
+    }
 
-/// `[registry]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Registry {
-    /// Lease of a heartbeat.
-    #[serde(with = "duration")]
-    pub heartbeat_ttl: Duration,
-    /// Servers on which several workspaces may register agents.
-    pub shared_origins: Vec<AgentPrefix>,
-    /// True if an address that another program writes to the shared state moves the agent's credential along.
-    pub shared_addresses_move_credentials: bool,
-}
+    /// `[registry]`.
+    Registry {
+        /// Lease of a heartbeat.
+        heartbeat_ttl: Duration as "duration",
+        /// Servers on which several workspaces may register agents.
+        shared_origins: Vec<AgentPrefix>,
+        /// True if an address that another program writes to the shared state moves the agent's credential along.
+        shared_addresses_move_credentials: bool,
+    }
 
-/// `[directory]`: look-up of agents.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Directory {
-    /// Longest use of a cached entry while no store responds.
-    #[serde(with = "duration")]
-    pub stale: Duration,
-    /// Maximum workspaces in each memory cache; lineages: twice as many.
-    pub cache_entries: u64,
-    /// Shared-state key of the host-mapped URL; `{id}` is the workspace.
-    pub url_key: String,
-    /// Shared-state key of the URL on the container network.
-    pub internal_url_key: String,
-    /// Shared-state key of the last heartbeat.
-    pub heartbeat_key: String,
-}
+    /// `[directory]`: look-up of agents.
+    Directory {
+        /// Longest use of a cached entry while no store responds.
+        stale: Duration as "duration",
+        /// Maximum workspaces in each memory cache; lineages: twice as many.
+        cache_entries: u64,
+        /// Shared-state key of the host-mapped URL; `{id}` is the workspace.
+        url_key: String,
+        /// Shared-state key of the URL on the container network.
+        internal_url_key: String,
+        /// Shared-state key of the last heartbeat.
+        heartbeat_key: String,
+    }
 
-/// `[address]`: allowed addresses (`docs/design/security.md`, "Addresses that the gateway connects to (SSRF)").
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Address {
-    /// `default` or `strict`.
-    pub profile: AddressProfile,
-    /// Loopback and private ranges that are allowed. Ignored by `strict`.
-    pub allow: Vec<IpNet>,
-    /// DNS servers for agents' names. Empty: the system's resolver.
-    #[serde(with = "name_servers")]
-    pub nameservers: Vec<SocketAddr>,
+    /// `[address]`: allowed addresses (`docs/design/security.md`, "Addresses that the gateway connects to (SSRF)").
+    Address {
+        /// `default` or `strict`.
+        profile: AddressProfile,
+        /// Loopback and private ranges that are allowed. Ignored by `strict`.
+        allow: Vec<IpNet>,
+        /// DNS servers for agents' names. Empty: the system's resolver.
+        nameservers: Vec<SocketAddr> as "name_servers",
+    }
 }
 
 /// `address.profile`.
@@ -390,66 +374,54 @@ pub enum AddressProfile {
     Strict,
 }
 
-/// `[keys]`: trust keys.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Keys {
-    /// Folder of the keys, which are created at the first start.
-    pub dir: PathBuf,
-    /// File of the sealing key; `None`: `seal.key` in `dir`.
-    pub seal_key: Option<PathBuf>,
-}
+sections! {
+    /// `[keys]`: trust keys.
+    Keys {
+        /// Folder of the keys, which are created at the first start.
+        dir: PathBuf,
+        /// File of the sealing key; `None`: `seal.key` in `dir`.
+        seal_key: Option<PathBuf>,
+    }
 
-/// `[tokens]`: signed tokens.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tokens {
-    /// `iss` of the gateway's tokens; `None`: the public URL. Resolved by [`Config::issuer`].
-    pub issuer: Option<String>,
-    /// Lifetime of a pair token from discovery.
-    #[serde(with = "duration")]
-    pub pair_ttl: Duration,
-}
+    /// `[tokens]`: signed tokens.
+    Tokens {
+        /// `iss` of the gateway's tokens; `None`: the public URL. Resolved by [`Config::issuer`].
+        issuer: Option<String>,
+        /// Lifetime of a pair token from discovery.
+        pair_ttl: Duration as "duration",
+    }
 
-/// `[canvas]`: the page that talks with agents.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Canvas {
-    /// True if it is served at `/canvas/` of the public listener.
-    pub enabled: bool,
-}
+    /// `[canvas]`: the page that talks with agents.
+    Canvas {
+        /// True if it is served at `/canvas/` of the public listener.
+        enabled: bool,
+    }
 
-/// `[cors]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cors {
-    /// Allowed origins, exactly as browsers send them.
-    pub origins: Vec<String>,
-}
+    /// `[cors]`.
+    Cors {
+        /// Allowed origins, exactly as browsers send them.
+        origins: Vec<String>,
+    }
 
-/// `[events]`: sockets and event streams for observers.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Events {
-    /// Maximum open sockets and event streams.
-    pub connections: usize,
-    /// Maximum for one caller.
-    pub connections_per_caller: usize,
-}
+    /// `[events]`: sockets and event streams for observers.
+    Events {
+        /// Maximum open sockets and event streams.
+        connections: usize,
+        /// Maximum for one caller.
+        connections_per_caller: usize,
+    }
 
-/// `[inbox]`: messages that wait for their agent to fetch them.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Inbox {
-    /// Maximum unacknowledged entries of one inbox, and as many acknowledged ones.
-    pub max_messages: i64,
-    /// Retention of entries.
-    #[serde(with = "duration")]
-    pub retention: Duration,
-    /// Maximum feeds and waiting requests at once.
-    pub connections: usize,
-    /// Maximum for one caller.
-    pub connections_per_caller: usize,
+    /// `[inbox]`: messages that wait for their agent to fetch them.
+    Inbox {
+        /// Maximum unacknowledged entries of one inbox, and as many acknowledged ones.
+        max_messages: i64,
+        /// Retention of entries.
+        retention: Duration as "duration",
+        /// Maximum feeds and waiting requests at once.
+        connections: usize,
+        /// Maximum for one caller.
+        connections_per_caller: usize,
+    }
 }
 
 impl Config {

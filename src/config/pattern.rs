@@ -24,17 +24,18 @@ words! {
     }
 }
 
-/// One pattern of a built-in guard.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Pattern {
-    /// Its name, in rejections and in place of what it masks.
-    pub name: String,
-    /// The regular expression, in the syntax of the `regex` crate, which takes linear time.
-    pub regex: String,
-    /// Treatment of a text in which it matches.
-    #[serde(default = "reject_by_default")]
-    pub action: PatternAction,
+sections! {
+    /// One pattern of a built-in guard.
+    #[derive(PartialEq, Eq)]
+    Pattern {
+        /// Its name, in rejections and in place of what it masks.
+        name: String,
+        /// The regular expression, in the syntax of the `regex` crate, which takes linear time.
+        regex: String,
+        /// Treatment of a text in which it matches.
+        #[serde(default = "reject_by_default")]
+        action: PatternAction,
+    }
 }
 
 impl Pattern {

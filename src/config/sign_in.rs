@@ -22,41 +22,39 @@ const LIST_MAX: usize = 64;
 /// The scope that makes a request one of `OpenID Connect`.
 const OPENID: &str = "openid";
 
-/// `[admin.sign_in]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SignIn {
-    /// The provider, `iss` of its tokens. `None`: people do not sign in.
-    pub issuer: Option<String>,
-    /// The name of the gateway at the provider, `aud` of its tokens.
-    pub client_id: Option<String>,
-    /// The file with the secret of the client; `None`: it is a public client. Read at each sign-in.
-    pub client_secret_file: Option<PathBuf>,
-    /// The URL at which browsers reach the admin listener. `None`: `http://` and the `Host` of the request.
-    pub url: Option<Url>,
-    /// The scopes that are asked for.
-    pub scopes: Vec<String>,
-    /// The claim with the person's groups or roles; a path of members with dots, unless a claim has the whole name.
-    pub role_claim: String,
-    /// The claim with the person's name for records, likewise.
-    pub name_claim: String,
-    /// Lifetime of a session.
-    #[serde(with = "duration")]
-    pub session: Duration,
-    /// `[admin.sign_in.roles]`
-    pub roles: SignInRoles,
-}
+sections! {
+    /// `[admin.sign_in]`.
+    SignIn {
+        /// The provider, `iss` of its tokens. `None`: people do not sign in.
+        issuer: Option<String>,
+        /// The name of the gateway at the provider, `aud` of its tokens.
+        client_id: Option<String>,
+        /// The file with the secret of the client; `None`: it is a public client. Read at each sign-in.
+        client_secret_file: Option<PathBuf>,
+        /// The URL at which browsers reach the admin listener. `None`: `http://` and the `Host` of the request.
+        url: Option<Url>,
+        /// The scopes that are asked for.
+        scopes: Vec<String>,
+        /// The claim with the person's groups or roles; a path of members with dots, unless a claim has the whole name.
+        role_claim: String,
+        /// The claim with the person's name for records, likewise.
+        name_claim: String,
+        /// Lifetime of a session.
+        session: Duration as "duration",
+        /// `[admin.sign_in.roles]`
+        roles: SignInRoles,
+    }
 
-/// `[admin.sign_in.roles]`: the values of the claim that give a role.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct SignInRoles {
-    /// Those that give `read`.
-    pub read: Vec<String>,
-    /// Those that give `operate`.
-    pub operate: Vec<String>,
-    /// Those that give `admin`.
-    pub admin: Vec<String>,
+    /// `[admin.sign_in.roles]`: the values of the claim that give a role.
+    #[derive(Default, PartialEq, Eq)]
+    SignInRoles {
+        /// Those that give `read`.
+        read: Vec<String>,
+        /// Those that give `operate`.
+        operate: Vec<String>,
+        /// Those that give `admin`.
+        admin: Vec<String>,
+    }
 }
 
 impl SignIn {

@@ -9,32 +9,30 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use url::Url;
 
-use super::value::{duration, secret_url};
+use super::value::{duration, is_loopback, secret_url};
 
-/// `[telemetry]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Telemetry {
-    /// Log filter, in the form of `RUST_LOG`: `info`, `warn,access=off`.
-    pub log: String,
-    /// Log format: `auto` (human on a terminal, JSON otherwise), `human` or `json`.
-    pub log_format: LogFormat,
-    /// URL of the trace collector; `None`: no tracing.
-    pub otlp_endpoint: Option<Url>,
-    /// Protocol of the trace collector.
-    pub otlp_protocol: OtlpProtocol,
-    /// Fields of each request to the collector, `name=value,name=value`. Read by [`Telemetry::otlp_fields`].
-    #[serde(with = "secret_url")]
-    pub otlp_headers: SecretString,
-    /// Timeout of one batch to the collector.
-    #[serde(with = "duration")]
-    pub otlp_timeout: Duration,
-    /// Share of traces that are recorded.
-    pub sampling: Ratio,
-    /// True if traces recorded by callers are always recorded.
-    pub follow_callers: bool,
-    /// `service.name` of this process.
-    pub service_name: String,
+sections! {
+    /// `[telemetry]`.
+    Telemetry {
+        /// Log filter, in the form of `RUST_LOG`: `info`, `warn,access=off`.
+        log: String,
+        /// Log format: `auto` (human on a terminal, JSON otherwise), `human` or `json`.
+        log_format: LogFormat,
+        /// URL of the trace collector; `None`: no tracing.
+        otlp_endpoint: Option<Url>,
+        /// Protocol of the trace collector.
+        otlp_protocol: OtlpProtocol,
+        /// Fields of each request to the collector, `name=value,name=value`. Read by [`Telemetry::otlp_fields`].
+        otlp_headers: SecretString as "secret_url",
+        /// Timeout of one batch to the collector.
+        otlp_timeout: Duration as "duration",
+        /// Share of traces that are recorded.
+        sampling: Ratio,
+        /// True if traces recorded by callers are always recorded.
+        follow_callers: bool,
+        /// `service.name` of this process.
+        service_name: String,
+    }
 }
 
 /// `telemetry.log_format`.
@@ -148,13 +146,7 @@ impl Telemetry {
         let Some(url) = &self.otlp_endpoint else {
             return false;
         };
-        let loopback = match url.host() {
-            Some(url::Host::Domain(name)) => name == "localhost",
-            Some(url::Host::Ipv4(address)) => address.is_loopback(),
-            Some(url::Host::Ipv6(address)) => address.is_loopback(),
-            None => false,
-        };
-        url.scheme() == "http" && !loopback && !self.otlp_headers.expose_secret().is_empty()
+        url.scheme() == "http" && !is_loopback(url) && !self.otlp_headers.expose_secret().is_empty()
     }
 }
 

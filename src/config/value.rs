@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use url::{Host, Url};
 
 use crate::ids::WorkspaceId;
 
@@ -89,6 +90,16 @@ pub mod duration {
                 "`{text}` is not a duration: write \"120s\", \"500ms\" or \"30min\""
             ))
         })
+    }
+}
+
+/// True if the host of a URL is this machine.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
     }
 }
 

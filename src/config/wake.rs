@@ -15,23 +15,21 @@ const PLACEHOLDER: &str = "{workspace_id}";
 const FORM: &str = "is not the URL of a waker: write \"http://waker:9000/wake/{workspace_id}\", with {workspace_id} in \
                     the path or the query, and without a user, a password and a fragment";
 
-/// `[wake]`: calls to agents that sleep.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wake {
-    /// The waker of workspaces without one of their own; `None`: they are not woken.
-    #[serde(default)]
-    pub url: Option<WakeTemplate>,
-    /// Longest wait of a call for its agent; a workspace can override it.
-    #[serde(with = "duration")]
-    pub max_wait: Duration,
-    /// Shortest time between two requests to the waker of one workspace; a workspace can override it.
-    #[serde(with = "duration")]
-    pub cool_down: Duration,
-    /// Maximum parked calls.
-    pub max_parked: usize,
-    /// Maximum bytes of the bodies of parked calls.
-    pub max_parked_bytes: ByteSize,
+sections! {
+    /// `[wake]`: calls to agents that sleep.
+    Wake {
+        /// The waker of workspaces without one of their own; `None`: they are not woken.
+        #[serde(default)]
+        url: Option<WakeTemplate>,
+        /// Longest wait of a call for its agent; a workspace can override it.
+        max_wait: Duration as "duration",
+        /// Shortest time between two requests to the waker of one workspace; a workspace can override it.
+        cool_down: Duration as "duration",
+        /// Maximum parked calls.
+        max_parked: usize,
+        /// Maximum bytes of the bodies of parked calls.
+        max_parked_bytes: ByteSize,
+    }
 }
 
 /// The URL of a waker for all workspaces.

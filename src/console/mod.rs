@@ -179,7 +179,7 @@ impl Console {
     }
 
     fn count_lost_sample(&self, why: LostSample) {
-        self.metrics.queues.count_lost_sample(why);
+        self.metrics.queues.samples_lost[why].inc();
     }
 
     /// Returns the sample since the last call.

@@ -61,7 +61,7 @@ impl Console {
             let rejection = Rejection::new(Reason::Overloaded, message);
             return Err(rejection.with_retry_after(Duration::from_secs(5)));
         }
-        self.metrics.event_readers(EventReader::Console).inc();
+        self.metrics.event_readers[EventReader::Console].inc();
         let (begin, live) = self.hub.subscribe(self.replica.as_str());
         Ok(Reader {
             console: Arc::clone(self),
@@ -141,7 +141,7 @@ async fn read_rows(console: &Console, page: &Page) -> (Bytes, Position) {
 impl Drop for Reader {
     fn drop(&mut self) {
         let metrics = &self.console.metrics;
-        metrics.event_readers(EventReader::Console).dec();
+        metrics.event_readers[EventReader::Console].dec();
         self.console.changes.audience.remove_reader();
     }
 }

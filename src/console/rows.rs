@@ -3,9 +3,10 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Console;
@@ -94,7 +95,7 @@ impl Changes {
     }
 
     fn mark_one(&self, id: &WorkspaceId) {
-        let mut changed = self.lock_changed();
+        let mut changed = self.changed.lock();
         if let ChangedIds::Only(ids) = &mut *changed {
             ids.insert(id.clone());
             if CHANGED_MAX < ids.len() {
@@ -105,25 +106,17 @@ impl Changes {
 
     /// Marks all workspaces to be read again.
     pub(super) fn mark_all(&self) {
-        *self.lock_changed() = ChangedIds::All;
+        *self.changed.lock() = ChangedIds::All;
     }
 
     fn take_changed(&self) -> ChangedIds {
-        std::mem::take(&mut *self.lock_changed())
+        std::mem::take(&mut *self.changed.lock())
     }
 
     /// True if a workspace of this id has been sent to readers.
     pub(super) fn is_known(&self, id: &str) -> bool {
-        let known = self.lock_sent();
+        let known = self.known.lock();
         known.as_ref().is_some_and(|known| known.0.contains_key(id))
-    }
-
-    fn lock_sent(&self) -> MutexGuard<'_, Option<SentRows>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_changed(&self) -> MutexGuard<'_, ChangedIds> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,21 +149,22 @@ impl SentRows {
 impl Changes {
     /// Returns those of `rows` that differ from the rows that were sent.
     fn filter_changed(&self, rows: Vec<Outline>) -> Vec<Outline> {
-        self.lock_sent()
+        self.known
+            .lock()
             .get_or_insert_default()
             .filter_changed(rows)
     }
 
     /// Returns the workspaces that were sent and are not in `there`.
     fn find_missing(&self, there: &BTreeSet<WorkspaceId>) -> Vec<WorkspaceId> {
-        let known = self.lock_sent();
+        let known = self.known.lock();
         let ids = known.iter().flat_map(|known| known.0.keys());
         ids.filter(|id| !there.contains(*id)).cloned().collect()
     }
 
     /// Drops ids that no longer exist.
     fn forget_ids(&self, ids: &[WorkspaceId]) {
-        if let Some(known) = &mut *self.lock_sent() {
+        if let Some(known) = &mut *self.known.lock() {
             known.0.retain(|id, _| !ids.contains(id));
         }
     }
@@ -184,7 +178,7 @@ impl Console {
         loop {
             tick.tick().await;
             if !self.changes.audience.is_here() {
-                *self.changes.lock_sent() = None;
+                *self.changes.known.lock() = None;
                 self.changes.take_changed();
                 continue;
             }
@@ -218,14 +212,14 @@ impl Console {
     }
 
     async fn send_changes(&self) -> Result<(), Unavailable> {
-        if self.changes.lock_sent().is_some() {
+        if self.changes.known.lock().is_some() {
             return self.send_changed_rows().await;
         }
         // Readers have read these rows, or will; later changes are sent.
         let mut all = SentRows::default();
         self.read_all_rows(|rows| drop(all.filter_changed(rows)))
             .await?;
-        *self.changes.lock_sent() = Some(all);
+        *self.changes.known.lock() = Some(all);
         Ok(())
     }
 
@@ -336,6 +330,6 @@ mod tests {
         assert!(!changes.is_known("a"));
         changes.filter_changed(vec![row(Status::Online)]);
         changes.forget_ids(&[id("a")]);
-        assert!(changes.lock_sent().as_ref().unwrap().0.is_empty());
+        assert!(changes.known.lock().as_ref().unwrap().0.is_empty());
     }
 }

@@ -2,8 +2,9 @@
 //! open streams. All of it is bounded, whatever callers send.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::WorkspaceId;
@@ -103,7 +104,7 @@ impl Tally {
         refused: bool,
         tell: impl FnOnce() -> ExchangeSummary,
     ) {
-        let mut second = lock(&self.second);
+        let mut second = self.second.lock();
         if let Some(target) = ends.target {
             second.count_target(target, refused);
         }
@@ -122,12 +123,12 @@ impl Tally {
 
     /// Returns the counts since the last call.
     pub(super) fn take_second(&self) -> SecondCounts {
-        std::mem::take(&mut *lock(&self.second))
+        std::mem::take(&mut *self.second.lock())
     }
 
     /// Returns counts of open streams: those that changed since the last call, or all.
     pub(super) fn stream_counts(&self, all: bool) -> Vec<(WorkspaceId, u32)> {
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         let changed = std::mem::take(&mut streams.changed);
         if all {
             let open = streams.open.iter();
@@ -139,14 +140,14 @@ impl Tally {
     }
 
     fn add_stream(&self, id: &WorkspaceId) {
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         let open = streams.open.entry(id.clone()).or_default();
         *open = open.saturating_add(1);
         streams.mark_changed(id);
     }
 
     fn remove_stream(&self, id: &WorkspaceId) {
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         let left = streams.open.get(id).copied().unwrap_or(0).saturating_sub(1);
         if left == 0 {
             streams.open.remove(id);
@@ -207,11 +208,6 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         self.tally.remove_stream(&self.target);
     }
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each step leaves the counts consistent, so a panic elsewhere cannot have broken them.
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use tokio::time::Instant;
 
-use super::ROUTES;
 use super::extract::AdmittedRequest;
-use crate::audit::change::{ChangeFacts, ChangeRequest, route_event_type};
+use super::{DECLARED, ROUTES, Route};
+use crate::audit::change::{ChangeFacts, ChangeRequest};
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
@@ -33,7 +33,7 @@ use crate::telemetry::traces::SpanFacts;
 /// The metric label of requests without a route: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
 
-/// Passes a rejection to `frame`, which knows the request's id.
+/// Passes a rejection to the middleware of the listener, which knows the request's id.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
@@ -69,7 +69,8 @@ pub(super) async fn wrap_route(
         return run_route(&gateway, request, next).await;
     }
     let pattern = request.extensions().get::<MatchedPath>();
-    let recorded = pattern.and_then(|pattern| route_event_type(request.method(), pattern.as_str()));
+    let pattern = pattern.map_or(UNMATCHED, MatchedPath::as_str);
+    let recorded = Route::find(DECLARED, request.method(), pattern).and_then(|route| route.event);
     let running = (
         gateway.drain.count_work(),
         recorded.map(|_| gateway.audit.begin_change()),
@@ -123,9 +124,14 @@ async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Respo
             None => rejection,
         };
         let refusals = &gateway.metrics.refusals;
-        refusals.count_refusal(Plane::Control, rejection.reason);
+        refusals.by_reason[Plane::Control][rejection.reason].inc();
         log_cause(&rejection, &id, pattern);
-        response = to_response(&rejection, &id, pattern);
+        response = format_rejection(&rejection, &id);
+        if rejection.reason == Reason::MethodNotAllowed
+            && let Ok(allow) = HeaderValue::from_str(&allowed_methods(pattern))
+        {
+            response.headers_mut().insert(ALLOW, allow);
+        }
     } else if let Some(allowance) = admitted.allowance() {
         response.headers_mut().extend(allowance.header_fields());
     }
@@ -137,6 +143,7 @@ async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Respo
         .record_response(pattern, status, elapsed);
     let asked = ChangeRequest {
         method: &method,
+        event_type: Route::event_type(Route::find(DECLARED, &method, pattern), &method),
         pattern,
         path: &path,
         id: &id,
@@ -176,22 +183,20 @@ fn panic_rejection() -> Rejection {
 }
 
 /// Formats a rejection as JSON, with the fields of its reason.
-fn to_response(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
+pub(crate) fn format_rejection(rejection: &Rejection, id: &RequestId) -> Response {
     let mut response = Response::new(Body::from(rejection.plain_body(id)));
     *response.status_mut() = status_of(rejection);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(REFUSED, HeaderValue::from_static(rejection.reason.as_str()));
+    if let Some(allow) = rejection.allow {
+        headers.insert(ALLOW, HeaderValue::from_static(allow));
+    }
     if let Some(seconds) = rejection.retry_after {
         headers.insert(RETRY_AFTER, seconds.into());
     }
     if rejection.reason == Reason::Unauthenticated {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    if rejection.reason == Reason::MethodNotAllowed
-        && let Ok(allow) = HeaderValue::from_str(&allowed_methods(pattern))
-    {
-        headers.insert(ALLOW, allow);
     }
     for (name, value) in &rejection.fields {
         if let Ok(value) = HeaderValue::from_str(value) {

@@ -1,42 +1,25 @@
-//! `?dry_run=true` (`docs/reference/http-api.md`, "Dry runs"). A handler that takes a [`Changer`] has a dry run; the
-//! extractors of the other handlers refuse the parameter ([`super::extract::admit`]).
+//! `?dry_run=true` (`docs/reference/http-api.md`, "Dry runs"). A route that declares one has it; the extractors
+//! of the others refuse the parameter ([`super::extract::admit`]).
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json as Answer};
+use http::StatusCode;
 use http::request::Parts;
 use serde::Serialize;
-use url::form_urlencoded;
+use serde_json::{Value, json};
 
-use super::extract::{AdmittedRequest, Caller, prove};
+use super::extract::{Caller, prove_with};
+use crate::audit::change::ChangeFacts;
 use crate::gateway::Gateway;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 use crate::store::{DRY_RUN, Run};
-
-/// A caller that makes a change, or a dry run of it.
-pub(super) struct Changer {
-    pub(super) caller: Caller,
-    pub(super) run: Run,
-}
-
-impl FromRequestParts<Arc<Gateway>> for Changer {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        gateway: &Arc<Gateway>,
-    ) -> Result<Self, Rejection> {
-        let (caller, [dry_run]) = prove_with(parts, gateway, [DRY_RUN]).await?;
-        let run = Run::from_dry_run(dry_run);
-        Ok(Self { caller, run })
-    }
-}
 
 /// An operator that applies a policy: `?dry_run=` and `?prune=`.
 pub(super) struct Applier {
     pub(super) caller: Caller,
-    pub(super) run: Run,
     pub(super) prune: bool,
 }
 
@@ -47,53 +30,10 @@ impl FromRequestParts<Arc<Gateway>> for Applier {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let (caller, [dry_run, prune]) = prove_with(parts, gateway, [DRY_RUN, "prune"]).await?;
+        let (caller, [_, prune]) = prove_with(parts, gateway, [DRY_RUN, "prune"]).await?;
         caller.require_operator()?;
-        let run = Run::from_dry_run(dry_run);
-        Ok(Self { caller, run, prune })
+        Ok(Self { caller, prune })
     }
-}
-
-/// Proves the caller, then reads the switches of the query, of which the first is `dry_run`.
-async fn prove_with<const N: usize>(
-    parts: &mut Parts,
-    gateway: &Gateway,
-    names: [&str; N],
-) -> Result<(Caller, [bool; N]), Rejection> {
-    let switches = parse_switches(parts, names);
-    let is_dry = switches
-        .as_ref()
-        .is_ok_and(|switches| switches.first() == Some(&true));
-    // Also if the caller is refused, so that the record of the refusal says so.
-    AdmittedRequest::from_parts(parts).set_run(Run::from_dry_run(is_dry));
-    Ok((prove(parts, gateway).await?, switches?))
-}
-
-/// Reads a query that has nothing but these names, each `true` or `false`, and once at most. A misspelt `dry_run` would
-/// make the change.
-///
-/// # Errors
-/// `invalid_params`.
-fn parse_switches<const N: usize>(parts: &Parts, names: [&str; N]) -> Result<[bool; N], Rejection> {
-    let wrong = || {
-        let names = names.map(|name| format!("`{name}`")).join(" and ");
-        let message =
-            format!("the query of this route is {names}: `true` or `false`, and once at most");
-        Rejection::new(Reason::InvalidParams, message)
-    };
-    let mut switches = [None; N];
-    let query = parts.uri.query().unwrap_or_default();
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let place = names.iter().position(|known| **known == *name);
-        let switch = place
-            .and_then(|place| switches.get_mut(place))
-            .ok_or_else(wrong)?;
-        let value = value.parse().map_err(|_| wrong())?;
-        if switch.replace(value).is_some() {
-            return Err(wrong());
-        }
-    }
-    Ok(switches.map(Option::unwrap_or_default))
 }
 
 /// The answer to a change, with `"dry_run": true` if it was one.
@@ -105,6 +45,11 @@ pub(super) struct ChangeResponse<T> {
     dry_run: Option<bool>,
 }
 
+/// Returns the answer to a request that says no more than what it did.
+pub(super) fn status_json(status: &str) -> Value {
+    json!({"status": status})
+}
+
 /// Returns the answer to a change.
 pub(super) fn change_response<T>(run: Run, answer: T) -> Answer<ChangeResponse<T>> {
     Answer(ChangeResponse {
@@ -113,14 +58,29 @@ pub(super) fn change_response<T>(run: Run, answer: T) -> Answer<ChangeResponse<T
     })
 }
 
-/// Returns a secret that a change made; of a dry run none.
-pub(super) fn secret_unless_dry<T>(run: Run, secret: T) -> Option<T> {
-    (!run.is_dry()).then_some(secret)
+impl Caller {
+    /// Returns the answer to the change that the request makes.
+    pub(super) fn respond<T>(&self, answer: T) -> Answer<ChangeResponse<T>> {
+        change_response(self.run(), answer)
+    }
+
+    /// Returns the answer to the request, which made something.
+    pub(super) fn respond_created<T: Serialize>(&self, about: ChangeFacts, answer: T) -> Response {
+        let created = (StatusCode::CREATED, Extension(about), self.respond(answer));
+        created.into_response()
+    }
+
+    /// Returns a secret that the request made; of a dry run none.
+    pub(super) fn secret<T>(&self, secret: T) -> Option<T> {
+        (!self.run().is_dry()).then_some(secret)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::extract::parse_switches;
     use super::*;
+    use crate::rejection::Reason;
 
     fn read(query: &str) -> Result<[bool; 2], Rejection> {
         let request = http::Request::get(format!("/policy{query}")).body(());

@@ -10,13 +10,13 @@ use futures_util::future::BoxFuture;
 
 /// A handler with the state `S`. With a type of its own each handler is compiled once for each layer of the router, and
 /// for each of them the compiler proves again that all that its future holds is `Send`.
-pub(super) struct ErasedHandler<S>(Arc<HandlerFn<S>>);
+pub(crate) struct ErasedHandler<S>(Arc<HandlerFn<S>>);
 
 type HandlerFn<S> = dyn Fn(Request, S) -> BoxFuture<'static, Response> + Send + Sync;
 
 impl<S> ErasedHandler<S> {
     /// Erases the type of a handler.
-    pub(super) fn new<H: Handler<T, S>, T>(handler: H) -> Self {
+    pub(crate) fn new<H: Handler<T, S>, T>(handler: H) -> Self {
         Self(Arc::new(move |request, state| {
             handler.clone().call(request, state).boxed()
         }))

@@ -9,21 +9,23 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use serde::Deserialize;
+use url::form_urlencoded;
 
+use super::{DECLARED, Offer, Route};
 use crate::directory::Recheck;
 use crate::gateway::Gateway;
 use crate::identity::{Allowance, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
-use crate::store::Run;
+use crate::store::{DRY_RUN, Run};
 use crate::workspace::Status;
 
 /// Maximum characters of the name of an org or a token in a path.
 const NAME_CHARS_MAX: usize = 256;
 
 /// The proven caller.
-pub(super) struct Caller(pub(super) Arc<Proof>, AdmittedRequest);
+pub(super) struct Caller(pub(super) Arc<Proof>, AdmittedRequest, Run);
 
 impl Caller {
     /// Sets the workspace of the request if the body names it, so that the record of a rejection names it as well.
@@ -44,6 +46,11 @@ impl Caller {
                 }
             }
         })
+    }
+
+    /// Returns whether the request makes its change, or is a dry run.
+    pub(super) fn run(&self) -> Run {
+        self.2
     }
 
     /// Returns the principal.
@@ -122,21 +129,75 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let caller = prove(parts, gateway).await?;
+        let offers = declared_route(parts).map_or(&[][..], |route| route.offers);
+        if offers.contains(&Offer::DryRun) {
+            let (caller, [_]) = prove_with(parts, gateway, [DRY_RUN]).await?;
+            return Ok(caller);
+        }
+        let caller = prove(parts, gateway, Run::Real).await?;
         refuse_dry_run(parts)?;
         Ok(caller)
     }
 }
 
-/// Proves the caller of a request, which may be a dry run.
-///
-/// # Errors
-/// `unauthenticated`, and those of [`check_proof`].
-pub(super) async fn prove(parts: &Parts, gateway: &Gateway) -> Result<Caller, Rejection> {
+async fn prove(parts: &Parts, gateway: &Gateway, run: Run) -> Result<Caller, Rejection> {
     let field = single_authorization(&parts.headers)?;
     let proof = gateway.identity.authenticate(field).await?;
     check_proof(gateway, parts, &proof)?;
-    Ok(Caller(proof, AdmittedRequest::from_parts(parts)))
+    Ok(Caller(proof, AdmittedRequest::from_parts(parts), run))
+}
+
+/// Proves the caller, then reads the switches of the query, of which the first is `dry_run`.
+///
+/// # Errors
+/// `unauthenticated`, and those of [`check_proof`] and [`parse_switches`].
+pub(super) async fn prove_with<const N: usize>(
+    parts: &Parts,
+    gateway: &Gateway,
+    names: [&str; N],
+) -> Result<(Caller, [bool; N]), Rejection> {
+    let switches = parse_switches(parts, names);
+    let first = switches.as_ref().ok().and_then(|switches| switches.first());
+    let run = Run::from_dry_run(first == Some(&true));
+    // Also if the caller is refused, so that the record of the refusal says so.
+    AdmittedRequest::from_parts(parts).set_run(run);
+    Ok((prove(parts, gateway, run).await?, switches?))
+}
+
+/// Reads a query that has nothing but these names, each `true` or `false`, and once at most. A misspelt `dry_run` would
+/// make the change.
+///
+/// # Errors
+/// `invalid_params`.
+pub(super) fn parse_switches<const N: usize>(
+    parts: &Parts,
+    names: [&str; N],
+) -> Result<[bool; N], Rejection> {
+    let wrong = || {
+        let names = names.map(|name| format!("`{name}`")).join(" and ");
+        let message =
+            format!("the query of this route is {names}: `true` or `false`, and once at most");
+        Rejection::new(Reason::InvalidParams, message)
+    };
+    let mut switches = [None; N];
+    let query = parts.uri.query().unwrap_or_default();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let place = names.iter().position(|known| **known == *name);
+        let switch = place
+            .and_then(|place| switches.get_mut(place))
+            .ok_or_else(wrong)?;
+        let value = value.parse().map_err(|_| wrong())?;
+        if switch.replace(value).is_some() {
+            return Err(wrong());
+        }
+    }
+    Ok(switches.map(Option::unwrap_or_default))
+}
+
+/// Returns the route of a request, as it is declared.
+fn declared_route(parts: &Parts) -> Option<&'static Route> {
+    let pattern = parts.extensions.get::<MatchedPath>()?;
+    Route::find(DECLARED, &parts.method, pattern.as_str())
 }
 
 /// A caller that continues a message: a [`Caller`], or a pair token for the target.
@@ -194,7 +255,11 @@ impl FromRequestParts<Arc<Gateway>> for Registrant {
         let field = single_authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate_enrolment(field).await?;
         admit(gateway, parts, &proof)?;
-        Ok(Self(Caller(proof, AdmittedRequest::from_parts(parts))))
+        Ok(Self(Caller(
+            proof,
+            AdmittedRequest::from_parts(parts),
+            Run::Real,
+        )))
     }
 }
 
@@ -292,11 +357,9 @@ fn check_proof(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(
     if let (Some(allowance), Some(admitted)) = (allowance, admitted) {
         let _ = admitted.0.allowance.set(allowance);
     }
-    // A request without a route has no handler that could read a caller.
-    let pattern = parts.extensions.get::<MatchedPath>();
-    let pattern = pattern.map_or("", MatchedPath::as_str);
     let run = Run::from_dry_run(admitted.is_some_and(AdmittedRequest::is_dry));
-    proof.require_role(&parts.method, pattern, run)
+    let role = Route::required_role(declared_route(parts), &parts.method, run);
+    proof.require_at_least(role)
 }
 
 /// True if the caller looks after a subtree, and `id` is its root. Its relations lead out of the subtree, to its parent and

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use axum::Json as Answer;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json as Answer};
-use http::StatusCode;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::body::{Json, check_note};
-use super::dry_run::{ChangeResponse, Changer, change_response};
+use super::dry_run::{ChangeResponse, status_json};
 use super::extract::{Caller, PathGrantId};
 use super::page::{Ends, Page};
 use crate::audit::change::ChangeFacts;
@@ -44,42 +44,29 @@ pub(super) struct GrantPage {
     next_cursor: Option<String>,
 }
 
-#[derive(Serialize)]
-pub(super) struct RemoveResponse {
-    status: &'static str,
-}
-
 /// `POST /grants`.
 pub(super) async fn create_grant(
     State(gateway): State<Arc<Gateway>>,
-    Changer { caller, run }: Changer,
+    caller: Caller,
     Json(new): Json<GrantRequest>,
 ) -> Result<Response, Rejection> {
     if let Ok(target) = WorkspaceId::parse(&new.target_id) {
         caller.set_target(&target);
     }
     caller.require_operator()?;
-    let (one, other) = (&new.caller_id, &new.target_id);
-    let (caller, target) = (WorkspaceId::parse(one)?, WorkspaceId::parse(other)?);
-    let expires_at = parse_expiry(new.expires_at.as_deref())?;
     check_note(new.note.as_deref())?;
     let new = NewGrant {
-        caller,
-        target,
-        expires_at,
+        caller: WorkspaceId::parse(&new.caller_id)?,
+        target: WorkspaceId::parse(&new.target_id)?,
+        expires_at: parse_expiry(new.expires_at.as_deref())?,
         note: new.note,
     };
-    let grant = gateway.hierarchy.put_grant(&new, run).await?;
+    let grant = gateway.hierarchy.put_grant(&new, caller.run()).await?;
     let about = ChangeFacts::for_workspace(&new.target)
         .with_fact("caller_id", new.caller.as_str())
         .with_fact("expires_at", new.expires_at.map(|at| at.to_string()))
         .with_fact("grant_id", grant.id.as_str());
-    Ok((
-        StatusCode::CREATED,
-        Extension(about),
-        change_response(run, grant_response(grant)),
-    )
-        .into_response())
+    Ok(caller.respond_created(about, grant_response(grant)))
 }
 
 fn parse_expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
@@ -117,11 +104,11 @@ pub(super) async fn list_grants(
 pub(super) async fn remove_grant(
     State(gateway): State<Arc<Gateway>>,
     PathGrantId(id): PathGrantId,
-    Changer { caller, run }: Changer,
-) -> Result<Answer<ChangeResponse<RemoveResponse>>, Rejection> {
+    caller: Caller,
+) -> Result<Answer<ChangeResponse<Value>>, Rejection> {
     caller.require_operator()?;
-    if gateway.hierarchy.remove_grant(&id, run).await? {
-        return Ok(change_response(run, RemoveResponse { status: "removed" }));
+    if gateway.hierarchy.remove_grant(&id, caller.run()).await? {
+        return Ok(caller.respond(status_json("removed")));
     }
     Err(Rejection::new(
         Reason::NotFound,

@@ -27,6 +27,7 @@ mod policy;
 mod reach;
 mod registry;
 mod reply;
+mod route;
 mod stops;
 mod streams;
 mod tokens;
@@ -40,87 +41,78 @@ mod ws;
 use std::sync::Arc;
 
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodFilter, on};
 use axum::{Extension, Router};
 
+pub(crate) use self::answer::format_rejection;
 use self::body::Bodies;
-use self::erased_handler::ErasedHandler;
+pub(crate) use self::erased_handler::ErasedHandler;
+pub(crate) use self::route::declare_routes;
+pub use self::route::{Offer, Route};
 use crate::gateway::Gateway;
 
-macro_rules! routes {
-    ($($method:ident $path:literal => $handler:path,)*) => {
-        /// Every route of the control plane, by HTTP method and pattern. The router is built from it.
-        pub const ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
+declare_routes! {
+    POST   "/workspaces" => workspaces::create_workspace, Admin, records WorkspaceCreated, [DryRun, Console];
+    GET    "/workspaces" => reach::list_workspaces, Read;
+    GET    "/workspaces/{id}" => workspaces::read_workspace, Read, [Console];
+    PATCH  "/workspaces/{id}" => lifecycle::change_workspace, Admin, records WorkspaceChanged, [DryRun, Console];
+    DELETE "/workspaces/{id}" => lifecycle::remove_workspace, Admin, records WorkspaceRemoved, [DryRun];
+    POST   "/workspaces/{id}/pause" => lifecycle::pause_workspace, Operate, records WorkspacePaused, [DryRun, Console];
+    POST   "/workspaces/{id}/resume" => lifecycle::resume_workspace, Operate, records WorkspaceResumed, [DryRun, Console];
 
-        fn routes() -> Router<Arc<Gateway>> {
-            Router::new()$(.route($path, on(MethodFilter::$method, ErasedHandler::new($handler))))*
-        }
-    };
-}
+    POST   "/workspaces/{id}/delegate" => delegations::create_delegation, Admin, records DelegationCreated;
+    GET    "/workspaces/{id}/delegations" => delegations::list_delegations, Read;
+    GET    "/workspaces/{id}/delegations/{delegation_id}" => delegations::read_delegation, Read;
 
-routes! {
-    POST   "/workspaces"                        => workspaces::create_workspace,
-    GET    "/workspaces"                        => reach::list_workspaces,
-    GET    "/workspaces/{id}"                   => workspaces::read_workspace,
-    PATCH  "/workspaces/{id}"                   => lifecycle::change_workspace,
-    DELETE "/workspaces/{id}"                   => lifecycle::remove_workspace,
-    POST   "/workspaces/{id}/pause"             => lifecycle::pause_workspace,
-    POST   "/workspaces/{id}/resume"            => lifecycle::resume_workspace,
+    POST   "/registry/register" => registry::register_agent, Admin, records WorkspaceRegistered;
+    POST   "/registry/heartbeat" => registry::record_heartbeat, Admin;
+    POST   "/registry/update-card" => registry::update_card, Admin, records CardUpdated;
+    POST   "/registry/deregister" => registry::deregister_agent, Operate, records WorkspaceDeregistered;
+    POST   "/registry/drain" => registry::drain_instance, Operate, records InstanceDraining;
+    GET    "/registry/discover/{id}" => discovery::discover_workspace, Read, records TokenIssued;
+    GET    "/registry/{id}/peers" => reach::list_peers, Read;
+    POST   "/registry/check-access" => reach::check_access, Read;
 
-    POST   "/workspaces/{id}/delegate"          => delegations::create_delegation,
-    GET    "/workspaces/{id}/delegations"       => delegations::list_delegations,
-    GET    "/workspaces/{id}/delegations/{delegation_id}" => delegations::read_delegation,
+    GET    "/grants" => grants::list_grants, Read, [Console];
+    POST   "/grants" => grants::create_grant, Operate, records GrantCreated, [DryRun, Console];
+    DELETE "/grants/{grant_id}" => grants::remove_grant, Operate, records GrantRemoved, [DryRun, Console];
 
-    POST   "/registry/register"                 => registry::register_agent,
-    POST   "/registry/heartbeat"                => registry::record_heartbeat,
-    POST   "/registry/update-card"              => registry::update_card,
-    POST   "/registry/deregister"               => registry::deregister_agent,
-    POST   "/registry/drain"                    => registry::drain_instance,
-    GET    "/registry/discover/{id}"            => discovery::discover_workspace,
-    GET    "/registry/{id}/peers"               => reach::list_peers,
-    POST   "/registry/check-access"             => reach::check_access,
+    GET    "/stops" => stops::list_stops, Read, [Console];
+    POST   "/stops" => stops::create_stop, Operate, records StopCreated, [DryRun, Console];
+    DELETE "/stops/{stop_id}" => stops::release_stop, Operate, records StopReleased, [DryRun, Console];
+    GET    "/caps" => caps::list_caps, Read, [Console];
+    GET    "/usage" => usage::list_usage, Read, [Console];
+    GET    "/policy" => policy::export_policy, Read;
+    POST   "/policy" => policy::apply_policy, Admin, records PolicyApplied, [OpenDryRun];
 
-    GET    "/grants"                            => grants::list_grants,
-    POST   "/grants"                            => grants::create_grant,
-    DELETE "/grants/{grant_id}"                 => grants::remove_grant,
+    GET    "/workspaces/{id}/tokens" => tokens::list_tokens, Read, [Console];
+    POST   "/workspaces/{id}/tokens" => tokens::issue_token, Admin, records TokenIssued, [DryRun, Console];
+    DELETE "/workspaces/{id}/tokens/{token_id}" => tokens::revoke_token, Admin, records TokenRevoked, [DryRun, Console];
+    POST   "/workspaces/{id}/enrolment" => tokens::issue_enrolment, Admin, records TokenIssued, [DryRun];
+    GET    "/orgs/{org}/tokens" => tokens::list_org, Read;
+    POST   "/orgs/{org}/tokens" => tokens::issue_org, Admin, records TokenIssued, [DryRun];
+    DELETE "/orgs/{org}/tokens/{token_id}" => tokens::revoke_org, Admin, records TokenRevoked, [DryRun];
+    GET    "/operators/me" => operators::show_self, Read, [Console];
+    GET    "/operators/tokens" => operators::list_tokens, Read;
+    POST   "/operators/tokens" => operators::issue_token, Admin, records TokenIssued, [DryRun];
+    DELETE "/operators/tokens/{token_id}" => operators::revoke_token, Admin, records TokenRevoked, [DryRun];
+    POST   "/canvas/tokens" => tokens::issue_canvas, Admin, records TokenIssued, [DryRun];
+    GET    "/canvas" => canvas::redirect_to_page, Read;
+    GET    "/canvas/" => canvas::serve_file, Read;
+    GET    "/canvas/{file}" => canvas::serve_file, Read;
 
-    GET    "/stops"                             => stops::list_stops,
-    POST   "/stops"                             => stops::create_stop,
-    DELETE "/stops/{stop_id}"                   => stops::release_stop,
-    GET    "/caps"                              => caps::list_caps,
-    GET    "/usage"                             => usage::list_usage,
-    GET    "/policy"                            => policy::export_policy,
-    POST   "/policy"                            => policy::apply_policy,
+    GET    "/activity" => activity::list_own, Read;
+    GET    "/workspaces/{id}/activity" => activity::list_activity, Read;
+    POST   "/workspaces/{id}/activity/ack" => activity::acknowledge_entries, Admin;
+    POST   "/workspaces/{id}/activity/{activity_id}/reply" => reply::reply_to_entry, Admin, records MessageReplied;
+    POST   "/workspaces/{id}/notify" => activity::notify_user, Admin, records MessageNotified;
+    GET    "/workspaces/{id}/streams/{stream}" => streams::resume_stream, Admin, records StreamResumed;
 
-    GET    "/workspaces/{id}/tokens"            => tokens::list_tokens,
-    POST   "/workspaces/{id}/tokens"            => tokens::issue_token,
-    DELETE "/workspaces/{id}/tokens/{token_id}" => tokens::revoke_token,
-    POST   "/workspaces/{id}/enrolment"         => tokens::issue_enrolment,
-    GET    "/orgs/{org}/tokens"                 => tokens::list_org,
-    POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
-    DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
-    GET    "/operators/me"                      => operators::show_self,
-    GET    "/operators/tokens"                  => operators::list_tokens,
-    POST   "/operators/tokens"                  => operators::issue_token,
-    DELETE "/operators/tokens/{token_id}"       => operators::revoke_token,
-    POST   "/canvas/tokens"                     => tokens::issue_canvas,
-    GET    "/canvas"                            => canvas::redirect_to_page,
-    GET    "/canvas/"                           => canvas::serve_file,
-    GET    "/canvas/{file}"                     => canvas::serve_file,
+    GET    "/ws" => ws::open_socket, Read;
+    GET    "/events" => events::open_stream, Read;
+    POST   "/ws/tickets" => events::issue_ticket, Read, records TokenIssued;
 
-    GET    "/activity"                          => activity::list_own,
-    GET    "/workspaces/{id}/activity"          => activity::list_activity,
-    POST   "/workspaces/{id}/activity/ack"      => activity::acknowledge_entries,
-    POST   "/workspaces/{id}/activity/{activity_id}/reply" => reply::reply_to_entry,
-    POST   "/workspaces/{id}/notify"            => activity::notify_user,
-    GET    "/workspaces/{id}/streams/{stream}"  => streams::resume_stream,
-
-    GET    "/ws"                                => ws::open_socket,
-    GET    "/events"                            => events::open_stream,
-    POST   "/ws/tickets"                        => events::issue_ticket,
-
-    GET    "/.well-known/jwks.json"             => well_known::serve_jwks,
-    GET    "/.well-known/a2a-gateway"           => well_known::serve_discovery,
+    GET    "/.well-known/jwks.json" => well_known::serve_jwks, Read;
+    GET    "/.well-known/a2a-gateway" => well_known::serve_discovery, Read;
 }
 
 /// Builds the control plane of `gateway`.

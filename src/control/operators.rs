@@ -3,20 +3,19 @@
 
 use std::sync::Arc;
 
+use axum::Json as Answer;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json as Answer};
-use http::StatusCode;
-use secrecy::ExposeSecret;
-use serde::{Deserialize, Serialize};
+use axum::response::Response;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::body::Json;
-use super::dry_run::{ChangeResponse, Changer, change_response, secret_unless_dry};
+use super::dry_run::ChangeResponse;
 use super::extract::{Caller, PathTokenId, not_permitted};
 use super::page::Page;
-use super::tokens::{NewToken, RevokeResponse, TokenPage, page_by, revoke_response};
-use crate::audit::change::ChangeFacts;
+use super::tokens::{
+    NewToken, RevokeResponse, TokenPage, issue_response, page_by, revoke_response,
+};
 use crate::gateway::Gateway;
 use crate::identity::{OperatorRow, Role};
 use crate::rejection::{Reason, Rejection};
@@ -76,24 +75,10 @@ pub(super) struct NewOperatorToken {
     expires_in: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct IssueResponse<'a> {
-    id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<&'a str>,
-    prefix: &'a str,
-    role: &'static str,
-    created_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<Timestamp>,
-}
-
 /// `POST /operators/tokens`. The role of the caller covers that of the token, since only `admin` comes here.
 pub(super) async fn issue_token(
     State(gateway): State<Arc<Gateway>>,
-    Changer { caller, run }: Changer,
+    caller: Caller,
     Json(new): Json<NewOperatorToken>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
@@ -107,42 +92,24 @@ pub(super) async fn issue_token(
         expires_in: new.expires_in,
     };
     let terms = terms.into_terms(Timestamp::now())?;
-    let issue = gateway.identity.tokens.issue_operator(role, &terms, run);
-    let token = issue.await?;
-    let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
-    let mut about = ChangeFacts::default()
-        .with_fact("token_id", token.token_id.as_str())
-        .with_fact("role", role.as_str());
-    if let Some(label) = label {
-        about = about.with_fact("label", label);
-    }
-    if let Some(at) = expires_at {
-        about = about.with_fact("expires_at", at.to_string());
-    }
-    let answer = IssueResponse {
-        id: &token.token_id,
-        token: secret_unless_dry(run, token.token.expose_secret()),
-        prefix: &token.prefix,
-        role: role.as_str(),
-        created_at: Timestamp(token.created_at),
-        label,
-        expires_at,
-    };
-    Ok((
-        StatusCode::CREATED,
-        Extension(about),
-        change_response(run, answer),
-    )
-        .into_response())
+    let issue = gateway
+        .identity
+        .tokens
+        .issue_operator(role, &terms, caller.run());
+    let kind = (Some(role), None);
+    Ok(issue_response(&caller, &issue.await?, &terms, kind))
 }
 
 /// `DELETE /operators/tokens/{token_id}`: also ends the session of a person.
 pub(super) async fn revoke_token(
     State(gateway): State<Arc<Gateway>>,
     PathTokenId(token_id): PathTokenId,
-    Changer { caller, run }: Changer,
+    caller: Caller,
 ) -> Result<Answer<ChangeResponse<RevokeResponse>>, Rejection> {
     caller.require_operator()?;
-    let found = gateway.identity.tokens.revoke_operator(&token_id, run);
-    revoke_response(run, found.await?)
+    let found = gateway
+        .identity
+        .tokens
+        .revoke_operator(&token_id, caller.run());
+    revoke_response(&caller, found.await?)
 }

@@ -56,18 +56,18 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestOrigin {
 /// `POST /policy`.
 pub(super) async fn apply_policy(
     State(gateway): State<Arc<Gateway>>,
-    Applier { caller, run, prune }: Applier,
+    Applier { caller, prune }: Applier,
     origin: RequestOrigin,
     PolicyJson(raw, _turn): PolicyJson<RawDocument>,
 ) -> Result<Response, Rejection> {
     let options = ApplyOptions {
-        dry_run: run.is_dry(),
+        dry_run: caller.run().is_dry(),
         prune,
         by: caller.0.principal.name().into_owned(),
         operator: caller.0.operator.clone(),
     };
     let applied = policy::apply_document(&gateway, raw, &options).await?;
-    if run.is_dry() {
+    if caller.run().is_dry() {
         return Ok(Answer(applied).into_response());
     }
     // Also of one that did not reach the shared state: it was committed.

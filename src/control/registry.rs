@@ -8,10 +8,12 @@ use axum::extract::State;
 use axum::{Extension, Json as Answer};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::Json;
 use super::change_facts::about_workspace;
+use super::dry_run::status_json;
 use super::extract::{Caller, Registrant, is_root_of, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::ChangeFacts;
@@ -306,18 +308,12 @@ pub(super) struct UpdateCardRequest {
     agent_card: Box<RawValue>,
 }
 
-/// The confirmation of a change.
-#[derive(Serialize)]
-pub(super) struct StatusResponse {
-    status: &'static str,
-}
-
 /// `POST /registry/update-card`.
 pub(super) async fn update_card(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     Json(body): Json<UpdateCardRequest>,
-) -> Result<(Extension<ChangeFacts>, Answer<StatusResponse>), Rejection> {
+) -> Result<(Extension<ChangeFacts>, Answer<Value>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     refuse_large_card(&body.agent_card)?;
@@ -326,11 +322,8 @@ pub(super) async fn update_card(
         .registrations
         .update_card(&id, &body.agent_card)
         .await?;
-    let status = "updated";
-    Ok((
-        Extension(ChangeFacts::for_workspace(&id)),
-        Answer(StatusResponse { status }),
-    ))
+    let about = Extension(ChangeFacts::for_workspace(&id));
+    Ok((about, Answer(status_json("updated"))))
 }
 
 /// The body of `POST /registry/deregister`.
@@ -345,7 +338,7 @@ pub(super) async fn deregister_agent(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     Json(body): Json<DeregisterRequest>,
-) -> Result<(Extension<ChangeFacts>, Answer<StatusResponse>), Rejection> {
+) -> Result<(Extension<ChangeFacts>, Answer<Value>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     let registrations = &gateway.directory.registrations;
@@ -357,8 +350,7 @@ pub(super) async fn deregister_agent(
             about = about.with_fact("instance_id", instance.as_str());
         }
     }
-    let status = "deregistered";
-    Ok((Extension(about), Answer(StatusResponse { status })))
+    Ok((Extension(about), Answer(status_json("deregistered"))))
 }
 
 /// The body of `POST /registry/drain`.
@@ -373,13 +365,12 @@ pub(super) async fn drain_instance(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     Json(body): Json<DrainRequest>,
-) -> Result<(Extension<ChangeFacts>, Answer<StatusResponse>), Rejection> {
+) -> Result<(Extension<ChangeFacts>, Answer<Value>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     let instance = InstanceId::parse(&body.instance_id)?;
     let registrations = &gateway.directory.registrations;
     registrations.drain(&id, &instance).await?;
     let about = ChangeFacts::for_workspace(&id).with_fact("instance_id", instance.as_str());
-    let status = "draining";
-    Ok((Extension(about), Answer(StatusResponse { status })))
+    Ok((Extension(about), Answer(status_json("draining"))))
 }

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
-use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::body::UniqueJson;
-use super::dry_run::{Changer, change_response};
 use super::extract::{Caller, PathStopId, not_permitted};
 use super::page::Page;
 use crate::audit::change::ChangeFacts;
@@ -109,7 +107,7 @@ async fn find_bounds<'a>(
 /// `POST /stops`.
 pub(super) async fn create_stop(
     State(gateway): State<Arc<Gateway>>,
-    Changer { caller, run }: Changer,
+    caller: Caller,
     UniqueJson(new): UniqueJson<StopRequest>,
 ) -> Result<Response, Rejection> {
     let bounds = find_bounds(&gateway, &caller).await?;
@@ -137,19 +135,14 @@ pub(super) async fn create_stop(
         expires_at: parse_expiry(new.expires_at.as_deref())?,
         cancel_tasks: new.cancel_tasks,
     };
-    let stop = gateway.stops.create_stop(&new, run).await?;
+    let stop = gateway.stops.create_stop(&new, caller.run()).await?;
     let about = describe_stop(&stop)
         .with_fact("cancel_tasks", new.cancel_tasks)
         .with_fact("expires_at", stop.expires_at.map(|at| at.to_string()))
         .with_fact("mode", stop.mode.as_str())
         .with_fact("reason", stop.reason.as_str());
     let shown = stop_response(stop, &Counts::default(), &caller);
-    Ok((
-        StatusCode::CREATED,
-        Extension(about),
-        change_response(run, shown),
-    )
-        .into_response())
+    Ok(caller.respond_created(about, shown))
 }
 
 /// `GET /stops`.
@@ -228,7 +221,7 @@ async fn names_inside(gateway: &Gateway, caller: &Caller, stop: &Stop) -> Result
 pub(super) async fn release_stop(
     State(gateway): State<Arc<Gateway>>,
     PathStopId(id): PathStopId,
-    Changer { caller, run }: Changer,
+    caller: Caller,
 ) -> Result<Response, Rejection> {
     if let Some(bounds) = find_bounds(&gateway, &caller).await? {
         let found = gateway.stops.get(&id).await?;
@@ -240,7 +233,7 @@ pub(super) async fn release_stop(
             ));
         }
     }
-    let Some((stop, counts)) = gateway.stops.release(&id, run).await? else {
+    let Some((stop, counts)) = gateway.stops.release(&id, caller.run()).await? else {
         return Err(Rejection::new(
             Reason::NotFound,
             "there is no such stop: it was released, or has expired; GET /stops has the ids",
@@ -251,7 +244,7 @@ pub(super) async fn release_stop(
         status: "released",
         stop: stop_response(stop, &counts, &caller),
     };
-    Ok((Extension(about), change_response(run, released)).into_response())
+    Ok((Extension(about), caller.respond(released)).into_response())
 }
 
 fn describe_stop(stop: &Stop) -> ChangeFacts {

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json as Answer};
-use http::StatusCode;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, OptionalJson, check_note, check_token_label};
-use super::dry_run::{ChangeResponse, Changer, change_response, secret_unless_dry};
+use super::dry_run::ChangeResponse;
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, is_root_of, not_permitted};
-use super::lifecycle::find_permitted_editor;
+use super::lifecycle::find_editor;
 use super::page::Page;
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::ChangeFacts;
@@ -22,11 +21,10 @@ use crate::directory::Editor;
 use crate::gateway::Gateway;
 use crate::identity::{
     CANVAS_TTL_DEFAULT, CredentialKind, EnrolmentMaker, IssuedToken, NewCanvas, OrgTokenRow,
-    Principal, TokenRow, TokenTerms,
+    Principal, Role, TokenRow, TokenTerms,
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::store::Run;
 use crate::workspace::Timestamp;
 
 /// Maximum workspaces in one canvas token: each is looked up before the token is created.
@@ -42,6 +40,9 @@ struct IssueResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<&'a str>,
     prefix: &'a str,
+    /// Of an operator's token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<Role>,
     created_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<&'a str>,
@@ -127,7 +128,7 @@ pub(super) struct NewToken {
 pub(super) async fn issue_token(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    Changer { caller, run }: Changer,
+    caller: Caller,
     OptionalJson(new): OptionalJson<NewToken>,
 ) -> Result<Response, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
@@ -136,8 +137,11 @@ pub(super) async fn issue_token(
     }
     let terms = new.into_terms(Timestamp::now())?;
     refuse_outliving(&caller, &terms)?;
-    let issue = gateway.identity.tokens.issue_workspace(&id, &terms, run);
-    Ok(issue_response(&issue.await?, &terms, None, run))
+    let issue = gateway
+        .identity
+        .tokens
+        .issue_workspace(&id, &terms, caller.run());
+    Ok(issue_response(&caller, &issue.await?, &terms, (None, None)))
 }
 
 impl NewToken {
@@ -207,7 +211,7 @@ pub(super) async fn revoke_token(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     PathTokenId(token_id): PathTokenId,
-    Changer { caller, run }: Changer,
+    caller: Caller,
 ) -> Result<
     (
         Extension<ChangeFacts>,
@@ -219,7 +223,7 @@ pub(super) async fn revoke_token(
     let found = gateway
         .identity
         .tokens
-        .revoke_workspace(&id, &token_id, run);
+        .revoke_workspace(&id, &token_id, caller.run());
     let ended = found.await?.ok_or_else(no_such_token)?;
     let about = match &*ended {
         [] => ChangeFacts::default(),
@@ -228,7 +232,7 @@ pub(super) async fn revoke_token(
     let status = "revoked";
     Ok((
         Extension(about),
-        change_response(run, RevokeResponse { status, ended }),
+        caller.respond(RevokeResponse { status, ended }),
     ))
 }
 
@@ -243,9 +247,9 @@ struct EnrolmentResponse<'a> {
 pub(super) async fn issue_enrolment(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    Changer { caller, run }: Changer,
+    caller: Caller,
 ) -> Result<Response, Rejection> {
-    let (editor, permit) = find_permitted_editor(&gateway, &caller, &id).await?;
+    let (editor, permit) = find_editor(&gateway, &caller, &id).await?;
     if is_root_of(&caller, &id) {
         return Err(not_permitted(
             "the token looks after this workspace and those below it, and a token of its own reaches further: it needs \
@@ -261,18 +265,13 @@ pub(super) async fn issue_enrolment(
         Editor::Operator => EnrolmentMaker::Operator,
     };
     let tokens = &gateway.identity.tokens;
-    let (token, expires_at) = tokens.issue_enrolment(&id, maker, run).await?;
+    let (token, expires_at) = tokens.issue_enrolment(&id, maker, caller.run()).await?;
     let about = ChangeFacts::default().with_fact("token_id", token.token_id.as_str());
     let answer = EnrolmentResponse {
-        enrolment_token: secret_unless_dry(run, token.token.expose_secret()),
+        enrolment_token: caller.secret(token.token.expose_secret()),
         expires_at: Timestamp(expires_at),
     };
-    Ok((
-        StatusCode::CREATED,
-        Extension(about),
-        change_response(run, answer),
-    )
-        .into_response())
+    Ok(caller.respond_created(about, answer))
 }
 
 /// `GET /orgs/{org}/tokens`.
@@ -308,7 +307,7 @@ pub(super) struct NewOrgToken {
 pub(super) async fn issue_org(
     State(gateway): State<Arc<Gateway>>,
     PathOrg(org): PathOrg,
-    Changer { caller, run }: Changer,
+    caller: Caller,
     OptionalJson(new): OptionalJson<NewOrgToken>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
@@ -318,13 +317,9 @@ pub(super) async fn issue_org(
     let issue = gateway
         .identity
         .tokens
-        .issue_org((&org, root.as_ref()), note, run);
-    Ok(issue_response(
-        &issue.await?,
-        &TokenTerms::default(),
-        root.as_ref(),
-        run,
-    ))
+        .issue_org((&org, root.as_ref()), note, caller.run());
+    let (terms, kind) = (TokenTerms::default(), (None, root.as_ref()));
+    Ok(issue_response(&caller, &issue.await?, &terms, kind))
 }
 
 /// `DELETE /orgs/{org}/tokens/{token_id}`.
@@ -332,11 +327,14 @@ pub(super) async fn revoke_org(
     State(gateway): State<Arc<Gateway>>,
     PathOrg(org): PathOrg,
     PathTokenId(token_id): PathTokenId,
-    Changer { caller, run }: Changer,
+    caller: Caller,
 ) -> Result<Answer<ChangeResponse<RevokeResponse>>, Rejection> {
     caller.require_operator()?;
-    let found = gateway.identity.tokens.revoke_org(&org, &token_id, run);
-    revoke_response(run, found.await?)
+    let found = gateway
+        .identity
+        .tokens
+        .revoke_org(&org, &token_id, caller.run());
+    revoke_response(&caller, found.await?)
 }
 
 /// The body of `POST /canvas/tokens`.
@@ -360,7 +358,7 @@ struct CanvasResponse {
 /// `POST /canvas/tokens`.
 pub(super) async fn issue_canvas(
     State(gateway): State<Arc<Gateway>>,
-    Changer { caller, run }: Changer,
+    caller: Caller,
     Json(new): Json<NewCanvasToken>,
 ) -> Result<Response, Rejection> {
     let org = match caller.principal() {
@@ -395,16 +393,11 @@ pub(super) async fn issue_canvas(
         .with_fact("org", org)
         .with_fact("user", new.user.as_str());
     let answer = CanvasResponse {
-        token: secret_unless_dry(run, token),
+        token: caller.secret(token),
         expires_at: Timestamp(expires_at),
         expires_in: ttl.as_secs(),
     };
-    Ok((
-        StatusCode::CREATED,
-        Extension(about),
-        change_response(run, answer),
-    )
-        .into_response())
+    Ok(caller.respond_created(about, answer))
 }
 
 fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
@@ -416,38 +409,38 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-fn issue_response(
+/// Returns the answer to a request that made a token: of an operator with `role`, or of an org for the subtree of `root`.
+pub(super) fn issue_response(
+    caller: &Caller,
     token: &IssuedToken,
     terms: &TokenTerms,
-    root: Option<&WorkspaceId>,
-    run: Run,
+    (role, root): (Option<Role>, Option<&WorkspaceId>),
 ) -> Response {
     let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
     let answer = IssueResponse {
         id: &token.token_id,
-        token: secret_unless_dry(run, token.token.expose_secret()),
+        token: caller.secret(token.token.expose_secret()),
         prefix: &token.prefix,
+        role,
         created_at: Timestamp(token.created_at),
         label,
         expires_at,
         subtree: root.map(WorkspaceId::as_str),
     };
-    let mut about = ChangeFacts::default().with_fact("token_id", token.token_id.as_str());
-    if let Some(label) = label {
-        about = about.with_fact("label", label);
+    let facts = [
+        ("token_id", Some(token.token_id.clone())),
+        ("role", role.map(|role| role.as_str().to_owned())),
+        ("label", label.map(str::to_owned)),
+        ("expires_at", expires_at.map(|at| at.to_string())),
+        ("subtree", root.map(ToString::to_string)),
+    ];
+    let mut about = ChangeFacts::default();
+    for (name, value) in facts {
+        if let Some(value) = value {
+            about = about.with_fact(name, value);
+        }
     }
-    if let Some(at) = expires_at {
-        about = about.with_fact("expires_at", at.to_string());
-    }
-    if let Some(root) = root {
-        about = about.with_fact("subtree", root.as_str());
-    }
-    (
-        StatusCode::CREATED,
-        Extension(about),
-        change_response(run, answer),
-    )
-        .into_response()
+    caller.respond_created(about, answer)
 }
 
 fn token_page<T>(
@@ -474,11 +467,11 @@ pub(super) fn page_by<R, T>(
 }
 
 pub(super) fn revoke_response(
-    run: Run,
+    caller: &Caller,
     found: bool,
 ) -> Result<Answer<ChangeResponse<RevokeResponse>>, Rejection> {
     let (status, ended) = ("revoked", Vec::new());
-    let revoked = found.then(|| change_response(run, RevokeResponse { status, ended }));
+    let revoked = found.then(|| caller.respond(RevokeResponse { status, ended }));
     revoked.ok_or_else(no_such_token)
 }
 

@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::gateway::Gateway;
 use crate::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
 use crate::trust::{
-    CALLER_TTL, GUARD_SCOPE, GUARD_TTL, GUARD_TYP, PAIR_SCOPE, PAIR_TYP, SigningAlgorithm,
-    WAKE_SCOPE, WAKE_TTL, WAKE_TYP,
+    CALLER_TTL, GUARD_SCOPE, GUARD_TYP, PAIR_SCOPE, PAIR_TYP, SERVICE_TTL, SigningAlgorithm,
+    WAKE_SCOPE, WAKE_TYP,
 };
 
 /// Caching of the documents. A key is published long before it signs, so verifiers may cache them.
@@ -70,14 +70,14 @@ pub(super) async fn serve_discovery(
             "wake": {
                 "typ": WAKE_TYP,
                 "scope": WAKE_SCOPE,
-                "lifetime_seconds": WAKE_TTL.as_secs(),
+                "lifetime_seconds": SERVICE_TTL.as_secs(),
                 "claims": WAKE_CLAIMS,
                 "headers": ["authorization", "x-a2a-wake-token"],
             },
             "guard": {
                 "typ": GUARD_TYP,
                 "scope": GUARD_SCOPE,
-                "lifetime_seconds": GUARD_TTL.as_secs(),
+                "lifetime_seconds": SERVICE_TTL.as_secs(),
                 "claims": GUARD_CLAIMS,
                 "headers": ["authorization", "x-a2a-guard-token"],
             },

@@ -8,15 +8,13 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::LOCATION;
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
 
 use super::body::Json;
-use super::change_facts::{about_workspace, auth_kind, probe_kind, waker_origin};
-use super::dry_run::{Changer, change_response, secret_unless_dry};
+use super::change_facts::about_creation;
+use super::dry_run::change_response;
 use super::extract::{Caller, PathId, is_root_of, not_permitted};
-use crate::config::{Bridging, CardAccess, CompletionMode};
-use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake};
+use crate::directory::{Change, Creation, Editor};
 use crate::gateway::Gateway;
 use crate::identity::{EnrolmentMaker, Issuance, Principal};
 use crate::ids::WorkspaceId;
@@ -24,38 +22,8 @@ use crate::policy;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Run;
 use crate::workspace::{
-    CallerProof, DeliveryMode, Liveness, Resolve, Status, UrlVisibility, Workspace, WorkspaceView,
+    NewWorkspaceBody, SetBy, SettingsPatch, Status, UrlVisibility, Workspace, WorkspaceView,
 };
-
-/// Body of `POST /workspaces`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WorkspaceRequest {
-    id: Option<String>,
-    name: String,
-    parent_id: Option<String>,
-    org: Option<String>,
-    role: Option<String>,
-    delivery_mode: Option<DeliveryMode>,
-    url: Option<String>,
-    internal_url: Option<String>,
-    card_url: Option<String>,
-    urls: Option<Vec<String>>,
-    upstream_auth: Option<Box<RawValue>>,
-    upstream_tls: Option<Box<RawValue>>,
-    max_concurrent: Option<u32>,
-    liveness: Option<Liveness>,
-    complete: Option<CompletionMode>,
-    push_notifications: Option<bool>,
-    card_access: Option<CardAccess>,
-    proof: Option<CallerProof>,
-    bridge: Option<Bridging>,
-    resolve: Option<Resolve>,
-    wake: Option<Box<RawValue>>,
-    probe: Option<Box<RawValue>>,
-    #[serde(default)]
-    recreate: bool,
-}
 
 #[derive(Serialize)]
 struct CreateResponse<'a> {
@@ -68,12 +36,12 @@ struct CreateResponse<'a> {
 /// `POST /workspaces`.
 pub(super) async fn create_workspace(
     State(gateway): State<Arc<Gateway>>,
-    Changer { caller, run }: Changer,
-    Json(new): Json<WorkspaceRequest>,
+    caller: Caller,
+    Json(new): Json<NewWorkspaceBody>,
 ) -> Result<Response, Rejection> {
     let recreates = new.recreate && new.id.is_some();
     if new.recreate {
-        operators_only("recreate", caller.principal(), ())?;
+        operators_only("recreate", &caller)?;
     }
     let mut creation = check_creation(&gateway, &caller, new).await?;
     let maker = match creation.editor {
@@ -82,28 +50,24 @@ pub(super) async fn create_workspace(
     };
     let (enrolment, stored) = Issuance::make_enrolment(&creation.id, maker);
     creation.enrolment = Some(stored);
-    creation.recheck = Some(caller.recheck(&gateway, None));
+    creation.change.recheck = Some(caller.recheck(&gateway, None));
     let workspace = match recreates && is_removed(&gateway, &creation.id).await? {
-        true => policy::recreate_workspace(&gateway, &creation, run).await?,
+        true => policy::recreate_workspace(&gateway, &creation, caller.run()).await?,
         false => {
             let registrations = &gateway.directory.registrations;
-            registrations.create(&creation, run).await?
+            registrations.create(&creation, caller.run()).await?
         }
     };
-    let enrolment = secret_unless_dry(run, enrolment);
+    let enrolment = caller.secret(enrolment);
     let created = CreateResponse {
         workspace: workspace.as_view(visible_urls(caller.principal(), &workspace.id)),
         enrolment_token: enrolment.as_ref().map(SecretString::expose_secret),
     };
-    if run.is_dry() {
-        return Ok((StatusCode::CREATED, change_response(run, created)).into_response());
+    if caller.run().is_dry() {
+        return Ok((StatusCode::CREATED, caller.respond(created)).into_response());
     }
     let location = [(LOCATION, format!("/workspaces/{}", workspace.id))];
-    let auth = auth_kind(creation.upstream_auth.as_ref());
-    let wake = waker_origin(creation.wake.as_ref());
-    let about = about_workspace(&workspace).with_fact("upstream_auth", auth);
-    let probe = probe_kind(creation.probe.as_ref());
-    let about = about.with_fact("wake", wake).with_fact("probe", probe);
+    let about = about_creation(&workspace, &creation.change);
     let about = match recreates {
         true => about.with_fact("recreate", true),
         false => about,
@@ -126,73 +90,47 @@ async fn is_removed(gateway: &Gateway, id: &WorkspaceId) -> Result<bool, Rejecti
 async fn check_creation(
     gateway: &Gateway,
     caller: &Caller,
-    new: WorkspaceRequest,
+    new: NewWorkspaceBody,
 ) -> Result<Creation, Rejection> {
-    let mut parent_id = parse_optional(new.parent_id.as_deref())?;
-    let org = match caller.principal() {
-        Principal::Operator => new.org,
-        Principal::Org { org, within } => {
-            require_same_org(org, new.org.as_deref())?;
-            parent_id = parent_id.or_else(|| within.as_ref().map(|root| root.id.clone()));
-            // A caller learns nothing of a parent in another org.
-            if let Some(parent) = &parent_id {
-                gateway.hierarchy.permit(&caller.0, parent).await?;
-            }
-            Some(org.clone())
-        }
-        Principal::Workspace { .. } | Principal::Canvas { .. } => {
-            return Err(not_permitted("this needs an admin token or an org token"));
-        }
-    };
+    let editor = editor_role(caller)?;
+    let id = parse_optional(new.id.as_deref())?.unwrap_or_else(WorkspaceId::random);
+    let mut patch = new.into_patch();
+    if patch.name.is_none() {
+        return Err(Rejection::new(Reason::InvalidParams, "`name` is missing"));
+    }
+    if let Principal::Org { org, within } = caller.principal() {
+        require_same_org(org, patch.org.as_ref().and_then(Option::as_deref))?;
+        patch.org = Some(Some(org.clone()));
+        let root = within.as_ref().map(|root| Some(root.id.to_string()));
+        patch.parent_id = patch.parent_id.or(root);
+    }
+    check_setters(caller, &patch)?;
+    let change = Change::parse(patch)?;
+    if let (Editor::Org, Some(Some(parent))) = (editor, &change.place.parent_id) {
+        // A caller learns nothing of a parent in another org.
+        gateway.hierarchy.permit(&caller.0, parent).await?;
+    }
     Ok(Creation {
-        recheck: None,
-        id: parse_optional(new.id.as_deref())?.unwrap_or_else(WorkspaceId::random),
-        name: new.name,
-        parent_id,
+        id,
+        change,
         within: caller.principal().within().cloned(),
-        org,
-        role: new.role,
-        delivery_mode: new.delivery_mode.unwrap_or(DeliveryMode::Push),
-        url: new.url,
-        internal_url: new.internal_url,
-        card_url: new.card_url,
-        urls: match new.urls {
-            Some(urls) => Some(operators_only("urls", caller.principal(), urls)?),
-            None => None,
-        },
-        max_concurrent: new.max_concurrent,
-        liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
-        complete: new.complete,
-        push_notifications: new.push_notifications,
-        card_access: match new.card_access {
-            Some(access) => Some(operators_only("card_access", caller.principal(), access)?),
-            None => None,
-        },
-        proof: new.proof,
-        bridge: new.bridge,
-        resolve: match new.resolve {
-            Some(resolve) => Some(operators_only("resolve", caller.principal(), resolve)?),
-            None => None,
-        },
-        upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
-        editor: match caller.principal() {
-            Principal::Operator => Editor::Operator,
-            _ => Editor::Org,
-        },
-        upstream_tls: match new.upstream_tls.as_deref() {
-            Some(tls) => parse_upstream_tls(caller.principal(), tls)?,
-            None => None,
-        },
-        wake: match new.wake.as_deref() {
-            Some(wake) => parse_wake(caller.principal(), wake)?,
-            None => None,
-        },
-        probe: match new.probe.as_deref() {
-            Some(probe) => parse_probe(caller.principal(), probe)?,
-            None => None,
-        },
         enrolment: None,
+        editor,
     })
+}
+
+/// Returns the role in which the caller changes workspaces.
+///
+/// # Errors
+/// `not_permitted`.
+pub(super) fn editor_role(caller: &Caller) -> Result<Editor, Rejection> {
+    match caller.principal() {
+        Principal::Operator => Ok(Editor::Operator),
+        Principal::Org { .. } => Ok(Editor::Org),
+        Principal::Workspace { .. } | Principal::Canvas { .. } => {
+            Err(not_permitted("this needs an admin token or an org token"))
+        }
+    }
 }
 
 /// `GET /workspaces/{id}`.
@@ -287,71 +225,22 @@ pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<WorkspaceId>, 
     Ok(text.map(WorkspaceId::parse).transpose()?)
 }
 
-/// Parses an optional credential of an agent in a body.
-///
-/// # Errors
-/// `invalid_params`.
-pub(super) fn parse_upstream_auth(
-    json: Option<&RawValue>,
-) -> Result<Option<UpstreamAuth>, Rejection> {
-    let said = json.filter(|json| json.get() != "null");
-    said.map(UpstreamAuth::parse).transpose()
-}
-
-/// Reads TLS towards an agent from a body, or `null`. For operators only: the gateway's client certificate is
-/// shown to the server of the URL, and the CA decides which server counts as the agent.
-///
-/// # Errors
-/// `not_permitted`, `invalid_params`.
-pub(super) fn parse_upstream_tls(
-    principal: &Principal,
-    json: &RawValue,
-) -> Result<Option<UpstreamTls>, Rejection> {
-    let json = operators_only("upstream_tls", principal, json)?;
-    let said = Some(json).filter(|json| json.get() != "null");
-    said.map(UpstreamTls::parse).transpose()
-}
-
-/// Reads the waker of an agent from a body, or `null`. For operators only: the gateway calls its URL.
-///
-/// # Errors
-/// `not_permitted`, `invalid_params`.
-pub(super) fn parse_wake(
-    principal: &Principal,
-    json: &RawValue,
-) -> Result<Option<Wake>, Rejection> {
-    let json = operators_only("wake", principal, json)?;
-    let said = Some(json).filter(|json| json.get() != "null");
-    said.map(Wake::parse).transpose()
-}
-
-/// Reads the probe of an agent from a body, or `null`. For operators only: the gateway asks the agent by itself.
-///
-/// # Errors
-/// `not_permitted`, `invalid_params`.
-pub(super) fn parse_probe(
-    principal: &Principal,
-    json: &RawValue,
-) -> Result<Option<Probe>, Rejection> {
-    let json = operators_only("probe", principal, json)?;
-    let said = Some(json).filter(|json| json.get() != "null");
-    said.map(Probe::parse).transpose()
-}
-
-/// Returns a member of a body that only operators may set.
+/// Checks that the caller may set all that a patch says. Some settings are an operator's: with TLS the gateway's client
+/// certificate is shown to the server of the URL, and the CA decides which server counts as the agent; the gateway calls the
+/// URL of a waker, and asks an agent with a probe by itself.
 ///
 /// # Errors
 /// `not_permitted`.
-pub(super) fn operators_only<T>(
-    member: &'static str,
-    principal: &Principal,
-    said: T,
-) -> Result<T, Rejection> {
-    if *principal == Principal::Operator {
-        return Ok(said);
+pub(super) fn check_setters(caller: &Caller, patch: &SettingsPatch) -> Result<(), Rejection> {
+    let said = patch.said().into_iter();
+    let mut theirs = said.filter(|setting| setting.set_by == SetBy::Operators);
+    theirs.try_for_each(|setting| operators_only(setting.name, caller))
+}
+
+fn operators_only(member: &str, caller: &Caller) -> Result<(), Rejection> {
+    if *caller.principal() == Principal::Operator {
+        return Ok(());
     }
-    Err(Rejection::new(
-        Reason::NotPermitted,
-        format!("{member} needs an admin token"),
-    ))
+    let message = format!("{member} needs an admin token");
+    Err(Rejection::new(Reason::NotPermitted, message))
 }

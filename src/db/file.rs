@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::open::Backend;
-use super::{Db, to_unavailable};
+use super::{Db, STORE};
 use crate::store::{Cause, DatabaseError, Unavailable};
 
 /// The connection, opened at its first use. `None` also after an error.
@@ -33,7 +33,7 @@ impl Db {
         work: impl FnOnce(&Transaction<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let Some(path) = self.0.location.file.clone() else {
-            return Err(to_unavailable(operation, NoFile));
+            return Err(Unavailable::new(STORE, operation, NoFile));
         };
         self.require_schema(operation)?;
         let (file, timeout) = (Arc::clone(&self.0.file), self.0.timeout);

@@ -6,10 +6,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use sqlx::any::AnyConnectOptions;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 use tokio::time::{sleep, timeout};
@@ -92,7 +93,8 @@ impl Hosts {
 
     /// True if a connection of this age leads to an earlier host.
     pub(super) fn is_outdated(&self, age: Duration) -> bool {
-        self.lock_changed()
+        self.changed
+            .lock()
             .is_some_and(|changed| changed.elapsed() < age)
     }
 
@@ -153,7 +155,7 @@ impl Hosts {
             return;
         }
         pool.set_connect_options(options);
-        *self.lock_changed() = Some(Instant::now());
+        *self.changed.lock() = Some(Instant::now());
         tracing::info!(
             server.address = self.hosts[index].name,
             "stores.sql: another host takes the writes; connecting to it"
@@ -183,10 +185,6 @@ impl Hosts {
                 );
             }
         }
-    }
-
-    fn lock_changed(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,12 +14,13 @@ mod statements;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use sqlx::Any;
+use parking_lot::Mutex;
 use sqlx::any::{AnyArguments, AnyPoolOptions, AnyRow};
 use sqlx::query::Query;
+use sqlx::{Any, FromRow};
 use tokio::time::Instant;
 
 use self::file::File;
@@ -94,16 +95,9 @@ impl Db {
     /// `WouldBlock` when another process holds the lock; otherwise the error of the system.
     pub fn claim(&self) -> std::io::Result<()> {
         if let Some(file) = &self.0.location.file {
-            *self.lock_claim() = Some(open::lock_file(file)?);
+            *self.0.claimed.lock() = Some(open::lock_file(file)?);
         }
         Ok(())
-    }
-
-    fn lock_claim(&self) -> MutexGuard<'_, Option<std::fs::File>> {
-        self.0
-            .claimed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes all connections, at most after `stores.timeout`, and lets another gateway have the SQLite file. The end of a
@@ -112,7 +106,7 @@ impl Db {
         if let Some(pool) = self.0.pool.get() {
             let _ = tokio::time::timeout(self.0.timeout, pool.connections.close()).await;
         }
-        self.lock_claim().take();
+        self.0.claimed.lock().take();
     }
 
     /// True for the SQLite file of a single gateway.
@@ -246,7 +240,7 @@ impl Db {
         let known = self.is_migrated();
         known
             .then_some(())
-            .ok_or_else(|| to_unavailable(operation, NotMigrated))
+            .ok_or_else(|| Unavailable::new(STORE, operation, NotMigrated))
     }
 
     /// Runs one change outside of any transaction, and returns the number of changed rows.
@@ -259,6 +253,57 @@ impl Db {
         change: Query<'_, Any, AnyArguments>,
     ) -> Result<u64, Unavailable> {
         let work = async { Ok(change.execute(self.pool()).await?.rows_affected()) };
+        self.run(operation, work).await
+    }
+
+    /// Runs a change again and again until it changes less than [`BATCH_MAX`] rows, its bound. Returns the number of all.
+    ///
+    /// # Errors
+    /// As [`Db::run`].
+    pub async fn execute_in_batches<'q>(
+        &self,
+        operation: &'static str,
+        change: impl Fn() -> Query<'q, Any, AnyArguments>,
+    ) -> Result<u64, Unavailable> {
+        let mut all = 0;
+        loop {
+            let rows = self.execute(operation, change()).await?;
+            all += rows;
+            if rows < BATCH_MAX.unsigned_abs() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Runs a query outside of any transaction, and returns its rows.
+    ///
+    /// # Errors
+    /// As [`Db::run`].
+    pub async fn fetch_all<T: for<'r> FromRow<'r, AnyRow>>(
+        &self,
+        operation: &'static str,
+        query: Query<'_, Any, AnyArguments>,
+    ) -> Result<Vec<T>, Unavailable> {
+        let work = async {
+            let rows = query.fetch_all(self.pool()).await?;
+            rows.iter().map(T::from_row).collect()
+        };
+        self.run(operation, work).await
+    }
+
+    /// Runs a query outside of any transaction, and returns its row, if there is one.
+    ///
+    /// # Errors
+    /// As [`Db::run`].
+    pub async fn fetch_optional<T: for<'r> FromRow<'r, AnyRow>>(
+        &self,
+        operation: &'static str,
+        query: Query<'_, Any, AnyArguments>,
+    ) -> Result<Option<T>, Unavailable> {
+        let work = async {
+            let row = query.fetch_optional(self.pool()).await?;
+            row.as_ref().map(T::from_row).transpose()
+        };
         self.run(operation, work).await
     }
 
@@ -344,7 +389,7 @@ impl Db {
                 operation,
                 source,
             }),
-            Err(_) => Err(to_unavailable(operation, StoreTimeout(limit))),
+            Err(_) => Err(Unavailable::new(STORE, operation, StoreTimeout(limit))),
         };
         let elapsed = started.elapsed();
         self.0
@@ -371,6 +416,9 @@ async fn fetch_and_end(
     Ok(rows.into_iter().next())
 }
 
+/// Maximum number of rows of one change of [`Db::execute_in_batches`].
+pub const BATCH_MAX: i64 = 5000;
+
 /// The metric label of this store.
 const STORE: &str = "sql";
 
@@ -378,6 +426,7 @@ const CLOCK: &str = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000
 
 /// Released at the end of the transaction.
 const HOLD_HIERARCHY: &str = "SELECT CAST(pg_advisory_xact_lock($1) AS TEXT)";
+
 /// `a2a-gate` as a PostgreSQL number. No other lock has this key.
 const HIERARCHY_LOCK: i64 = i64::from_be_bytes(*b"a2a-gate");
 
@@ -414,16 +463,5 @@ fn to_cause(error: sqlx::Error) -> Cause {
         }),
         sqlx::Error::PoolTimedOut => Arc::new(NoConnection),
         other => Arc::new(other),
-    }
-}
-
-fn to_unavailable(
-    operation: &'static str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> Unavailable {
-    Unavailable {
-        store: STORE,
-        operation,
-        source: Arc::new(source),
     }
 }

@@ -5,9 +5,9 @@
 //! session, statements run in a way that works with both (`statements.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sqlx::pool::PoolConnection;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
 
@@ -109,7 +109,7 @@ impl Pooler {
         }
         // Set each time: work that waited for a connection may have prepared a named statement on a newer
         // one.
-        *self.lock_noticed() = Some(Instant::now());
+        *self.noticed.lock() = Some(Instant::now());
         if self.own_sessions.swap(false, Ordering::AcqRel) {
             tracing::warn!(
                 code = code.as_ref(),
@@ -121,12 +121,9 @@ impl Pooler {
 
     /// True if a connection of this age may hold named statements of another client.
     pub(super) fn is_outdated(&self, age: Duration) -> bool {
-        self.lock_noticed()
+        self.noticed
+            .lock()
             .is_some_and(|noticed| noticed.elapsed() < age)
-    }
-
-    fn lock_noticed(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.noticed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,20 +8,19 @@
 //! is read in the background.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sqlx::Row as _;
+use parking_lot::Mutex;
 
 use crate::config::Live;
 use crate::config::value::ByteSize;
 use crate::db::Db;
-use crate::deadline::ticks;
+use crate::delivery::repeat;
 use crate::metrics::{Metrics, RetainedKind};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
-use crate::telemetry::Chain;
 
 /// Bytes that are kept for an owner, as an SQL expression.
 macro_rules! kept_of {
@@ -57,7 +56,7 @@ const TAKE: &str = "DELETE FROM kept_changes WHERE owner = $1 RETURNING bytes";
 const PUT: &str = "INSERT INTO kept_changes (owner, bytes) VALUES ($1, $2)";
 
 /// Bounds, and the last known sum over all owners.
-pub struct KeptBytes {
+pub(super) struct KeptBytes {
     config: Live,
     db: Db,
     metrics: Arc<Metrics>,
@@ -77,30 +76,22 @@ pub(super) struct PendingBytes<'a> {
 }
 
 impl KeptBytes {
-    /// Creates it; does not touch the stores.
-    pub fn new(config: Live, db: Db, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(config: Live, db: Db, metrics: Arc<Metrics>) -> Self {
+        Self {
             config,
             db,
             metrics,
             total: AtomicI64::new(0),
             writing: Mutex::default(),
-        })
+        }
     }
 
     /// Announces a statement that adds bytes for an owner, so that concurrent statements count each other.
     pub(super) fn announce_bytes<'a>(&'a self, owner: &'a str, bytes: i64) -> PendingBytes<'a> {
-        let mut writing = self.lock_writing();
-        let others = match writing.get_mut(owner) {
-            Some(others) => {
-                *others += bytes;
-                *others - bytes
-            }
-            None => {
-                writing.insert(owner.to_owned(), bytes);
-                0
-            }
-        };
+        let mut writing = self.writing.lock();
+        let of_owner = writing.entry(owner.to_owned()).or_default();
+        let others = *of_owner;
+        *of_owner += bytes;
         drop(writing);
         let limit = if self.total_room() < bytes {
             -1
@@ -131,23 +122,17 @@ impl KeptBytes {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that are kept for an owner.
-    pub(super) async fn read_owner_bytes(&self, owner: &str) -> Result<i64, Unavailable> {
-        let query = sqlx::query(OF).bind(owner);
-        let work = async { query.fetch_one(self.db.pool()).await?.try_get("kept") };
-        self.db.run("kept_of", work).await
-    }
-
     /// True if that many bytes more may be kept for an owner.
     pub(super) async fn has_room(&self, owner: &str, bytes: usize) -> Result<bool, Unavailable> {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let kept = self.read_owner_bytes(owner).await?;
+        let work = sqlx::query_scalar(OF).bind(owner).fetch_one(self.db.pool());
+        let kept: i64 = self.db.run("kept_of", work).await?;
         Ok(bytes <= self.per_owner().saturating_sub(kept) && bytes <= self.total_room())
     }
 
     /// Returns and counts the rejection for want of room. `what` ends before the limits.
     pub(super) fn count_refusal(&self, kind: RetainedKind, what: &str) -> Rejection {
-        self.metrics.kept.count_refused(kind);
+        self.metrics.kept.refused[kind].inc();
         self.limit_rejection(what)
     }
 
@@ -165,36 +150,21 @@ impl KeptBytes {
 
     /// Reads the sum over all owners, and merges rows. Runs until it is dropped.
     pub(super) async fn run(&self) {
-        let mut tick = ticks(LOOK_EVERY);
-        loop {
-            tick.tick().await;
-            if let Err(error) = self.read_totals().await {
-                tracing::debug!(error = %Chain(&error), "failed to read the sum of kept bytes; will retry");
-            }
-        }
+        repeat(LOOK_EVERY, "sum of kept bytes", || self.read_totals()).await;
     }
 
     async fn read_totals(&self) -> Result<(), Unavailable> {
-        let work = async {
-            let rows = sqlx::query(LOOK).fetch_all(self.db.pool()).await?;
-            let mut total = 0;
-            let mut largest = 0;
-            let mut to_merge = Vec::new();
-            for row in &rows {
-                let bytes: i64 = row.try_get("bytes")?;
-                total += bytes;
-                largest = largest.max(bytes);
-                if MERGE_FROM <= row.try_get::<i64, _>("changes")? && to_merge.len() < MERGED_MAX {
-                    to_merge.push(row.try_get::<String, _>("owner")?);
-                }
-            }
-            Ok((total, largest, to_merge))
-        };
-        let (total, largest, to_merge) = self.db.run("kept_look", work).await?;
+        let work = sqlx::query_as(LOOK).fetch_all(self.db.pool());
+        let rows: Vec<(String, i64, i64)> = self.db.run("kept_look", work).await?;
+        let total = rows.iter().map(|(_, bytes, _)| bytes).sum();
+        let largest = rows.iter().map(|(_, bytes, _)| *bytes).max();
         self.total.store(total, Ordering::Relaxed);
-        self.metrics.kept.set_bytes(total, largest);
-        for owner in to_merge {
-            self.merge_rows(&owner).await?;
+        let metrics = &self.metrics.kept;
+        metrics.total.set(total);
+        metrics.largest.set(largest.unwrap_or(0).max(0));
+        let to_merge = rows.iter().filter(|(.., changes)| MERGE_FROM <= *changes);
+        for (owner, ..) in to_merge.take(MERGED_MAX) {
+            self.merge_rows(owner).await?;
         }
         Ok(())
     }
@@ -204,9 +174,9 @@ impl KeptBytes {
     async fn merge_rows(&self, owner: &str) -> Result<(), Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;
-            let rows = sqlx::query(TAKE).bind(owner).fetch_all(&mut *tx).await?;
-            let bytes = rows.iter().map(|row| row.try_get::<i64, _>("bytes"));
-            let bytes = bytes.sum::<Result<i64, _>>()?;
+            let taken = sqlx::query_scalar(TAKE).bind(owner).fetch_all(&mut *tx);
+            let taken: Vec<i64> = taken.await?;
+            let bytes: i64 = taken.iter().sum();
             if bytes != 0 {
                 let put = sqlx::query(PUT).bind(owner).bind(bytes);
                 put.execute(&mut *tx).await?;
@@ -215,15 +185,11 @@ impl KeptBytes {
         };
         self.db.run("kept_merge", work).await
     }
-
-    fn lock_writing(&self) -> MutexGuard<'_, HashMap<String, i64>> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for PendingBytes<'_> {
     fn drop(&mut self) {
-        let mut writing = self.kept.lock_writing();
+        let mut writing = self.kept.writing.lock();
         if let Some(bytes) = writing.get_mut(self.owner) {
             *bytes -= self.bytes;
             if *bytes <= 0 {

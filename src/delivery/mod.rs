@@ -4,28 +4,37 @@
 //! Everything that was acknowledged is in SQL. The shared state only carries wake-ups, and may be
 //! unavailable.
 
-mod backlog;
+pub mod backlog;
 pub mod calls;
 pub mod inbox;
 pub mod jobs;
-pub mod kept_bytes;
-mod page;
-mod purge;
+mod kept_bytes;
+pub mod mailbox;
+#[cfg(test)]
+mod model_tests;
 pub mod streams;
+mod wake;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::calls::Calls;
 use self::inbox::Inbox;
 use self::jobs::Jobs;
-use self::kept_bytes::KeptBytes;
+use self::mailbox::Mailbox;
 use self::streams::Streams;
 use crate::coherence::Coherence;
 use crate::config::Live;
 use crate::db::Db;
+use crate::deadline::ticks;
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+
+/// Longest pause before background work that failed is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Inboxes, calls with a key, stream logs and jobs.
 pub struct Delivery {
@@ -37,58 +46,53 @@ pub struct Delivery {
     pub streams: Arc<Streams>,
     /// Delegations and deferred calls.
     pub jobs: Arc<Jobs>,
-    kept: Arc<KeptBytes>,
-    metrics: Arc<Metrics>,
+    mailbox: Arc<Mailbox>,
 }
 
 impl Delivery {
     /// Creates it; does not touch the stores.
     pub fn new(
         config: Live,
-        (db, shared): (Db, Shared),
+        stores: (Db, Shared),
         events: Arc<Events>,
         coherence: &Coherence,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        let kept = KeptBytes::new(config.clone(), db.clone(), Arc::clone(&metrics));
-        let inbox = Inbox::new(
-            config.clone(),
-            (db.clone(), shared.clone()),
-            Arc::clone(&kept),
-            Arc::clone(&events),
-            Arc::clone(&metrics),
-        );
+        let mailbox = Mailbox::new(config, stores, metrics);
+        let inbox = Inbox::new(Arc::clone(&mailbox), Arc::clone(&events));
         Arc::new(Self {
-            calls: Calls::new(
-                config.clone(),
-                (db.clone(), shared.clone()),
-                Arc::clone(&kept),
-                Arc::clone(&metrics),
-            ),
-            streams: Streams::new(config.clone(), shared, Arc::clone(&metrics)),
-            jobs: Jobs::new(
-                config,
-                db,
-                Arc::clone(&inbox),
-                events,
-                coherence,
-                Arc::clone(&metrics),
-            ),
-            kept,
-            metrics,
+            calls: Calls::new(Arc::clone(&mailbox)),
+            streams: Streams::new(&mailbox),
+            jobs: Jobs::new(Arc::clone(&mailbox), Arc::clone(&inbox), events, coherence),
             inbox,
+            mailbox,
         })
     }
 
     /// Runs the background tasks. Runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(
+            self.mailbox.run(),
             self.calls.run(),
-            self.kept.run(),
             self.inbox.run(),
             self.jobs.run(),
             self.streams.run(),
             self.measure_backlog(),
         );
+    }
+}
+
+/// Runs `work` in an interval, until it is dropped. After a failure it is tried again soon.
+async fn repeat<W>(every: Duration, what: &'static str, work: impl Fn() -> W)
+where
+    W: Future<Output = Result<(), Unavailable>>,
+{
+    let mut tick = ticks(every);
+    loop {
+        tick.tick().await;
+        if let Err(error) = work().await {
+            tracing::debug!(what, error = %Chain(&error), "background work failed; will retry");
+            tick.reset_after(every.min(RETRY_PAUSE));
+        }
     }
 }

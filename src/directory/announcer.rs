@@ -30,18 +30,6 @@ pub(crate) struct Announcer {
 }
 
 impl Announcer {
-    pub(super) fn new(
-        workspaces: &Workspaces,
-        events: &Arc<Events>,
-        coherence: &Arc<Coherence>,
-    ) -> Self {
-        Self {
-            workspaces: workspaces.clone(),
-            events: Arc::clone(events),
-            coherence: Arc::clone(coherence),
-        }
-    }
-
     /// Drops the entry of a workspace on every replica.
     pub(super) async fn invalidate(&self, id: &WorkspaceId) {
         let workspace = Invalidation::Workspace(id.clone());

@@ -7,54 +7,36 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::announcer::Announcer;
-use super::capacity::Slots;
-use super::liveness::{HeartbeatBuffer, InstanceReport, Presence};
+use super::core::Core;
+use super::liveness::Heartbeat;
 use super::rejections::{invalid, no_instance, not_found, workspace_removed};
 use super::resolution::{CachedInstance, Entries, Entry};
-use crate::events::{Event, Events, Kind};
+use crate::events::{Event, Kind};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::time::Timestamp;
-use crate::workspace::{DeliveryMode, HeartbeatUpdate, Liveness, Status, Workspace, Workspaces};
+use crate::workspace::{DeliveryMode, HeartbeatUpdate, Liveness, Status, Workspace};
 
 /// Error rate from which a workspace is degraded.
 const DEGRADED_FROM: f64 = 0.5;
+
 /// Error rate below which a degraded workspace is online again. Between the two rates the status does not
 /// change.
 const WELL_BELOW: f64 = 0.1;
+
 /// Longest description of the current task, in characters. A longer one is cut, not rejected: it is a label,
 /// and a heartbeat must not fail for it.
 const TASK_CHARS_MAX: usize = 1024;
+
 /// Longest sample of an error in an event, in characters.
 const SAMPLE_CHARS_MAX: usize = 512;
+
 /// Retention of heartbeats in the buffer, in TTLs of leases.
 const BUFFER_TTLS: u32 = 2;
+
 /// Maximum attempts of a heartbeat to change a status that concurrent writers change, too.
 const ATTEMPTS_MAX: usize = 3;
-
-/// Body of a heartbeat.
-#[derive(Clone, Debug, Default)]
-pub struct Heartbeat {
-    /// Instance that it is of; `None`: the one agent, or in a workspace with instances `default`.
-    pub instance: Option<InstanceId>,
-    /// Share of failed calls, 0 to 1. `None` counts as none failed: an agent that never reports a rate
-    /// would otherwise stay degraded for ever once it was wedged.
-    pub error_rate: Option<f64>,
-    /// `runtime_state` is `wedged`.
-    pub wedged: bool,
-    /// Active tasks.
-    pub active_tasks: u32,
-    /// Description of its current task.
-    pub current_task: Option<String>,
-    /// Sample of its errors, as free text.
-    pub sample_error: Option<String>,
-    /// Uptime of its process, as the number in the request.
-    pub uptime_seconds: Option<serde_json::Number>,
-    /// Longest silence in its answers, in seconds. `None` keeps the value of before; 0 removes it.
-    pub idle_timeout_seconds: Option<u32>,
-}
 
 /// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +52,7 @@ pub struct HeartbeatResult {
 /// Records heartbeats, and other signs of life.
 pub struct Heartbeats {
     pub(super) entries: Arc<Entries>,
-    pub(super) workspaces: Workspaces,
-    pub(super) presence: Arc<Presence>,
-    pub(super) buffer: Arc<HeartbeatBuffer>,
-    pub(super) announcer: Arc<Announcer>,
-    pub(super) events: Arc<Events>,
-    pub(super) slots: Arc<Slots>,
+    pub(super) core: Arc<Core>,
 }
 
 impl Heartbeats {
@@ -130,18 +107,18 @@ impl Heartbeats {
                 next_status(workspace, entry.urls.host.is_some(), of_all),
             );
             if self.write_changes(workspace, to, of_all).await? {
-                entry.extend(began, self.presence.leases.ttl());
-                self.slots.let_try(id, instance.as_ref(), began);
+                entry.extend(began, self.core.presence.leases.ttl());
+                self.core.slots.let_try(id, instance.as_ref(), began);
                 self.announce_heartbeat(workspace, of_all, now);
                 self.count_instance(&entry, known, began, renewed).await;
                 // If the lease cannot be renewed, neither can the keys.
                 if renewed
                     && entry.claim_url_renewal()
-                    && !self.presence.renew_urls(workspace, to).await
+                    && !self.core.presence.renew_urls(workspace, to).await
                 {
                     entry.url_renewal_failed();
                 }
-                let expires_in = self.presence.leases.ttl();
+                let expires_in = self.core.presence.leases.ttl();
                 return Ok(HeartbeatResult {
                     expires_in,
                     from,
@@ -157,7 +134,8 @@ impl Heartbeats {
         ))
     }
 
-    /// Returns the heartbeat of a workspace with instances: what those say together that send theirs here.
+    /// Returns the heartbeat of a workspace with instances: that of the healthiest of those that send theirs here, and the
+    /// tasks of all of them. Otherwise each heartbeat of another instance would change the row.
     fn of_all(
         &self,
         entry: &Entry,
@@ -165,44 +143,31 @@ impl Heartbeats {
         instance: &CachedInstance,
         beat: &Heartbeat,
     ) -> Heartbeat {
-        let (signs, now) = (&self.buffer.instances, Timestamp::now());
-        let report = InstanceReport {
-            error_rate: if beat.wedged {
-                1.0
-            } else {
-                beat.error_rate.unwrap_or(0.0)
-            },
-            is_wedged: beat.wedged,
-            active_tasks: beat.active_tasks,
-            current_task: beat.current_task.clone(),
+        let (id, now) = (&workspace.id, Timestamp::now());
+        let heard = &self.core.heartbeats.instances;
+        heard.record_instance(id, &instance.row, beat.clone(), now);
+        let live_since = now.before(self.core.presence.leases.ttl());
+        let mut all = Heartbeat {
+            error_rate: Some(1.0),
+            wedged: true,
+            active_tasks: 0,
+            current_task: None,
+            ..beat.clone()
         };
-        signs.record(&workspace.id, &instance.row, report, now);
-        let rows = entry.instances.iter().map(|one| &one.row);
-        let live_since = now.before(self.presence.leases.ttl());
-        let all = signs.report_of(&workspace.id, rows, live_since);
-        let alive = entry.instances.iter().filter(|one| one.is_alive);
-        let heard = signs.has_all(&workspace.id, alive.map(|one| &one.row), live_since);
-        let all = all.map(|all| {
-            if heard {
-                return all;
+        for one in &entry.instances {
+            if let Some(said) = heard.heartbeat_since(id, &one.row.id, live_since) {
+                let rate = said.effective_error_rate();
+                all.error_rate = all.error_rate.map(|best| best.min(rate));
+                all.wedged &= said.wedged;
+                all.active_tasks = all.active_tasks.saturating_add(said.active_tasks);
+                all.current_task = all.current_task.or(said.current_task);
+            } else if one.is_alive() {
+                // Another replica may hear from a healthier one. Between the two rates, and as well, the status stays.
+                all.error_rate = all.error_rate.map(|best| best.min(WELL_BELOW));
+                all.wedged = false;
             }
-            // Another replica may hear from a healthier one. Between the two rates, and as well, the status stays.
-            InstanceReport {
-                error_rate: all.error_rate.min(WELL_BELOW),
-                is_wedged: false,
-                ..all
-            }
-        });
-        all.map_or_else(
-            || beat.clone(),
-            |all| Heartbeat {
-                error_rate: Some(all.error_rate),
-                wedged: all.is_wedged,
-                active_tasks: all.active_tasks,
-                current_task: all.current_task,
-                ..beat.clone()
-            },
-        )
+        }
+        all
     }
 
     /// Extends the lease of an instance in the entry. An entry without it is loaded again, on every replica, unless the
@@ -217,10 +182,10 @@ impl Heartbeats {
         let (Some(instance), Some(workspace)) = (instance, &entry.workspace) else {
             return;
         };
-        let ttl = self.presence.leases.ttl();
+        let ttl = self.core.presence.leases.ttl();
         if !entry.extend_instance(instance, began, ttl) && renewed {
             self.end_drain(workspace, instance).await;
-            self.announcer.invalidate(&workspace.id).await;
+            self.core.announcer.invalidate(&workspace.id).await;
         }
     }
 
@@ -232,11 +197,9 @@ impl Heartbeats {
         now: Timestamp,
     ) -> Option<&'i CachedInstance> {
         let instance = instance.filter(|one| one.row.is_draining)?;
-        let leases = &self.presence.leases;
-        let found = leases
-            .instance_renewal_times(id, &[&instance.row.id], now)
-            .await;
-        let has_lapsed = matches!(found.as_deref(), Ok([None])) && leases.doubt_left().is_zero();
+        let leases = &self.core.presence.leases;
+        let renewed = leases.renewal_time(id, Some(&instance.row.id), now);
+        let has_lapsed = matches!(renewed.await, Ok(None)) && leases.doubt_left().is_zero();
         has_lapsed.then_some(instance)
     }
 
@@ -246,7 +209,7 @@ impl Heartbeats {
         if !row.is_draining {
             return;
         }
-        let ended = self.workspaces.instances.end_drain(id, &row.id).await;
+        let ended = self.core.workspaces.instances.end_drain(id, &row.id).await;
         if let Err(error) = ended {
             tracing::debug!(%error, workspace.id = %id, "failed to end the drain of an instance that lapsed");
         }
@@ -257,23 +220,24 @@ impl Heartbeats {
         let id = &workspace.id;
         let seen = beat.to_update(id, now);
         let current_task = seen.current_task.clone();
-        if self.buffer.record(seen, workspace) {
+        if self.core.heartbeats.record(seen, workspace) {
             let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
-            self.events
+            self.core
+                .events
                 .publish(Event::new(Kind::TaskUpdated, id, payload));
         }
-        if self.events.has_readers() {
+        if self.core.events.has_readers() {
             let payload =
                 json!({"active_tasks": beat.active_tasks, "uptime_seconds": beat.uptime_seconds});
             let event = Event::new(Kind::WorkspaceHeartbeat, id, payload);
-            self.events.publish(event);
+            self.core.events.publish(event);
         }
     }
 
     /// Reads the row again, on every replica: the change may have been committed after the store's answer timed
     /// out, so that no replica was notified.
     async fn reload_entry(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
-        self.announcer.invalidate(id).await;
+        self.core.announcer.invalidate(id).await;
         self.entries.get(id).await
     }
 
@@ -284,7 +248,7 @@ impl Heartbeats {
         instance: Option<&InstanceId>,
         now: Timestamp,
     ) -> bool {
-        let leases = &self.presence.leases;
+        let leases = &self.core.presence.leases;
         let renewed = match instance {
             Some(instance) => leases.renew_with(id, &[instance], now).await,
             None => leases.renew(id, now).await,
@@ -312,24 +276,30 @@ impl Heartbeats {
         }
         if workspace.status != to {
             let set = self
+                .core
                 .workspaces
                 .set_status(id, workspace.status, to, now)
                 .await;
-            self.announcer.resolve_doubt(id, now, &set).await;
+            self.core.announcer.resolve_doubt(id, now, &set).await;
             if !set? {
                 return Ok(false);
             }
             let payload = status_payload(to, beat);
-            self.announcer.announce_status_with(id, to, payload);
+            self.core.announcer.announce_status_with(id, to, payload);
         }
         let timed = match timeout {
-            Some(seconds) => self.workspaces.set_idle_timeout(id, seconds, now).await,
+            Some(seconds) => {
+                self.core
+                    .workspaces
+                    .set_idle_timeout(id, seconds, now)
+                    .await
+            }
             None => Ok(()),
         };
-        self.announcer.invalidate_after(id, &timed).await;
+        self.core.announcer.invalidate_after(id, &timed).await;
         timed?;
         if workspace.status != to {
-            self.announcer.announce_if_overtaken(id, to).await;
+            self.core.announcer.announce_if_overtaken(id, to).await;
         }
         Ok(true)
     }
@@ -347,7 +317,7 @@ impl Heartbeats {
         let Some(workspace) = polls else {
             return;
         };
-        let (active_tasks, current_task) = match self.buffer.get(id) {
+        let (active_tasks, current_task) = match self.core.heartbeats.get(id) {
             Some(seen) => (seen.active_tasks, seen.current_task),
             None => (workspace.active_tasks, workspace.current_task.clone()),
         };
@@ -369,7 +339,7 @@ impl Heartbeats {
     /// # Errors
     /// When SQL does not answer; the heartbeats stay queued.
     pub async fn flush(&self) -> Result<(), Unavailable> {
-        self.buffer.flush(&self.workspaces).await
+        self.core.heartbeats.flush(&self.core.workspaces).await
     }
 
     /// Writes all heartbeats, at shutdown.
@@ -377,14 +347,16 @@ impl Heartbeats {
     /// # Errors
     /// When SQL does not answer.
     pub async fn flush_all(&self) -> Result<(), Unavailable> {
-        self.buffer.queue_all();
-        self.buffer.flush(&self.workspaces).await
+        self.core.heartbeats.queue_all();
+        self.core.heartbeats.flush(&self.core.workspaces).await
     }
 
     /// Drops silent workspaces from the buffer. Runs now and then.
     pub fn drop_silent(&self) {
-        let kept = self.presence.leases.ttl() * BUFFER_TTLS;
-        self.buffer.drop_silent(Timestamp::now().before(kept));
+        let kept = self.core.presence.leases.ttl() * BUFFER_TTLS;
+        self.core
+            .heartbeats
+            .drop_silent(Timestamp::now().before(kept));
     }
 }
 
@@ -447,6 +419,14 @@ fn to_printable(text: &str, max: usize) -> String {
 }
 
 impl Heartbeat {
+    /// Returns the share of failed calls; 1 if it is wedged.
+    fn effective_error_rate(&self) -> f64 {
+        match self.wedged {
+            true => 1.0,
+            false => self.error_rate.unwrap_or(0.0),
+        }
+    }
+
     /// Returns the values that are stored of a heartbeat.
     fn to_update(&self, id: &WorkspaceId, now: Timestamp) -> HeartbeatUpdate {
         HeartbeatUpdate {

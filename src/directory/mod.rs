@@ -9,7 +9,9 @@ mod address;
 mod announcer;
 mod capacity;
 mod choice;
+mod core;
 mod heartbeats;
+mod lapses;
 mod liveness;
 mod probing;
 mod registration;
@@ -28,16 +30,18 @@ pub use self::capacity::{
     CallKind, CallOutcome, CapacityView, NoSlot, OwnTimeouts, Slot, Slots, TargetSlots,
 };
 pub use self::choice::{Preference, choose_instance, find_gone};
-pub use self::heartbeats::{Heartbeat, HeartbeatResult, Heartbeats};
-pub use self::liveness::Lapses;
+use self::core::Core;
+pub use self::heartbeats::{HeartbeatResult, Heartbeats};
+pub use self::lapses::Lapses;
+pub use self::liveness::Heartbeat;
 use self::liveness::{HeartbeatBuffer, Presence};
 pub use self::probing::{Probe, ProbeClaim, ProbePlan, Probes};
 pub use self::registration::{
     AGENT_CARD_BYTES_MAX, BulkRegistrations, Change, Creation, Editor, Recheck, Registrar,
-    Registration, RegistrationResult, Registrations, Terms, Update, VettedUpdate, id_taken,
-    listed_urls, org_of_new, reports_itself,
+    Registration, RegistrationResult, Registrations, Terms, Update, VettedUpdate, listed_urls,
+    org_of_new, reports_itself,
 };
-use self::resolution::Destinations;
+pub use self::rejections::workspace_id_taken as id_taken;
 pub use self::resolution::{
     Agent, AgentOptions, CardLocation, CardSource, Destination, Entries, Finding, Instance,
     JsonRpc, Learnt, Observer, Place, Resolution, ResolutionFailure,
@@ -88,72 +92,78 @@ impl Directory {
         seal: Arc<Seal>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let announcer = Arc::new(Announcer::new(&workspaces, &events, &coherence));
-        let resolver = Arc::new(Resolver::new(config));
-        let addresses = Arc::new(Addresses {
-            resolver: Arc::clone(&resolver),
+        let announcer = Arc::new(Announcer {
             workspaces: workspaces.clone(),
-            announcer: Arc::clone(&announcer),
-            config: config.clone(),
-            is_only_replica: shared.is_embedded(),
+            events: Arc::clone(&events),
+            coherence: Arc::clone(&coherence),
         });
-        let presence = Presence::new(config, shared, workspaces.clone(), Arc::clone(&announcer));
-        let buffer = Arc::new(HeartbeatBuffer::new(config.clone()));
-        let lapses = Lapses::new(&workspaces, &presence, &buffer, &announcer, &metrics);
-        let slots = Arc::new(Slots::new(&metrics, &announcer, &presence));
-        let destinations = Destinations {
+        let presence = Presence::new(
+            config,
+            shared.clone(),
+            workspaces.clone(),
+            Arc::clone(&announcer),
+        );
+        let core = Arc::new(Core {
+            resolver: Arc::new(Resolver::new(config)),
+            heartbeats: Arc::new(HeartbeatBuffer::new(config.clone())),
+            slots: Slots::new(&metrics, &announcer, &presence),
             config: config.clone(),
-            seal: Arc::clone(&seal),
-            resolver: Arc::clone(&resolver),
-            presence: Arc::clone(&presence),
-            heartbeats: Arc::clone(&buffer),
-            slots: Arc::clone(&slots),
-        };
-        let entries = Entries::new(workspaces.clone(), destinations, &coherence, metrics);
+            workspaces,
+            shared,
+            coherence,
+            events,
+            seal,
+            metrics,
+            announcer,
+            presence,
+        });
+        let core = || Arc::clone(&core);
+        let addresses = Arc::new(Addresses {
+            resolver: Arc::clone(&core().resolver),
+            workspaces: core().workspaces.clone(),
+            announcer: Arc::clone(&core().announcer),
+            config: config.clone(),
+            is_only_replica: core().shared.is_embedded(),
+        });
+        let lapses = Arc::new(Lapses::new(core()));
+        let entries = Entries::new(core());
         let resolution = Arc::new(Resolution {
             entries: Arc::clone(&entries),
             lapses: Arc::clone(&lapses),
-            workspaces: workspaces.clone(),
-            resolver: Arc::clone(&resolver),
-            config: config.clone(),
             learnt: Learnt::default(),
         });
         let views = Arc::new(Views {
-            workspaces: workspaces.clone(),
             resolution: Arc::clone(&resolution),
-            presence: Arc::clone(&presence),
-            heartbeats: Arc::clone(&buffer),
-            resolver: Arc::clone(&resolver),
-            config: config.clone(),
-            slots: Arc::clone(&slots),
+            core: core(),
         });
         Self {
-            waking: Wakers::new(&entries, &addresses, &seal, presence.shared(), config),
-            probing: Probes::new(&entries, &addresses, &slots, presence.shared()),
-            registrations: Registrations {
-                workspaces: workspaces.clone(),
-                seal,
-                resolver,
+            waking: Wakers {
+                entries: Arc::clone(&entries),
                 addresses: Arc::clone(&addresses),
-                presence: Arc::clone(&presence),
-                heartbeats: Arc::clone(&buffer),
-                announcer: Arc::clone(&announcer),
+            },
+            probing: Probes {
+                entries: Arc::clone(&entries),
+                core: core(),
+            },
+            registrations: Registrations {
+                workspaces: core().workspaces.clone(),
+                seal: Arc::clone(&core().seal),
+                resolver: Arc::clone(&core().resolver),
+                addresses: Arc::clone(&addresses),
+                presence: Arc::clone(&core().presence),
+                heartbeats: Arc::clone(&core().heartbeats),
+                announcer: Arc::clone(&core().announcer),
                 views: Arc::clone(&views),
                 card_reader: OnceLock::new(),
             },
             heartbeats: Heartbeats {
                 entries: Arc::clone(&entries),
-                workspaces,
-                presence,
-                buffer,
-                announcer,
-                events,
-                slots: Arc::clone(&slots),
+                core: core(),
             },
+            slots: Arc::clone(&core().slots),
             entries,
             resolution,
             addresses,
-            slots,
             views,
             lapses,
         }

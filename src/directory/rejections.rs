@@ -3,17 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+pub(super) use crate::hierarchy::{not_found, workspace_removed};
 use crate::rejection::{Reason, Rejection};
 
 /// `Retry-After` for a workspace that cannot be reached.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(15);
-
-pub(super) fn not_found() -> Rejection {
-    Rejection::new(
-        Reason::WorkspaceNotFound,
-        "there is no workspace of this id: create it with POST /workspaces",
-    )
-}
 
 pub(super) fn no_instance() -> Rejection {
     Rejection::new(
@@ -22,18 +16,12 @@ pub(super) fn no_instance() -> Rejection {
     )
 }
 
-pub(super) fn workspace_removed() -> Rejection {
-    Rejection::new(
-        Reason::WorkspaceRemoved,
-        "the workspace was removed; an operator gives its id away again with \"recreate\": true (POST /workspaces)",
-    )
-}
-
 pub(super) fn conflict(message: &'static str) -> Rejection {
     Rejection::new(Reason::Conflict, message)
 }
 
-pub(super) fn workspace_id_taken() -> Rejection {
+/// Returns the rejection of an id that a workspace has, or had.
+pub fn workspace_id_taken() -> Rejection {
     conflict(
         "a workspace of this id exists, or did: choose another; an operator gives a removed id away again with \"recreate\": true",
     )

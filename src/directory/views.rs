@@ -3,26 +3,21 @@
 //! removed, as from served cards, for readers other than the workspace and operators.
 
 use std::collections::HashMap;
-use std::slice;
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::address::Resolver;
-use super::capacity::Slots;
-use super::liveness::{AgentUrls, HeartbeatBuffer, Presence, must_beat};
+use super::core::Core;
+use super::liveness::{AgentUrls, must_beat};
 use super::rejections::not_found;
 use super::resolution::{Destination, Resolution, hidden_urls};
 use crate::a2a::card;
-use crate::config::Live;
 use crate::hierarchy::{Permit, Rule};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
-use crate::workspace::{
-    DeliveryMode, InstanceView, Liveness, Status, StoredInstance, Workspace, Workspaces,
-};
+use crate::workspace::{DeliveryMode, InstanceView, Liveness, Status, StoredInstance, Workspace};
 
 /// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
 #[derive(Clone, Debug, Serialize)]
@@ -80,13 +75,8 @@ pub struct Peer {
 
 /// Reads workspaces for readers.
 pub struct Views {
-    pub(super) workspaces: Workspaces,
+    pub(super) core: Arc<Core>,
     pub(super) resolution: Arc<Resolution>,
-    pub(super) presence: Arc<Presence>,
-    pub(super) heartbeats: Arc<HeartbeatBuffer>,
-    pub(super) resolver: Arc<Resolver>,
-    pub(super) config: Live,
-    pub(super) slots: Arc<Slots>,
 }
 
 impl Views {
@@ -110,7 +100,7 @@ impl Views {
         };
         // Another program may have written the key: a URL that the policy forbids is not returned.
         let url = url
-            .map(|url| self.resolver.parse(url))
+            .map(|url| self.core.resolver.parse(url))
             .transpose()?
             .map(|endpoint| endpoint.url());
         Ok(DiscoveryResult {
@@ -119,7 +109,7 @@ impl Views {
             url,
             delivery_mode: workspace.delivery_mode,
             status: self.status_of(workspace),
-            last_seen: self.heartbeats.last_sign_of(workspace),
+            last_seen: self.core.heartbeats.last_sign_of(workspace),
             agent_card: match permit.rule() {
                 Rule::Operator | Rule::SelfRule => workspace.agent_card.clone(),
                 _ => self.redacted_card(workspace, &entry.urls).await,
@@ -133,28 +123,18 @@ impl Views {
     /// `workspace_not_found`; `store_unavailable`. A removed workspace is returned: the caller decides about
     /// access to it.
     pub async fn find(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
-        let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
+        let workspace = self.core.workspaces.find(id).await?.ok_or_else(not_found)?;
         let mut workspace = self.as_of_now(workspace);
         // A lapse counts from its time, not from the next sweep. A heartbeat that another replica received
         // counts, even if SQL does not have it yet.
         if must_beat(&workspace) {
-            let now = Timestamp::now();
-            let renewed = self
-                .presence
-                .leases
-                .renewal_times(slice::from_ref(id), now)
-                .await;
-            match renewed.as_deref() {
-                Ok([Some(at)]) => workspace.last_seen = workspace.last_seen.max(Some(*at)),
-                Ok(_) => {
-                    let last_seen = self.heartbeats.last_sign_of(&workspace);
-                    if self
-                        .presence
-                        .leases
-                        .benefit_of_doubt(last_seen, now)
-                        .is_none()
-                    {
-                        workspace.status = Status::Offline;
+            let (leases, now) = (&self.core.presence.leases, Timestamp::now());
+            match leases.renewal_time(id, None, now).await {
+                Ok(Some(at)) => workspace.last_seen = workspace.last_seen.max(Some(at)),
+                Ok(None) => {
+                    let last_seen = self.core.heartbeats.last_sign_of(&workspace);
+                    if leases.benefit_of_doubt(last_seen, now).is_none() {
+                        workspace.settings.status = Status::Offline;
                     }
                 }
                 Err(_) => {}
@@ -176,7 +156,7 @@ impl Views {
             return Ok(Vec::new());
         }
         let found = self.resolution.entries.instances_now(workspace).await?;
-        let capacity = self.slots.capacity_views(&workspace.id);
+        let capacity = self.core.slots.capacity_views(&workspace.id);
         let view = |(row, status, last_seen): (StoredInstance, _, _)| {
             let mut capacity = capacity.iter();
             let capacity = capacity.find(|one| one.instance.as_ref() == Some(&row.id));
@@ -197,24 +177,22 @@ impl Views {
     /// # Errors
     /// `store_unavailable`.
     pub async fn find_many(&self, ids: &[WorkspaceId]) -> Result<Vec<Workspace>, Rejection> {
-        let found = self.workspaces.find_many(ids).await?;
+        let found = self.core.workspaces.find_many(ids).await?;
         Ok(found.into_iter().map(|w| self.as_of_now(w)).collect())
     }
 
     /// Returns the workspace with the heartbeats since its row was written, and with what calls to it tell.
     fn as_of_now(&self, workspace: Workspace) -> Workspace {
-        let workspace = self.heartbeats.as_of_now(workspace);
-        Workspace {
-            status: self.status_of(&workspace),
-            ..workspace
-        }
+        let mut workspace = self.core.heartbeats.as_of_now(workspace);
+        workspace.settings.status = self.status_of(&workspace);
+        workspace
     }
 
     /// Returns the status. A workspace of assumed liveness is degraded while its breaker is open: nothing else tells.
     fn status_of(&self, workspace: &Workspace) -> Status {
         let assumed = workspace.liveness == Liveness::Assumed;
         match workspace.status {
-            Status::Online if assumed && self.slots.is_open(&workspace.id) => Status::Degraded,
+            Status::Online if assumed && self.core.slots.is_open(&workspace.id) => Status::Degraded,
             status => status,
         }
     }
@@ -232,7 +210,7 @@ impl Views {
         let rules: HashMap<WorkspaceId, Rule> = found.into_iter().collect();
         let mut workspaces = self.find_many(&ids).await?;
         workspaces.retain(|workspace| workspace.status != Status::Removed);
-        let urls = self.presence.urls_of(&workspaces).await;
+        let urls = self.core.presence.urls_of(&workspaces).await;
         let mut peers = Vec::with_capacity(workspaces.len());
         for (one, urls) in workspaces.into_iter().zip(urls) {
             if let Some(rule) = rules.get(&one.id) {
@@ -257,18 +235,19 @@ impl Views {
             ListReader::Internal => urls.internal.as_deref(),
             ListReader::Host => urls.host.as_deref(),
         };
-        let url = url.filter(|_| one.delivery_mode == DeliveryMode::Push);
+        let settings = one.settings;
+        let url = url.filter(|_| settings.delivery_mode == DeliveryMode::Push);
         // Another program may have written the key: a URL that the policy forbids is not returned.
-        let url = url.and_then(|url| self.resolver.parse(url).ok());
+        let url = url.and_then(|url| self.core.resolver.parse(url).ok());
         Peer {
             id: one.id.to_string(),
-            name: one.name,
-            role: one.role,
-            status: one.status,
-            delivery_mode: one.delivery_mode,
+            name: settings.name,
+            role: settings.role,
+            status: settings.status,
+            delivery_mode: settings.delivery_mode,
             agent_card,
             url: url.map(|endpoint| endpoint.url()),
-            parent_id: one.parent_id.map(|id| id.to_string()),
+            parent_id: settings.parent_id.map(|id| id.to_string()),
             active_tasks: one.active_tasks,
             rule,
         }
@@ -284,7 +263,7 @@ impl Views {
         if !workspaces.iter().any(concerns) {
             return;
         }
-        let urls = self.presence.urls_of(workspaces).await;
+        let urls = self.core.presence.urls_of(workspaces).await;
         for (one, urls) in workspaces.iter_mut().zip(urls) {
             if concerns(one) {
                 one.agent_card = self.redacted_card(one, &urls).await;
@@ -303,7 +282,7 @@ impl Views {
         tokio::task::yield_now().await;
         let registered = workspace.agent_card.as_deref()?;
         urls.instances.as_ref()?;
-        let base = self.config.get().base_of(&workspace.id);
+        let base = self.core.config.get().base_of(&workspace.id);
         let shown =
             card::conceal_addresses(registered.get(), &base, &hidden_urls(workspace, urls)).ok()?;
         RawValue::from_string(shown).ok()

@@ -1,9 +1,9 @@
 //! Audience of events: a reader may see an event if it may reach its workspace, by the rule for messages.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::record::{Frame, PublishedEvent, Subject};
@@ -34,17 +34,12 @@ pub(super) struct ViewCache(Mutex<HashMap<WorkspaceIncarnation, (Instant, View)>
 
 impl ViewCache {
     fn get(&self, reader: &WorkspaceIncarnation) -> Option<View> {
-        let (at, view) = self.lock().get(reader).copied()?;
+        let (at, view) = self.0.lock().get(reader).copied()?;
         (at.elapsed() < DECIDED_FOR).then_some(view)
     }
 
     fn insert(&self, reader: &WorkspaceIncarnation, view: View) {
-        self.lock().insert(reader.clone(), (Instant::now(), view));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceIncarnation, (Instant, View)>> {
-        // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().insert(reader.clone(), (Instant::now(), view));
     }
 }
 

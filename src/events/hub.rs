@@ -2,9 +2,10 @@
 //! one order and without duplicates.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -37,8 +38,10 @@ pub(super) struct ResumePoint {
 
 pub(super) struct Hub {
     ring: Mutex<Ring>,
-    live: broadcast::Sender<Arc<PublishedEvent>>,
-    passing: broadcast::Sender<Arc<PublishedEvent>>,
+    /// Events of the log, from now on.
+    pub(super) live: broadcast::Sender<Arc<PublishedEvent>>,
+    /// Events that are not kept, from now on.
+    pub(super) passing: broadcast::Sender<Arc<PublishedEvent>>,
     /// Newest id, or `None` before the log was first read.
     reached: watch::Sender<Option<EntryId>>,
 }
@@ -57,7 +60,7 @@ impl Default for Hub {
 impl Hub {
     /// Adds the entries that the log had when this replica began to follow it.
     pub(super) fn load_backlog(&self, backlog: Vec<PublishedEvent>) {
-        let mut ring = self.lock_ring();
+        let mut ring = self.ring.lock();
         for event in backlog {
             ring.push(Arc::new(event));
         }
@@ -70,7 +73,7 @@ impl Hub {
     /// Broadcasts the next event of the log.
     pub(super) fn publish_logged(&self, event: PublishedEvent) {
         let event = Arc::new(event);
-        let mut ring = self.lock_ring();
+        let mut ring = self.ring.lock();
         ring.push(Arc::clone(&event));
         ring.drop_old();
         let newest = ring.newest_id();
@@ -80,14 +83,9 @@ impl Hub {
         self.reached.send_replace(Some(newest));
     }
 
-    /// Broadcasts an event that is not kept.
-    pub(super) fn publish_passing(&self, event: PublishedEvent) {
-        let _ = self.passing.send(Arc::new(event));
-    }
-
     /// Handles a new log: earlier ids have no meaning any more.
     pub(super) fn reset(&self) {
-        let mut ring = self.lock_ring();
+        let mut ring = self.ring.lock();
         *ring = Ring::default();
         let _ = self.live.send(PublishedEvent::new_gap());
         drop(ring);
@@ -104,7 +102,7 @@ impl Hub {
         // Bounded: a reader that names a future event gets a gap.
         let caught_up = reached.wait_for(|reached| reached.is_some_and(|at| needed <= at));
         let _ = timeout_at(deadline, caught_up).await;
-        let mut ring = self.lock_ring();
+        let mut ring = self.ring.lock();
         ring.drop_old();
         let live = self.live.subscribe();
         let mut dropped = Vec::new();
@@ -125,20 +123,5 @@ impl Hub {
             dropped,
             live,
         }
-    }
-
-    /// Returns a receiver that gets future events only.
-    pub(super) fn subscribe_live(&self) -> broadcast::Receiver<Arc<PublishedEvent>> {
-        self.live.subscribe()
-    }
-
-    /// Returns a receiver of future passing events.
-    pub(super) fn subscribe_passing(&self) -> broadcast::Receiver<Arc<PublishedEvent>> {
-        self.passing.subscribe()
-    }
-
-    fn lock_ring(&self) -> MutexGuard<'_, Ring> {
-        // Each step leaves the ring consistent, so a panic elsewhere cannot have broken it.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -37,7 +37,7 @@ use crate::closed_set::words;
 use crate::config::Live;
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::ids::WorkspaceId;
-use crate::metrics::{EventKind, Metrics};
+use crate::metrics::{EventKind, Metrics, Queue as QueueName};
 use crate::shared::Shared;
 use crate::workspace::Timestamp;
 
@@ -175,8 +175,14 @@ impl Events {
     pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             shared,
-            kept: Queue::new(KEPT_WAITING_MAX, metrics.queues.events_kept.clone()),
-            passing: Queue::new(PASSING_WAITING_MAX, metrics.queues.events_passing.clone()),
+            kept: Queue::new(
+                KEPT_WAITING_MAX,
+                metrics.queues.entries[QueueName::EventsKept].clone(),
+            ),
+            passing: Queue::new(
+                PASSING_WAITING_MAX,
+                metrics.queues.entries[QueueName::EventsPassing].clone(),
+            ),
             metrics,
             hub: Hub::default(),
             audience: Audience::new(TERMS),

@@ -156,7 +156,7 @@ impl Events {
                 Notice::Message(text) if self.audience.is_here() => text
                     .lines()
                     .filter_map(|line| Record::parse(line)?.into_published(None))
-                    .for_each(|event| self.hub.publish_passing(event)),
+                    .for_each(|event| drop(self.hub.passing.send(Arc::new(event)))),
                 // Passing events are missed while there is no link.
                 Notice::Message(_) | Notice::Down | Notice::Up => {}
             }

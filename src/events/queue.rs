@@ -1,8 +1,8 @@
 //! Queue of events to publish: bounded, filled without waiting, emptied by one task.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::sync::Notify;
 
@@ -27,7 +27,7 @@ impl<T> Queue<T> {
 
     /// Adds an item. True if the oldest was dropped for it.
     pub(super) fn push(&self, one: T) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let full = self.max <= waiting.len();
         if full {
             waiting.pop_front();
@@ -43,7 +43,7 @@ impl<T> Queue<T> {
     pub(super) async fn take(&self, max: usize) -> Vec<T> {
         loop {
             let batch: Vec<T> = {
-                let mut waiting = self.lock();
+                let mut waiting = self.waiting.lock();
                 let count = max.min(waiting.len());
                 let batch = waiting.drain(..count).collect();
                 self.depth.set(queue_depth(&waiting));
@@ -55,11 +55,6 @@ impl<T> Queue<T> {
             // `Notify` stores a permit, so no wake-up is lost.
             self.filled.notified().await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        // Each step leaves the queue consistent, so a panic elsewhere cannot have broken it.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

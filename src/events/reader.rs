@@ -53,7 +53,7 @@ impl Events {
     ) -> Result<Reader, Rejection> {
         let place = self.places.take(proof.account)?;
         self.audience.add_reader(usize::MAX);
-        self.metrics.event_readers(kind).inc();
+        self.metrics.event_readers[kind].inc();
         // From here on a drop releases the places.
         let mut reader = Reader {
             events: Arc::clone(self),
@@ -61,8 +61,8 @@ impl Events {
             kind,
             replay: VecDeque::new(),
             dropped: Vec::new(),
-            live: self.hub.subscribe_live(),
-            passing: self.hub.subscribe_passing(),
+            live: self.hub.live.subscribe(),
+            passing: self.hub.passing.subscribe(),
             current: None,
             pace: Pace::new(place.of_caller()),
             place,
@@ -170,7 +170,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.events.metrics.event_readers(self.kind).dec();
+        self.events.metrics.event_readers[self.kind].dec();
         self.events.audience.remove_reader();
     }
 }

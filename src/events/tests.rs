@@ -69,7 +69,7 @@ async fn what_was_missed_is_replayed_once_and_what_is_not_known_is_a_gap() {
     });
     assert_eq!(resumed_later, Vec::<String>::new());
     // What was before a loss means nothing.
-    let mut live = hub.subscribe_live();
+    let mut live = hub.live.subscribe();
     hub.reset();
     assert!(live.recv().await.unwrap().id.is_none());
     assert_eq!(resumed(&hub, Some(at(8))).await, ["gap"]);
@@ -398,15 +398,15 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
         let frame: Value = serde_json::from_slice(&frame).unwrap();
         assert_eq!(frame["event"], "WORKSPACE_HEARTBEAT");
         assert_ne!(frame["id"], last);
-        assert_eq!(metrics.event_readers(EventReader::Stream).get(), 1);
-        assert_eq!(metrics.event_readers(EventReader::Socket).get(), 0);
+        assert_eq!(metrics.event_readers[EventReader::Stream].get(), 1);
+        assert_eq!(metrics.event_readers[EventReader::Socket].get(), 0);
         // A storm of what passes costs a slow reader some of that, and nothing else.
         let dev = lineage_of("dev", Some("acme"), &["pm"]);
         for _ in 0..10_000 {
             let beat = Record::new("n", &beat(), Some(&dev))
                 .into_published(None)
                 .unwrap();
-            events.hub.publish_passing(beat);
+            let _ = events.hub.passing.send(Arc::new(beat));
         }
         events.publish(status(200));
         let mut passed = 0;

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Row as _};
-use tokio::time::Instant;
 
 use super::{Hierarchy, Permit, Rule, check_note};
 use crate::coherence::{Coherence, CoherentCache, Invalidation};
@@ -146,11 +145,7 @@ impl Grants {
                 match what {
                     Invalidation::Grant(caller, target) => cache.forget(&(caller, target)),
                     Invalidation::Everything => cache.forget_all(),
-                    Invalidation::Address(_)
-                    | Invalidation::Credential(_)
-                    | Invalidation::Lineage(_)
-                    | Invalidation::Stops
-                    | Invalidation::Workspace(_) => {}
+                    _ => {}
                 }
             }
         });
@@ -169,37 +164,22 @@ impl Grants {
         witness: &mut impl Witness,
     ) -> Result<bool, Unavailable> {
         let pair = (caller.clone(), target.clone());
-        let (cached, source, read_at) = match self.pairs.get_aged(&pair) {
-            Some((cached, read_at)) => (cached, Source::Memory, read_at),
-            // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
-            None => {
-                let loaded = Box::pin(self.pairs.get_or_load(&pair, || self.find(&pair))).await;
-                let cached = loaded.map_err(|error| Unavailable::clone(&error))?;
-                (cached, Source::Sql, Instant::now())
-            }
-        };
+        let (cached, loaded_at) = self.pairs.get_or_read(&pair, || self.find(&pair)).await?;
         let now = Timestamp::now();
         witness.record(|| {
-            Fact::new(Stage::Grant, source, cached.to_json(now)).with_age(read_at.elapsed())
+            let source = loaded_at.map_or(Source::Sql, |_| Source::Memory);
+            let age = loaded_at.map(|at| at.elapsed()).unwrap_or_default();
+            Fact::new(Stage::Grant, source, cached.to_json(now)).with_age(age)
         });
         Ok(cached.is_in_force(now))
     }
 
     /// Returns the end of the grant of a pair, if it has one. `None` also while the store is away.
     async fn find_expiry(&self, pair: (WorkspaceId, WorkspaceId)) -> Option<Timestamp> {
-        match self.pairs.get_or_load(&pair, || self.find(&pair)).await {
-            Ok(CachedGrant::Granted { expires_at, .. }) => expires_at,
-            Ok(CachedGrant::Nothing) | Err(_) => None,
+        match self.pairs.get_or_read(&pair, || self.find(&pair)).await {
+            Ok((CachedGrant::Granted { expires_at, .. }, _)) => expires_at,
+            Ok((CachedGrant::Nothing, _)) | Err(_) => None,
         }
-    }
-
-    /// True if `caller` holds a grant for any target, now. Reads the store.
-    async fn has_any_grant(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
-        let query = sqlx::query(FIND_ANY)
-            .bind(caller.as_str())
-            .bind(Timestamp::now().0);
-        let work = async { query.fetch_optional(self.db.pool()).await };
-        Ok(self.db.run("grants_held", work).await?.is_some())
     }
 
     async fn find(&self, pair: &(WorkspaceId, WorkspaceId)) -> Result<CachedGrant, Unavailable> {
@@ -218,51 +198,6 @@ impl Grants {
         };
         self.db.run("grant_find", work).await
     }
-
-    async fn put(&self, new: &NewGrant, now: Timestamp, run: Run) -> Result<Grant, Unavailable> {
-        let query = upsert_query(new, now);
-        let work = async {
-            let row = self.db.fetch_changed_in(run, query).await?;
-            read_grant(&row.ok_or(sqlx::Error::RowNotFound)?)
-        };
-        self.db.run("grant_put", work).await
-    }
-
-    async fn list(
-        &self,
-        caller: Option<&WorkspaceId>,
-        target: Option<&WorkspaceId>,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<Grant>, Unavailable> {
-        let query = sqlx::query(LIST)
-            .bind(after)
-            .bind(caller.map_or("", WorkspaceId::as_str))
-            .bind(target.map_or("", WorkspaceId::as_str))
-            .bind(i64::from(limit));
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_grant).collect()
-        };
-        self.db.run("grant_list", work).await
-    }
-
-    /// Returns the pair of a grant, even if it was removed.
-    async fn find_pair(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
-        let query = sqlx::query(PAIR).bind(id);
-        let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| Ok((read_id(&row, "caller_id")?, read_id(&row, "target_id")?)))
-                .transpose()
-        };
-        self.db.run("grant_pair", work).await
-    }
-
-    async fn remove(&self, id: &str) -> Result<(), Unavailable> {
-        let query = sqlx::query(REMOVE).bind(id).bind(Timestamp::now().0);
-        let work = async { query.execute(self.db.pool()).await.map(drop) };
-        self.db.run("grant_remove", work).await
-    }
 }
 
 impl Hierarchy {
@@ -278,7 +213,12 @@ impl Hierarchy {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn holds_grant(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
-        self.grants.has_any_grant(caller).await
+        let query = sqlx::query(FIND_ANY)
+            .bind(caller.as_str())
+            .bind(Timestamp::now().0);
+        let db = &self.grants.db;
+        let work = async { query.fetch_optional(db.pool()).await };
+        Ok(db.run("grants_held", work).await?.is_some())
     }
 
     /// Rejects a workspace that holds a grant, since only operators issue credentials for it. With such a
@@ -306,10 +246,15 @@ impl Hierarchy {
         let now = Timestamp::now();
         new.check(now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
-            let found = self.find(id).await?;
+            let found = self.load_lineage(id).await?;
             check_grant_party(member, found.map(|place| place.removed))?;
         }
-        let granted = self.grants.put(new, now, run).await;
+        let db = &self.grants.db;
+        let work = async {
+            let row = db.fetch_changed_in(run, upsert_query(new, now)).await?;
+            read_grant(&row.ok_or(sqlx::Error::RowNotFound)?)
+        };
+        let granted = db.run("grant_put", work).await;
         if run.is_dry() {
             return Ok(granted?);
         }
@@ -329,7 +274,17 @@ impl Hierarchy {
         after: &str,
         limit: u32,
     ) -> Result<Vec<Grant>, Rejection> {
-        Ok(self.grants.list(caller, target, after, limit).await?)
+        let query = sqlx::query(LIST)
+            .bind(after)
+            .bind(caller.map_or("", WorkspaceId::as_str))
+            .bind(target.map_or("", WorkspaceId::as_str))
+            .bind(i64::from(limit));
+        let db = &self.grants.db;
+        let work = async {
+            let rows = query.fetch_all(db.pool()).await?;
+            rows.iter().map(read_grant).collect()
+        };
+        Ok(db.run("grant_list", work).await?)
     }
 
     /// Removes a grant, in force on every replica within 1 s; false if there never was one of this id.
@@ -340,13 +295,19 @@ impl Hierarchy {
     pub async fn remove_grant(&self, id: &str, run: Run) -> Result<bool, Rejection> {
         // Read before the change: if the change is not confirmed, the pair must be known to invalidate
         // caches.
-        let Some(pair) = self.grants.find_pair(id).await? else {
+        let db = &self.grants.db;
+        let work = async {
+            let row = sqlx::query(PAIR).bind(id).fetch_optional(db.pool()).await?;
+            row.as_ref().map(read_pair).transpose()
+        };
+        let Some(pair) = db.run("grant_pair", work).await? else {
             return Ok(false);
         };
         if run.is_dry() {
             return Ok(true);
         }
-        let removed = self.grants.remove(id).await;
+        let remove = sqlx::query(REMOVE).bind(id).bind(Timestamp::now().0);
+        let removed = db.execute("grant_remove", remove).await;
         self.forget_grant(pair, removed).await?;
         Ok(true)
     }
@@ -456,11 +417,7 @@ impl BulkGrants {
         now: Timestamp,
     ) -> Result<Vec<(WorkspaceId, WorkspaceId)>, sqlx::Error> {
         let remove = sqlx::query(REMOVE_ALL).bind(workspace.as_str()).bind(now.0);
-        let rows = remove.fetch_all(tx).await?;
-        let pairs = rows
-            .iter()
-            .map(|row| Ok((read_id(row, "caller_id")?, read_id(row, "target_id")?)));
-        pairs.collect()
+        remove.fetch_all(tx).await?.iter().map(read_pair).collect()
     }
 }
 
@@ -493,6 +450,10 @@ fn read_grant(row: &AnyRow) -> Result<Grant, sqlx::Error> {
         expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
         created_at: Timestamp(row.try_get("created_at")?),
     })
+}
+
+fn read_pair(row: &AnyRow) -> Result<(WorkspaceId, WorkspaceId), sqlx::Error> {
+    Ok((read_id(row, "caller_id")?, read_id(row, "target_id")?))
 }
 
 fn read_id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {

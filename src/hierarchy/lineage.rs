@@ -6,10 +6,11 @@
 //! next used: one comparison when there is none.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -42,7 +43,7 @@ impl MoveLog {
     }
 
     fn record(&self, id: WorkspaceId) {
-        let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.log.write();
         if log.len() == MOVES_MAX {
             log.pop_front();
         }
@@ -53,7 +54,7 @@ impl MoveLog {
     /// Returns true if a move after number `seen` touched `lineage`, or if the log no longer has all of them;
     /// and the number up to which this holds.
     fn touched_since(&self, seen: u64, id: &WorkspaceId, lineage: Option<&Lineage>) -> (bool, u64) {
-        let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
+        let log = self.log.read();
         let newest = self.newest_number();
         let missed = usize::try_from(newest.saturating_sub(seen)).unwrap_or(usize::MAX);
         if missed > log.len() {
@@ -104,14 +105,6 @@ pub(super) struct LineageLookup {
 }
 
 impl LineageLookup {
-    fn new(known: &CachedLineage, source: Source) -> Self {
-        Self {
-            lineage: known.lineage.clone(),
-            source,
-            read_at: known.loaded_at,
-        }
-    }
-
     /// Returns the lineage as a fact, for a witness.
     pub(super) fn to_fact(&self, check: Stage, id: &WorkspaceId) -> Fact {
         let value = match self.lineage.as_deref() {
@@ -163,11 +156,7 @@ impl Lineages {
                 match what {
                     Invalidation::Lineage(id) => log.record(id),
                     Invalidation::Everything => cache.forget_all(),
-                    Invalidation::Address(_)
-                    | Invalidation::Credential(_)
-                    | Invalidation::Grant(..)
-                    | Invalidation::Stops
-                    | Invalidation::Workspace(_) => {}
+                    _ => {}
                 }
             }
         });
@@ -179,13 +168,13 @@ impl Lineages {
     }
 
     /// Returns the lineage of `id`.
-    pub(super) async fn find(&self, id: &WorkspaceId) -> Result<LineageLookup, Arc<Unavailable>> {
-        if let Some(known) = self.known.get(id) {
-            return Ok(LineageLookup::new(&known, Source::Memory));
-        }
-        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
-        let known = Box::pin(self.known.get_or_load(id, || self.load(id))).await?;
-        Ok(LineageLookup::new(&known, Source::Sql))
+    pub(super) async fn find(&self, id: &WorkspaceId) -> Result<LineageLookup, Unavailable> {
+        let (known, remembered) = self.known.get_or_read(id, || self.load(id)).await?;
+        Ok(LineageLookup {
+            lineage: known.lineage.clone(),
+            source: remembered.map_or(Source::Sql, |_| Source::Memory),
+            read_at: known.loaded_at,
+        })
     }
 
     /// As [`Lineages::find`], from the store instead of the cache.

@@ -1,6 +1,6 @@
 //! CanCommunicate, the access rule (`docs/reference/credentials.md`, "CanCommunicate"). Its relations are pure functions in
 //! this file; facts are loaded in [`lineage`] and [`grant`], and the rule is applied in [`permit`] and
-//! [`reach`]. What a principal that is no workspace may reach is in [`realm`].
+//! [`reach`], which also has what a principal that is no workspace may reach.
 //!
 //! Invariants: no relation crosses orgs, only a grant does; no relation reaches a removed workspace or passes
 //! through one; data with a cycle denies. A [`Permit`] exists only where the rule allowed it.
@@ -9,16 +9,14 @@ mod grant;
 mod lineage;
 mod permit;
 mod reach;
-mod realm;
 
+pub use self::grant::{BulkGrants, Grant, NewGrant, check_grant_party};
+pub use self::permit::{Hierarchy, Permit, not_found, workspace_removed};
+pub use self::reach::ReachablePage;
 use crate::closed_set::words;
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-
-pub use self::grant::{BulkGrants, Grant, NewGrant, check_grant_party};
-pub use self::permit::{Hierarchy, Permit};
-pub use self::reach::ReachablePage;
 
 /// The place of a workspace in the hierarchy: its ancestors, nearest first.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,10 @@
 //! Pages of the workspaces that a caller may reach. The table supplies candidates; the rule decides on each.
+//!
+//! Realms: the workspaces that a principal other than a workspace may reach. Calls, lists, events, stops and caps all
+//! ask here.
 
-use super::realm::{Realm, RealmDenial};
+use std::sync::Arc;
+
 use super::{Hierarchy, Lineage, Rule};
 use crate::config::LineageReach;
 use crate::identity::{CredentialKind, Principal, Proof};
@@ -35,29 +39,22 @@ impl Hierarchy {
     ) -> Result<ReachablePage, Rejection> {
         // Development on loopback: any client is the canvas of every org.
         let open = proof.kind == CredentialKind::Open;
-        match &proof.principal {
-            Principal::Canvas { .. } if open => {
-                self.list_all(CandidateScope::Everyone, Rule::Canvas, wish)
-                    .await
-            }
-            Principal::Operator => {
-                self.list_all(CandidateScope::Everyone, Rule::Operator, wish)
-                    .await
-            }
+        let (among, rule) = match &proof.principal {
+            Principal::Canvas { .. } if open => (CandidateScope::Everyone, Rule::Canvas),
+            Principal::Operator => (CandidateScope::Everyone, Rule::Operator),
             Principal::Org { org, within } => {
-                let among = candidates_of(Some(org), within.as_ref());
-                self.list_all(among, Rule::Org, wish).await
+                (candidates_of(Some(org), within.as_ref()), Rule::Org)
             }
             Principal::Canvas {
                 workspaces: Some(list),
                 ..
-            } => self.list_named(list, &proof.principal, wish).await,
+            } => return self.list_named(list, &proof.principal, wish).await,
             Principal::Canvas { org, within, .. } => {
-                let among = candidates_of(org.as_deref(), within.as_ref());
-                self.list_all(among, Rule::Canvas, wish).await
+                (candidates_of(org.as_deref(), within.as_ref()), Rule::Canvas)
             }
-            Principal::Workspace { id } => self.list_near(id, true, wish).await,
-        }
+            Principal::Workspace { id } => return self.list_near(id, true, wish).await,
+        };
+        self.list_all(among, rule, wish).await
     }
 
     /// Returns the workspaces that `id` may message, without itself and removed ones.
@@ -163,10 +160,11 @@ impl Hierarchy {
     }
 
     async fn find_rule_near(&self, own: &Lineage, step: &Step) -> Result<Option<Rule>, Rejection> {
-        if let Some(place) = derive_lineage(own, step) {
-            return Ok(self.find_rule(own, &place).await?.ok());
-        }
-        match self.find(&step.id).await? {
+        let place = match derive_lineage(own, step) {
+            Some(place) => Some(Arc::new(place)),
+            None => self.load_lineage(&step.id).await?,
+        };
+        match place {
             Some(place) => Ok(self.find_rule(own, &place).await?.ok()),
             None => Ok(None),
         }
@@ -185,14 +183,17 @@ impl Hierarchy {
         place: &Lineage,
     ) -> Result<Option<RealmDenial>, Unavailable> {
         // Looked up in each case, so that an answer takes as long inside as outside.
+        let stands = self.has_valid_root(realm).await?;
+        let denial = realm.denial_for(place);
+        Ok(denial.or_else(|| (!stands).then_some(RealmDenial::Root)))
+    }
+
+    async fn has_valid_root(&self, realm: &Realm<'_>) -> Result<bool, Unavailable> {
         let root = match realm.within {
             Some(root) => self.load_lineage(&root.id).await?,
             None => None,
         };
-        Ok(realm.denial_for(place).or_else(|| {
-            let stands = realm.has_valid_root(root.as_deref());
-            (!stands).then_some(RealmDenial::Root)
-        }))
+        Ok(realm.has_valid_root(root.as_deref()))
     }
 
     /// True if `principal` may reach a workspace at `place`, removed or not: by its realm, or, of a workspace, by the rule
@@ -243,11 +244,7 @@ impl Hierarchy {
         let Some(realm) = Realm::from_principal(principal) else {
             return Ok(());
         };
-        let root = match realm.within {
-            Some(root) => self.load_lineage(&root.id).await?,
-            None => None,
-        };
-        if realm.has_valid_root(root.as_deref()) {
+        if self.has_valid_root(&realm).await? {
             return Ok(());
         }
         let message = "the root of the subtree of this token is in another org, or was removed: the token reaches nothing \
@@ -356,8 +353,11 @@ pub(super) fn unknown_workspace(id: &WorkspaceId) -> String {
 }
 
 impl Hierarchy {
-    async fn find_present(&self, id: &WorkspaceId) -> Result<std::sync::Arc<Lineage>, Rejection> {
-        let place = self.find(id).await?.ok_or_else(super::permit::not_found)?;
+    async fn find_present(&self, id: &WorkspaceId) -> Result<Arc<Lineage>, Rejection> {
+        let place = self
+            .load_lineage(id)
+            .await?
+            .ok_or_else(super::permit::not_found)?;
         if place.removed {
             return Err(Rejection::new(
                 Reason::WorkspaceRemoved,
@@ -365,6 +365,110 @@ impl Hierarchy {
             ));
         }
         Ok(place)
+    }
+}
+
+/// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
+/// not be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RealmDenial {
+    #[error("there is no workspace of the caller's id")]
+    Caller,
+    #[error("there is no workspace of the target's id")]
+    Target,
+    #[error("the credential is for the workspaces of another org")]
+    Org,
+    #[error("the credential lists workspaces, and the target is not among them")]
+    List,
+    #[error("the credential is for a subtree, and the target is not in it")]
+    Subtree,
+    #[error("the credential is for a subtree, and its root was removed or is in another org")]
+    Root,
+}
+
+/// The bounds of a realm. Without any of them it has every workspace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Realm<'p> {
+    /// Only these.
+    listed: Option<&'p [WorkspaceId]>,
+    /// Only those of this org; no org counts as one org.
+    org: Option<Option<&'p str>>,
+    /// Only this one, in its present life, and those below it.
+    pub(super) within: Option<&'p WorkspaceIncarnation>,
+}
+
+impl<'p> Realm<'p> {
+    /// Returns the realm of a principal; `None`: it is a workspace, and its relations decide.
+    pub(super) fn from_principal(principal: &'p Principal) -> Option<Self> {
+        Some(match principal {
+            Principal::Workspace { .. } => return None,
+            Principal::Operator => Self {
+                listed: None,
+                org: None,
+                within: None,
+            },
+            Principal::Org { org, within } => Self {
+                listed: None,
+                org: Some(Some(org)),
+                within: within.as_ref(),
+            },
+            Principal::Canvas {
+                org,
+                workspaces,
+                confined,
+                within,
+                ..
+            } => {
+                let listed = workspaces.as_deref();
+                Self {
+                    listed,
+                    org: (listed.is_none() || *confined).then_some(org.as_deref()),
+                    within: within.as_ref(),
+                }
+            }
+        })
+    }
+
+    /// True if a list leaves the workspace out.
+    pub(super) fn excludes(&self, id: &WorkspaceId) -> bool {
+        self.listed.is_some_and(|list| !list.contains(id))
+    }
+
+    /// True if it has each workspace of `org`, whatever its place.
+    pub(super) fn covers_org(&self, org: &str) -> bool {
+        let of_org = self.org.is_none_or(|own| own == Some(org));
+        of_org && self.listed.is_none() && self.within.is_none()
+    }
+
+    /// True if a list decides alone.
+    pub(super) fn is_list_only(&self) -> bool {
+        self.listed.is_some() && self.org.is_none() && self.within.is_none()
+    }
+
+    /// Returns the reason why a workspace at `place` is outside; `None`: it is inside, if the root of the subtree stands.
+    pub(super) fn denial_for(&self, place: &Lineage) -> Option<RealmDenial> {
+        if self.excludes(&place.id) {
+            return Some(RealmDenial::List);
+        }
+        if self.org.is_some_and(|org| place.org.as_deref() != org) {
+            return Some(RealmDenial::Org);
+        }
+        let root = self.within?;
+        let below = place.id == root.id || place.ancestors.contains(&root.id);
+        (!below || place.cyclic).then_some(RealmDenial::Subtree)
+    }
+
+    /// True if the root of the subtree stands at `place`: it is the life that the realm is of, was not removed, and is in
+    /// its org.
+    pub(super) fn has_valid_root(&self, place: Option<&Lineage>) -> bool {
+        let Some(root) = self.within else {
+            return true;
+        };
+        place.is_some_and(|place| {
+            !place.removed
+                && place.born_at == root.born_at
+                && self.org.is_none_or(|org| place.org.as_deref() == org)
+        })
     }
 }
 
@@ -412,5 +516,80 @@ mod tests {
         assert!(builder.push(id("a"), Rule::Parent, 1) && builder.push(id("b"), Rule::Parent, 1));
         assert!(!builder.push(id("c"), Rule::Parent, 1));
         assert_eq!((builder.page.found.len(), builder.page.more), (2, true));
+    }
+}
+
+#[cfg(test)]
+mod realm_tests {
+    use super::*;
+    use crate::hierarchy::lineage_of;
+
+    fn id(text: &str) -> WorkspaceId {
+        WorkspaceId::parse(text).unwrap()
+    }
+
+    fn team(born_at: i64) -> Principal {
+        Principal::Org {
+            org: "acme".to_owned(),
+            within: Some(WorkspaceIncarnation {
+                id: id("team"),
+                born_at,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_subtree_has_its_root_and_those_below_it() {
+        let (acme, other) = (Some("acme"), Some("other"));
+        let team = team(0);
+        let realm = Realm::from_principal(&team).unwrap();
+        for (name, org, above, expected) in [
+            ("team", acme, &["boss"][..], None),
+            ("dev", acme, &["team", "boss"], None),
+            ("tool", acme, &["dev", "team", "boss"], None),
+            ("boss", acme, &[], Some(RealmDenial::Subtree)),
+            ("peer", acme, &["boss"], Some(RealmDenial::Subtree)),
+            ("dev", other, &["team"], Some(RealmDenial::Org)),
+            ("team", None, &[], Some(RealmDenial::Org)),
+        ] {
+            let place = lineage_of(name, org, above);
+            assert_eq!(realm.denial_for(&place), expected, "{name} of {org:?}");
+        }
+        let looped = Lineage {
+            cyclic: true,
+            ..lineage_of("dev", acme, &["team"])
+        };
+        assert_eq!(realm.denial_for(&looped), Some(RealmDenial::Subtree));
+    }
+
+    #[test]
+    fn a_root_stands_in_its_life_and_its_org() {
+        let team = team(5);
+        let realm = Realm::from_principal(&team).unwrap();
+        let root = |org, born_at, removed| Lineage {
+            born_at,
+            removed,
+            ..lineage_of("team", org, &[])
+        };
+        let acme = Some("acme");
+        assert!(realm.has_valid_root(Some(&root(acme, 5, false))));
+        for gone in [
+            root(acme, 5, true),
+            root(acme, 0, false),
+            root(acme, 9, false),
+            root(Some("other"), 5, false),
+            root(None, 5, false),
+        ] {
+            assert!(!realm.has_valid_root(Some(&gone)), "{gone:?}");
+        }
+        assert!(!realm.has_valid_root(None));
+        let org = Principal::Org {
+            org: "acme".to_owned(),
+            within: None,
+        };
+        let realm = Realm::from_principal(&org).unwrap();
+        assert!(realm.has_valid_root(None));
+        assert!(realm.covers_org("acme") && !realm.covers_org("other"));
+        assert!(!Realm::from_principal(&team).unwrap().covers_org("acme"));
     }
 }

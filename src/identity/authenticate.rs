@@ -9,9 +9,9 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::credential::{Credential, CredentialHash, Form, NewCredential};
 use super::issuance::Issuance;
-use super::issuers::{ForeignTokenError, Issuers};
+use super::issuers::Issuers;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
-use super::refusal::{Refusal, unauthenticated};
+use super::refusal::{AuthError, Refusal, unauthenticated};
 use super::signed_tokens::SignedTokens;
 use super::token::{Tokens, UseQueue};
 use super::workspace_states::{WorkspaceRefusal, WorkspaceStates};
@@ -31,20 +31,6 @@ const REFUSALS_MAX: u64 = 10_000;
 /// Lifetime of a rejected credential: it damps retry loops, and a token that another program writes into the
 /// table works within a second.
 const REFUSAL_TTL: Duration = Duration::from_secs(1);
-
-/// The reason why there is no proof.
-enum AuthError {
-    Refused(Refusal),
-    Unavailable(Unavailable),
-    /// The keys of its issuer are unavailable.
-    NoKeys(Rejection),
-}
-
-impl From<Unavailable> for AuthError {
-    fn from(error: Unavailable) -> Self {
-        Self::Unavailable(error)
-    }
-}
 
 /// Authenticates credentials.
 pub struct Identity {
@@ -142,8 +128,8 @@ impl Identity {
         let NewCredential { hash, text, .. } = &candidate.0;
         let made = self
             .table
-            .operators()
-            .create_first(*hash, Timestamp::now().0)
+            .operators
+            .insert_first_admin(*hash, Timestamp::now().0)
             .await?;
         Ok(made.then(|| text.clone()))
     }
@@ -208,7 +194,7 @@ impl Identity {
 
     fn reject_workspace(&self, proof: &Proof, why: WorkspaceRefusal) -> Rejection {
         let (flaw, rejection) = why.to_rejection(proof);
-        self.metrics.refusals.count_credential(flaw);
+        self.metrics.refusals.credentials[flaw].inc();
         rejection
     }
 
@@ -256,8 +242,7 @@ impl Identity {
                     }
                     Err(self.count_refusal(*refusal))
                 }
-                AuthError::Unavailable(error) => Err(error.clone().into()),
-                AuthError::NoKeys(rejection) => Err(rejection.clone()),
+                AuthError::Unavailable(rejection) => Err(rejection.clone()),
             },
         }
     }
@@ -325,13 +310,13 @@ impl Identity {
     }
 
     fn count_refusal(&self, refusal: Refusal) -> Rejection {
-        self.metrics.refusals.count_credential(refusal.flaw());
+        self.metrics.refusals.credentials[refusal.flaw()].inc();
         refusal.to_rejection()
     }
 
     /// Counts a credential that proves nothing, and returns its rejection.
     fn count_flaw(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
-        self.metrics.refusals.count_credential(flaw);
+        self.metrics.refusals.credentials[flaw].inc();
         unauthenticated(message)
     }
 
@@ -341,42 +326,26 @@ impl Identity {
         hash: CredentialHash,
     ) -> Result<Arc<Proof>, AuthError> {
         let unknown = AuthError::Refused(Refusal::Unknown);
-        let (principal, kind) = match credential.form {
-            Form::Workspace => {
-                let found = self.table.find_workspace(hash).await?.ok_or(unknown)?;
-                if found.has_expired() {
-                    return Err(AuthError::Refused(Refusal::Over));
-                }
-                self.uses.record(found.token_id, found.last_used_at);
-                let principal = Principal::Workspace {
-                    id: found.workspace,
-                };
-                let kind = CredentialKind::Workspace;
-                let mut proof = new_proof(principal, kind, credential, hash);
-                proof.expires_at = found.expires_at;
-                proof.born_at = found.born_at;
-                return Ok(Arc::new(proof));
-            }
-            Form::Org => {
-                let found = self.table.orgs().find(hash).await?.ok_or(unknown)?;
-                (found.principal(), CredentialKind::Org)
-            }
-            Form::Admin => {
-                let kind = CredentialKind::Admin;
-                let found = self.find_operator(hash).await?.ok_or(unknown)?;
-                if found.has_expired() {
-                    return Err(AuthError::Refused(Refusal::Over));
-                }
-                let mut proof = new_proof(found.principal, kind, credential, hash);
-                proof.expires_at = found.expires_at;
-                proof.operator = found.operator;
-                return Ok(Arc::new(proof));
-            }
+        let kind = match credential.form {
+            Form::Workspace => CredentialKind::Workspace,
+            Form::Org => CredentialKind::Org,
+            Form::Admin => CredentialKind::Admin,
             Form::Jwt => return self.load_signed(credential, hash).await,
             // `authenticate` has rejected them.
             Form::Enrolment | Form::Ticket => return Err(unknown),
         };
-        Ok(Arc::new(new_proof(principal, kind, credential, hash)))
+        let found = self.find_credential(kind, hash).await?.ok_or(unknown)?;
+        if found.has_expired() {
+            return Err(AuthError::Refused(Refusal::Over));
+        }
+        if let Some((token_id, last_used_at)) = found.last_use {
+            self.uses.record(token_id, last_used_at);
+        }
+        let mut proof = new_proof(found.principal, kind, credential, hash);
+        proof.expires_at = found.expires_at;
+        proof.born_at = found.born_at;
+        proof.operator = found.operator;
+        Ok(Arc::new(proof))
     }
 
     /// Verifies a token of the foreign issuer that it names, or else a canvas or pair token of this
@@ -387,30 +356,26 @@ impl Identity {
         hash: CredentialHash,
     ) -> Result<Arc<Proof>, AuthError> {
         let text = credential.text();
-        let foreign = self.issuers.verify(text).await;
-        let foreign = foreign.map_err(|not| match not {
-            ForeignTokenError::Refused(refusal) => AuthError::Refused(refusal),
-            ForeignTokenError::Unavailable(rejection) => AuthError::NoKeys(rejection),
-        })?;
+        let foreign = self.issuers.verify(text).await?;
         let signed = match foreign {
             Some(signed) => signed,
             None => match self.signed.verify(text) {
                 // Another replica may have created the key just now.
                 Err(Refusal::Signed(TokenError::UnknownKey)) => {
-                    self.signed.reload_keys().await.map_err(AuthError::NoKeys)?;
+                    self.signed
+                        .reload_keys()
+                        .await
+                        .map_err(AuthError::Unavailable)?;
                     self.signed.verify(text)
                 }
                 known => known,
-            }
-            .map_err(AuthError::Refused)?,
+            }?,
         };
-        let mut proof = new_proof(signed.principal, signed.kind, credential, hash);
-        proof.expires_at = Some(signed.expires_at);
-        proof.signer = Some(signed.signer);
-        proof.maker = signed.maker;
-        proof.only_to = signed.only_to;
-        proof.in_org = signed.in_org;
-        proof.pair_generation = signed.pair_generation;
+        let proof = Proof {
+            prefix: credential.prefix().to_owned(),
+            credential: Some(hash),
+            ..signed
+        };
         // The issuer is part of a canvas user's name.
         Ok(Arc::new(proof.with_account()))
     }

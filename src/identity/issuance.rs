@@ -8,11 +8,10 @@ use super::credential::Form;
 use super::proof::Proof;
 use super::role::{Person, Role};
 use super::token::{
-    EnrolmentMaker, IssueOutcome, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow,
-    OrgIssueOutcome, OrgTokenRow, Owner, TokenRow, TokenTerms, Tokens, new_token,
+    EnrolmentMaker, IssueOutcome, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OrgIssueOutcome,
+    Owner, TokenTerms, Tokens, new_token,
 };
 use crate::coherence::{Coherence, Invalidation};
-use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::{Run, Unavailable};
@@ -114,19 +113,6 @@ impl Issuance {
         Ok(u64::try_from(live).unwrap_or(0))
     }
 
-    /// Returns live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn list_workspace(
-        &self,
-        workspace: &WorkspaceId,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
-        self.tokens.list_workspace(workspace, after, limit).await
-    }
-
     /// Revokes a token of `workspace`, or one of its enrolment tokens: here at once, and on every replica
     /// within a second. Revoking the last token ends the enrolment tokens as well; returns their ids. Idempotent. `None`:
     /// the workspace never had such a token.
@@ -160,31 +146,6 @@ impl Issuance {
         let known = self.tokens.list_hashes(workspace, since).await?;
         let revoked = self.tokens.revoke_all(workspace, since).await;
         self.invalidate_revoked(known, revoked).await
-    }
-
-    /// Revokes every token of a removed workspace before its id begins a new life, in a transaction of the caller. Returns what
-    /// [`Issuance::forget_revoked`] takes after its commit.
-    ///
-    /// # Errors
-    /// The error of the driver.
-    pub async fn revoke_all_in(
-        tx: &mut Connection,
-        workspace: &WorkspaceId,
-    ) -> Result<Vec<String>, sqlx::Error> {
-        Tokens::revoke_all_in(tx, workspace).await
-    }
-
-    /// Ends the enrolment tokens that org tokens made of a workspace that leaves its place, and of those below it, in the
-    /// transaction of the change: their makers need not look after the new place. No replica keeps them in a cache.
-    ///
-    /// # Errors
-    /// The error of the driver.
-    pub async fn end_enrolments_below_in(
-        tx: &mut Connection,
-        workspace: &WorkspaceId,
-        now: Timestamp,
-    ) -> Result<(), sqlx::Error> {
-        Tokens::end_enrolments_below_in(tx, workspace, now.0).await
     }
 
     /// Drops what every replica knows of revoked tokens.
@@ -223,22 +184,6 @@ impl Issuance {
         Ok((token, expires_at))
     }
 
-    /// Ends the enrolment tokens of `workspace`, which has registered, except the one behind `proof`, which
-    /// is used up already.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn end_enrolments(
-        &self,
-        workspace: &WorkspaceId,
-        proof: &Proof,
-    ) -> Result<(), Unavailable> {
-        let ended = self
-            .tokens
-            .end_enrolments(workspace, proof.hash, Timestamp::now().0);
-        ended.await
-    }
-
     /// Uses up the enrolment token behind `proof`. Of several concurrent requests one gets `true`. If the
     /// workspace gets no token within two minutes, the registration was interrupted, and the enrolment token
     /// is valid again. A proof by another credential has nothing to use up and is `true`.
@@ -256,17 +201,6 @@ impl Issuance {
         Ok(self.tokens.redeem(hash, Timestamp::now().0).await?)
     }
 
-    /// Makes an enrolment token valid again after its registration failed.
-    ///
-    /// # Errors
-    /// When the store cannot be asked; an operator then has to issue a workspace token.
-    pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
-        match proof.hash {
-            Some(hash) => self.tokens.restore(hash).await,
-            None => Ok(()),
-        }
-    }
-
     /// Issues a token for `org`, or for the subtree of `root` in it, with a note of its purpose.
     ///
     /// # Errors
@@ -279,8 +213,8 @@ impl Issuance {
         run: Run,
     ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = new_token(Form::Org);
-        let tokens = self.tokens.orgs();
-        match tokens.issue(of, note, (&token, hash), run).await? {
+        let insert = self.tokens.orgs.insert_org(of, note, (&token, hash), run);
+        match insert.await? {
             OrgIssueOutcome::Done => Ok(token),
             OrgIssueOutcome::Full => Err(too_many("org")),
             OrgIssueOutcome::NoRoot => Err(Rejection::new(
@@ -298,20 +232,6 @@ impl Issuance {
         }
     }
 
-    /// Returns live tokens of `org`, those of its subtrees included, after the token id `after` (empty: from the first),
-    /// oldest first.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn list_org(
-        &self,
-        org: &str,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<OrgTokenRow>, Unavailable> {
-        self.tokens.orgs().list(org, after, limit).await
-    }
-
     /// As [`Issuance::revoke_workspace`], for a token of `org`.
     ///
     /// # Errors
@@ -322,8 +242,7 @@ impl Issuance {
         token_id: &str,
         run: Run,
     ) -> Result<bool, Unavailable> {
-        Ok(self.revoke(Owner::Org(org), token_id, run).await?
-            || self.revoke(Owner::Subtrees(org), token_id, run).await?)
+        self.revoke(Owner::Org(org), token_id, run).await
     }
 
     /// Issues a token of an operator with this role.
@@ -337,8 +256,11 @@ impl Issuance {
         run: Run,
     ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = new_token(Form::Admin);
-        let operators = self.tokens.operators();
-        if !operators.issue(role, terms, (&token, hash), run).await? {
+        let insert = self
+            .tokens
+            .operators
+            .insert_operator(role, terms, (&token, hash), run);
+        if !insert.await? {
             return Err(too_many_of("operators have"));
         }
         Ok(token)
@@ -355,21 +277,11 @@ impl Issuance {
         expires_at: i64,
     ) -> Result<IssuedToken, Unavailable> {
         let (token, hash) = new_token(Form::Admin);
-        let operators = self.tokens.operators();
-        let issued = operators.issue_session((role, person), expires_at, (&token, hash));
+        let issued =
+            self.tokens
+                .operators
+                .insert_session((role, person), expires_at, (&token, hash));
         issued.await.map(|()| token)
-    }
-
-    /// Returns live tokens of operators after the token id `after` (empty: from the first), oldest first.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn list_operators(
-        &self,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<OperatorRow>, Unavailable> {
-        self.tokens.operators().list(after, limit).await
     }
 
     /// As [`Issuance::revoke_workspace`], for a token of an operator. Of a person it ends the session.

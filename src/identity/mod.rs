@@ -29,9 +29,7 @@ pub use self::issuance::Issuance;
 pub use self::named_caller::{Credentials, NamedCaller};
 pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
-pub use self::role::{
-    A2A, Operator, Person, Role, WITHHELD_CONTENT, WithheldContent, required_role,
-};
+pub use self::role::{Operator, Person, Role, WITHHELD_CONTENT, WithheldContent};
 pub use self::signed_tokens::{
     CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
     SignedTokens,

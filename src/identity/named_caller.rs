@@ -231,11 +231,7 @@ impl Identity {
     async fn find_credentials(&self, principal: &Principal) -> Result<Credentials, Unavailable> {
         let holder = match principal {
             Principal::Workspace { id } => TokenHolder::Workspace(id),
-            Principal::Org { org, within: None } => TokenHolder::Org(org),
-            Principal::Org {
-                org,
-                within: Some(root),
-            } => TokenHolder::Subtree(org, root),
+            Principal::Org { org, within } => TokenHolder::Org(org, within.as_ref()),
             Principal::Operator | Principal::Canvas { .. } => TokenHolder::Operator,
         };
         let mut known = Vec::new();

@@ -5,16 +5,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::Method;
 use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
-use super::role::{Operator, Role, required_role};
+use super::role::{Operator, Role};
 use crate::closed_set::words;
 use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
-use crate::store::Run;
 use crate::time::Timestamp;
 use crate::trust::{PublicKey, TokenHead};
 
@@ -28,8 +26,9 @@ pub(super) const NAME_CHARS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddr(pub IpAddr);
 
-/// The identity that a credential proves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The identity that a credential proves. As JSON it is stored with a deferred call, and signed in a ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Principal {
     /// An agent in its workspace.
     Workspace {
@@ -270,14 +269,6 @@ impl Proof {
         self.principal == Principal::Operator && !self.sees_no_content()
     }
 
-    /// Checks that the role of an operator covers a route. Says nothing of other principals.
-    ///
-    /// # Errors
-    /// As [`Proof::require_at_least`].
-    pub fn require_role(&self, method: &Method, pattern: &str, run: Run) -> Result<(), Rejection> {
-        self.require_at_least(required_role(method, pattern, run))
-    }
-
     /// Checks that an operator has a role. Says nothing of other principals.
     ///
     /// # Errors
@@ -337,20 +328,37 @@ pub(super) struct KeyName {
     pub(super) head: TokenHead,
 }
 
-/// The contents of a valid signed token.
-pub(super) struct VerifiedToken {
+/// An opaque credential, resolved to what it proves.
+pub(super) struct ResolvedCredential {
     pub(super) principal: Principal,
-    pub(super) kind: CredentialKind,
-    /// Milliseconds since 1970.
-    pub(super) expires_at: i64,
-    pub(super) signer: Signer,
-    /// The org token with which it was made.
-    pub(super) maker: Option<CredentialHash>,
-    pub(super) only_to: Option<WorkspaceId>,
-    /// The org in which the workspace must be.
-    pub(super) in_org: Option<String>,
-    /// The access generation of a pair token.
-    pub(super) pair_generation: Option<i64>,
+    /// Milliseconds since 1970. `None`: when it is revoked.
+    pub(super) expires_at: Option<i64>,
+    /// `None`: the principal is no operator.
+    pub(super) operator: Option<Arc<Operator>>,
+    /// Time at which the life of the workspace began, in milliseconds since 1970; 0: the first, or no workspace.
+    pub(super) born_at: i64,
+    /// Its first 8 characters, of an org token.
+    pub(super) prefix: String,
+    /// The id of the token and its last recorded use, if uses are recorded.
+    pub(super) last_use: Option<(String, Option<i64>)>,
+}
+
+impl ResolvedCredential {
+    pub(super) fn new(principal: Principal) -> Self {
+        Self {
+            principal,
+            expires_at: None,
+            operator: None,
+            born_at: 0,
+            prefix: String::new(),
+            last_use: None,
+        }
+    }
+
+    /// True from the end of the credential on.
+    pub(super) fn has_expired(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
+    }
 }
 
 /// Returns the proof of requests without a credential, in open mode.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use crate::metrics::CredentialFlaw;
 use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
 use crate::trust::TokenError;
 
 /// The reason why a credential proves nothing. It is not secret, since it depends on the credential alone.
@@ -23,6 +24,26 @@ pub(super) enum Refusal {
     Over,
     /// A pair token that was put on a forwarded request.
     Forwarded,
+}
+
+/// The reason why there is no proof.
+pub(super) enum AuthError {
+    /// The credential proves nothing.
+    Refused(Refusal),
+    /// It is not known what it proves: a store, or the keys of its issuer, are unavailable.
+    Unavailable(Rejection),
+}
+
+impl From<Refusal> for AuthError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Unavailable> for AuthError {
+    fn from(error: Unavailable) -> Self {
+        Self::Unavailable(error.into())
+    }
 }
 
 impl Refusal {

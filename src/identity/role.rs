@@ -1,11 +1,10 @@
-//! Roles of operators: the one table from route to role, and the operator behind a proof as audit records name it.
+//! Roles of operators, and the operator behind a proof as audit records name it.
 
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::closed_set::words;
-use crate::store::Run;
 
 words! {
     /// The role of an operator. Each later one may do all that the ones before it may.
@@ -26,45 +25,15 @@ impl Role {
     pub const fn covers(self, needed: Self) -> bool {
         self as u8 >= needed as u8
     }
-}
 
-/// The pattern of the A2A routes in [`required_role`], whatever their form and whatever stands behind it.
-pub const A2A: &str = "/workspaces/{id}/a2a";
-
-/// The route of the policy.
-const POLICY: &str = "/policy";
-
-/// The route that resumes a stream: its events are content.
-const STREAM: &str = "/workspaces/{id}/streams/{stream}";
-
-/// Returns the role that an operator needs for a route, on any listener. `pattern` is the route's pattern on the public
-/// listener; routes of the admin listener's own have theirs. A route that is not listed, and that changes something, needs
-/// [`Role::Admin`]. A dry run needs the role of the change, except that of a policy, which compares the document with what
-/// `GET /policy` shows. Calls of A2A that return content need [`Role::Admin`] whatever their method
-/// ([`returns_content`](crate::a2a::method::Method::returns_content)); inboxes and delegations are shown without it.
-pub fn required_role(method: &Method, pattern: &str, run: Run) -> Role {
-    if pattern == STREAM {
-        return Role::Admin;
-    }
-    if method.is_safe() || (run.is_dry() && pattern == POLICY) {
-        return Role::Read;
-    }
-    match (method.as_str(), pattern) {
-        // They change nothing but what the operator sees: a question, the way to an event stream, a page's session.
-        ("POST", "/registry/check-access" | "/ws/tickets" | "/console/session")
-        | ("DELETE", "/console/session") => Role::Read,
-        (_, A2A)
-        | (
-            "POST",
-            "/workspaces/{id}/pause"
-            | "/workspaces/{id}/resume"
-            | "/registry/deregister"
-            | "/registry/drain"
-            | "/grants"
-            | "/stops",
-        )
-        | ("DELETE", "/grants/{grant_id}" | "/stops/{stop_id}") => Role::Operate,
-        _ => Role::Admin,
+    /// Returns the role that an operator needs for a call of A2A, whatever its form and whatever stands behind it. Calls
+    /// that return content need [`Role::Admin`] besides ([`returns_content`](crate::a2a::method::Method::returns_content)).
+    pub fn for_call(method: &Method) -> Self {
+        if method.is_safe() {
+            Self::Read
+        } else {
+            Self::Operate
+        }
     }
 }
 
@@ -141,31 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_no_rule_names_needs_the_greatest_role() {
-        for (method, pattern, role) in [
-            (Method::GET, "/anything", Role::Read),
-            (Method::HEAD, A2A, Role::Read),
-            (Method::GET, STREAM, Role::Admin),
-            (Method::POST, A2A, Role::Operate),
-            (Method::DELETE, A2A, Role::Operate),
-            (Method::POST, "/anything", Role::Admin),
-            (Method::POST, "unmatched", Role::Admin),
-            (Method::DELETE, "/workspaces/{id}", Role::Admin),
+    fn a_call_needs_the_role_to_operate_and_a_card_does_not() {
+        for (method, role) in [
+            (Method::HEAD, Role::Read),
+            (Method::POST, Role::Operate),
+            (Method::DELETE, Role::Operate),
         ] {
-            let found = required_role(&method, pattern, Run::Real);
-            assert_eq!(found, role, "{method} {pattern}");
-        }
-    }
-
-    #[test]
-    fn a_dry_run_needs_the_role_of_the_change_except_that_of_a_policy() {
-        for (method, pattern, role) in [
-            (Method::POST, POLICY, Role::Read),
-            (Method::POST, "/grants", Role::Operate),
-            (Method::DELETE, "/workspaces/{id}", Role::Admin),
-        ] {
-            let found = required_role(&method, pattern, Run::Dry);
-            assert_eq!(found, role, "{method} {pattern}");
+            assert_eq!(Role::for_call(&method), role, "{method}");
         }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::caller_tokens::{CallerToken, CallerTokens};
 use super::credential::CredentialHash;
 use super::proof::{
-    CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, VerifiedToken, is_valid_name,
+    CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
 };
 use super::refusal::Refusal;
 use crate::config::Live;
@@ -19,8 +19,8 @@ use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
-    GUARD_TYP, GuardClaims, Keys, PAIR_TYP, Pair, PairClaims, SignError, TOKEN_BYTES_MAX,
-    TokenError, WAKE_TYP, WakeClaims, claimed_audience, own_type,
+    GUARD_SCOPE, GUARD_TYP, Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, SignError,
+    TOKEN_BYTES_MAX, TokenError, WAKE_SCOPE, WAKE_TYP, claimed_audience, own_type,
 };
 
 /// The `typ` of the header, so that no other token of this gateway is accepted as one.
@@ -49,13 +49,13 @@ struct Claims {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     org: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    workspaces: Option<Vec<String>>,
+    workspaces: Option<Vec<WorkspaceId>>,
     /// SHA-256 of the org token with which it was made: it ends with that token, and reaches only that org.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    via: Option<String>,
-    /// The root of that org token's subtree. A release without subtrees does not know that token, and refuses this one.
+    via: Option<CredentialHash>,
+    /// The root of that org token's subtree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    within: Option<String>,
+    within: Option<WorkspaceIncarnation>,
 }
 
 /// A canvas token to be issued.
@@ -137,13 +137,9 @@ impl SignedTokens {
             jti: uuid::Uuid::now_v7().to_string(),
             scope: CANVAS_SCOPE.to_owned(),
             org: org.map(str::to_owned),
-            workspaces: workspaces.map(|ids| ids.iter().map(ToString::to_string).collect()),
-            via: maker
-                .and_then(|maker| maker.credential)
-                .map(CredentialHash::to_hex),
-            within: maker
-                .and_then(|maker| maker.principal.within())
-                .map(WorkspaceIncarnation::to_string),
+            workspaces: workspaces.map(<[WorkspaceId]>::to_vec),
+            via: maker.and_then(|maker| maker.credential),
+            within: maker.and_then(|maker| maker.principal.within()).cloned(),
         };
         let token = self.keys.sign(CANVAS_TYP, &claims).map_err(|error| {
             Rejection::new(Reason::Internal, "the token could not be signed").with_cause(error)
@@ -158,44 +154,26 @@ impl SignedTokens {
     }
 
     /// Verifies a canvas token of this gateway.
-    fn verify_canvas(&self, token: &str) -> Result<VerifiedToken, TokenError> {
+    fn verify_canvas(&self, token: &str) -> Result<Proof, TokenError> {
         let issuer = self.config.get().issuer();
         let verified = self.keys.verify(token, CANVAS_TYP, &issuer, &issuer)?;
         let claims: Claims = verified.claims;
         if claims.scope != CANVAS_SCOPE {
             return Err(TokenError::Claims);
         }
-        let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
-        let workspaces = claims
-            .workspaces
-            .map(parse)
-            .transpose()
-            .map_err(|_| TokenError::Claims)?;
-        let maker = claims.via.as_deref().map(CredentialHash::from_hex);
-        if matches!(maker, Some(None)) {
-            return Err(TokenError::Claims);
-        }
-        let maker = maker.flatten();
-        let within = claims.within.as_deref().map(WorkspaceIncarnation::parse);
-        if matches!(within, Some(None)) {
-            return Err(TokenError::Claims);
-        }
-        let principal = Principal::Canvas {
-            user: claims.sub,
-            org: claims.org,
-            workspaces,
-            confined: maker.is_some(),
-            within: within.flatten(),
-        };
-        Ok(VerifiedToken {
-            principal,
+        Ok(Proof {
+            principal: Principal::Canvas {
+                user: claims.sub,
+                org: claims.org,
+                workspaces: claims.workspaces,
+                confined: claims.via.is_some(),
+                within: claims.within,
+            },
             kind: CredentialKind::Canvas,
-            expires_at: claims.exp.saturating_mul(1000),
-            signer: Signer::from_own_key(verified.head, verified.key),
-            maker,
-            only_to: None,
-            in_org: None,
-            pair_generation: None,
+            expires_at: Some(claims.exp.saturating_mul(1000)),
+            signer: Some(Signer::from_own_key(verified.head, verified.key)),
+            maker: claims.via,
+            ..open_proof()
         })
     }
 
@@ -219,7 +197,7 @@ impl SignedTokens {
             token: self
                 .keys
                 .sign(PAIR_TYP, &claims)
-                .map_err(sign_failure)?
+                .map_err(|error| sign_failure("pair", error))?
                 .into(),
             expires_at: claims.exp.saturating_mul(1000),
             ttl,
@@ -234,7 +212,7 @@ impl SignedTokens {
     pub fn caller_token_for_pair(&self, pair: Pair<'_>) -> Result<Arc<CallerToken>, Rejection> {
         self.caller_tokens
             .token_for_pair(pair, Timestamp::now())
-            .map_err(sign_failure)
+            .map_err(|error| sign_failure("pair", error))
     }
 
     /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
@@ -250,7 +228,7 @@ impl SignedTokens {
     ) -> Result<Arc<CallerToken>, Rejection> {
         self.caller_tokens
             .sign_for_request(pair, method, body_hash)
-            .map_err(sign_failure)
+            .map_err(|error| sign_failure("pair", error))
     }
 
     /// Issues the token that proves the gateway to the waker of `workspace`, at the origin `audience`.
@@ -262,12 +240,9 @@ impl SignedTokens {
         workspace: &WorkspaceId,
         audience: String,
     ) -> Result<SecretString, Rejection> {
-        let issuer = self.config.get().issuer();
-        let claims = WakeClaims::new(issuer, workspace.as_str(), audience, Timestamp::now());
-        let token = self.keys.sign(WAKE_TYP, &claims).map_err(|error| {
-            Rejection::new(Reason::Internal, "the wake token could not be signed").with_cause(error)
-        })?;
-        Ok(token.into())
+        let service = (workspace.as_str(), audience);
+        let signed = self.sign_for_service(WAKE_TYP, service, WAKE_SCOPE, None);
+        signed.map_err(|error| sign_failure("wake", error))
     }
 
     /// Issues the token that proves the gateway to the guard `name` at the origin `audience`, with a question whose body
@@ -281,13 +256,20 @@ impl SignedTokens {
         audience: String,
         bh: String,
     ) -> Result<SecretString, Rejection> {
+        let signed = self.sign_for_service(GUARD_TYP, (name, audience), GUARD_SCOPE, Some(bh));
+        signed.map_err(|error| sign_failure("guard", error))
+    }
+
+    fn sign_for_service(
+        &self,
+        typ: &str,
+        service: (&str, String),
+        scope: &'static str,
+        bh: Option<String>,
+    ) -> Result<SecretString, SignError> {
         let issuer = self.config.get().issuer();
-        let claims = GuardClaims::new(issuer, (name, audience), bh, Timestamp::now());
-        let token = self.keys.sign(GUARD_TYP, &claims).map_err(|error| {
-            Rejection::new(Reason::Internal, "the guard token could not be signed")
-                .with_cause(error)
-        })?;
-        Ok(token.into())
+        let claims = ServiceClaims::new(issuer, service, scope, bh, Timestamp::now());
+        self.keys.sign(typ, &claims).map(SecretString::from)
     }
 
     /// Drops the caller tokens that are not used again.
@@ -296,7 +278,7 @@ impl SignedTokens {
     }
 
     /// Verifies a pair token of this gateway.
-    fn verify_pair(&self, token: &str) -> Result<VerifiedToken, Refusal> {
+    fn verify_pair(&self, token: &str) -> Result<Proof, Refusal> {
         let signed = Refusal::Signed;
         let issuer = self.config.get().issuer();
         // The audience is compared with the target later, when the target is known.
@@ -308,22 +290,21 @@ impl SignedTokens {
             return Err(Refusal::Forwarded);
         }
         let id = |text: &str| WorkspaceId::parse(text).map_err(|_| signed(TokenError::Claims));
-        Ok(VerifiedToken {
+        Ok(Proof {
             principal: Principal::Workspace {
                 id: id(&claims.sub)?,
             },
             kind: CredentialKind::Pair,
-            expires_at: claims.exp.saturating_mul(1000),
-            signer: Signer::from_own_key(verified.head, verified.key),
-            maker: None,
+            expires_at: Some(claims.exp.saturating_mul(1000)),
+            signer: Some(Signer::from_own_key(verified.head, verified.key)),
             only_to: Some(id(&claims.aud)?),
-            in_org: None,
             pair_generation: Some(claims.generation),
+            ..open_proof()
         })
     }
 
     /// Verifies a canvas token or a pair token of this gateway.
-    pub(super) fn verify(&self, token: &str) -> Result<VerifiedToken, Refusal> {
+    pub(super) fn verify(&self, token: &str) -> Result<Proof, Refusal> {
         if own_type(token).as_deref() == Some(PAIR_TYP) {
             return self.verify_pair(token);
         }
@@ -355,6 +336,7 @@ fn check_name(member: &str, name: &str) -> Result<(), Rejection> {
     ))
 }
 
-fn sign_failure(error: SignError) -> Rejection {
-    Rejection::new(Reason::Internal, "the pair token could not be signed").with_cause(error)
+fn sign_failure(kind: &str, error: SignError) -> Rejection {
+    let message = format!("the {kind} token could not be signed");
+    Rejection::new(Reason::Internal, message).with_cause(error)
 }

@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::authenticate::Identity;
 use super::credential::{CredentialHash, Form, NewCredential};
-use super::issuers::ForeignTokenError;
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, open_proof};
-use crate::ids::{WorkspaceId, WorkspaceIncarnation};
+use super::refusal::AuthError;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
 use crate::time::Timestamp;
-use crate::trust::{TOKEN_BYTES_MAX, TokenError, VerifiedClaims};
+use crate::trust::{TOKEN_BYTES_MAX, TokenError};
 
 /// Lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
@@ -26,9 +25,9 @@ const TYP: &str = "a2a-ticket+jwt";
 /// is looked up again, and the claims of a signed one are signed.
 #[derive(Serialize, Deserialize)]
 struct TicketRecord {
-    kind: String,
+    kind: CredentialKind,
     prefix: String,
-    hash: Option<String>,
+    hash: Option<CredentialHash>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signed: Option<String>,
 }
@@ -41,37 +40,18 @@ struct Claims {
     iat: i64,
     nbf: i64,
     exp: i64,
-    /// The canvas user; empty for a workload.
-    user: String,
-    /// The workspace of a workload; `workspaces` is empty then, so that a replica that does not know this claim lets the
-    /// bearer reach nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    workload: Option<String>,
-    /// The org in which that workspace must be.
+    principal: Principal,
+    /// The kind of the credential: that of a canvas user, or of a workload.
+    credential: CredentialKind,
+    /// The org in which the workspace of a workload must be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     in_org: Option<String>,
-    org: Option<String>,
-    workspaces: Option<Vec<String>>,
     /// The org token with which the canvas token was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    via: Option<String>,
-    /// The root of that org token's subtree.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    within: Option<String>,
+    via: Option<CredentialHash>,
     until_ms: i64,
     /// The key that signed the credential: when it is withdrawn, its tickets end as well.
     signer: KeyName,
-}
-
-/// The maker of a ticket whose credential was signed.
-struct TicketMaker {
-    principal: Principal,
-    kind: CredentialKind,
-    in_org: Option<String>,
-    /// Milliseconds since 1970.
-    until_ms: i64,
-    signer: KeyName,
-    maker: Option<CredentialHash>,
 }
 
 /// Tickets in the shared state.
@@ -93,9 +73,9 @@ impl<'a> Tickets<'a> {
     pub async fn issue(&self, proof: &Proof) -> Result<(SecretString, i64), Rejection> {
         let fresh = NewCredential::new(Form::Ticket);
         let stored = TicketRecord {
-            kind: proof.kind.as_str().to_owned(),
+            kind: proof.kind,
             prefix: proof.prefix.clone(),
-            hash: proof.credential.map(CredentialHash::to_hex),
+            hash: proof.credential,
             signed: self.sign_claims(proof)?,
         };
         let text = serde_json::to_string(&stored)
@@ -133,72 +113,44 @@ impl<'a> Tickets<'a> {
     }
 
     async fn restore_maker(&self, stored: TicketRecord) -> Result<Option<Arc<Proof>>, Rejection> {
-        if stored.kind == CredentialKind::Open.as_str() {
+        if stored.kind == CredentialKind::Open {
             return Ok(self.identity.open_mode_proof());
         }
-        let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
+        let Some(hash) = stored.hash else {
             return Ok(None);
         };
-        let (mut signer, mut maker, mut in_org, mut operator) = (None, None, None, None);
-        let mut life = 0;
-        let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
-            let Some(ticket_maker) = self.verify_signed(signed).await? else {
+        let proof = if let Some(signed) = &stored.signed {
+            let Some(claims) = self.verify_signed(signed).await? else {
                 return Ok(None);
             };
-            let (principal, until, named) = (
-                ticket_maker.principal,
-                ticket_maker.until_ms,
-                ticket_maker.signer,
-            );
-            (maker, in_org) = (ticket_maker.maker, ticket_maker.in_org);
-            let found = if named.issuer.is_none() {
-                let key = self.identity.signed.keys.find(&named.head);
-                key.map(|key| Signer::from_own_key(named.head, key))
-            } else {
-                match self
-                    .identity
-                    .issuers
-                    .find_signer(named, ticket_maker.kind)
-                    .await
-                {
-                    Ok(found) => found,
-                    Err(ForeignTokenError::Refused(_)) => None,
-                    Err(ForeignTokenError::Unavailable(rejection)) => return Err(rejection),
-                }
-            };
-            let Some(found) = found else {
+            let Some(signer) = self.find_signer(claims.signer, claims.credential).await? else {
                 return Ok(None);
             };
-            signer = Some(found);
-            (ticket_maker.kind, principal, Some(until))
+            Proof {
+                principal: claims.principal,
+                kind: claims.credential,
+                expires_at: Some(claims.until_ms),
+                signer: Some(signer),
+                maker: claims.via,
+                in_org: claims.in_org,
+                ..open_proof()
+            }
         } else {
-            let tables = [
-                CredentialKind::Workspace,
-                CredentialKind::Org,
-                CredentialKind::Admin,
-            ];
-            let kind = tables.into_iter().find(|kind| kind.as_str() == stored.kind);
-            let Some(kind) = kind else { return Ok(None) };
-            match self.identity.resolve_credential(kind, hash).await? {
-                Some(now) => {
-                    (operator, life) = (now.operator, now.born_at);
-                    (kind, now.principal, now.expires_at)
-                }
-                None => return Ok(None),
+            let now = self.identity.resolve_credential(stored.kind, hash).await?;
+            let Some(now) = now else { return Ok(None) };
+            Proof {
+                principal: now.principal,
+                kind: stored.kind,
+                expires_at: now.expires_at,
+                operator: now.operator,
+                born_at: now.born_at,
+                ..open_proof()
             }
         };
         let proof = Proof {
-            principal,
-            kind,
-            operator,
             prefix: stored.prefix,
-            expires_at,
-            signer,
-            maker,
-            in_org,
             credential: Some(hash),
-            born_at: life,
-            ..open_proof()
+            ..proof
         };
         let good = proof.is_current()
             && self.identity.is_maker_unrevoked(&proof).await?
@@ -217,22 +169,12 @@ impl<'a> Tickets<'a> {
 
     /// Signs the principal of a signed credential. `None`: the credential is in a table.
     fn sign_claims(&self, proof: &Proof) -> Result<Option<String>, Rejection> {
-        let none = Vec::new();
-        let (user, workload, org, workspaces) = match (proof.kind, &proof.principal) {
-            (
-                CredentialKind::Canvas,
-                Principal::Canvas {
-                    user,
-                    org,
-                    workspaces,
-                    ..
-                },
-            ) => (user.clone(), None, org.clone(), workspaces.as_ref()),
-            (CredentialKind::Workload, Principal::Workspace { id }) => {
-                (String::new(), Some(id.to_string()), None, Some(&none))
-            }
-            _ => return Ok(None),
-        };
+        if !matches!(
+            proof.kind,
+            CredentialKind::Canvas | CredentialKind::Workload
+        ) {
+            return Ok(None);
+        }
         // Every signed token expires.
         let (Some(signer), Some(until_ms)) = (&proof.signer, proof.expires_at) else {
             return Err(Rejection::new(
@@ -244,23 +186,16 @@ impl<'a> Tickets<'a> {
             self.identity.config.get().issuer(),
             Timestamp::now().0 / 1000,
         );
-        let ids = |list: &Vec<WorkspaceId>| list.iter().map(ToString::to_string).collect();
         let claims = Claims {
             aud: issuer.clone(),
             iss: issuer,
             iat: now,
             nbf: now,
             exp: now + i64::try_from(TICKET_TTL.as_secs()).unwrap_or(0),
-            user,
-            workload,
+            principal: proof.principal.clone(),
+            credential: proof.kind,
             in_org: proof.in_org.clone(),
-            org,
-            workspaces: workspaces.map(ids),
-            via: proof.maker.map(CredentialHash::to_hex),
-            within: proof
-                .principal
-                .within()
-                .map(WorkspaceIncarnation::to_string),
+            via: proof.maker,
             until_ms,
             signer: signer.named.clone(),
         };
@@ -282,7 +217,7 @@ impl<'a> Tickets<'a> {
     }
 
     /// Verifies the claims of a ticket. `None`: they are invalid.
-    async fn verify_signed(&self, signed: &str) -> Result<Option<TicketMaker>, Rejection> {
+    async fn verify_signed(&self, signed: &str) -> Result<Option<Claims>, Rejection> {
         let issuer = self.identity.config.get().issuer();
         let verify = || {
             self.identity
@@ -296,44 +231,24 @@ impl<'a> Tickets<'a> {
             self.identity.signed.reload_keys().await?;
             verified = verify();
         }
-        let Ok(VerifiedClaims { claims, .. }) = verified else {
-            return Ok(None);
-        };
-        let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
-        let Ok(workspaces) = claims.workspaces.map(parse).transpose() else {
-            return Ok(None);
-        };
-        let maker = claims.via.as_deref().and_then(CredentialHash::from_hex);
-        let within = claims.within.as_deref().map(WorkspaceIncarnation::parse);
-        if matches!(within, Some(None)) {
-            return Ok(None);
+        Ok(verified.ok().map(|verified| verified.claims))
+    }
+
+    /// Returns the key that signed a credential of this kind, if it is valid now.
+    async fn find_signer(
+        &self,
+        named: KeyName,
+        kind: CredentialKind,
+    ) -> Result<Option<Signer>, Rejection> {
+        if named.issuer.is_none() {
+            let key = self.identity.signed.keys.find(&named.head);
+            return Ok(key.map(|key| Signer::from_own_key(named.head, key)));
         }
-        let (principal, kind, in_org) = match claims.workload.as_deref().map(WorkspaceId::parse) {
-            None => {
-                let principal = Principal::Canvas {
-                    user: claims.user,
-                    org: claims.org,
-                    workspaces,
-                    confined: maker.is_some(),
-                    within: within.flatten(),
-                };
-                (principal, CredentialKind::Canvas, None)
-            }
-            Some(Ok(id)) => (
-                Principal::Workspace { id },
-                CredentialKind::Workload,
-                claims.in_org,
-            ),
-            Some(Err(_)) => return Ok(None),
-        };
-        Ok(Some(TicketMaker {
-            principal,
-            kind,
-            in_org,
-            until_ms: claims.until_ms,
-            signer: claims.signer,
-            maker,
-        }))
+        match self.identity.issuers.find_signer(named, kind).await {
+            Ok(found) => Ok(found),
+            Err(AuthError::Refused(_)) => Ok(None),
+            Err(AuthError::Unavailable(rejection)) => Err(rejection),
+        }
     }
 }
 

@@ -6,44 +6,13 @@ use std::time::Duration;
 
 use super::authenticate::Identity;
 use super::credential::CredentialHash;
-use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential, open_proof};
 use super::role::{Operator, Person};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
-use crate::time::Timestamp;
-
-/// The credential behind a proof is no longer valid.
-struct CredentialEnded;
 
 /// The time of a body after which its caller is checked again: half of that within which a revocation counts.
 pub const SLOW_BODY: Duration = Duration::from_millis(500);
-
-/// An opaque credential, resolved to what it proves now.
-pub(super) struct ResolvedCredential {
-    pub(super) principal: Principal,
-    /// Milliseconds since 1970. `None`: when it is revoked.
-    pub(super) expires_at: Option<i64>,
-    /// `None`: the principal is no operator.
-    pub(super) operator: Option<Arc<Operator>>,
-    /// Time at which the life of the workspace began, in milliseconds since 1970; 0: the first, or no workspace.
-    pub(super) born_at: i64,
-}
-
-impl ResolvedCredential {
-    /// True from the end of the credential on.
-    pub(super) fn has_expired(&self) -> bool {
-        self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
-    }
-
-    fn without_operator((principal, expires_at, born_at): (Principal, Option<i64>, i64)) -> Self {
-        Self {
-            principal,
-            expires_at,
-            operator: None,
-            born_at,
-        }
-    }
-}
 
 impl Identity {
     /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
@@ -121,8 +90,8 @@ impl Identity {
                     born_at: now.born_at,
                     ..proof.clone()
                 })),
-                Ok(None) => Err(Ok(CredentialEnded)),
-                Err(error) => Err(Err(error)),
+                Ok(None) => Err(None),
+                Err(away) => Err(Some(away)),
             }
         };
         match self.proofs.get_or_load(&hash, load).await {
@@ -130,8 +99,8 @@ impl Identity {
                 && now.born_at == proof.born_at
                 && now.role() == proof.role()),
             Err(why) => match &*why {
-                Ok(CredentialEnded) => Ok(false),
-                Err(away) => Err(Unavailable::clone(away)),
+                None => Ok(false),
+                Some(away) => Err(Unavailable::clone(away)),
             },
         }
     }
@@ -142,31 +111,27 @@ impl Identity {
         kind: CredentialKind,
         hash: CredentialHash,
     ) -> Result<Option<ResolvedCredential>, Unavailable> {
-        let plain = match kind {
-            CredentialKind::Workspace => {
-                let found = self.table.find_workspace(hash).await?;
-                let found = found.filter(|found| !found.has_expired());
-                found.map(|found| {
-                    let id = found.workspace;
-                    (Principal::Workspace { id }, found.expires_at, found.born_at)
-                })
-            }
-            CredentialKind::Org => {
-                let found = self.table.orgs().find(hash).await?;
-                found.map(|found| (found.principal(), None, 0))
-            }
-            CredentialKind::Admin => {
-                let found = self.find_operator(hash).await?;
-                return Ok(found.filter(|found| !found.has_expired()));
-            }
+        let found = self.find_credential(kind, hash).await?;
+        Ok(found.filter(|found| !found.has_expired()))
+    }
+
+    /// As [`Identity::resolve_credential`], also after its end.
+    pub(super) async fn find_credential(
+        &self,
+        kind: CredentialKind,
+        hash: CredentialHash,
+    ) -> Result<Option<ResolvedCredential>, Unavailable> {
+        match kind {
+            CredentialKind::Workspace => self.table.find_workspace(hash).await,
+            CredentialKind::Org => self.table.orgs.find_org(hash).await,
+            CredentialKind::Admin => self.find_operator(hash).await,
             CredentialKind::Canvas
             | CredentialKind::Enrolment
             | CredentialKind::Open
             | CredentialKind::Pair
             | CredentialKind::Stored
-            | CredentialKind::Workload => None,
-        };
-        Ok(plain.map(ResolvedCredential::without_operator))
+            | CredentialKind::Workload => Ok(None),
+        }
     }
 
     /// True unless the person's provider is no longer the one of the configuration.
@@ -177,21 +142,20 @@ impl Identity {
     }
 
     /// Returns the operator of the token with this hash, also after its end.
-    pub(super) async fn find_operator(
+    async fn find_operator(
         &self,
         hash: CredentialHash,
     ) -> Result<Option<ResolvedCredential>, Unavailable> {
         let found = if hash.is_one_of(&self.admins.get()) {
             Some((Operator::CONFIGURED, None))
         } else {
-            let found = self.table.operators().find(hash).await?;
+            let found = self.table.operators.find_operator(hash).await?;
             found.filter(|(operator, _)| self.may_sign_in(operator.person.as_ref()))
         };
         Ok(found.map(|(operator, expires_at)| ResolvedCredential {
-            principal: Principal::Operator,
             expires_at,
             operator: Some(Arc::new(operator)),
-            born_at: 0,
+            ..ResolvedCredential::new(Principal::Operator)
         }))
     }
 
@@ -202,10 +166,10 @@ impl Identity {
             return Ok(true);
         };
         let load = || async {
-            match self.table.orgs().find(maker).await {
+            match self.table.orgs.find_org(maker).await {
                 Ok(Some(found)) => {
                     let proof = Proof {
-                        principal: found.principal(),
+                        principal: found.principal,
                         kind: CredentialKind::Org,
                         prefix: found.prefix,
                         credential: Some(maker),

@@ -108,8 +108,7 @@ impl WorkspaceStates {
     }
 
     async fn load_state(&self, id: &WorkspaceId) -> Result<WorkspaceState, Unavailable> {
-        let load = || async { self.table.find_workspace_state(id).await };
-        let state = Box::pin(self.states.get_or_load(id, load)).await;
-        state.map_err(|away| Unavailable::clone(&away))
+        let load = || self.table.find_workspace_state(id);
+        Ok(self.states.get_or_read(id, load).await?.0)
     }
 }

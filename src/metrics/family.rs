@@ -1,9 +1,9 @@
-//! Helpers that create and register metric families.
+//! Declarations of metric families: the table of a group ([`families!`]) is its struct and its registration.
 
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry,
+    Counter, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use super::label::By;
@@ -16,98 +16,161 @@ pub(super) const SECONDS: [f64; 20] = [
     30.0, 60.0, 120.0, 130.0, 600.0, 1800.0,
 ];
 
-/// Registers a family. Its name and labels are constants of this module.
-pub(super) fn register<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    family: prometheus::Result<C>,
-) -> C {
-    family
-        .and_then(|family| registry.register(Box::new(family.clone())).map(|()| family))
-        .expect("metric names of this room are valid and unique: every test starts with them")
+/// The beginnings of the names, behind `a2a_gateway_`, that only a gateway has. A sidecar's constant zero would look like a
+/// fault.
+const GATEWAY_ONLY: &str = "audit_ cache_ card_ coherent config_ console_ event_readers events_ idempotent_ inbox_ job \
+    kept_ key lapses_ linger queue_ rate_shares_ store_ stream_log_ target_permits task_notes_";
+
+/// What a table says of one family, and where it is registered.
+#[derive(Clone, Copy)]
+pub(super) struct Declaration<'a> {
+    pub(super) registry: &'a Registry,
+    /// A sidecar has a part of a gateway's families.
+    pub(super) is_sidecar: bool,
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) labels: &'static [&'static str],
+    /// Known values of the labels, with spaces between them. Their children are created, so that `rate()` includes the first event.
+    pub(super) words: &'static [&'static str],
+    pub(super) buckets: &'static [f64],
 }
 
-pub(super) fn register_counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
-    register(registry, IntCounter::new(name, help))
-}
+impl<'a> Declaration<'a> {
+    /// Creates the declaration from which those of the families of `registry` are derived.
+    pub(super) fn new(registry: &'a Registry, is_sidecar: bool) -> Self {
+        Self {
+            registry,
+            is_sidecar,
+            name: "",
+            help: "",
+            labels: &[],
+            words: &[],
+            buckets: &SECONDS,
+        }
+    }
 
-pub(super) fn register_counters(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> IntCounterVec {
-    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
-}
-
-/// Registers counters, one for each value of their label.
-pub(super) fn register_counters_by<L: ClosedSet>(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    label: &str,
-) -> By<L, IntCounter> {
-    let family = register_counters(registry, name, help, &[label]);
-    By::new(|word| family.with_label_values(&[word]))
-}
-
-/// Registers gauges, one for each value of their label.
-pub(super) fn register_gauges_by<L: ClosedSet>(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    label: &str,
-) -> By<L, IntGauge> {
-    let family = register_gauges(registry, name, help, &[label]);
-    By::new(|word| family.with_label_values(&[word]))
-}
-
-pub(super) fn register_gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
-    register(registry, IntGauge::new(name, help))
-}
-
-/// Registers a gauge of seconds or ratios.
-pub(super) fn register_float_gauge(registry: &Registry, name: &str, help: &str) -> Gauge {
-    register(registry, Gauge::new(name, help))
-}
-
-pub(super) fn register_gauges(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> IntGaugeVec {
-    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
-}
-
-/// Registers gauges of seconds or ratios.
-pub(super) fn register_float_gauges(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> GaugeVec {
-    register(registry, GaugeVec::new(Opts::new(name, help), labels))
-}
-
-/// Creates the children of a label with known values, so that `rate()` includes the first event.
-pub(super) fn create_children(family: &IntCounterVec, words: &[&str]) {
-    for word in words {
-        family.with_label_values(&[word]);
+    fn register<C: Collector + Clone + 'static>(&self, family: prometheus::Result<C>) -> C {
+        let own = self.name.strip_prefix("a2a_gateway_");
+        let is_omitted = self.is_sidecar
+            && own.is_some_and(|own| GATEWAY_ONLY.split(' ').any(|room| own.starts_with(room)));
+        let registered = family.and_then(|family| {
+            if !is_omitted {
+                self.registry.register(Box::new(family.clone()))?;
+            }
+            Ok(family)
+        });
+        registered
+            .expect("metric names of this room are valid and unique: every test starts with them")
     }
 }
 
-/// Registers a histogram of durations.
-pub(super) fn register_histogram(registry: &Registry, name: &str, help: &str) -> Histogram {
-    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-    register(registry, Histogram::with_opts(options))
+impl From<&Declaration<'_>> for Opts {
+    fn from(declared: &Declaration<'_>) -> Self {
+        Self::new(declared.name, declared.help)
+    }
 }
 
-pub(super) fn register_histograms(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> HistogramVec {
-    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-    register(registry, HistogramVec::new(options, labels))
+impl From<&Declaration<'_>> for HistogramOpts {
+    fn from(declared: &Declaration<'_>) -> Self {
+        Self::new(declared.name, declared.help).buckets(declared.buckets.to_vec())
+    }
 }
+
+/// A family, or a group of them.
+pub(super) trait Family: Sized {
+    /// Registers it.
+    fn register(declared: &Declaration<'_>) -> Self;
+}
+
+impl Family for Registry {
+    fn register(declared: &Declaration<'_>) -> Self {
+        declared.registry.clone()
+    }
+}
+
+macro_rules! register_with {
+    ($($kind:ty)*, $options:ty) => {$(
+        impl Family for $kind {
+            fn register(declared: &Declaration<'_>) -> Self {
+                declared.register(Self::with_opts(<$options>::from(declared)))
+            }
+        }
+    )*};
+    ($($kind:ty)*, $options:ty, labels) => {$(
+        impl Family for $kind {
+            fn register(declared: &Declaration<'_>) -> Self {
+                let family = Self::new(<$options>::from(declared), declared.labels);
+                let family = declared.register(family);
+                for words in declared.words {
+                    let values: Vec<&str> = words.split(' ').collect();
+                    family.with_label_values(&values);
+                }
+                family
+            }
+        }
+    )*};
+}
+
+register_with!(Counter Gauge IntCounter IntGauge, Opts);
+register_with!(Histogram, HistogramOpts);
+register_with!(IntCounterVec IntGaugeVec GaugeVec, Opts, labels);
+register_with!(HistogramVec, HistogramOpts, labels);
+
+macro_rules! register_by {
+    ($($child:ty: $family:ty,)*) => {$(
+        impl<L: ClosedSet> Family for By<L, $child> {
+            fn register(declared: &Declaration<'_>) -> Self {
+                let family = <$family>::register(declared);
+                Self::new(|word| family.with_label_values(&[word]))
+            }
+        }
+    )*};
+}
+
+register_by! {
+    IntCounter: IntCounterVec,
+    IntGauge: IntGaugeVec,
+    Gauge: GaugeVec,
+}
+
+impl<A: ClosedSet, B: ClosedSet> Family for By<A, By<B, IntCounter>> {
+    fn register(declared: &Declaration<'_>) -> Self {
+        let family = IntCounterVec::register(declared);
+        Self::new(|first| By::new(|second| family.with_label_values(&[first, second])))
+    }
+}
+
+/// Declares groups of families. Each row is a field: its type, the name of the family, its labels in brackets (behind `;`
+/// known values of them), its buckets after `in`, and its help, which documents the field, too.
+/// Rows without a name are groups.
+macro_rules! families {
+    ($($(#[$about:meta])* $group:ident {
+        $($field:ident: $kind:ty = $name:literal $([$($label:literal),+ $(; $($word:expr),+)?])? $(in $buckets:ident)?, $help:literal;)*
+        $(#[$inner_about:meta] $inner_vis:vis $inner:ident: $inner_kind:ty;)*
+    })*) => {$(
+        $(#[$about])*
+        pub struct $group {
+            $(#[doc = $help] pub $field: $kind,)*
+            $(#[$inner_about] $inner_vis $inner: $inner_kind,)*
+        }
+
+        impl $crate::metrics::family::Family for $group {
+            fn register(declared: &$crate::metrics::family::Declaration<'_>) -> Self {
+                use $crate::metrics::family::{Declaration, Family};
+                Self {
+                    $($field: Family::register(&Declaration {
+                        name: $name,
+                        help: $help,
+                        labels: &[$($($label),+)?],
+                        words: const { &[$($($($word),+)?)?] },
+                        $(buckets: &$buckets,)?
+                        ..*declared
+                    }),)*
+                    $($inner: Family::register(declared),)*
+                }
+            }
+        }
+    )*};
+}
+
+pub(super) use families;

@@ -1,101 +1,81 @@
-//! Metric families of the process under the names of the official Prometheus client libraries, and the
-//! build info.
+//! Values of the metrics of the process.
 
 use std::fs;
-use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::{Counter, Gauge, IntGauge, Opts, Registry};
+use parking_lot::Mutex;
+use prometheus::{Counter, Gauge, IntGauge, IntGaugeVec};
 
-use super::family::{register, register_float_gauge, register_gauge, register_gauges};
+use super::family::{Declaration, Family, families};
+
+families! {
+    /// Metrics of the process under the names of the official Prometheus client libraries, and the build info.
+    ProcessMetrics {
+        build_info: IntGaugeVec = "a2a_gateway_build_info" ["version", "commit"],
+            "1; the labels say what runs: version, and commit where the build knew it.";
+        started: Gauge = "process_start_time_seconds", "When the process started, in seconds since 1970.";
+        cpu: Counter = "process_cpu_seconds_total", "CPU time of the process, user and system, in seconds.";
+        memory: IntGauge = "process_resident_memory_bytes", "Bytes of memory that the process has in RAM.";
+        open_fds: IntGauge = "process_open_fds", "Open file descriptors: connections, mostly.";
+        max_fds: IntGauge = "process_max_fds", "File descriptors that may be open (ulimit -n).";
+        threads: IntGauge = "process_threads", "Threads of the process.";
+    }
+}
 
 /// Ticks per second in `/proc/self/stat`. Linux always reports 100 to user space.
 const TICKS: f64 = 100.0;
 
-/// Metrics of the process, read from `/proc` at each scrape. An unreadable value stays unchanged.
+/// The metrics of the process, read from `/proc` at each scrape. An unreadable value stays unchanged.
 pub(super) struct Process {
-    cpu: Counter,
-    /// Seconds that `cpu` already contains.
+    families: ProcessMetrics,
+    /// Seconds that the family of CPU time already contains.
     counted: Mutex<f64>,
-    memory: IntGauge,
-    open_fds: IntGauge,
-    max_fds: IntGauge,
-    threads: IntGauge,
+}
+
+impl Family for Process {
+    fn register(declared: &Declaration<'_>) -> Self {
+        let families = ProcessMetrics::register(declared);
+        let commit = option_env!("A2A_GATEWAY_COMMIT").unwrap_or_default();
+        let build = [env!("CARGO_PKG_VERSION"), commit];
+        families.build_info.with_label_values(&build).set(1);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        families
+            .started
+            .set(now.map_or(0.0, |since| since.as_secs_f64()));
+        let counted = Mutex::default();
+        Self { families, counted }
+    }
 }
 
 impl Process {
-    pub(super) fn new(r: &Registry) -> Self {
-        let info = register_gauges(
-            r,
-            "a2a_gateway_build_info",
-            "1; the labels say what runs: version, and commit where the build knew it.",
-            &["version", "commit"],
-        );
-        let commit = option_env!("A2A_GATEWAY_COMMIT").unwrap_or_default();
-        info.with_label_values(&[env!("CARGO_PKG_VERSION"), commit])
-            .set(1);
-        let started = register_float_gauge(
-            r,
-            "process_start_time_seconds",
-            "When the process started, in seconds since 1970.",
-        );
-        set_now(&started);
-        let cpu = Opts::new(
-            "process_cpu_seconds_total",
-            "CPU time of the process, user and system, in seconds.",
-        );
-        Self {
-            cpu: register(r, Counter::with_opts(cpu)),
-            counted: Mutex::default(),
-            memory: register_gauge(
-                r,
-                "process_resident_memory_bytes",
-                "Bytes of memory that the process has in RAM.",
-            ),
-            open_fds: register_gauge(
-                r,
-                "process_open_fds",
-                "Open file descriptors: connections, mostly.",
-            ),
-            max_fds: register_gauge(
-                r,
-                "process_max_fds",
-                "File descriptors that may be open (ulimit -n).",
-            ),
-            threads: register_gauge(r, "process_threads", "Threads of the process."),
-        }
-    }
-
     /// Reads the current values.
     pub(super) fn refresh_values(&self) {
+        let families = &self.families;
         let read =
             |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
         if let Some(seconds) = cpu_seconds(&read("stat")) {
-            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-            self.cpu.inc_by((seconds - *counted).max(0.0));
+            let mut counted = self.counted.lock();
+            families.cpu.inc_by((seconds - *counted).max(0.0));
             *counted = counted.max(seconds);
         }
         let status = read("status");
         if let Some(kib) = number_after(&status, "VmRSS:") {
-            self.memory.set(kib.saturating_mul(1024));
+            families.memory.set(kib.saturating_mul(1024));
         }
         if let Some(threads) = number_after(&status, "Threads:") {
-            self.threads.set(threads);
+            families.threads.set(threads);
         }
         if let Some(max) = number_after(&read("limits"), "Max open files") {
-            self.max_fds.set(max);
+            families.max_fds.set(max);
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             // One of them is open for this read.
             let open = open.count().saturating_sub(1);
-            self.open_fds.set(i64::try_from(open).unwrap_or(i64::MAX));
+            families
+                .open_fds
+                .set(i64::try_from(open).unwrap_or(i64::MAX));
         }
     }
-}
-
-fn set_now(gauge: &Gauge) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    gauge.set(now.map_or(0.0, |since| since.as_secs_f64()));
 }
 
 /// Returns the sum of `utime` and `stime`, the fields 14 and 15, in seconds. The second field is the name
@@ -115,6 +95,8 @@ fn number_after(text: &str, name: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]
@@ -135,13 +117,20 @@ mod tests {
 
     #[test]
     fn this_process_is_seen() {
-        let process = Process::new(&Registry::new());
+        let process = Process::register(&Declaration::new(&Registry::new(), false));
         process.refresh_values();
-        assert!(process.memory.get() > 1 << 20, "{}", process.memory.get());
-        assert!(process.open_fds.get() > 2 && process.max_fds.get() > process.open_fds.get());
-        assert!(process.threads.get() >= 2);
-        let before = process.cpu.get();
+        assert!(
+            process.families.memory.get() > 1 << 20,
+            "{}",
+            process.families.memory.get()
+        );
+        assert!(
+            process.families.open_fds.get() > 2
+                && process.families.max_fds.get() > process.families.open_fds.get()
+        );
+        assert!(process.families.threads.get() >= 2);
+        let before = process.families.cpu.get();
         process.refresh_values();
-        assert!(process.cpu.get() >= before);
+        assert!(process.families.cpu.get() >= before);
     }
 }

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use prometheus::TextEncoder;
 
 use super::Metrics;
-use super::role::{Role, is_gateway_only};
 
 /// The format of a response with metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +40,7 @@ impl Metrics {
     /// Renders the current values of all families.
     pub fn render(&self, format: Format) -> String {
         self.process.refresh_values();
-        let mut families = self.registry.gather();
-        if self.role == Role::Sidecar {
-            families.retain(|family| !is_gateway_only(family.name()));
-        }
+        let families = self.registry.gather();
         let mut text = String::with_capacity(64 * 1024);
         // Encoding into memory fails only for inconsistent families, which `new` rules out.
         if let Err(error) = TextEncoder::new().encode_utf8(&families, &mut text) {

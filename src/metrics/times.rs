@@ -1,13 +1,15 @@
 //! Histograms of exchanges with exemplars: each bucket keeps the last exchange in it with a recorded trace.
 
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use opentelemetry::TraceId;
+use parking_lot::Mutex;
 use prometheus::{Histogram, HistogramVec};
 
-use super::family::SECONDS;
+use super::family::{Declaration, Family, SECONDS};
+use super::label::By;
+use crate::closed_set::ClosedSet;
 
 /// The last exchange in a bucket.
 #[derive(Clone, Copy)]
@@ -18,7 +20,7 @@ struct Exemplar {
 }
 
 /// The histogram of one shape. The memory for exemplars is constant.
-pub(super) struct Times {
+pub struct Times {
     family: &'static str,
     shape: &'static str,
     histogram: Histogram,
@@ -47,7 +49,7 @@ impl Times {
         if let Some(trace_id) = trace_id {
             let bucket = SECONDS.partition_point(|bound| *bound < seconds);
             let at = SystemTime::now();
-            *lock(&self.last[bucket]) = Some(Exemplar {
+            *self.last[bucket].lock() = Some(Exemplar {
                 trace_id,
                 seconds,
                 at,
@@ -61,11 +63,18 @@ impl Times {
         let bounds = SECONDS.iter().map(f64::to_string);
         let bounds = bounds.chain(["+Inf".to_owned()]);
         bounds.zip(&self.last).filter_map(|(bound, last)| {
-            let exemplar = (*lock(last))?;
+            let exemplar = (*last.lock())?;
             let (family, shape) = (self.family, self.shape);
             let series = format!("{family}_bucket{{shape=\"{shape}\",le=\"{bound}\"}}");
             Some((series, exemplar.to_suffix()))
         })
+    }
+}
+
+impl<L: ClosedSet> Family for By<L, Times> {
+    fn register(declared: &Declaration<'_>) -> Self {
+        let family = HistogramVec::register(declared);
+        Self::new(|shape| Times::for_shape(declared.name, &family, shape))
     }
 }
 
@@ -77,8 +86,4 @@ impl Exemplar {
         let _ = write!(text, " {}.{:03}", at.as_secs(), at.subsec_millis());
         text
     }
-}
-
-fn lock(last: &Mutex<Option<Exemplar>>) -> std::sync::MutexGuard<'_, Option<Exemplar>> {
-    last.lock().unwrap_or_else(PoisonError::into_inner)
 }

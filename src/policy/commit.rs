@@ -24,8 +24,7 @@ use crate::store::Run;
 use crate::tasks::OpenTasks;
 use crate::time::Timestamp;
 use crate::workspace::{
-    BulkWorkspaces, CreateOutcome, LINE_MAX, NewWorkspace, Settings, Status, Workspace,
-    WorkspaceChange,
+    CreateOutcome, LINE_MAX, NewWorkspace, Status, Workspace, WorkspaceChange, bulk,
 };
 
 /// Longest transaction of a policy. Each of its statements has `stores.timeout`.
@@ -68,7 +67,7 @@ pub(super) async fn vet_plan<'p>(
     let (mut births, mut edits) = (Vec::new(), Vec::new());
     for chunk in plan.births.chunks(VETTED_AT_ONCE) {
         let each = chunk.iter().map(|birth| async move {
-            let creation = birth.wanted.to_creation();
+            let creation = birth.wanted.to_creation()?;
             registrations.vet_creation(&creation).await
         });
         for (birth, vetted) in chunk.iter().zip(join_all(each).await) {
@@ -76,7 +75,7 @@ pub(super) async fn vet_plan<'p>(
                 Ok(_) if is_dry => {}
                 Ok(mut new) => {
                     if birth.wanted.entry.paused == Some(true) {
-                        new.status = Status::Paused;
+                        new.settings.status = Status::Paused;
                     }
                     births.push(new);
                 }
@@ -209,7 +208,7 @@ async fn write_plan(
         if !is_as_planned(tx, state, id).await? {
             return Ok(Err(differing_workspace(id)));
         }
-        BulkWorkspaces::remove(tx, id, now).await?;
+        bulk::mark_removed(tx, id, now).await?;
         done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
     }
     for (edit, update) in plan.edits.iter().zip(&vetted.edits) {
@@ -222,9 +221,9 @@ async fn write_plan(
         let created = match state.removed.get(&new.id) {
             Some(gone) => {
                 end_of(tx, &new.id, now, &mut done).await?;
-                BulkWorkspaces::revive(tx, new, gone.at, now).await?
+                bulk::revive(tx, new, gone.at, now).await?
             }
-            None => BulkWorkspaces::insert(tx, new, now).await?,
+            None => bulk::insert(tx, new, now).await?,
         };
         match created {
             CreateOutcome::Done(workspace) => done.created.push(*workspace),
@@ -265,15 +264,12 @@ async fn is_as_planned(
     state: &State,
     id: &WorkspaceId,
 ) -> Result<bool, sqlx::Error> {
-    let (Some(held), Some(row)) = (
-        state.workspaces.get(id),
-        BulkWorkspaces::lock_row(tx, id).await?,
-    ) else {
+    let (Some(held), Some(row)) = (state.workspaces.get(id), bulk::lock_row(tx, id).await?) else {
         return Ok(false);
     };
     let instances = match row.instances {
         0 => Vec::new(),
-        _ => BulkWorkspaces::load_instances(tx, id).await?,
+        _ => bulk::load_instances(tx, id).await?,
     };
     Ok(held.is_as(&row, &instances))
 }
@@ -297,12 +293,12 @@ async fn change_workspace(
     now: Timestamp,
 ) -> Result<Result<WorkspaceChange, CommitError>, sqlx::Error> {
     let id = &edit.held.row.id;
-    let Some(before) = BulkWorkspaces::lock_row(tx, id).await? else {
+    let Some(before) = bulk::lock_row(tx, id).await? else {
         return Ok(Err(differing_workspace(id)));
     };
     let instances = match before.instances {
         0 => Vec::new(),
-        _ => BulkWorkspaces::load_instances(tx, id).await?,
+        _ => bulk::load_instances(tx, id).await?,
     };
     if !edit.held.is_as(&before, &instances) {
         return Ok(Err(differing_workspace(id)));
@@ -316,23 +312,10 @@ async fn change_workspace(
         Ok(settings) => settings,
         Err(why) => return Ok(Err(why.into())),
     };
-    let line = around.line;
-    if settings == Settings::from_workspace(&before) {
-        let after = before.clone();
-        return Ok(Ok(WorkspaceChange {
-            before,
-            after,
-            line,
-        }));
-    }
-    let written =
-        BulkWorkspaces::write_settings(tx, &before, (&settings, update.origins()), now).await?;
-    Ok(match written {
-        Ok(Some(after)) => Ok(WorkspaceChange {
-            before,
-            after,
-            line,
-        }),
+    let change = (&settings, update.origins());
+    let applied = bulk::apply_settings(tx, before, around.line, change, now).await?;
+    Ok(match applied {
+        Ok(Some(changed)) => Ok(changed),
         Ok(None) => Err(differing_workspace(id)),
         Err(taken) => Err(Rejection::from(taken).into()),
     })
@@ -430,7 +413,7 @@ pub(super) async fn recreate_workspace(
             return Ok(Err(why));
         }
         end_of(&mut tx, &new.id, now, &mut done).await?;
-        match BulkWorkspaces::revive(&mut tx, &new, removed_at, now).await? {
+        match bulk::revive(&mut tx, &new, removed_at, now).await? {
             CreateOutcome::Done(workspace) => {
                 tx.end(run).await?;
                 done.created.push(*workspace);
@@ -464,16 +447,16 @@ async fn settle_org(
     tx: &mut Connection,
     new: &mut NewWorkspace,
 ) -> Result<Result<(), Rejection>, sqlx::Error> {
-    let (height, orgs) = BulkWorkspaces::measure_below(tx, &new.id).await?;
+    let (height, orgs) = bulk::measure_below(tx, &new.id).await?;
     let mut levels = 1 + height;
-    if let Some(parent) = &new.parent_id {
-        let line = BulkWorkspaces::load_line(tx, parent).await?;
+    if let Some(parent) = &new.settings.parent_id {
+        let line = bulk::read_line(tx, parent).await?;
         levels += line.len();
-        match org_of_new(&new.id, &line, new.org.as_deref()) {
-            Ok(org) => new.org = org,
+        match org_of_new(&new.id, &line, new.settings.org.as_deref()) {
+            Ok(org) => new.settings.org = org,
             Err(why) => return Ok(Err(why)),
         }
-        if BulkWorkspaces::is_above(tx, &new.id, parent).await? {
+        if bulk::is_above(tx, &new.id, parent).await? {
             return Ok(Err(Rejection::new(
                 Reason::Conflict,
                 "the parent is below the workspace, which would be its own ancestor: move the parent elsewhere first",
@@ -482,7 +465,7 @@ async fn settle_org(
     }
     Ok(match () {
         () if levels > LINE_MAX => Err(too_deep()),
-        () if orgs.iter().any(|org| *org != new.org) => Err(other_org_below()),
+        () if orgs.iter().any(|org| *org != new.settings.org) => Err(other_org_below()),
         () => Ok(()),
     })
 }

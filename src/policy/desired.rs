@@ -1,16 +1,13 @@
 //! The workspaces of a document in the form in which they are stored, and the changes that lead to them.
 
-use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
-use super::document::{Entry, LocatedEntry};
-use super::state::{CurrentWorkspace, State, compared_members};
-use crate::directory::{
-    BulkRegistrations, Change, Creation, Editor, Probe, Update, listed_urls, reports_itself,
-};
+use super::document::LocatedEntry;
+use super::state::{CurrentWorkspace, State, compared_members, leave_defaults_out};
+use crate::directory::{BulkRegistrations, Change, Creation, Update, listed_urls, reports_itself};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Move, Status};
+use crate::workspace::{Liveness, PolicyEntry, SettingsPatch, Status};
 
 /// A workspace of a document.
 #[derive(Debug)]
@@ -19,8 +16,7 @@ pub(super) struct DesiredWorkspace {
     pub(super) id: WorkspaceId,
     pub(super) parent: Option<WorkspaceId>,
     /// Its members, in the form of [`CurrentWorkspace::entry`].
-    pub(super) entry: Box<Entry>,
-    probe: Option<Probe>,
+    pub(super) entry: Box<PolicyEntry>,
 }
 
 impl DesiredWorkspace {
@@ -30,34 +26,28 @@ impl DesiredWorkspace {
     /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`.
     pub(super) fn read(
         registrations: BulkRegistrations<'_>,
-        LocatedEntry { path, mut entry }: LocatedEntry<Entry>,
+        LocatedEntry { path, mut entry }: LocatedEntry<PolicyEntry>,
         state: &State,
     ) -> Result<Self, Rejection> {
         let id = WorkspaceId::parse(&entry.id)?;
-        let parent = entry.parent_id.as_deref().map(WorkspaceId::parse);
-        let (parent, probe) = (parent.transpose()?, parse_probe(entry.probe.as_ref())?);
+        let made = entry.to_patch(|name| matches!(name, "parent_id" | "probe"));
+        let made = Change::parse(made)?;
+        entry.probe = made.probe.flatten().map(|probe| json!(probe.as_stored()));
         let held = state.workspaces.get(&id).map(|held| &**held);
-        entry.name = entry.name.take().filter(|name| *name != entry.id);
         // A policy that does not say these leaves them as they are: agents may say two of them when they register, and the
         // pause may be an operator's.
-        let delivery_mode = entry
-            .delivery_mode
-            .or(held.map(|held| held.row.delivery_mode));
-        entry.delivery_mode = delivery_mode.filter(|mode| *mode != DeliveryMode::Push);
-        let is_paused = held.is_some_and(|held| held.row.status == Status::Paused);
-        entry.paused = Some(entry.paused.unwrap_or(is_paused)).filter(|paused| *paused);
-        entry.proof = entry.proof.or(held.and_then(|held| held.row.proof));
-        entry.liveness = entry
-            .liveness
-            .filter(|liveness| *liveness != Liveness::Heartbeat);
-        entry.probe = probe.as_ref().map(|probe| json!(probe.as_stored()));
+        let row = held.map(|held| &held.row);
+        entry.delivery_mode = entry.delivery_mode.or(row.map(|row| row.delivery_mode));
+        entry.proof = entry.proof.or(row.and_then(|row| row.proof));
+        let is_paused = row.is_some_and(|row| row.status == Status::Paused);
+        entry.paused = entry.paused.or(Some(is_paused));
+        leave_defaults_out(&mut entry);
         settle_urls(registrations, &mut entry, held)?;
         Ok(Self {
             path,
             id,
-            parent,
+            parent: made.place.parent_id.flatten(),
             entry,
-            probe,
         })
     }
 
@@ -87,86 +77,48 @@ impl DesiredWorkspace {
     }
 
     /// Returns the update that changes these members.
+    ///
+    /// # Errors
+    /// Those of [`Change::parse`].
     pub(super) fn to_update(
         &self,
         held: &CurrentWorkspace,
         differences: &[(String, Value, Value)],
-    ) -> Update {
+    ) -> Result<Update, Rejection> {
         let entry = &self.entry;
         let differs = |name: &str| differences.iter().any(|(other, ..)| other == name);
-        let set = |name: &str| differs(name).then_some(());
-        let mut change = Change {
-            name: set("name").map(|()| self.display_name()),
-            role: set("role").map(|()| entry.role.clone()),
-            card_url: set("card_url").map(|()| entry.card_url.clone()),
-            delivery_mode: set("delivery_mode")
-                .map(|()| entry.delivery_mode.unwrap_or(DeliveryMode::Push)),
-            max_concurrent: set("max_concurrent").map(|()| entry.max_concurrent),
-            liveness: set("liveness").map(|()| self.liveness()),
-            complete: set("complete").map(|()| entry.complete),
-            push_notifications: set("push_notifications").map(|()| entry.push_notifications),
-            card_access: set("card_access").map(|()| entry.card_access),
-            proof: set("proof").map(|()| entry.proof),
-            bridge: set("bridge").map(|()| entry.bridge),
-            resolve: set("resolve").map(|()| entry.resolve),
-            probe: set("probe").map(|()| self.probe.clone()),
-            ..Change::default()
-        };
-        if differs("parent_id") || differs("org") {
-            change.place = Move {
-                parent_id: Some(self.parent.clone()),
-                org: Some(entry.org.clone()),
-            };
-        }
-        match &entry.urls {
+        let mut patch = self.to_patch(|name| match name {
+            "parent_id" | "org" => differs("parent_id") || differs("org"),
             // The list has the place of the others.
-            Some(urls) => change.urls = set("urls").map(|()| Some(urls.clone())),
-            None => {
-                change.url = set("url").map(|()| entry.url.clone());
-                change.internal_url = set("internal_url").map(|()| entry.internal_url.clone());
-                let has_list = listed_urls(&held.row, &held.instances).is_some();
-                if has_list && self.liveness() == Liveness::Heartbeat {
-                    change.urls = Some(None);
-                }
-            }
+            "url" | "internal_url" => entry.urls.is_none() && differs(name),
+            "urls" => entry.urls.is_some() && differs(name),
+            name => differs(name),
+        });
+        let has_list = listed_urls(&held.row, &held.instances).is_some();
+        if entry.urls.is_none() && has_list && self.liveness() == Liveness::Heartbeat {
+            patch.urls = Some(None);
         }
-        Update {
-            change,
-            paused: set("paused").map(|()| entry.paused == Some(true)),
-        }
+        Ok(Update {
+            change: Change::parse(patch)?,
+            paused: differs("paused").then_some(entry.paused == Some(true)),
+        })
     }
 
     /// Returns the creation of the workspace.
-    pub(super) fn to_creation(&self) -> Creation {
-        let entry = &self.entry;
-        Creation {
-            id: self.id.clone(),
-            name: self.display_name(),
-            parent_id: self.parent.clone(),
-            org: entry.org.clone(),
-            role: entry.role.clone(),
-            delivery_mode: entry.delivery_mode.unwrap_or(DeliveryMode::Push),
-            url: entry.url.clone(),
-            internal_url: entry.internal_url.clone(),
-            card_url: entry.card_url.clone(),
-            urls: entry.urls.clone(),
-            max_concurrent: entry.max_concurrent,
-            liveness: self.liveness(),
-            complete: entry.complete,
-            push_notifications: entry.push_notifications,
-            card_access: entry.card_access,
-            proof: entry.proof,
-            bridge: entry.bridge,
-            resolve: entry.resolve,
-            upstream_auth: None,
-            upstream_tls: None,
-            wake: None,
-            probe: self.probe.clone(),
-            enrolment: None,
-            editor: Editor::Operator,
-            within: None,
-            recheck: None,
-        }
+    ///
+    /// # Errors
+    /// Those of [`Change::parse`].
+    pub(super) fn to_creation(&self) -> Result<Creation, Rejection> {
+        let said = compared_members(&self.entry);
+        let patch = self.to_patch(|name| name == "name" || said.contains_key(name));
+        let change = Change::parse(patch)?;
+        Ok(Creation::by_operator(self.id.clone(), change))
+    }
+
+    fn to_patch(&self, selects: impl Fn(&str) -> bool) -> SettingsPatch {
+        let mut patch = self.entry.to_patch(selects);
+        patch.name = patch.name.map(|_| self.display_name());
+        patch
     }
 
     fn display_name(&self) -> String {
@@ -180,7 +132,7 @@ impl DesiredWorkspace {
 /// Brings the URLs into the form in which they are stored, and refuses those that an agent reports.
 fn settle_urls(
     registrations: BulkRegistrations<'_>,
-    entry: &mut Entry,
+    entry: &mut PolicyEntry,
     held: Option<&CurrentWorkspace>,
 ) -> Result<(), Rejection> {
     let stored = |member, url: &mut Option<String>| {
@@ -217,11 +169,4 @@ fn settle_urls(
         }
     }
     Ok(())
-}
-
-fn parse_probe(value: Option<&Value>) -> Result<Option<Probe>, Rejection> {
-    let value = value.filter(|value| !value.is_null()).map(to_raw_value);
-    let wrong = |_| Rejection::new(Reason::InvalidParams, "`probe` is no JSON");
-    let value = value.transpose().map_err(wrong)?;
-    value.map(|value| Probe::parse(&value)).transpose()
 }

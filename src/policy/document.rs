@@ -6,10 +6,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::problems::Problems;
-use crate::config::{Bridging, CardAccess, CompletionMode};
-use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{CallerProof, DeliveryMode, Liveness, Resolve};
+use crate::workspace::PolicyEntry;
 
 /// The version of the format.
 pub(super) const VERSION: u32 = 1;
@@ -26,33 +24,6 @@ pub struct RawDocument {
     workspaces: Option<Vec<Box<RawValue>>>,
     grants: Option<Vec<Box<RawValue>>>,
     stops: Option<Vec<Box<RawValue>>>,
-}
-
-/// A workspace of a document.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Entry {
-    pub(super) id: String,
-    pub(super) name: Option<String>,
-    pub(super) parent_id: Option<String>,
-    pub(super) org: Option<String>,
-    pub(super) role: Option<String>,
-    pub(super) delivery_mode: Option<DeliveryMode>,
-    pub(super) liveness: Option<Liveness>,
-    pub(super) url: Option<String>,
-    pub(super) internal_url: Option<String>,
-    pub(super) urls: Option<Vec<String>>,
-    pub(super) card_url: Option<String>,
-    pub(super) max_concurrent: Option<u32>,
-    pub(super) complete: Option<CompletionMode>,
-    pub(super) push_notifications: Option<bool>,
-    pub(super) card_access: Option<CardAccess>,
-    pub(super) proof: Option<CallerProof>,
-    pub(super) bridge: Option<Bridging>,
-    pub(super) resolve: Option<Resolve>,
-    pub(super) probe: Option<Value>,
-    /// Absent: a workspace that is there stays as it is, so that a policy undoes no pause without saying so.
-    pub(super) paused: Option<bool>,
 }
 
 /// A grant of a document.
@@ -87,7 +58,7 @@ pub(super) struct LocatedEntry<T> {
 pub(super) struct Document {
     pub(super) revision: Option<String>,
     pub(super) recreate: bool,
-    pub(super) workspaces: Option<Vec<LocatedEntry<Entry>>>,
+    pub(super) workspaces: Option<Vec<LocatedEntry<PolicyEntry>>>,
     pub(super) grants: Option<Vec<LocatedEntry<GrantEntry>>>,
     pub(super) stops: Option<Vec<LocatedEntry<StopEntry>>>,
 }
@@ -154,14 +125,4 @@ pub(super) fn members_without<T: Serialize>(entry: &T, names: &[&str]) -> Map<St
     };
     members.retain(|name, value| !value.is_null() && !names.contains(&name.as_str()));
     members
-}
-
-impl Entry {
-    /// Returns an entry of which only the id is said.
-    pub(super) fn with_id(id: &WorkspaceId) -> Self {
-        Self {
-            id: id.to_string(),
-            ..Self::default()
-        }
-    }
 }

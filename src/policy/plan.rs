@@ -183,7 +183,7 @@ impl Plan {
             self.unchanged += 1;
             return Ok(());
         }
-        let update = one.to_update(held, &differences);
+        let update = one.to_update(held, &differences)?;
         let fields = differences.into_iter();
         let fields = fields.map(
             |(field, before, after)| json!({"field": field, "before": before, "after": after}),
@@ -431,7 +431,8 @@ impl Plan {
     /// `conflict`.
     pub(super) fn check_stops(&self, state: &State) -> Result<(), Rejection> {
         let kept = state.stop_count.saturating_sub(self.released.len());
-        match self.stops.is_empty() || kept + self.stops.len() <= STOPS_MAX {
+        let wanted = i64::try_from(kept + self.stops.len()).unwrap_or(i64::MAX);
+        match self.stops.is_empty() || wanted <= STOPS_MAX {
             true => Ok(()),
             false => Err(too_many()),
         }

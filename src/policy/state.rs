@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::document::{Entry, GrantEntry, StopEntry, VERSION, members_without};
+use super::document::{GrantEntry, StopEntry, VERSION, members_without};
 use crate::db::Connection;
 use crate::directory::{listed_urls, reports_itself};
 use crate::hierarchy::{BulkGrants, Grant};
@@ -15,7 +15,7 @@ use crate::ids::WorkspaceId;
 use crate::stops::{Stop, Stops};
 use crate::time::Timestamp;
 use crate::workspace::{
-    BulkWorkspaces, DeliveryMode, Liveness, Status, StoredInstance, Tombstone, Workspace,
+    DeliveryMode, Liveness, PolicyEntry, Status, StoredInstance, Tombstone, Workspace, bulk,
 };
 
 /// A workspace with its named instances, which are read only where they are an operator's.
@@ -24,7 +24,7 @@ pub(super) struct CurrentWorkspace {
     pub(super) row: Workspace,
     pub(super) instances: Vec<StoredInstance>,
     /// The workspace as a document has it.
-    pub(super) entry: Entry,
+    pub(super) entry: PolicyEntry,
 }
 
 /// All workspaces, grants and stops.
@@ -50,14 +50,14 @@ impl State {
         max: usize,
     ) -> Result<Option<Self>, sqlx::Error> {
         let mut state = Self::default();
-        let rows = BulkWorkspaces::load_live(tx, max.saturating_add(1)).await?;
+        let rows = bulk::load_live(tx, max.saturating_add(1)).await?;
         if rows.len() > max {
             return Ok(None);
         }
         for row in rows {
             let has_list = row.instances > 0 && row.liveness == Liveness::Assumed;
             let instances = match has_list {
-                true => BulkWorkspaces::load_instances(tx, &row.id).await?,
+                true => bulk::load_instances(tx, &row.id).await?,
                 false => Vec::new(),
             };
             let entry = entry_of(&row, &instances);
@@ -74,10 +74,7 @@ impl State {
             .chain(parents)
             .filter(|id| !state.workspaces.contains_key(id))
             .collect();
-        state.removed = BulkWorkspaces::load_removed(tx, asked)
-            .await?
-            .into_iter()
-            .collect();
+        state.removed = bulk::load_removed(tx, asked).await?.into_iter().collect();
         let grants = BulkGrants::list_all(tx, max.saturating_add(1)).await?;
         if grants.len() > max {
             return Ok(None);
@@ -208,32 +205,28 @@ impl CurrentWorkspace {
     }
 }
 
-fn entry_of(row: &Workspace, instances: &[StoredInstance]) -> Entry {
-    let mut entry = Entry::with_id(&row.id);
-    entry.name = Some(row.name.clone()).filter(|name| *name != row.id.as_str());
-    entry.parent_id = row.parent_id.as_ref().map(ToString::to_string);
-    entry.org.clone_from(&row.org);
-    entry.role.clone_from(&row.role);
-    entry.delivery_mode = Some(row.delivery_mode).filter(|mode| *mode != DeliveryMode::Push);
-    entry.liveness = Some(row.liveness).filter(|liveness| *liveness != Liveness::Heartbeat);
-    if !reports_itself(row, instances) {
-        entry.urls = listed_urls(row, instances);
-        if entry.urls.is_none() {
-            entry.url.clone_from(&row.url);
-            entry.internal_url.clone_from(&row.internal_url);
-        }
+fn entry_of(row: &Workspace, instances: &[StoredInstance]) -> PolicyEntry {
+    let mut entry = PolicyEntry::from_settings(&row.id, &row.settings);
+    let is_reported = reports_itself(row, instances);
+    entry.urls = listed_urls(row, instances).filter(|_| !is_reported);
+    if is_reported || entry.urls.is_some() {
+        (entry.url, entry.internal_url) = (None, None);
     }
-    entry.card_url.clone_from(&row.card_url);
-    entry.max_concurrent = row.max_concurrent;
-    entry.complete = row.complete;
-    entry.push_notifications = row.push_notifications;
-    entry.card_access = row.card_access;
-    entry.proof = row.proof;
-    entry.bridge = row.bridge;
-    entry.resolve = row.resolve;
-    entry.probe = row.probe.as_ref().map(|probe| json!(probe));
-    entry.paused = Some(true).filter(|_| row.status == Status::Paused);
+    entry.paused = Some(row.status == Status::Paused);
+    leave_defaults_out(&mut entry);
     entry
+}
+
+/// Leaves out the members that have their defaults, but are always stored.
+pub(super) fn leave_defaults_out(entry: &mut PolicyEntry) {
+    entry.name = entry.name.take().filter(|name| *name != entry.id);
+    entry.delivery_mode = entry
+        .delivery_mode
+        .filter(|mode| *mode != DeliveryMode::Push);
+    entry.liveness = entry
+        .liveness
+        .filter(|liveness| *liveness != Liveness::Heartbeat);
+    entry.paused = entry.paused.filter(|paused| *paused);
 }
 
 /// Returns a grant as a document has it.
@@ -261,6 +254,6 @@ pub(super) fn stop_entry(stop: &Stop) -> StopEntry {
 }
 
 /// Returns the members of a workspace that differences show.
-pub(super) fn compared_members(entry: &Entry) -> Map<String, Value> {
+pub(super) fn compared_members(entry: &PolicyEntry) -> Map<String, Value> {
     members_without(entry, &["id"])
 }

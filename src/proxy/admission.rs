@@ -8,29 +8,33 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use serde_json::json;
+use url::Position;
 
+use crate::a2a::accept::prefers_stream;
 use crate::a2a::refs::Refs;
 use crate::config::{Config, Forward, Limits, Live, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, Server};
+use crate::dialect::ReplyForm;
 use crate::directory::{AgentOptions, Destination, Preference, choose_instance, find_gone};
 use crate::drain::Drain;
 use crate::explain::{Fact, Source, Witness};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::hops::{count_hops, whole_number};
-use crate::identity::{A2A, Proof, Role};
+use crate::identity::{Proof, Role};
 use crate::ids::{InstanceId, InvalidWorkspaceId, RequestId};
 use crate::metrics::{InstanceChoice, Metrics};
 use crate::proxy::http1::{NOSNIFF, REQUEST_FIELDS_MAX, TARGET_BYTES_MAX};
+use crate::proxy::listener::{rejection_head, write_response};
 use crate::proxy::parking::Turn;
 use crate::proxy::record::Exchange;
 use crate::rejection::{AtStage as _, Reason, Rejection};
 use crate::shares::{Account, Bound, Share, ShareRefusal, Shares, SlotGuard};
 use crate::stage::Stage;
-use crate::store::Run;
 use crate::tasks::{Binder, Subject};
 use crate::telemetry::Chain;
 
@@ -239,43 +243,31 @@ pub(super) struct Origins {
 impl Origins {
     /// Reads `server.public_url`, `server.hosts`, `cors.origins` and `[forward]`.
     pub(super) fn new(config: &Config) -> Self {
-        let port = config.server.listen.port();
-        let (scheme, default_port) = if config.server.tls.cert.is_some() {
-            ("https", 443)
-        } else {
-            ("http", 80)
+        const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+        let (listen, public) = (config.server.listen, config.server.public_url.as_ref());
+        let port = listen.port();
+        let (scheme, default_port) = match config.server.tls.cert {
+            Some(_) => ("https", 443),
+            None => ("http", 80),
         };
-        let mut hosts: HashSet<String> = HashSet::new();
-        for name in ["localhost", "127.0.0.1", "[::1]"] {
-            hosts.insert(format!("{name}:{port}"));
-            hosts.insert(name.to_owned());
-        }
-        hosts.insert(config.server.listen.to_string());
-        if let Some(url) = &config.server.public_url
-            && let Some(host) = url.host_str()
-        {
-            hosts.insert(
-                url.port()
-                    .map_or_else(|| host.to_owned(), |p| format!("{host}:{p}")),
-            );
-            if let Some(port) = url.port_or_known_default() {
-                hosts.insert(format!("{host}:{port}"));
-            }
-        }
         // Only with the listener's own port: other servers on this machine are foreign origins.
-        let mut own: HashSet<String> = ["localhost", "127.0.0.1", "[::1]"]
+        let mut hosts = HashSet::from(LOCAL.map(|name| format!("{name}:{port}")));
+        hosts.insert(listen.to_string());
+        let mut own: HashSet<String> = hosts
             .iter()
-            .map(|name| format!("{scheme}://{name}:{port}"))
+            .map(|host| format!("{scheme}://{host}"))
             .collect();
-        own.insert(format!("{scheme}://{}", config.server.listen));
         if port == default_port {
-            let bare = own
-                .iter()
-                .filter_map(|o| o.strip_suffix(&format!(":{port}")));
-            let bare: Vec<String> = bare.map(str::to_owned).collect();
-            own.extend(bare);
+            let end = format!(":{port}");
+            let bare = hosts.iter().filter_map(|host| host.strip_suffix(&end));
+            own.extend(bare.map(|host| format!("{scheme}://{host}")));
         }
-        let public = config.server.public_url.as_ref();
+        hosts.extend(LOCAL.map(str::to_owned));
+        if let Some((url, host)) = public.and_then(|url| Some((url, url.host_str()?))) {
+            hosts.insert(url[Position::BeforeHost..Position::AfterPort].to_owned());
+            let port = url.port_or_known_default();
+            hosts.extend(port.map(|port| format!("{host}:{port}")));
+        }
         own.extend(public.map(|url| url.origin().ascii_serialization()));
         let listed = config.server.hosts.iter().map(|h| h.to_ascii_lowercase());
         for host in listed {
@@ -359,20 +351,17 @@ impl Origins {
             return None;
         }
         let mut response = ResponseHeader::build(204, Some(6)).ok()?;
-        let fields = [
+        let methods = HeaderValue::from_static("GET, POST, PATCH, DELETE, OPTIONS");
+        for (name, value) in [
+            (header::ACCESS_CONTROL_ALLOW_METHODS, methods),
             (
-                header::ACCESS_CONTROL_ALLOW_METHODS,
-                "GET, POST, PATCH, DELETE, OPTIONS",
+                header::ACCESS_CONTROL_MAX_AGE,
+                HeaderValue::from_static("7200"),
             ),
-            (header::ACCESS_CONTROL_MAX_AGE, "7200"),
-        ];
-        for (name, value) in fields {
+            (header::ACCESS_CONTROL_ALLOW_HEADERS, self.fields.clone()?),
+        ] {
             response.append_header(name, value).ok()?;
         }
-        let allowed = self.fields.clone()?;
-        response
-            .append_header(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed)
-            .ok()?;
         Some(response)
     }
 }
@@ -658,21 +647,21 @@ pub(super) async fn authenticate_caller(
     exchange: &mut Exchange,
     head: &RequestHeader,
 ) -> Result<Arc<Proof>, Rejection> {
-    refuse_declared_oversize(&exchange.call.config().limits, head).at(Stage::Size)?;
+    refuse_declared_oversize(&exchange.call.config.limits, head).at(Stage::Size)?;
     let field = authorization_field(head).at(Stage::Caller)?;
     let proof = gateway.identity.authenticate_message(field).await;
     let proof = proof.at(Stage::Caller)?;
-    exchange.call.set_proof(Arc::clone(&proof));
+    exchange.call.proof = Some(Arc::clone(&proof));
     for claimed in head.headers.get_all("x-workspace-id") {
         let claimed = proof.check_caller(Some(claimed.as_bytes()));
         claimed.at(Stage::Claim)?;
     }
     let allowance = gateway.rates.admit(&proof).at(Stage::Rate)?;
-    exchange.call.set_allowance(allowance);
+    exchange.call.allowance = allowance;
     proof
-        .require_role(&head.method, A2A, Run::Real)
+        .require_at_least(Role::for_call(&head.method))
         .at(Stage::Role)?;
-    if exchange.call.method().returns_content() {
+    if exchange.call.method.returns_content() {
         proof.require_at_least(Role::Admin).at(Stage::Role)?;
     }
     Ok(proof)
@@ -784,7 +773,7 @@ pub(super) async fn assign_instance(
     let account = admitted.allowed.account();
     preference.gone = find_gone(&agent.instances, account, &preference);
     let (chosen, by) = choose_instance(&agent.instances, account, &preference, &[])?;
-    gateway.metrics.capacity.count_choice(by);
+    gateway.metrics.capacity.choices[by].inc();
     admitted.destination = Destination::Agent(Arc::clone(chosen));
     admitted.preference = Some(Box::new(preference));
     Ok(())
@@ -836,6 +825,62 @@ pub(super) fn method_not_allowed(message: &'static str, allow: &'static str) -> 
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
     rejection.allow = Some(allow);
     rejection
+}
+
+// Answers with a rejection, in the dialect of the request.
+
+/// Writes the whole rejection. An error that A2A defines is sent as an event if the caller asked for a stream: clients
+/// of the streaming methods read only events from an answer with status 200. The connection stays usable: framing is
+/// exact, and Pingora drains the rest of the request within its bound.
+///
+/// # Errors
+/// The caller cannot be written to.
+pub(super) async fn send_rejection(
+    session: &mut ServerSession,
+    origins: &Origins,
+    request_id: &RequestId,
+    rejection: &Rejection,
+    form: &ReplyForm,
+) -> pingora::Result<()> {
+    let mut body = rejection.to_body(form, request_id);
+    let status = rejection.status_in(form.dialect);
+    let fields = &session.req_header().headers;
+    let is_event = status == StatusCode::OK.as_u16() && prefers_stream(fields);
+    if is_event {
+        body = format!("data: {body}\n\n");
+    }
+    let mut head = rejection_head(rejection, request_id, status, body.len())?;
+    if is_event {
+        head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
+    }
+    origins.put_browser_fields(&session.req_header().headers, &mut head);
+    let without_body = session.req_header().method == http::Method::HEAD;
+    let body = if without_body {
+        Bytes::new()
+    } else {
+        Bytes::from(body)
+    };
+    write_response(session, head, body).await
+}
+
+/// Rejects an exchange: records the rejection, counts failures of proof, and answers.
+pub(super) async fn reject_exchange(
+    session: &mut ServerSession,
+    origins: &Origins,
+    exchange: &mut Exchange,
+    rejection: &Rejection,
+) -> pingora::Result<()> {
+    exchange.record_rejection(rejection);
+    exchange.record.status = rejection.status_in(exchange.call.dialect);
+    let form = exchange.call.reply_form();
+    send_rejection(
+        session,
+        origins,
+        &exchange.call.request_id,
+        rejection,
+        &form,
+    )
+    .await
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::proxy::admission::{Load, is_from_browser, too_large};
 use crate::proxy::http1::is_invalid_chunks;
 use crate::proxy::listener::write_with_timeout;
 use crate::proxy::policy::recheck_caller;
-use crate::proxy::record::{BodyError, ExchangeError, box_cold_path};
+use crate::proxy::record::{ExchangeError, box_cold_path};
 use crate::proxy::services::Request;
 use crate::rejection::{AtStage as _, Reason, Rejection};
 use crate::shares::{Account, Share};
@@ -50,9 +50,9 @@ pub(super) async fn read_any_type(
     account: Account,
 ) -> Result<ReceivedBody, ExchangeError> {
     let began = Instant::now();
-    let (load, config) = (&request.context.relay.load, request.exchange.call.config());
+    let (load, config) = (&request.context.relay.load, &request.exchange.call.config);
     let received = read_body(load, config, request.session, account).await;
-    let received = received.map_err(ExchangeError::from).at(Stage::Body)?;
+    let received = received.at(Stage::Body)?;
     if began.elapsed() >= SLOW_BODY {
         box_cold_path(recheck_caller(request)).await?;
     }
@@ -69,7 +69,7 @@ pub(super) async fn read_body(
     config: &Config,
     session: &mut ServerSession,
     account: Account,
-) -> Result<ReceivedBody, BodyError> {
+) -> Result<ReceivedBody, ExchangeError> {
     let limit = config.limits.request_bytes;
     let deadline = Instant::now() + config.timeouts.request_body;
     let mut share = load.new_share(account);
@@ -97,13 +97,13 @@ pub(super) async fn read_body(
 ///
 /// # Errors
 /// The caller left.
-pub(super) async fn send_continue(session: &mut ServerSession) -> Result<(), BodyError> {
+pub(super) async fn send_continue(session: &mut ServerSession) -> Result<(), ExchangeError> {
     if !expects_continue(session.req_header()) {
         return Ok(());
     }
     let limit = session.get_write_timeout();
     let written = write_with_timeout(limit, session.write_continue_response()).await;
-    written.map_err(|_| BodyError::CallerLeft)
+    written.map_err(|_| ExchangeError::CallerLeft)
 }
 
 /// Returns the next piece of a body; `None` at its end.
@@ -115,7 +115,7 @@ pub(super) async fn next_piece(
     timeouts: &Timeouts,
     session: &mut ServerSession,
     deadline: Instant,
-) -> Result<Option<Bytes>, BodyError> {
+) -> Result<Option<Bytes>, ExchangeError> {
     let read = timeout_at(deadline, session.read_request_body()).await;
     let failed = match read {
         Ok(Ok(piece)) => return Ok(piece),
@@ -195,20 +195,20 @@ fn body_timeout(timeouts: &Timeouts) -> Rejection {
     .with_fact("limit", humantime::format_duration(timeouts.request_body))
 }
 
-fn read_failure(error: &pingora::Error, timeouts: &Timeouts) -> BodyError {
+fn read_failure(error: &pingora::Error, timeouts: &Timeouts) -> ExchangeError {
     use pingora::ErrorType;
     match error.etype() {
         ErrorType::ReadTimedout => body_timeout(timeouts).into(),
         ErrorType::ReadError if is_invalid_chunks(error) => broken_framing(),
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
-            BodyError::CallerLeft
+            ExchangeError::CallerLeft
         }
         _ => broken_framing(),
     }
 }
 
-fn broken_framing() -> BodyError {
-    BodyError::Refused(Rejection::new(
+fn broken_framing() -> ExchangeError {
+    ExchangeError::Refused(Rejection::new(
         Reason::InvalidRequest,
         "the framing of the request body is broken",
     ))

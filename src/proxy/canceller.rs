@@ -12,7 +12,7 @@ use http::Method;
 use pingora::http::RequestHeader;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::Generation;
 use crate::a2a::method::Method as A2aMethod;
@@ -20,6 +20,7 @@ use crate::a2a::refs::Refs;
 use crate::a2a::reply::Reply;
 use crate::a2a::state::TaskState;
 use crate::audit::{Draft, EventType};
+use crate::deadline::ticks;
 use crate::directory::{Destination, LookupFor};
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
@@ -30,7 +31,7 @@ use crate::proxy::listener::internal_error;
 use crate::proxy::record::{Answered, Exchange};
 use crate::proxy::services::Context;
 use crate::proxy::upstream::WireRequest;
-use crate::proxy::upstream_request::{AgentCall, Origin, callee_attributes, resolve_address};
+use crate::proxy::upstream_request::{AgentCall, Origin, callee_attributes, resolve_peer};
 use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::stage::Stage;
@@ -65,20 +66,15 @@ const OPERATOR: &str = r#"{"kind":"operator"}"#;
 
 /// Canceller of tasks; runs until the process ends.
 pub struct Canceller {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
 }
 
 impl Canceller {
-    pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context }
-    }
-
     /// Runs until a drain begins. Another replica goes on with what is in progress.
     pub async fn run(&self) {
         let gateway = &self.context.gateway;
         let mut running = JoinSet::new();
-        let mut tick = interval(LOOK_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(LOOK_EVERY);
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
@@ -102,6 +98,7 @@ impl Canceller {
 }
 
 /// The cancellation of one stop's tasks.
+#[derive(Clone)]
 struct StopCancellation {
     context: Arc<Context>,
     stop: Arc<Stop>,
@@ -216,13 +213,7 @@ impl StopCancellation {
             while calls.len() < CALLS_MAX
                 && let Some((target, task)) = pending.next()
             {
-                let cancellation = TaskCancellation {
-                    context: Arc::clone(&self.context),
-                    stop: Arc::clone(&self.stop),
-                    target,
-                    task,
-                };
-                calls.spawn(cancellation.run());
+                calls.spawn(self.clone().cancel_task(target, task));
             }
             match calls.join_next().await {
                 None => return Ok(()),
@@ -235,20 +226,10 @@ impl StopCancellation {
             }
         }
     }
-}
 
-/// The cancellation of one task.
-struct TaskCancellation {
-    context: Arc<Context>,
-    stop: Arc<Stop>,
-    target: WorkspaceId,
-    task: String,
-}
-
-impl TaskCancellation {
-    async fn run(self) -> Result<(), Unavailable> {
+    async fn cancel_task(self, target: WorkspaceId, task: String) -> Result<(), Unavailable> {
         // The type is nested too deeply for the compiler when this future is spawned.
-        let asked = self.cancel_at_agent().boxed();
+        let asked = self.cancel_at_agent(&target, &task).boxed();
         let outcome = match timeout(CALL_MAX, asked).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(why)) => {
@@ -259,26 +240,32 @@ impl TaskCancellation {
             Err(_) => TaskOutcome::Failed,
         };
         let stops = &self.context.gateway.stops;
-        let one = (&self.target, self.task.as_str());
+        let one = (&target, task.as_str());
         stops.set_outcome(&self.stop, one, outcome).await?;
         if outcome != TaskOutcome::Failed {
             let tasks = &self.context.gateway.tasks;
-            tasks.note_end(&self.target, &self.task, &self.stop.id);
+            tasks.note_end(&target, &task, &self.stop.id);
         }
         Ok(())
     }
 
     /// Asks the agent, and records the exchange as one of an operator.
-    async fn cancel_at_agent(&self) -> Result<TaskOutcome, Rejection> {
+    async fn cancel_at_agent(
+        &self,
+        target: &WorkspaceId,
+        task: &str,
+    ) -> Result<TaskOutcome, Rejection> {
         let gateway = &self.context.gateway;
         let operator = gateway.identity.restore_proof(OPERATOR);
         let proof = Arc::new(operator.ok_or_else(no_operator)?);
         let mut exchange = Exchange::begin_at(&self.context.gateway, RequestId::random(), false);
-        exchange.call.set_method(A2aMethod::CancelTask);
-        exchange.call.set_target(self.target.clone());
-        exchange.record.set_task(self.task.clone());
-        exchange.call.set_proof(Arc::clone(&proof));
-        let outcome = self.run_exchange(proof, &mut exchange).await;
+        exchange.call.method = A2aMethod::CancelTask;
+        exchange.call.target = Some(target.clone());
+        exchange.record.task = Some(task.to_owned());
+        exchange.call.proof = Some(Arc::clone(&proof));
+        let outcome = self
+            .run_exchange(proof, (target, task), &mut exchange)
+            .await;
         match &outcome {
             Ok(_) => {
                 // Cannot fail: no response is left to send.
@@ -286,7 +273,7 @@ impl TaskCancellation {
             }
             Err(why) => {
                 exchange.record_rejection(why);
-                exchange.record.set_status(why.reason.status());
+                exchange.record.status = why.reason.status();
             }
         }
         outcome
@@ -295,11 +282,12 @@ impl TaskCancellation {
     async fn run_exchange(
         &self,
         proof: Arc<Proof>,
+        (target, task): (&WorkspaceId, &str),
         exchange: &mut Exchange,
     ) -> Result<TaskOutcome, Rejection> {
         let context = &*self.context;
         let gateway = &context.gateway;
-        let permit = gateway.hierarchy.permit(&proof, &self.target).await?;
+        let permit = gateway.hierarchy.permit(&proof, target).await?;
         exchange.call.set_access(&permit);
         let destination = gateway.resolution.resolve(&permit).await?;
         let mut admitted = AdmittedCall {
@@ -311,13 +299,16 @@ impl TaskCancellation {
             turn: None,
         };
         let refs = Refs {
-            tasks: vec![self.task.clone()],
+            tasks: vec![task.to_owned()],
             ..Refs::default()
         };
         let assigned = assign_instance(gateway, &mut admitted, &refs).await;
         assigned.at(Stage::Instance)?;
-        exchange.record.set_instance(admitted.instance().cloned());
-        let mut call = self.build_call(exchange, &admitted).await.at(Stage::Call)?;
+        exchange.record.instance = admitted.instance().cloned();
+        let mut call = self
+            .build_call(exchange, &admitted, task)
+            .await
+            .at(Stage::Call)?;
         let Destination::Agent(agent) = &admitted.destination else {
             // Its tasks are in its inbox, which it does not read while it is stopped.
             return Ok(TaskOutcome::Over);
@@ -331,7 +322,8 @@ impl TaskCancellation {
         let routed = agents.route_call(None, exchange, &mut call).await;
         routed.map_err(|ended| ended.into_rejection(cancel_timeout))?;
         let asker = LookupFor::for_call(Account::default());
-        let address = resolve_address(context, agent, call.path.as_deref(), asker).await?;
+        let connect = exchange.call.config.timeouts.connect;
+        let peer = resolve_peer(context, agent, call.path.as_deref(), asker, connect).await?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
         let head = RequestHeader::build(Method::POST, b"/", None).map_err(internal_error)?;
         let origin = Origin {
@@ -340,20 +332,18 @@ impl TaskCancellation {
         };
         let wire = agents.write_head(&origin, exchange, &call).await?;
         let upstream = &context.relay.upstream;
-        let connect = exchange.call.config().timeouts.connect;
-        let peer = upstream.agent_peer(agent, address, connect).await;
         let question = BufferedRequest {
             peer: &peer,
             call: WireRequest::new(wire, call.body),
             deadline: Instant::now() + CALL_MAX,
-            bytes_max: exchange.call.config().limits.response_bytes.bytes(),
-            idle: exchange.call.config().upstream.idle,
+            bytes_max: exchange.call.config.limits.response_bytes.bytes(),
+            idle: exchange.call.config.upstream.idle,
             late: cancel_timeout,
         };
         exchange.record.start_call_span();
         let (mut head, mut body) = question.send(upstream, &context.relay.metrics).await?;
         exchange.record.set_call_status(head.status);
-        exchange.record.set_status(head.status.as_u16());
+        exchange.record.status = head.status.as_u16();
         exchange.record.add_bytes(body.len());
         if let Some(rewrite) = call.rewrite {
             body = rewrite.rewrite_body(&mut head, body).await?;
@@ -366,6 +356,7 @@ impl TaskCancellation {
         &self,
         exchange: &mut Exchange,
         admitted: &AdmittedCall,
+        task: &str,
     ) -> Result<CheckedCall, Rejection> {
         let context = &*self.context;
         let spoken = context.cards.generation(None, exchange, admitted, true);
@@ -376,13 +367,9 @@ impl TaskCancellation {
             Generation::V0 => "tasks/cancel",
             Generation::V1 => "CancelTask",
         };
-        let body = json!({"jsonrpc": "2.0", "id": self.stop.id, "method": method, "params": {"id": self.task}});
-        let shape = CallShape {
-            complete: admitted.options().complete,
-            generation,
-            prefers_stream: false,
-            message_only: false,
-        };
+        let body =
+            json!({"jsonrpc": "2.0", "id": self.stop.id, "method": method, "params": {"id": task}});
+        let shape = CallShape::of_call(admitted.options(), generation, false);
         let body = Bytes::from(body.to_string());
         let completed = complete_body(exchange, &admitted.allowed.permit, &body, &shape).await?;
         let share = context.relay.load.new_share(Account::default());

@@ -9,49 +9,25 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use crate::a2a::bridge::card::{RequestedForm, VARY};
 use crate::a2a::completion_steps::CompletionSteps;
 use crate::config::Config;
-use crate::dialect::Dialect;
 use crate::directory::CardSource;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admission::{AllowedCaller, client_address, method_not_allowed, open_exchange};
-use crate::proxy::cards::cache::FRESH;
-use crate::proxy::cards::forms::ServedCard;
+use crate::proxy::cards::{FRESH, ServedCard};
 use crate::proxy::listener::internal_error;
 use crate::proxy::plan::request_hops;
 use crate::proxy::policy::authorize_caller;
 use crate::proxy::record::{Answered, Exchange, ExchangeError};
 use crate::proxy::services::Request;
-use crate::proxy::trace::ExchangeOrigin;
 use crate::rejection::{AtStage as _, Reason, Rejection};
 use crate::stage::Stage;
 
 /// Rule in the record of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
 
-/// Workspace of a requested card.
-pub(super) enum CardTarget {
-    /// Workspace in the path.
-    Workspace(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// Workspace of `a2a.default_workspace`.
-    Default,
-}
-
-impl CardTarget {
-    pub(super) fn origin(&self, dialect: Dialect) -> ExchangeOrigin {
-        match (self, dialect) {
-            (Self::Default, _) => ExchangeOrigin::for_route("/.well-known/agent-card.json", false),
-            // Two paths of one card, and the A2A base itself.
-            (Self::Workspace(_), Dialect::Plain) => {
-                ExchangeOrigin::for_route("/workspaces/{id}/.well-known/agent-card.json", false)
-            }
-            (Self::Workspace(_), _) => ExchangeOrigin::for_route("/workspaces/{id}/a2a", false),
-        }
-    }
-}
-
-/// Serves a card.
+/// Serves the card of a workspace; `None`: of `a2a.default_workspace`.
 pub(super) async fn serve(
     request: &mut Request<'_>,
-    whose: CardTarget,
+    target: Option<Result<WorkspaceId, InvalidWorkspaceId>>,
 ) -> Result<Answered, ExchangeError> {
     let context = request.context;
     let _slot = open_exchange(request.session, &context.origins.get(), &context.relay.load)?;
@@ -63,12 +39,10 @@ pub(super) async fn serve(
                 .into(),
         );
     }
-    let (target, is_default) = match whose {
-        CardTarget::Workspace(target) => (target, false),
-        CardTarget::Default => (
-            Ok(default_workspace(request.exchange.call.config()).at(Stage::Route)?),
-            true,
-        ),
+    let is_default = target.is_none();
+    let target = match target {
+        Some(target) => target,
+        None => Ok(default_workspace(&request.exchange.call.config).at(Stage::Route)?),
     };
     let gateway = &context.gateway;
     let source = match authorize_caller(gateway, request.exchange, head, target).await {
@@ -105,7 +79,7 @@ async fn public_source(
 ) -> Result<Arc<CardSource>, Rejection> {
     let context = request.context;
     let client = client_address(request.session, &context.gateway.config().server);
-    let Some(target) = request.exchange.call.target() else {
+    let Some(target) = request.exchange.call.target.as_ref() else {
         return Err(refusal);
     };
     context
@@ -141,7 +115,7 @@ fn default_workspace(config: &Config) -> Result<WorkspaceId, Rejection> {
 
 /// Names the default workspace in the message, for callers that may know that it does not exist.
 fn name_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
-    match exchange.call.target() {
+    match exchange.call.target.as_ref() {
         Some(id) if matches!(refusal.reason, Reason::WorkspaceNotFound | Reason::WorkspaceRemoved) => Rejection {
             message: format!("a2a.default_workspace is {id}, and there is no such workspace any more, or never was")
                 .into(),

@@ -17,7 +17,7 @@ use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
 use crate::config::CompletionMode;
 use crate::delivery::calls::{Key, Source, call_hash};
-use crate::directory::{Agent, Destination};
+use crate::directory::{Agent, AgentOptions, Destination};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
@@ -191,7 +191,7 @@ pub(super) async fn authorize_references(
     check_and_assign(gateway, request.exchange, admitted, refs).await?;
     call.learner = watch_answer(
         gateway,
-        request.exchange.call.method(),
+        request.exchange.call.method,
         admitted,
         call.binding(),
     );
@@ -201,21 +201,21 @@ pub(super) async fn authorize_references(
 /// Checks in the agent's own card that it sends push notifications, if no card is registered and a call asks for them.
 ///
 /// # Errors
-/// `push_not_supported`; as [`Cards::sends_push`](crate::proxy::cards::store::Cards::sends_push).
+/// `push_not_supported`; as [`Cards::card_of_target`](crate::proxy::cards::Cards::card_of_target).
 async fn check_push(
     request: &mut Request<'_>,
     admitted: &AdmittedCall,
     refs: &Refs,
 ) -> Result<(), ExchangeError> {
-    let (options, method) = (admitted.options(), request.exchange.call.method());
+    let (options, method) = (admitted.options(), request.exchange.call.method);
     require_push(options.push_notifications, method, refs).at(Stage::Push)?;
     if options.has_card || !is_about_push(method, refs) {
         return Ok(());
     }
     let cards = &request.context.cards;
-    let sends = cards.sends_push(request.session, request.exchange, admitted);
-    let sends = box_cold_path(sends).await.at(Stage::Push)?;
-    Ok(require_push(sends != Some(false), method, refs).at(Stage::Push)?)
+    let card = cards.card_of_target(Some(request.session), request.exchange, admitted);
+    let card = box_cold_path(card).await.at(Stage::Push)?;
+    Ok(require_push(card.said.pushes != Some(false), method, refs).at(Stage::Push)?)
 }
 
 /// Checks the references of a call, and chooses the instance of the agent by them. A call without references causes no
@@ -231,21 +231,14 @@ pub(super) async fn check_and_assign(
 ) -> Result<(), Rejection> {
     exchange.record.name_task(refs.tasks.first());
     let push = admitted.options().push_notifications;
-    check_references(
-        gateway,
-        exchange.call.method(),
-        push,
-        &admitted.allowed,
-        refs,
-    )
-    .await?;
+    check_references(gateway, exchange.call.method, push, &admitted.allowed, refs).await?;
     if let Destination::Agent(agent) = &admitted.destination
         && !agent.instances.is_empty()
     {
         let assigned = assign_instance(gateway, admitted, refs);
         box_cold_path(assigned).await.at(Stage::Instance)?;
     }
-    exchange.record.set_instance(admitted.instance().cloned());
+    exchange.record.instance = admitted.instance().cloned();
     Ok(())
 }
 
@@ -385,8 +378,8 @@ pub(super) async fn complete_body(
     };
     match completed {
         Ok(mut completed) => {
-            exchange.call.set_method(completed.method);
-            exchange.call.set_rpc_id(completed.rpc_id.take());
+            exchange.call.method = completed.method;
+            exchange.call.rpc_id = completed.rpc_id.take();
             exchange.record.set_request_bytes(completed.body.len());
             if call.message_only {
                 require_message(&completed, call)?;
@@ -394,7 +387,7 @@ pub(super) async fn complete_body(
             Ok(completed)
         }
         Err(fault) => {
-            exchange.call.set_rpc_id(fault.rpc_id.clone());
+            exchange.call.rpc_id = fault.rpc_id.clone();
             let refusal = fault_rejection(fault);
             Err(match is_object {
                 true => refusal,
@@ -417,6 +410,20 @@ pub(super) struct CallShape {
 }
 
 impl CallShape {
+    /// Returns that of a call of JSON-RPC, or of a body that is completed to one.
+    pub(super) fn of_call(
+        options: &AgentOptions,
+        generation: Generation,
+        prefers_stream: bool,
+    ) -> Self {
+        Self {
+            complete: options.complete,
+            generation,
+            prefers_stream,
+            message_only: false,
+        }
+    }
+
     /// Returns the extent of completion of a call that the gateway builds: it has an envelope in any case.
     pub(super) const fn with_envelope(complete: CompletionMode) -> CompletionMode {
         match complete {
@@ -468,10 +475,10 @@ pub(super) async fn read_key(
     completed: Option<&CompletedCall>,
     body: &Bytes,
 ) -> Result<Option<Key>, Rejection> {
-    if !exchange.call.method().sends() && exchange.call.method() != Method::Other {
+    if !exchange.call.method.sends() && exchange.call.method != Method::Other {
         return Ok(None);
     }
-    let by_message = exchange.call.config().idempotency.message_id;
+    let by_message = exchange.call.config.idempotency.message_id;
     let named = match (key_field(head)?, completed) {
         (Some(field), _) => Some((Source::Field, field)),
         (None, Some(completed)) => {
@@ -483,13 +490,13 @@ pub(super) async fn read_key(
         (None, None) => None,
     };
     let (Some(named), Some(proof), Some(target)) =
-        (named, exchange.call.proof(), exchange.call.life())
+        (named, exchange.call.proof.as_ref(), exchange.call.life())
     else {
         return Ok(None);
     };
     let owner = proof.owner();
-    let line = match exchange.call.binding() {
-        Binding::Rpc => Cow::Borrowed::<'static>(exchange.call.method().label()),
+    let line = match exchange.call.binding {
+        Binding::Rpc => Cow::Borrowed::<'static>(exchange.call.method.label()),
         // The request line names the method.
         Binding::Rest => {
             let line = head.uri.path_and_query();

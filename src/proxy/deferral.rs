@@ -16,6 +16,7 @@ use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::caps::Charge;
 use crate::delivery::calls::{Answer, Outcome};
+use crate::delivery::inbox::no_task;
 use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
@@ -201,8 +202,7 @@ pub(super) async fn answer_job_request(
     let method = exchange.call.method();
     let decided = async {
         if !may_see(&gateway.hierarchy, query.proof, &job.owner).await? {
-            let message = "there is no such task for this caller: a task belongs to the caller that started it";
-            return Err(Rejection::new(Reason::TaskNotFound, message));
+            return Err(no_task());
         }
         match method {
             Method::GetTask => Ok(job),

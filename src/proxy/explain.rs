@@ -21,11 +21,12 @@ use crate::directory::{
     Agent, AgentOptions, CallKind, CardSource, Destination, Finding, LookupFor, Preference,
     choose_instance,
 };
+use crate::explain::Witness as _;
 use crate::explain::{
-    CheckFailed, ExplainFn, ExplainQuery, Explanation, Fact, Facts, Source, Trail as _, Witness,
+    CheckFailed, ExplainFn, ExplainQuery, Explanation, Fact, Facts, Source, Trail as _,
 };
 use crate::hierarchy::Permit;
-use crate::identity::{A2A, NamedCaller, Proof, Role};
+use crate::identity::{NamedCaller, Proof, Role};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::proxy::policy::{check_access, permit_target};
 use crate::proxy::services::Context;
@@ -33,7 +34,6 @@ use crate::proxy::upstream_request::{agent_side, correct_side, inbox_side, serve
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::stage::Stage;
-use crate::store::Run;
 use crate::time::to_millis;
 
 /// Maximum concurrent requests: each may wait for both stores and a name server.
@@ -217,7 +217,7 @@ impl Explainer {
         explanation: &mut Explanation,
     ) -> Result<Permit, CheckFailed> {
         let gateway = &self.context.gateway;
-        if let Err(refusal) = proof.require_role(&http::Method::POST, A2A, Run::Real) {
+        if let Err(refusal) = proof.require_at_least(Role::for_call(&http::Method::POST)) {
             let value = json!({"role": proof.role().map(Role::as_str)});
             let fact = Fact::new(Stage::Role, Source::Memory, value);
             explanation.judge(Stage::Role, || Some(fact), Err(refusal))?;
@@ -324,9 +324,9 @@ impl Explainer {
             facts.record(|| Fact::new(Stage::Call, Source::Memory, call));
             return Ok(None);
         };
-        let spoken = self.context.cards.cached_sides(&source).await;
-        let spoken = spoken.map_or_else(AgentSides::default, |(spoken, _)| spoken);
-        if path.is_err() && agent.options.bridge == Bridging::Auto && !spoken.is_unknown() {
+        let card = self.context.cards.cached(&source).await;
+        let is_spoken = card.is_some_and(|card| !card.said.spoken.is_unknown());
+        if path.is_err() && agent.options.bridge == Bridging::Auto && is_spoken {
             call["path"] = Value::Null;
             call["path_by"] =
                 json!("the HTTP+JSON interface in the card at card_url: calls are translated");
@@ -359,15 +359,17 @@ impl Explainer {
         shown: Option<Finding>,
     ) -> Value {
         let read = match options.has_card {
-            false => self.context.cards.cached_sides(source).await,
+            false => self.context.cards.cached(source).await,
             true => None,
         };
-        let age = read.as_ref().map(|(_, age)| *age);
-        let spoken = read.map_or_else(|| options.spoken.clone(), |(spoken, _)| spoken);
+        let age = read.as_ref().map(|card| card.age());
+        let spoken = read
+            .as_ref()
+            .map_or(&options.spoken, |card| &card.said.spoken);
         let takes = shown.and_then(|shown| shown.takes);
         let calls = SIDES.map(|asked| {
             let rest = asked.binding == Binding::HttpJson;
-            let side = agent_side(asked, &spoken, options);
+            let side = agent_side(asked, spoken, options);
             let side = side.map(|by_card| correct_side(asked, by_card, takes, options));
             let answer = match side {
                 _ if age.is_none() && !options.has_card => {
@@ -375,7 +377,7 @@ impl Explainer {
                 }
                 Err(_) => json!(Reason::VersionNotSupported.as_str()),
                 // It has no such routes.
-                _ if rest && options.bridge == Bridging::Off && !serves_http_json(&spoken) => {
+                _ if rest && options.bridge == Bridging::Off && !serves_http_json(spoken) => {
                     json!(Reason::NotFound.as_str())
                 }
                 Ok(Some(spoke)) if spoke.side != asked => json!(bridge_label(asked, spoke.side)),
@@ -383,7 +385,7 @@ impl Explainer {
             };
             (asked, answer)
         });
-        let mut fact = bridge_fact(options, &spoken, by, calls);
+        let mut fact = bridge_fact(options, spoken, by, calls);
         if let Some(age) = age {
             fact["read_ms_ago"] = json!(to_millis(age));
         }
@@ -404,10 +406,10 @@ impl Explainer {
             return (Some(options.generation), "its registered card", None);
         }
         let fetched = match source {
-            Some(source) => self.context.cards.cached_generation(source).await,
+            Some(source) => self.context.cards.cached(source).await,
             None => None,
         };
-        match fetched {
+        match fetched.and_then(|card| Some((card.generation()?, card.age()))) {
             Some((generation, age)) => (Some(generation), "the card that was fetched", Some(age)),
             None => (
                 None,

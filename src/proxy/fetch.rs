@@ -4,17 +4,22 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header;
+use http::{HeaderName, header};
 use pingora::http::ResponseHeader;
 use pingora::upstreams::peer::HttpPeer;
+use secrecy::ExposeSecret as _;
 use tokio::time::{Instant, timeout_at};
 
+use crate::directory::{CardLocation, Endpoint, LookupFor};
+use crate::gateway::Gateway;
 use crate::metrics::Metrics;
-use crate::proxy::http1::AnswerReader;
+use crate::proxy::http1::{AnswerReader, HeadWriter, reject_answer};
 use crate::proxy::upstream::{
-    AgentConnection, Upstream, WireRequest, content_length, refuse_by_framing, too_large,
+    AgentConnection, Upstream, WireRequest, build_agent_peer, content_length_of, refuse_by_framing,
+    too_large,
 };
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::Rejection;
+use crate::shares::Account;
 
 /// A request with an answer that is read whole.
 pub(super) struct BufferedRequest<'a> {
@@ -82,7 +87,7 @@ impl BufferedRequest<'_> {
         head: &ResponseHeader,
     ) -> Result<Bytes, Rejection> {
         let limit = self.bytes_max as u64;
-        if content_length(head).is_some_and(|length| length > limit) {
+        if content_length_of(&head.headers).is_some_and(|length| length > limit) {
             return Err(too_large(limit));
         }
         let mut body = BytesMut::new();
@@ -104,8 +109,73 @@ async fn read_head(answer: &mut AnswerReader) -> Result<ResponseHeader, Rejectio
     let coded = head.fields.headers.get(header::CONTENT_ENCODING);
     if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
         let message = "the agent compresses an answer without being asked to";
-        let refusal = Rejection::new(Reason::AgentProtocolError, message);
-        return Err(refusal.with_delivery(Delivery::Sent));
+        return Err(reject_answer(message));
     }
     Ok(head.fields)
+}
+
+/// Returns the peer of an agent, or of a server with its card, for a request of the gateway's own.
+///
+/// # Errors
+/// `address_forbidden`, `agent_unreachable`, `store_unavailable`; `late` after `deadline`.
+pub(super) async fn locate_card(
+    (gateway, upstream): (&Gateway, &Upstream),
+    place: &CardLocation,
+    account: Account,
+    (connect, deadline): (Duration, Instant),
+    late: fn() -> Rejection,
+) -> Result<Box<HttpPeer>, Rejection> {
+    let (addresses, asker) = (&gateway.directory.addresses, LookupFor::for_call(account));
+    let witness = &mut ();
+    let address = addresses.agent_address(&place.address_decision, &place.endpoint, asker, witness);
+    let address = timeout_at(deadline, address).await.map_err(|_| late())??;
+    Ok(match &place.agent {
+        Some(agent) => upstream.agent_peer(agent, address, connect).await,
+        None => build_agent_peer(address, &place.endpoint, connect),
+    })
+}
+
+/// Writes the head of a `GET` of the gateway's own, with `lines` and the credential that the agent at `place` requires.
+pub(super) fn get_head(place: &CardLocation, path: &str, lines: &[&str]) -> Vec<u8> {
+    let mut head = HeadWriter::new("GET", path, &place.endpoint.host, 0);
+    head.write_lines(lines);
+    let agent = place.agent.as_ref();
+    if let Some(auth) = agent.and_then(|agent| agent.upstream_auth.as_ref()) {
+        head.write_field(auth.name(), auth.value().expose_secret());
+    }
+    head.finish()
+}
+
+/// Writes the head of a request of the gateway's own with a body of JSON, signed by a token. The operator's `fields` take
+/// the place of the token's, which is `other` then.
+pub(super) fn signed_head<'f>(
+    (method, endpoint): (&str, &Endpoint),
+    body_len: usize,
+    fields: impl IntoIterator<Item = (HeaderName, &'f str)>,
+    (token, other): (&str, &str),
+) -> Vec<u8> {
+    let (target, host) = (&endpoint.path_and_query, &endpoint.host);
+    let mut head = HeadWriter::new(method, target, host, body_len);
+    head.write_lines(&[
+        "content-type: application/json",
+        "accept: application/json",
+        "user-agent: a2a-gateway",
+    ]);
+    head.write_display("content-length", body_len);
+    let mut is_taken = false;
+    for (name, value) in fields {
+        is_taken |= name == header::AUTHORIZATION;
+        head.write_field(name.as_str(), value);
+    }
+    match is_taken {
+        true => head.write_field(other, token),
+        false => head.write_display("authorization", format_args!("Bearer {token}")),
+    }
+    head.finish()
+}
+
+/// Returns the audience of a token for the server of an endpoint.
+pub(super) fn audience_of(endpoint: &Endpoint) -> String {
+    let scheme = if endpoint.tls { "https" } else { "http" };
+    format!("{scheme}://{}", endpoint.host)
 }

@@ -8,22 +8,22 @@ use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 use tokio::time::{Instant, sleep_until};
 
-use crate::a2a::bare_result;
 use crate::a2a::bridge::{Exchange, Failure, Stream};
 use crate::a2a::error::RpcError;
 use crate::a2a::event::split_blocks;
 use crate::a2a::reply::Reply;
 use crate::a2a::task::Binding;
 use crate::a2a::task_list::TaskList;
-use crate::a2a::without_mark;
+use crate::a2a::{bare_result, without_mark};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceIncarnation;
 use crate::metrics::Metrics;
 use crate::offload;
-use crate::proxy::cards::extended::ExtendedCard;
+use crate::proxy::cards::ExtendedCard;
 use crate::proxy::guard::CallGuards;
 use crate::proxy::guard::stream::EventGuard;
+use crate::proxy::http1::reject_answer;
 use crate::proxy::listener::internal_error;
 use crate::proxy::record::box_in_place;
 use crate::proxy::upstream::{CancelWatch, timed_out};
@@ -132,13 +132,11 @@ impl Rewrite {
                     Some(inner) => Box::pin(inner.rewrite_body(head, body)).await?,
                     None => body,
                 };
-                match guarded.check_response(&body).await? {
-                    Some(changed) => {
-                        without_digests(head);
-                        return Ok(changed);
-                    }
-                    None => return Ok(body),
+                let changed = guarded.check_response(&body).await?;
+                if changed.is_some() {
+                    without_digests(head);
                 }
+                return Ok(changed.unwrap_or(body));
             }
             Self::Bridged(back, then) => {
                 without_digests(head);
@@ -178,11 +176,8 @@ impl Rewrite {
     pub(super) fn check_pending(&self, bytes: usize) -> Result<(), Rejection> {
         match self {
             Self::Bridged(back, _) => back.check_pending(bytes),
-            Self::Guarded(_, inner) => match inner {
-                Some(inner) => inner.check_pending(bytes),
-                None => Ok(()),
-            },
-            Self::BareResult | Self::ExtendedCard(..) | Self::Tasks(..) => Ok(()),
+            Self::Guarded(_, Some(inner)) => inner.check_pending(bytes),
+            _ => Ok(()),
         }
     }
 
@@ -286,10 +281,6 @@ fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>,
 
 fn no_response() -> Rejection {
     reject_answer("the agent's answer is no JSON-RPC response")
-}
-
-fn reject_answer(message: &'static str) -> Rejection {
-    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
 // The way back of a translated call: answers and events in the caller's form.
@@ -422,7 +413,8 @@ pub(super) fn reject_untranslatable(
     failure: &Failure,
     delivered: Delivery,
 ) -> Rejection {
-    metrics.bridge.count_failed(failure.label());
+    let failed = &metrics.bridge.failed;
+    failed.with_label_values(&[failure.label()]).inc();
     let reason = match failure {
         Failure::Push { .. } => Reason::PushNotSupported,
         Failure::List | Failure::Method { .. } | Failure::Off { .. } => Reason::VersionNotSupported,
@@ -440,5 +432,5 @@ pub(super) fn reject_untranslatable(
 
 /// Rejects what the gateway keeps of an agent, in its form of 0.3, and that has none in 1.0.
 pub(super) fn untranslatable_reply(failure: Failure) -> Rejection {
-    Rejection::new(Reason::AgentProtocolError, failure.to_string()).with_delivery(Delivery::Sent)
+    reject_answer(failure.to_string())
 }

@@ -1,8 +1,10 @@
 //! The verdicts of one exchange, for its records: guard, phase, verdict and time; never content.
 
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::audit::Detail;
 use crate::config::GuardPhase;
@@ -37,18 +39,14 @@ struct VerdictCount {
 }
 
 impl Verdicts {
-    fn lock(&self) -> MutexGuard<'_, VerdictState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a question that the exchange does not wait for. It ends with [`Verdicts::end_pending`].
     pub(super) fn begin_pending(&self) {
-        self.lock().pending += 1;
+        self.0.lock().pending += 1;
     }
 
     /// Notes the end of such a question. Returns the verdicts that no record has, once no question is pending.
     pub(super) fn end_pending(&self) -> Option<Detail> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.pending -= 1;
         (state.is_closed && state.pending == 0)
             .then(|| build_detail(&std::mem::take(&mut state.counts)))
@@ -62,7 +60,7 @@ impl Verdicts {
         verdict: GuardVerdict,
         elapsed: Duration,
     ) {
-        let counts = &mut self.lock().counts;
+        let counts = &mut self.0.lock().counts;
         let equal = |one: &&mut VerdictCount| {
             one.guard == *guard && one.phase == phase && one.verdict == verdict
         };
@@ -82,7 +80,7 @@ impl Verdicts {
 
     /// Returns them for the record of the exchange, which is written now; `None` if there are none.
     pub(super) fn close(&self) -> Option<Detail> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.is_closed = true;
         build_detail(&std::mem::take(&mut state.counts))
     }
@@ -90,7 +88,7 @@ impl Verdicts {
     /// Returns them for the access line, in the form `secrets request pass 1ms, pii event reject 12ms`; `None` if there
     /// are none.
     pub(super) fn access_line(&self) -> Option<String> {
-        let state = self.lock();
+        let state = self.0.lock();
         let each = state.counts.iter().map(|one| {
             let (guard, phase, verdict) = (&one.guard, one.phase.as_str(), one.verdict.as_str());
             let count = match one.count {

@@ -16,6 +16,7 @@ use memchr::memchr;
 use pingora::http::{ResponseHeader, header_value_from_raw};
 use pingora::protocols::Stream;
 use pingora::{Error, ErrorType, OrErr};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
@@ -430,7 +431,7 @@ pub(super) const ANSWER_HEAD_BYTES_MAX: usize = 64 * 1024;
 pub struct AnswerReader {
     stream: Stream,
     /// The key of the connection in the pool; `None`: it is not kept.
-    key: Option<PoolKey>,
+    pub(super) key: Option<PoolKey>,
     answer: AnswerState,
 }
 
@@ -465,17 +466,6 @@ impl AnswerReader {
             key: None,
             answer: AnswerState::default(),
         }
-    }
-
-    /// Sets the key under which the connection may be kept.
-    pub(super) fn with_key(self, key: PoolKey) -> Self {
-        let key = Some(key);
-        Self { key, ..self }
-    }
-
-    /// Returns the key under which the connection may be kept.
-    pub(super) fn pool_key(&self) -> Option<PoolKey> {
-        self.key
     }
 
     /// Reads the head, unless it was read. Informational heads are skipped. Cancel-safe.
@@ -1043,13 +1033,16 @@ fn before_http(kind: &ErrorType) -> bool {
     )
 }
 
+/// Builds `agent_protocol_error`: the request was sent, and the answer is none that may pass.
+pub(super) fn reject_answer(message: impl Into<Cow<'static, str>>) -> Rejection {
+    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
+}
+
 /// Builds `agent_protocol_error`: the request was sent, and the response is not HTTP.
 pub(super) fn broken_http(error: Option<Box<Error>>) -> Rejection {
-    let rejection = Rejection::new(
-        Reason::AgentProtocolError,
+    let rejection = reject_answer(
         "the agent closed the connection or broke HTTP before its answer was complete",
-    )
-    .with_delivery(Delivery::Sent);
+    );
     match error {
         Some(error) => rejection.with_cause(Failure(error)),
         None => rejection,
@@ -1059,15 +1052,55 @@ pub(super) fn broken_http(error: Option<Box<Error>>) -> Rejection {
 /// Builds the rejection of a head of so many bytes; `None`: of more than `max`.
 pub(super) fn head_too_long(bytes: Option<usize>, max: usize) -> Rejection {
     let bytes = bytes.map_or_else(|| format!("more than {max}"), |bytes| bytes.to_string());
-    Rejection::new(
-        Reason::AgentProtocolError,
-        format!("the head of the agent's answer has {bytes} bytes, and may have {max}"),
-    )
-    .with_delivery(Delivery::Sent)
+    reject_answer(format!(
+        "the head of the agent's answer has {bytes} bytes, and may have {max}"
+    ))
 }
 
 /// Largest body that is copied behind the head, so that both leave in one write.
 pub(super) const ONE_WRITE: usize = 16 * 1024;
+
+/// A request head in wire format that is being written: one allocation, no intermediate map.
+pub(super) struct HeadWriter(Vec<u8>);
+
+impl HeadWriter {
+    /// Begins the head of a request with a body of `body_len` bytes, which may be put behind it.
+    pub(super) fn new(method: &str, target: &str, host: &str, body_len: usize) -> Self {
+        let mut head = Self(Vec::with_capacity(1024 + body_len.min(ONE_WRITE)));
+        head.put(&[method, " ", target, " HTTP/1.1\r\nhost: ", host, "\r\n"]);
+        head
+    }
+
+    fn put(&mut self, parts: &[&str]) {
+        for part in parts {
+            self.0.extend_from_slice(part.as_bytes());
+        }
+    }
+
+    /// Writes fields whose names and values are known.
+    pub(super) fn write_lines(&mut self, lines: &[&str]) {
+        lines.iter().for_each(|line| self.put(&[line, "\r\n"]));
+    }
+
+    /// Writes a field.
+    pub(super) fn write_field(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        self.put(&[name, ": "]);
+        self.0.extend_from_slice(value.as_ref());
+        self.put(&["\r\n"]);
+    }
+
+    /// Writes a field whose value is shown, without a text of its own.
+    pub(super) fn write_display(&mut self, name: &str, value: impl fmt::Display) {
+        // Writing to memory cannot fail.
+        let _ = io::Write::write_fmt(&mut self.0, format_args!("{name}: {value}\r\n"));
+    }
+
+    /// Ends the head.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.put(&["\r\n"]);
+        self.0
+    }
+}
 
 /// The value of `X-Content-Type-Options`.
 pub(super) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");

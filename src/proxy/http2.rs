@@ -42,18 +42,10 @@ const RAPID: Duration = Duration::from_secs(1);
 /// Maximum excess of rapidly reset streams over answered ones.
 const RAPID_MAX: i64 = 100;
 
-/// The process that serves a connection.
-#[derive(Clone, Copy)]
-pub(super) struct Host<'a> {
-    pub(super) config: &'a Live,
-    pub(super) metrics: &'a Metrics,
-    pub(super) drain: &'a Drain,
-}
-
 /// Serves one connection. Its preface must be complete, and its first stream open, at `deadline`. A `proxied`
 /// connection carries many callers, so it is not cut for the resets of one of them.
 pub(super) async fn serve<F>(
-    host: Host<'_>,
+    (config, metrics, drain): (&Live, &Metrics, &Drain),
     stream: Stream,
     deadline: Instant,
     proxied: bool,
@@ -61,7 +53,6 @@ pub(super) async fn serve<F>(
 ) where
     F: Future<Output = StreamOutcome> + Send + 'static,
 {
-    let metrics = host.metrics;
     let digest = Arc::new(Digest {
         ssl_digest: stream.get_ssl_digest(),
         timing_digest: stream.get_timing_digest(),
@@ -70,11 +61,11 @@ pub(super) async fn serve<F>(
     });
     let mut connection = match timeout_at(deadline, handshake(stream, Some(h2_options()))).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(_)) => return metrics.count_connection_cut(ConnectionCut::BadHead),
-        Err(_) => return metrics.count_connection_cut(ConnectionCut::SlowHead),
+        Ok(Err(_)) => return metrics.connections_cut[ConnectionCut::BadHead].inc(),
+        Err(_) => return metrics.connections_cut[ConnectionCut::SlowHead].inc(),
     };
     // A client that keeps the connection must get GOAWAY while it has time to connect elsewhere.
-    let mut drain = pin!(host.drain.wait_for_leave());
+    let mut leaving = pin!(drain.wait_for_leave());
     let mut ending = false;
     // Dropping the set would abort the streams. A stream whose caller is gone ends by itself, in order.
     let mut streams = JoinSet::new();
@@ -83,16 +74,16 @@ pub(super) async fn serve<F>(
     loop {
         tokio::select! {
             biased;
-            () = &mut drain, if !ending => {
+            () = &mut leaving, if !ending => {
                 connection.graceful_shutdown();
                 ending = true;
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
                 if balance.record_outcome(ended.ok()) && !proxied {
-                    metrics.count_connection_cut(ConnectionCut::Resets);
+                    metrics.connections_cut[ConnectionCut::Resets].inc();
                     break;
                 }
-                idle_until = Instant::now() + host.config.get().server.keepalive;
+                idle_until = Instant::now() + config.get().server.keepalive;
             }
             accepted = HttpSession::from_h2_conn(&mut connection, Arc::clone(&digest)) => {
                 match accepted {
@@ -101,21 +92,21 @@ pub(super) async fn serve<F>(
                         streams.spawn(serve_request(Box::new(ServerSession::new_http2(session))));
                         // A stream that its caller reset is no longer open to HTTP/2, but its task may still run.
                         if streams.len() > 2 * STREAMS_MAX as usize {
-                            metrics.count_connection_cut(ConnectionCut::Resets);
+                            metrics.connections_cut[ConnectionCut::Resets].inc();
                             break;
                         }
                     }
                     Ok(Some(H2Accept::Rejected)) => {
                         balance.malformed += 1;
                         if balance.malformed >= MALFORMED_MAX {
-                            metrics.count_connection_cut(ConnectionCut::BadHead);
+                            metrics.connections_cut[ConnectionCut::BadHead].inc();
                             break;
                         }
                     }
                     Ok(None) => break,
                     Err(error) => {
                         if is_flood(&error) {
-                            metrics.count_connection_cut(ConnectionCut::Resets);
+                            metrics.connections_cut[ConnectionCut::Resets].inc();
                         }
                         break;
                     }

@@ -16,8 +16,6 @@ mod parking;
 
 mod admission;
 
-mod reject;
-
 mod certificates;
 
 mod dial;
@@ -46,7 +44,7 @@ mod body;
 
 mod upstream_request;
 
-mod reconnect;
+mod reach;
 
 mod wake;
 
@@ -81,7 +79,6 @@ mod tests;
 
 use std::sync::Arc;
 
-use self::listener::Listener;
 use self::router::Router;
 use self::services::Context;
 use self::sidecar::SidecarProxy;
@@ -128,7 +125,7 @@ impl DataPlane {
 
     /// Returns the application of the public listener.
     pub fn connections(&self) -> Connections<impl Service + use<>> {
-        Connections::new(listen(&self.0.relay, Router::new(Arc::clone(&self.0))))
+        listen(&self.0.relay, Router::new(Arc::clone(&self.0)))
     }
 
     /// Returns the dispatcher of deferred calls and delegations.
@@ -138,12 +135,16 @@ impl DataPlane {
 
     /// Returns the prober of agents.
     pub fn prober(&self) -> Prober {
-        Prober::new(Arc::clone(&self.0))
+        Prober {
+            context: Arc::clone(&self.0),
+        }
     }
 
     /// Returns the canceller of tasks.
     pub fn canceller(&self) -> Canceller {
-        Canceller::new(Arc::clone(&self.0))
+        Canceller {
+            context: Arc::clone(&self.0),
+        }
     }
 
     /// Returns the service behind `GET /explain`.
@@ -162,14 +163,10 @@ pub fn sidecar_connections(
     let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain), None, traces);
     let relay = Arc::new(relay);
     let proxy = SidecarProxy::new(Arc::clone(sidecar), Arc::clone(&relay));
-    Connections::new(listen(&relay, proxy))
+    listen(&relay, proxy)
 }
 
-fn listen<S>(relay: &Relay, service: S) -> Listener<S> {
-    Listener {
-        config: relay.config.clone(),
-        metrics: Arc::clone(&relay.metrics),
-        drain: Arc::clone(&relay.drain),
-        service,
-    }
+fn listen<S: Service>(relay: &Relay, service: S) -> Connections<S> {
+    let (metrics, drain) = (Arc::clone(&relay.metrics), Arc::clone(&relay.drain));
+    Connections::new(relay.config.clone(), metrics, drain, service)
 }

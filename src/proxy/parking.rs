@@ -2,10 +2,10 @@
 //! their arrival at this replica: the first of them looks for the agent, and each that was sent lets the next one look.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::IntGauge;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -96,13 +96,8 @@ impl Parking {
         parking
     }
 
-    fn lock_queues(&self) -> MutexGuard<'_, HashMap<WorkspaceId, CallQueue>> {
-        // Each step leaves the queues consistent, so a panic elsewhere cannot have broken them.
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn notify_changed(&self, what: &Invalidation) {
-        let queues = self.lock_queues();
+        let queues = self.queues.lock();
         match what {
             Invalidation::Address(id) | Invalidation::Workspace(id) | Invalidation::Lineage(id) => {
                 if let Some(queue) = queues.get(id) {
@@ -140,7 +135,7 @@ impl Parking {
         let body = self.bytes.take(account, bytes, bound);
         let body = body.map_err(full("wake.max_parked_bytes", room.0))?;
         let notify = Arc::<Notify>::default();
-        let mut queues = self.lock_queues();
+        let mut queues = self.queues.lock();
         let queue = queues.entry(id.clone()).or_default();
         queue.last += 1;
         let ticket = queue.last;
@@ -158,8 +153,10 @@ impl Parking {
             account,
             notify,
             _room: [place, body],
-            _counted: InProgress::begin(&waking.parked),
-            _bytes: ParkedBytes::add(&waking.parked_bytes, bytes),
+            _counted: [
+                InProgress::begin(&waking.parked),
+                InProgress::begin_many(&waking.parked_bytes, bytes),
+            ],
         })
     }
 
@@ -167,7 +164,7 @@ impl Parking {
     /// `cool_down`.
     pub(super) fn claim_wake(&self, id: &WorkspaceId, cool_down: Duration) -> bool {
         let now = Instant::now();
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = self.due.lock();
         if due.get(id).is_some_and(|at| *at > now) {
             return false;
         }
@@ -180,7 +177,7 @@ impl Parking {
 
     /// Lets the waker of `id` be called again after `pause`: another replica has called it.
     pub(super) fn postpone_wake(&self, id: &WorkspaceId, pause: Duration) {
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = self.due.lock();
         due.insert(id.clone(), Instant::now() + pause);
     }
 }
@@ -194,7 +191,7 @@ struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut queues = self.parking.lock_queues();
+        let mut queues = self.parking.queues.lock();
         if let Some(queue) = queues.get_mut(&self.id) {
             queue.places.remove(&self.number);
             queue.notify_first();
@@ -211,21 +208,20 @@ pub(super) struct ParkedCall {
     account: Account,
     notify: Arc<Notify>,
     _room: [Share; 2],
-    _counted: InProgress,
-    _bytes: ParkedBytes,
+    _counted: [InProgress; 2],
 }
 
 impl ParkedCall {
     /// True if the call may look for its agent.
     pub(super) fn is_next(&self) -> bool {
-        let queues = self.ticket.parking.lock_queues();
+        let queues = self.ticket.parking.queues.lock();
         let queue = queues.get(&self.ticket.id);
         queue.is_none_or(|queue| queue.is_next(self.ticket.number, self.account))
     }
 
     /// Lets calls of others look for the agent, too: the caller of this one has its share of the places.
     pub(super) fn pass_over(&self) {
-        let mut queues = self.ticket.parking.lock_queues();
+        let mut queues = self.ticket.parking.queues.lock();
         if let Some(queue) = queues.get_mut(&self.ticket.id) {
             let passed = QueueEntry::PassedOver(self.account);
             queue.places.insert(self.ticket.number, passed);
@@ -240,7 +236,7 @@ impl ParkedCall {
 
     /// Takes the turn of the call: it is sent now.
     pub(super) fn take_turn(self) -> Turn {
-        let mut queues = self.ticket.parking.lock_queues();
+        let mut queues = self.ticket.parking.queues.lock();
         if let Some(queue) = queues.get_mut(&self.ticket.id) {
             let sends = QueueEntry::Sending(Instant::now());
             queue.places.insert(self.ticket.number, sends);
@@ -258,44 +254,14 @@ pub(super) struct Turn {
     _ticket: Box<Ticket>,
 }
 
-/// Bytes of a parked call in a gauge.
-struct ParkedBytes {
-    gauge: IntGauge,
-    count: i64,
-}
-
-impl ParkedBytes {
-    fn add(gauge: &IntGauge, bytes: usize) -> Self {
-        let count = i64::try_from(bytes).unwrap_or(i64::MAX);
-        gauge.add(count);
-        Self {
-            gauge: gauge.clone(),
-            count,
-        }
-    }
-}
-
-impl Drop for ParkedBytes {
-    fn drop(&mut self) {
-        self.gauge.sub(self.count);
-    }
-}
-
 fn no_room(key: &'static str, limit: u64, full: ShareRefusal) -> Rejection {
-    let whose = match full {
-        ShareRefusal::All => "calls to agents that sleep",
+    let what = match full {
+        ShareRefusal::All => "as many calls to agents that sleep wait as may",
         ShareRefusal::Share | ShareRefusal::Each => {
-            "calls of this caller to agents that sleep take half of what others leave, and"
+            "calls of this caller to agents that sleep take half of what others leave, and no more of them may wait"
         }
     };
-    let message = match full {
-        ShareRefusal::All => {
-            format!("as many {whose} wait as may ({key} = {limit}); try again shortly")
-        }
-        ShareRefusal::Share | ShareRefusal::Each => {
-            format!("{whose} no more of them may wait ({key} = {limit}); try again shortly")
-        }
-    };
+    let message = format!("{what} ({key} = {limit}); try again shortly");
     Rejection::new(Reason::WorkspaceRestarting, message)
         .with_retry_after(RETRY_AFTER)
         .with_fact("limit", limit)
@@ -332,7 +298,7 @@ impl WaitingCalls {
         let bound = Bound::with_least(upstream.hold_bytes.bytes(), body);
         let room = place.and_then(|place| Ok([place, self.bytes.take(account, bytes, bound)?]));
         let Ok(room) = room else {
-            capacity.count_hold(HoldOutcome::Full);
+            capacity.hold[HoldOutcome::Full].inc();
             return None;
         };
         Some(WaitingCall {
@@ -353,7 +319,7 @@ impl WaitingCall<'_> {
 
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
-        self.capacity.count_hold(self.outcome);
+        self.capacity.hold[self.outcome].inc();
     }
 }
 
@@ -407,7 +373,7 @@ mod tests {
         );
         drop(turn);
         drop(fourth);
-        assert!(parking.lock_queues().is_empty());
+        assert!(parking.queues.lock().is_empty());
         assert_eq!(parking.metrics.waking.parked.get(), 0);
         assert_eq!(parking.metrics.waking.parked_bytes.get(), 0);
     }
@@ -461,7 +427,7 @@ mod tests {
             .unwrap();
         assert!(refusal.message.contains("wake.max_parked_bytes"));
         drop(one);
-        assert!(parking.lock_queues().is_empty());
+        assert!(parking.queues.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ use crate::a2a::{Generation, envelope};
 use crate::caps::Caps;
 use crate::config::Bridging;
 use crate::delivery::calls::UnclaimedKey;
-use crate::directory::{Agent, Destination, LookupFor, Slot};
+use crate::directory::{Agent, Destination, Slot};
 use crate::explain::Live;
 use crate::hops::count_hops;
 use crate::identity::Role;
@@ -41,14 +41,12 @@ use crate::proxy::parking::Turn;
 use crate::proxy::policy::{
     authorize_caller, check_access, count_before_sending, rewrite_guarded, set_guards,
 };
+use crate::proxy::reach::{ConnectedAgent, reach_agent};
 use crate::proxy::record::{Answered, Exchange, ExchangeError, WholeAnswer, box_cold_path};
 use crate::proxy::response::{Attempt, ExpectedAnswer, OutboundCall, answer_head, relay_call};
 use crate::proxy::services::Request;
 use crate::proxy::upstream::{AgentConnection, Clocks, WireRequest, is_event_stream};
-use crate::proxy::upstream_request::{
-    ConnectedAgent, Dialer, PreparedRequest, choose_rewrite, measure_patience, prepare_request,
-    restore_event_id,
-};
+use crate::proxy::upstream_request::{choose_rewrite, prepare_request, restore_event_id};
 use crate::proxy::wake::{WakePlan, may_wake, plan_wake, wait_until_awake};
 use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use crate::stage::Stage;
@@ -70,7 +68,7 @@ pub(super) async fn answer_call(
     };
     let headers = &request.session.req_header().headers;
     set_guards(context, request.exchange, &admitted, &mut call, headers);
-    if request.exchange.call.method() == Method::SubscribeToTask {
+    if request.exchange.call.method == Method::SubscribeToTask {
         box_cold_path(restore_event_id(request)).await;
     }
     let kept = keep_repeatable(request, &admitted, &call).await?;
@@ -80,8 +78,8 @@ pub(super) async fn answer_call(
     let kept = kept.filter(|_| call.method_name.is_some() && call.may_repeat);
     let tried = call.generation();
     let clocks = Clocks::new(
-        &request.exchange.call.config().timeouts,
-        request.exchange.call.started(),
+        &request.exchange.call.config.timeouts,
+        request.exchange.call.started,
         admitted.timeout,
         agent.idle_timeout,
     );
@@ -149,7 +147,7 @@ pub(super) async fn answer_call(
 
 /// Returns the first attempt at a call, as it is sent.
 fn first_attempt(request: &Request<'_>, call: &CheckedCall) -> Attempt {
-    let is_set = call.version_1_0 || call.wire.is_some() || request.exchange.call.declares_1_0();
+    let is_set = call.version_1_0 || call.wire.is_some() || request.exchange.call.declares_1_0;
     let has_version = is_set || call.generation() == Generation::V0;
     Attempt::First { has_version }
 }
@@ -206,7 +204,7 @@ async fn keep_repeatable(
     admitted: &AdmittedCall,
     call: &CheckedCall,
 ) -> Result<Option<RepeatableCall>, Rejection> {
-    let method = request.exchange.call.method();
+    let method = request.exchange.call.method;
     let is_of_both = method.sends()
         || matches!(
             method,
@@ -243,7 +241,7 @@ async fn repeat_call(
     clocks: Clocks,
     (tried, follows, first): (Generation, Option<Arc<Agent>>, WholeAnswer),
 ) -> Result<Answered, ExchangeError> {
-    let (context, method) = (request.context, request.exchange.call.method());
+    let (context, method) = (request.context, request.exchange.call.method);
     let (other, done) = (tried.other(), kept.done);
     let share = context.relay.load.new_share(admitted.allowed.account());
     let mut call = CheckedCall {
@@ -255,7 +253,7 @@ async fn repeat_call(
         speaks: Some(other),
         ..CheckedCall::json_rpc(kept.body, share)
     };
-    request.exchange.call.clear_translation();
+    request.exchange.call.translation = None;
     let reached = async {
         let prepared = prepare_request(request, &admitted, &agent, &mut call).await?;
         let (resolution, permit) = (&context.gateway.resolution, &admitted.allowed.permit);
@@ -309,7 +307,7 @@ async fn replay_or_count(
             KeyState::Replayed(ended) => return Ok(ControlFlow::Break(ended)),
         }
     }
-    if Caps::are_configured(request.exchange.call.config()) {
+    if Caps::are_configured(&request.exchange.call.config) {
         let (gateway, body) = (&request.context.gateway, &call.body);
         let call = (&request.session.req_header().headers, body);
         let allowed = &admitted.allowed;
@@ -332,98 +330,16 @@ async fn answer_at_capacity(
     why: Rejection,
 ) -> Result<Answered, ExchangeError> {
     // Counted again when it is accepted.
-    request.exchange.record.set_charge(None);
+    request.exchange.record.charge = None;
     // It is translated again when it is sent.
     call.undo_translation();
     let translated = call.path.is_some() || call.rewrite.is_some();
-    let sends = request.exchange.call.method() == Method::SendMessage && !translated;
+    let sends = request.exchange.call.method == Method::SendMessage && !translated;
     if !sends || !prefers_async(&request.head().headers) {
         return Err(why.into());
     }
     let deferred = deferral::defer_call(request, &admitted.allowed, admitted.hops, call).await?;
     deferred.ok_or_else(|| why.into())
-}
-
-/// The circumstances of a call to a target that is away.
-pub(super) struct AwayCall<'a> {
-    /// The caller and its permission for the target.
-    pub(super) allowed: &'a AllowedCaller,
-    /// The number of gateways that the call has passed, this one included.
-    pub(super) hops: u32,
-    /// True if callers may ask the target for push notifications.
-    pub(super) push_notifications: bool,
-    /// True if the caller prefers a deferred call to a rejection.
-    pub(super) defers: bool,
-}
-
-/// Answers a call to a target that is away: by an earlier call with its key, or by deferral if its caller prefers that.
-/// `None` if neither applies.
-pub(super) async fn answer_while_away(
-    request: &mut Request<'_>,
-    away: AwayCall<'_>,
-    call: CheckedCall,
-    refs: &Refs,
-) -> Result<Option<Answered>, ExchangeError> {
-    let method = request.exchange.call.method();
-    if let Some(key) = &call.key {
-        let until = request.exchange.call.started() + request.exchange.call.config().timeouts.total;
-        let state = idempotency::replay_or_reserve(request, key, until, call.done).await?;
-        if let KeyState::Replayed(ended) = state {
-            return Ok(Some(ended));
-        }
-    }
-    if !away.defers || method != Method::SendMessage {
-        return Ok(None);
-    }
-    let (gateway, push) = (&request.context.gateway, away.push_notifications);
-    check_references(gateway, method, push, away.allowed, refs).await?;
-    deferral::defer_call(request, away.allowed, away.hops, call).await
-}
-
-// Reaches the agent of a call: waits for a place at it and, while it refuses connections, for the agent itself.
-// Nothing is sent before it is reached.
-
-/// Takes a slot at the agent, and connects to it.
-///
-/// # Errors
-/// `agent_busy` if there is no slot; as [`Dialer::reconnect`].
-async fn reach_agent(
-    request: &mut Request<'_>,
-    (admitted, agent): (&AdmittedCall, Arc<Agent>),
-    call: &mut CheckedCall,
-    (mut prepared, deadline): (PreparedRequest, Instant),
-) -> Result<(Slot, ConnectedAgent), ExchangeError> {
-    let asker = LookupFor::for_call(admitted.allowed.account());
-    let mut dialer = Dialer {
-        admitted,
-        agent,
-        asker,
-        deadline,
-    };
-    let mut slot = match admitted.turn {
-        None => match dialer.take_slot(request).await {
-            Ok(slot) => slot,
-            Err(why) => {
-                box_cold_path(dialer.take_other_slot(request, call, &mut prepared, why)).await?
-            }
-        },
-        Some(_) => box_cold_path(dialer.await_slot(request, call, &mut prepared)).await?,
-    };
-    let timeouts = &request.exchange.call.config().timeouts;
-    slot.set_own_timeouts(measure_patience(timeouts, admitted, deadline));
-    let began = Instant::now();
-    let reached = match dialer.connect(request, call).await? {
-        Ok((peer, connection)) => ConnectedAgent {
-            peer,
-            connection,
-            prepared,
-        },
-        Err(failed) => {
-            let failed = (prepared, failed);
-            box_cold_path(dialer.reconnect(request, call, failed, &mut slot, began)).await?
-        }
-    };
-    Ok((slot, reached))
 }
 
 // One JSON-RPC call, from admission to its destination; and the steps on the body of every call.
@@ -462,7 +378,7 @@ pub(super) async fn plan_call(
     let resolution = &request.context.gateway.resolution;
     let why = match resolution.resolve(&allowed.permit).await {
         Ok(destination) => {
-            let (head, config) = (request.head(), request.exchange.call.config());
+            let (head, config) = (request.head(), &request.exchange.call.config);
             let admitted = AdmittedCall::new(allowed, destination, head, config);
             return admitted.map(Plan::Send);
         }
@@ -521,11 +437,16 @@ async fn send_while_away(
     if !passes_by || !(defers || keyed || may_request_job(head)) {
         return Err(why.into());
     }
-    match read_while_away(request, &allowed, defers).await {
+    let answered = async {
+        let hops = request_hops(request)?;
+        let received = read_json(request, allowed.account()).await?;
+        check_while_away(request, &allowed, received, (hops, defers, false)).await
+    };
+    match answered.await {
         Ok(Some(ended)) => Ok(ended),
         // For a body that is not to be deferred, the unreachable target outranks errors in the body.
         Err(ExchangeError::Refused(_))
-            if !defers && request.exchange.call.method() == Method::Unread =>
+            if !defers && request.exchange.call.method == Method::Unread =>
         {
             Err(why.into())
         }
@@ -555,22 +476,11 @@ async fn wake_and_send(
     if let Some(ended) = check_while_away(request, &allowed, copy, (hops, defers, owned)).await? {
         return Ok(ended);
     }
-    if !may_wake(request.exchange.call.method()) {
+    if !may_wake(request.exchange.call.method) {
         return Err(why.into());
     }
     let admitted = wait_until_awake(request, allowed, plan, bytes).await?;
     send_call(request, admitted, received, BodyForm::Call).await
-}
-
-/// Reads and checks the body of a call to a target that is away, and answers it.
-async fn read_while_away(
-    request: &mut Request<'_>,
-    allowed: &AllowedCaller,
-    defers: bool,
-) -> Result<Option<Answered>, ExchangeError> {
-    let hops = request_hops(request)?;
-    let received = read_json(request, allowed.account()).await?;
-    check_while_away(request, allowed, received, (hops, defers, false)).await
 }
 
 /// Returns the number of gateways that the request has passed, this one included.
@@ -580,13 +490,13 @@ async fn read_while_away(
 pub(super) fn request_hops(request: &Request<'_>) -> Result<u32, Rejection> {
     count_hops(
         &request.head().headers,
-        request.exchange.call.config().forward.max_hops,
+        request.exchange.call.config.forward.max_hops,
     )
     .at(Stage::Fields)
 }
 
-/// Checks the body of a call to a target that is away, and answers it. `None` if the call can be neither deferred nor
-/// replayed, and does not ask for a deferred call. `owned`: its references are checked in any case.
+/// Checks the body of a call to a target that is away, and answers it: by an earlier call with its key, or by deferral if
+/// its caller prefers that. `None` if neither applies, and it does not ask for a deferred call. `owned`: its references are checked in any case.
 async fn check_while_away(
     request: &mut Request<'_>,
     allowed: &AllowedCaller,
@@ -595,30 +505,32 @@ async fn check_while_away(
 ) -> Result<Option<Answered>, ExchangeError> {
     let resolution = &request.context.gateway.resolution;
     let options = resolution.load_options(&allowed.permit).await?;
-    let shape = CallShape {
-        complete: options.complete,
-        generation: options.generation,
-        prefers_stream: prefers_stream(&request.head().headers),
-        message_only: false,
-    };
+    let streams = prefers_stream(&request.head().headers);
+    let shape = CallShape::of_call(&options, options.generation, streams);
     let (call, refs) = match complete_call(request, allowed, received, &shape).await? {
         ControlFlow::Continue(completed) => completed,
         ControlFlow::Break(answered) => return Ok(Some(answered)),
     };
     if owned {
-        let (gateway, method) = (&request.context.gateway, request.exchange.call.method());
+        let (gateway, method) = (&request.context.gateway, request.exchange.call.method);
         let push = options.push_notifications;
         check_references(gateway, method, push, allowed, &refs).await?;
-    } else if requested_job(request.exchange.call.method(), &refs).is_some() {
+    } else if requested_job(request.exchange.call.method, &refs).is_some() {
         return Ok(None);
     }
-    let away = AwayCall {
-        allowed,
-        hops,
-        push_notifications: options.push_notifications,
-        defers,
-    };
-    answer_while_away(request, away, call, &refs).await
+    let (gateway, method) = (&request.context.gateway, request.exchange.call.method);
+    if let Some(key) = &call.key {
+        let until = request.exchange.call.started + request.exchange.call.config.timeouts.total;
+        let state = idempotency::replay_or_reserve(request, key, until, call.done).await?;
+        if let KeyState::Replayed(ended) = state {
+            return Ok(Some(ended));
+        }
+    }
+    if !defers || method != Method::SendMessage {
+        return Ok(None);
+    }
+    check_references(gateway, method, options.push_notifications, allowed, &refs).await?;
+    deferral::defer_call(request, allowed, hops, call).await
 }
 
 /// Checks a call that is JSON-RPC, or becomes it, from its body on, and passes it to its destination.
@@ -645,12 +557,10 @@ pub(super) async fn send_call(
         }
     };
     let shape = match form {
-        BodyForm::Call => CallShape {
-            complete: options.complete,
-            generation,
-            prefers_stream: prefers_stream(&request.head().headers),
-            message_only: false,
-        },
+        BodyForm::Call => {
+            let streams = prefers_stream(&request.head().headers);
+            CallShape::of_call(options, generation, streams)
+        }
         BodyForm::Message { stream, .. } => CallShape {
             complete: CallShape::with_envelope(options.complete),
             generation,

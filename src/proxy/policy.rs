@@ -27,8 +27,7 @@ use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, authenticate_caller};
 use crate::proxy::complete::CheckedCall;
 use crate::proxy::filters::Rewrite;
-use crate::proxy::guard::facts::{CallFacts, Party};
-use crate::proxy::guard::{CallGuards, CallerSide, parse_trace};
+use crate::proxy::guard::{CallFacts, CallGuards, CallerSide, Party, parse_trace};
 use crate::proxy::listener::caller_gone;
 use crate::proxy::record::{Exchange, ExchangeError, box_in_place};
 use crate::proxy::services::{Context, Request};
@@ -135,7 +134,7 @@ pub(super) async fn authorize_target(
 ) -> Result<AllowedCaller, Rejection> {
     let permit = permit_target(gateway, &proof, target, &mut Live).await?;
     exchange.call.set_access(&permit);
-    if exchange.call.method() != Method::AgentCard {
+    if exchange.call.method != Method::AgentCard {
         check_access(gateway, &permit, &mut Live)?;
     }
     Ok(AllowedCaller { proof, permit })
@@ -152,7 +151,7 @@ pub(super) async fn authorize_caller(
     target: Result<WorkspaceId, InvalidWorkspaceId>,
 ) -> Result<AllowedCaller, Rejection> {
     let target = target.map_err(Rejection::from).at(Stage::Target)?;
-    exchange.call.set_target(target.clone());
+    exchange.call.target = Some(target.clone());
     let proof = authenticate_caller(gateway, exchange, head).await?;
     authorize_target(gateway, exchange, proof, &target).await
 }
@@ -163,7 +162,7 @@ pub(super) async fn authorize_caller(
 /// `unauthenticated`, `not_permitted`, `stopped`, `store_unavailable`.
 pub(super) async fn recheck_caller(request: &mut Request<'_>) -> Result<(), Rejection> {
     let (gateway, exchange) = (&request.context.gateway, &mut *request.exchange);
-    let (proof, target) = (exchange.call.proof(), exchange.call.target());
+    let (proof, target) = (exchange.call.proof.as_ref(), exchange.call.target.as_ref());
     let (Some(proof), Some(target)) = (proof.cloned(), target.cloned()) else {
         return Ok(());
     };
@@ -259,19 +258,19 @@ pub(super) fn set_guards(
     call: &mut CheckedCall,
     headers: &HeaderMap,
 ) {
-    if exchange.call.config().guard.is_empty() {
+    if exchange.call.config.guard.is_empty() {
         return;
     }
     let (proof, permit) = (&admitted.allowed.proof, &admitted.allowed.permit);
     let target_org = admitted.options().org.as_deref();
-    let route_method = exchange.call.method().name_in(call.generation());
+    let route_method = exchange.call.method.name_in(call.generation());
     let facts = || {
         let method = call.method_name.as_deref().or(route_method);
-        let method = method.unwrap_or(exchange.call.method().label());
+        let method = method.unwrap_or(exchange.call.method.label());
         let parties = (&**proof, permit);
         let facts = build_facts(
             parties,
-            exchange.call.request_id().as_str(),
+            exchange.call.request_id.as_str(),
             method,
             target_org,
         );
@@ -283,14 +282,14 @@ pub(super) fn set_guards(
     };
     let target = (permit.target(), target_org);
     let side = || CallerSide {
-        is_rpc: exchange.call.binding() == Binding::Rpc,
-        rpc_id: exchange.call.rpc_id().map(str::to_owned),
+        is_rpc: exchange.call.binding == Binding::Rpc,
+        rpc_id: exchange.call.rpc_id.as_deref().map(str::to_owned),
     };
     call.guarded = context
         .guards
-        .for_call(exchange.call.method(), target, side, facts);
+        .for_call(exchange.call.method, target, side, facts);
     if let Some(guarded) = &call.guarded {
-        exchange.record.set_verdicts(Arc::clone(&guarded.verdicts));
+        exchange.record.verdicts = Some(Arc::clone(&guarded.verdicts));
     }
 }
 
@@ -313,17 +312,17 @@ async fn ask_guards(call: ContentCall<'_>) -> Result<(), ExchangeError> {
     if !guarded.has_phase(GuardPhase::Request) {
         return Ok(());
     }
-    let (is_rpc, sends) = (call.method_name.is_some(), exchange.call.method().sends());
+    let (is_rpc, sends) = (call.method_name.is_some(), exchange.call.method.sends());
     let asked = guarded.check_request(&call.body, is_rpc, sends);
     let total = admitted
         .timeout
-        .unwrap_or(exchange.call.config().timeouts.total);
+        .unwrap_or(exchange.call.config.timeouts.total);
     let mut cut = context.relay.watch_exchange(exchange);
     let changed: Result<_, Rejection> = tokio::select! {
         biased;
         asked = asked => asked,
         why = cut.cancelled(Delivery::NotSent) => Err(why),
-        () = sleep_until(exchange.call.started() + total) => Err(guards_timeout()),
+        () = sleep_until(exchange.call.started + total) => Err(guards_timeout()),
         () = caller_gone(&mut caller) => return Err(ExchangeError::CallerLeft),
     };
     if let Some(changed) = changed? {
@@ -450,11 +449,11 @@ impl UncountedCall {
         allowed: &AllowedCaller,
         call: (&HeaderMap, &Bytes),
     ) -> Result<Option<Self>, Rejection> {
-        let config = exchange.call.config();
-        if !Caps::are_configured(config) || !exchange.call.method().sends() {
+        let config = &exchange.call.config;
+        if !Caps::are_configured(config) || !exchange.call.method.sends() {
             return Ok(None);
         }
-        let facts = load_facts(gateway, exchange.call.method(), allowed, call).await;
+        let facts = load_facts(gateway, exchange.call.method, allowed, call).await;
         let facts = facts.at(Stage::Caps)?;
         Ok(Some(Self {
             caps: Arc::clone(&gateway.caps),
@@ -502,7 +501,7 @@ pub(super) async fn count_before_sending(
     call: (&HeaderMap, &Bytes),
 ) -> Result<(), Rejection> {
     if let Some(call) = UncountedCall::from_call(gateway, exchange, allowed, call).await? {
-        exchange.record.set_charge(Some(call.count().await?));
+        exchange.record.charge = Some(call.count().await?);
     }
     Ok(())
 }

@@ -10,18 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use crate::directory::{
-    AGENT_CARD_BYTES_MAX, CardLocation, LookupFor, OwnTimeouts, ProbeClaim, ProbePlan,
-};
+use crate::deadline::ticks;
+use crate::directory::{AGENT_CARD_BYTES_MAX, CardLocation, OwnTimeouts, ProbeClaim, ProbePlan};
 use crate::ids::WorkspaceId;
 use crate::metrics::ProbeOutcome;
-use crate::proxy::cards::fetch::end_head;
-use crate::proxy::fetch::BufferedRequest;
+use crate::proxy::fetch::{BufferedRequest, get_head, locate_card};
 use crate::proxy::record::outcome_of_rejection;
 use crate::proxy::services::Context;
-use crate::proxy::upstream::{WireRequest, build_agent_peer, refuse_redirect};
+use crate::proxy::upstream::{WireRequest, refuse_redirect};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -47,21 +45,16 @@ const AWAY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Prober of agents; runs until the process ends.
 pub struct Prober {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
 }
 
 impl Prober {
-    pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context }
-    }
-
     /// Runs until a drain begins and the probes in progress are over, which it ends.
     pub async fn run(&self) {
         let gateway = &self.context.gateway;
         let mut schedule = Schedule::default();
         let mut running: JoinSet<(WorkspaceId, Instant)> = JoinSet::new();
-        let mut tick = interval(LOOK_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(LOOK_EVERY);
         let mut listed_at: Option<Instant> = None;
         loop {
             tokio::select! {
@@ -86,7 +79,10 @@ impl Prober {
                     context: Arc::clone(&self.context),
                     id,
                 };
-                running.spawn(attempt.run(is_early));
+                running.spawn(async move {
+                    let next = attempt.probe(is_early).await;
+                    (attempt.id, next)
+                });
             }
         }
         while running.join_next().await.is_some() {}
@@ -212,21 +208,8 @@ struct ProbeAttempt {
     id: WorkspaceId,
 }
 
-/// Results of the requests of one probe.
-struct ProbeResults {
-    /// Of each place, in order.
-    outcomes: Vec<Result<(), Rejection>>,
-    /// Time at which the last request was sent; before that, time at which it would have been.
-    sent_at: Instant,
-}
-
 impl ProbeAttempt {
     /// Probes the workspace if it is due, and returns the time of the next look at it. `is_early`: it waits for a period.
-    async fn run(self, is_early: bool) -> (WorkspaceId, Instant) {
-        let next = self.probe(is_early).await;
-        (self.id, next)
-    }
-
     async fn probe(&self, is_early: bool) -> Instant {
         let probing = &self.context.gateway.directory.probing;
         let plan = match probing.load_plan(&self.id).await {
@@ -252,20 +235,20 @@ impl ProbeAttempt {
             }
         }
         let began = Instant::now();
-        let asked = tokio::select! {
+        let (outcomes, sent_at) = tokio::select! {
             asked = self.probe_places(&plan, began + plan.timeout()) => asked,
             // It counts for nothing; the claim ends by itself.
             () = self.context.gateway.drain.wait_for_leave() => return Instant::now() + plan.interval(),
         };
-        probing.record_sent(&plan, asked.sent_at).await;
-        if let Err(error) = self.record_outcomes(&plan, &asked.outcomes, began).await {
+        probing.record_sent(&plan, sent_at).await;
+        if let Err(error) = self.record_outcomes(&plan, &outcomes, began).await {
             tracing::debug!(%error, workspace.id = %self.id, "failed to record a probe; the next one counts");
         }
-        asked.sent_at + plan.interval()
+        sent_at + plan.interval()
     }
 
     fn count_outcome(&self, outcome: ProbeOutcome) {
-        self.context.gateway.metrics.waking.count_probe(outcome);
+        self.context.gateway.metrics.waking.probes[outcome].inc();
     }
 
     async fn record_outcomes(
@@ -303,8 +286,13 @@ impl ProbeAttempt {
         probing.record_failure(plan, &why.message).await
     }
 
-    /// Asks at all places at once.
-    async fn probe_places(&self, plan: &ProbePlan, deadline: Instant) -> ProbeResults {
+    /// Asks at all places at once. Returns the outcome at each, in order, and the time at which the last request was sent;
+    /// before that, at which it would have been.
+    async fn probe_places(
+        &self,
+        plan: &ProbePlan,
+        deadline: Instant,
+    ) -> (Vec<Result<(), Rejection>>, Instant) {
         let bytes_max = if plan.is_card {
             AGENT_CARD_BYTES_MAX
         } else {
@@ -313,15 +301,11 @@ impl ProbeAttempt {
         let asked = plan.places.iter().map(async |(place, _)| {
             let mut sent_at = Instant::now();
             let outcome = self.probe_place(place, bytes_max, deadline, &mut sent_at);
-            let outcome = outcome.await;
-            (outcome, sent_at)
+            (outcome.await, sent_at)
         });
-        let asked = join_all(asked).await;
-        let sent_at = asked.iter().map(|(_, sent_at)| *sent_at).max();
-        ProbeResults {
-            sent_at: sent_at.unwrap_or_else(Instant::now),
-            outcomes: asked.into_iter().map(|(outcome, _)| outcome).collect(),
-        }
+        let (outcomes, sent_at): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().unzip();
+        let last = sent_at.into_iter().max();
+        (outcomes, last.unwrap_or_else(Instant::now))
     }
 
     async fn probe_place(
@@ -333,17 +317,15 @@ impl ProbeAttempt {
     ) -> Result<(), Rejection> {
         let (gateway, relay) = (&self.context.gateway, &self.context.relay);
         let config = relay.config.snapshot();
-        let (asker, witness) = (LookupFor::for_call(Account::default()), &mut ());
-        let addresses = &gateway.directory.addresses;
-        let address =
-            addresses.agent_address(&place.address_decision, &place.endpoint, asker, witness);
-        let address = timeout_at(deadline, address).await;
-        let address = address.map_err(|_| probe_timeout())??;
         let (upstream, connect) = (&relay.upstream, config.timeouts.connect);
-        let peer = match &place.agent {
-            Some(agent) => upstream.agent_peer(agent, address, connect).await,
-            None => build_agent_peer(address, &place.endpoint, connect),
-        };
+        let peer = locate_card(
+            (gateway, upstream),
+            place,
+            Account::default(),
+            (connect, deadline),
+            probe_timeout,
+        )
+        .await?;
         let question = BufferedRequest {
             peer: &peer,
             call: WireRequest::new(request_head(place), Bytes::new()),
@@ -382,14 +364,12 @@ const fn concerns_agent(reason: Reason) -> bool {
 /// Returns the request at the first path of a place.
 fn request_head(place: &CardLocation) -> Vec<u8> {
     let path = place.paths.first().map_or("/", String::as_str);
-    let mut wire = format!(
-        "GET {path} HTTP/1.1\r\nhost: {}\r\naccept: */*\r\nuser-agent: a2a-gateway\r\n\
-         connection: close\r\n",
-        place.endpoint.host,
-    )
-    .into_bytes();
-    end_head(&mut wire, place);
-    wire
+    let lines = [
+        "accept: */*",
+        "user-agent: a2a-gateway",
+        "connection: close",
+    ];
+    get_head(place, path, &lines)
 }
 
 fn probe_timeout() -> Rejection {

@@ -1,5 +1,6 @@
 //! An exchange: what is known of the call, what is recorded of it, and how it ends.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -34,12 +35,16 @@ use crate::ids::{InstanceId, RequestId, WorkspaceId, WorkspaceIncarnation};
 use crate::metrics::{AgentFailure, Metrics, Outcome, Shape};
 use crate::proxy::guard_verdicts::Verdicts;
 use crate::proxy::http1::AbortCause;
-use crate::proxy::trace::{CallSpan, Callee, ExchangeOrigin, SpanFacts, Trace};
+use crate::proxy::trace::{
+    CallSpan, Callee, ExchangeOrigin, error_attribute, number_attribute, parent_context,
+    push_agent, push_rpc, server_status, status_attribute, text_attribute, truncate_caller,
+    verb_name,
+};
 use crate::rejection::{AtStage, Delivery, Reason, Rejection};
 use crate::stage::Stage;
 use crate::tasks::Learner;
 use crate::telemetry::MaskedAddress;
-use crate::telemetry::traces::{SpanContext, Traces};
+use crate::telemetry::traces::{KeyValue, Parent, Span, SpanContext, SpanKind, Traces};
 use crate::time::to_millis;
 use crate::trust::PairClaims;
 use crate::workspace::Timestamp;
@@ -106,29 +111,6 @@ impl<T> AtStage for Result<T, ExchangeError> {
     }
 }
 
-/// Reasons for having no body.
-pub(super) enum BodyError {
-    /// The request is rejected, and the caller gets an answer.
-    Refused(Rejection),
-    /// The caller left, so there is no answer.
-    CallerLeft,
-}
-
-impl From<Rejection> for BodyError {
-    fn from(rejection: Rejection) -> Self {
-        Self::Refused(rejection)
-    }
-}
-
-impl From<BodyError> for ExchangeError {
-    fn from(none: BodyError) -> Self {
-        match none {
-            BodyError::Refused(rejection) => Self::Refused(rejection),
-            BodyError::CallerLeft => Self::CallerLeft,
-        }
-    }
-}
-
 /// The access that allowed an exchange.
 struct GrantedAccess {
     /// The name of the rule.
@@ -141,24 +123,39 @@ struct GrantedAccess {
 
 /// What is known of a call. Stages read it, and each adds what it proves; nothing is taken back.
 pub(super) struct CallContext {
-    metrics: Arc<Metrics>,
-    config: Arc<Config>,
-    started: Instant,
-    request_id: RequestId,
+    /// The metrics that count the exchange.
+    pub(super) metrics: Arc<Metrics>,
+    /// The configuration at the start of the exchange. A reload does not change its clocks and bounds.
+    pub(super) config: Arc<Config>,
+    /// The time at which the request head was complete.
+    pub(super) started: Instant,
+    /// `X-Request-Id`.
+    pub(super) request_id: RequestId,
     client: Option<MaskedAddress>,
-    method: Method,
-    rpc_id: Option<String>,
-    dialect: Dialect,
+    /// The method of A2A: [`Method::Unread`] until it is read.
+    pub(super) method: Method,
+    /// The request's JSON-RPC id, as spelled, once the body was read.
+    pub(super) rpc_id: Option<String>,
+    /// The format of the gateway's own answers.
+    pub(super) dialect: Dialect,
     is_version_translated: bool,
-    declares_1_0: bool,
-    binding: Binding,
-    proof: Option<Arc<Proof>>,
-    pair: Option<PairClaims>,
-    allowance: Option<Allowance>,
-    target: Option<WorkspaceId>,
+    /// True if the caller says `A2A-Version: 1.0`.
+    pub(super) declares_1_0: bool,
+    /// The binding of the caller's answer: where its result is.
+    pub(super) binding: Binding,
+    /// The proven caller.
+    pub(super) proof: Option<Arc<Proof>>,
+    /// The proven caller at a sidecar.
+    pub(super) pair: Option<PairClaims>,
+    /// The remaining rate of the credential, if it has a limit.
+    pub(super) allowance: Option<Allowance>,
+    /// The workspace of the path, once its syntax was checked.
+    pub(super) target: Option<WorkspaceId>,
     access: Option<GrantedAccess>,
-    translation: Option<TranslationFields>,
-    trace: Option<SpanContext>,
+    /// The fields of an answer that is translated for the caller.
+    pub(super) translation: Option<TranslationFields>,
+    /// The trace context for work that follows from the exchange without an immediate call.
+    pub(super) trace: Option<SpanContext>,
     call_trace: Option<SpanContext>,
 }
 
@@ -193,29 +190,9 @@ impl CallContext {
         self.rpc_id.as_deref()
     }
 
-    /// The format of the gateway's own answers.
-    pub(super) fn dialect(&self) -> Dialect {
-        self.dialect
-    }
-
-    /// The binding of the caller's answer: where its result is.
-    pub(super) fn binding(&self) -> Binding {
-        self.binding
-    }
-
     /// The proven caller.
     pub(super) fn proof(&self) -> Option<&Arc<Proof>> {
         self.proof.as_ref()
-    }
-
-    /// The proven caller at a sidecar.
-    pub(super) fn pair(&self) -> Option<&PairClaims> {
-        self.pair.as_ref()
-    }
-
-    /// The remaining rate of the credential, if it has a limit.
-    pub(super) fn allowance(&self) -> Option<&Allowance> {
-        self.allowance.as_ref()
     }
 
     /// The workspace of the path, once its syntax was checked.
@@ -228,11 +205,6 @@ impl CallContext {
         let born_at = self.access.as_ref().map_or(0, |access| access.born_at);
         let id = self.target.clone()?;
         Some(WorkspaceIncarnation { id, born_at })
-    }
-
-    /// The fields of an answer that is translated for the caller.
-    pub(super) fn translation(&self) -> Option<TranslationFields> {
-        self.translation
     }
 
     /// The trace context for work that follows from the exchange without an immediate call.
@@ -258,16 +230,6 @@ impl CallContext {
         self.method = method;
     }
 
-    /// Sets the request's JSON-RPC id.
-    pub(super) fn set_rpc_id(&mut self, rpc_id: Option<String>) {
-        self.rpc_id = rpc_id;
-    }
-
-    /// Sets the format of the gateway's own answers.
-    pub(super) fn set_dialect(&mut self, dialect: Dialect) {
-        self.dialect = dialect;
-    }
-
     /// Sets what the caller says in `A2A-Version`.
     pub(super) fn set_version(&mut self, version: &str) {
         self.is_version_translated = is_translated_version(version);
@@ -276,11 +238,6 @@ impl CallContext {
         if self.declares_1_0 && self.dialect == Dialect::HttpJson {
             self.dialect = Dialect::HttpJsonStatus;
         }
-    }
-
-    /// True if the caller says `A2A-Version: 1.0`.
-    pub(super) fn declares_1_0(&self) -> bool {
-        self.declares_1_0
     }
 
     /// Checks that the call can be translated from the version that it declares.
@@ -296,24 +253,9 @@ impl CallContext {
         Err(Rejection::new(Reason::VersionNotSupported, message).mark_not_sent())
     }
 
-    /// Sets the binding of the caller's answer.
-    pub(super) fn set_binding(&mut self, binding: Binding) {
-        self.binding = binding;
-    }
-
     /// Sets the proven caller.
     pub(super) fn set_proof(&mut self, proof: Arc<Proof>) {
         self.proof = Some(proof);
-    }
-
-    /// Sets the proven caller at a sidecar.
-    pub(super) fn set_pair(&mut self, pair: PairClaims) {
-        self.pair = Some(pair);
-    }
-
-    /// Sets the remaining rate of the credential.
-    pub(super) fn set_allowance(&mut self, allowance: Option<Allowance>) {
-        self.allowance = allowance;
     }
 
     /// Sets the requested workspace.
@@ -339,16 +281,6 @@ impl CallContext {
         });
     }
 
-    /// Sets the fields of an answer that is translated for the caller.
-    pub(super) fn set_translation(&mut self, fields: TranslationFields) {
-        self.translation = Some(fields);
-    }
-
-    /// Forgets the translation of an attempt that the agent did not run.
-    pub(super) fn clear_translation(&mut self) {
-        self.translation = None;
-    }
-
     fn rule(&self) -> Option<&'static str> {
         self.access.as_ref().map(|access| access.rule)
     }
@@ -370,26 +302,13 @@ impl CallContext {
     }
 }
 
-/// The observers of an exchange, each if it is on.
-#[derive(Default)]
-struct Observers {
-    /// The event bus that it is announced on.
-    events: Option<Arc<Events>>,
-    /// The audit log.
-    audit: Option<Arc<Audit>>,
-    /// The console that it is shown in.
-    console: Option<Arc<Console>>,
-    /// The entry among the open streams of the console.
-    open_stream: Option<OpenStream>,
-}
-
 /// What is recorded of an exchange. Stages only write it.
 ///
 /// Metrics, the access line, the span and the audit record come from this one value, so they cannot disagree.
 #[derive(Default)]
 pub(super) struct Record {
     /// The status of the answer; 0 before one is sent.
-    status: u16,
+    pub(super) status: u16,
     /// True if the answer is a stream.
     is_stream: bool,
     /// The time the agent took to answer.
@@ -401,16 +320,22 @@ pub(super) struct Record {
     /// Bytes of the request body.
     request_bytes: u64,
     /// The instance of the target that gets the call, if it has several.
-    instance: Option<InstanceId>,
+    pub(super) instance: Option<InstanceId>,
     /// The task of the exchange, once it is known.
-    task: Option<String>,
+    pub(super) task: Option<String>,
     /// The verdicts of guards; `None`: none are asked.
-    verdicts: Option<Arc<Verdicts>>,
+    pub(super) verdicts: Option<Arc<Verdicts>>,
     /// The counts of the call for caps. It counts nothing if it is dropped before the call is sent.
-    charge: Option<Box<Charge>>,
+    pub(super) charge: Option<Box<Charge>>,
     /// The span. `None` if the exchange is not traced.
     trace: Option<Box<Trace>>,
-    observers: Observers,
+    /// The event bus that it is announced on, if it is.
+    events_bus: Option<Arc<Events>>,
+    /// The audit log, if it is on.
+    audit: Option<Arc<Audit>>,
+    /// The console that it is shown in, and its entry among the open streams there.
+    console: Option<Arc<Console>>,
+    open_stream: Option<OpenStream>,
     outcome: Option<Outcome>,
     /// The stage that refused the call.
     refused_at: Option<Stage>,
@@ -462,11 +387,6 @@ impl Record {
         }
     }
 
-    /// Sets the verdicts of guards.
-    pub(super) fn set_verdicts(&mut self, verdicts: Arc<Verdicts>) {
-        self.verdicts = Some(verdicts);
-    }
-
     /// Sets the counts of the call for caps.
     pub(super) fn set_charge(&mut self, charge: Option<Box<Charge>>) {
         self.charge = charge;
@@ -501,21 +421,25 @@ impl Record {
 
     /// Records that the call is being sent.
     pub(super) fn start_call_span(&mut self) {
-        if let Some(trace) = &mut self.trace {
-            trace.record_call_sent();
+        if let Some(call) = self.call_span() {
+            call.record_sent();
         }
     }
 
     /// Records the status of the agent's answer.
     pub(super) fn set_call_status(&mut self, status: StatusCode) {
-        if let Some(trace) = &mut self.trace {
-            trace.record_call_status(status);
+        if let Some(call) = self.call_span() {
+            call.record_status(status);
         }
+    }
+
+    fn call_span(&mut self) -> Option<&mut CallSpan> {
+        self.trace.as_mut()?.call.as_deref_mut()
     }
 
     /// Takes the span of the call, which continues apart from the exchange.
     pub(super) fn detach_call_span(&mut self) -> Option<Box<CallSpan>> {
-        self.trace.as_mut()?.take_call()
+        self.trace.as_mut()?.call.take()
     }
 
     /// Ends the counts of the call for caps.
@@ -526,6 +450,37 @@ impl Record {
             if answered && self.task.is_none() {
                 charge.began_no_task();
             }
+        }
+    }
+}
+
+/// The trace data of an exchange. Its span ends with the exchange.
+struct Trace {
+    span: Span,
+    origin: ExchangeOrigin,
+    verb: http::Method,
+    /// The JSON-RPC code of a rejection, if it differs from the reason's own.
+    code: Option<i32>,
+    /// The span of the call, until it continues apart from the exchange.
+    call: Option<Box<CallSpan>>,
+}
+
+impl Trace {
+    fn kind(&self) -> SpanKind {
+        if self.origin.later {
+            SpanKind::Consumer
+        } else {
+            SpanKind::Server
+        }
+    }
+
+    /// Returns a name of low cardinality: the called method, or the pattern of the route.
+    fn name(&self, method: Method) -> Cow<'static, str> {
+        match (method.name(), self.origin.route) {
+            (Some(name), _) if self.origin.later => format!("make {name}").into(),
+            (Some(name), _) if self.origin.rpc => name.into(),
+            (_, Some(route)) => format!("{} {route}", verb_name(&self.verb)).into(),
+            (_, None) => verb_name(&self.verb).to_owned().into(),
         }
     }
 }
@@ -543,12 +498,10 @@ impl Exchange {
     /// Begins an exchange at a gateway. `is_announced`: to subscribers of its target.
     pub(super) fn begin_at(gateway: &Gateway, request_id: RequestId, is_announced: bool) -> Self {
         let mut exchange = Self::begin(&gateway.metrics, &gateway.config, request_id);
-        exchange.record.observers = Observers {
-            events: is_announced.then(|| Arc::clone(&gateway.events)),
-            audit: gateway.audit.is_on().then(|| Arc::clone(&gateway.audit)),
-            console: Some(Arc::clone(&gateway.console)),
-            open_stream: None,
-        };
+        let record = &mut exchange.record;
+        record.events_bus = is_announced.then(|| Arc::clone(&gateway.events));
+        record.audit = gateway.audit.is_on().then(|| Arc::clone(&gateway.audit));
+        record.console = Some(Arc::clone(&gateway.console));
         exchange
     }
 
@@ -594,19 +547,37 @@ impl Exchange {
         head: &RequestHeader,
         origin: impl FnOnce() -> ExchangeOrigin,
     ) {
-        if traces.is_on() {
-            let settings = &self.call.config.telemetry;
-            self.record.trace = Trace::begin(traces, settings, head, origin());
-            let context = self.record.trace.as_ref().map(|trace| trace.context());
-            self.call.trace = context.cloned();
+        if !traces.is_on() {
+            return;
         }
+        let origin = origin();
+        let whose = if origin.later {
+            Parent::Ours
+        } else {
+            Parent::Callers
+        };
+        let settings = &self.call.config.telemetry;
+        let span = traces.begin_span(settings, whose, || parent_context(&head.headers));
+        self.call.trace = span.as_ref().map(|span| span.context().clone());
+        self.record.trace = span.map(|span| {
+            Box::new(Trace {
+                span,
+                origin,
+                verb: head.method.clone(),
+                code: None,
+                call: None,
+            })
+        });
     }
 
     /// Begins the span of the call to the agent. Its id goes into the head of the request.
     pub(super) fn begin_call_span(&mut self, callee: &Callee<'_>) {
         if let Some(trace) = &mut self.record.trace {
             let target = self.call.target.as_ref();
-            self.call.call_trace = Some(trace.begin_call(callee, self.call.method, target));
+            let call = CallSpan::new(&trace.span, callee, self.call.method, target);
+            let context = call.context().unwrap_or(trace.span.context());
+            self.call.call_trace = Some(context.clone());
+            trace.call = Some(Box::new(call));
         }
     }
 
@@ -618,9 +589,8 @@ impl Exchange {
     /// Records that the answer is a stream.
     pub(super) fn record_stream(&mut self) {
         self.record.is_stream = true;
-        let observers = &mut self.record.observers;
-        if let (Some(console), Some(target)) = (&observers.console, &self.call.target) {
-            observers.open_stream = Some(console.open_stream(target));
+        if let (Some(console), Some(target)) = (&self.record.console, &self.call.target) {
+            self.record.open_stream = Some(console.open_stream(target));
         }
     }
 
@@ -652,7 +622,7 @@ impl Exchange {
     /// Searches for the task in an answer that another component has already parsed.
     pub(super) fn record_task(&mut self, find: impl FnOnce(&mut TaskScan) -> Option<String>) {
         let record = &mut self.record;
-        if record.observers.audit.is_some() && record.task.is_none() && self.call.method.sends() {
+        if record.audit.is_some() && record.task.is_none() && self.call.method.sends() {
             record.task = find(&mut TaskScan::new(self.call.binding));
         }
     }
@@ -669,7 +639,7 @@ impl Exchange {
                 charge.not_sent();
             }
             if let Some(trace) = &mut record.trace {
-                trace.record_code(rejection.rpc_code);
+                trace.code = rejection.rpc_code;
             }
             log_cause(rejection, &self.call.request_id);
         }
@@ -678,7 +648,7 @@ impl Exchange {
     /// Announces the exchange to subscribers of the target: kind, outcome and duration, never content. Requests that
     /// were not admitted are not announced, so that a stranger cannot flood subscribers.
     fn publish_event(&self, outcome: Outcome, elapsed: Duration) {
-        let events = self.record.observers.events.as_ref();
+        let events = self.record.events_bus.as_ref();
         let events = events.filter(|events| events.has_readers());
         let call = &self.call;
         let (Some(events), Some(target), Some(_)) = (events, &call.target, call.rule()) else {
@@ -695,7 +665,7 @@ impl Exchange {
     /// Shows the exchange in the console.
     fn show_in_console(&self, outcome: Outcome, elapsed: Duration) {
         let (call, record) = (&self.call, &self.record);
-        let Some(console) = &record.observers.console else {
+        let Some(console) = &record.console else {
             return;
         };
         let refused = matches!(outcome, Outcome::Rejected(_));
@@ -723,31 +693,88 @@ impl Exchange {
 
     /// Ends the span and that of the call.
     fn end_trace(&mut self, outcome: Outcome) {
-        let Some(trace) = self.record.trace.take() else {
+        let Some(mut trace) = self.record.trace.take() else {
             return;
         };
+        if let (Some(call), Outcome::Rejected(reason)) = (&mut trace.call, outcome) {
+            call.record_failure(reason);
+        }
+        drop(trace.call.take());
+        if trace.span.is_recorded() {
+            let attributes = self.span_attributes(&trace, outcome);
+            let (kind, name) = (trace.kind(), trace.name(self.call.method));
+            let status = server_status(self.record.status);
+            trace.span.end(kind, name, attributes, status);
+        }
+    }
+
+    fn span_attributes(&self, trace: &Trace, outcome: Outcome) -> Vec<KeyValue> {
         let (call, record) = (&self.call, &self.record);
-        trace.end(&SpanFacts {
-            method: call.method,
-            outcome,
-            status: record.status,
-            events: record.is_stream.then_some(record.events),
-            request_bytes: record.request_bytes,
-            response_bytes: record.response_bytes,
-            request_id: &call.request_id,
-            caller: call.caller_name(),
-            callee: call.named_target(),
-            rule: call.rule(),
-            translation: call.translation.map(|fields| fields.label),
-            stage: record.refused_at,
-            tls: call.config.server.tls.cert.is_some(),
-        });
+        let method = call.method;
+        let refused = match outcome {
+            Outcome::Rejected(reason) => Some(reason),
+            Outcome::Answered | Outcome::CallerLeft => None,
+        };
+        let mut set = Vec::with_capacity(24);
+        if !trace.origin.later {
+            set.push(text_attribute(
+                "http.request.method",
+                verb_name(&trace.verb),
+            ));
+            let scheme = if call.config.server.tls.cert.is_some() {
+                "https"
+            } else {
+                "http"
+            };
+            set.push(KeyValue::new("url.scheme", scheme));
+            let route = trace.origin.route;
+            set.extend(route.map(|route| KeyValue::new("http.route", route)));
+        }
+        if record.status > 0 {
+            set.push(status_attribute(record.status));
+        }
+        if trace.origin.rpc {
+            push_rpc(&mut set, method);
+            if let Some(reason) = refused {
+                let code = trace.code.unwrap_or_else(|| reason.rpc_code());
+                set.push(text_attribute(
+                    "rpc.response.status_code",
+                    &code.to_string(),
+                ));
+            }
+        }
+        let callee = call.named_target();
+        push_agent(&mut set, method, callee);
+        set.extend(error_attribute(refused, record.status, 500));
+        set.push(KeyValue::new("a2a.method", method.label()));
+        set.push(KeyValue::new("a2a.outcome", outcome.as_str()));
+        set.push(text_attribute("a2a.request_id", call.request_id.as_str()));
+        if let Some(caller) = call.caller_name() {
+            let caller = caller.to_string();
+            set.push(text_attribute("a2a.caller", truncate_caller(&caller)));
+        }
+        set.extend(callee.map(|id| text_attribute("a2a.callee", id.as_str())));
+        set.extend(call.rule().map(|rule| KeyValue::new("a2a.rule", rule)));
+        let stage = record.refused_at;
+        set.extend(stage.map(|stage| KeyValue::new("a2a.stage", stage.as_str())));
+        let bridged = call.translation;
+        set.extend(bridged.map(|fields| KeyValue::new("a2a.bridged", fields.label)));
+        for (key, bytes) in [
+            ("http.request.body.size", record.request_bytes),
+            ("http.response.body.size", record.response_bytes),
+        ] {
+            set.push(number_attribute(key, bytes));
+        }
+        if record.is_stream {
+            set.push(number_attribute("a2a.events", record.events));
+        }
+        set
     }
 
     /// Writes the audit record: caller, callee, rule and outcome.
     fn write_audit(&mut self, outcome: Outcome, elapsed: Duration, trace_id: Option<TraceId>) {
         let (call, record) = (&mut self.call, &mut self.record);
-        let Some(audit) = record.observers.audit.take() else {
+        let Some(audit) = record.audit.take() else {
             return;
         };
         let (rule, target) = (call.rule(), call.named_target().cloned());
@@ -796,8 +823,8 @@ impl Drop for Exchange {
         let (call, record) = (&self.call, &self.record);
         let elapsed = call.started.elapsed();
         let trace = record.trace.as_ref();
-        let trace_id = trace.map(|trace| trace.id());
-        let recorded = trace.and_then(|trace| trace.recorded_id());
+        let trace_id = trace.map(|trace| trace.span.trace_id());
+        let recorded = trace_id.filter(|_| trace.is_some_and(|trace| trace.span.is_recorded()));
         let metrics = &call.metrics;
         let shape = match record.is_stream {
             true => Shape::Stream,
@@ -866,7 +893,7 @@ pub(super) async fn search_answer(
     let task = looking.push(piece);
     let state = looking.take_state();
     if let Some(state) = state {
-        metrics.tasks.count_state(state);
+        metrics.tasks.states[state].inc();
     }
     if task.is_some() || looking.has_more_to_learn(state) {
         // Boxed: rarely taken.

@@ -33,7 +33,7 @@ use crate::proxy::services::{Context, Request};
 use crate::proxy::sse::{SnapshotRequest, StreamSetup, relay_stream};
 use crate::proxy::upstream::{
     AgentConnection, AgentResponse, CancelWatch, Clocks, Relay, SentCall, WireRequest, await_head,
-    content_length, follow_redirect, is_event_stream, join_batch, next_piece, refuse_by_framing,
+    content_length_of, follow_redirect, is_event_stream, join_batch, next_piece, refuse_by_framing,
     refuse_by_head, refuse_redirect, too_large,
 };
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -87,13 +87,13 @@ pub(super) enum ExpectedAnswer {
 impl ExpectedAnswer {
     /// Returns that of a call. `is_bare`: the gateway made its envelope, with an id. `is_rewritten`: the agent may be asked in another binding.
     pub(super) fn of_call(call: &CallContext, is_bare: bool, is_rewritten: bool) -> Self {
-        let has_id = call.rpc_id().is_some() || is_bare;
-        let is_rest = match call.dialect() {
+        let has_id = call.rpc_id.as_deref().is_some() || is_bare;
+        let is_rest = match call.dialect {
             Dialect::HttpJson | Dialect::HttpJsonStatus => true,
             Dialect::JsonRpc | Dialect::JsonRpcOk if has_id => false,
             Dialect::JsonRpc | Dialect::JsonRpcOk | Dialect::Plain => return Self::Any,
         };
-        if call.method() == A2aMethod::DeletePushConfig && (is_rest || is_rewritten) {
+        if call.method == A2aMethod::DeletePushConfig && (is_rest || is_rewritten) {
             return Self::MessageOrNothing;
         }
         Self::Message
@@ -196,57 +196,57 @@ pub(super) fn refuse_answer(
 const HELD_BYTES_MAX: usize = 32 * 1024;
 
 /// One answer in one body.
-pub(super) struct UnaryRelay<'a> {
+struct UnaryRelay<'a> {
+    session: &'a mut ServerSession,
+    exchange: &'a mut Exchange,
     /// Maximum bytes of the body.
-    pub(super) limit: usize,
+    limit: usize,
     /// True if the caller asked for no body.
-    pub(super) head_only: bool,
+    head_only: bool,
     /// The clocks of the exchange.
-    pub(super) clocks: &'a Clocks,
+    clocks: &'a Clocks,
     /// The end of the shutdown's grace period.
-    pub(super) cut: CancelWatch,
+    cut: CancelWatch,
     /// Set if the answer is rewritten, for which it must be complete.
-    pub(super) whole: Option<BufferedRewrite<'a>>,
+    whole: Option<BufferedRewrite<'a>>,
     /// The head, until it is sent.
-    pub(super) head: Option<Box<ResponseHeader>>,
+    head: Option<Box<ResponseHeader>>,
     /// The status of the agent's answer.
-    pub(super) status: u16,
+    status: u16,
     /// Searches the answer for the task.
-    pub(super) learner: Option<Box<Learner>>,
+    learner: Option<Box<Learner>>,
     /// The concurrency slot of the call.
-    pub(super) slot: &'a mut Option<Slot>,
+    slot: &'a mut Option<Slot>,
     /// The answers that the caller can read.
-    pub(super) expected: ExpectedAnswer,
+    expected: ExpectedAnswer,
     /// What the answer may show.
-    pub(super) attempt: Attempt,
+    attempt: Attempt,
 }
 
 /// The state of an answer that is passed on only when it is complete.
-pub(super) struct BufferedRewrite<'a> {
+struct BufferedRewrite<'a> {
     /// The rewrite of the answer.
-    pub(super) rewrite: Rewrite,
+    rewrite: Rewrite,
     /// The memory bound.
-    pub(super) load: &'a Load,
+    load: &'a Load,
     /// The memory share that the answer takes.
-    pub(super) share: Share,
+    share: Share,
 }
 
 impl UnaryRelay<'_> {
     /// Relays the whole answer.
-    pub(super) async fn relay_answer(
+    async fn relay_answer(
         &mut self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
         mut answering: AgentResponse<'_>,
         length: Option<u64>,
     ) -> Result<Answered, ExchangeError> {
         if self.head_only {
-            return self.relay_head(session, exchange, length).await;
+            return self.relay_head(length).await;
         }
         let (mut held, mut read) = (BytesMut::new(), 0_usize);
         loop {
             let next = next_piece(
-                Some(session),
+                Some(&mut *self.session),
                 &mut answering.upstream,
                 self.clocks,
                 &mut self.cut,
@@ -268,9 +268,9 @@ impl UnaryRelay<'_> {
                 });
             }
             // Before the caller gets the id: it may ask for the task at once.
-            let metrics = exchange.call.metrics();
+            let metrics = &self.exchange.call.metrics;
             if let Some(task) = search_answer(&mut self.learner, metrics, &piece).await {
-                exchange.record.set_task(task);
+                self.exchange.record.task = Some(task);
             }
             if let Some(whole) = &mut self.whole {
                 let taken = whole.load.reserve(&mut whole.share, piece.len());
@@ -289,11 +289,10 @@ impl UnaryRelay<'_> {
             if self.head.is_some() {
                 let start = if held.is_empty() { &piece[..] } else { &held };
                 self.refuse_unreadable(start, false)?;
-                self.begin_response(session, length).await?;
-                self.write_piece(session, exchange, held.split().freeze(), false)
-                    .await?;
+                self.begin_response(length).await?;
+                self.write_piece(held.split().freeze(), false).await?;
             }
-            self.write_piece(session, exchange, piece, false).await?;
+            self.write_piece(piece, false).await?;
         }
         answering.home.check_in(answering.upstream);
         self.refuse_unreadable(&held, true)?;
@@ -311,16 +310,15 @@ impl UnaryRelay<'_> {
             let more = rest.len().saturating_sub(received);
             let taken = whole.load.reserve(held, more);
             taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
-            exchange.record.set_status(head.status.as_u16());
+            self.exchange.record.status = head.status.as_u16();
         }
         if may_repeat && let Some(head) = self.head.take() {
             return Err(ExchangeError::NotRun(Box::new((*head, rest))));
         }
         join_batch().await;
-        self.begin_response(session, Some(rest.len() as u64))
-            .await?;
-        exchange.record.mark_complete(rest.len());
-        self.write_piece(session, exchange, rest, true).await?;
+        self.begin_response(Some(rest.len() as u64)).await?;
+        self.exchange.record.mark_complete(rest.len());
+        self.write_piece(rest, true).await?;
         Ok(Answered)
     }
 
@@ -368,26 +366,16 @@ impl UnaryRelay<'_> {
     }
 
     /// Relays an answer without its body. The connection is dropped: the bytes after such a head are undefined.
-    async fn relay_head(
-        &mut self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        length: Option<u64>,
-    ) -> Result<Answered, ExchangeError> {
+    async fn relay_head(&mut self, length: Option<u64>) -> Result<Answered, ExchangeError> {
         self.finish_slot();
         let length = length.filter(|_| self.whole.is_none());
-        self.begin_response(session, length).await?;
-        self.write_piece(session, exchange, Bytes::new(), true)
-            .await?;
+        self.begin_response(length).await?;
+        self.write_piece(Bytes::new(), true).await?;
         Ok(Answered)
     }
 
     /// Sends the head, unless it was sent before.
-    async fn begin_response(
-        &mut self,
-        session: &mut ServerSession,
-        length: Option<u64>,
-    ) -> Result<(), ExchangeError> {
+    async fn begin_response(&mut self, length: Option<u64>) -> Result<(), ExchangeError> {
         let Some(mut head) = self.head.take() else {
             return Ok(());
         };
@@ -403,20 +391,18 @@ impl UnaryRelay<'_> {
                 head.insert_header(header::CONTENT_LENGTH, length.to_string())
                     .map_err(internal_error)?;
             }
-            None => set_chunked(session, &mut head).map_err(internal_error)?,
+            None => set_chunked(self.session, &mut head).map_err(internal_error)?,
         }
-        send_head(session, self.clocks.total, head).await
+        send_head(self.session, self.clocks.total, head).await
     }
 
-    async fn write_piece(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        piece: Bytes,
-        last: bool,
-    ) -> Result<(), ExchangeError> {
-        exchange.record.add_bytes(piece.len());
-        write_within(self.clocks.total, session.write_response_body(piece, last)).await
+    async fn write_piece(&mut self, piece: Bytes, last: bool) -> Result<(), ExchangeError> {
+        self.exchange.record.add_bytes(piece.len());
+        write_within(
+            self.clocks.total,
+            self.session.write_response_body(piece, last),
+        )
+        .await
     }
 }
 
@@ -499,7 +485,7 @@ async fn await_answer(
     await_head(Some(session), &mut upstream, clocks, cut).await?;
     exchange.record_head_time();
     let head = upstream.take_head()?;
-    let place = exchange.call.target().filter(|_| keeps_place);
+    let place = exchange.call.target.as_ref().filter(|_| keeps_place);
     match head.fields.status.as_u16() {
         300..400 => {
             let sent = SentCall {
@@ -551,16 +537,16 @@ async fn relay_response(
     });
     let head = &agents.fields;
     exchange.record.set_call_status(head.status);
-    let limit = exchange.call.config().limits.response_bytes.0;
+    let limit = exchange.call.config.limits.response_bytes.0;
     let rewrite = whole.as_ref().map(|whole| &whole.rewrite);
     refuse_answer(&agents, (limit, rewrite), slot.as_mut())?;
     let head_only = session.req_header().method == Method::HEAD;
     let is_stream = is_event_stream(head) && !head_only;
     let answer = answer(head, session, exchange)?;
     let status = head.status.as_u16();
-    exchange.record.set_status(status);
-    let length = content_length(head);
-    let idle = exchange.call.config().upstream.idle;
+    exchange.record.status = status;
+    let length = content_length_of(&head.headers);
+    let idle = exchange.call.config.upstream.idle;
     let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
     let answering = AgentResponse {
         home: relay.upstream.pool_handle(idle),
@@ -585,8 +571,8 @@ async fn relay_response(
             slot: slot.take(),
             cut_off: relay.cut_off(
                 AccessBasis::Credential,
-                exchange.call.proof(),
-                exchange.call.target(),
+                exchange.call.proof.as_ref(),
+                exchange.call.target.as_ref(),
             ),
         };
         // Boxed: a waiting stream then holds only the state of the stream.
@@ -595,8 +581,10 @@ async fn relay_response(
         ))
         .await
     } else {
-        let limit = exchange.call.config().limits.response_bytes.bytes();
+        let limit = exchange.call.config.limits.response_bytes.bytes();
         let mut unary = UnaryRelay {
+            session,
+            exchange,
             limit,
             head_only,
             clocks: &clocks,
@@ -609,9 +597,7 @@ async fn relay_response(
             expected: forward.expected,
             attempt: forward.attempt,
         };
-        unary
-            .relay_answer(session, exchange, answering, length)
-            .await
+        unary.relay_answer(answering, length).await
     }
 }
 
@@ -628,13 +614,14 @@ impl Context {
         mut head: ResponseHeader,
         done: CompletionSteps,
     ) -> Result<ResponseHeader, Rejection> {
-        if let Some(bridged) = exchange.call.translation() {
+        if let Some(bridged) = exchange.call.translation {
             bridged.write_to(&mut head).map_err(internal_error)?;
         }
-        put_request_id(&mut head, exchange.call.request_id()).map_err(internal_error)?;
+        put_request_id(&mut head, &exchange.call.request_id).map_err(internal_error)?;
         for (name, value) in exchange
             .call
-            .allowance()
+            .allowance
+            .as_ref()
             .into_iter()
             .flat_map(Allowance::header_fields)
         {

@@ -54,28 +54,16 @@ pub(super) async fn serve_request(
     let context = request.context;
     let _slot = open_exchange(request.session, &context.origins.get(), &context.relay.load)?;
     let head = request.session.req_header();
-    request.exchange.call.set_binding(Binding::Rest);
+    request.exchange.call.binding = Binding::Rest;
     let rest = rest::parse_request(head.method.as_str(), tail, head.uri.query());
     let rest = rest.map_err(|why| route_rejection(&why).at(Stage::Route))?;
-    request.exchange.call.set_method(rest.method);
+    request.exchange.call.method = rest.method;
     let allowed = authorize_caller(&context.gateway, request.exchange, head, target).await?;
     let here = Some(allowed.permit.target());
     if let Some(answered) = answer_about_job(request, &rest, &allowed.proof, here).await? {
         return Ok(answered);
     }
-    let (mut admitted, received) = match plan_call(request, allowed).await? {
-        Plan::Send(admitted) => {
-            let account = admitted.allowed.account();
-            // Before the card is fetched, so that the caller's departure during the fetch is noticed.
-            let received = read_optional_json(request, account).await?;
-            (admitted, received)
-        }
-        Plan::Park(parked) => {
-            let (allowed, plan, why) = *parked;
-            box_cold_path(wake_target(request, (allowed, plan), why, &rest)).await?
-        }
-        Plan::Away(away) => return Err(away.1.into()),
-    };
+    let (mut admitted, received) = admit_and_read(request, allowed, &rest, false).await?;
     if rest.is_own
         && rest.method.sends()
         && let Some(call) = offload::run_on_body(&received.body, EnvelopeFields::parse).await
@@ -107,13 +95,9 @@ pub(super) async fn serve_request(
             params,
             generation,
         } => {
-            request.exchange.call.set_method(method);
-            let call = TaskCall {
-                tasks: rest.tasks,
-                params,
-                generation,
-            };
-            call.send(request, admitted, received.share).await
+            request.exchange.call.method = method;
+            let call = (admitted, received.share);
+            send_task_call(request, call, rest.tasks, (params, generation)).await
         }
     }
 }
@@ -134,7 +118,7 @@ pub(super) async fn serve_task(
     let RestPlan::Task { method, params, .. } = plan else {
         return Err(no_such_route().at(Stage::Route).into());
     };
-    request.exchange.call.set_method(method);
+    request.exchange.call.method = method;
     let proof = authenticate_caller(gateway, request.exchange, head).await?;
     if let Some(answered) = answer_about_job(request, &rest, &proof, None).await? {
         return Ok(answered);
@@ -150,25 +134,36 @@ pub(super) async fn serve_task(
                        /workspaces/{id}/a2a/tasks/{task_id}";
         Rejection::new(Reason::TaskNotFound, message).at(Stage::Tasks)
     })?;
-    request.exchange.call.set_target(target.clone());
+    request.exchange.call.target = Some(target.clone());
     let allowed = authorize_target(gateway, request.exchange, proof, &target).await?;
-    let (admitted, received) = match plan_call(request, allowed).await? {
+    let (admitted, received) = admit_and_read(request, allowed, &rest, true).await?;
+    let call = (admitted, received.share);
+    send_task_call(request, call, rest.tasks, (params, None)).await
+}
+
+/// Resolves the target of a request, and reads the body. `any_type`: of any media type, if the target is awake.
+async fn admit_and_read(
+    request: &mut Request<'_>,
+    allowed: AllowedCaller,
+    rest: &Rest,
+    any_type: bool,
+) -> Result<(AdmittedCall, ReceivedBody), ExchangeError> {
+    match plan_call(request, allowed).await? {
         Plan::Send(admitted) => {
             let account = admitted.allowed.account();
-            (admitted, read_any_type(request, account).await?)
+            // Before the card is fetched, so that the caller's departure during the fetch is noticed.
+            let received = match any_type {
+                true => read_any_type(request, account).await?,
+                false => read_optional_json(request, account).await?,
+            };
+            Ok((admitted, received))
         }
         Plan::Park(parked) => {
             let (allowed, plan, why) = *parked;
-            box_cold_path(wake_target(request, (allowed, plan), why, &rest)).await?
+            box_cold_path(wake_target(request, (allowed, plan), why, rest)).await
         }
-        Plan::Away(away) => return Err(away.1.into()),
-    };
-    let call = TaskCall {
-        tasks: rest.tasks,
-        params,
-        generation: None,
-    };
-    call.send(request, admitted, received.share).await
+        Plan::Away(away) => Err(away.1.into()),
+    }
 }
 
 /// Waits until the target of a request wakes, if it sleeps; its body was read by then, and its tasks are the caller's.
@@ -181,12 +176,12 @@ async fn wake_target(
     why: Rejection,
     rest: &Rest,
 ) -> Result<(AdmittedCall, ReceivedBody), ExchangeError> {
-    if !may_wake(request.exchange.call.method()) {
+    if !may_wake(request.exchange.call.method) {
         return Err(why.into());
     }
     request_hops(request)?;
     let received = read_optional_json(request, allowed.account()).await?;
-    let (body, method) = (&received.body, request.exchange.call.method());
+    let (body, method) = (&received.body, request.exchange.call.method);
     let mut refs = match offload::run_on_body(body, EnvelopeFields::parse).await {
         // Its references are checked as those of a JSON-RPC call.
         Some(_) if rest.is_own => Refs::default(),
@@ -243,9 +238,9 @@ async fn send_enveloped(
     call: EnvelopeFields,
 ) -> Result<Answered, ExchangeError> {
     let exchange = &mut *request.exchange;
-    exchange.call.set_dialect(Dialect::JsonRpc);
-    exchange.call.set_binding(Binding::Rpc);
-    exchange.call.set_rpc_id(call.rpc_id);
+    exchange.call.dialect = Dialect::JsonRpc;
+    exchange.call.binding = Binding::Rpc;
+    exchange.call.rpc_id = call.rpc_id;
     if !call.method.sends() {
         let refusal = Rejection::new(Reason::InvalidRequest, NOT_A_MESSAGE);
         return Err(refusal.at(Stage::Envelope).into());
@@ -266,9 +261,9 @@ async fn choose_plan(
         return Ok(plan_translation(request.head(), rest).at(Stage::Route)?);
     }
     let cards = &request.context.cards;
-    let spoken = cards.fetch_sides(Some(request.session), request.exchange, admitted);
-    let spoken = spoken.await?;
-    if serves_http_json(&spoken) {
+    let card = cards.reachable_card(Some(request.session), request.exchange, admitted);
+    let spoken = &card.await?.said.spoken;
+    if serves_http_json(spoken) {
         return Ok(RestPlan::Forward);
     }
     let (asked, options) = (Side::http_json(rest.generation), admitted.options());
@@ -276,7 +271,7 @@ async fn choose_plan(
     let is_also_own = is_also_own(rest) && !(bridges && declares_1_0(request.head()));
     if rest.method.name_in(asked.generation).is_some() && !is_also_own {
         let metrics = &request.context.gateway.metrics;
-        let side = agent_side(asked, &spoken, options);
+        let side = agent_side(asked, spoken, options);
         side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))
             .at(Stage::Call)?;
         if bridges {
@@ -292,7 +287,7 @@ async fn complete_rest_body(
     admitted: &AdmittedCall,
     body: Bytes,
 ) -> Result<RestBody, Rejection> {
-    let method = exchange.call.method();
+    let method = exchange.call.method;
     if admitted.options().complete != CompletionMode::Full {
         let refs =
             offload::run_on_body(&body, move |body| Refs::from_rest_body(body, method)).await;
@@ -350,38 +345,29 @@ async fn build_forwarded_call(
     Ok((call, refs))
 }
 
-/// A call about tasks, translated from its route.
-struct TaskCall {
+/// Checks that the caller may make a call about tasks, translated from its route, and passes it to its destination.
+/// `generation`: of the call; `None` for the agent's.
+async fn send_task_call(
+    request: &mut Request<'_>,
+    (mut admitted, share): (AdmittedCall, Share),
     tasks: Vec<String>,
-    params: Value,
-    /// The generation of the call; `None` for the agent's.
-    generation: Option<Generation>,
-}
-
-impl TaskCall {
-    /// Checks that the caller may make the call, and passes it to its destination.
-    async fn send(
-        self,
-        request: &mut Request<'_>,
-        mut admitted: AdmittedCall,
-        share: Share,
-    ) -> Result<Answered, ExchangeError> {
-        let gateway = &request.context.gateway;
-        let refs = Refs {
-            tasks: self.tasks,
-            ..Refs::default()
-        };
-        check_and_assign(gateway, request.exchange, &mut admitted, &refs).await?;
-        let generation = match self.generation {
-            Some(generation) => generation,
-            None => {
-                let generation = request.target_generation(&admitted, true).await;
-                generation.at(Stage::Call)?
-            }
-        };
-        let call = build_task_call(request.exchange, generation, &self.params, share);
-        plan::answer_call(request, admitted, call).await
-    }
+    (params, generation): (Value, Option<Generation>),
+) -> Result<Answered, ExchangeError> {
+    let gateway = &request.context.gateway;
+    let refs = Refs {
+        tasks,
+        ..Refs::default()
+    };
+    check_and_assign(gateway, request.exchange, &mut admitted, &refs).await?;
+    let generation = match generation {
+        Some(generation) => generation,
+        None => {
+            let generation = request.target_generation(&admitted, true).await;
+            generation.at(Stage::Call)?
+        }
+    };
+    let call = build_task_call(request.exchange, generation, &params, share);
+    plan::answer_call(request, admitted, call).await
 }
 
 /// Builds a JSON-RPC call about tasks.
@@ -391,7 +377,7 @@ fn build_task_call(
     params: &Value,
     share: Share,
 ) -> CheckedCall {
-    let name = match (exchange.call.method(), generation) {
+    let name = match (exchange.call.method, generation) {
         (Method::CancelTask, Generation::V0) => "tasks/cancel",
         (Method::CancelTask, Generation::V1) => "CancelTask",
         (Method::ListTasks, _) => "ListTasks",

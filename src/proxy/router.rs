@@ -10,15 +10,14 @@ use crate::a2a::method::Method as A2aMethod;
 use crate::config::RefusalStatus;
 use crate::dialect::{Dialect, ReplyForm};
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
-use crate::proxy::admission::{self, check_request, client_address};
-use crate::proxy::card_route::{self, CardTarget};
-use crate::proxy::control_plane::span::ControlSpan;
+use crate::proxy::admission::{self, client_address};
+use crate::proxy::control_plane;
 use crate::proxy::http1::AbortCause;
 use crate::proxy::listener::{Service, put_request_id, write_response};
 use crate::proxy::record::{Exchange, box_cold_path};
 use crate::proxy::services::{Context, Request};
 use crate::proxy::trace::ExchangeOrigin;
-use crate::proxy::{control_plane, plan, reject, rest};
+use crate::proxy::{card_route, plan, rest};
 use crate::rejection::Rejection;
 
 /// The entry of the gateway's data plane.
@@ -30,22 +29,15 @@ impl Service for Router {
     async fn serve(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
         let head = session.req_header();
         let request_id = admission::request_id(&head.headers);
-        let route = match_route(head.uri.path());
-        let dialect = route.dialect();
-        let reads = matches!(head.method, Method::GET | Method::HEAD);
-        let asked = match route {
-            Route::A2a(target) if !reads => RequestKind::Call(target),
-            Route::A2a(target) | Route::Card(target) | Route::CardBeside(target) => {
-                RequestKind::Card(CardTarget::Workspace(target), dialect)
-            }
-            Route::DefaultCard => RequestKind::Card(CardTarget::Default, dialect),
-            Route::Below(target, tail) | Route::TaskBeside(target, tail) => {
-                RequestKind::Below(target, tail.to_owned(), dialect)
-            }
-            Route::Task(task) => RequestKind::Task(task.to_owned()),
+        let route = match match_route(head.uri.path()) {
             Route::Control => return box_cold_path(self.serve_control(session, request_id)).await,
+            // By `GET` the base is the card of its agent.
+            Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
+                Route::Card(target)
+            }
+            route => route,
         };
-        self.serve_a2a(session, request_id, asked).await
+        self.serve_a2a(session, request_id, route).await
     }
 
     fn record_unreadable(
@@ -71,7 +63,7 @@ impl Router {
     /// Records a request on a call route with an unreadable head.
     fn record_unreadable_call(
         &self,
-        route: &Route<'_>,
+        route: &Route,
         request_id: &RequestId,
         peer: Option<IpAddr>,
         rejection: &Rejection,
@@ -81,24 +73,11 @@ impl Router {
         if let Some(peer) = peer {
             exchange = exchange.with_client(peer.to_canonical());
         }
-        let target = match route {
-            Route::A2a(id)
-            | Route::Card(id)
-            | Route::CardBeside(id)
-            | Route::Below(id, _)
-            | Route::TaskBeside(id, _) => id.as_ref().ok().cloned(),
-            Route::DefaultCard | Route::Task(_) | Route::Control => None,
-        };
-        if let Some(target) = target {
-            exchange.call.set_target(target);
+        exchange.call.target = route.target().cloned();
+        if route.is_card() {
+            exchange.call.method = A2aMethod::AgentCard;
         }
-        if matches!(
-            route,
-            Route::Card(_) | Route::CardBeside(_) | Route::DefaultCard
-        ) {
-            exchange.call.set_method(A2aMethod::AgentCard);
-        }
-        exchange.record.set_status(rejection.reason.status());
+        exchange.record.status = rejection.reason.status();
         exchange.record_rejection(rejection);
     }
 
@@ -107,42 +86,42 @@ impl Router {
         &self,
         session: &mut ServerSession,
         request_id: RequestId,
-        asked: RequestKind,
+        route: Route,
     ) -> Result<(), AbortCause> {
         if let Some(answered) = self.answer_preflight(session, &request_id).await {
             return answered;
         }
         let context = &*self.context;
         // No event is published for a card: its request is no call.
-        let exchange = Exchange::begin_at(
-            &context.gateway,
-            request_id,
-            !matches!(asked, RequestKind::Card(..)),
-        );
+        let exchange = Exchange::begin_at(&context.gateway, request_id, !route.is_card());
         let mut exchange =
             exchange.with_client(client_address(session, &context.gateway.config().server));
-        exchange.call.set_dialect(asked.dialect());
+        exchange.call.dialect = route.dialect();
         if let Some(version) = admission::declared_version(session.req_header()) {
             exchange.call.set_version(&version);
         }
         exchange.begin_trace(&context.relay.traces, session.req_header(), || {
-            asked.origin()
+            route.origin()
         });
         let mut request = Request {
             context,
             session,
             exchange: &mut exchange,
         };
-        let ended = match asked {
-            RequestKind::Call(target) => plan::serve_call(&mut request, target).await,
-            RequestKind::Below(target, tail, _) => {
+        if route.is_card() {
+            request.exchange.call.method = A2aMethod::AgentCard;
+        }
+        let ended = match route {
+            Route::A2a(target) => plan::serve_call(&mut request, target).await,
+            Route::Below(target, tail) | Route::TaskBeside(target, tail) => {
                 box_cold_path(rest::serve_request(&mut request, target, &tail)).await
             }
-            RequestKind::Task(task) => box_cold_path(rest::serve_task(&mut request, &task)).await,
-            RequestKind::Card(whose, _) => {
-                request.exchange.call.set_method(A2aMethod::AgentCard);
-                box_cold_path(card_route::serve(&mut request, whose)).await
+            Route::Task(task) => box_cold_path(rest::serve_task(&mut request, &task)).await,
+            Route::Card(target) | Route::CardBeside(target) => {
+                box_cold_path(card_route::serve(&mut request, Some(target))).await
             }
+            Route::DefaultCard => box_cold_path(card_route::serve(&mut request, None)).await,
+            Route::Control => Err(rest::no_such_route().into()),
         };
         match exchange.record_outcome(ended) {
             Ok(ended) => ended,
@@ -158,22 +137,21 @@ impl Router {
         rejection: Rejection,
     ) -> Result<(), AbortCause> {
         let context = &self.context;
-        if exchange.call.dialect() == Dialect::JsonRpc
-            && exchange.call.method() != A2aMethod::AgentCard
+        if exchange.call.dialect == Dialect::JsonRpc && exchange.call.method != A2aMethod::AgentCard
         {
             let resolution = &context.gateway.resolution;
-            let status = resolution.refusal_status(exchange.call.proof());
+            let status = resolution.refusal_status(exchange.call.proof.as_ref());
             if box_cold_path(status).await == RefusalStatus::Ok {
-                exchange.call.set_dialect(Dialect::JsonRpcOk);
+                exchange.call.dialect = Dialect::JsonRpcOk;
             }
         }
         let client = client_address(session, &context.gateway.config().server);
         let mut rejection = context.gateway.rates.count_failure(client, rejection);
-        if let Some(allowance) = exchange.call.allowance() {
+        if let Some(allowance) = exchange.call.allowance.as_ref() {
             rejection = allowance.apply_to(rejection);
         }
         let origins = context.origins.get();
-        let sent = reject::reject_exchange(session, &origins, &mut exchange, &rejection);
+        let sent = admission::reject_exchange(session, &origins, &mut exchange, &rejection);
         AbortCause::from_write(box_cold_path(sent).await)
     }
 
@@ -186,29 +164,7 @@ impl Router {
         if let Some(answered) = self.answer_preflight(session, &request_id).await {
             return answered;
         }
-        let mut span = ControlSpan::begin(&self.context, session, &request_id);
-        let span_facts = span.as_ref().map(ControlSpan::facts);
-        let asked = control_plane::ControlRequest {
-            request_id: &request_id,
-            span_facts,
-        };
-        // Apart: what a `match` looks at lives to its end, and a control connection may last for hours.
-        let checked = check_request(
-            session,
-            &self.context.origins.get(),
-            &self.context.relay.load,
-        );
-        let answered = match checked {
-            Ok(()) => control_plane::pass_request(&self.context, session, asked).await,
-            Err(rejection) => {
-                control_plane::reject_request(&self.context, session, asked, rejection).await
-            }
-        };
-        let answered = AbortCause::from_write(answered);
-        if let Some(span) = &mut span {
-            span.record_status(session);
-        }
-        answered
+        control_plane::serve(&self.context, session, &request_id).await
     }
 
     /// Answers a CORS preflight, before any credential is checked.
@@ -227,40 +183,6 @@ impl Router {
         drop(origins);
         let write = write_response(session, head, bytes::Bytes::new());
         Some(AbortCause::from_write(box_cold_path(write).await))
-    }
-}
-
-/// The forms of a request of A2A.
-enum RequestKind {
-    /// JSON-RPC at the base of a workspace.
-    Call(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// A path below the base, or beside it and treated as below.
-    Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Dialect),
-    /// `/tasks/{task_id}`, at any agent. The id is as spelled in the path.
-    Task(String),
-    /// The card of an agent.
-    Card(CardTarget, Dialect),
-}
-
-impl RequestKind {
-    fn origin(&self) -> ExchangeOrigin {
-        match self {
-            Self::Call(_) => ExchangeOrigin::for_route("/workspaces/{id}/a2a", true),
-            Self::Below(_, _, Dialect::Plain) => {
-                ExchangeOrigin::for_route("/workspaces/{id}/tasks/{task_id}", false)
-            }
-            Self::Below(..) => ExchangeOrigin::for_route("/workspaces/{id}/a2a/{*path}", false),
-            Self::Task(_) => ExchangeOrigin::for_route("/tasks/{task_id}", false),
-            Self::Card(whose, dialect) => whose.origin(*dialect),
-        }
-    }
-
-    const fn dialect(&self) -> Dialect {
-        match self {
-            Self::Call(_) => Dialect::JsonRpc,
-            Self::Below(_, _, dialect) | Self::Card(_, dialect) => *dialect,
-            Self::Task(_) => Dialect::Plain,
-        }
     }
 }
 
@@ -314,50 +236,78 @@ pub const REST_ROUTES: [(&str, &str); 17] = [
     ("GET", "/tasks/{task_id}"),
 ];
 
+/// The workspace of a path.
+type Target = Result<WorkspaceId, InvalidWorkspaceId>;
+
 /// The route of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Route<'p> {
+enum Route {
     /// `/workspaces/{id}/a2a` or `/workspaces/{id}/a2a/`: the JSON-RPC endpoint of one workspace.
-    A2a(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// The card of one workspace, below the base: an A2A route.
-    Card(Result<WorkspaceId, InvalidWorkspaceId>),
+    A2a(Target),
+    /// The card of one workspace, at or below the base: an A2A route.
+    Card(Target),
     /// The same card beside the base, for clients that resolve `.well-known` against it.
-    CardBeside(Result<WorkspaceId, InvalidWorkspaceId>),
+    CardBeside(Target),
     /// `/.well-known/agent-card.json`: the card of `a2a.default_workspace`.
     DefaultCard,
     /// A path below the base, without the slash before it.
-    Below(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
+    Below(Target, String),
     /// `tasks/{task_id}` beside the base.
-    TaskBeside(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
-    /// `/tasks/{task_id}`: a task of any workspace.
-    Task(&'p str),
+    TaskBeside(Target, String),
+    /// `/tasks/{task_id}`: a task of any workspace. The id is as spelled in the path.
+    Task(String),
     /// Any other path.
     Control,
 }
 
-impl Route<'_> {
+impl Route {
     /// Returns the dialect of the gateway's own answers on the route.
-    pub(super) const fn dialect(&self) -> Dialect {
+    const fn dialect(&self) -> Dialect {
         match self {
             Self::A2a(_) | Self::Card(_) => Dialect::JsonRpc,
             Self::Below(..) => Dialect::HttpJson,
-            Self::CardBeside(_)
-            | Self::DefaultCard
-            | Self::TaskBeside(..)
-            | Self::Task(_)
-            | Self::Control => Dialect::Plain,
+            _ => Dialect::Plain,
         }
+    }
+
+    const fn is_card(&self) -> bool {
+        matches!(
+            self,
+            Self::Card(_) | Self::CardBeside(_) | Self::DefaultCard
+        )
+    }
+
+    /// Returns the workspace in the path, if it is valid.
+    fn target(&self) -> Option<&WorkspaceId> {
+        match self {
+            Self::A2a(id) | Self::Card(id) | Self::CardBeside(id) => id.as_ref().ok(),
+            Self::Below(id, _) | Self::TaskBeside(id, _) => id.as_ref().ok(),
+            Self::DefaultCard | Self::Task(_) | Self::Control => None,
+        }
+    }
+
+    fn origin(&self) -> ExchangeOrigin {
+        let pattern = match self {
+            // Two paths of one card, and the A2A base itself.
+            Self::A2a(_) | Self::Card(_) => "/workspaces/{id}/a2a",
+            Self::CardBeside(_) => "/workspaces/{id}/.well-known/agent-card.json",
+            Self::DefaultCard => "/.well-known/agent-card.json",
+            Self::Below(..) => "/workspaces/{id}/a2a/{*path}",
+            Self::TaskBeside(..) => "/workspaces/{id}/tasks/{task_id}",
+            Self::Task(_) | Self::Control => "/tasks/{task_id}",
+        };
+        ExchangeOrigin::for_route(pattern, matches!(self, Self::A2a(_)))
     }
 }
 
 /// Classifies a raw, still encoded path. An encoded id is invalid: `%` is not in its alphabet, so two spellings of one
 /// path never name the same workspace.
-pub(super) fn match_route(path: &str) -> Route<'_> {
+fn match_route(path: &str) -> Route {
     if path == WELL_KNOWN[0] {
         return Route::DefaultCard;
     }
     if let Some(task) = path.strip_prefix("/tasks/").and_then(single_segment) {
-        return Route::Task(task);
+        return Route::Task(task.to_owned());
     }
     let Some((id, rest)) = path
         .strip_prefix("/workspaces/")
@@ -375,13 +325,13 @@ pub(super) fn match_route(path: &str) -> Route<'_> {
         .and_then(single_segment)
         .is_some()
     {
-        return Route::TaskBeside(WorkspaceId::parse(id), rest);
+        return Route::TaskBeside(WorkspaceId::parse(id), rest.to_owned());
     }
     match rest.strip_prefix("a2a") {
         Some("" | "/") => Route::A2a(WorkspaceId::parse(id)),
         Some(below) => match below.strip_prefix('/') {
             Some(tail) if is_card(tail) => Route::Card(WorkspaceId::parse(id)),
-            Some(tail) => Route::Below(WorkspaceId::parse(id), tail),
+            Some(tail) => Route::Below(WorkspaceId::parse(id), tail.to_owned()),
             None => Route::Control,
         },
         None => Route::Control,
@@ -406,7 +356,7 @@ mod tests {
             let path = path.replace("{config_id}", "c");
             let read = match match_route(&path) {
                 Route::Below(Ok(_), tail) | Route::TaskBeside(Ok(_), tail) => {
-                    rest::parse_request(verb, tail, None)
+                    rest::parse_request(verb, &tail, None)
                 }
                 Route::Task(task) => rest::parse_request(verb, &format!("tasks/{task}"), None),
                 _ => Err(rest::RouteError::Path),
@@ -432,7 +382,7 @@ mod tests {
             ("/workspaces/d%65v/a2a", Route::A2a(Err(InvalidWorkspaceId))),
             (
                 "/workspaces/dev/a2a/v1/card",
-                Route::Below(WorkspaceId::parse("dev"), "v1/card"),
+                Route::Below(WorkspaceId::parse("dev"), "v1/card".into()),
             ),
             (
                 "/workspaces/dev/a2a/.well-known/agent-card.json",
@@ -444,7 +394,7 @@ mod tests {
             ),
             (
                 "/workspaces/dev/a2a//.well-known/agent.json",
-                Route::Below(WorkspaceId::parse("dev"), "/.well-known/agent.json"),
+                Route::Below(WorkspaceId::parse("dev"), "/.well-known/agent.json".into()),
             ),
             (
                 "/workspaces/dev/.well-known/agent-card.json",
@@ -456,13 +406,13 @@ mod tests {
             ),
             ("/workspaces/dev/.well-known/jwks.json", Route::Control),
             ("/.well-known/agent-card.json", Route::DefaultCard),
-            ("/tasks/t-1", Route::Task("t-1")),
+            ("/tasks/t-1", Route::Task("t-1".into())),
             (
                 "/workspaces/dev/tasks/t-1",
-                Route::TaskBeside(WorkspaceId::parse("dev"), "tasks/t-1"),
+                Route::TaskBeside(WorkspaceId::parse("dev"), "tasks/t-1".into()),
             ),
             ("/workspaces/dev/tasks", Route::Control),
-            ("/tasks/t%20/", Route::Task("t%20")),
+            ("/tasks/t%20/", Route::Task("t%20".into())),
             ("/tasks/", Route::Control),
             ("/tasks/t/cancel", Route::Control),
             ("/.well-known/agent.json", Route::Control),

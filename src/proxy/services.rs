@@ -9,7 +9,7 @@ use pingora::protocols::http::ServerSession;
 use crate::config::Derived;
 use crate::gateway::Gateway;
 use crate::proxy::admission::Origins;
-use crate::proxy::cards::store::Cards;
+use crate::proxy::cards::Cards;
 use crate::proxy::guard::Guards;
 use crate::proxy::parking::{Parking, WaitingCalls};
 use crate::proxy::record::Exchange;

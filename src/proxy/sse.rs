@@ -14,11 +14,12 @@ use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
-use tokio::time::{Instant, MissedTickBehavior, Sleep, interval_at, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::a2a::event::{Framing, Splitter, Standing, states_in};
 use crate::access_watch::{CutOff, cut_off};
 use crate::config::{Config, Live};
+use crate::deadline::ticks_after;
 use crate::delivery::streams::LogWriter;
 use crate::dialect::ReplyForm;
 use crate::directory::{CallOutcome, Slot};
@@ -29,7 +30,7 @@ use crate::offload;
 use crate::proxy::fetch::BufferedRequest;
 use crate::proxy::filters::Rewrite;
 use crate::proxy::guard::stream::EventGuard;
-use crate::proxy::http1::{AnswerReader, broken_http};
+use crate::proxy::http1::{AnswerReader, broken_http, reject_answer};
 use crate::proxy::listener::{begin_stream, client_disconnected, write_within};
 use crate::proxy::record::{Answered, Exchange, ExchangeError, box_cold_path, outcome_of_cut};
 use crate::proxy::upstream::{
@@ -83,19 +84,16 @@ pub(super) async fn relay_stream(
     mut begun: StreamSetup,
 ) -> Result<Answered, ExchangeError> {
     let snapshot = begun.snapshot.take();
-    let _open = InProgress::begin(&exchange.call.metrics().open_streams);
-    let ids = (
-        exchange.call.request_id().clone(),
-        exchange.call.reply_form(),
-    );
-    let config = Arc::clone(exchange.call.config());
+    let _open = InProgress::begin(&exchange.call.metrics.open_streams);
+    let ids = (exchange.call.request_id.clone(), exchange.call.reply_form());
+    let config = Arc::clone(&exchange.call.config);
     let log = begin_log(relay, exchange);
-    let pace = EventPace::new(Arc::clone(exchange.call.metrics()), exchange.call.started());
+    let pace = EventPace::new(Arc::clone(&exchange.call.metrics), exchange.call.started);
     let mut feed = AgentStream::new((answering.upstream, pace), begun, config, ids, log);
     // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
     Box::pin(begin_stream(session, exchange, head, &feed.name)).await?;
     let written = Instant::now();
-    let alarm = Alarm::new(written + exchange.call.config().stream.keepalive);
+    let alarm = Alarm::new(written + exchange.call.config.stream.keepalive);
     let mut caller = CallerSide {
         session,
         exchange,
@@ -126,7 +124,7 @@ pub(super) async fn relay_stream(
 /// Begins the log of a stream, owned by its caller. `None` if nothing is stored.
 fn begin_log(relay: &Relay, exchange: &Exchange) -> Option<LogWriter> {
     let streams = relay.streams.as_ref()?;
-    let (proof, target) = (exchange.call.proof()?, exchange.call.life()?);
+    let (proof, target) = (exchange.call.proof.as_ref()?, exchange.call.life()?);
     streams.begin_log(proof.owner(), &target, exchange.call.reply_form())
 }
 
@@ -150,7 +148,7 @@ impl CallerSide<'_> {
         snapshot: SnapshotRequest,
         feed: &mut AgentStream,
     ) -> Result<Option<Answered>, ExchangeError> {
-        let config = Arc::clone(self.exchange.call.config());
+        let config = Arc::clone(&self.exchange.call.config);
         let question = BufferedRequest {
             peer: &snapshot.peer,
             call: snapshot.call,
@@ -191,7 +189,7 @@ impl CallerSide<'_> {
     /// The caller left.
     async fn relay_events(&mut self, feed: &mut AgentStream) -> Result<Bytes, ExchangeError> {
         loop {
-            let keepalive = self.written + self.exchange.call.config().stream.keepalive;
+            let keepalive = self.written + self.exchange.call.config.stream.keepalive;
             let arrived = tokio::select! {
                 biased;
                 arrived = feed.wait() => Some(arrived),
@@ -210,7 +208,7 @@ impl CallerSide<'_> {
             };
             self.exchange.record.add_events(passed.events);
             if let Some(task) = feed.task.take() {
-                self.exchange.record.set_task(task);
+                self.exchange.record.task = Some(task);
             }
             if let Some(cut) = &passed.cut {
                 self.exchange.record_rejection(cut);
@@ -235,7 +233,7 @@ impl CallerSide<'_> {
         let mut taken = pin!(feed.process(arrived));
         let mut left = None;
         loop {
-            let keepalive = self.written + self.exchange.call.config().stream.keepalive;
+            let keepalive = self.written + self.exchange.call.config.stream.keepalive;
             tokio::select! {
                 biased;
                 passed = &mut taken => return left.map_or(Ok(passed), Err),
@@ -249,7 +247,7 @@ impl CallerSide<'_> {
 
     async fn write_piece(&mut self, bytes: Bytes, last: bool) -> Result<(), ExchangeError> {
         self.exchange.record.add_passed_bytes(bytes.len());
-        let write = self.exchange.call.config().timeouts.write;
+        let write = self.exchange.call.config.timeouts.write;
         let deadline = (Instant::now() + write).min(self.stream + write);
         let write = Box::pin(self.session.write_response_body(bytes, last));
         write_within(deadline, write).await?;
@@ -264,23 +262,12 @@ impl CallerSide<'_> {
 /// One stream from its agent.
 pub(super) struct AgentStream {
     pub(super) upstream: AnswerReader,
-    clocks: Clocks,
+    /// What it began with: its clocks, what may end it, and who watches it.
+    setup: StreamSetup,
     /// The configuration at the start of the exchange.
     config: Arc<Config>,
-    /// The end of the shutdown's grace period.
-    cut: CancelWatch,
-    /// Ends when the caller loses access.
-    cut_off: Option<CutOff>,
-    /// True if the agent's framing marks the end of the body.
-    framed: bool,
-    /// True until there is an event, if there must be one.
-    expects_events: bool,
-    /// The rewrite of events.
-    rewrite: Option<Rewrite>,
     /// The guards that are asked about events, after the rewrite and before the log.
     guard: Option<Box<EventGuard>>,
-    /// Searches for the task, until it is found.
-    learner: Option<Box<Learner>>,
     /// Binds the task to its instance, until it has ended.
     binder: Option<Box<Binder>>,
     /// Notes the end of the task, until it has ended.
@@ -294,8 +281,6 @@ pub(super) struct AgentStream {
     pub(super) name: String,
     /// The stored events. `None` if the stream cannot be resumed.
     pub(super) log: Option<LogWriter>,
-    /// The concurrency slot of the call at its target.
-    slot: Option<Slot>,
     splitter: Splitter,
     /// Measures the events.
     pace: EventPace,
@@ -335,24 +320,18 @@ pub(super) struct StreamChunk {
 impl AgentStream {
     pub(super) fn new(
         (upstream, pace): (AnswerReader, EventPace),
-        begun: StreamSetup,
+        mut setup: StreamSetup,
         config: Arc<Config>,
         (request_id, form): (RequestId, ReplyForm),
         log: Option<LogWriter>,
     ) -> Self {
         let heard = Instant::now();
-        let (rewrite, guard) = Rewrite::split_guards(begun.rewrite);
+        let (rewrite, guard) = Rewrite::split_guards(setup.rewrite.take());
+        setup.rewrite = rewrite;
         Self {
             upstream,
-            clocks: begun.clocks,
             config,
-            cut: begun.cut,
-            cut_off: begun.cut_off,
-            framed: begun.framed,
-            expects_events: begun.expects_events,
-            rewrite,
             guard: guard.map(Box::new),
-            learner: begun.learner,
             binder: None,
             ender: None,
             task: None,
@@ -362,11 +341,11 @@ impl AgentStream {
                 .as_ref()
                 .map_or_else(|| stream_id().simple().to_string(), LogWriter::name),
             log,
-            slot: begun.slot,
             splitter: Splitter::new(),
             pace,
             heard,
-            alarm: Alarm::new(begun.clocks.stream.min(heard + begun.clocks.idle)),
+            alarm: Alarm::new(setup.clocks.stream.min(heard + setup.clocks.idle)),
+            setup,
             finished: None,
             bytes: 0,
         }
@@ -374,21 +353,21 @@ impl AgentStream {
 
     /// Returns the deadline of the stream.
     pub(super) fn deadline(&self) -> Instant {
-        self.clocks.stream
+        self.setup.clocks.stream
     }
 
     /// Waits until the caller loses access, or the process is cut.
     pub(super) async fn ended_early(&mut self) -> Rejection {
         tokio::select! {
-            why = cut_off(&mut self.cut_off) => why,
-            why = self.cut.cancelled(Delivery::Sent) => why,
+            why = cut_off(&mut self.setup.cut_off) => why,
+            why = self.setup.cut.cancelled(Delivery::Sent) => why,
         }
     }
 
     /// Waits for the next event of any kind. Cancel-safe: dropping it loses nothing.
     pub(super) async fn wait(&mut self) -> StreamInput {
         // An agent that sends without a pause leaves no poll to the clock below.
-        if self.heard >= self.clocks.stream {
+        if self.heard >= self.setup.clocks.stream {
             return StreamInput::Cut(timed_out("stream"));
         }
         if let Some(piece) = self.guard.as_mut().and_then(|guard| guard.next_event()) {
@@ -397,14 +376,14 @@ impl AgentStream {
         let quiet = match self.finished {
             Some(at) => at + self.config.stream.final_grace,
             // A person takes as long as the stream may last.
-            None if self.splitter.standing() == Standing::Interrupted => self.clocks.stream,
-            None => self.heard + self.clocks.idle,
+            None if self.splitter.standing() == Standing::Interrupted => self.setup.clocks.stream,
+            None => self.heard + self.setup.clocks.idle,
         };
-        let wake = quiet.min(self.clocks.stream);
+        let wake = quiet.min(self.setup.clocks.stream);
         tokio::select! {
             biased;
             // First: an agent that sends without a pause must not delay the end of the caller's access.
-            why = cut_off(&mut self.cut_off) => StreamInput::Revoked(why),
+            why = cut_off(&mut self.setup.cut_off) => StreamInput::Revoked(why),
             read = self.upstream.read_piece() => match read {
                 Ok(Some(piece)) => StreamInput::Piece(match &mut self.guard {
                     Some(guard) => guard.first_event(piece),
@@ -413,14 +392,14 @@ impl AgentStream {
                 Ok(None) => StreamInput::AgentEnded,
                 Err(rejection) => StreamInput::Cut(rejection),
             },
-            () = self.alarm.wait_until(wake) => if self.clocks.stream <= wake {
+            () = self.alarm.wait_until(wake) => if self.setup.clocks.stream <= wake {
                 StreamInput::Cut(timed_out("stream"))
             } else if self.finished.is_some() {
                 StreamInput::Finished
             } else {
-                StreamInput::Cut(agent_silent(self.clocks.idle))
+                StreamInput::Cut(agent_silent(self.setup.clocks.idle))
             },
-            why = self.cut.cancelled(Delivery::Sent) => StreamInput::Cut(why),
+            why = self.setup.cut.cancelled(Delivery::Sent) => StreamInput::Cut(why),
         }
     }
 
@@ -433,10 +412,7 @@ impl AgentStream {
         }
         // Boxed: a stream without guards should not hold its state.
         let (held, failed) = Box::pin(self.apply_guards(Bytes::new(), true)).await;
-        let held = match held.is_empty() {
-            true => held,
-            false => self.number_events(held),
-        };
+        let held = self.number_events(held);
         let last = match failed {
             Some(why) => {
                 self.finish_slot(Some(CallOutcome::ANSWERED));
@@ -464,17 +440,15 @@ impl AgentStream {
             {
                 StreamInput::Finished
             }
-            StreamInput::AgentEnded if self.expects_events && at_boundary => {
-                let message = "the agent ended its stream without an event";
-                let why = Rejection::new(Reason::AgentProtocolError, message);
-                StreamInput::Cut(why.with_delivery(Delivery::Sent))
+            StreamInput::AgentEnded if self.setup.expects_events && at_boundary => {
+                StreamInput::Cut(reject_answer("the agent ended its stream without an event"))
             }
             // Without framing, a broken connection looks like one that ends.
-            StreamInput::AgentEnded if !self.framed && standing == Standing::Open => {
+            StreamInput::AgentEnded if !self.setup.framed && standing == Standing::Open => {
                 StreamInput::Cut(broken_http(None))
             }
             StreamInput::AgentEnded
-                if !self.splitter.ends_whole() && (!self.framed || standing.is_final()) =>
+                if !self.splitter.ends_whole() && (!self.setup.framed || standing.is_final()) =>
             {
                 // Without an event that was not received whole.
                 StreamInput::Finished
@@ -487,7 +461,7 @@ impl AgentStream {
         match arrived {
             StreamInput::Piece(piece) => {
                 self.heard = Instant::now();
-                if let Some(slot) = &mut self.slot {
+                if let Some(slot) = &mut self.setup.slot {
                     slot.record_stream_start();
                 }
                 self.process_piece(piece).await
@@ -523,7 +497,7 @@ impl AgentStream {
 
     /// Records what the end of the stream tells of its agent.
     fn finish_slot(&mut self, outcome: Option<CallOutcome>) {
-        if let (Some(slot), Some(outcome)) = (&mut self.slot, outcome) {
+        if let (Some(slot), Some(outcome)) = (&mut self.setup.slot, outcome) {
             slot.finish(outcome);
         }
     }
@@ -537,7 +511,7 @@ impl AgentStream {
         if self.bytes + pending as u64 > limit {
             return self.end_with(too_large(limit));
         }
-        let rewrite = self.rewrite.as_ref();
+        let rewrite = self.setup.rewrite.as_ref();
         if let Some(Err(too_long)) = rewrite.map(|rewrite| rewrite.check_pending(pending)) {
             return self.end_with(too_long);
         }
@@ -564,11 +538,8 @@ impl AgentStream {
             false => self.transform_events(passed.bytes).await,
         };
         let events = passed.events;
-        self.expects_events &= events == 0 || blocks.is_empty();
-        let bytes = match blocks.is_empty() {
-            true => blocks,
-            false => self.number_events(blocks),
-        };
+        self.setup.expects_events &= events == 0 || blocks.is_empty();
+        let bytes = self.number_events(blocks);
         let Some(why) = failed else {
             return StreamChunk {
                 events,
@@ -577,9 +548,10 @@ impl AgentStream {
             };
         };
         let last = self.end_with(why);
+        let bytes = [bytes, last.bytes].concat().into();
         StreamChunk {
             events,
-            bytes: [bytes, last.bytes].concat().into(),
+            bytes,
             ..last
         }
     }
@@ -593,11 +565,11 @@ impl AgentStream {
         status: u16,
         body: &[u8],
     ) -> Result<StreamChunk, Rejection> {
-        let Some(Rewrite::Bridged(back, then)) = &mut self.rewrite else {
+        let Some(Rewrite::Bridged(back, then)) = &mut self.setup.rewrite else {
             return Ok(StreamChunk::default());
         };
         let (mut event, goes_on) = back.translate_snapshot(status, body)?;
-        self.expects_events = false;
+        self.setup.expects_events = false;
         if let Some(then) = then {
             (event, _) = then.rewrite_events(event);
         }
@@ -605,22 +577,15 @@ impl AgentStream {
         if let Some(why) = failed {
             return Err(why);
         }
-        let bytes = match event.is_empty() {
-            true => event,
-            false => self.number_events(event),
+        let bytes = self.number_events(event);
+        let end = match goes_on {
+            true => StreamChunk::default(),
+            false => self.end_with_rest(Bytes::new()),
         };
-        if goes_on {
-            return Ok(StreamChunk {
-                bytes,
-                events: 1,
-                ..StreamChunk::default()
-            });
-        }
-        let last = self.end_with_rest(Bytes::new());
         Ok(StreamChunk {
             bytes,
             events: 1,
-            ..last
+            ..end
         })
     }
 
@@ -674,7 +639,7 @@ impl AgentStream {
             return (blocks, None);
         };
         let mut check = guard.take();
-        let deadline = self.clocks.stream;
+        let deadline = self.setup.clocks.stream;
         let passed = tokio::select! {
             biased;
             passed = check.check_events(blocks, ends) => passed,
@@ -688,13 +653,13 @@ impl AgentStream {
     }
 
     async fn rewrite_events(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
-        let Some(rewrite) = &mut self.rewrite else {
+        let Some(rewrite) = &mut self.setup.rewrite else {
             return (blocks, None);
         };
         if !offload::is_long(blocks.len()) {
             return rewrite.rewrite_events(blocks);
         }
-        let rewrite = self.rewrite.take();
+        let rewrite = self.setup.rewrite.take();
         let work = offload::run(move || {
             let mut rewrite = rewrite;
             let changed = rewrite
@@ -704,19 +669,21 @@ impl AgentStream {
         });
         // Boxed: rarely taken.
         let (rewrite, changed) = Box::pin(work).await;
-        self.rewrite = rewrite;
+        self.setup.rewrite = rewrite;
         changed.unwrap_or_default()
     }
 
     fn number_events(&mut self, blocks: Bytes) -> Bytes {
         match &mut self.log {
-            Some(log) => log.append(&blocks, self.splitter.standing().is_final()),
-            None => blocks,
+            Some(log) if !blocks.is_empty() => {
+                log.append(&blocks, self.splitter.standing().is_final())
+            }
+            _ => blocks,
         }
     }
 
     async fn learn_from(&mut self, events: &[u8]) {
-        let Some(learner) = &mut self.learner else {
+        let Some(learner) = &mut self.setup.learner else {
             return;
         };
         // `pace` observes the state in these events and later ones.
@@ -726,7 +693,7 @@ impl AgentStream {
             Box::pin(learner.record_task(task.as_deref(), None)).await;
         }
         if task.is_some()
-            && let Some(learner) = self.learner.take()
+            && let Some(learner) = self.setup.learner.take()
         {
             self.ender = task
                 .as_deref()
@@ -812,7 +779,7 @@ impl EventPace {
         self.since = now;
         let mut ended = false;
         for state in states_in(events) {
-            self.metrics.tasks.count_state(state);
+            self.metrics.tasks.states[state].inc();
             ended |= state.is_terminal();
         }
         ended
@@ -842,8 +809,7 @@ pub(super) fn linger(feed: AgentStream, config: Live, drain: Arc<Drain>) {
 /// Follows the stream to its end, and returns how it ended. Dropping the future cancels the call, frees its slot, and
 /// tells readers that the stream was cut.
 async fn follow_stream(mut feed: AgentStream, config: &Live, drain: &Drain) -> &'static str {
-    let mut look = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut look = ticks_after(LOOK_EVERY, LOOK_EVERY);
     let mut draining = std::pin::pin!(drain.wait_for_begin());
     loop {
         tokio::select! {

@@ -1,25 +1,19 @@
 //! The spans of an exchange: one for the whole exchange, whose parent is the caller's, and below it one for the call
-//! to the agent ([`CallSpan`]). Requests to the control plane have a span each (`control_plane/span.rs`).
+//! to the agent ([`CallSpan`]). Requests to the control plane have a span each (`control_plane.rs`).
 //!
 //! Names are those of the OpenTelemetry semantic conventions (1.42: HTTP, RPC, GenAI) if there are any, else `a2a.…`
 //! (`docs/reference/tracing.md`). Spans contain no text from a caller except ids.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode};
 use pingora::http::RequestHeader;
 
 use crate::a2a::method::Method;
-use crate::config::Telemetry;
-use crate::ids::{RequestId, WorkspaceId};
-use crate::metrics::Outcome;
+use crate::ids::WorkspaceId;
 use crate::proxy::http1::named_by_connection;
 use crate::rejection::Reason;
-use crate::stage::Stage;
-use crate::telemetry::traces::{
-    KeyValue, Parent, Span, SpanContext, SpanKind, Status, TraceId, Traces, context,
-};
+use crate::telemetry::traces::{KeyValue, Span, SpanContext, SpanKind, Status, context};
 
 /// The origin of an exchange.
 #[derive(Clone, Copy)]
@@ -59,16 +53,6 @@ impl ExchangeOrigin {
     }
 }
 
-/// The trace data of an exchange. Its span ends with the exchange.
-pub(super) struct Trace {
-    span: Span,
-    origin: ExchangeOrigin,
-    verb: Verb,
-    /// The JSON-RPC code of a rejection, if it differs from the reason's own.
-    code: Option<i32>,
-    call: Option<Box<CallSpan>>,
-}
-
 /// Request fields of W3C Trace Context.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -95,190 +79,6 @@ pub(super) fn context_fields(context: &SpanContext) -> impl Iterator<Item = (Hea
     let parent = (TRACEPARENT, context::to_traceparent(context));
     let state = context::to_tracestate(context).map(|state| (TRACESTATE, state));
     std::iter::once(parent).chain(state)
-}
-
-/// What the span of an exchange shows at its end.
-pub(super) struct SpanFacts<'a> {
-    pub(super) method: Method,
-    pub(super) outcome: Outcome,
-    pub(super) status: u16,
-    /// `None`: the answer is no stream.
-    pub(super) events: Option<u64>,
-    pub(super) request_bytes: u64,
-    pub(super) response_bytes: u64,
-    pub(super) request_id: &'a RequestId,
-    pub(super) caller: Option<&'a dyn fmt::Display>,
-    pub(super) callee: Option<&'a WorkspaceId>,
-    pub(super) rule: Option<&'static str>,
-    pub(super) translation: Option<&'static str>,
-    /// The stage that refused the call.
-    pub(super) stage: Option<Stage>,
-    /// True if the listener terminates TLS.
-    pub(super) tls: bool,
-}
-
-impl Trace {
-    /// Begins the span, as a child of the context in `head`.
-    pub(super) fn begin(
-        traces: &Traces,
-        settings: &Telemetry,
-        head: &RequestHeader,
-        origin: ExchangeOrigin,
-    ) -> Option<Box<Self>> {
-        let whose = if origin.later {
-            Parent::Ours
-        } else {
-            Parent::Callers
-        };
-        let span = traces.begin_span(settings, whose, || parent_context(&head.headers))?;
-        Some(Box::new(Self {
-            span,
-            origin,
-            verb: head.method.clone(),
-            code: None,
-            call: None,
-        }))
-    }
-
-    pub(super) fn id(&self) -> TraceId {
-        self.span.trace_id()
-    }
-
-    /// Returns the trace if it is recorded.
-    pub(super) fn recorded_id(&self) -> Option<TraceId> {
-        self.span.is_recorded().then(|| self.span.trace_id())
-    }
-
-    pub(super) fn context(&self) -> &SpanContext {
-        self.span.context()
-    }
-
-    /// Begins the span of the call to the agent, and returns its context.
-    pub(super) fn begin_call(
-        &mut self,
-        callee: &Callee<'_>,
-        method: Method,
-        target: Option<&WorkspaceId>,
-    ) -> SpanContext {
-        let call = CallSpan::new(&self.span, callee, method, target);
-        let context = call.context().unwrap_or(self.span.context()).clone();
-        self.call = Some(Box::new(call));
-        context
-    }
-
-    /// Records that the call is being sent.
-    pub(super) fn record_call_sent(&mut self) {
-        if let Some(call) = &mut self.call {
-            call.record_sent();
-        }
-    }
-
-    /// Records the status of the agent's answer.
-    pub(super) fn record_call_status(&mut self, status: StatusCode) {
-        if let Some(call) = &mut self.call {
-            call.record_status(status);
-        }
-    }
-
-    /// Takes the span of the call, which continues apart from the exchange.
-    pub(super) fn take_call(&mut self) -> Option<Box<CallSpan>> {
-        self.call.take()
-    }
-
-    /// Records the JSON-RPC code of a rejection, which may have one of its own.
-    pub(super) fn record_code(&mut self, code: Option<i32>) {
-        self.code = code;
-    }
-
-    /// Ends the span and that of the call.
-    pub(super) fn end(mut self, facts: &SpanFacts<'_>) {
-        if let (Some(call), Outcome::Rejected(reason)) = (&mut self.call, facts.outcome) {
-            call.record_failure(reason);
-        }
-        drop(self.call.take());
-        if !self.span.is_recorded() {
-            return;
-        }
-        let attributes = self.span_attributes(facts);
-        let (kind, name) = (self.span_kind(), self.span_name(facts.method));
-        let status = server_status(facts.status);
-        self.span.end(kind, name, attributes, status);
-    }
-
-    fn span_attributes(&self, facts: &SpanFacts<'_>) -> Vec<KeyValue> {
-        let method = facts.method;
-        let refused = match facts.outcome {
-            Outcome::Rejected(reason) => Some(reason),
-            Outcome::Answered | Outcome::CallerLeft => None,
-        };
-        let mut set = Vec::with_capacity(24);
-        if !self.origin.later {
-            set.push(text_attribute("http.request.method", verb_name(&self.verb)));
-            let scheme = if facts.tls { "https" } else { "http" };
-            set.push(KeyValue::new("url.scheme", scheme));
-            let route = self.origin.route;
-            set.extend(route.map(|route| KeyValue::new("http.route", route)));
-        }
-        if facts.status > 0 {
-            set.push(status_attribute(facts.status));
-        }
-        if self.origin.rpc {
-            push_rpc(&mut set, method);
-            if let Some(reason) = refused {
-                let code = self.code.unwrap_or_else(|| reason.rpc_code());
-                set.push(text_attribute(
-                    "rpc.response.status_code",
-                    &code.to_string(),
-                ));
-            }
-        }
-        push_agent(&mut set, method, facts.callee);
-        set.extend(error_attribute(refused, facts.status, 500));
-        set.push(KeyValue::new("a2a.method", method.label()));
-        set.push(KeyValue::new("a2a.outcome", facts.outcome.as_str()));
-        set.push(text_attribute("a2a.request_id", facts.request_id.as_str()));
-        if let Some(caller) = facts.caller {
-            let caller = caller.to_string();
-            set.push(text_attribute("a2a.caller", truncate_caller(&caller)));
-        }
-        let callee = facts.callee;
-        set.extend(callee.map(|id| text_attribute("a2a.callee", id.as_str())));
-        set.extend(facts.rule.map(|rule| KeyValue::new("a2a.rule", rule)));
-        let stage = facts.stage;
-        set.extend(stage.map(|stage| KeyValue::new("a2a.stage", stage.as_str())));
-        let bridged = facts.translation;
-        set.extend(bridged.map(|label| KeyValue::new("a2a.bridged", label)));
-        for (key, bytes) in [
-            ("http.request.body.size", facts.request_bytes),
-            ("http.response.body.size", facts.response_bytes),
-        ] {
-            set.push(number_attribute(key, bytes));
-        }
-        set.extend(
-            facts
-                .events
-                .map(|events| number_attribute("a2a.events", events)),
-        );
-        set
-    }
-
-    fn span_kind(&self) -> SpanKind {
-        if self.origin.later {
-            SpanKind::Consumer
-        } else {
-            SpanKind::Server
-        }
-    }
-
-    /// Returns a name of low cardinality: the called method, or the pattern of the route.
-    fn span_name(&self, method: Method) -> Cow<'static, str> {
-        match (method.name(), self.origin.route) {
-            (Some(name), _) if self.origin.later => format!("make {name}").into(),
-            (Some(name), _) if self.origin.rpc => name.into(),
-            (_, Some(route)) => format!("{} {route}", verb_name(&self.verb)).into(),
-            (_, None) => verb_name(&self.verb).to_owned().into(),
-        }
-    }
 }
 
 // The span of a call to an agent. The agent receives its id as the parent.

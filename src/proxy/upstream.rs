@@ -24,7 +24,7 @@ use crate::proxy::certificates::Certificates;
 use crate::proxy::dial::Dialling;
 use crate::proxy::http1::{
     ANSWER_HEAD_BYTES_MAX, AnswerHead, AnswerReader, Failure, ONE_WRITE, PoolKey, broken_http,
-    head_too_long, named_by_connection,
+    head_too_long, named_by_connection, reject_answer,
 };
 use crate::proxy::listener::caller_gone;
 use crate::proxy::record::{Exchange, ExchangeError};
@@ -50,9 +50,12 @@ use std::hash::BuildHasher as _;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::str::from_utf8;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
 use tokio::io::{AsyncRead as _, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use url::{Position, Url};
@@ -246,18 +249,16 @@ impl Upstream {
     /// `agent_unreachable`, `agent_timeout`.
     pub(super) async fn connect(&self, peer: &HttpPeer) -> Result<AgentConnection, ConnectFailure> {
         let key = self.pool.key_of(peer);
-        let (stream, reused) = match self.pool.take(&key) {
-            Some(stream) => (stream, true),
-            None => {
-                tracing::debug!(%peer, "no idle connection to the agent; dialling");
-                (self.dial(peer).await?, false)
-            }
-        };
-        Ok(AgentConnection {
-            stream,
-            reused,
-            key,
-        })
+        if let Some(stream) = self.pool.take(&key) {
+            let reused = true;
+            return Ok(AgentConnection {
+                stream,
+                reused,
+                key,
+            });
+        }
+        tracing::debug!(%peer, "no idle connection to the agent; dialling");
+        self.connect_anew(peer).await
     }
 
     /// Returns a new connection to the agent, which no call has used. Sends no byte.
@@ -322,7 +323,8 @@ impl Upstream {
             stream = dialled.unwrap_or_else(|_| Err(connect_timed_out()))?;
             written = timeout_at(deadline, write_request(&mut stream, call)).await;
         }
-        let answer = AnswerReader::new(stream).with_key(key);
+        let mut answer = AnswerReader::new(stream);
+        answer.key = Some(key);
         match written {
             Err(_) => Err(Rejection::new(
                 Reason::AgentTimeout,
@@ -355,7 +357,7 @@ impl PoolHandle<'_> {
     /// the caller, so that the caller's next call finds it there.
     pub(super) fn check_in(self, answer: AnswerReader) {
         // One that is not kept is dropped: a graceful close could block on an agent that does not read.
-        if let Some((key, stream)) = answer.pool_key().zip(answer.into_reusable()) {
+        if let Some((key, stream)) = answer.key.zip(answer.into_reusable()) {
             self.pool.put(key, stream, self.idle);
         }
     }
@@ -584,8 +586,7 @@ impl Pool {
     }
 
     fn lock_shard(&self, number: usize) -> MutexGuard<'_, IdleConnections> {
-        let shard = self.shards[number].0.lock();
-        shard.unwrap_or_else(PoisonError::into_inner)
+        self.shards[number].0.lock()
     }
 
     /// Starts the task that looks at the connections of a shard, which is marked as watched.
@@ -758,29 +759,6 @@ impl CancelWatch {
         }
     }
 
-    /// Returns the watch of a call, of which both ends are known.
-    pub(super) fn for_call(
-        drain: &Drain,
-        gateway: Option<&Arc<Gateway>>,
-        proof: Option<&Arc<Proof>>,
-        target: Option<&WorkspaceId>,
-    ) -> Self {
-        let ends = gateway.zip(proof).zip(target);
-        let mut drain = drain.watch();
-        // A stop that came after the check of the call and before this is looked at, too.
-        if gateway.is_some_and(|gateway| !gateway.stops.is_idle()) {
-            drain.check_once();
-        }
-        Self {
-            drain,
-            call: ends.map(|((gateway, proof), target)| WatchedCall {
-                gateway: Arc::clone(gateway),
-                proof: Arc::clone(proof),
-                target: target.clone(),
-            }),
-        }
-    }
-
     /// True if the drain has ended: exchanges must end now.
     pub(super) fn is_requested(&self) -> bool {
         self.drain.is_requested()
@@ -944,11 +922,9 @@ fn is_json_answer(agent: &ResponseHeader) -> bool {
     })
 }
 
-/// Rejects an answer with a head that is too large.
-///
-/// # Errors
-/// `agent_protocol_error` if the head has too many bytes or fields.
-fn refuse_large_head(head: &AnswerHead) -> Result<(), Rejection> {
+/// Rejects an answer with a head that is too large, with ambiguous framing, or with a transfer coding that would be
+/// lost, as for requests (RFC 9112, 6.1 and 6.3).
+pub(super) fn refuse_by_framing(head: &AnswerHead) -> Result<(), Rejection> {
     let fields = head.fields.headers.len();
     if head.bytes > ANSWER_HEAD_BYTES_MAX {
         return Err(head_too_long(Some(head.bytes), ANSWER_HEAD_BYTES_MAX));
@@ -957,17 +933,8 @@ fn refuse_large_head(head: &AnswerHead) -> Result<(), Rejection> {
         let message = format!(
             "the head of the agent's answer has {fields} fields, and may have {ANSWER_FIELDS_MAX}"
         );
-        return Err(
-            Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
-        );
+        return Err(reject_answer(message));
     }
-    Ok(())
-}
-
-/// Rejects an answer with a head that is too large, with ambiguous framing, or with a transfer coding that would be
-/// lost, as for requests (RFC 9112, 6.1 and 6.3).
-pub(super) fn refuse_by_framing(head: &AnswerHead) -> Result<(), Rejection> {
-    refuse_large_head(head)?;
     let headers = &head.fields.headers;
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
@@ -994,20 +961,14 @@ pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
 pub(super) fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
     let coded = head.headers.get(header::CONTENT_ENCODING);
     if is_event_stream(head) && coded.is_some_and(|c| c.as_bytes() != b"identity") {
-        return Err(Rejection::new(
-            Reason::AgentProtocolError,
+        return Err(reject_answer(
             "the agent compressed a stream of events, which can't be passed on event by event",
-        )
-        .with_delivery(Delivery::Sent));
+        ));
     }
-    match content_length(head) {
+    match content_length_of(&head.headers) {
         Some(length) if length > limit && !is_event_stream(head) => Err(too_large(limit)),
         _ => Ok(()),
     }
-}
-
-pub(super) fn content_length(head: &ResponseHeader) -> Option<u64> {
-    content_length_of(&head.headers)
 }
 
 pub(super) fn content_length_of(headers: &HeaderMap) -> Option<u64> {
@@ -1140,8 +1101,7 @@ impl Relay {
 
     /// Returns the watch of an exchange over what may end it: the drain, or a stop of an operator.
     pub(super) fn watch_exchange(&self, exchange: &Exchange) -> CancelWatch {
-        let (proof, target) = (exchange.call.proof(), exchange.call.target());
-        self.watch_call(proof, target)
+        self.watch_call(exchange.call.proof.as_ref(), exchange.call.target.as_ref())
     }
 
     /// As [`Relay::watch_exchange`], for a call that may have no exchange any more.
@@ -1150,7 +1110,20 @@ impl Relay {
         proof: Option<&Arc<Proof>>,
         target: Option<&WorkspaceId>,
     ) -> CancelWatch {
-        CancelWatch::for_call(&self.drain, self.standing.as_ref(), proof, target)
+        let mut watch = CancelWatch::for_drain(&self.drain);
+        let Some(gateway) = &self.standing else {
+            return watch;
+        };
+        // A stop that came after the check of the call and before this is looked at, too.
+        if !gateway.stops.is_idle() {
+            watch.drain.check_once();
+        }
+        watch.call = proof.zip(target).map(|(proof, target)| WatchedCall {
+            gateway: Arc::clone(gateway),
+            proof: Arc::clone(proof),
+            target: target.clone(),
+        });
+        watch
     }
 }
 
@@ -1302,8 +1275,8 @@ pub(super) async fn next_piece(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
+    use parking_lot::Mutex;
     use tokio::io::AsyncWriteExt as _;
     use tokio::io::duplex;
 
@@ -1312,7 +1285,7 @@ mod tests {
     #[tokio::test]
     async fn tasks_that_are_ready_send_together() {
         let steps = Mutex::new(Vec::new());
-        let note = |step: &'static str| steps.lock().unwrap().push(step);
+        let note = |step: &'static str| steps.lock().push(step);
         let call = async || {
             note("read");
             join_batch().await;
@@ -1320,7 +1293,7 @@ mod tests {
         };
         futures_util::future::join3(call(), call(), call()).await;
         assert_eq!(
-            *steps.lock().unwrap(),
+            *steps.lock(),
             ["read", "read", "read", "sent", "sent", "sent"]
         );
     }

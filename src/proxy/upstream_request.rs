@@ -1,10 +1,8 @@
 //! The request for an agent: translated if the agent does not speak the call's generation or binding, with its path and
-//! its head on the wire, for one place of the agent; and the slot and the connection there.
+//! its head on the wire, for one place of the agent.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt::Display;
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
-use secrecy::ExposeSecret;
-use tokio::time::{Instant, sleep_until};
+use secrecy::ExposeSecret as _;
 
 use crate::a2a::Generation;
 use crate::a2a::bridge::{
@@ -23,27 +20,23 @@ use crate::a2a::bridge::{
 use crate::a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
-use crate::config::{Bridging, PASSED_TO_AGENTS, Timeouts};
+use crate::config::{Bridging, PASSED_TO_AGENTS};
 use crate::dialect::Dialect;
-use crate::directory::{Agent, AgentAddress, AgentOptions, CallKind, LookupFor, OwnTimeouts, Slot};
+use crate::directory::{Agent, AgentAddress, AgentOptions, LookupFor};
 use crate::identity::{CallerToken, Principal};
-use crate::ids::{RequestId, WorkspaceId};
 use crate::offload;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, authority, client_address};
-use crate::proxy::cards::extended::ExtendedCard;
-use crate::proxy::complete::{CheckedCall, TranslatedHeaders, prefers_async};
+use crate::proxy::cards::ExtendedCard;
+use crate::proxy::complete::{CheckedCall, TranslatedHeaders};
 use crate::proxy::filters::{ResponseTranslator, Rewrite, TaskListFilter, reject_untranslatable};
-use crate::proxy::http1::named_by_connection;
-use crate::proxy::listener::client_disconnected;
-use crate::proxy::policy::{ContentCall, check_content, has_content_stage, recheck_caller};
+use crate::proxy::http1::{HeadWriter, named_by_connection};
+use crate::proxy::policy::{ContentCall, check_content, has_content_stage};
 use crate::proxy::record::{Exchange, ExchangeError, TranslationFields, box_cold_path};
 use crate::proxy::services::{CALLER_TOKEN, Context, Request};
 use crate::proxy::trace::{Callee, context_fields, is_context};
-use crate::proxy::upstream::{AgentConnection, CancelWatch, ConnectFailure, WireRequest};
-use crate::rejection::{AtStage as _, Delivery, Reason, Rejection};
-use crate::shares::Account;
+use crate::proxy::upstream::WireRequest;
+use crate::rejection::{AtStage as _, Delivery, Rejection};
 use crate::stage::Stage;
-use crate::telemetry::traces::SpanContext;
 use crate::trust::body_hash;
 use crate::workspace::CallerProof;
 
@@ -84,7 +77,7 @@ impl AgentCall<'_> {
     /// the agent redirected an earlier call. `caller`: a caller that may leave meanwhile.
     ///
     /// # Errors
-    /// As [`Cards::json_rpc_path`](crate::proxy::cards::store::Cards::json_rpc_path).
+    /// As [`Cards::json_rpc_path`](crate::proxy::cards::Cards::json_rpc_path).
     async fn set_path(
         &self,
         caller: Option<&mut ServerSession>,
@@ -147,29 +140,88 @@ impl AgentCall<'_> {
                 signed.caller_token_for_request(pair, call.method_name.as_deref(), hash)
             }
         }?;
-        let path = call.path.as_deref();
-        let forwarded = RequestHeadInput {
-            head: origin.head,
-            verb: &call.verb,
-            target: path.unwrap_or(&agent.endpoint.path_and_query),
-            agent,
-            request_id: exchange.call.request_id(),
-            caller: permit.caller(),
-            caller_token: &caller_token,
-            hops: self.admitted.hops,
-            client: origin.client,
-            scheme: if exchange.call.config().server.tls.cert.is_some() {
-                "https"
-            } else {
-                "http"
-            },
-            version_1_0: call.version_1_0,
-            wire: call.wire.as_ref(),
-            context: exchange.call.outgoing_trace(),
-            body_len: call.body.len(),
+        let scheme = match exchange.call.config.server.tls.cert {
+            Some(_) => "https",
+            None => "http",
         };
-        Ok(request_head(&forwarded, &self.context.extra_fields.get()))
+        let extra = self.context.extra_fields.get();
+        let mut head = self.write_caller_fields(origin, exchange, call, (&caller_token, &extra));
+        head.write_field("x-request-id", exchange.call.request_id.as_str());
+        if let Some(caller) = permit.caller() {
+            head.write_field("x-workspace-id", caller.as_str());
+        }
+        head.write_display("x-forwarded-for", origin.client);
+        head.write_field("x-forwarded-proto", scheme);
+        if let Some(host) = authority(origin.head) {
+            head.write_field("x-forwarded-host", host);
+        }
+        head.write_display("x-a2a-hops", self.admitted.hops);
+        head.write_field("via", "1.1 a2a-gateway");
+        Ok(head.finish())
     }
+
+    /// Begins the head, up to the trace context: the fields that pass, and those that depend on them.
+    fn write_caller_fields(
+        &self,
+        origin: &Origin<'_>,
+        exchange: &Exchange,
+        call: &CheckedCall,
+        (caller_token, extra): (&CallerToken, &HashSet<HeaderName>),
+    ) -> HeadWriter {
+        let (endpoint, body_len) = (&self.agent.endpoint, call.body.len());
+        let target = call.path.as_ref().unwrap_or(&endpoint.path_and_query);
+        let mut head = HeadWriter::new(call.verb.as_str(), target, &endpoint.host, body_len);
+        let auth = self.agent.upstream_auth.as_ref();
+        if let Some(auth) = auth {
+            head.write_field(auth.name(), auth.value().expose_secret());
+            head.write_field(CALLER_TOKEN, caller_token.bare_token());
+        } else {
+            head.write_field("authorization", caller_token.authorization());
+        }
+        let context = exchange.call.outgoing_trace();
+        let (headers, wire) = (&origin.head.headers, call.wire.as_ref());
+        let mut typed = false;
+        for (name, value) in headers {
+            let own = auth.is_some_and(|auth| auth.name() == name.as_str())
+                || context.is_some() && is_context(name)
+                || wire.is_some() && is_translated(name);
+            if !own && is_forwarded((name, value), headers, extra) {
+                typed |= *name == header::CONTENT_TYPE;
+                head.write_field(name.as_str(), value);
+            }
+        }
+        if let Some(wire) = wire {
+            head.write_field("accept", wire.accept);
+            head.write_field("a2a-version", wire.version);
+            if body_len > 0 {
+                head.write_field("content-type", wire.content_type);
+            }
+            for value in EXTENSIONS.iter().flat_map(|name| headers.get_all(*name)) {
+                head.write_field(wire.extensions, value);
+            }
+        } else if !typed && body_len > 0 {
+            head.write_field("content-type", "application/json");
+        }
+        if wire.is_none() && call.version_1_0 && !headers.contains_key("a2a-version") {
+            head.write_field("a2a-version", "1.0");
+        }
+        // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
+        if body_len > 0 || has_meaningful_body(&call.verb) {
+            head.write_display("content-length", body_len);
+        }
+        for (name, value) in context.into_iter().flat_map(context_fields) {
+            head.write_field(name.as_str(), value);
+        }
+        head
+    }
+}
+
+/// True for methods that give a body a meaning.
+fn has_meaningful_body(verb: &http::Method) -> bool {
+    matches!(
+        *verb,
+        http::Method::POST | http::Method::PUT | http::Method::PATCH
+    )
 }
 
 /// Returns the addresses of the agent, or of `path` at it.
@@ -224,11 +276,11 @@ pub(super) async fn choose_rewrite(
 ) -> Result<Option<Rewrite>, Rejection> {
     let AllowedCaller { proof, permit } = &admitted.allowed;
     let binding = call.binding();
-    Ok(match exchange.call.method() {
+    Ok(match exchange.call.method {
         Method::GetExtendedCard => {
             let card = ExtendedCard {
                 gateway: Arc::clone(&context.gateway),
-                config: Arc::clone(exchange.call.config()),
+                config: Arc::clone(&exchange.call.config),
                 source: box_cold_path(context.gateway.resolution.card_source(permit)).await?,
                 generation: call.generation(),
             };
@@ -261,133 +313,6 @@ pub(super) fn callee_attributes<'a>(agent: &'a Agent, call: &'a CheckedCall) -> 
 
 // The head of a request to an agent: the fields that pass, and those that the gateway sets.
 
-/// The inputs to the head of a forwarded request.
-pub(super) struct RequestHeadInput<'a> {
-    /// The head of the caller's request.
-    pub(super) head: &'a RequestHeader,
-    /// The HTTP method for the agent.
-    pub(super) verb: &'a http::Method,
-    /// Path and query for the agent.
-    pub(super) target: &'a str,
-    /// The target.
-    pub(super) agent: &'a Agent,
-    /// The exchange's id.
-    pub(super) request_id: &'a RequestId,
-    /// The proven caller, if it is a workspace.
-    pub(super) caller: Option<&'a WorkspaceId>,
-    /// The token that proves the caller to the target.
-    pub(super) caller_token: &'a CallerToken,
-    /// The number of gateways that the call has passed, this one included.
-    pub(super) hops: u32,
-    /// The client's address: the peer's, or the one that a trusted proxy forwarded.
-    pub(super) client: IpAddr,
-    /// `http` or `https`, as the caller connected.
-    pub(super) scheme: &'static str,
-    /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
-    pub(super) version_1_0: bool,
-    /// The fields of a translated request, in place of the caller's.
-    pub(super) wire: Option<&'a TranslatedHeaders>,
-    /// The trace context for the agent. `None` if nothing is traced: the caller's own context passes.
-    pub(super) context: Option<&'a SpanContext>,
-    /// Length of the completed body.
-    pub(super) body_len: usize,
-}
-
-/// Writes the request head in wire format: one allocation, no intermediate map.
-pub(super) fn request_head(
-    forwarded: &RequestHeadInput<'_>,
-    extra: &HashSet<HeaderName>,
-) -> Vec<u8> {
-    let mut head = HeadWriter(Vec::with_capacity(
-        1024 + forwarded.body_len.min(crate::proxy::http1::ONE_WRITE),
-    ));
-    head.0.extend_from_slice(forwarded.verb.as_str().as_bytes());
-    head.0.push(b' ');
-    head.0.extend_from_slice(forwarded.target.as_bytes());
-    head.0.extend_from_slice(b" HTTP/1.1\r\n");
-    head.write_field("host", forwarded.agent.endpoint.host.as_bytes());
-    let auth = forwarded.agent.upstream_auth.as_ref();
-    let caller_token = forwarded.caller_token;
-    if let Some(auth) = auth {
-        head.write_field(auth.name(), auth.value().expose_secret().as_bytes());
-        head.write_field(CALLER_TOKEN, caller_token.bare_token().as_bytes());
-    } else {
-        head.write_field("authorization", caller_token.authorization().as_bytes());
-    }
-    let headers = &forwarded.head.headers;
-    let mut typed = false;
-    for (name, value) in headers {
-        let own = auth.is_some_and(|auth| auth.name() == name.as_str())
-            || forwarded.context.is_some() && is_context(name)
-            || forwarded.wire.is_some() && is_translated(name);
-        if !own && is_forwarded((name, value), headers, extra) {
-            typed |= *name == header::CONTENT_TYPE;
-            head.write_field(name.as_str(), value.as_bytes());
-        }
-    }
-    // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
-    let bodiless = forwarded.body_len == 0
-        && !matches!(
-            *forwarded.verb,
-            http::Method::POST | http::Method::PUT | http::Method::PATCH
-        );
-    if let Some(wire) = forwarded.wire {
-        head.write_field("accept", wire.accept.as_bytes());
-        head.write_field("a2a-version", wire.version.as_bytes());
-        if forwarded.body_len > 0 {
-            head.write_field("content-type", wire.content_type.as_bytes());
-        }
-        let named = EXTENSIONS.iter().flat_map(|name| headers.get_all(*name));
-        for value in named {
-            head.write_field(wire.extensions, value.as_bytes());
-        }
-    } else if !typed && forwarded.body_len > 0 {
-        head.write_field("content-type", b"application/json");
-    }
-    if forwarded.wire.is_none() && forwarded.version_1_0 && !headers.contains_key("a2a-version") {
-        head.write_field("a2a-version", b"1.0");
-    }
-    if !bodiless {
-        head.write_display("content-length", forwarded.body_len);
-    }
-    for (name, value) in forwarded.context.into_iter().flat_map(context_fields) {
-        head.write_field(name.as_str(), value.as_bytes());
-    }
-    head.write_field("x-request-id", forwarded.request_id.as_str().as_bytes());
-    if let Some(caller) = forwarded.caller {
-        head.write_field("x-workspace-id", caller.as_str().as_bytes());
-    }
-    head.write_display("x-forwarded-for", forwarded.client);
-    head.write_field("x-forwarded-proto", forwarded.scheme.as_bytes());
-    if let Some(host) = authority(forwarded.head) {
-        head.write_field("x-forwarded-host", host.as_bytes());
-    }
-    head.write_display("x-a2a-hops", forwarded.hops);
-    head.write_field("via", b"1.1 a2a-gateway");
-    head.0.extend_from_slice(b"\r\n");
-    head.0
-}
-
-/// A head that is being written.
-struct HeadWriter(Vec<u8>);
-
-impl HeadWriter {
-    fn write_field(&mut self, name: &str, value: &[u8]) {
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.extend_from_slice(b": ");
-        self.0.extend_from_slice(value);
-        self.0.extend_from_slice(b"\r\n");
-    }
-
-    /// Puts a value that is shown, without a text of its own.
-    fn write_display(&mut self, name: &str, value: impl Display) {
-        self.write_field(name, b"");
-        self.0.truncate(self.0.len() - b"\r\n".len());
-        // Writing to memory cannot fail.
-        let _ = write!(self.0, "{value}\r\n");
-    }
-}
-
 /// The fields in which either generation names extensions.
 const EXTENSIONS: [&str; 2] = ["a2a-extensions", "x-a2a-extensions"];
 
@@ -412,14 +337,10 @@ pub(super) async fn restore_event_id(request: &mut Request<'_>) {
     let (context, call) = (request.context, &request.exchange.call);
     let id = request.head().headers.get("last-event-id");
     let id = id.filter(|id| is_ours(id)).and_then(|id| id.to_str().ok());
-    let (Some(id), Some(proof), Some(target)) = (id, call.proof(), call.life()) else {
+    let (Some(id), Some(proof), Some(target)) = (id, call.proof.as_ref(), call.life()) else {
         return;
     };
-    let (id, owner, request_id) = (
-        id.trim().to_owned(),
-        proof.owner(),
-        call.request_id().clone(),
-    );
+    let (id, owner, request_id) = (id.trim().to_owned(), proof.owner(), call.request_id.clone());
     let streams = &context.gateway.delivery.streams;
     let own = streams.agent_event_id((&owner, &target), &id, request_id);
     if let Some(own) = own.await.and_then(|own| HeaderValue::from_bytes(&own).ok()) {
@@ -520,7 +441,7 @@ pub(super) async fn translate_for_inbox(
     exchange: &mut Exchange,
     call: &mut CheckedCall,
 ) -> Result<(), Rejection> {
-    let method = exchange.call.method();
+    let method = exchange.call.method;
     let asked = side_of(method, call).filter(|_| method.sends());
     let spoke = asked.and_then(|asked| Some((asked, inbox_side(asked.generation, options)?)));
     let Some((caller, spoke)) = spoke else {
@@ -545,9 +466,7 @@ pub(super) async fn translate_for_inbox(
         .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
     let (sent, label) = done?;
     charge_translation(context, exchange, call, &sent, (caller, agent))?;
-    exchange
-        .call
-        .set_translation(TranslationFields::new(label, caller.generation));
+    exchange.call.translation = Some(TranslationFields::new(label, caller.generation));
     call.body = sent.body.into();
     call.method_name = sent.method.map(Cow::Borrowed);
     Ok(())
@@ -557,7 +476,7 @@ pub(super) async fn translate_for_inbox(
 ///
 /// # Errors
 /// `version_not_supported` if translation is off; the reason that the call has no translation; as
-/// [`Cards::http_json_path`](crate::proxy::cards::store::Cards::http_json_path).
+/// [`Cards::http_json_path`](crate::proxy::cards::Cards::http_json_path).
 async fn translate_for_agent(
     agents: &AgentCall<'_>,
     mut caller: Option<&mut ServerSession>,
@@ -566,7 +485,7 @@ async fn translate_for_agent(
 ) -> Result<(), ExchangeError> {
     let (cards, metrics) = (&agents.context.cards, &agents.context.gateway.metrics);
     let refuse = |failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent);
-    let Some(asked) = side_of(exchange.call.method(), call) else {
+    let Some(asked) = side_of(exchange.call.method, call) else {
         if call.route.is_none() {
             let spoken = cards.sides(caller, exchange, agents.admitted).await?;
             let has_rpc = spoken.sides().any(|side| side.binding == Carried::JsonRpc);
@@ -581,8 +500,8 @@ async fn translate_for_agent(
     let options = &agents.agent.options;
     let spoken = if call.route.is_some() {
         // The card says the path, so it is fetched in any case.
-        let fetched = cards.fetch_sides(caller.as_deref_mut(), exchange, agents.admitted);
-        box_cold_path(fetched).await?
+        let fetched = cards.reachable_card(caller.as_deref_mut(), exchange, agents.admitted);
+        box_cold_path(fetched).await?.said.spoken.clone()
     } else {
         let known = cards.sides(caller.as_deref_mut(), exchange, agents.admitted);
         known.await?
@@ -603,7 +522,7 @@ async fn translate_for_agent(
         None => {
             let resolution = &agents.context.gateway.resolution;
             let permit = &agents.admitted.allowed.permit;
-            let finding = resolution.finding(permit, exchange.call.method());
+            let finding = resolution.finding(permit, exchange.call.method);
             finding.await?.and_then(|finding| finding.takes)
         }
     };
@@ -612,8 +531,7 @@ async fn translate_for_agent(
     };
     // An agent that is said to speak 1.0 may take its messages by the methods of 0.3.
     let passes = call.may_repeat && shown.is_none() && asked == Side::json_rpc(Generation::V0);
-    if passes && spoke.side != asked && exchange.call.method().sends() && has_v1_message(&call.body)
-    {
+    if passes && spoke.side != asked && exchange.call.method.sends() && has_v1_message(&call.body) {
         return Ok(());
     }
     let interface = match spoke.side.binding {
@@ -649,7 +567,7 @@ async fn translate_call(
 ) -> Result<(), Rejection> {
     exchange.call.check_version()?;
     let metrics = &agents.context.gateway.metrics;
-    let method = exchange.call.method();
+    let method = exchange.call.method;
     let (side, tenant) = (spoke.side, spoke.tenant.clone());
     let (route, body) = (call.route.clone(), call.body.clone());
     let files = match &route {
@@ -687,9 +605,7 @@ async fn translate_call(
         .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
     let (sent, back, snapshot, label) = done?;
     charge_translation(agents.context, exchange, call, &sent, (asked, side))?;
-    exchange
-        .call
-        .set_translation(TranslationFields::new(label, asked.generation));
+    exchange.call.translation = Some(TranslationFields::new(label, asked.generation));
     if let Some(learner) = &mut call.learner {
         learner.set_binding(match side.binding {
             Carried::JsonRpc => Binding::Rpc,
@@ -700,8 +616,8 @@ async fn translate_call(
         call.original = Some(Box::new((call.body.clone(), call.method_name.clone())));
     }
     let inner = call.rewrite.take();
-    let limit = exchange.call.config().limits.event_bytes.bytes();
-    let back = back.with_error_alone(exchange.call.dialect() == Dialect::HttpJsonStatus);
+    let limit = exchange.call.config.limits.event_bytes.bytes();
+    let back = back.with_error_alone(exchange.call.dialect == Dialect::HttpJsonStatus);
     let back = ResponseTranslator::new(back, Arc::clone(metrics), limit);
     let snapshot = snapshot.map(|sent| {
         let share = agents.context.relay.load.new_share(Default::default());
@@ -731,7 +647,7 @@ fn charge_translation(
         .load
         .reserve(&mut call.share, sent.body.len())?;
     let counts = &context.gateway.metrics.bridge;
-    counts.count_call(asked.generation, side, exchange.call.method());
+    counts.count_call(asked.generation, side, exchange.call.method);
     counts.count_left_out(&sent.left_out);
     Ok(())
 }
@@ -814,146 +730,6 @@ pub(super) async fn prepare_request(
         None => None,
     };
     Ok(PreparedRequest { head, snapshot })
-}
-
-/// Least part of `timeouts.total` that is left to the agent of a call whose total time tells something of it.
-const TIME_LEFT_MIN: f64 = 0.9;
-
-/// An agent that a call has reached.
-pub(super) struct ConnectedAgent {
-    pub(super) peer: Box<HttpPeer>,
-    pub(super) connection: AgentConnection,
-    pub(super) prepared: PreparedRequest,
-}
-
-/// Takes a slot at the agent. Without a free one the call waits, as `limits.target_queue` allows, unless its caller
-/// prefers to be answered later.
-///
-/// # Errors
-/// `agent_busy`; the caller left; `shutting_down`; after a wait as [`recheck_caller`].
-async fn take_slot(
-    request: &mut Request<'_>,
-    agent: &Agent,
-    account: Account,
-    deadline: Instant,
-) -> Result<Slot, ExchangeError> {
-    let kind = CallKind::from_method(request.exchange.call.method());
-    let refused = match agent.slots.take(account, kind) {
-        Ok(slot) => return Ok(slot),
-        Err(refused) => refused,
-    };
-    if prefers_async(&request.head().headers) {
-        return Err(refused.why.at(Stage::Slots).into());
-    }
-    let mut cut = request.context.relay.watch_exchange(request.exchange);
-    let slot = tokio::select! {
-        biased;
-        slot = box_cold_path(agent.slots.wait(refused, account, kind, deadline)) => {
-            slot.at(Stage::Slots)?
-        }
-        () = client_disconnected(request.session) => return Err(ExchangeError::CallerLeft),
-        why = cut.cancelled(Delivery::NotSent) => return Err(why.into()),
-    };
-    // Its credential may have ended meanwhile, and its target moved.
-    let checked = box_cold_path(recheck_caller(request)).await;
-    checked.map_err(|why| why.with_delivery(Delivery::NotSent))?;
-    Ok(slot)
-}
-
-/// Returns which clocks of a call that is sent now are the gateway's own. Of its total time others may have taken a part:
-/// a slow caller, a queue.
-pub(super) fn measure_patience(
-    timeouts: &Timeouts,
-    admitted: &AdmittedCall,
-    deadline: Instant,
-) -> OwnTimeouts {
-    let asks_for = |own: Duration| admitted.timeout.is_none_or(|asked| asked >= own);
-    let left = deadline.saturating_duration_since(Instant::now());
-    OwnTimeouts {
-        head: asks_for(timeouts.head),
-        total: asks_for(timeouts.total) && left >= timeouts.total.mul_f64(TIME_LEFT_MIN),
-    }
-}
-
-/// Dialer of the agent of one call.
-pub(super) struct Dialer<'a> {
-    pub(super) admitted: &'a AdmittedCall,
-    pub(super) agent: Arc<Agent>,
-    pub(super) asker: LookupFor,
-    pub(super) deadline: Instant,
-}
-
-impl Dialer<'_> {
-    /// Takes a slot at the agent.
-    ///
-    /// # Errors
-    /// As [`take_slot`].
-    pub(super) async fn take_slot(&self, request: &mut Request<'_>) -> Result<Slot, ExchangeError> {
-        take_slot(request, &self.agent, self.asker.account, self.deadline).await
-    }
-
-    /// Connects to the agent. The inner error can be met by another attempt, at another place of the agent or later.
-    ///
-    /// # Errors
-    /// `stopped`, `shutting_down`.
-    pub(super) async fn connect(
-        &self,
-        request: &mut Request<'_>,
-        call: &CheckedCall,
-    ) -> Result<Result<(Box<HttpPeer>, AgentConnection), ConnectFailure>, Rejection> {
-        let context = request.context;
-        request.exchange.record.start_call_span();
-        let mut cut = context.relay.watch_exchange(request.exchange);
-        tokio::select! {
-            biased;
-            tried = self.dial(context, request.exchange.call.config().timeouts.connect, call, self.deadline) => Ok(tried),
-            why = cut.cancelled(Delivery::NotSent) => Err(why),
-        }
-    }
-
-    /// Tries to connect once, until `deadline`.
-    pub(super) async fn dial(
-        &self,
-        context: &Context,
-        connect: Duration,
-        call: &CheckedCall,
-        deadline: Instant,
-    ) -> Result<(Box<HttpPeer>, AgentConnection), ConnectFailure> {
-        let found = resolve_peer(
-            context,
-            &self.agent,
-            call.path.as_deref(),
-            self.asker,
-            connect,
-        )
-        .await;
-        let peer = found.at(Stage::Address).map_err(|why| ConnectFailure {
-            // A name that has no address now: its container is started again.
-            is_away: why.reason == Reason::AgentUnreachable,
-            is_refused: false,
-            why,
-        })?;
-        let connected = context.relay.upstream.connect_by(&peer, deadline).await;
-        let connected = connected.map_err(|failed| ConnectFailure {
-            why: failed.why.at(Stage::Connect),
-            ..failed
-        });
-        Ok((peer, connected?))
-    }
-}
-
-/// Waits until `next`, or for what ends the call before.
-pub(super) async fn wait_until(
-    caller: &mut ServerSession,
-    next: Instant,
-    cut: &mut CancelWatch,
-) -> Result<(), ExchangeError> {
-    tokio::select! {
-        biased;
-        () = sleep_until(next) => Ok(()),
-        () = client_disconnected(caller) => Err(ExchangeError::CallerLeft),
-        why = cut.cancelled(Delivery::NotSent) => Err(why.into()),
-    }
 }
 
 #[cfg(test)]

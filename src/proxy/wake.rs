@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -19,11 +18,11 @@ use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::metrics::WakeOutcome;
 use crate::proxy::admission::{AdmittedCall, AllowedCaller, requested_timeout};
-use crate::proxy::fetch::BufferedRequest;
+use crate::proxy::fetch::{BufferedRequest, audience_of, signed_head};
 use crate::proxy::listener::client_disconnected;
 use crate::proxy::parking::{ParkedCall, Parking, RETRY_AFTER, Turn};
 use crate::proxy::policy::{authorize_target, check_access};
-use crate::proxy::reconnect::LOOK_FOR_SLOT_EVERY;
+use crate::proxy::reach::LOOK_FOR_SLOT_EVERY;
 use crate::proxy::record::ExchangeError;
 use crate::proxy::services::{Context, Request};
 use crate::proxy::upstream::{Clocks, Relay, WireRequest, build_peer, refuse_redirect};
@@ -65,7 +64,7 @@ pub(super) async fn plan_wake(
     else {
         return Ok(None);
     };
-    let max = request.exchange.call.config().timeouts.max;
+    let max = request.exchange.call.config.timeouts.max;
     let timeout = requested_timeout(request.head(), max).at(Stage::Fields)?;
     Ok(Some(WakePlan { times, timeout }))
 }
@@ -101,7 +100,7 @@ pub(super) async fn wait_until_awake(
     let allowed = allowed.map_err(Rejection::mark_not_sent)?;
     let destination = gateway.resolution.resolve(&allowed.permit).await;
     let destination = destination.map_err(Rejection::mark_not_sent)?;
-    let (head, config) = (request.session.req_header(), request.exchange.call.config());
+    let (head, config) = (request.session.req_header(), &request.exchange.call.config);
     let admitted = AdmittedCall::new(allowed, destination, head, config)?;
     Ok(AdmittedCall {
         turn: Some(turn),
@@ -119,7 +118,7 @@ async fn wait_for_turn(
     let deadline = WaitDeadline::new(request, plan);
     let mut draining = std::pin::pin!(context.relay.drain.wait_for_begin());
     let mut busy = None;
-    let kind = CallKind::from_method(request.exchange.call.method());
+    let kind = CallKind::from_method(request.exchange.call.method);
     loop {
         let mut pause = LOOK_EVERY;
         if parked.is_next() {
@@ -226,9 +225,9 @@ struct WaitDeadline {
 impl WaitDeadline {
     fn new(request: &Request<'_>, plan: &WakePlan) -> Self {
         let exchange = &request.exchange;
-        let timeouts = &exchange.call.config().timeouts;
-        let clocks = Clocks::new(timeouts, exchange.call.started(), plan.timeout, None);
-        let exchange_ends = if exchange.call.method().streams() {
+        let timeouts = &exchange.call.config.timeouts;
+        let clocks = Clocks::new(timeouts, exchange.call.started, plan.timeout, None);
+        let exchange_ends = if exchange.call.method.streams() {
             clocks.stream
         } else {
             clocks.total
@@ -366,39 +365,16 @@ impl WakeAttempt {
 
     /// Writes the head. The operator's field takes the place of the token's if it has that name.
     fn request_head(&self, request: &WakeRequest) -> Result<Vec<u8>, Rejection> {
-        let endpoint = &request.endpoint;
-        let scheme = if endpoint.tls { "https" } else { "http" };
-        let audience = format!("{scheme}://{}", endpoint.host);
-        let token = self
-            .gateway
-            .identity
-            .signed
-            .issue_wake(&self.id, audience)?;
-        let mut wire = format!(
-            "{} {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\naccept: application/json\r\n\
-             user-agent: a2a-gateway\r\ncontent-length: {}\r\n",
-            request.method.as_str(),
-            endpoint.path_and_query,
-            endpoint.host,
+        let (endpoint, signed) = (&request.endpoint, &self.gateway.identity.signed);
+        let token = signed.issue_wake(&self.id, audience_of(endpoint))?;
+        let fields = request.fields.iter();
+        let fields = fields.map(|(name, value)| (name.clone(), value.expose_secret()));
+        Ok(signed_head(
+            (request.method.as_str(), endpoint),
             self.request_body().len(),
-        )
-        .into_bytes();
-        let mut own = false;
-        for (name, value) in &request.fields {
-            own |= *name == header::AUTHORIZATION;
-            for part in [name.as_str(), ": ", value.expose_secret(), "\r\n"] {
-                wire.extend_from_slice(part.as_bytes());
-            }
-        }
-        let before = if own {
-            "x-a2a-wake-token: "
-        } else {
-            "authorization: Bearer "
-        };
-        for part in [before, token.expose_secret(), "\r\n\r\n"] {
-            wire.extend_from_slice(part.as_bytes());
-        }
-        Ok(wire)
+            fields,
+            (token.expose_secret(), "x-a2a-wake-token"),
+        ))
     }
 
     fn record_outcome(&self, answered: &Result<u16, Rejection>, elapsed: Duration) {
@@ -407,7 +383,7 @@ impl WakeAttempt {
             Ok(status) => (WakeOutcome::Refused, *status),
             Err(why) => (failure_outcome(why.reason), 0),
         };
-        self.gateway.metrics.waking.count_wake(outcome);
+        self.gateway.metrics.waking.wakes[outcome].inc();
         let (id, word) = (&self.id, outcome.as_str());
         if outcome == WakeOutcome::Accepted {
             tracing::info!(workspace.id = %id, "woke a workspace");

@@ -42,7 +42,12 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
             tracing::warn!(%path, "SIGHUP ignored: a part of the configuration cannot be read again");
         }
     }
-    let filled: Vec<PathBuf> = read.iter().filter(|p| is_filled(p)).cloned().collect();
+    let is_filled = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.len() > 0);
+    let filled: Vec<PathBuf> = read
+        .iter()
+        .filter(|path| is_filled(path))
+        .cloned()
+        .collect();
     let mut files = Files::watch(watched_files(gateway, layers));
     // Applies changes made between startup and the watch.
     reload_once(gateway, layers, &filled).await;
@@ -82,15 +87,7 @@ async fn next_hangup(signal: Option<&mut Signal>) {
 /// Returns false for a file that can be read only once, such as a pipe (`--config <(…)`). A missing file is
 /// left to the loader to report.
 fn can_be_read_again(path: &Path) -> bool {
-    std::fs::metadata(path).is_err() || is_regular(path)
-}
-
-fn is_regular(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| file.is_file())
-}
-
-fn is_filled(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
+    std::fs::metadata(path).map_or(true, |file| file.is_file())
 }
 
 /// Returns a problem with files that had content at startup. An empty file is valid TOML, and would apply
@@ -131,7 +128,7 @@ async fn reload_once(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
 }
 
 fn report_refusal(gateway: &Gateway, error: &ConfigError) {
-    gateway.metrics.record_config_refused();
+    gateway.metrics.config_reloaded.set(0);
     // Only the keys, never their values.
     let keys = error
         .problems

@@ -3,12 +3,10 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
-
-use super::lock::lock;
 
 /// Delay before the next accept when the system has no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -54,7 +52,7 @@ impl AcceptFailures {
 
     /// Logs the failures since the last line, at most once a second.
     pub(super) fn log_failure(&self, error: &io::Error) {
-        let due = lock(&self.count).add(Instant::now());
+        let due = self.count.lock().add(Instant::now());
         if let Some(failures) = due {
             tracing::warn!(%error, listener = self.listener, failures, "failed to accept connections; if no file \
                 descriptors are left, raise the limit (ulimit -n, LimitNOFILE=) or lower server.max_connections");

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::{Mutex, MutexGuard};
 use pingora::server::ShutdownWatch;
 use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::BackgroundService;
@@ -34,7 +35,6 @@ use tracing::Dispatch;
 
 use super::accept_failures::{AcceptFailures, DescriptorReserve};
 use super::background::exit_unopened;
-use super::lock::lock;
 use super::sockets::{HandoverWatch, Socket};
 use crate::metrics::{ConnectionCut, Metrics};
 use crate::telemetry::log;
@@ -96,7 +96,7 @@ impl BackgroundService for AdminListener {
         if let Some(own) = &self.log {
             log::set_thread_log(own);
         }
-        let socket = lock(&self.socket).take();
+        let socket = self.socket.lock().take();
         let Some(socket) = socket else { return };
         let listener = match socket.into_tokio() {
             Ok(listener) => listener,
@@ -131,7 +131,7 @@ impl BackgroundService for AdminListener {
             };
             let (slot, full) = take_slot(&mut slots);
             if full {
-                self.metrics.count_connection_cut(ConnectionCut::AdminFull);
+                self.metrics.connections_cut[ConnectionCut::AdminFull].inc();
                 tracing::debug!(%peer, "admin listener has its maximum number of connections");
             }
             let Some(slot) = slot else { continue };
@@ -167,7 +167,7 @@ struct ConnectionSlot {
 
 impl ConnectionSlot {
     fn idle_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        lock(&self.idle_since)
+        self.idle_since.lock()
     }
 }
 
@@ -283,7 +283,7 @@ impl AdminConnection {
             cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut)
         };
         if ended.as_ref().is_err_and(slow) {
-            self.metrics.count_connection_cut(ConnectionCut::AdminSlow);
+            self.metrics.connections_cut[ConnectionCut::AdminSlow].inc();
             tracing::debug!(peer = %self.peer, "client of the admin listener stopped reading");
         }
     }

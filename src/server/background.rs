@@ -3,12 +3,12 @@
 //! restarts it. The process also exits if a listener cannot be opened.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use pingora::server::ShutdownWatch;
 use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::{BackgroundService, GenBackgroundService, background_service};
@@ -16,7 +16,6 @@ use tokio::time::sleep;
 use tracing::Dispatch;
 
 use super::ServeError;
-use super::lock::lock;
 use crate::telemetry::log;
 
 /// Logs the error and exits, because the listener is indispensable. Its address was free at startup, so
@@ -82,7 +81,7 @@ impl BackgroundService for Background {
         if let Some(own) = &self.log {
             log::set_thread_log(own);
         }
-        let work = lock(&self.work).take();
+        let work = self.work.lock().take();
         let Some(work) = work else { return };
         tokio::select! {
             () = run_or_exit(self.what, work(ready)) => {}

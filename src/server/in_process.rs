@@ -3,16 +3,14 @@
 
 use std::sync::Arc;
 
-use pingora::server::ShutdownSignalWatch;
 use tokio::sync::watch;
 
-use super::signals::{ShutdownMode, SidecarShutdown};
+use super::signals::ShutdownMode;
 use super::{PreparedServer, ServeError};
 use crate::config::Live;
 use crate::config::load::Layers;
 use crate::drain::Drain;
 use crate::telemetry::log;
-use crate::telemetry::traces::Traces;
 
 /// A server beside the other work of a process. It ends at once when this is dropped.
 pub struct ServerHandle {
@@ -36,27 +34,11 @@ pub fn start_gateway(live: Live, layers: Option<Layers>) -> Result<ServerHandle,
 }
 
 impl ServerHandle {
-    /// Starts a sidecar. `serve` serves until the signal.
+    /// Starts a server on a thread. `serve` serves until it is to end.
     ///
     /// # Errors
     /// The system has no thread for it.
-    pub(super) fn start_sidecar(
-        drain: Arc<Drain>,
-        traces: Traces,
-        serve: impl FnOnce(Box<dyn ShutdownSignalWatch>) + Send + 'static,
-    ) -> Result<Self, ServeError> {
-        let ends = Arc::clone(&drain);
-        Self::start("sidecar", drain, |mode| {
-            let shutdown = SidecarShutdown {
-                mode,
-                drain: ends,
-                traces,
-            };
-            serve(shutdown.into_watch());
-        })
-    }
-
-    fn start(
+    pub(super) fn start(
         name: &str,
         drain: Arc<Drain>,
         serve: impl FnOnce(watch::Receiver<ShutdownMode>) + Send + 'static,

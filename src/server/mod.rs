@@ -5,7 +5,6 @@ mod accept_failures;
 mod admin;
 mod background;
 pub mod in_process;
-mod lock;
 pub mod sidecar;
 mod signals;
 mod sockets;

@@ -8,7 +8,7 @@ use pingora::services::background::background_service;
 
 use super::background::Background;
 use super::in_process::ServerHandle;
-use super::signals::{SignalHandlers, Signals};
+use super::signals::{SignalHandlers, Signals, watch_sidecar};
 use super::sockets::Sockets;
 use super::{AdminListener, ServeError, pingora_server, threads};
 use crate::admin;
@@ -48,8 +48,10 @@ pub fn start(
 ) -> Result<ServerHandle, ServeError> {
     let prepared = PreparedSidecar::new(live, settings, admin)?;
     let drain = Arc::clone(&prepared.sidecar.drain);
-    let traces = prepared.traces.clone();
-    ServerHandle::start_sidecar(drain, traces, |signal| prepared.serve(signal))
+    let (calls, traces) = (Arc::clone(&drain), prepared.traces.clone());
+    ServerHandle::start("sidecar", drain, |mode| {
+        prepared.serve(watch_sidecar(mode, calls, traces));
+    })
 }
 
 /// A sidecar with its addresses, that does not serve yet.

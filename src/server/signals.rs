@@ -2,19 +2,19 @@
 //! hand-over to a new process.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::lock::lock;
 use super::sockets::{Sockets, notify_supervisor};
 use crate::config::Live;
 use crate::drain::Drain;
@@ -88,19 +88,12 @@ impl ShutdownWait {
 impl ShutdownSignalWatch for ShutdownWait {
     async fn recv(&self) -> ShutdownSignal {
         // Pingora calls this once.
-        let wait = lock(&self.0).take();
+        let wait = self.0.lock().take();
         match wait {
             Some(wait) => wait.await,
             None => std::future::pending().await,
         }
     }
-}
-
-/// The shutdown of a sidecar that is a part of another process. That process has the signals, and waits for the calls.
-pub(super) struct SidecarShutdown {
-    pub(super) mode: watch::Receiver<ShutdownMode>,
-    pub(super) drain: Arc<Drain>,
-    pub(super) traces: Traces,
 }
 
 /// The way in which a server beside the other work of a process is to end.
@@ -123,18 +116,19 @@ async fn wait_for_mode(mode: &mut watch::Receiver<ShutdownMode>, least: Shutdown
     let _ = mode.wait_for(|mode| least <= *mode).await;
 }
 
-impl SidecarShutdown {
-    /// Returns the wait for the end of the server.
-    pub(super) fn into_watch(self) -> Box<dyn ShutdownSignalWatch> {
-        ShutdownWait::new_boxed(self.shut_down())
-    }
-
-    async fn shut_down(mut self) -> ShutdownSignal {
-        wait_for_mode(&mut self.mode, ShutdownMode::InOrder).await;
-        cut_exchanges(&self.drain).await;
-        self.traces.stop(LAST_SPANS).await;
+/// Returns the wait for the end of a sidecar that is a part of another process. That process has the signals, and waits for
+/// the calls.
+pub(super) fn watch_sidecar(
+    mut mode: watch::Receiver<ShutdownMode>,
+    drain: Arc<Drain>,
+    traces: Traces,
+) -> Box<dyn ShutdownSignalWatch> {
+    ShutdownWait::new_boxed(async move {
+        wait_for_mode(&mut mode, ShutdownMode::InOrder).await;
+        cut_exchanges(&drain).await;
+        traces.stop(LAST_SPANS).await;
         ShutdownSignal::FastShutdown
-    }
+    })
 }
 
 impl Signals {

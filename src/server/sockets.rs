@@ -5,10 +5,11 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ecdysis::Ecdysis;
+use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -16,7 +17,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::ServeError;
-use super::lock::lock;
 
 /// Backlog of a listening socket; the system may lower it. Pingora's default.
 const BACKLOG: i32 = 65_535;
@@ -117,7 +117,7 @@ impl Sockets {
     }
 
     fn with_ecdysis<T>(&self, work: impl FnOnce(&mut Ecdysis) -> T) -> T {
-        work(&mut lock(&self.ecdysis))
+        work(&mut self.ecdysis.lock())
     }
 }
 

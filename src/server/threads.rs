@@ -7,9 +7,10 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{self, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use pingora::server::Server;
 use pingora::services::{ServiceHandle, ServiceReadyNotifier};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,7 +19,6 @@ use tokio::sync::mpsc;
 use super::ServeError;
 use super::accept_failures::AcceptFailures;
 use super::background::{Background, exit_unopened};
-use super::lock::lock;
 use super::sockets::{Socket, Sockets};
 use crate::proxy::{Connections, Service, serve_on_this_thread};
 
@@ -181,7 +181,7 @@ impl<S: Service> ThreadService<S> {
             workers,
             ..
         } = &*self.threads;
-        let (mut socket, mut listeners) = (lock(socket), lock(listeners));
+        let (mut socket, mut listeners) = (socket.lock(), listeners.lock());
         let listener = match listeners.pop() {
             Some(listener) => listener,
             None => {

@@ -34,7 +34,7 @@ pub(super) struct Shards {
     epoch: u64,
     /// First slot, last slot, master. In the order of slots.
     ranges: Vec<(u16, u16, Address)>,
-    masters: BTreeSet<Address>,
+    pub(super) masters: BTreeSet<Address>,
     /// Masters and replicas.
     nodes: BTreeSet<Address>,
 }
@@ -182,11 +182,6 @@ impl Shards {
         range
             .map(|(_, _, master)| master)
             .ok_or_else(|| Arc::new(ClusterError::NoOwner(slot)) as Cause)
-    }
-
-    /// Returns the masters that own slots.
-    pub(super) fn masters(&self) -> &BTreeSet<Address> {
-        &self.masters
     }
 
     /// Returns a key for each master that it owns: `name` with a number.
@@ -339,7 +334,7 @@ mod tests {
         assert_eq!(owner(0..5000), Some(("asked".to_owned(), 1)));
         assert_eq!(owner(5000..8000), None);
         assert_eq!(owner(8000..16_384), Some(("two".to_owned(), 2)));
-        assert_eq!(shards.masters().len(), 2);
+        assert_eq!(shards.masters.len(), 2);
         assert_eq!(shards.nodes.len(), 3);
         assert_eq!(shards.key_of_each("k").len(), 2);
     }

@@ -5,8 +5,8 @@
 //! runtime's thread, each operation would be handed over twice, which costs more than the
 //! operation.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -33,7 +33,7 @@ pub(super) struct Connections {
     /// The number of times that all connections were retired.
     retired: AtomicU64,
     /// The master that the sentinels named last.
-    followed: std::sync::Mutex<Option<Address>>,
+    followed: parking_lot::Mutex<Option<Address>>,
     /// The number of times that other servers took the place of those before.
     moves: AtomicU64,
 }
@@ -83,7 +83,7 @@ impl Connections {
             slots: DashMap::new(),
             losses: Arc::default(),
             retired: AtomicU64::default(),
-            followed: std::sync::Mutex::default(),
+            followed: parking_lot::Mutex::default(),
             moves: AtomicU64::default(),
         }
     }
@@ -95,7 +95,7 @@ impl Connections {
 
     /// Notes the master that sentinels name. The connections to another one are retired.
     pub(super) fn follow_master(&self, master: &Address) {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.lock();
         if followed.as_ref() == Some(master) {
             return;
         }
@@ -163,12 +163,12 @@ impl Connections {
         let (shards, replaced) = cluster.load_shards(&self.server).await?;
         if let Some(replaced) = replaced {
             self.losses.fetch_add(1, Ordering::AcqRel);
-            if replaced.masters() != shards.masters() {
+            if replaced.masters != shards.masters {
                 self.moves.fetch_add(1, Ordering::AcqRel);
             }
             self.slots.retain(|(_, node), _| {
                 node.as_ref()
-                    .is_none_or(|node| shards.masters().contains(node))
+                    .is_none_or(|node| shards.masters.contains(node))
             });
         }
         Ok(shards)

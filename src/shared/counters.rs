@@ -1,11 +1,13 @@
 //! Counters in the memory of a single gateway, and the form of their changes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::memory::Memory;
+use crate::store::Cause;
 use crate::time::Timestamp;
 
 /// Most counters in the memory of a single gateway.
@@ -60,10 +62,7 @@ pub(super) struct CountersFull;
 
 /// The counters of a single gateway. Lost when the process ends.
 #[derive(Default)]
-pub(super) struct Counters(Mutex<Table>);
-
-#[derive(Default)]
-pub(super) struct Table {
+pub(super) struct Counters {
     counters: HashMap<String, Counter>,
     /// Number of counters above which lapsed ones are removed.
     sweep_at: usize,
@@ -79,13 +78,6 @@ struct Counter {
 }
 
 impl Counters {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
-        // Each step leaves the table consistent, so a panic elsewhere cannot have broken it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Table {
     pub(super) fn apply_change(
         &mut self,
         count: &CounterChange,
@@ -136,17 +128,40 @@ impl Table {
         })
     }
 
-    pub(super) fn total_of(&self, key: &str) -> u64 {
-        let now = Instant::now();
-        let found = self.counters.get(key);
-        let found = found.filter(|counter| now < counter.lapses_at);
-        found.map_or(0, |counter| counter.total)
+    /// Removes lapsed counters each time that their number has grown by a half.
+    fn remove_lapsed(&mut self, now: Instant) {
+        if self.counters.len() <= self.sweep_at {
+            return;
+        }
+        self.counters.retain(|_, counter| now < counter.lapses_at);
+        let grown = self.counters.len() + self.counters.len() / 2;
+        self.sweep_at = grown.clamp(1024, COUNTERS_MAX - 1);
+    }
+}
+
+impl Memory {
+    pub(super) fn count_units(&self, counts: &[CounterChange]) -> Result<Vec<CounterState>, Cause> {
+        let mut counters = self.counters.lock();
+        let counted = counts.iter().map(|count| counters.apply_change(count));
+        let counted: Result<_, _> = counted.collect();
+        counted.map_err(|full| Arc::new(full) as Cause)
     }
 
-    pub(super) fn list_index(&self, index: &str) -> Vec<(String, CounterState)> {
-        let now = Instant::now();
-        let counters = self.counters.values();
-        let mut listed: Vec<_> = counters
+    pub(super) fn read_total(&self, key: &str) -> Result<u64, Cause> {
+        let (now, counters) = (Instant::now(), self.counters.lock());
+        let found = counters.counters.get(key);
+        let found = found.filter(|counter| now < counter.lapses_at);
+        Ok(found.map_or(0, |counter| counter.total))
+    }
+
+    pub(super) fn list_counters(
+        &self,
+        index: &str,
+        _key: impl Fn(&str) -> String,
+    ) -> Result<Vec<(String, CounterState)>, Cause> {
+        let (now, counters) = (Instant::now(), self.counters.lock());
+        let all = counters.counters.values();
+        let mut listed: Vec<_> = all
             .filter(|counter| counter.index == index && now < counter.lapses_at)
             .collect();
         listed.sort_by_key(|counter| std::cmp::Reverse(counter.used_at));
@@ -159,17 +174,7 @@ impl Table {
             };
             (counter.member.clone(), counted)
         });
-        listed.collect()
-    }
-
-    /// Removes lapsed counters each time that their number has grown by a half.
-    fn remove_lapsed(&mut self, now: Instant) {
-        if self.counters.len() <= self.sweep_at {
-            return;
-        }
-        self.counters.retain(|_, counter| now < counter.lapses_at);
-        let grown = self.counters.len() + self.counters.len() / 2;
-        self.sweep_at = grown.clamp(1024, COUNTERS_MAX - 1);
+        Ok(listed.collect())
     }
 }
 
@@ -180,11 +185,8 @@ pub(super) fn share_of(want: u64, left: u64) -> u64 {
 
 /// Returns a name for the life of a counter that begins.
 pub(super) fn new_life() -> String {
-    format!("{:x}-{:x}", Timestamp::now().0, rand_bits())
-}
-
-fn rand_bits() -> u32 {
-    uuid::Uuid::new_v4().as_fields().0
+    let random = uuid::Uuid::new_v4().as_fields().0;
+    format!("{:x}-{random:x}", Timestamp::now().0)
 }
 
 #[cfg(test)]
@@ -207,7 +209,7 @@ mod tests {
 
     #[test]
     fn shares_shrink_and_end_at_the_limit() {
-        let mut table = Table::default();
+        let mut table = Counters::default();
         let mut taken = Vec::new();
         let mut take = |count: &CounterChange| table.apply_change(count).unwrap();
         for _ in 0..12 {
@@ -224,27 +226,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_counter_lapses_after_its_first_use_or_its_last() {
         for (renews, left) in [(false, 0), (true, 1)] {
-            let mut table = Table::default();
+            let memory = Memory::default();
+            let apply = |count: CounterChange| memory.count_units(&[count]).unwrap().remove(0);
             let first = CounterChange {
                 renews,
                 ..change("", 1, 0)
             };
-            let life = table.apply_change(&first).unwrap().life;
+            let life = apply(first).life;
             tokio::time::advance(Duration::from_secs(40)).await;
-            table
-                .apply_change(&CounterChange {
-                    renews,
-                    ..change(&life, 0, 0)
-                })
-                .unwrap();
+            apply(CounterChange {
+                renews,
+                ..change(&life, 0, 0)
+            });
             tokio::time::advance(Duration::from_secs(40)).await;
-            assert_eq!(table.list_index("i").len(), left);
-            let again = table
-                .apply_change(&CounterChange {
-                    renews,
-                    ..change(&life, 1, 0)
-                })
-                .unwrap();
+            let listed = memory.list_counters("i", str::to_owned).unwrap();
+            assert_eq!(listed.len(), left);
+            let again = apply(CounterChange {
+                renews,
+                ..change(&life, 1, 0)
+            });
             assert_eq!(again.total, if renews { 2 } else { 0 });
         }
     }

@@ -317,7 +317,7 @@ mod tests {
         let texts = |range: std::ops::Range<usize>| -> Vec<String> {
             range.map(|n| n.to_string()).collect()
         };
-        memory.log_append("log", &texts(0..5), 1000);
+        memory.append("log", &texts(0..5), 1000).unwrap();
         let mut tail = Tail::in_memory(Arc::clone(&memory), "log", 3);
         assert_eq!(tail.next().await, LogEvent::Up);
         let LogEvent::Backlog(backlog) = tail.next().await else {
@@ -325,7 +325,7 @@ mod tests {
         };
         let backlog: Vec<_> = backlog.iter().map(|entry| entry.text.as_str()).collect();
         assert_eq!(backlog, ["2", "3", "4"]);
-        memory.log_append("log", &texts(5..700), 1000);
+        memory.append("log", &texts(5..700), 1000).unwrap();
         let mut seen = Vec::new();
         while seen.len() < 695 {
             let LogEvent::Entries(entries) = tail.next().await else {
@@ -335,7 +335,7 @@ mod tests {
         }
         assert_eq!(seen, texts(5..700));
         // More than is kept: it reports the loss and goes on with the entries there are.
-        memory.log_append("log", &texts(0..2000), 1000);
+        memory.append("log", &texts(0..2000), 1000).unwrap();
         assert_eq!(tail.next().await, LogEvent::Lost);
         assert!(matches!(tail.next().await, LogEvent::Entries(_)));
     }

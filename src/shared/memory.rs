@@ -5,15 +5,16 @@
 //! drop a revocation or a claim would widen access.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::counters::Counters;
 use super::log::{BATCH_MAX, Entry as LogEntry, EntryId, LogRead};
-use super::numbered_logs::NumberedLogs;
+use super::numbered_logs::NumberedLog;
 use super::subscription::{Feed, Subscription};
 use crate::store::Cause;
 
@@ -42,8 +43,8 @@ struct NotACounter;
 #[derive(Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
-    pub(super) numbered: NumberedLogs,
-    pub(super) counters: Counters,
+    pub(super) numbered: Mutex<HashMap<String, NumberedLog>>,
+    pub(super) counters: Mutex<Counters>,
 }
 
 #[derive(Default)]
@@ -52,11 +53,17 @@ struct State {
     /// The entries that lapse, soonest first.
     lapsing: BTreeSet<(Instant, Arc<str>)>,
     bytes: usize,
-    channels: HashMap<&'static str, Vec<Weak<Feed>>>,
-    watches: Vec<(Vec<String>, Weak<Feed>)>,
-    /// Subscribers to lapsed keys, by prefix.
-    lapse_feeds: Vec<(String, Weak<Feed>)>,
+    feeds: Vec<(Topic, Weak<Feed>)>,
     logs: HashMap<&'static str, Log>,
+}
+
+/// The subject of a subscription.
+enum Topic {
+    Channel(&'static str),
+    /// Keys with one of these prefixes that are written or deleted, or have lapsed.
+    Changes(Vec<String>),
+    /// Keys with this prefix that have lapsed.
+    Lapses(String),
 }
 
 /// One log. Bounded by its writer: a number of entries of a known size.
@@ -73,38 +80,44 @@ struct Entry {
 }
 
 impl Memory {
-    pub(super) fn get(&self, key: &str) -> Option<String> {
-        let now = Instant::now();
-        self.lock()
-            .get_live(key, now)
-            .map(|entry| entry.value.clone())
+    /// Locks the state for a write, which removes lapsed entries first.
+    fn lock_to_write(&self, now: Instant) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        state.sweep_lapsed(now);
+        state
     }
 
-    pub(super) fn get_many(&self, keys: &[&str]) -> Vec<Option<String>> {
-        let now = Instant::now();
-        let state = self.lock();
-        keys.iter()
-            .map(|key| state.get_live(key, now).map(|entry| entry.value.clone()))
-            .collect()
+    pub(super) fn get(&self, key: &str) -> Result<Option<String>, Cause> {
+        Ok(self.state.lock().live_value(key, Instant::now()))
     }
 
-    pub(super) fn get_with_ttl(&self, key: &str) -> Option<(String, Option<Duration>)> {
+    pub(super) fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Cause> {
+        let (now, state) = (Instant::now(), self.state.lock());
+        Ok(keys.iter().map(|key| state.live_value(key, now)).collect())
+    }
+
+    pub(super) fn get_with_ttl(
+        &self,
+        key: &str,
+    ) -> Result<Option<(String, Option<Duration>)>, Cause> {
         let now = Instant::now();
-        let state = self.lock();
-        let entry = state.get_live(key, now)?;
-        let ttl = entry.lapses_at.map(|at| at.saturating_duration_since(now));
-        Some((entry.value.clone(), ttl))
+        let state = self.state.lock();
+        Ok(state.get_live(key, now).map(|entry| {
+            let ttl = entry.lapses_at.map(|at| at.saturating_duration_since(now));
+            (entry.value.clone(), ttl)
+        }))
     }
 
     pub(super) fn set(&self, key: &str, value: &str, ttl: Option<Duration>) -> Result<(), Cause> {
         let now = Instant::now();
-        let mut state = self.lock();
-        state.sweep_lapsed(now);
-        state.insert(
-            key,
-            value.to_owned(),
-            ttl.and_then(|ttl| lapse_time(now, ttl)),
-        )
+        let lapses_at = ttl.and_then(|ttl| lapse_time(now, ttl));
+        self.lock_to_write(now)
+            .insert(key, value.to_owned(), lapses_at)
+    }
+
+    pub(super) fn set_many(&self, values: &[(&str, &str)], ttl: Duration) -> Result<(), Cause> {
+        let set = |(key, value): &(&str, &str)| self.set(key, value, Some(ttl));
+        values.iter().try_for_each(set)
     }
 
     pub(super) fn set_if_absent(
@@ -114,8 +127,7 @@ impl Memory {
         ttl: Duration,
     ) -> Result<bool, Cause> {
         let now = Instant::now();
-        let mut state = self.lock();
-        state.sweep_lapsed(now);
+        let mut state = self.lock_to_write(now);
         if state.get_live(key, now).is_some() {
             return Ok(false);
         }
@@ -123,36 +135,42 @@ impl Memory {
         Ok(true)
     }
 
-    pub(super) fn refresh(&self, keys: &[&str], ttl: Duration) -> Vec<bool> {
+    pub(super) fn refresh(&self, keys: &[&str], ttl: Duration) -> Result<Vec<bool>, Cause> {
         let now = Instant::now();
-        let mut state = self.lock();
-        state.sweep_lapsed(now);
-        keys.iter()
-            .map(|key| state.refresh(key, now, ttl))
-            .collect()
+        let mut state = self.lock_to_write(now);
+        let refreshed = keys.iter().map(|key| {
+            let Some(value) = state.live_value(key, now) else {
+                return false;
+            };
+            // A value of the same size always fits.
+            state.insert(key, value, lapse_time(now, ttl)).is_ok()
+        });
+        Ok(refreshed.collect())
     }
 
-    pub(super) fn delete(&self, keys: &[&str]) {
-        let mut state = self.lock();
-        state.sweep_lapsed(Instant::now());
-        for key in keys {
-            state.remove(key);
-        }
+    pub(super) fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
+        let mut state = self.lock_to_write(Instant::now());
+        keys.iter().for_each(|key| state.remove(key));
+        Ok(())
     }
 
-    pub(super) fn take(&self, key: &str) -> Option<String> {
+    pub(super) fn take(&self, key: &str) -> Result<Option<String>, Cause> {
         let now = Instant::now();
-        let mut state = self.lock();
-        state.sweep_lapsed(now);
-        let value = state.get_live(key, now).map(|entry| entry.value.clone());
+        let mut state = self.lock_to_write(now);
+        let value = state.live_value(key, now);
         state.remove(key);
-        value
+        Ok(value)
     }
 
-    pub(super) fn log_append(&self, log: &'static str, texts: &[String], entries_max: usize) {
+    pub(super) fn append(
+        &self,
+        log: &'static str,
+        texts: &[String],
+        entries_max: usize,
+    ) -> Result<(), Cause> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let ms = since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let log = state.logs.entry(log).or_default();
         for text in texts {
             // The clock may stand still or go back; ids must not.
@@ -172,22 +190,35 @@ impl Memory {
             }
         }
         log.grown.send_replace(());
+        Ok(())
+    }
+
+    /// A single gateway does not need such a set.
+    pub(super) fn add_newest(
+        &self,
+        _set: &str,
+        _member: &str,
+        _max: i64,
+        _ttl: Duration,
+    ) -> Result<Vec<String>, Cause> {
+        Ok(Vec::new())
     }
 
     /// Returns a receiver that is notified of each append.
     pub(super) fn log_grown(&self, log: &'static str) -> watch::Receiver<()> {
-        self.lock().logs.entry(log).or_default().grown.subscribe()
+        let mut state = self.state.lock();
+        state.logs.entry(log).or_default().grown.subscribe()
     }
 
     pub(super) fn log_newest(&self, log: &'static str, count: usize) -> Vec<LogEntry> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let entries = &state.logs.entry(log).or_default().entries;
         let skipped = entries.len().saturating_sub(count);
         entries.iter().skip(skipped).cloned().collect()
     }
 
     pub(super) fn log_read(&self, log: &'static str, after: EntryId) -> LogRead {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let entries = &state.logs.entry(log).or_default().entries;
         let from = entries.partition_point(|entry| entry.id <= after);
         let ends = entries.front().zip(entries.back());
@@ -199,67 +230,43 @@ impl Memory {
 
     pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Cause> {
         let now = Instant::now();
-        let mut state = self.lock();
-        state.sweep_lapsed(now);
+        let mut state = self.lock_to_write(now);
         let (count, lapses_at) = match state.get_live(key, now) {
-            None => (0, lapse_time(now, ttl)),
-            Some(entry) => {
-                let count: i64 = entry.value.parse().map_err(|_| to_cause(NotACounter))?;
-                (count, entry.lapses_at)
-            }
+            None => (Some(0), lapse_time(now, ttl)),
+            Some(entry) => (entry.value.parse().ok(), entry.lapses_at),
         };
-        let count = count.checked_add(1).ok_or_else(|| to_cause(NotACounter))?;
+        let count = count.and_then(|count: i64| count.checked_add(1));
+        let count = count.ok_or_else(|| Arc::new(NotACounter) as Cause)?;
         state.insert(key, count.to_string(), lapses_at)?;
         Ok(count)
     }
 
-    pub(super) fn publish(&self, channel: &str, message: &str) {
-        let mut state = self.lock();
-        let Some(feeds) = state.channels.get_mut(channel) else {
-            return;
-        };
-        feeds.retain(|feed| {
-            let feed = feed.upgrade();
-            feed.iter()
-                .for_each(|feed| feed.push_message(message.to_owned()));
-            feed.is_some()
-        });
+    pub(super) fn publish(&self, channel: &str, message: &str) -> Result<(), Cause> {
+        let is_channel = |topic: &Topic| matches!(topic, Topic::Channel(name) if *name == channel);
+        self.state.lock().notify(message, is_channel);
+        Ok(())
     }
 
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
-        let feed = Arc::new(Feed::default());
-        feed.push_up();
-        let mut state = self.lock();
-        let feeds = state.channels.entry(channel).or_default();
-        feeds.retain(|feed| feed.strong_count() > 0);
-        feeds.push(Arc::downgrade(&feed));
-        Subscription::in_process(feed)
+        Subscription::in_process(self.add_feed(Topic::Channel(channel)))
     }
 
     pub(super) fn watch_keys(&self, prefixes: Vec<String>) -> Subscription {
-        let feed = Arc::new(Feed::default());
-        feed.push_up();
-        let mut state = self.lock();
-        state.watches.retain(|(_, feed)| feed.strong_count() > 0);
-        state.watches.push((prefixes, Arc::downgrade(&feed)));
-        Subscription::in_process(feed)
+        Subscription::in_process(self.add_feed(Topic::Changes(prefixes)))
     }
 
-    pub(super) fn watch_lapses(memory: &Arc<Self>, prefix: &str) -> Subscription {
-        let feed = Arc::new(Feed::default());
-        feed.push_up();
-        let mut state = memory.lock();
-        state
-            .lapse_feeds
-            .retain(|(_, feed)| feed.strong_count() > 0);
-        let feed_of = (prefix.to_owned(), Arc::downgrade(&feed));
-        state.lapse_feeds.push(feed_of);
-        Subscription::over_link(feed, Box::pin(sweep_regularly(Arc::clone(memory))))
+    pub(super) fn watch_lapses(self: &Arc<Self>, prefix: &str) -> Subscription {
+        let feed = self.add_feed(Topic::Lapses(prefix.to_owned()));
+        Subscription::over_link(feed, Box::pin(sweep_regularly(Arc::clone(self))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn add_feed(&self, topic: Topic) -> Arc<Feed> {
+        let feed = Arc::new(Feed::default());
+        feed.push_up();
+        let mut state = self.state.lock();
+        state.feeds.retain(|(_, feed)| feed.strong_count() > 0);
+        state.feeds.push((topic, Arc::downgrade(&feed)));
+        feed
     }
 }
 
@@ -267,7 +274,7 @@ impl Memory {
 async fn sweep_regularly(memory: Arc<Memory>) {
     loop {
         // A bounded step at a time, so that writers do not wait for long.
-        while memory.lock().sweep_lapsed(Instant::now()) == SWEEP_MAX {
+        while memory.state.lock().sweep_lapsed(Instant::now()) == SWEEP_MAX {
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(SWEEP_EVERY).await;
@@ -281,6 +288,10 @@ impl State {
             .filter(|entry| entry.lapses_at.is_none_or(|at| now < at))
     }
 
+    fn live_value(&self, key: &str, now: Instant) -> Option<String> {
+        self.get_live(key, now).map(|entry| entry.value.clone())
+    }
+
     fn insert(
         &mut self,
         key: &str,
@@ -291,7 +302,7 @@ impl State {
         let old_bytes = old_value.map_or(0, |value| key.len() + value);
         let bytes = self.bytes - old_bytes + key.len() + value.len();
         if BYTES_MAX < bytes || (old_value.is_none() && ENTRIES_MAX <= self.entries.len()) {
-            return Err(to_cause(StoreFull));
+            return Err(Arc::new(StoreFull));
         }
         self.take(key);
         let shared: Arc<str> = key.into();
@@ -300,13 +311,13 @@ impl State {
         }
         self.entries.insert(shared, Entry { value, lapses_at });
         self.bytes = bytes;
-        self.notify_watches(key);
+        self.notify_change(key);
         Ok(())
     }
 
     fn remove(&mut self, key: &str) {
         if self.take(key) {
-            self.notify_watches(key);
+            self.notify_change(key);
         }
     }
 
@@ -336,31 +347,21 @@ impl State {
         SWEEP_MAX
     }
 
-    fn refresh(&mut self, key: &str, now: Instant, ttl: Duration) -> bool {
-        let Some(value) = self.get_live(key, now).map(|entry| entry.value.clone()) else {
-            return false;
-        };
-        // A value of the same size always fits.
-        self.insert(key, value, lapse_time(now, ttl)).is_ok()
-    }
-
     fn notify_lapse(&self, key: &str) {
-        for (prefix, feed) in &self.lapse_feeds {
-            if key.starts_with(prefix.as_str())
-                && let Some(feed) = feed.upgrade()
-            {
-                feed.push_message(key.to_owned());
-            }
-        }
+        let covers =
+            |topic: &Topic| matches!(topic, Topic::Lapses(prefix) if key.starts_with(prefix));
+        self.notify(key, covers);
     }
 
-    fn notify_watches(&self, key: &str) {
-        for (prefixes, feed) in &self.watches {
-            if prefixes.iter().any(|prefix| key.starts_with(prefix))
-                && let Some(feed) = feed.upgrade()
-            {
-                feed.push_message(key.to_owned());
-            }
+    fn notify_change(&self, key: &str) {
+        let covers = |topic: &Topic| matches!(topic, Topic::Changes(prefixes) if prefixes.iter().any(|prefix| key.starts_with(prefix)));
+        self.notify(key, covers);
+    }
+
+    fn notify(&self, message: &str, covers: impl Fn(&Topic) -> bool) {
+        let feeds = self.feeds.iter().filter(|(topic, _)| covers(topic));
+        for feed in feeds.filter_map(|(_, feed)| feed.upgrade()) {
+            feed.push_message(message.to_owned());
         }
     }
 }
@@ -368,10 +369,6 @@ impl State {
 /// Returns the time at which the entry lapses. None if it is beyond the clock's range.
 fn lapse_time(now: Instant, ttl: Duration) -> Option<Instant> {
     now.checked_add(ttl.max(Duration::from_millis(1)))
-}
-
-fn to_cause(error: impl std::error::Error + Send + Sync + 'static) -> Cause {
-    Arc::new(error)
 }
 
 #[cfg(test)]
@@ -387,22 +384,25 @@ mod tests {
         memory.set("lease", "up", Some(SECOND)).unwrap();
         memory.set("fact", "stays", None).unwrap();
         assert_eq!(
-            memory.get_with_ttl("lease"),
+            memory.get_with_ttl("lease").unwrap(),
             Some(("up".into(), Some(SECOND)))
         );
         tokio::time::advance(SECOND).await;
-        assert_eq!(memory.get("lease"), None);
-        assert_eq!(memory.lock().entries.len(), 2);
+        assert_eq!(memory.get("lease").unwrap(), None);
+        assert_eq!(memory.state.lock().entries.len(), 2);
         memory.set("other", "x", None).unwrap();
-        assert_eq!(memory.lock().entries.len(), 2);
-        assert!(memory.lock().lapsing.is_empty());
-        assert_eq!(memory.get_with_ttl("fact"), Some(("stays".into(), None)));
+        assert_eq!(memory.state.lock().entries.len(), 2);
+        assert!(memory.state.lock().lapsing.is_empty());
+        assert_eq!(
+            memory.get_with_ttl("fact").unwrap(),
+            Some(("stays".into(), None))
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_asks_is_told_of_a_lapse_without_any_write() {
         let memory = Arc::new(Memory::default());
-        let mut lapses = Memory::watch_lapses(&memory, "lease:");
+        let mut lapses = memory.watch_lapses("lease:");
         memory.set("lease:a", "up", Some(SECOND)).unwrap();
         memory.set("lease:b", "up", Some(SECOND * 3)).unwrap();
         memory.set("other", "up", Some(SECOND)).unwrap();
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(lapses.next().await, Notice::Message("lease:a".to_owned()));
         // A renewal is not a lapse.
         assert_eq!(
-            memory.refresh(&["lease:b", "gone"], SECOND * 9),
+            memory.refresh(&["lease:b", "gone"], SECOND * 9).unwrap(),
             [true, false]
         );
         let next = tokio::time::timeout(SECOND * 5, lapses.next()).await;
@@ -425,11 +425,11 @@ mod tests {
             let ttl = Some(SECOND + Duration::from_millis(round));
             memory.set("lease", "value", ttl).unwrap();
         }
-        assert_eq!(memory.lock().lapsing.len(), 1);
-        assert_eq!(memory.lock().bytes, "lease".len() + "value".len());
-        memory.delete(&["lease", "missing"]);
-        assert!(memory.lock().lapsing.is_empty());
-        assert_eq!(memory.lock().bytes, 0);
+        assert_eq!(memory.state.lock().lapsing.len(), 1);
+        assert_eq!(memory.state.lock().bytes, "lease".len() + "value".len());
+        memory.delete(&["lease", "missing"]).unwrap();
+        assert!(memory.state.lock().lapsing.is_empty());
+        assert_eq!(memory.state.lock().bytes, 0);
     }
 
     #[test]
@@ -449,8 +449,7 @@ mod tests {
         drop(memory.subscribe("news"));
         drop(memory.watch_keys(vec!["ws:".to_owned()]));
         let (_news, _watch) = (memory.subscribe("news"), memory.watch_keys(Vec::new()));
-        let state = memory.lock();
-        assert_eq!(state.channels["news"].len(), 1);
-        assert_eq!(state.watches.len(), 1);
+        let state = memory.state.lock();
+        assert_eq!(state.feeds.len(), 2, "one of each");
     }
 }

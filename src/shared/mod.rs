@@ -6,7 +6,6 @@
 mod cluster;
 mod connections;
 mod counters;
-mod counting;
 mod log;
 mod memory;
 mod node;
@@ -22,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use secrecy::ExposeSecret as _;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 pub use self::counters::{CounterChange, CounterState};
 pub use self::log::{Entry, EntryId, InvalidEntryId, LogEvent, Tail};
@@ -30,6 +29,7 @@ use self::memory::Memory;
 use self::redis::Redis;
 pub use self::subscription::{Notice, Subscription};
 use crate::config;
+use crate::deadline::ticks;
 use crate::metrics::Metrics;
 use crate::store::{Cause, InvalidUrl, StoreHealth, Unavailable};
 
@@ -79,7 +79,7 @@ impl Shared {
     pub fn loss_count(&self) -> u64 {
         match &self.store {
             Store::Memory(_) => 0,
-            Store::Redis(redis) => redis.loss_count(),
+            Store::Redis(redis) => redis.connections.loss_count(),
         }
     }
 
@@ -88,240 +88,8 @@ impl Shared {
     pub fn move_count(&self) -> u64 {
         match &self.store {
             Store::Memory(_) => 0,
-            Store::Redis(redis) => redis.move_count(),
+            Store::Redis(redis) => redis.connections.move_count(),
         }
-    }
-
-    /// Returns the value of a key.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn get(&self, key: &str) -> Result<Option<String>, Unavailable> {
-        self.run("get", async {
-            match &self.store {
-                Store::Memory(memory) => Ok(memory.get(key)),
-                Store::Redis(redis) => redis.get(key).await,
-            }
-        })
-        .await
-    }
-
-    /// Returns the values of several keys in their order, in one round trip.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Unavailable> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.run("get_many", async {
-            match &self.store {
-                Store::Memory(memory) => Ok(memory.get_many(keys)),
-                Store::Redis(redis) => redis.get_many(keys).await,
-            }
-        })
-        .await
-    }
-
-    /// Returns the value of a key and its remaining time to live. `None`: it has no expiry.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn get_with_ttl(
-        &self,
-        key: &str,
-    ) -> Result<Option<(String, Option<Duration>)>, Unavailable> {
-        self.run("get_with_ttl", async {
-            match &self.store {
-                Store::Memory(memory) => Ok(memory.get_with_ttl(key)),
-                Store::Redis(redis) => redis::scripts::get_with_ttl(redis, key).await,
-            }
-        })
-        .await
-    }
-
-    /// Writes a key, with a time to live or without expiry. Replaces an earlier time to live.
-    ///
-    /// # Errors
-    /// If the store does not answer, or is full.
-    pub async fn set(
-        &self,
-        key: &str,
-        value: &str,
-        ttl: Option<Duration>,
-    ) -> Result<(), Unavailable> {
-        self.run("set", async {
-            match &self.store {
-                Store::Memory(memory) => memory.set(key, value, ttl),
-                Store::Redis(redis) => redis.set(key, value, ttl).await,
-            }
-        })
-        .await
-    }
-
-    /// Writes keys, each with the same time to live, in one round trip.
-    ///
-    /// # Errors
-    /// If the store does not answer, or is full; some or all may be written then.
-    pub async fn set_many(
-        &self,
-        values: &[(&str, &str)],
-        ttl: Duration,
-    ) -> Result<(), Unavailable> {
-        self.run("set_many", async {
-            match &self.store {
-                Store::Memory(memory) => {
-                    let set = |(key, value): &(&str, &str)| memory.set(key, value, Some(ttl));
-                    values.iter().try_for_each(set)
-                }
-                Store::Redis(redis) => redis.set_many(values, Some(ttl)).await,
-            }
-        })
-        .await
-    }
-
-    /// Writes a key unless it exists. Of several concurrent callers exactly one gets `true`.
-    ///
-    /// # Errors
-    /// If the store does not answer, or is full.
-    pub async fn set_if_absent(
-        &self,
-        key: &str,
-        value: &str,
-        ttl: Duration,
-    ) -> Result<bool, Unavailable> {
-        self.run("set_if_absent", async {
-            match &self.store {
-                Store::Memory(memory) => memory.set_if_absent(key, value, ttl),
-                Store::Redis(redis) => redis.set_if_absent(key, value, ttl).await,
-            }
-        })
-        .await
-    }
-
-    /// Sets a new time to live for keys and keeps their values. Returns which of them exist.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn refresh(&self, keys: &[&str], ttl: Duration) -> Result<Vec<bool>, Unavailable> {
-        self.run("refresh", async {
-            match &self.store {
-                Store::Memory(memory) => Ok(memory.refresh(keys, ttl)),
-                Store::Redis(redis) => redis.refresh(keys, ttl).await,
-            }
-        })
-        .await
-    }
-
-    /// Deletes keys. A key that does not exist is not an error.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn delete(&self, keys: &[&str]) -> Result<(), Unavailable> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        self.run("delete", async {
-            match &self.store {
-                Store::Memory(memory) => {
-                    memory.delete(keys);
-                    Ok(())
-                }
-                Store::Redis(redis) => redis.delete(keys).await,
-            }
-        })
-        .await
-    }
-
-    /// Increments a counter and returns it. `ttl` counts from the first increment, not the last.
-    ///
-    /// # Errors
-    /// If the store does not answer or is full, or the value is not a counter.
-    pub async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Unavailable> {
-        self.run("increment", async {
-            match &self.store {
-                Store::Memory(memory) => memory.increment(key, ttl),
-                Store::Redis(redis) => redis::scripts::increment(redis, key, ttl).await,
-            }
-        })
-        .await
-    }
-
-    /// Broadcasts to the current subscribers of `channel` on each replica, including this one.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn publish(&self, channel: &str, message: &str) -> Result<(), Unavailable> {
-        self.run("publish", async {
-            match &self.store {
-                Store::Memory(memory) => {
-                    memory.publish(channel, message);
-                    Ok(())
-                }
-                Store::Redis(redis) => redis.publish(channel, message).await,
-            }
-        })
-        .await
-    }
-
-    /// Reads and deletes a key atomically: of several concurrent callers one gets the value.
-    ///
-    /// # Errors
-    /// If the store does not answer; the key may or may not be deleted then.
-    pub async fn take(&self, key: &str) -> Result<Option<String>, Unavailable> {
-        self.run("take", async {
-            match &self.store {
-                Store::Memory(memory) => Ok(memory.take(key)),
-                Store::Redis(redis) => redis::scripts::take(redis, key).await,
-            }
-        })
-        .await
-    }
-
-    /// Appends to `log` in the order given, and drops all but about `entries_max` of the newest.
-    ///
-    /// # Errors
-    /// If the store does not answer; some or all may be appended then.
-    pub async fn append(
-        &self,
-        log: &'static str,
-        texts: &[String],
-        entries_max: usize,
-    ) -> Result<(), Unavailable> {
-        if texts.is_empty() {
-            return Ok(());
-        }
-        self.run("append", async {
-            match &self.store {
-                Store::Memory(memory) => {
-                    memory.log_append(log, texts, entries_max);
-                    Ok(())
-                }
-                Store::Redis(redis) => redis.log_append(log, texts, entries_max).await,
-            }
-        })
-        .await
-    }
-
-    /// Adds a member to a set that keeps the newest `max` for `ttl` after the last addition. Returns the
-    /// members removed. The in-process store keeps nothing: a single gateway does not need the set.
-    ///
-    /// # Errors
-    /// If the store does not answer; the member may be added then, and some may be removed.
-    pub async fn add_newest(
-        &self,
-        set: &str,
-        member: &str,
-        max: i64,
-        ttl: Duration,
-    ) -> Result<Vec<String>, Unavailable> {
-        self.run("add_newest", async {
-            match &self.store {
-                Store::Memory(_) => Ok(Vec::new()),
-                Store::Redis(redis) => redis.add_newest(set, member, max, ttl).await,
-            }
-        })
-        .await
     }
 
     /// Follows `log`, beginning with the newest `keep` entries. On Redis it has its own connection. A dead
@@ -333,53 +101,6 @@ impl Shared {
         }
     }
 
-    /// Appends to a log in which the writer numbers the entries upwards from 1. Keeps the newest `keep`
-    /// entries, for `ttl`. Skips an entry if its number exists already or is lower than the last: an attempt
-    /// without an answer may have appended it.
-    ///
-    /// # Errors
-    /// If the store does not answer; some or all may be appended then.
-    pub async fn append_numbered(
-        &self,
-        log: &str,
-        entries: &[(u64, Bytes)],
-        keep: usize,
-        ttl: Duration,
-    ) -> Result<(), Unavailable> {
-        if entries.is_empty() {
-            return Ok(());
-        }
-        self.run("append_numbered", async {
-            match &self.store {
-                Store::Memory(memory) => {
-                    memory.numbered.append(log, entries, keep, ttl);
-                    Ok(())
-                }
-                Store::Redis(redis) => redis.append_numbered(log, entries, keep, ttl).await,
-            }
-        })
-        .await
-    }
-
-    /// Returns the entries of such a log with a number above `after`, at most `max`.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn read_numbered(
-        &self,
-        log: &str,
-        after: u64,
-        max: usize,
-    ) -> Result<Vec<(u64, Bytes)>, Unavailable> {
-        self.run("read_numbered", async {
-            match &self.store {
-                Store::Memory(memory) => Ok(memory.numbered.read(log, after, max)),
-                Store::Redis(redis) => redis.read_numbered(log, after, max).await,
-            }
-        })
-        .await
-    }
-
     /// Checks that the store answers and takes writes.
     ///
     /// # Errors
@@ -388,7 +109,7 @@ impl Shared {
         let written = self.run("ping", async {
             match &self.store {
                 Store::Memory(_) => Ok(()),
-                Store::Redis(redis) => redis::write_probe(redis).await,
+                Store::Redis(redis) => redis.write_probe().await,
             }
         });
         written.await?;
@@ -411,8 +132,7 @@ impl Shared {
         if self.is_embedded() {
             return;
         }
-        let mut tick = interval(PROBE_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(PROBE_EVERY);
         loop {
             tick.tick().await;
             // `run` records and counts the outcome.
@@ -428,7 +148,7 @@ impl Shared {
         match &self.store {
             Store::Memory(_) => Ok(None),
             Store::Redis(redis) => {
-                let asked = self.run("ping", async { redis::read_clock(redis).await });
+                let asked = self.run("ping", async { redis.read_clock().await });
                 asked.await.map(Some)
             }
         }
@@ -459,7 +179,7 @@ impl Shared {
     /// [`Shared::subscribe`].
     pub fn watch_lapses(&self, prefix: &str) -> Subscription {
         match &self.store {
-            Store::Memory(memory) => Memory::watch_lapses(memory, prefix),
+            Store::Memory(memory) => memory.watch_lapses(prefix),
             Store::Redis(redis) => redis.watch_lapses(prefix),
         }
     }
@@ -485,6 +205,143 @@ impl Shared {
         }
         result
     }
+}
+
+/// Declares the operations that both stores have under the same name. `skip`: nothing is to be done.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $operation:literal: fn $name:ident($($arg:ident: $type:ty),*) -> $value:ty
+        $(, skip if $nothing:expr)?;)*) => {
+        impl Shared {
+            $($(#[$doc])*
+            pub async fn $name(&self, $($arg: $type),*) -> Result<$value, Unavailable> {
+                $(if $nothing {
+                    return Ok(<$value>::default());
+                })?
+                let work = async {
+                    match &self.store {
+                        Store::Memory(memory) => memory.$name($($arg),*),
+                        Store::Redis(redis) => redis.$name($($arg),*).await,
+                    }
+                };
+                self.run($operation, work).await
+            })*
+        }
+    };
+}
+
+operations! {
+    /// Returns the value of a key.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "get": fn get(key: &str) -> Option<String>;
+
+    /// Returns the values of several keys in their order, in one round trip.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "get_many": fn get_many(keys: &[&str]) -> Vec<Option<String>>, skip if keys.is_empty();
+
+    /// Returns the value of a key and its remaining time to live. `None`: it has no expiry.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "get_with_ttl": fn get_with_ttl(key: &str) -> Option<(String, Option<Duration>)>;
+
+    /// Writes a key, with a time to live or without expiry. Replaces an earlier time to live.
+    ///
+    /// # Errors
+    /// If the store does not answer, or is full.
+    "set": fn set(key: &str, value: &str, ttl: Option<Duration>) -> ();
+
+    /// Writes keys, each with the same time to live, in one round trip.
+    ///
+    /// # Errors
+    /// If the store does not answer, or is full; some or all may be written then.
+    "set_many": fn set_many(values: &[(&str, &str)], ttl: Duration) -> ();
+
+    /// Writes a key unless it exists. Of several concurrent callers exactly one gets `true`.
+    ///
+    /// # Errors
+    /// If the store does not answer, or is full.
+    "set_if_absent": fn set_if_absent(key: &str, value: &str, ttl: Duration) -> bool;
+
+    /// Sets a new time to live for keys and keeps their values. Returns which of them exist.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "refresh": fn refresh(keys: &[&str], ttl: Duration) -> Vec<bool>;
+
+    /// Deletes keys. A key that does not exist is not an error.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "delete": fn delete(keys: &[&str]) -> (), skip if keys.is_empty();
+
+    /// Increments a counter and returns it. `ttl` counts from the first increment, not the last.
+    ///
+    /// # Errors
+    /// If the store does not answer or is full, or the value is not a counter.
+    "increment": fn increment(key: &str, ttl: Duration) -> i64;
+
+    /// Broadcasts to the current subscribers of `channel` on each replica, including this one.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "publish": fn publish(channel: &str, message: &str) -> ();
+
+    /// Reads and deletes a key atomically: of several concurrent callers one gets the value.
+    ///
+    /// # Errors
+    /// If the store does not answer; the key may or may not be deleted then.
+    "take": fn take(key: &str) -> Option<String>;
+
+    /// Appends to `log` in the order given, and drops all but about `entries_max` of the newest.
+    ///
+    /// # Errors
+    /// If the store does not answer; some or all may be appended then.
+    "append": fn append(log: &'static str, texts: &[String], entries_max: usize) -> (), skip if texts.is_empty();
+
+    /// Adds a member to a set that keeps the newest `max` for `ttl` after the last addition. Returns the
+    /// members removed. The in-process store keeps nothing: a single gateway does not need the set.
+    ///
+    /// # Errors
+    /// If the store does not answer; the member may be added then, and some may be removed.
+    "add_newest": fn add_newest(set: &str, member: &str, max: i64, ttl: Duration) -> Vec<String>;
+
+    /// Appends to a log in which the writer numbers the entries upwards from 1. Keeps the newest `keep`
+    /// entries, for `ttl`. Skips an entry if its number exists already or is lower than the last: an attempt
+    /// without an answer may have appended it.
+    ///
+    /// # Errors
+    /// If the store does not answer; some or all may be appended then.
+    "append_numbered": fn append_numbered(log: &str, entries: &[(u64, Bytes)], keep: usize, ttl: Duration) -> (),
+        skip if entries.is_empty();
+
+    /// Returns the entries of such a log with a number above `after`, at most `max`.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "read_numbered": fn read_numbered(log: &str, after: u64, max: usize) -> Vec<(u64, Bytes)>;
+
+    /// Changes counters, and takes shares of what is left, in one round trip. Each change is atomic.
+    ///
+    /// # Errors
+    /// If the store does not answer, or is full; some or all changes may be made then.
+    "count": fn count_units(counts: &[CounterChange]) -> Vec<CounterState>, skip if counts.is_empty();
+
+    /// Returns the total of a counter, without a change.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "total": fn read_total(key: &str) -> u64;
+
+    /// Returns the counters of an index that were used last, at most 1,000, with their names. `key` makes
+    /// the key of a counter from its name.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    "counted": fn list_counters(index: &str, key: impl Fn(&str) -> String) -> Vec<(String, CounterState)>;
 }
 
 /// Interval between probes of Redis.

@@ -1,28 +1,33 @@
 //! In-process logs in which the writer numbers the entries. Lost when the process ends.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// Logs by name, each bounded by its writer. A write removes the lapsed logs first.
-#[derive(Default)]
-pub(super) struct NumberedLogs(Mutex<HashMap<String, Log>>);
+use super::memory::Memory;
+use crate::store::Cause;
 
-struct Log {
+/// A log, bounded by its writer. A write removes the lapsed logs first.
+pub(super) struct NumberedLog {
     entries: VecDeque<(u64, Bytes)>,
     last: u64,
     lapses_at: Instant,
 }
 
-impl NumberedLogs {
-    pub(super) fn append(&self, log: &str, entries: &[(u64, Bytes)], keep: usize, ttl: Duration) {
+impl Memory {
+    pub(super) fn append_numbered(
+        &self,
+        log: &str,
+        entries: &[(u64, Bytes)],
+        keep: usize,
+        ttl: Duration,
+    ) -> Result<(), Cause> {
         let now = Instant::now();
-        let mut logs = self.lock();
+        let mut logs = self.numbered.lock();
         logs.retain(|_, log| now < log.lapses_at);
-        let log = logs.entry(log.to_owned()).or_insert_with(|| Log {
+        let log = logs.entry(log.to_owned()).or_insert_with(|| NumberedLog {
             entries: VecDeque::new(),
             last: 0,
             lapses_at: now,
@@ -37,18 +42,19 @@ impl NumberedLogs {
         while keep < log.entries.len() {
             log.entries.pop_front();
         }
+        Ok(())
     }
 
-    pub(super) fn read(&self, log: &str, after: u64, max: usize) -> Vec<(u64, Bytes)> {
-        let logs = self.lock();
+    pub(super) fn read_numbered(
+        &self,
+        log: &str,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<(u64, Bytes)>, Cause> {
+        let logs = self.numbered.lock();
         let log = logs.get(log).filter(|log| Instant::now() < log.lapses_at);
         let entries = log.into_iter().flat_map(|log| &log.entries);
         let newer = entries.filter(|(number, _)| after < *number);
-        newer.take(max).cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Log>> {
-        // Each step leaves the logs consistent, so a panic elsewhere cannot have broken them.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(newer.take(max).cloned().collect())
     }
 }

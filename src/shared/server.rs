@@ -134,10 +134,8 @@ impl Server {
         let Discovery::BySentinels(sentinels) = &self.discovery else {
             return None;
         };
-        let connect = |address: &Address, credential: &Credential| {
-            self.build(of_sentinel(&self.info, self.tls, address, credential))
-        };
-        Box::pin(sentinels.agreed_master(connect)).await
+        Box::pin(sentinels.agreed_master(|address, user| self.build_for_sentinel(address, user)))
+            .await
     }
 
     /// Returns a client for a node of the cluster, or for the server, and its address unless that is the one of the URL.
@@ -154,10 +152,10 @@ impl Server {
         if let Some(node) = node {
             info = info.set_addr(connection_addr(self.tls, node));
         } else if let Discovery::BySentinels(sentinels) = &self.discovery {
-            let connect = |address: &Address, credential: &Credential| {
-                self.build(of_sentinel(&self.info, self.tls, address, credential))
-            };
-            let master = Box::pin(sentinels.find_master(connect)).await?;
+            let master = Box::pin(
+                sentinels.find_master(|address, user| self.build_for_sentinel(address, user)),
+            )
+            .await?;
             info = info.set_addr(connection_addr(self.tls, &master));
             at = Some(master);
         }
@@ -217,6 +215,23 @@ impl Server {
         }
     }
 
+    /// Returns a client of a sentinel: TLS and socket options as those of its master, and its own user.
+    fn build_for_sentinel(
+        &self,
+        address: &Address,
+        (user, password): &Credential,
+    ) -> redis::RedisResult<Client> {
+        let mut settings = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(user) = user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = password {
+            settings = settings.set_password(password);
+        }
+        let info = self.info.clone().set_redis_settings(settings);
+        self.build(info.set_addr(connection_addr(self.tls, address)))
+    }
+
     fn build(&self, info: ConnectionInfo) -> redis::RedisResult<Client> {
         if !self.tls {
             return Client::open(info);
@@ -242,26 +257,6 @@ pub(super) fn to_cause(error: RedisError) -> Cause {
         return Arc::new(ServerError::InCluster(error));
     }
     Arc::new(error)
-}
-
-/// Returns the connection to a sentinel: TLS and socket options as those of its master.
-fn of_sentinel(
-    master: &ConnectionInfo,
-    tls: bool,
-    address: &Address,
-    (user, password): &Credential,
-) -> ConnectionInfo {
-    let mut settings = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
-    if let Some(user) = user {
-        settings = settings.set_username(user);
-    }
-    if let Some(password) = password {
-        settings = settings.set_password(password);
-    }
-    master
-        .clone()
-        .set_addr(connection_addr(tls, address))
-        .set_redis_settings(settings)
 }
 
 fn connection_addr(tls: bool, (host, port): &Address) -> ConnectionAddr {

@@ -4,8 +4,9 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -67,7 +68,7 @@ impl Subscription {
         }
         loop {
             let ready = self.feed.ready.notified();
-            if let Some(notice) = self.feed.lock().waiting.pop_front() {
+            if let Some(notice) = self.feed.state.lock().waiting.pop_front() {
                 return notice;
             }
             ready.await;
@@ -78,7 +79,7 @@ impl Subscription {
 impl Subscription {
     /// Returns the next notice if there is one already, so that a caller can handle many at once.
     pub fn try_next(&mut self) -> Option<Notice> {
-        self.feed.lock().waiting.pop_front()
+        self.feed.state.lock().waiting.pop_front()
     }
 }
 
@@ -109,25 +110,25 @@ impl Feed {
     }
 
     pub(super) fn push_up(&self) {
-        self.lock().up = true;
+        self.state.lock().up = true;
         self.push(Notice::Up);
     }
 
     pub(super) fn push_down(&self) {
-        self.lock().up = false;
+        self.state.lock().up = false;
         self.push(Notice::Down);
     }
 
     /// Reports that notices were missed although the link is up.
     pub(super) fn push_gap(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.replace_by_gap();
         drop(state);
         self.ready.notify_one();
     }
 
     fn push(&self, notice: Notice) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.waiting.len() < WAITING_MAX {
             state.waiting.push_back(notice);
         } else {
@@ -136,11 +137,6 @@ impl Feed {
         }
         drop(state);
         self.ready.notify_one();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,7 +178,7 @@ mod tests {
             feed.push_up();
             feed.push_down();
         }
-        assert!(feed.lock().waiting.len() <= WAITING_MAX);
-        assert_eq!(feed.lock().waiting.back(), Some(&Notice::Down));
+        assert!(feed.state.lock().waiting.len() <= WAITING_MAX);
+        assert_eq!(feed.state.lock().waiting.back(), Some(&Notice::Down));
     }
 }

@@ -2,9 +2,9 @@
 //! applies.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 use url::{Host, Url};
 
@@ -93,7 +93,7 @@ impl Agent {
     }
 
     async fn look_up(&self, name: &str) -> Result<IpAddr, Rejection> {
-        let cached = *self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = *self.answer.lock();
         if let Some((asked_at, ip)) = cached {
             let ttl = ip.map_or(FAILURE_TTL, |_| ANSWER_TTL);
             if asked_at.elapsed() < ttl {
@@ -102,7 +102,7 @@ impl Agent {
         }
         let answer = self.query_resolver(name).await;
         let ip = answer.as_ref().ok().copied();
-        let mut cached = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.answer.lock();
         *cached = Some((Instant::now(), ip));
         answer
     }
@@ -162,21 +162,21 @@ mod tests {
         let agent = parse("http://localhost:81").unwrap();
         let address = agent.resolve_address().await.unwrap();
         assert!(address.ip().is_loopback() && address.port() == 81);
-        assert!(agent.answer.lock().unwrap().is_some());
+        assert!(agent.answer.lock().is_some());
         let nobody = parse("http://agent.invalid:81").unwrap();
         let refusal = nobody.resolve_address().await.unwrap_err();
         assert_eq!(refusal.reason, Reason::AgentUnreachable);
-        assert!(matches!(*nobody.answer.lock().unwrap(), Some((_, None))));
+        assert!(matches!(*nobody.answer.lock(), Some((_, None))));
     }
 
     #[tokio::test]
     async fn a_failure_is_remembered_for_a_second() {
         let agent = parse("http://localhost:81").unwrap();
         let now = Instant::now();
-        *agent.answer.lock().unwrap() = Some((now + Duration::from_secs(60), None));
+        *agent.answer.lock() = Some((now + Duration::from_secs(60), None));
         let refusal = agent.resolve_address().await.unwrap_err();
         assert_eq!(refusal.reason, Reason::AgentUnreachable);
-        *agent.answer.lock().unwrap() = Some((now.checked_sub(FAILURE_TTL).unwrap(), None));
+        *agent.answer.lock() = Some((now.checked_sub(FAILURE_TTL).unwrap(), None));
         agent.resolve_address().await.unwrap();
     }
 }

@@ -266,12 +266,12 @@ impl Sidecar {
 
 impl Sidecar {
     fn reject_token(&self, error: TokenError) -> Rejection {
-        self.metrics.refusals.count_credential(error.flaw());
+        self.metrics.refusals.credentials[error.flaw()].inc();
         token_rejection(error)
     }
 
     fn reject_flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
-        self.metrics.refusals.count_credential(flaw);
+        self.metrics.refusals.credentials[flaw].inc();
         unauthenticated(message)
     }
 

@@ -1,8 +1,8 @@
 //! The replay cache of a sidecar: tokens that are bound to a body are valid once.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::closed_set::words;
@@ -69,7 +69,7 @@ impl ReplayCache {
     /// 1970.
     pub fn record(&self, jti: &str, exp: i64, now: i64) -> TokenUse {
         let digest = digest_of(jti);
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.used.lock();
         used.evict_expired(now);
         if is_expired(exp, now) || used.evicted_until.is_some_and(|last| exp <= last) {
             return TokenUse::Late;
@@ -87,7 +87,7 @@ impl ReplayCache {
 
     /// Returns the number of tokens in the cache.
     pub fn len(&self) -> usize {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = self.used.lock();
         used.digests.len()
     }
 

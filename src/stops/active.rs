@@ -12,14 +12,16 @@ use crate::time::Timestamp;
 /// The stops in force at one time. Immutable.
 #[derive(Default)]
 pub(super) struct ActiveStops {
-    count: usize,
+    pub(super) count: usize,
     all: Vec<Arc<Stop>>,
     orgs: HashMap<String, Vec<Arc<Stop>>>,
     /// Of a workspace, of a subtree and of pairs, by the workspace, the root and the caller.
     named: HashMap<WorkspaceId, Vec<Arc<Stop>>>,
     has_subtrees: bool,
-    expires_at: Option<Timestamp>,
-    may_cancel: bool,
+    /// The first expiry.
+    pub(super) expires_at: Option<Timestamp>,
+    /// True if tasks of one may have to be canceled.
+    pub(super) may_cancel: bool,
 }
 
 impl ActiveStops {
@@ -45,21 +47,6 @@ impl ActiveStops {
             }
         }
         in_force
-    }
-
-    /// Returns the number of stops.
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    /// True if tasks of one may have to be canceled.
-    pub(super) fn may_cancel(&self) -> bool {
-        self.may_cancel
-    }
-
-    /// Returns the first expiry.
-    pub(super) fn expires_at(&self) -> Option<Timestamp> {
-        self.expires_at
     }
 
     /// Returns a stop that covers a call between these ends; `running`: one that ends calls under way. One that does is
@@ -213,7 +200,7 @@ mod tests {
         let new = stop(Scope::All, Mode::New);
         let running = stop(Scope::Workspace(id("a")), Mode::Running);
         let both = ActiveStops::new(vec![new.clone(), running], Timestamp::now());
-        assert_eq!(both.len(), 2);
+        assert_eq!(both.count, 2);
         for running in [false, true] {
             let found = both.find(&ends, running).unwrap();
             assert_eq!(found.mode, Mode::Running);
@@ -225,10 +212,7 @@ mod tests {
             ..new
         };
         let expired = ActiveStops::new(vec![expired], Timestamp::now());
-        assert_eq!(
-            (expired.len(), expired.expires_at()),
-            (0, Some(Timestamp(5)))
-        );
+        assert_eq!((expired.count, expired.expires_at), (0, Some(Timestamp(5))));
         assert!(expired.find(&ends, false).is_none());
     }
 }

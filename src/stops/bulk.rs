@@ -11,14 +11,6 @@ use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 
 impl Stops {
-    /// Returns all stops, in order of time.
-    ///
-    /// # Errors
-    /// The error of the driver, as all of these.
-    pub async fn all_in(tx: &mut Connection) -> Result<Vec<Stop>, sqlx::Error> {
-        table::read_all(tx, STOPS_MAX).await
-    }
-
     /// Makes a stop of an operator; `None` if there are as many as may be.
     ///
     /// # Errors
@@ -28,20 +20,8 @@ impl Stops {
         new: &NewStop,
         now: Timestamp,
     ) -> Result<Option<Stop>, sqlx::Error> {
-        let bound = i64::try_from(STOPS_MAX).unwrap_or(i64::MAX);
-        let room = StopLimits {
-            all: bound,
-            own: bound,
-        };
-        table::insert(tx, new, now, room).await
-    }
-
-    /// Releases a stop, and returns it; `None` if there is none of this id.
-    ///
-    /// # Errors
-    /// As [`Stops::all_in`].
-    pub async fn release_in(tx: &mut Connection, id: &str) -> Result<Option<Stop>, sqlx::Error> {
-        table::delete(tx, id).await
+        let (all, own) = (STOPS_MAX, STOPS_MAX);
+        table::insert(tx, new, now, StopLimits { all, own }).await
     }
 
     /// Puts changes in force that were committed, here and on the other replicas, and tells watchers.

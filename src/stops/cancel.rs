@@ -2,20 +2,17 @@
 //! data plane lists the tasks and sends the calls (`proxy/canceller.rs`).
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use sqlx::Row as _;
+use sqlx::any::AnyRow;
+use sqlx::{FromRow, Row as _};
 
-use super::{Cancel, Stop, Stops, TaskOutcome};
+use super::{Stop, Stops, TaskOutcome};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
 /// Tasks that one stop cancels at most.
 pub const TASKS_MAX: usize = 10_000;
-
-/// Time for which a replica has a cancellation for itself without a renewal.
-const LEASE: Duration = Duration::from_secs(15);
 
 const ADD: &str = "INSERT INTO stop_tasks (stop_id, target, task, outcome) VALUES ($1, $2, $3, 'pending') \
     ON CONFLICT (stop_id, target, task) DO NOTHING";
@@ -41,30 +38,6 @@ pub(super) async fn delete_tasks(tx: &mut Connection, stop: &str) -> Result<(), 
 }
 
 impl Stops {
-    /// Claims a stop whose tasks are to be canceled, for this replica alone.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn claim_cancel(&self) -> Result<Option<Stop>, Unavailable> {
-        self.table.claim(LEASE).await
-    }
-
-    /// Renews the claim; false: another replica has it, or the stop was released.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn renew_cancel(&self, stop: &Stop) -> Result<bool, Unavailable> {
-        self.table.renew(stop, LEASE).await
-    }
-
-    /// Records how far the cancellation is; false: another replica has it, or the stop was released.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn advance_cancel(&self, stop: &Stop, to: Cancel) -> Result<bool, Unavailable> {
-        self.table.advance_cancel(stop, to).await
-    }
-
     /// Adds tasks to those that a stop cancels.
     ///
     /// # Errors
@@ -75,14 +48,14 @@ impl Stops {
         tasks: &[(WorkspaceId, String)],
     ) -> Result<(), Unavailable> {
         let work = async {
-            let mut tx = self.table.0.begin().await?;
+            let mut tx = self.db.begin().await?;
             for (target, task) in tasks {
                 let add = sqlx::query(ADD).bind(&stop.id).bind(target.as_str());
                 add.bind(task).execute(&mut *tx).await?;
             }
             tx.commit().await
         };
-        self.table.0.run("stop_tasks_add", work).await
+        self.db.run("stop_tasks_add", work).await
     }
 
     /// Returns tasks of a stop that have no outcome yet.
@@ -95,17 +68,8 @@ impl Stops {
         limit: i64,
     ) -> Result<Vec<(WorkspaceId, String)>, Unavailable> {
         let query = sqlx::query(PENDING).bind(&stop.id).bind(limit);
-        let work = async {
-            let rows = query.fetch_all(self.table.0.pool()).await?;
-            let tasks = rows.iter().map(|row| {
-                let target: String = row.try_get("target")?;
-                let target = WorkspaceId::parse(&target);
-                let target = target.map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-                Ok((target, row.try_get("task")?))
-            });
-            tasks.collect()
-        };
-        self.table.0.run("stop_tasks_pending", work).await
+        let pending: Vec<PendingTask> = self.db.fetch_all("stop_tasks_pending", query).await?;
+        Ok(pending.into_iter().map(|pending| pending.0).collect())
     }
 
     /// Writes the outcome of one task.
@@ -120,7 +84,7 @@ impl Stops {
     ) -> Result<(), Unavailable> {
         let set = sqlx::query(SET).bind(&stop.id).bind(target.as_str());
         let set = set.bind(task).bind(outcome.as_str());
-        self.table.0.execute("stop_tasks_set", set).await.map(drop)
+        self.db.execute("stop_tasks_set", set).await.map(drop)
     }
 
     /// Counts the tasks of a stop by outcome.
@@ -129,17 +93,20 @@ impl Stops {
     /// When the store cannot be asked.
     pub async fn count_tasks(&self, stop: &str) -> Result<Counts, Unavailable> {
         let query = sqlx::query(COUNTS).bind(stop);
-        let work = async {
-            let rows = query.fetch_all(self.table.0.pool()).await?;
-            let mut counts = Counts::new();
-            for row in rows {
-                let outcome: String = row.try_get("outcome")?;
-                if let Some(outcome) = TaskOutcome::parse(&outcome) {
-                    counts.insert(outcome, row.try_get("tasks")?);
-                }
-            }
-            Ok(counts)
-        };
-        self.table.0.run("stop_tasks_count", work).await
+        let counts: Vec<(String, i64)> = self.db.fetch_all("stop_tasks_count", query).await?;
+        let known = |(outcome, tasks): (String, i64)| Some((TaskOutcome::parse(&outcome)?, tasks));
+        Ok(counts.into_iter().filter_map(known).collect())
+    }
+}
+
+/// A task without an outcome.
+struct PendingTask((WorkspaceId, String));
+
+impl FromRow<'_, AnyRow> for PendingTask {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let target: String = row.try_get("target")?;
+        let target = WorkspaceId::parse(&target);
+        let target = target.map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+        Ok(Self((target, row.try_get("task")?)))
     }
 }

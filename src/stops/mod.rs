@@ -33,7 +33,7 @@ pub use self::cancel::{Counts, TASKS_MAX};
 pub use self::form::{read_expiry, read_mode, read_reason, read_scope};
 pub use self::scope::{End, Scope};
 pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
-use self::table::{StopLimits, Table};
+use self::table::StopLimits;
 use self::watchers::notify_watchers;
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::{Coherence, Invalidation};
@@ -50,13 +50,13 @@ use crate::time::Timestamp;
 use crate::workspace::Workspaces;
 
 /// Stops that may be in force at once.
-pub const STOPS_MAX: usize = 10_000;
+pub const STOPS_MAX: i64 = 10_000;
 
 /// Stops that the tokens of one org may have in force, those of one subtree, and those of all orgs: an operator can always
 /// stop something.
-pub const ORG_STOPS_MAX: usize = 500;
-const SUBTREE_STOPS_MAX: usize = 100;
-const ALL_ORGS_STOPS_MAX: usize = 9_000;
+pub const ORG_STOPS_MAX: i64 = 500;
+const SUBTREE_STOPS_MAX: i64 = 100;
+const ALL_ORGS_STOPS_MAX: i64 = 9_000;
 
 /// Interval of comparisons of the number of changes: a third of the second within which a stop is in force.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -83,7 +83,7 @@ mod cache_state {
 
 /// The stops, and the check of each call.
 pub struct Stops {
-    table: Table,
+    db: Db,
     coherence: Arc<Coherence>,
     metrics: Arc<Metrics>,
     events: Arc<Events>,
@@ -98,7 +98,7 @@ pub struct Stops {
     /// Notified when tasks are to be canceled.
     cancels: Notify,
     /// The last task that tells watchers of a stop of an org, or of all. The next one waits for it.
-    telling: std::sync::Mutex<Option<JoinHandle<()>>>,
+    telling: parking_lot::Mutex<Option<JoinHandle<()>>>,
     /// Called after each change of what is in force.
     changed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -113,7 +113,7 @@ impl Stops {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let stops = Arc::new(Self {
-            table: Table(db),
+            db,
             coherence: Arc::clone(coherence),
             metrics,
             events: Arc::clone(events),
@@ -124,7 +124,7 @@ impl Stops {
             version: Mutex::default(),
             news: Notify::new(),
             cancels: Notify::new(),
-            telling: std::sync::Mutex::default(),
+            telling: parking_lot::Mutex::default(),
             changed: OnceLock::new(),
         });
         let weak = Arc::downgrade(&stops);
@@ -222,15 +222,12 @@ impl Stops {
     /// # Errors
     /// `conflict` if there are as many as may be; `store_unavailable`: it may have been made.
     pub async fn create_stop(self: &Arc<Self>, new: &NewStop, run: Run) -> Result<Stop, Rejection> {
-        let room = match (&new.by_org, &new.by_subtree) {
+        let (all, own) = match (&new.by_org, &new.by_subtree) {
             (Some(_), Some(_)) => (ALL_ORGS_STOPS_MAX, SUBTREE_STOPS_MAX),
             (Some(_), None) => (ALL_ORGS_STOPS_MAX, ORG_STOPS_MAX),
             (None, _) => (STOPS_MAX, STOPS_MAX),
         };
-        let bound = |max: usize| i64::try_from(max).unwrap_or(i64::MAX);
-        let (all, own) = (bound(room.0), bound(room.1));
-        let (now, room_left) = (Timestamp::now(), StopLimits { all, own });
-        let made = self.table.insert(new, now, room_left, run).await;
+        let made = table::insert_once(&self.db, new, StopLimits { all, own }, run).await;
         if !run.is_dry() {
             self.announce_change(&made).await;
         }
@@ -242,7 +239,7 @@ impl Stops {
                 "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of a subtree {SUBTREE_STOPS_MAX}, \
                  those of all orgs {ALL_ORGS_STOPS_MAX}: release some with DELETE /stops/{{id}}, or ask an operator"
             );
-            return Err(Rejection::new(Reason::Conflict, message).with_fact("limit", room.1));
+            return Err(Rejection::new(Reason::Conflict, message).with_fact("limit", own));
         };
         if run.is_dry() {
             return Ok(stop);
@@ -263,7 +260,7 @@ impl Stops {
         run: Run,
     ) -> Result<Option<(Stop, Counts)>, Rejection> {
         let counts = self.count_tasks(id).await?;
-        let released = self.table.delete(id, run).await;
+        let released = table::delete_once(&self.db, id, run).await;
         if run.is_dry() {
             return Ok(released?.map(|stop| (stop, counts)));
         }
@@ -275,30 +272,9 @@ impl Stops {
         Ok(Some((stop, counts)))
     }
 
-    /// Returns the stop of this id.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn get(&self, id: &str) -> Result<Option<Stop>, Rejection> {
-        Ok(self.table.find(id).await?)
-    }
-
-    /// Returns stops after the id `after`, oldest first; of one org only, if `org` names one.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn list(
-        &self,
-        org: Option<&str>,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<Stop>, Rejection> {
-        Ok(self.table.list_page(org, after, limit).await?)
-    }
-
     /// True if tasks of a stop may have to be canceled.
     pub fn may_cancel(&self) -> bool {
-        !self.is_idle() && self.in_force.load().may_cancel()
+        !self.is_idle() && self.in_force.load().may_cancel
     }
 
     /// Resolves when tasks may have to be canceled.
@@ -333,14 +309,14 @@ impl Stops {
     /// When the store cannot be asked.
     pub async fn read(&self) -> Result<(), Unavailable> {
         let mut version = self.version.lock().await;
-        let (read, stops) = self.table.read(STOPS_MAX).await?;
+        let (read, stops) = table::read(&self.db).await?;
         *version = Some(read);
         self.replace_active(ActiveStops::new(stops, Timestamp::now()));
         Ok(())
     }
 
     fn replace_active(&self, in_force: ActiveStops) {
-        let count = in_force.len();
+        let count = in_force.count;
         let known = if count == 0 {
             cache_state::NONE
         } else {
@@ -404,10 +380,10 @@ impl Stops {
         let known = self.known.load(Ordering::Acquire) != cache_state::UNKNOWN;
         if known && !announced {
             // Nothing else writes to a store that is in this process.
-            if self.table.0.is_embedded() {
+            if self.db.is_embedded() {
                 return Ok(());
             }
-            let version = self.table.read_version().await?;
+            let version = table::read_version(&self.db).await?;
             if *self.version.lock().await == Some(version) {
                 return Ok(());
             }
@@ -417,7 +393,7 @@ impl Stops {
 
     async fn expire_regularly(self: &Arc<Self>) {
         loop {
-            let next = self.in_force.load().expires_at();
+            let next = self.in_force.load().expires_at;
             let now = Timestamp::now();
             match next {
                 Some(at) if at <= now => {}
@@ -430,7 +406,7 @@ impl Stops {
                     continue;
                 }
             }
-            match self.table.delete_expired(now).await {
+            match table::delete_expired(&self.db, now).await {
                 Ok(expired) => {
                     if self.read().await.is_err() {
                         self.news.notify_one();

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{FromRow, Row as _};
 
 use super::scope::Scope;
-use super::{Cancel, Mode, NewStop, Stop};
+use super::{Cancel, Mode, NewStop, STOPS_MAX, Stop, Stops};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceIncarnation;
+use crate::rejection::Rejection;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
@@ -64,6 +65,9 @@ const RENEW: &str = "UPDATE stops SET leased_until = $3 WHERE id = $1 AND fence 
 
 const ADVANCE: &str = "UPDATE stops SET cancel = $3 WHERE id = $1 AND fence = $2";
 
+/// Time for which a replica has a cancellation for itself without a renewal.
+const LEASE: Duration = Duration::from_secs(15);
+
 /// Bounds on stops in force.
 #[derive(Clone, Copy)]
 pub(super) struct StopLimits {
@@ -73,151 +77,162 @@ pub(super) struct StopLimits {
     pub(super) own: i64,
 }
 
-/// The tables.
-pub(super) struct Table(pub(super) Db);
+/// Returns the number of changes so far.
+pub(super) async fn read_version(db: &Db) -> Result<i64, Unavailable> {
+    let noted: Option<(i64,)> = db
+        .fetch_optional("stops_version", sqlx::query(VERSION))
+        .await?;
+    Ok(noted.map_or(0, |(noted,)| noted))
+}
 
-impl Table {
-    /// Returns the number of changes so far.
-    pub(super) async fn read_version(&self) -> Result<i64, Unavailable> {
-        let query = sqlx::query_scalar(VERSION);
-        let work = async { query.fetch_optional(self.0.pool()).await };
-        let noted: Option<i64> = self.0.run("stops_version", work).await?;
-        Ok(noted.unwrap_or(0))
+/// Returns all stops, and a number of changes that they include.
+pub(super) async fn read(db: &Db) -> Result<(i64, Vec<Stop>), Unavailable> {
+    let version = read_version(db).await?;
+    let query = sqlx::query(ALL).bind(STOPS_MAX);
+    Ok((version, db.fetch_all("stops_read", query).await?))
+}
+
+/// Inserts a stop in a transaction of its own.
+pub(super) async fn insert_once(
+    db: &Db,
+    new: &NewStop,
+    room: StopLimits,
+    run: Run,
+) -> Result<Option<Stop>, Unavailable> {
+    let work = async {
+        let mut tx = db.begin().await?;
+        let inserted = insert(&mut tx, new, Timestamp::now(), room).await?;
+        if inserted.is_some() {
+            tx.end(run).await?;
+        }
+        Ok(inserted)
+    };
+    db.run("stop_insert", work).await
+}
+
+/// Deletes a stop in a transaction of its own, and returns it.
+pub(super) async fn delete_once(db: &Db, id: &str, run: Run) -> Result<Option<Stop>, Unavailable> {
+    let work = async {
+        let mut tx = db.begin().await?;
+        let deleted = Stops::release_in(&mut tx, id).await?;
+        if deleted.is_some() {
+            tx.end(run).await?;
+        }
+        Ok(deleted)
+    };
+    db.run("stop_delete", work).await
+}
+
+/// Deletes expired stops, and returns those that no other replica has deleted.
+pub(super) async fn delete_expired(db: &Db, now: Timestamp) -> Result<Vec<Stop>, Unavailable> {
+    let work = async {
+        let mut tx = db.begin().await?;
+        sqlx::query(CHANGED).execute(&mut *tx).await?;
+        let delete = sqlx::query_as(DELETE_EXPIRED).bind(now.0);
+        let deleted: Vec<Stop> = delete.fetch_all(&mut *tx).await?;
+        if !deleted.is_empty() {
+            for stop in &deleted {
+                super::cancel::delete_tasks(&mut tx, &stop.id).await?;
+            }
+            tx.commit().await?;
+        }
+        Ok(deleted)
+    };
+    db.run("stop_expire", work).await
+}
+
+impl Stops {
+    /// Returns all stops, in order of time.
+    ///
+    /// # Errors
+    /// The error of the driver, as all of these.
+    pub async fn all_in(tx: &mut Connection) -> Result<Vec<Stop>, sqlx::Error> {
+        let query = sqlx::query_as(ALL).bind(STOPS_MAX);
+        query.fetch_all(tx).await
     }
 
-    /// Returns at most `max` stops, and a number of changes that all of them include.
-    pub(super) async fn read(&self, max: usize) -> Result<(i64, Vec<Stop>), Unavailable> {
-        let version = self.read_version().await?;
-        let query = sqlx::query(ALL).bind(i64::try_from(max).unwrap_or(i64::MAX));
-        let work = async {
-            let rows = query.fetch_all(self.0.pool()).await?;
-            rows.iter().map(read_row).collect()
-        };
-        Ok((version, self.0.run("stops_read", work).await?))
+    /// Releases a stop, and returns it; `None` if there is none of this id.
+    ///
+    /// # Errors
+    /// As [`Stops::all_in`].
+    pub async fn release_in(tx: &mut Connection, id: &str) -> Result<Option<Stop>, sqlx::Error> {
+        sqlx::query(CHANGED).execute(&mut *tx).await?;
+        let rows = sqlx::query(DELETE).bind(id).fetch_all(&mut *tx).await?;
+        let deleted = rows.first().map(Stop::from_row).transpose()?;
+        if deleted.is_some() {
+            super::cancel::delete_tasks(tx, id).await?;
+        }
+        Ok(deleted)
     }
 
-    /// Returns stops after the id `after`; of one org only, if `org` names one.
-    pub(super) async fn list_page(
+    /// Returns the stop of this id.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn get(&self, id: &str) -> Result<Option<Stop>, Rejection> {
+        let query = sqlx::query(FIND).bind(id);
+        Ok(self.db.fetch_optional("stop_find", query).await?)
+    }
+
+    /// Returns stops after the id `after`, oldest first; of one org only, if `org` names one.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn list(
         &self,
         org: Option<&str>,
         after: &str,
         limit: u32,
-    ) -> Result<Vec<Stop>, Unavailable> {
+    ) -> Result<Vec<Stop>, Rejection> {
         let query = sqlx::query(PAGE)
             .bind(after)
             .bind(i64::from(org.is_some()))
             .bind(org.unwrap_or_default())
             .bind(i64::from(limit));
-        let work = async {
-            let rows = query.fetch_all(self.0.pool()).await?;
-            rows.iter().map(read_row).collect()
-        };
-        self.0.run("stops_list", work).await
+        Ok(self.db.fetch_all("stops_list", query).await?)
     }
 
-    pub(super) async fn find(&self, id: &str) -> Result<Option<Stop>, Unavailable> {
-        let query = sqlx::query(FIND).bind(id);
-        let work = async {
-            let row = query.fetch_optional(self.0.pool()).await?;
-            row.as_ref().map(read_row).transpose()
-        };
-        self.0.run("stop_find", work).await
-    }
-
-    /// Inserts a stop; `None` if there are as many as [`StopLimits`] allows.
-    pub(super) async fn insert(
-        &self,
-        new: &NewStop,
-        now: Timestamp,
-        room: StopLimits,
-        run: Run,
-    ) -> Result<Option<Stop>, Unavailable> {
-        let work = async {
-            let mut tx = self.0.begin().await?;
-            let inserted = insert(&mut tx, new, now, room).await?;
-            if inserted.is_some() {
-                tx.end(run).await?;
-            }
-            Ok(inserted)
-        };
-        self.0.run("stop_insert", work).await
-    }
-
-    /// Deletes a stop, and returns it.
-    pub(super) async fn delete(&self, id: &str, run: Run) -> Result<Option<Stop>, Unavailable> {
-        let work = async {
-            let mut tx = self.0.begin().await?;
-            let deleted = delete(&mut tx, id).await?;
-            if deleted.is_some() {
-                tx.end(run).await?;
-            }
-            Ok(deleted)
-        };
-        self.0.run("stop_delete", work).await
-    }
-
-    /// Deletes expired stops, and returns those that no other replica has deleted.
-    pub(super) async fn delete_expired(&self, now: Timestamp) -> Result<Vec<Stop>, Unavailable> {
-        let work = async {
-            let mut tx = self.0.begin().await?;
-            sqlx::query(CHANGED).execute(&mut *tx).await?;
-            let delete = sqlx::query(DELETE_EXPIRED).bind(now.0);
-            let rows = delete.fetch_all(&mut *tx).await?;
-            let deleted = rows.iter().map(read_row).collect::<Result<Vec<_>, _>>()?;
-            if !deleted.is_empty() {
-                for stop in &deleted {
-                    super::cancel::delete_tasks(&mut tx, &stop.id).await?;
-                }
-                tx.commit().await?;
-            }
-            Ok(deleted)
-        };
-        self.0.run("stop_expire", work).await
-    }
-
-    /// Claims a stop whose tasks are to be canceled; no other replica does it for `lease`.
-    pub(super) async fn claim(&self, lease: Duration) -> Result<Option<Stop>, Unavailable> {
+    /// Claims a stop whose tasks are to be canceled, for this replica alone.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn claim_cancel(&self) -> Result<Option<Stop>, Unavailable> {
         let now = Timestamp::now();
-        let claim = sqlx::query(CLAIM).bind(now.0).bind(now.after(lease).0);
+        let claim = sqlx::query(CLAIM).bind(now.0).bind(now.after(LEASE).0);
         let work = async {
-            let row = self.0.fetch_changed(claim).await?;
-            row.as_ref().map(read_row).transpose()
+            let row = self.db.fetch_changed(claim).await?;
+            row.as_ref().map(Stop::from_row).transpose()
         };
-        self.0.run("stop_claim", work).await
+        self.db.run("stop_claim", work).await
     }
 
-    /// Renews a claim; false: another replica has it, or the stop was released.
-    pub(super) async fn renew(&self, stop: &Stop, lease: Duration) -> Result<bool, Unavailable> {
-        let until = Timestamp::now().after(lease);
+    /// Renews the claim; false: another replica has it, or the stop was released.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn renew_cancel(&self, stop: &Stop) -> Result<bool, Unavailable> {
+        let until = Timestamp::now().after(LEASE);
         let renew = sqlx::query(RENEW).bind(&stop.id).bind(stop.fence);
-        let renewed = self.0.execute("stop_renew", renew.bind(until.0)).await?;
+        let renewed = self.db.execute("stop_renew", renew.bind(until.0)).await?;
         Ok(renewed > 0)
     }
 
-    /// Records how far the cancellation is; false: another replica has it.
-    pub(super) async fn advance_cancel(
-        &self,
-        stop: &Stop,
-        to: Cancel,
-    ) -> Result<bool, Unavailable> {
+    /// Records how far the cancellation is; false: another replica has it, or the stop was released.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn advance_cancel(&self, stop: &Stop, to: Cancel) -> Result<bool, Unavailable> {
         let advance = sqlx::query(ADVANCE).bind(&stop.id).bind(stop.fence);
         let advance = advance.bind(to.as_str());
         let work = async {
-            let mut tx = self.0.begin().await?;
+            let mut tx = self.db.begin().await?;
             sqlx::query(CHANGED).execute(&mut *tx).await?;
             let advanced = advance.execute(&mut *tx).await?.rows_affected();
             tx.commit().await?;
             Ok(advanced > 0)
         };
-        self.0.run("stop_advance", work).await
+        self.db.run("stop_advance", work).await
     }
-}
-
-/// Returns all stops, at most `max`.
-pub(super) async fn read_all(tx: &mut Connection, max: usize) -> Result<Vec<Stop>, sqlx::Error> {
-    let query = sqlx::query(ALL).bind(i64::try_from(max).unwrap_or(i64::MAX));
-    let rows = query.fetch_all(tx).await?;
-    rows.iter().map(read_row).collect()
 }
 
 /// Inserts a stop; `None` if there are as many as [`StopLimits`] allows.
@@ -263,43 +278,34 @@ pub(super) async fn insert(
         .bind(by_subtree)
         .bind(operator);
     let rows = insert.fetch_all(tx).await?;
-    rows.first().map(read_row).transpose()
+    rows.first().map(Stop::from_row).transpose()
 }
 
-/// Deletes a stop, and returns it.
-pub(super) async fn delete(tx: &mut Connection, id: &str) -> Result<Option<Stop>, sqlx::Error> {
-    sqlx::query(CHANGED).execute(&mut *tx).await?;
-    let rows = sqlx::query(DELETE).bind(id).fetch_all(&mut *tx).await?;
-    let deleted = rows.first().map(read_row).transpose()?;
-    if deleted.is_some() {
-        super::cancel::delete_tasks(tx, id).await?;
+impl FromRow<'_, AnyRow> for Stop {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let text = |column| row.try_get::<String, _>(column);
+        let unknown = |column: &str| sqlx::Error::Decode(format!("an unknown {column}").into());
+        let (scope, name, target) = (text("scope")?, text("name")?, text("target")?);
+        let scope = Scope::from_columns([&scope, &name, &target]);
+        let by_subtree: Option<String> = row.try_get("by_subtree")?;
+        let by_subtree = by_subtree
+            .map(|root| WorkspaceIncarnation::parse(&root).ok_or_else(|| unknown("by_subtree")));
+        let operator: Option<String> = row.try_get("operator")?;
+        Ok(Self {
+            id: text("id")?,
+            scope: scope.ok_or_else(|| unknown("scope"))?,
+            org: row.try_get("org")?,
+            by_org: row.try_get("by_org")?,
+            by_subtree: by_subtree.transpose()?,
+            mode: Mode::parse(&text("mode")?).ok_or_else(|| unknown("mode"))?,
+            reason: text("reason")?,
+            created_by: text("created_by")?,
+            // A later release may say it otherwise: the stop holds all the same.
+            operator: operator.and_then(|said| serde_json::from_str(&said).ok().map(Arc::new)),
+            created_at: Timestamp(row.try_get("created_at")?),
+            expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
+            cancel: Cancel::parse(&text("cancel")?).ok_or_else(|| unknown("cancel"))?,
+            fence: row.try_get("fence")?,
+        })
     }
-    Ok(deleted)
-}
-
-fn read_row(row: &AnyRow) -> Result<Stop, sqlx::Error> {
-    let text = |column| row.try_get::<String, _>(column);
-    let unknown = |column: &str| sqlx::Error::Decode(format!("an unknown {column}").into());
-    let (scope, name, target) = (text("scope")?, text("name")?, text("target")?);
-    let scope = Scope::from_columns([&scope, &name, &target]);
-    let by_subtree: Option<String> = row.try_get("by_subtree")?;
-    let by_subtree = by_subtree
-        .map(|root| WorkspaceIncarnation::parse(&root).ok_or_else(|| unknown("by_subtree")));
-    let operator: Option<String> = row.try_get("operator")?;
-    Ok(Stop {
-        id: text("id")?,
-        scope: scope.ok_or_else(|| unknown("scope"))?,
-        org: row.try_get("org")?,
-        by_org: row.try_get("by_org")?,
-        by_subtree: by_subtree.transpose()?,
-        mode: Mode::parse(&text("mode")?).ok_or_else(|| unknown("mode"))?,
-        reason: text("reason")?,
-        created_by: text("created_by")?,
-        // A later release may say it otherwise: the stop holds all the same.
-        operator: operator.and_then(|said| serde_json::from_str(&said).ok().map(Arc::new)),
-        created_at: Timestamp(row.try_get("created_at")?),
-        expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
-        cancel: Cancel::parse(&text("cancel")?).ok_or_else(|| unknown("cancel"))?,
-        fence: row.try_get("fence")?,
-    })
 }

@@ -1,6 +1,6 @@
 //! Events of stops: the watchers that get one, and how much of it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use serde_json::json;
 
@@ -37,7 +37,7 @@ pub(super) fn notify_watchers(stops: &Arc<Stops>, kind: Kind, stop: &Stop, by: &
     if stop.scope.named_workspaces().next().is_some() {
         return;
     }
-    let mut last = stops.telling.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = stops.telling.lock();
     let (stops, before) = (Arc::clone(stops), last.take());
     *last = Some(tokio::spawn(async move {
         // Watchers hear of a release after the stop.

@@ -3,9 +3,11 @@
 mod run;
 pub mod skew;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 pub use self::run::{DRY_RUN, Run};
 use crate::rejection::{Reason, Rejection};
@@ -28,6 +30,20 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
+    /// Returns the failure of an operation.
+    pub fn new(
+        store: &'static str,
+        operation: &'static str,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        let source = Arc::new(source);
+        Self {
+            store,
+            operation,
+            source,
+        }
+    }
+
     /// True if the store itself rejected the operation, so nothing was changed. After any other error it
     /// may have been done, or may still be.
     pub fn is_refusal(&self) -> bool {
@@ -154,10 +170,7 @@ impl StoreHealth {
     }
 
     fn may_log(&self) -> bool {
-        let mut logged_at = self
-            .logged_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut logged_at = self.logged_at.lock();
         let may = logged_at.is_none_or(|at| at.elapsed() >= LOG_AGAIN);
         if may {
             *logged_at = Some(Instant::now());
@@ -190,7 +203,7 @@ mod tests {
         assert!(!note(&[true]));
         // An outage within a minute of the last log line is logged only if it lasts beyond that minute.
         assert!(!note(&[false, false, false, false]));
-        *health.logged_at.lock().unwrap() = None;
+        *health.logged_at.lock() = None;
         assert!(note(&[false]));
         assert!(!note(&[true]));
     }

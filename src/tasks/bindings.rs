@@ -7,35 +7,34 @@
 //! [`WRITTEN_MAX`], so that the next call may come to another replica.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use moka::policy::EvictionPolicy;
-use moka::sync::Cache;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use super::cache::Cached;
 use super::note::{BindingWrite, Note, ReplaceRule};
-use super::{OwnerStore, Tasks, key};
+use super::{Column, Tasks, key};
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
+use crate::a2a::state::TaskState;
+use crate::a2a::task::{Binding, TaskScan};
 use crate::identity::Proof;
-use crate::ids::{InstanceId, WorkspaceIncarnation};
+use crate::ids::{InstanceId, WorkspaceId, WorkspaceIncarnation};
 use crate::shared::Shared;
+use crate::shares::Account;
 use crate::store::Unavailable;
-use crate::time::to_millis;
+use crate::telemetry::Chain;
 
 /// Lifetime of the binding of a task that has ended.
 const ENDED_TTL: Duration = Duration::from_secs(300);
+
 /// Time after which a binding is read from the store again: another replica may have changed it.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Renewals that are written within one time to live.
-const RENEWALS_IN_TTL: u32 = 8;
+
 /// Longest wait of an answer until its binding is written.
 const WRITTEN_MAX: Duration = Duration::from_millis(250);
-/// Bytes of bindings in memory at most, and those that one takes besides its texts.
-const BYTES_MAX: u64 = 64 << 20;
-const ENTRY_BYTES: usize = 200;
+
 /// The end of a stored value whose task has ended. No instance id has a space.
 const ENDED: &str = " ended";
 
@@ -84,62 +83,6 @@ impl BindingWrite {
     }
 }
 
-/// Binding in memory.
-#[derive(Debug)]
-struct CachedBinding {
-    bound: BindingValue,
-    /// Time at which it ends here, in milliseconds of [`BindingCache::now_millis`].
-    until: u64,
-    /// Time of the last renewal that was written; 0: unknown.
-    renewed: AtomicU64,
-}
-
-/// Bindings in memory.
-pub(super) struct BindingCache {
-    known: Cache<String, Arc<CachedBinding>>,
-    started: Instant,
-}
-
-impl BindingCache {
-    pub(super) fn new() -> Self {
-        let bytes = |key: &String| u32::try_from(key.len() + ENTRY_BYTES).unwrap_or(u32::MAX);
-        Self {
-            known: Cache::builder()
-                .max_capacity(BYTES_MAX)
-                .weigher(move |key: &String, _: &Arc<CachedBinding>| bytes(key))
-                .eviction_policy(EvictionPolicy::lru())
-                .build(),
-            started: Instant::now(),
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<Arc<CachedBinding>> {
-        let known = self.known.get(key)?;
-        (self.now_millis() < known.until).then_some(known)
-    }
-
-    fn insert(
-        &self,
-        key: &str,
-        bound: BindingValue,
-        lasts: Duration,
-        renewed: u64,
-    ) -> Arc<CachedBinding> {
-        let known = Arc::new(CachedBinding {
-            bound,
-            until: self.now_millis() + to_millis(lasts),
-            renewed: AtomicU64::new(renewed),
-        });
-        self.known.insert(key.to_owned(), Arc::clone(&known));
-        known
-    }
-
-    /// Never 0.
-    fn now_millis(&self) -> u64 {
-        to_millis(self.started.elapsed()).max(1)
-    }
-}
-
 /// Task or context that a call names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
@@ -178,74 +121,40 @@ impl Tasks {
             .filter(|(_, known)| known.is_none())
             .map(|(key, _)| key.as_str())
             .collect();
-        let mut read = self.read_bindings(&missing).await?.into_iter();
+        let mut read = self
+            .read_values(Column::Binding, &missing)
+            .await?
+            .into_iter();
         let mut bound = Vec::new();
         for ((subject, key), known) in subjects.iter().zip(&keys).zip(known) {
-            let known = match known {
-                Some(known) => known,
-                None => match read
-                    .next()
-                    .flatten()
-                    .and_then(|text| BindingValue::parse(&text))
-                {
-                    Some(bound) => {
-                        let lasts = self.cached_ttl(&bound);
-                        self.bindings.insert(key, bound, lasts, 0)
-                    }
-                    None => continue,
-                },
-            };
-            self.renew_binding(key, &known, owner);
-            bound.push((*subject, known.bound.instance.clone()));
+            let known = known.or_else(|| self.keep_binding(key, &read.next().flatten()?));
+            if let Some(known) = known {
+                self.renew_binding(key, &known, owner);
+                bound.push((*subject, known.value.instance.clone()));
+            }
         }
         Ok(bound)
     }
 
-    async fn read_bindings(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Unavailable> {
-        match &self.stored {
-            OwnerStore::Shared(shared) => shared.get_many(keys).await,
-            OwnerStore::Sql(table) => {
-                let mut read = Vec::with_capacity(keys.len());
-                for key in keys {
-                    read.push(table.load_binding(key).await?);
-                }
-                Ok(read)
-            }
-        }
-    }
-
     /// Renews the lifetime of a binding that is used, unless its task has ended.
-    fn renew_binding(&self, key: &str, known: &CachedBinding, owner: &str) {
-        if known.bound.has_ended {
+    fn renew_binding(&self, key: &str, known: &Cached<BindingValue>, owner: &str) {
+        let (bound, ttl) = (&known.value, self.config.get().affinity.ttl);
+        if bound.has_ended || !self.bindings.claim_renewal(known, ttl) {
             return;
         }
-        let (now, ttl) = (self.bindings.now_millis(), self.config.get().affinity.ttl);
-        let last = known.renewed.load(Ordering::Relaxed);
-        let due = last == 0 || now >= last + to_millis(ttl / RENEWALS_IN_TTL);
-        let relaxed = Ordering::Relaxed;
-        // Of several concurrent uses one is written.
-        if due
-            && known
-                .renewed
-                .compare_exchange(last, now, relaxed, relaxed)
-                .is_ok()
-        {
-            let bound = known.bound.clone();
-            self.bindings
-                .insert(key, bound.clone(), self.cached_ttl(&bound), now);
-            self.queue_note(Note::Bind(BindingWrite {
-                key: key.to_owned(),
-                bound,
-                over: ReplaceRule::Renewed,
-                account: binding_account(owner),
-                owner: owner.into(),
-                written: None,
-            }));
-        }
+        self.bindings.extend(known, self.binding_ttl(bound));
+        let write = BindingWrite {
+            key: key.to_owned(),
+            bound: bound.clone(),
+            over: ReplaceRule::Renewed,
+            owner: owner.into(),
+            written: None,
+        };
+        self.queue_note(binding_account(owner), Note::Bind(write));
     }
 
     /// Returns how long a binding lasts in memory.
-    fn cached_ttl(&self, bound: &BindingValue) -> Duration {
+    fn binding_ttl(&self, bound: &BindingValue) -> Duration {
         let ttl = bound.clamp_ttl(self.config.get().affinity.ttl);
         if self.is_shared() {
             ttl.min(ASKED_AGAIN_AFTER)
@@ -266,31 +175,28 @@ impl Tasks {
         let known = self.bindings.get(&key);
         let over = match &known {
             // A task that has ended does not begin again.
-            Some(known) if known.bound.instance == bound.instance => {
-                if known.bound.has_ended || known.bound == bound {
+            Some(known) if known.value.instance == bound.instance => {
+                if known.value.has_ended || known.value == bound {
                     return None;
                 }
                 ReplaceRule::Own
             }
-            Some(known) if !gone.contains(&known.bound.instance) => return None,
+            Some(known) if !gone.contains(&known.value.instance) => return None,
             _ => ReplaceRule::Gone(gone.to_vec()),
         };
-        self.bindings.insert(
-            &key,
-            bound.clone(),
-            self.cached_ttl(&bound),
-            self.bindings.now_millis(),
-        );
+        let lasts = self.binding_ttl(&bound);
+        self.bindings.insert_new(&key, bound.clone(), lasts);
         let owner = proof.owner();
+        let account = binding_account(&owner);
         let (written, wait) = oneshot::channel();
-        self.queue_note(Note::Bind(BindingWrite {
+        let write = BindingWrite {
             key,
             bound,
             over,
-            account: binding_account(&owner),
             owner: owner.into(),
             written: Some(written),
-        }));
+        };
+        self.queue_note(account, Note::Bind(write));
         Some(wait)
     }
 
@@ -303,11 +209,10 @@ impl Tasks {
     }
 
     /// Keeps the binding that is stored.
-    pub(super) fn keep_binding(&self, key: &str, value: &str) {
-        if let Some(first) = BindingValue::parse(value) {
-            let lasts = self.cached_ttl(&first);
-            self.bindings.insert(key, first, lasts, 0);
-        }
+    pub(super) fn keep_binding(&self, key: &str, value: &str) -> Option<Arc<Cached<BindingValue>>> {
+        let stored = BindingValue::parse(value)?;
+        let lasts = self.binding_ttl(&stored);
+        Some(self.bindings.insert(key, stored, lasts))
     }
 
     /// Writes a binding to the shared state.
@@ -326,7 +231,7 @@ impl Tasks {
                 // Another replica may have bound it first.
                 let first = shared.get(key).await?;
                 match first.filter(|first| !bind.may_replace(first)) {
-                    Some(first) => self.keep_binding(key, &first),
+                    Some(first) => drop(self.keep_binding(key, &first)),
                     None => shared.set(key, &text, Some(ttl)).await?,
                 }
             }
@@ -334,31 +239,38 @@ impl Tasks {
         Ok(())
     }
 
-    /// Bounds the bindings of a caller in the shared state: beyond the bound its oldest ones are deleted.
-    pub(super) async fn bound_bindings(
-        &self,
-        shared: &Shared,
-        bind: &BindingWrite,
-    ) -> Result<(), Unavailable> {
+    /// Bounds the bindings of a caller in the shared state, after one was written: beyond the bound its oldest ones are
+    /// deleted. Best effort: they lapse.
+    pub(super) async fn bound_bindings(&self, shared: &Shared, note: Note) {
+        let Note::Bind(bind) = note else { return };
+        // Its answer waits no longer.
+        drop(bind.written);
         if !matches!(bind.over, ReplaceRule::Gone(_)) {
-            return Ok(());
+            return;
         }
-        let config = self.config.get();
-        let (set, max) = (key::bindings_of(&bind.owner), config.a2a.tasks_per_caller);
-        let ttl = config.affinity.ttl;
-        let oldest = shared.add_newest(&set, &bind.key, max, ttl).await?;
-        let oldest: Vec<&str> = oldest.iter().map(String::as_str).collect();
-        if oldest.is_empty() {
-            return Ok(());
+        let (max, ttl) = {
+            let config = self.config.get();
+            (config.a2a.tasks_per_caller, config.affinity.ttl)
+        };
+        let set = key::bindings_of(&bind.owner);
+        let deleted = async {
+            let oldest = shared.add_newest(&set, &bind.key, max, ttl).await?;
+            let oldest: Vec<&str> = oldest.iter().map(String::as_str).collect();
+            match oldest.is_empty() {
+                true => Ok(()),
+                false => shared.delete(&oldest).await,
+            }
+        };
+        if let Err(error) = deleted.await {
+            tracing::debug!(error = %Chain(&error), "failed to bound the bindings of a caller; their lifetime does");
         }
-        shared.delete(&oldest).await
     }
 }
 
 /// Returns the account of a caller's bindings in the queue of notes. Owners have one of their own: without an owner a task is
 /// open to all callers.
-fn binding_account(owner: &str) -> Arc<str> {
-    format!("bindings of {owner}").into()
+fn binding_account(owner: &str) -> Account {
+    Account::of_owner(&format!("bindings of {owner}"))
 }
 
 /// Binds what an answer names to the instance that answers.
@@ -434,5 +346,169 @@ impl Binder {
         };
         self.tasks
             .queue_binding(key, bound, &self.gone, &self.proof)
+    }
+}
+
+/// Scans a response as it passes. The first task counts.
+pub struct Learner {
+    scan: TaskScan,
+    /// `None`: the owner is known already, or does not matter here.
+    recorder: Option<OwnerRecorder>,
+    /// `None`: the target has no instances.
+    binder: Option<Box<Binder>>,
+    /// Records the end of the task that the response is about. `None`: a response to a message, or it does not matter.
+    ender: Option<Box<EndRecorder>>,
+}
+
+/// Records the end of one task.
+pub struct EndRecorder {
+    tasks: Arc<Tasks>,
+    target: WorkspaceId,
+    by: String,
+    task: Option<String>,
+}
+
+impl EndRecorder {
+    /// Returns one for a task of `target` that is not known yet. `by`: the caller.
+    pub fn new(tasks: &Arc<Tasks>, proof: &Proof, target: &WorkspaceId) -> Box<Self> {
+        Box::new(Self {
+            tasks: Arc::clone(tasks),
+            target: target.clone(),
+            by: proof.owner(),
+            task: None,
+        })
+    }
+
+    /// Records that the task has ended.
+    pub fn record_end(&self) {
+        if let Some(task) = &self.task {
+            self.tasks.note_end(&self.target, task, &self.by);
+        }
+    }
+}
+
+/// The owner and target to record for the task.
+struct OwnerRecorder {
+    tasks: Arc<Tasks>,
+    /// The proven caller.
+    proof: Arc<Proof>,
+    target: WorkspaceIncarnation,
+}
+
+impl Learner {
+    pub(super) fn new(
+        tasks: Arc<Tasks>,
+        proof: Arc<Proof>,
+        target: WorkspaceIncarnation,
+        binding: Binding,
+    ) -> Self {
+        let recorder = OwnerRecorder {
+            tasks,
+            proof,
+            target,
+        };
+        Self {
+            recorder: Some(recorder),
+            ..Self::for_state(binding)
+        }
+    }
+
+    /// Returns a learner that records no owner and only reports the state of the task.
+    pub fn for_state(binding: Binding) -> Self {
+        Self {
+            scan: TaskScan::new(binding),
+            recorder: None,
+            binder: None,
+            ender: None,
+        }
+    }
+
+    /// Sets the protocol binding of the response, where it is not the one the learner was made for.
+    pub fn set_binding(&mut self, binding: Binding) {
+        self.scan = TaskScan::new(binding);
+        if self.binder.is_some() {
+            self.scan.want_context();
+        }
+    }
+
+    /// Sets what binds the task and the context of the response to an instance.
+    pub fn set_binder(&mut self, binder: Binder) {
+        self.binder = Some(Box::new(binder));
+        self.scan.want_context();
+    }
+
+    /// Sets the instance to bind to: another one answers instead.
+    pub fn set_instance(&mut self, instance: &InstanceId) {
+        if let Some(binder) = &mut self.binder {
+            binder.set_instance(instance);
+        }
+    }
+
+    /// Sets what records the end of the task that the response is about.
+    pub fn set_end_recorder(&mut self, ender: Box<EndRecorder>) {
+        self.ender = Some(ender);
+    }
+
+    /// Returns what records the end of `task`, if the response may have begun it.
+    pub fn end_recorder_for(&self, task: &str) -> Option<Box<EndRecorder>> {
+        let recorder = self.recorder.as_ref()?;
+        let mut ender = EndRecorder::new(&recorder.tasks, &recorder.proof, &recorder.target.id);
+        ender.task = Some(task.to_owned());
+        Some(ender)
+    }
+
+    /// Returns what binds the task of a stream, whose end is seen by others.
+    pub fn into_binder(self) -> Option<Box<Binder>> {
+        self.binder
+    }
+
+    /// Reads the next piece of a unary response. Returns the task id once, when it is complete.
+    pub fn push(&mut self, piece: &[u8]) -> Option<String> {
+        self.scan.push(piece)
+    }
+
+    /// Reads the next whole events of a stream.
+    pub fn push_events(&mut self, events: &[u8]) -> Option<String> {
+        self.scan.push_events(events)
+    }
+
+    /// Returns the state of the task once, as soon as the response contains it.
+    pub fn take_state(&mut self) -> Option<TaskState> {
+        self.scan.take_state()
+    }
+
+    /// True if there is nothing more to find. The rest of the response need not be scanned.
+    pub fn is_over(&self) -> bool {
+        self.scan.is_over()
+    }
+
+    /// True if a context was found that is to be bound, or `state` ends a binding.
+    pub fn has_more_to_learn(&self, state: Option<TaskState>) -> bool {
+        let binds = self.binder.is_some() && (state.is_some() || self.scan.has_context());
+        binds || (self.ender.is_some() && state.is_some_and(TaskState::is_terminal))
+    }
+
+    /// Records the caller as the owner of `task`, if the task has none, and binds the task and the context that were
+    /// found.
+    pub async fn record_task(&mut self, task: Option<&str>, state: Option<TaskState>) {
+        if let (Some(recorder), Some(task)) = (&self.recorder, task) {
+            let (owner, target) = (recorder.proof.owner(), &recorder.target);
+            let over = state.is_some_and(TaskState::is_terminal);
+            let owner = (owner.as_str(), recorder.proof.principal.org());
+            recorder.tasks.record_owner(owner, target, task, Some(over));
+        }
+        if let Some(ender) = &mut self.ender {
+            if let Some(task) = task {
+                ender.task = Some(task.to_owned());
+            }
+            if state.is_some_and(TaskState::is_terminal) {
+                ender.record_end();
+            }
+        }
+        let context = self.scan.take_context();
+        if let Some(binder) = &mut self.binder {
+            let has_ended = state.is_some_and(TaskState::is_terminal);
+            binder.bind(context.as_deref(), task, has_ended).await;
+        }
     }
 }

@@ -13,30 +13,26 @@
 //! that cannot be read is not treated as "unknown".
 
 mod bindings;
+mod cache;
 mod key;
-mod learner;
 mod note;
 mod open;
-mod owner_cache;
 mod table;
-
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
 
-pub use self::bindings::{Binder, Subject};
-pub use self::learner::{EndRecorder, Learner};
+use self::bindings::BindingValue;
+pub use self::bindings::{Binder, EndRecorder, Learner, Subject};
+use self::cache::{Cached, TaskCache};
+use self::note::{NOTES_MAX, Note, QueuedNote, TaskClaim};
 pub use self::open::{OpenTask, OpenTasks};
-
-use self::bindings::BindingCache;
-use self::note::{NOTES_MAX, Note, NoteCounts, TaskClaim};
-use self::owner_cache::{CachedOwner, OwnerCache};
-use self::table::Table;
+use self::table::{Column, Table, bind_now, delete_all};
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
 use crate::a2a::task::Binding;
 use crate::config::Live;
@@ -47,7 +43,20 @@ use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
+use crate::shares::{Account, Shares};
 use crate::store::Unavailable;
+
+/// Bytes of owners, of targets and of bindings in memory at most, each: some 200,000 tasks with ids of 36 bytes.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of the names that the store does not have, at most.
+const UNKNOWN_BYTES_MAX: u64 = 8 << 20;
+
+/// Lifetime of a negative entry: the store is not read again for this long.
+const UNKNOWN_FOR: Duration = Duration::from_secs(30);
+
+/// Lifetime of an owner or target in memory that can be read from the store again.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 /// Records and checks the owners of tasks.
 pub struct Tasks {
@@ -56,15 +65,17 @@ pub struct Tasks {
     stored: OwnerStore,
     /// Tasks that agents have begun and not ended.
     pub open: OpenTasks,
-    memory: OwnerCache,
-    bindings: BindingCache,
-    notes: mpsc::Sender<Note>,
-    to_write: Mutex<mpsc::Receiver<Note>>,
-    /// Notes that are queued or being written.
-    unwritten: AtomicUsize,
-    by_owner: std::sync::Mutex<NoteCounts>,
+    owners: TaskCache<Arc<str>>,
+    targets: TaskCache<WorkspaceId>,
+    bindings: TaskCache<BindingValue>,
+    /// Names of owners and targets that SQL does not have.
+    unknown: TaskCache<()>,
+    notes: mpsc::Sender<QueuedNote>,
+    to_write: Mutex<mpsc::Receiver<QueuedNote>>,
+    /// Notes that are queued or being written, by account.
+    unwritten: Arc<Shares>,
     /// Owners of rows that were written since the last count.
-    started: std::sync::Mutex<HashSet<Arc<str>>>,
+    started: parking_lot::Mutex<HashSet<Arc<str>>>,
 }
 
 /// The store of owners.
@@ -80,8 +91,10 @@ impl Tasks {
     pub fn new(config: Live, (db, shared): (Db, Shared), metrics: Arc<Metrics>) -> Arc<Self> {
         let (notes, to_write) = mpsc::channel(NOTES_MAX);
         Arc::new(Self {
-            memory: OwnerCache::new(),
-            bindings: BindingCache::new(),
+            owners: TaskCache::new(BYTES_MAX, |owner| owner.len()),
+            targets: TaskCache::new(BYTES_MAX, |target| target.as_str().len()),
+            bindings: TaskCache::new(BYTES_MAX, |_| 0),
+            unknown: TaskCache::new(UNKNOWN_BYTES_MAX, |()| 0),
             open: OpenTasks::new(config.clone(), db.clone()),
             stored: if shared.is_embedded() {
                 OwnerStore::Sql(Table(db))
@@ -92,9 +105,8 @@ impl Tasks {
             metrics,
             notes,
             to_write: Mutex::new(to_write),
-            unwritten: AtomicUsize::new(0),
-            by_owner: std::sync::Mutex::default(),
-            started: std::sync::Mutex::default(),
+            unwritten: Arc::default(),
+            started: parking_lot::Mutex::default(),
         })
     }
 
@@ -112,7 +124,7 @@ impl Tasks {
 
     /// Records that `owner`, of the org `org` if it is no workspace, started `task` of `target`, unless another owner is
     /// known. `over`: whether the task has ended; `None`: that does not matter.
-    pub async fn record_owner(
+    pub fn record_owner(
         &self,
         (owner, org): (&str, Option<&str>),
         target: &WorkspaceIncarnation,
@@ -123,16 +135,17 @@ impl Tasks {
             return;
         }
         let (key, at) = (key::task_owner(target, task), key::task_target(owner, task));
-        let ttl = self.config.get().a2a.task_ttl;
-        let lasts = self.memory.cached_ttl(ttl, self.is_shared());
-        let (known, new) = self.memory.claim_owner(&key, owner, lasts).await;
-        if *known.owner != *owner {
+        let lasts = self.cached_ttl(self.is_shared());
+        let (known, new) = self.owners.claim(&key, || owner.into(), lasts);
+        if *known.value != *owner {
             return;
         }
         if new {
             self.metrics.tasks.learnt.inc();
-            self.memory.claim_target(&at, &target.id, lasts).await;
-            let (owner, target) = (Arc::clone(&known.owner), target.id.clone());
+            self.targets.claim(&at, || target.id.clone(), lasts);
+            self.unknown.forget(&key);
+            self.unknown.forget(&at);
+            let (owner, target) = (Arc::clone(&known.value), target.id.clone());
             let open = (over == Some(false)).then(|| {
                 Box::new(OpenTask {
                     target: target.clone(),
@@ -141,27 +154,27 @@ impl Tasks {
                     caller_org: org.map(str::to_owned),
                 })
             });
-            self.queue_note(Note::Claim(TaskClaim {
+            let account = Account::of_owner(&owner);
+            let claim = TaskClaim {
                 key,
                 at,
                 owner,
                 target,
                 open,
-            }));
+            };
+            self.queue_note(account, Note::Claim(claim));
         } else {
             if over == Some(true) {
                 self.note_end(&target.id, task, owner);
             }
-            self.renew_owner(&known, &target.id, key, at).await;
+            self.renew_owner(&known, &target.id, key, at);
         }
     }
 
     /// Records that `task` of `target` has ended. `by`: the caller whose answer told of it.
     pub fn note_end(&self, target: &WorkspaceId, task: &str, by: &str) {
-        self.queue_note(Note::End {
-            name: (target.clone(), task.to_owned()),
-            by: by.into(),
-        });
+        let note = Note::End((target.clone(), task.to_owned()));
+        self.queue_note(Account::of_owner(by), note);
     }
 
     /// Checks that the caller may access all of `tasks` of `target`: as their owner, as a workspace above the
@@ -215,29 +228,15 @@ impl Tasks {
         for ((known, key), task) in owners.into_iter().zip(keys).zip(tasks) {
             visible.push(match known {
                 None => true,
-                Some(known) if *known.owner == me => {
+                Some(known) if *known.value == me => {
                     let at = key::task_target(&me, task);
-                    self.renew_owner(&known, &target.id, key, at).await;
+                    self.renew_owner(&known, &target.id, key, at);
                     true
                 }
-                Some(known) => may_see(hierarchy, proof, &known.owner).await?,
+                Some(known) => may_see(hierarchy, proof, &known.value).await?,
             });
         }
         Ok(visible)
-    }
-
-    /// True if the caller may access a task of `owner`: as the owner, a workspace above it, or an operator.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn may_ask(
-        &self,
-        hierarchy: &Hierarchy,
-        proof: &Proof,
-        owner: &str,
-    ) -> Result<bool, Rejection> {
-        let own = proof.sees_all_content() || proof.owner() == owner;
-        Ok(own || is_above(hierarchy, proof, owner).await?)
     }
 
     /// Returns the workspace at which the caller started `task`, if it is known.
@@ -253,27 +252,16 @@ impl Tasks {
             return Ok(None);
         }
         let at = key::task_target(&proof.owner(), task);
-        if let Some(target) = self.memory.get_target(&at).await {
-            return Ok(Some(target));
+        if let Some(target) = self.targets.get(&at) {
+            return Ok(Some(target.value.clone()));
         }
-        let target = match &self.stored {
-            OwnerStore::Shared(shared) => {
-                let found = shared.get(&at).await?;
-                found.and_then(|text| WorkspaceId::parse(&text).ok())
-            }
-            OwnerStore::Sql(_) if self.memory.is_unknown(&at) => None,
-            OwnerStore::Sql(table) => {
-                let found = table.load_target(&at).await?;
-                if found.is_none() {
-                    self.memory.insert_unknown(&at);
-                }
-                found
-            }
-        };
+        let found = self.read_values(Column::Target, &[&at]).await?.pop();
+        let target = found
+            .flatten()
+            .and_then(|text| WorkspaceId::parse(&text).ok());
         if let Some(target) = &target {
-            let ttl = self.config.get().a2a.task_ttl;
-            let lasts = self.memory.cached_ttl(ttl, true);
-            self.memory.insert_target(&at, target, lasts).await;
+            self.targets
+                .insert(&at, target.clone(), self.cached_ttl(true));
         }
         Ok(target)
     }
@@ -282,45 +270,51 @@ impl Tasks {
     async fn load_owners(
         &self,
         keys: &[String],
-    ) -> Result<Vec<Option<Arc<CachedOwner>>>, Unavailable> {
-        let mut owners = Vec::with_capacity(keys.len());
-        for key in keys {
-            owners.push(self.memory.get_owner(key).await);
-        }
+    ) -> Result<Vec<Option<Arc<Cached<Arc<str>>>>>, Unavailable> {
+        let mut owners: Vec<_> = keys.iter().map(|key| self.owners.get(key)).collect();
         let missing: Vec<usize> = (0..keys.len()).filter(|i| owners[*i].is_none()).collect();
         let asked: Vec<&str> = missing.iter().map(|i| keys[*i].as_str()).collect();
-        let found = match &self.stored {
-            OwnerStore::Shared(shared) => shared.get_many(&asked).await?,
-            OwnerStore::Sql(table) => self.owners_of_rows(table, &asked).await?,
-        };
-        let lasts = self.memory.cached_ttl(self.config.get().a2a.task_ttl, true);
+        let found = self.read_values(Column::Owner, &asked).await?;
+        let lasts = self.cached_ttl(true);
         for (i, owner) in missing.into_iter().zip(found) {
-            if let Some(owner) = owner {
-                owners[i] = Some(self.memory.insert_owner(&keys[i], &owner, lasts).await);
-            }
+            owners[i] = owner.map(|owner| self.owners.insert(&keys[i], owner.into(), lasts));
         }
         Ok(owners)
     }
 
-    /// Returns owners from SQL. A missing row is cached as well, briefly.
-    async fn owners_of_rows(
+    /// Reads values from the store. The absence of an owner or target in SQL is cached as well, briefly.
+    async fn read_values(
         &self,
-        table: &Table,
+        column: Column,
         keys: &[&str],
     ) -> Result<Vec<Option<String>>, Unavailable> {
-        let mut owners = Vec::with_capacity(keys.len());
+        let table = match &self.stored {
+            OwnerStore::Shared(shared) => return shared.get_many(keys).await,
+            OwnerStore::Sql(table) => table,
+        };
+        let mut values = Vec::with_capacity(keys.len());
         for key in keys {
-            if self.memory.is_unknown(key) {
-                owners.push(None);
+            if self.unknown.get(key).is_some() {
+                values.push(None);
                 continue;
             }
-            let owner = table.load_owner(key).await?;
-            if owner.is_none() {
-                self.memory.insert_unknown(key);
+            let value = table.load(column, key).await?;
+            if value.is_none() && column != Column::Binding {
+                self.unknown.insert(key, (), UNKNOWN_FOR);
             }
-            owners.push(owner);
+            values.push(value);
         }
-        Ok(owners)
+        Ok(values)
+    }
+
+    /// Returns how long an owner or target lasts in memory. `is_stored`: it can be read from the store again.
+    fn cached_ttl(&self, is_stored: bool) -> Duration {
+        let ttl = self.config.get().a2a.task_ttl;
+        if is_stored {
+            ttl.min(ASKED_AGAIN_AFTER)
+        } else {
+            ttl
+        }
     }
 
     fn is_shared(&self) -> bool {
@@ -328,34 +322,19 @@ impl Tasks {
     }
 
     /// Renews the time to live of a task that its owner uses.
-    async fn renew_owner(
-        &self,
-        known: &CachedOwner,
-        target: &WorkspaceId,
-        key: String,
-        at: String,
-    ) {
+    fn renew_owner(&self, known: &Cached<Arc<str>>, target: &WorkspaceId, key: String, at: String) {
         let ttl = self.config.get().a2a.task_ttl;
         let alone = !self.is_shared();
-        if !self.memory.renew(known, ttl, !alone) {
+        if alone {
+            self.owners.extend(known, ttl);
+        }
+        if !self.owners.claim_renewal(known, ttl) {
             return;
         }
-        self.queue_note(Note::Renew {
-            key,
-            at: at.clone(),
-            owner: Arc::clone(&known.owner),
-        });
-        if !alone {
-            return;
+        if alone && self.targets.get(&at).is_none_or(|at| at.value == *target) {
+            self.targets.insert(&at, target.clone(), ttl);
         }
-        if self
-            .memory
-            .get_target(&at)
-            .await
-            .is_none_or(|at| at == *target)
-        {
-            self.memory.insert_target(&at, target, ttl).await;
-        }
+        self.queue_note(Account::of_owner(&known.value), Note::Renew { key, at });
     }
 }
 

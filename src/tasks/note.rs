@@ -1,20 +1,21 @@
 //! Writes learnt owners in the background: to Redis for all replicas, or to SQL for a single gateway.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep};
 
 use super::bindings::BindingValue;
 use super::open::OpenTask;
 use super::table::Table;
 use super::{OwnerStore, Tasks};
+use crate::deadline::ticks;
 use crate::ids::{InstanceId, WorkspaceId};
+use crate::metrics::{InProgress, Queue};
 use crate::shared::Shared;
+use crate::shares::{Account, Bound, Share};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -57,18 +58,17 @@ pub(super) enum Note {
     /// A task was started.
     Claim(TaskClaim),
     /// The owner used the task.
-    Renew {
-        key: String,
-        at: String,
-        owner: Arc<str>,
-    },
+    Renew { key: String, at: String },
     /// An instance has a task or a context.
     Bind(BindingWrite),
     /// A task has ended.
-    End {
-        name: (WorkspaceId, String),
-        by: Arc<str>,
-    },
+    End((WorkspaceId, String)),
+}
+
+/// A note in the queue, with its place there.
+pub(super) struct QueuedNote {
+    pub(super) note: Note,
+    _place: (Share, InProgress),
 }
 
 /// Stored values that a binding may replace.
@@ -91,169 +91,122 @@ pub(super) struct BindingWrite {
     pub(super) over: ReplaceRule,
     /// The caller whose answer bound it.
     pub(super) owner: Arc<str>,
-    /// The account of its bindings in the queue.
-    pub(super) account: Arc<str>,
     /// Dropped once it is written.
     pub(super) written: Option<oneshot::Sender<()>>,
 }
 
-impl Note {
-    fn owner(&self) -> &Arc<str> {
-        match self {
-            Self::Claim(claimed) => &claimed.owner,
-            Self::Renew { owner, .. } => owner,
-            Self::End { by, .. } => by,
-            Self::Bind(bind) => &bind.account,
-        }
-    }
-}
-
-/// Notes that are queued or being written, by owner.
-pub(super) type NoteCounts = HashMap<Arc<str>, usize>;
-
 impl Tasks {
-    /// Queues a note. One owner takes at most half of the free places, so that other owners find one.
-    pub(super) fn queue_note(&self, note: Note) {
-        if self.take_place(note.owner()) {
-            let owner = Arc::clone(note.owner());
-            self.metrics.queues.task_notes.inc();
-            if self.notes.try_send(note).is_ok() {
-                return;
-            }
-            self.leave_place(&owner);
-            self.metrics.queues.task_notes.dec();
+    /// Queues a note of `account`, which takes at most half of the free places, so that others find one.
+    pub(super) fn queue_note(&self, account: Account, note: Note) {
+        let place = self
+            .unwritten
+            .take(account, 1, Bound::with_places(NOTES_MAX));
+        let is_queued = place.is_ok_and(|place| {
+            let queued = InProgress::begin(&self.metrics.queues.entries[Queue::TaskNotes]);
+            let queued = QueuedNote {
+                note,
+                _place: (place, queued),
+            };
+            self.notes.try_send(queued).is_ok()
+        });
+        if !is_queued {
+            self.metrics.tasks.notes_dropped.inc();
         }
-        self.metrics.tasks.notes_dropped.inc();
-    }
-
-    fn take_place(&self, owner: &Arc<str>) -> bool {
-        let mut by_owner = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = by_owner.get(owner).copied().unwrap_or(0);
-        let others = self.unwritten.load(Ordering::Acquire).saturating_sub(own);
-        if NOTES_MAX.saturating_sub(others) / 2 <= own {
-            return false;
-        }
-        by_owner.insert(Arc::clone(owner), own + 1);
-        self.unwritten.fetch_add(1, Ordering::AcqRel);
-        true
-    }
-
-    fn leave_place(&self, owner: &Arc<str>) {
-        let mut by_owner = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = by_owner.get_mut(owner) {
-            *own -= 1;
-            if *own == 0 {
-                by_owner.remove(owner);
-            }
-        }
-        self.unwritten.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Records the task that a note says has begun or ended.
-    fn note_open(&self, note: &mut Note) {
-        match note {
+    fn note_open(&self, queued: &mut QueuedNote) {
+        match &mut queued.note {
             Note::Claim(claimed) => {
                 if let Some(open) = claimed.open.take() {
                     self.open.record_begin(*open);
                 }
             }
-            Note::End { name, .. } => self.open.record_end(name.clone()),
+            Note::End(name) => self.open.record_end(name.clone()),
             Note::Renew { .. } | Note::Bind(_) => {}
         }
     }
 
-    fn finish_note(&self, note: &Note) {
-        self.leave_place(note.owner());
-        self.metrics.queues.task_notes.dec();
-    }
-
     /// Writes learnt owners. A background task; runs until it is dropped.
     pub async fn run(&self) {
-        match &self.stored {
-            OwnerStore::Shared(shared) => {
-                tokio::join!(self.write_shared(shared), self.open.run());
+        let bound_rows = async {
+            if let OwnerStore::Sql(table) = &self.stored {
+                self.bound_rows(table).await;
             }
-            OwnerStore::Sql(table) => {
-                tokio::join!(
-                    self.write_rows(table),
-                    self.bound_rows(table),
-                    self.open.run()
-                );
-            }
-        }
+        };
+        tokio::join!(self.write_notes(), bound_rows, self.open.run());
     }
 
-    async fn write_shared(&self, shared: &Shared) {
+    /// Retries until the notes are written: other replicas let through requests for tasks of an unknown owner.
+    async fn write_notes(&self) {
         let mut notes = self.to_write.lock().await;
-        let mut batch = Vec::with_capacity(AT_ONCE);
-        while notes.recv_many(&mut batch, AT_ONCE).await > 0 {
-            batch.iter_mut().for_each(|note| self.note_open(note));
-            join_all(batch.drain(..).map(|note| self.write_note(shared, note))).await;
-        }
-    }
-
-    async fn write_rows(&self, table: &Table) {
-        let mut notes = self.to_write.lock().await;
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        while notes.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        let at_once = if self.is_shared() { AT_ONCE } else { BATCH_MAX };
+        let mut batch = Vec::with_capacity(at_once);
+        while notes.recv_many(&mut batch, at_once).await > 0 {
             batch.iter_mut().for_each(|note| self.note_open(note));
             let mut told = false;
-            let others = loop {
-                let now = Timestamp::now();
-                let config = self.config.get();
-                let lifetimes = (config.a2a.task_ttl, config.affinity.ttl);
-                match table.write_notes(&batch, now, lifetimes).await {
-                    Ok(others) => break others,
-                    Err(error) => {
-                        if !std::mem::replace(&mut told, true) {
-                            let error = Chain(&error);
-                            tracing::debug!(%error, "failed to write task owners; retrying");
-                        }
-                        sleep(RETRY_PAUSE).await;
-                    }
+            while let Err(error) = self.try_write(&batch).await {
+                if !std::mem::replace(&mut told, true) {
+                    let error = Chain(&error);
+                    tracing::debug!(%error, "failed to write task owners; retrying");
                 }
-            };
-            let lasts = self.memory.cached_ttl(self.config.get().a2a.task_ttl, true);
-            for (key, owner) in others.owners {
-                self.memory.insert_owner(&key, &owner, lasts).await;
+                sleep(RETRY_PAUSE).await;
             }
-            for (key, value) in others.bindings {
-                self.keep_binding(&key, &value);
-            }
-            let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-            for note in batch.drain(..) {
-                self.finish_note(&note);
-                match note {
-                    Note::Claim(claimed) => started.insert(claimed.owner),
-                    Note::Bind(bind) => started.insert(bind.owner),
-                    Note::Renew { .. } | Note::End { .. } => false,
-                };
+            match &self.stored {
+                OwnerStore::Shared(shared) => {
+                    let written = batch.drain(..).map(|queued| queued.note);
+                    join_all(written.map(|note| self.bound_bindings(shared, note))).await;
+                }
+                OwnerStore::Sql(_) => {
+                    let mut started = self.started.lock();
+                    started.extend(batch.drain(..).filter_map(|queued| match queued.note {
+                        Note::Claim(claimed) => Some(claimed.owner),
+                        Note::Bind(bind) => Some(bind.owner),
+                        Note::Renew { .. } | Note::End(_) => None,
+                    }));
+                }
             }
         }
+    }
+
+    async fn try_write(&self, batch: &[QueuedNote]) -> Result<(), Unavailable> {
+        let table = match &self.stored {
+            OwnerStore::Shared(shared) => {
+                let writes = batch
+                    .iter()
+                    .map(|queued| self.write_note(shared, &queued.note));
+                return try_join_all(writes).await.map(drop);
+            }
+            OwnerStore::Sql(table) => table,
+        };
+        let config = self.config.get();
+        let lifetimes = (config.a2a.task_ttl, config.affinity.ttl);
+        drop(config);
+        let others = table.write_notes(batch, Timestamp::now(), lifetimes);
+        let others = others.await?;
+        let lasts = self.cached_ttl(true);
+        for (key, owner) in others.owners {
+            self.owners.insert(&key, owner.into(), lasts);
+        }
+        for (key, value) in others.bindings {
+            self.keep_binding(&key, &value);
+        }
+        Ok(())
     }
 
     /// Bounds the rows of each caller in SQL, and deletes lapsed rows.
     async fn bound_rows(&self, table: &Table) {
-        let mut tick = interval(BOUND_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(BOUND_EVERY);
         let mut purged: Option<Instant> = None;
         loop {
             tick.tick().await;
             let max = self.config.get().a2a.tasks_per_caller;
-            let started: HashSet<_> = {
-                let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-                std::mem::take(&mut *started)
-            };
-            for owner in &started {
-                let kept = table.keep_newest(owner, max).await;
-                let kept = match kept {
-                    Ok(()) => table.keep_newest_bindings(owner, max).await,
-                    away => away,
-                };
-                if let Err(error) = kept {
+            let started = || self.started.lock();
+            let owners = std::mem::take(&mut *started());
+            for owner in owners {
+                if let Err(error) = table.keep_newest(&owner, max).await {
                     tracing::debug!(error = %Chain(&error), "failed to bound the tasks of a caller; will retry");
-                    let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-                    started.insert(Arc::clone(owner));
+                    started().insert(owner);
                 }
             }
             if purged.is_none_or(|at| at.elapsed() >= PURGE_EVERY) {
@@ -268,7 +221,7 @@ impl Tasks {
     /// Waits until all notes are written, at most `FLUSH_MAX`.
     pub async fn flush(&self) {
         let deadline = Instant::now() + FLUSH_MAX;
-        while self.unwritten.load(Ordering::Acquire) > 0 {
+        while self.unwritten.total() > 0 {
             if Instant::now() >= deadline {
                 tracing::warn!("shutdown: the last task owners were not written");
                 return;
@@ -277,28 +230,7 @@ impl Tasks {
         }
     }
 
-    /// Retries until the note is written: other replicas let through requests for tasks of an unknown owner.
-    async fn write_note(&self, shared: &Shared, note: Note) {
-        let mut told = false;
-        while let Err(error) = self.try_write(shared, &note).await {
-            if !told {
-                told = true;
-                let error = Chain(&error);
-                tracing::debug!(%error, "failed to write a task owner; retrying");
-            }
-            sleep(RETRY_PAUSE).await;
-        }
-        self.finish_note(&note);
-        if let Note::Bind(mut bind) = note {
-            // Its answer waits no longer.
-            drop(bind.written.take());
-            if let Err(error) = self.bound_bindings(shared, &bind).await {
-                tracing::debug!(error = %Chain(&error), "failed to bound the bindings of a caller; their lifetime does");
-            }
-        }
-    }
-
-    async fn try_write(&self, shared: &Shared, note: &Note) -> Result<(), Unavailable> {
+    async fn write_note(&self, shared: &Shared, note: &Note) -> Result<(), Unavailable> {
         let ttl = self.config.get().a2a.task_ttl;
         match note {
             Note::Claim(TaskClaim {
@@ -308,24 +240,24 @@ impl Tasks {
                 target,
                 ..
             }) => {
-                let lasts = self.memory.cached_ttl(ttl, true);
+                let lasts = self.cached_ttl(true);
                 if let Some(first) = claim_key(shared, key, owner, ttl).await? {
                     // Another replica recorded an owner earlier.
-                    self.memory.insert_owner(key, &first, lasts).await;
+                    self.owners.insert(key, first.into(), lasts);
                     return Ok(());
                 }
                 let first = claim_key(shared, at, target.as_str(), ttl).await?;
                 if let Some(first) = first.and_then(|id| WorkspaceId::parse(&id).ok()) {
-                    self.memory.insert_target(at, &first, lasts).await;
+                    self.targets.insert(at, first, lasts);
                 }
                 self.bound_keys(shared, (key, at, owner), ttl).await
             }
-            Note::Renew { key, at, .. } => {
+            Note::Renew { key, at } => {
                 let keys = [key.as_str(), at.as_str()];
                 shared.refresh(&keys, ttl).await.map(drop)
             }
             Note::Bind(bind) => self.write_binding(shared, bind).await,
-            Note::End { .. } => Ok(()),
+            Note::End(_) => Ok(()),
         }
     }
 

@@ -5,15 +5,17 @@
 //! a stop comes. The task that writes owners hands it what it learns; no message waits for it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sqlx::Row as _;
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
+use super::{bind_now, delete_all};
 use crate::config::Live;
 use crate::db::{Connection, Db};
+use crate::deadline::ticks;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -37,9 +39,6 @@ const ENDED_MAX: usize = 20_000;
 /// Rows of one transaction.
 const BATCH_MAX: usize = 256;
 
-/// Rows that one statement deletes at most.
-const DELETED_MAX: i64 = 1000;
-
 const PUT: &str = "INSERT INTO open_tasks (target, task, caller, caller_org, expires_at) \
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (target, task) DO UPDATE SET expires_at = excluded.expires_at";
 
@@ -51,7 +50,7 @@ const PAGE: &str = "SELECT target, task, caller, caller_org FROM open_tasks \
     WHERE (target > $1 OR (target = $1 AND task > $2)) AND expires_at > $3 ORDER BY target, task LIMIT $4";
 
 const DELETE_LAPSED: &str = "DELETE FROM open_tasks WHERE (target, task) IN \
-    (SELECT target, task FROM open_tasks WHERE expires_at <= $1 LIMIT $2)";
+    (SELECT target, task FROM open_tasks WHERE expires_at <= $2 LIMIT $1)";
 
 /// A task that its agent has begun and not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,13 +108,9 @@ impl OpenTasks {
         }
     }
 
-    fn lock_pending(&self) -> MutexGuard<'_, PendingTasks> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn record_begin(&self, open: OpenTask) {
         let name = (open.target.clone(), open.task.clone());
-        let mut waiting = self.lock_pending();
+        let mut waiting = self.waiting.lock();
         waiting.ended.remove(&name);
         waiting.over.remove(&name);
         if waiting.begun.len() < WAITING_MAX {
@@ -124,7 +119,7 @@ impl OpenTasks {
     }
 
     pub(super) fn record_end(&self, name: TaskName) {
-        let mut waiting = self.lock_pending();
+        let mut waiting = self.waiting.lock();
         if waiting.begun.remove(&name).is_some() || waiting.ended.contains(&name) {
             return;
         }
@@ -135,7 +130,7 @@ impl OpenTasks {
 
     /// Takes what is to be written and deleted now.
     fn take_due(&self, all: bool) -> (Vec<OpenTask>, Vec<TaskName>) {
-        let mut waiting = self.lock_pending();
+        let mut waiting = self.waiting.lock();
         let due = |since: &Instant| all || since.elapsed() >= WRITTEN_AFTER;
         let begun = waiting
             .begun
@@ -151,7 +146,7 @@ impl OpenTasks {
     }
 
     fn put_back(&self, begun: Vec<OpenTask>, over: Vec<TaskName>) {
-        let mut waiting = self.lock_pending();
+        let mut waiting = self.waiting.lock();
         waiting.over.extend(over);
         // They were due.
         let since = Instant::now() - WRITTEN_AFTER;
@@ -162,7 +157,7 @@ impl OpenTasks {
     }
 
     fn record_deleted(&self, over: Vec<TaskName>) {
-        let mut waiting = self.lock_pending();
+        let mut waiting = self.waiting.lock();
         if waiting.ended.len() + over.len() > ENDED_MAX {
             waiting.ended.clear();
         }
@@ -193,17 +188,6 @@ impl OpenTasks {
             tx.commit().await
         };
         self.db.run("open_tasks_write", work).await
-    }
-
-    async fn delete_lapsed(&self) -> Result<(), Unavailable> {
-        loop {
-            let delete = sqlx::query(DELETE_LAPSED).bind(Timestamp::now().0);
-            let delete = delete.bind(DELETED_MAX);
-            let deleted = self.db.execute("open_tasks_purge", delete).await?;
-            if deleted < DELETED_MAX.unsigned_abs() {
-                return Ok(());
-            }
-        }
     }
 }
 
@@ -246,8 +230,7 @@ impl OpenTasks {
 
     /// Writes open tasks. A background task; runs until it is dropped.
     pub(super) async fn run(&self) {
-        let mut tick = interval(WRITE_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(WRITE_EVERY);
         let mut purged = Instant::now();
         loop {
             let all = tokio::select! {
@@ -269,7 +252,8 @@ impl OpenTasks {
             }
             if purged.elapsed() >= PURGE_EVERY {
                 purged = Instant::now();
-                if let Err(error) = self.delete_lapsed().await {
+                let lapsed = ("open_tasks_purge", DELETE_LAPSED);
+                if let Err(error) = delete_all(&self.db, lapsed, bind_now).await {
                     tracing::debug!(error = %Chain(&error), "failed to delete lapsed open tasks; will retry");
                 }
             }

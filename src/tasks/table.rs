@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use sqlx::Row as _;
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, query_scalar};
 
-use super::note::{BindingWrite, Note, ReplaceRule, TaskClaim};
+use super::note::{BindingWrite, Note, QueuedNote, ReplaceRule, TaskClaim};
 use crate::db::{Connection, Db};
-use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
@@ -18,15 +19,12 @@ const RENEW_BINDING: &str =
     "UPDATE task_bindings SET expires_at = $3 WHERE bound_key = $1 AND value = $2";
 
 const DELETE_OLDEST_BINDINGS: &str = "DELETE FROM task_bindings WHERE bound_key IN \
-    (SELECT bound_key FROM task_bindings WHERE owner = $1 ORDER BY expires_at DESC LIMIT $3 OFFSET $2)";
+    (SELECT bound_key FROM task_bindings WHERE owner = $2 ORDER BY expires_at DESC LIMIT $1 OFFSET $3)";
 
 const BOUND: &str = "SELECT value FROM task_bindings WHERE bound_key = $1 AND expires_at > $2";
 
 const DELETE_LAPSED_BINDINGS: &str = "DELETE FROM task_bindings WHERE bound_key IN \
-    (SELECT bound_key FROM task_bindings WHERE expires_at <= $1 LIMIT $2)";
-
-/// Rows that one statement deletes at most.
-const DELETED_MAX: i64 = 1000;
+    (SELECT bound_key FROM task_bindings WHERE expires_at <= $2 LIMIT $1)";
 
 // A lapsed row can be claimed by any owner.
 const CLAIM: &str = "INSERT INTO task_owners (task_key, at_key, owner, target, started, expires_at) \
@@ -47,10 +45,18 @@ const CUT: &str = "SELECT started FROM task_owners WHERE owner = $1 \
     ORDER BY started DESC LIMIT 1 OFFSET $2";
 
 const DELETE_OLDEST: &str = "DELETE FROM task_owners WHERE task_key IN \
-    (SELECT task_key FROM task_owners WHERE owner = $1 AND started <= $2 ORDER BY started LIMIT $3)";
+    (SELECT task_key FROM task_owners WHERE owner = $2 AND started <= $3 ORDER BY started LIMIT $1)";
 
 const DELETE_LAPSED: &str = "DELETE FROM task_owners WHERE task_key IN \
-    (SELECT task_key FROM task_owners WHERE expires_at <= $1 LIMIT $2)";
+    (SELECT task_key FROM task_owners WHERE expires_at <= $2 LIMIT $1)";
+
+/// Value that is read by its key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    Owner,
+    Target,
+    Binding,
+}
 
 pub(super) struct Table(pub(super) Db);
 
@@ -67,7 +73,7 @@ impl Table {
     /// Writes notes in one transaction. Returns what was there already. The lifetimes are those of owners and of bindings.
     pub(super) async fn write_notes(
         &self,
-        notes: &[Note],
+        notes: &[QueuedNote],
         now: Timestamp,
         (owner_ttl, ttl): (Duration, Duration),
     ) -> Result<ConflictingRows, Unavailable> {
@@ -76,8 +82,8 @@ impl Table {
             let mut tx = self.0.begin().await?;
             let mut others = ConflictingRows::default();
             // Rows of one owner are ordered as they were written.
-            for (started, note) in (now.0.saturating_mul(1000)..).zip(notes) {
-                match note {
+            for (started, queued) in (now.0.saturating_mul(1000)..).zip(notes) {
+                match &queued.note {
                     Note::Claim(claimed) => {
                         let times = (started, now, expires_at);
                         if let Some(owner) = claim_task(&mut tx, claimed, times).await? {
@@ -89,7 +95,7 @@ impl Table {
                         renew.execute(&mut *tx).await?;
                     }
                     // Other tables have it.
-                    Note::End { .. } => {}
+                    Note::End(_) => {}
                     Note::Bind(one) => {
                         let expires_at = now.after(one.bound.clamp_ttl(ttl));
                         if let Some(first) = write_binding(&mut tx, one, now, expires_at).await? {
@@ -104,86 +110,66 @@ impl Table {
         self.0.run("task_write", work).await
     }
 
-    pub(super) async fn load_owner(&self, key: &str) -> Result<Option<String>, Unavailable> {
-        let query = sqlx::query(OWNER).bind(key).bind(Timestamp::now().0);
-        let work = async {
-            let row = query.fetch_optional(self.0.pool()).await?;
-            row.map(|row| row.try_get("owner")).transpose()
-        };
-        self.0.run("task_owner", work).await
-    }
-
-    /// Returns the value of a binding.
-    pub(super) async fn load_binding(&self, key: &str) -> Result<Option<String>, Unavailable> {
-        let query = sqlx::query(BOUND).bind(key).bind(Timestamp::now().0);
-        let work = async {
-            let row = query.fetch_optional(self.0.pool()).await?;
-            row.map(|row| row.try_get("value")).transpose()
-        };
-        self.0.run("task_bound", work).await
-    }
-
-    pub(super) async fn load_target(&self, at: &str) -> Result<Option<WorkspaceId>, Unavailable> {
-        let query = sqlx::query(TARGET).bind(at).bind(Timestamp::now().0);
-        let work = async {
-            let row = query.fetch_optional(self.0.pool()).await?;
-            let target = row.map(|row| row.try_get::<String, _>("target"));
-            target.transpose()
-        };
-        let target = self.0.run("task_target", work).await?;
-        Ok(target.and_then(|target| WorkspaceId::parse(&target).ok()))
-    }
-
-    /// Deletes the oldest tasks of an owner, beyond `max`.
-    pub(super) async fn keep_newest(&self, owner: &str, max: i64) -> Result<(), Unavailable> {
-        let cut = sqlx::query(CUT).bind(owner).bind(max);
-        let work = async {
-            let row = cut.fetch_optional(self.0.pool()).await?;
-            row.map(|row| row.try_get::<i64, _>("started")).transpose()
-        };
-        let Some(cut) = self.0.run("task_cut", work).await? else {
-            return Ok(());
-        };
-        loop {
-            let delete = sqlx::query(DELETE_OLDEST).bind(owner).bind(cut);
-            let delete = delete.bind(DELETED_MAX);
-            let work = async { Ok(delete.execute(self.0.pool()).await?.rows_affected()) };
-            if self.0.run("task_cut", work).await? < DELETED_MAX.unsigned_abs() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Deletes the oldest bindings of a caller, beyond `max`.
-    pub(super) async fn keep_newest_bindings(
+    pub(super) async fn load(
         &self,
-        owner: &str,
-        max: i64,
-    ) -> Result<(), Unavailable> {
-        loop {
-            let delete = sqlx::query(DELETE_OLDEST_BINDINGS).bind(owner).bind(max);
-            let delete = delete.bind(DELETED_MAX);
-            let work = async { Ok(delete.execute(self.0.pool()).await?.rows_affected()) };
-            if self.0.run("task_cut", work).await? < DELETED_MAX.unsigned_abs() {
-                return Ok(());
-            }
+        column: Column,
+        key: &str,
+    ) -> Result<Option<String>, Unavailable> {
+        let (operation, query) = match column {
+            Column::Owner => ("task_owner", OWNER),
+            Column::Target => ("task_target", TARGET),
+            Column::Binding => ("task_bound", BOUND),
+        };
+        let query = query_scalar(query).bind(key).bind(Timestamp::now().0);
+        let work = async { query.fetch_optional(self.0.pool()).await };
+        self.0.run(operation, work).await
+    }
+
+    /// Deletes the oldest tasks and bindings of an owner, beyond `max` of each.
+    pub(super) async fn keep_newest(&self, owner: &str, max: i64) -> Result<(), Unavailable> {
+        let cut = query_scalar(CUT).bind(owner).bind(max);
+        let work = async { cut.fetch_optional(self.0.pool()).await };
+        let cut: Option<i64> = self.0.run("task_cut", work).await?;
+        if let Some(cut) = cut {
+            let delete = |oldest: Delete<'static>| oldest.bind(owner.to_owned()).bind(cut);
+            delete_all(&self.0, ("task_cut", DELETE_OLDEST), delete).await?;
         }
+        let delete = |oldest: Delete<'static>| oldest.bind(owner.to_owned()).bind(max);
+        delete_all(&self.0, ("task_cut", DELETE_OLDEST_BINDINGS), delete).await
     }
 
     /// Deletes lapsed rows.
     pub(super) async fn delete_lapsed(&self) -> Result<(), Unavailable> {
         for lapsed in [DELETE_LAPSED, DELETE_LAPSED_BINDINGS] {
-            loop {
-                let delete = sqlx::query(lapsed).bind(Timestamp::now().0);
-                let delete = delete.bind(DELETED_MAX);
-                let work = async { Ok(delete.execute(self.0.pool()).await?.rows_affected()) };
-                if self.0.run("task_purge", work).await? < DELETED_MAX.unsigned_abs() {
-                    break;
-                }
-            }
+            delete_all(&self.0, ("task_purge", lapsed), bind_now).await?;
         }
         Ok(())
     }
+}
+
+type Delete<'q> = Query<'q, Any, AnyArguments>;
+
+/// Rows that one statement deletes at most.
+const DELETED_MAX: i64 = 1000;
+
+/// Deletes rows until none is left, in steps: the first argument of the statement bounds one, the others are bound by
+/// `bind`.
+pub(super) async fn delete_all(
+    db: &Db,
+    (operation, statement): (&'static str, &'static str),
+    bind: impl Fn(Delete<'static>) -> Delete<'static>,
+) -> Result<(), Unavailable> {
+    loop {
+        let delete = bind(sqlx::query(statement).bind(DELETED_MAX));
+        if db.execute(operation, delete).await? < DELETED_MAX.unsigned_abs() {
+            return Ok(());
+        }
+    }
+}
+
+/// Binds the present time, for a statement that deletes lapsed rows.
+pub(super) fn bind_now(delete: Delete<'static>) -> Delete<'static> {
+    delete.bind(Timestamp::now().0)
 }
 
 /// Writes a binding. Returns the value that is there instead.
@@ -199,9 +185,8 @@ async fn write_binding(
         renew.bind(expires_at.0).execute(&mut *tx).await?;
         return Ok(None);
     }
-    let found = sqlx::query(BOUND).bind(&one.key).bind(now.0);
-    let found = found.fetch_optional(&mut *tx).await?;
-    let found: Option<String> = found.map(|row| row.try_get("value")).transpose()?;
+    let found = query_scalar(BOUND).bind(&one.key).bind(now.0);
+    let found: Option<String> = found.fetch_optional(&mut *tx).await?;
     if let Some(first) = found.filter(|first| !one.may_replace(first)) {
         return Ok(Some(first));
     }
@@ -228,7 +213,6 @@ async fn claim_task(
     if claim.execute(&mut *tx).await?.rows_affected() > 0 {
         return Ok(None);
     }
-    let other = sqlx::query(OWNER).bind(&claimed.key).bind(now.0);
-    let other = other.fetch_optional(&mut *tx).await?;
-    other.map(|row| row.try_get("owner")).transpose()
+    let other = query_scalar(OWNER).bind(&claimed.key).bind(now.0);
+    other.fetch_optional(&mut *tx).await
 }

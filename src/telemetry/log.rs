@@ -11,8 +11,9 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Level, dispatcher};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, reload};
+use tracing_subscriber::{EnvFilter, Layer as _, reload};
 
 use crate::config::{LogFormat, Telemetry};
 
@@ -75,15 +76,13 @@ pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
         LogFormat::Json => false,
     };
     let filter = parse_filter(&settings.log)?;
-    let refilter = if human {
-        let (subscriber, refilter) = human_subscriber(writer, filter, terminal);
-        subscriber.try_init()?;
-        refilter
+    let form = if human {
+        Form::Human { colors: terminal }
     } else {
-        let (subscriber, refilter) = json_subscriber(writer, filter);
-        subscriber.try_init()?;
-        refilter
+        Form::Json
     };
+    let (log, refilter) = new_log(writer, filter, form);
+    log.try_init()?;
     DROPPED.get_or_init(|| counter);
     REFILTER.get_or_init(|| refilter);
     Ok(LogGuard { _writer: guard })
@@ -138,58 +137,46 @@ pub fn json_log<W>(writer: W, settings: &Telemetry) -> Result<Dispatch, LogError
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    Ok(json_subscriber(writer, parse_filter(&settings.log)?)
-        .0
-        .into())
+    let (log, _) = new_log(writer, parse_filter(&settings.log)?, Form::Json);
+    Ok(log)
 }
 
 fn parse_filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
     EnvFilter::try_new(format!("{QUIET},{directives}"))
 }
 
-/// Lines for people: `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`.
-fn human_subscriber<W>(
-    writer: W,
-    filter: EnvFilter,
-    colors: bool,
-) -> (impl tracing::Subscriber + Send + Sync, Refilter)
-where
-    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
-{
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colors)
-        .with_writer(writer)
-        .with_filter_reloading();
-    let handle = builder.reload_handle();
-    let refilter = Box::new(move |filter| handle.reload(filter));
-    (builder.finish(), refilter)
+/// The form of the lines.
+enum Form {
+    /// For people: `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`.
+    Human { colors: bool },
+    /// One JSON object in each line. Fields are at the top level, so that they can be queried by name.
+    Json,
 }
 
-/// One JSON object in each line. Fields are at the top level, so that they can be queried by name.
-fn json_subscriber<W>(
-    writer: W,
-    filter: EnvFilter,
-) -> (impl tracing::Subscriber + Send + Sync, Refilter)
+/// Returns a log, and what replaces its filter.
+fn new_log<W>(writer: W, filter: EnvFilter, form: Form) -> (Dispatch, Refilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let builder = tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_current_span(false)
-        .with_span_list(false)
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_filter_reloading();
-    let handle = builder.reload_handle();
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = match form {
+        Form::Human { colors } => lines.with_ansi(colors).boxed(),
+        Form::Json => {
+            let lines = lines.json().flatten_event(true);
+            lines.with_current_span(false).with_span_list(false).boxed()
+        }
+    };
+    let log = tracing_subscriber::registry().with(filter).with(lines);
     let refilter = Box::new(move |filter| handle.reload(filter));
-    (builder.finish(), refilter)
+    (log.into(), refilter)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -198,7 +185,7 @@ mod tests {
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -208,16 +195,16 @@ mod tests {
 
     impl Lines {
         fn text(&self) -> String {
-            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+            String::from_utf8(self.0.lock().clone()).unwrap()
         }
     }
 
     fn machine_lines(directives: &str, speak: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let (subscriber, _) =
-            json_subscriber(move || writer.clone(), parse_filter(directives).unwrap());
-        tracing::subscriber::with_default(subscriber, speak);
+        let filter = parse_filter(directives).unwrap();
+        let (log, _) = new_log(move || writer.clone(), filter, Form::Json);
+        dispatcher::with_default(&log, speak);
         lines.text()
     }
 

@@ -4,21 +4,19 @@
 mod card;
 mod certificate;
 mod file;
-mod guard;
 mod jwks;
 mod keys;
 mod pair;
 mod provider;
 mod remote_keys;
 mod seal;
+mod service;
 mod token;
-mod wake;
 
 pub use card::{CardSignError, sign_card};
 pub use certificate::{
     CertificateSummary, Certificates, PEM_BYTES_MAX, PemError, parse_private_key,
 };
-pub use guard::{GUARD_SCOPE, GUARD_TTL, GUARD_TYP, GuardClaims};
 pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
 pub use keys::{
     KeyError, KeyInfo, KeyState, KeyTimeSource, Keys, PUBLISHED_FIRST, ReloadError, RotateError,
@@ -31,8 +29,8 @@ pub use remote_keys::{
     FETCH_PAUSE, FetchFailure, FetchTiming, RemoteKeySet, TooManyWaiters, fetch_issuer,
 };
 pub use seal::{Seal, SealError, SealedSecret};
+pub use service::{GUARD_SCOPE, GUARD_TYP, SERVICE_TTL, ServiceClaims, WAKE_SCOPE, WAKE_TYP};
 pub use token::{
     LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,
     decode_unverified, own_type, whole_seconds,
 };
-pub use wake::{WAKE_SCOPE, WAKE_TTL, WAKE_TYP, WakeClaims};

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::jwks::KeySet;
-use super::token::{LEEWAY_SECONDS, TokenError, TokenHead};
+use super::token::{LEEWAY_SECONDS, TokenError, TokenHead, seconds_after};
 use crate::time::Timestamp;
 
 /// The `typ` of the header.
@@ -90,7 +90,7 @@ impl PairClaims {
             aud: pair.target.to_owned(),
             iat: now,
             nbf: now,
-            exp: now.saturating_add(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)),
+            exp: seconds_after(now, ttl),
             jti: uuid::Uuid::now_v7().to_string(),
             scope: PAIR_SCOPE.to_owned(),
             rel: pair.rule.to_owned(),
@@ -152,7 +152,7 @@ impl PairClaims {
     }
 
     /// Returns true if it was put on a forwarded request. It proves its caller to the target only: as a credential it
-    /// would let the target act as its caller. A bound one without the mark is of an earlier release.
+    /// would let the target act as its caller.
     pub fn is_forwarded(&self) -> bool {
         self.token_use.is_some() || self.is_bound()
     }

@@ -15,7 +15,9 @@ use tokio::time::timeout;
 use url::Url;
 use url::form_urlencoded::Serializer;
 
-use super::remote_keys::{FETCH_MAX, FetchFailure, build_client, fetch_document, read_bounded};
+use super::remote_keys::{
+    FETCH_MAX, FetchFailure, build_client, fetch_json, fetch_keys, read_bounded,
+};
 use super::token::whole_seconds;
 use super::{KeySet, TokenError, TokenHead};
 use crate::config::check_url;
@@ -81,12 +83,7 @@ impl Provider {
         let base = issuer.trim_end_matches('/');
         let url = format!("{base}/.well-known/openid-configuration");
         let url: Url = url.parse().map_err(invalid_metadata)?;
-        let (body, _) = fetch_document(
-            &build_client(&url).map_err(FetchFailure::from_reqwest)?,
-            &url,
-        )
-        .await?;
-        let metadata: Metadata = serde_json::from_slice(&body).map_err(invalid_metadata)?;
+        let metadata: Metadata = fetch_json(&url).await?;
         if metadata.issuer != issuer {
             let why = "the metadata has another `issuer` than admin.sign_in.issuer";
             return Err(invalid_metadata(why));
@@ -100,11 +97,11 @@ impl Provider {
                 .map_err(|why| invalid_metadata(format!("a URL of the metadata {why}")))?;
         }
         let at = &metadata.jwks_uri;
-        let (body, _) =
-            fetch_document(&build_client(at).map_err(FetchFailure::from_reqwest)?, at).await?;
+        let client = build_client(at).map_err(FetchFailure::from_reqwest)?;
+        let (keys, _) = fetch_keys(&client, at).await?;
         Ok(Self {
             issuer: issuer.to_owned(),
-            keys: KeySet::parse(&body).map_err(invalid_metadata)?,
+            keys,
             metadata,
         })
     }
@@ -276,20 +273,14 @@ fn basic_authorization(client_id: &str, secret: &str) -> String {
 }
 
 fn invalid_metadata(cause: impl Into<Box<dyn Error + Send + Sync>>) -> FetchFailure {
-    FetchFailure {
-        outcome: JwksFetch::Invalid,
-        cause: cause.into(),
-    }
+    FetchFailure::new(JwksFetch::Invalid, cause)
 }
 
 fn exchange_failure(
     outcome: JwksFetch,
     cause: impl Into<Box<dyn Error + Send + Sync>>,
 ) -> ExchangeFailure {
-    ExchangeFailure::Away(FetchFailure {
-        outcome,
-        cause: cause.into(),
-    })
+    ExchangeFailure::Away(FetchFailure::new(outcome, cause))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Compact JWTs (RFC 7519, RFC 7515): the checks before any cryptography, and the checks of the
 //! claims after it (RFC 8725).
 
+use std::time::Duration;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
@@ -157,8 +159,7 @@ pub fn claimed_issuer(token: &str) -> Option<String> {
     struct UnverifiedClaims {
         iss: String,
     }
-    let [_, claims, _] = split_token(token).ok()?;
-    decode_part::<UnverifiedClaims>(claims).map(|claims| claims.iss)
+    decode_claims(token).map(|claims: UnverifiedClaims| claims.iss)
 }
 
 /// Returns the unverified `aud` of a token, to choose the audience to verify it for. `None`: it is
@@ -168,8 +169,17 @@ pub fn claimed_audience(token: &str) -> Option<String> {
     struct UnverifiedClaims {
         aud: String,
     }
+    decode_claims(token).map(|claims: UnverifiedClaims| claims.aud)
+}
+
+fn decode_claims<T: DeserializeOwned>(token: &str) -> Option<T> {
     let [_, claims, _] = split_token(token).ok()?;
-    decode_part::<UnverifiedClaims>(claims).map(|claims| claims.aud)
+    decode_part(claims)
+}
+
+/// Returns the second that is `span` after another.
+pub(super) fn seconds_after(second: i64, span: Duration) -> i64 {
+    second.saturating_add(i64::try_from(span.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// Returns the header and claims of a token as JSON, unverified; for display.
@@ -200,14 +210,7 @@ pub(super) fn verified_claims<C: DeserializeOwned>(
     rules.set_issuer(&[issuer]);
     rules.set_audience(&[audience]);
     rules.set_required_spec_claims(&["exp", "iss", "aud"]);
-    jsonwebtoken::decode::<C>(token, key, &rules)
-        .map(|token| token.claims)
-        .map_err(|error| match error.kind() {
-            ErrorKind::InvalidSignature | ErrorKind::Base64(_) => TokenError::Signature,
-            ErrorKind::ExpiredSignature => TokenError::Expired,
-            ErrorKind::ImmatureSignature => TokenError::Immature,
-            _ => TokenError::Claims,
-        })
+    decode(token, key, &rules)
 }
 
 /// Returns the payload of `token` if `key` signed it by `algorithm`. For statements, which are not
@@ -221,10 +224,21 @@ pub(super) fn signed_payload<C: DeserializeOwned>(
     rules.validate_exp = false;
     rules.validate_aud = false;
     rules.set_required_spec_claims::<&str>(&[]);
-    let read = jsonwebtoken::decode::<C>(token, key, &rules);
-    read.map(|token| token.claims)
+    decode(token, key, &rules)
+}
+
+fn decode<C: DeserializeOwned>(
+    token: &str,
+    key: &DecodingKey,
+    rules: &Validation,
+) -> Result<C, TokenError> {
+    let decoded = jsonwebtoken::decode::<C>(token, key, rules);
+    decoded
+        .map(|token| token.claims)
         .map_err(|error| match error.kind() {
             ErrorKind::InvalidSignature | ErrorKind::Base64(_) => TokenError::Signature,
+            ErrorKind::ExpiredSignature => TokenError::Expired,
+            ErrorKind::ImmatureSignature => TokenError::Immature,
             _ => TokenError::Claims,
         })
 }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::row::{read_step, read_workspace};
-use super::sql::columns;
+use super::sql::COLUMNS;
 use super::{Status, Step, Timestamp, Workspace, Workspaces};
 use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::store::Unavailable;
@@ -186,8 +186,11 @@ impl Workspaces {
         }
         let places: Vec<_> = (1..=ids.len()).map(|n| format!("${n}")).collect();
         let places = places.join(", ");
-        let from = concat!("SELECT ", columns!(), " FROM workspaces WHERE id IN");
-        let mut query = sqlx::query(AssertSqlSafe(format!("{from} ({places}) ORDER BY id")));
+        let text = format!(
+            "SELECT {} FROM workspaces WHERE id IN ({places}) ORDER BY id",
+            *COLUMNS
+        );
+        let mut query = sqlx::query(AssertSqlSafe(text));
         for id in ids {
             query = query.bind(id.as_str());
         }

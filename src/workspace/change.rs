@@ -2,100 +2,48 @@
 //! transaction that locks the row and, if it reads the hierarchy, the hierarchy; so the facts that a decision
 //! rests on hold until it is committed, also for concurrent changes.
 
-use super::row::{json_text, read_optional, read_workspace};
+use std::ops::{Deref, DerefMut};
+
+use super::row::{read_optional, read_workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
-    CallerProof, DeliveryMode, Liveness, OriginTaken, Origins, Resolve, SealedTls, Status, Step,
-    StoredInstance, StoredProbe, StoredWake, Timestamp, Workspace, Workspaces, instances, origins,
+    OriginTaken, Origins, Step, StoredInstance, Timestamp, Workspace, WorkspaceSettings,
+    Workspaces, instances, origins,
 };
-use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::db::Connection;
 use crate::identity::Issuance;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
-use crate::trust::SealedSecret;
 
-/// Settings of a workspace that can be changed, with their new values.
+/// New settings of a workspace, and its instances. The settings are read and set as members of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Display name.
-    pub name: String,
-    /// Purpose of the agent, as free text.
-    pub role: Option<String>,
-    /// Parent workspace.
-    pub parent_id: Option<WorkspaceId>,
-    /// Org that the workspace belongs to.
-    pub org: Option<String>,
-    /// Lifecycle status.
-    pub status: Status,
-    /// Delivery mode: push or poll.
-    pub delivery_mode: DeliveryMode,
-    /// Source of its liveness.
-    pub liveness: Liveness,
-    /// URL that its agent listens at.
-    pub url: Option<String>,
-    /// URL on the agents' own network.
-    pub internal_url: Option<String>,
-    /// URL that its card is fetched from.
-    pub card_url: Option<String>,
-    /// Credential with which the gateway calls the agent.
-    pub upstream_auth: Option<SealedSecret>,
-    /// Scheme, host and port that the credential was set for.
-    pub upstream_auth_base: Option<String>,
-    /// TLS towards the agent.
-    pub upstream_tls: Option<SealedTls>,
-    /// Waker of the agent while it sleeps.
-    pub wake: Option<StoredWake>,
-    /// Probe of the agent, for assumed liveness.
-    pub probe: Option<StoredProbe>,
-    /// Completion mode for incomplete calls.
-    pub complete: Option<CompletionMode>,
-    /// True if callers may ask for push notifications.
-    pub push_notifications: Option<bool>,
-    /// Access to its card.
-    pub card_access: Option<CardAccess>,
-    /// Proof in the tokens that it gets with calls.
-    pub proof: Option<CallerProof>,
-    /// Translation of calls.
-    pub bridge: Option<Bridging>,
-    /// HTTP status of refusals of its JSON-RPC calls.
-    pub refusal_status: Option<RefusalStatus>,
-    /// Addresses of its name that get calls, for assumed liveness.
-    pub resolve: Option<Resolve>,
-    /// Maximum calls in progress.
-    pub max_concurrent: Option<u32>,
+    /// The settings.
+    pub values: WorkspaceSettings,
     /// All of its named instances from now on; `None` leaves them as they are.
     pub instances: Option<Vec<StoredInstance>>,
+}
+
+impl Deref for Settings {
+    type Target = WorkspaceSettings;
+
+    fn deref(&self) -> &WorkspaceSettings {
+        &self.values
+    }
+}
+
+impl DerefMut for Settings {
+    fn deref_mut(&mut self) -> &mut WorkspaceSettings {
+        &mut self.values
+    }
 }
 
 impl Settings {
     /// Returns the settings of `workspace`.
     pub fn from_workspace(workspace: &Workspace) -> Self {
         Self {
-            name: workspace.name.clone(),
-            role: workspace.role.clone(),
-            parent_id: workspace.parent_id.clone(),
-            org: workspace.org.clone(),
-            status: workspace.status,
-            delivery_mode: workspace.delivery_mode,
-            liveness: workspace.liveness,
-            url: workspace.url.clone(),
-            internal_url: workspace.internal_url.clone(),
-            card_url: workspace.card_url.clone(),
-            upstream_auth: workspace.upstream_auth.clone(),
-            upstream_auth_base: workspace.upstream_auth_base.clone(),
-            upstream_tls: workspace.upstream_tls.clone(),
-            wake: workspace.wake.clone(),
-            probe: workspace.probe.clone(),
-            complete: workspace.complete,
-            push_notifications: workspace.push_notifications,
-            card_access: workspace.card_access,
-            proof: workspace.proof,
-            bridge: workspace.bridge,
-            refusal_status: workspace.refusal_status,
-            resolve: workspace.resolve,
-            max_concurrent: workspace.max_concurrent,
+            values: workspace.settings.clone(),
             instances: None,
         }
     }
@@ -194,25 +142,12 @@ impl Workspaces {
                 Ok(settings) => settings,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            let line = around.line;
-            if settings == Settings::from_workspace(&before) {
-                let after = before.clone();
-                return Ok(Ok(Some(WorkspaceChange {
-                    before,
-                    after,
-                    line,
-                })));
+            let change = (&settings, origins);
+            let applied = apply_settings(&mut tx, before, around.line, change, now).await?;
+            if applied.is_ok() {
+                tx.end(run).await?;
             }
-            let row = match write_settings(&mut tx, &before, &settings, origins, now).await? {
-                Ok(row) => row,
-                Err(taken) => return Ok(Err(taken.into())),
-            };
-            tx.end(run).await?;
-            Ok(Ok(row.map(|after| WorkspaceChange {
-                before,
-                after,
-                line,
-            })))
+            Ok(applied.map_err(Into::into))
         };
         self.db.run("workspace_change", work).await
     }
@@ -245,17 +180,46 @@ impl Workspaces {
 }
 
 /// Locks a row until the transaction ends, and returns it.
-pub(super) async fn lock_row(
+///
+/// # Errors
+/// The error of the driver.
+pub async fn lock_row(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Option<Workspace>, sqlx::Error> {
-    let held = sqlx::query(HOLD).bind(id.as_str());
+    let held = sqlx::query(HOLD.as_str()).bind(id.as_str());
     read_optional(held.fetch_optional(connection).await?, read_workspace)
+}
+
+/// Changes a row that is held to new settings. The caller rolls back if an origin is taken.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn apply_settings(
+    connection: &mut Connection,
+    before: Workspace,
+    line: Vec<Step>,
+    (settings, origins): (&Settings, &Origins),
+    now: Timestamp,
+) -> Result<Result<Option<WorkspaceChange>, OriginTaken>, sqlx::Error> {
+    let after = if *settings == Settings::from_workspace(&before) {
+        Some(before.clone())
+    } else {
+        match write_settings(connection, &before, settings, origins, now).await? {
+            Ok(row) => row,
+            Err(taken) => return Ok(Err(taken)),
+        }
+    };
+    Ok(Ok(after.map(|after| WorkspaceChange {
+        before,
+        after,
+        line,
+    })))
 }
 
 /// Writes changed settings, with the instances and the origins that follow from them; a move ends enrolment tokens. The
 /// caller rolls back if an origin is taken.
-pub(super) async fn write_settings(
+async fn write_settings(
     connection: &mut Connection,
     before: &Workspace,
     settings: &Settings,
@@ -281,7 +245,10 @@ pub(super) async fn write_settings(
 }
 
 /// Marks a workspace as removed, which also changes the place of those below it; true if it was not before.
-pub(super) async fn mark_removed(
+///
+/// # Errors
+/// The error of the driver.
+pub async fn mark_removed(
     connection: &mut Connection,
     id: &WorkspaceId,
     now: Timestamp,
@@ -340,38 +307,12 @@ async fn write_row(
     now: Timestamp,
     moves: bool,
 ) -> Result<Option<Workspace>, sqlx::Error> {
-    let row = sqlx::query(CHANGE)
+    let instances = settings.instances.as_ref();
+    let row = sqlx::query(CHANGE.as_str())
         .bind(id.as_str())
-        .bind(&settings.name)
-        .bind(settings.role.as_deref())
-        .bind(settings.parent_id.as_ref().map(WorkspaceId::as_str))
-        .bind(settings.org.as_deref())
-        .bind(settings.status.as_str())
-        .bind(settings.delivery_mode.as_str())
-        .bind(settings.liveness.as_str())
-        .bind(settings.url.as_deref())
-        .bind(settings.internal_url.as_deref())
-        .bind(settings.card_url.as_deref())
-        .bind(settings.upstream_auth.as_ref().map(SealedSecret::as_str))
-        .bind(settings.complete.map(CompletionMode::as_str))
-        .bind(settings.max_concurrent.map(i64::from))
         .bind(now.0)
         .bind(i64::from(moves))
-        .bind(json_text(settings.upstream_tls.as_ref())?)
-        .bind(settings.push_notifications.map(i64::from))
-        .bind(settings.card_access.map(CardAccess::as_str))
-        .bind(settings.upstream_auth_base.as_deref())
-        .bind(settings.proof.map(CallerProof::as_str))
-        .bind(settings.bridge.map(Bridging::as_str))
-        .bind(json_text(settings.wake.as_ref())?)
-        .bind(
-            settings
-                .instances
-                .as_ref()
-                .map(|all| i64::try_from(all.len()).unwrap_or(i64::MAX)),
-        )
-        .bind(json_text(settings.probe.as_ref())?)
-        .bind(settings.resolve.map(Resolve::as_str))
-        .bind(settings.refusal_status.map(RefusalStatus::as_str));
+        .bind(instances.map(|all| i64::try_from(all.len()).unwrap_or(i64::MAX)));
+    let row = settings.values.bind(row)?;
     read_optional(row.fetch_optional(connection).await?, read_workspace)
 }

@@ -2,10 +2,10 @@
 //! that a workspace without any asks nothing here. Each writer locks the workspace's row first, except the writer of
 //! heartbeats: it changes `last_seen` only, and goes in order of ids.
 
+use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row as _};
 
-use super::row::{read_text, unreadable_column};
+use super::row::read;
 use super::sql::HOLD;
 use super::{DeliveryMode, OriginTaken, Timestamp, Workspace, url_base};
 use crate::db::{Connection, Db};
@@ -148,11 +148,11 @@ impl Instances {
         let work = async {
             let mut urls = Vec::new();
             for row in query.fetch_all(self.db.pool()).await? {
-                let id = super::row::read_id(&row, "workspace_id")?;
-                if let Some(internal_url) = read_text(&row, "internal_url")? {
+                let id: WorkspaceId = read(&row, "workspace_id")?;
+                if let Some(internal_url) = read(&row, "internal_url")? {
                     urls.push((id.clone(), internal_url));
                 }
-                urls.push((id, row.try_get("url")?));
+                urls.push((id, read(&row, "url")?));
             }
             Ok(urls)
         };
@@ -192,7 +192,7 @@ impl Instances {
         let work = async {
             let mut tx = self.db.begin().await?;
             // Otherwise a concurrent change of all instances would write its earlier read back.
-            let hold = sqlx::query(HOLD).bind(id.as_str());
+            let hold = sqlx::query(HOLD.as_str()).bind(id.as_str());
             hold.fetch_optional(&mut *tx).await?;
             let drain = sqlx::query(DRAIN).bind(id.as_str());
             let drain = drain.bind(instance.as_str()).bind(i64::from(is_draining));
@@ -232,7 +232,10 @@ impl Instances {
 }
 
 /// Returns the instances of a workspace, in order of id.
-pub(super) async fn load_instances(
+///
+/// # Errors
+/// The error of the driver.
+pub async fn load_instances(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Vec<StoredInstance>, sqlx::Error> {
@@ -391,15 +394,14 @@ async fn set_count(
 }
 
 fn read_instance(row: &AnyRow) -> Result<StoredInstance, sqlx::Error> {
-    let id: String = row.try_get("instance_id")?;
     Ok(StoredInstance {
-        id: InstanceId::parse(&id).map_err(|error| unreadable_column("instance_id", error))?,
-        url: row.try_get("url")?,
-        internal_url: read_text(row, "internal_url")?,
-        is_draining: row.try_get::<i64, _>("draining")? != 0,
-        has_auth: row.try_get::<i64, _>("has_auth")? != 0,
-        registered_at: Timestamp(row.try_get("registered_at")?),
-        last_seen: Timestamp(row.try_get("last_seen")?),
+        id: read(row, "instance_id")?,
+        url: read(row, "url")?,
+        internal_url: read(row, "internal_url")?,
+        is_draining: read(row, "draining")?,
+        has_auth: read(row, "has_auth")?,
+        registered_at: read(row, "registered_at")?,
+        last_seen: read(row, "last_seen")?,
     })
 }
 

@@ -4,7 +4,7 @@
 //! Access to other workspaces is decided in [`crate::hierarchy`]; location and liveness are kept in
 //! [`crate::directory`].
 
-mod bulk;
+pub mod bulk;
 mod candidates;
 mod change;
 mod instances;
@@ -14,15 +14,18 @@ mod outline;
 mod probe;
 mod registration;
 mod row;
+mod settings;
 mod sql;
 mod table;
 mod view;
 mod wake;
 
+use std::ops::Deref;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use self::bulk::{BulkWorkspaces, Tombstone};
+pub use self::bulk::Tombstone;
 pub use self::candidates::{
     Candidate, CandidateQuery, CandidateScope, NearScope, Search, Subtree, ids_below,
 };
@@ -38,69 +41,27 @@ pub use self::origins::{
 pub use self::outline::Outline;
 pub use self::probe::{ProbedWorkspaces, StoredProbe};
 pub use self::registration::{RegistrationUpdate, StoredRegistration};
+pub use self::settings::{
+    NewWorkspaceBody, PolicyEntry, Recorded, SaidSetting, SetBy, SettingsPatch, WorkspaceSettings,
+};
 pub use self::table::{CreateOutcome, HeartbeatUpdate, LINE_MAX, Step, Workspaces};
 pub use self::view::{InstanceStatus, InstanceView, UrlVisibility, WorkspaceView};
 pub use self::wake::{StoredWake, WakeMethod, WakeView};
 use crate::closed_set::words;
-use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::identity::NewEnrolment;
 use crate::ids::WorkspaceId;
 pub use crate::time::Timestamp;
 use crate::trust::SealedSecret;
 
-/// A workspace: the address of an agent, with its stored state.
+/// A workspace: the address of an agent, with its stored state. Its settings are read as members of its own.
 #[derive(Clone, Debug)]
 pub struct Workspace {
     /// Id, which is its name in URLs.
     pub id: WorkspaceId,
-    /// Display name.
-    pub name: String,
-    /// Purpose of the agent, as free text of its owner.
-    pub role: Option<String>,
-    /// Parent workspace. Kept when the parent is removed.
-    pub parent_id: Option<WorkspaceId>,
-    /// Org that the workspace belongs to. `None` counts as an org of its own.
-    pub org: Option<String>,
-    /// Lifecycle status.
-    pub status: Status,
-    /// Delivery mode: push or poll.
-    pub delivery_mode: DeliveryMode,
-    /// Source of its liveness.
-    pub liveness: Liveness,
-    /// URL that its agent listens at, as registered.
-    pub url: Option<String>,
-    /// URL on the agents' own network.
-    pub internal_url: Option<String>,
-    /// URL that its card is fetched from.
-    pub card_url: Option<String>,
+    /// Its settings.
+    pub settings: WorkspaceSettings,
     /// Its card, byte for byte as registered.
     pub agent_card: Option<Box<RawValue>>,
-    /// Credential with which the gateway calls the agent. Never shown.
-    pub upstream_auth: Option<SealedSecret>,
-    /// Place of the credential, by [`credential_base`]; `None`: it waits for the URL that an operator names.
-    pub upstream_auth_base: Option<String>,
-    /// TLS towards the agent.
-    pub upstream_tls: Option<SealedTls>,
-    /// Waker of the agent while it sleeps; `None`: that of `wake.url`.
-    pub wake: Option<StoredWake>,
-    /// Probe of the agent, for assumed liveness.
-    pub probe: Option<StoredProbe>,
-    /// Completion mode for incomplete calls; `None`: that of `a2a.complete`.
-    pub complete: Option<CompletionMode>,
-    /// True if callers may ask for push notifications; `None`: as `a2a.push_notifications`.
-    pub push_notifications: Option<bool>,
-    /// Access to its card; `None`: that of `card.access`.
-    pub card_access: Option<CardAccess>,
-    /// Proof in the tokens that it gets with calls; `None`: the default.
-    pub proof: Option<CallerProof>,
-    /// Translation of calls; `None`: that of `a2a.bridge`.
-    pub bridge: Option<Bridging>,
-    /// HTTP status of refusals of its JSON-RPC calls; `None`: that of `a2a.refusal_status`.
-    pub refusal_status: Option<RefusalStatus>,
-    /// Addresses of its name that get calls; `None`: the first.
-    pub resolve: Option<Resolve>,
-    /// Maximum calls in progress; `None`: `limits.target_concurrency`.
-    pub max_concurrent: Option<u32>,
     /// Longest silence in an answer, in seconds; `None`: `timeouts.idle`.
     pub idle_timeout_seconds: Option<u32>,
     /// Number of its named instances; 0: the URL is that of its one agent.
@@ -115,6 +76,14 @@ pub struct Workspace {
     pub created_at: Timestamp,
     /// Time of the last change, except of its liveness.
     pub updated_at: Timestamp,
+}
+
+impl Deref for Workspace {
+    type Target = WorkspaceSettings;
+
+    fn deref(&self) -> &WorkspaceSettings {
+        &self.settings
+    }
 }
 
 /// TLS towards an agent, as stored: certificates and key are sealed; the shown facts about the certificates are
@@ -160,8 +129,10 @@ impl Workspace {
 
 words! {
     /// Lifecycle status of a workspace.
+    #[derive(Default)]
     Status {
         /// Created; its agent has not registered yet.
+        #[default]
         Provisioning => "provisioning",
         /// Registered and alive.
         Online => "online",
@@ -191,8 +162,10 @@ impl Status {
 
 words! {
     /// Delivery mode of messages to a workspace.
+    #[derive(Default)]
     DeliveryMode {
         /// The gateway calls its agent.
+        #[default]
         Push => "push",
         /// Its agent polls the inbox.
         Poll => "poll",
@@ -201,8 +174,10 @@ words! {
 
 words! {
     /// Source of the liveness of a workspace.
+    #[derive(Default)]
     Liveness {
         /// Heartbeats: it goes offline without them.
+        #[default]
         Heartbeat => "heartbeat",
         /// Assumed: its agent does not register.
         Assumed => "assumed",
@@ -238,50 +213,8 @@ words! {
 pub struct NewWorkspace {
     /// Id of the workspace.
     pub id: WorkspaceId,
-    /// Display name.
-    pub name: String,
-    /// Purpose of the agent, as free text.
-    pub role: Option<String>,
-    /// Parent workspace.
-    pub parent_id: Option<WorkspaceId>,
-    /// Org that the workspace belongs to.
-    pub org: Option<String>,
-    /// First status.
-    pub status: Status,
-    /// Delivery mode: push or poll.
-    pub delivery_mode: DeliveryMode,
-    /// Source of its liveness.
-    pub liveness: Liveness,
-    /// URL that its agent listens at.
-    pub url: Option<String>,
-    /// URL on the agents' own network.
-    pub internal_url: Option<String>,
-    /// URL that its card is fetched from.
-    pub card_url: Option<String>,
-    /// Its card.
-    pub agent_card: Option<Box<RawValue>>,
-    /// Credential with which the gateway calls the agent, and its place.
-    pub upstream_auth: Option<(SealedSecret, Option<String>)>,
-    /// TLS towards the agent.
-    pub upstream_tls: Option<SealedTls>,
-    /// Waker of the agent while it sleeps.
-    pub wake: Option<StoredWake>,
-    /// Probe of the agent, for assumed liveness.
-    pub probe: Option<StoredProbe>,
-    /// Completion mode for incomplete calls.
-    pub complete: Option<CompletionMode>,
-    /// True if callers may ask for push notifications.
-    pub push_notifications: Option<bool>,
-    /// Access to its card.
-    pub card_access: Option<CardAccess>,
-    /// Proof in the tokens that it gets with calls.
-    pub proof: Option<CallerProof>,
-    /// Translation of calls.
-    pub bridge: Option<Bridging>,
-    /// Addresses of its name that get calls, for assumed liveness.
-    pub resolve: Option<Resolve>,
-    /// Maximum calls in progress.
-    pub max_concurrent: Option<u32>,
+    /// Its settings.
+    pub settings: WorkspaceSettings,
     /// Its instances at the URLs of an operator; the first is at `url`.
     pub instances: Vec<StoredInstance>,
     /// Origins of its URLs.

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use serde_json::json;
-use sqlx::Row as _;
 
-use super::row::read_text;
+use super::row::read;
 use crate::db::Db;
 use crate::store::Unavailable;
 
@@ -35,12 +34,7 @@ pub async fn orgs_of(
     let query = query.bind(json!(ids).to_string());
     let work = async {
         let rows = query.fetch_all(db.pool()).await?;
-        let org = |row| {
-            Ok((
-                sqlx::any::AnyRow::try_get(row, "id")?,
-                read_text(row, "org")?,
-            ))
-        };
+        let org = |row| Ok((read(row, "id")?, read(row, "org")?));
         rows.iter().map(org).collect()
     };
     db.run("workspace_orgs", work).await

@@ -7,11 +7,10 @@
 //! URL. A former address of a name is released when another workspace asks for it, or when there are more than
 //! `KEPT_MAX`: [`Workspaces::claim_origins`] runs before the first call to a new address.
 
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::instances;
-use super::row::{read_id, read_optional, read_workspace};
+use super::row::{read, read_optional, read_workspace};
 use super::sql::HOLD;
 use super::{Status, Workspace, Workspaces};
 use crate::db::{Connection, Db, Transaction};
@@ -217,9 +216,9 @@ async fn read_own(connection: &mut Connection, id: &WorkspaceId) -> Result<Vec<R
     let rows = rows.fetch_all(connection).await?;
     let read = |row: &AnyRow| {
         Ok(Row {
-            origin: row.try_get("origin")?,
-            base: row.try_get("base")?,
-            is_shared: row.try_get::<String, _>("slot")? != ALONE,
+            origin: read(row, "origin")?,
+            base: read(row, "base")?,
+            is_shared: read::<String>(row, "slot")? != ALONE,
         })
     };
     rows.iter().map(read).collect()
@@ -285,9 +284,9 @@ impl Workspaces {
                 let rows = sqlx::query(HELD).bind(&one.origin).bind(id.as_str());
                 for row in rows.fetch_all(&mut connection).await? {
                     held.push(HeldOrigin {
-                        by: read_id(&row, "workspace_id")?,
+                        by: read(&row, "workspace_id")?,
                         origin: one.origin.clone(),
-                        base: row.try_get("base")?,
+                        base: read(&row, "base")?,
                     });
                 }
             }
@@ -324,7 +323,7 @@ impl Workspaces {
             }
             let mut tx = self.db.begin().await?;
             // Locked, so that its URLs do not change meanwhile.
-            let row = sqlx::query(HOLD).bind(id.as_str());
+            let row = sqlx::query(HOLD.as_str()).bind(id.as_str());
             let row = read_optional(row.fetch_optional(&mut *tx).await?, read_workspace)?;
             let Some(row) = row.filter(|row| row.status != Status::Removed) else {
                 return Ok(Claim::Held { released: false });
@@ -344,7 +343,7 @@ impl Workspaces {
                 let stranger = sqlx::query(STRANGER).bind(&one.origin).bind(id.as_str());
                 let stranger = stranger.bind(&one.base);
                 if let Some(stranger) = stranger.fetch_optional(&mut *tx).await? {
-                    let (by, origin) = (read_id(&stranger, "workspace_id")?, one.origin.clone());
+                    let (by, origin) = (read(&stranger, "workspace_id")?, one.origin.clone());
                     return Ok(Claim::Taken { by, origin });
                 }
                 if !taken {

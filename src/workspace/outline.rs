@@ -1,10 +1,10 @@
 //! Workspaces in outline, for lists of all of them. Without card and URL, so that many are read at once.
 
 use serde::ser::{Serialize, SerializeTuple as _, Serializer};
+use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row as _};
 
-use super::row::{read_id, read_number, read_optional_id, read_text, read_word};
+use super::row::read;
 use super::{DeliveryMode, Liveness, Status, Timestamp, Workspaces};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -66,15 +66,15 @@ impl Serialize for Outline {
 
 fn read_outline(row: &AnyRow) -> Result<Outline, sqlx::Error> {
     Ok(Outline {
-        id: read_id(row, "id")?,
-        name: row.try_get("name")?,
-        parent_id: read_optional_id(row, "parent_id")?,
-        org: read_text(row, "org")?,
-        status: read_word(row, "status", Status::parse)?,
-        delivery_mode: read_word(row, "delivery_mode", DeliveryMode::parse)?,
-        liveness: read_word(row, "liveness", Liveness::parse)?,
-        last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
-        active_tasks: read_number(row, "active_tasks")?.unwrap_or(0),
+        id: read(row, "id")?,
+        name: read(row, "name")?,
+        parent_id: read(row, "parent_id")?,
+        org: read(row, "org")?,
+        status: read(row, "status")?,
+        delivery_mode: read(row, "delivery_mode")?,
+        liveness: read(row, "liveness")?,
+        last_seen: read(row, "last_seen")?,
+        active_tasks: read::<Option<u32>>(row, "active_tasks")?.unwrap_or(0),
     })
 }
 
@@ -134,9 +134,12 @@ impl Workspaces {
         let work = async {
             let rows = query.fetch_all(self.db.pool()).await?;
             let seen = rows.iter().map(|row| {
-                let at = Timestamp(row.try_get("last_seen")?);
-                let tasks = read_number(row, "active_tasks")?.unwrap_or(0);
-                Ok((read_id(row, "id")?, at, tasks))
+                let tasks = read::<Option<u32>>(row, "active_tasks")?;
+                Ok((
+                    read(row, "id")?,
+                    read(row, "last_seen")?,
+                    tasks.unwrap_or(0),
+                ))
             });
             seen.collect()
         };

@@ -2,9 +2,8 @@
 //! table (`docs/reference/http-api.md`, "Probes").
 
 use serde::{Deserialize, Serialize};
-use sqlx::Row as _;
 
-use super::row::read_id;
+use super::row::read;
 use super::sql::{PROBED, SET_PROBED_STATUS};
 use super::table::change_status;
 use super::{Status, Timestamp};
@@ -43,7 +42,7 @@ impl ProbedWorkspaces {
         let rows = sqlx::query(PROBED).bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let work = async {
             let rows = rows.fetch_all(self.db.pool()).await?;
-            let read = |one| Ok((read_id(one, "id")?, Timestamp(one.try_get("updated_at")?)));
+            let read = |one| Ok((read(one, "id")?, read(one, "updated_at")?));
             rows.iter().map(read).collect()
         };
         self.db.run("workspace_probed", work).await

@@ -58,12 +58,12 @@ pub(super) async fn register(
 ) -> Result<Result<Option<StoredRegistration>, RegistrationError>, sqlx::Error> {
     let registering = &change.instance;
     let before = if registering.id.is_some() {
-        let held = sqlx::query(HOLD).bind(id.as_str());
+        let held = sqlx::query(HOLD.as_str()).bind(id.as_str());
         read_optional(held.fetch_optional(&mut *connection).await?, read_workspace)?
     } else {
         None
     };
-    let row = sqlx::query(REGISTER)
+    let row = sqlx::query(REGISTER.as_str())
         .bind(id.as_str())
         .bind(change.delivery_mode.as_str())
         .bind(change.url.as_deref())

@@ -1,14 +1,132 @@
-//! Conversion of rows to values. An unreadable row is an error, never a decision.
+//! Conversion of rows to values, and back. An unreadable row is an error, never a decision.
 
-use serde::Serialize;
+use std::error::Error;
+
 use serde_json::value::RawValue;
-use sqlx::Row as _;
-use sqlx::any::AnyRow;
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, Decode, Encode, Row as _, Type};
 
-use super::{CallerProof, DeliveryMode, Liveness, Resolve, Status, Step, Timestamp, Workspace};
+use super::{
+    CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, Step, StoredProbe, StoredWake,
+    Timestamp, Workspace, WorkspaceSettings,
+};
 use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::trust::SealedSecret;
+
+type DynError = Box<dyn Error + Send + Sync>;
+
+/// A value that a column can have: of a [`StoredValue`], or none.
+pub(super) trait ColumnValue: Sized {
+    /// Reads the value of a column.
+    fn read(row: &AnyRow, column: &'static str) -> Result<Self, sqlx::Error>;
+
+    /// Binds the value as the next one of a statement.
+    fn bind_to<'q>(
+        &self,
+        query: Query<'q, Any, AnyArguments>,
+    ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error>;
+}
+
+/// A type of values, and the form in which they are stored.
+pub(super) trait StoredValue: Sized {
+    /// The form: text or a number.
+    type Sql: Type<Any> + for<'q> Encode<'q, Any> + for<'r> Decode<'r, Any> + 'static;
+
+    /// Returns the value in that form.
+    fn to_sql(&self) -> Result<Self::Sql, DynError>;
+
+    /// Reads the form.
+    fn from_sql(stored: Self::Sql) -> Result<Self, DynError>;
+}
+
+impl<T: StoredValue> ColumnValue for T {
+    fn read(row: &AnyRow, column: &'static str) -> Result<Self, sqlx::Error> {
+        T::from_sql(row.try_get(column)?).map_err(|error| unreadable_column(column, error))
+    }
+
+    fn bind_to<'q>(
+        &self,
+        query: Query<'q, Any, AnyArguments>,
+    ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
+        Ok(query.bind(self.to_sql().map_err(sqlx::Error::Encode)?))
+    }
+}
+
+impl<T: StoredValue> ColumnValue for Option<T> {
+    fn read(row: &AnyRow, column: &'static str) -> Result<Self, sqlx::Error> {
+        let stored: Option<T::Sql> = row.try_get(column)?;
+        let value = stored.map(T::from_sql).transpose();
+        value.map_err(|error| unreadable_column(column, error))
+    }
+
+    fn bind_to<'q>(
+        &self,
+        query: Query<'q, Any, AnyArguments>,
+    ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
+        let stored = self.as_ref().map(T::to_sql).transpose();
+        Ok(query.bind(stored.map_err(sqlx::Error::Encode)?))
+    }
+}
+
+/// Declares types of values: each with its form, and how it is written and read.
+macro_rules! stored_values {
+    ($($type:ty as $sql:ty: |$value:ident| $to:expr, |$stored:ident| $from:expr;)+) => {
+        $(impl StoredValue for $type {
+            type Sql = $sql;
+
+            fn to_sql(&self) -> Result<$sql, DynError> {
+                let $value = self;
+                Ok($to)
+            }
+
+            fn from_sql($stored: $sql) -> Result<Self, DynError> {
+                Ok($from)
+            }
+        })+
+    };
+}
+
+stored_values! {
+    String as String: |text| text.clone(), |stored| stored;
+    bool as i64: |flag| i64::from(*flag), |stored| stored != 0;
+    u32 as i64: |number| i64::from(*number), |stored| u32::try_from(stored)?;
+    i64 as i64: |number| *number, |stored| stored;
+    Timestamp as i64: |at| at.0, |stored| Timestamp(stored);
+    WorkspaceId as String: |id| id.to_string(), |stored| WorkspaceId::parse(&stored)?;
+    InstanceId as String: |id| id.to_string(), |stored| InstanceId::parse(&stored)?;
+    SealedSecret as String: |secret| secret.as_str().to_owned(), |stored| SealedSecret::from_stored(stored);
+    Box<RawValue> as String: |json| json.get().to_owned(), |stored| RawValue::from_string(stored)?;
+    SealedTls as String: |tls| serde_json::to_string(tls)?, |stored| serde_json::from_str(&stored)?;
+    StoredWake as String: |wake| serde_json::to_string(wake)?, |stored| serde_json::from_str(&stored)?;
+    StoredProbe as String: |probe| serde_json::to_string(probe)?, |stored| serde_json::from_str(&stored)?;
+}
+
+macro_rules! stored_words {
+    ($($type:ident),+) => {
+        stored_values! {
+            $($type as String: |word| word.as_str().to_owned(), |stored| $type::parse(&stored).ok_or(UnknownWord)?;)+
+        }
+    };
+}
+
+stored_words!(
+    Status,
+    DeliveryMode,
+    Liveness,
+    CallerProof,
+    Resolve,
+    Bridging,
+    CardAccess,
+    CompletionMode,
+    RefusalStatus
+);
+
+/// Reads the value of a column.
+pub(super) fn read<T: ColumnValue>(row: &AnyRow, column: &'static str) -> Result<T, sqlx::Error> {
+    T::read(row, column)
+}
 
 pub(super) fn read_optional<T>(
     row: Option<AnyRow>,
@@ -18,116 +136,31 @@ pub(super) fn read_optional<T>(
 }
 
 pub(super) fn read_workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
-    let card = read_text(row, "agent_card")?;
     Ok(Workspace {
-        id: read_id(row, "id")?,
-        name: row.try_get("name")?,
-        role: read_text(row, "role")?,
-        parent_id: read_optional_id(row, "parent_id")?,
-        org: read_text(row, "org")?,
-        status: read_word(row, "status", Status::parse)?,
-        delivery_mode: read_word(row, "delivery_mode", DeliveryMode::parse)?,
-        liveness: read_word(row, "liveness", Liveness::parse)?,
-        url: read_text(row, "url")?,
-        internal_url: read_text(row, "internal_url")?,
-        card_url: read_text(row, "card_url")?,
-        agent_card: card
-            .map(RawValue::from_string)
-            .transpose()
-            .map_err(|error| unreadable_column("agent_card", error))?,
-        upstream_auth: read_text(row, "upstream_auth")?.map(SealedSecret::from_stored),
-        upstream_auth_base: read_text(row, "upstream_auth_base")?,
-        upstream_tls: read_text(row, "upstream_tls")?
-            .map(|text| serde_json::from_str(&text))
-            .transpose()
-            .map_err(|error| unreadable_column("upstream_tls", error))?,
-        wake: read_text(row, "wake")?
-            .map(|text| serde_json::from_str(&text))
-            .transpose()
-            .map_err(|error| unreadable_column("wake", error))?,
-        probe: read_text(row, "probe")?
-            .map(|text| serde_json::from_str(&text))
-            .transpose()
-            .map_err(|error| unreadable_column("probe", error))?,
-        complete: read_optional_word(row, "complete", CompletionMode::parse)?,
-        push_notifications: read_number(row, "push_notifications")?.map(|on| on != 0),
-        card_access: read_optional_word(row, "card_access", CardAccess::parse)?,
-        proof: read_optional_word(row, "proof", CallerProof::parse)?,
-        bridge: read_optional_word(row, "bridge", Bridging::parse)?,
-        refusal_status: read_optional_word(row, "refusal_status", RefusalStatus::parse)?,
-        resolve: read_optional_word(row, "resolve", Resolve::parse)?,
-        max_concurrent: read_number(row, "max_concurrent")?,
-        idle_timeout_seconds: read_number(row, "idle_timeout_seconds")?,
-        instances: read_number(row, "instances")?.unwrap_or(0),
-        current_task: read_text(row, "current_task")?,
-        active_tasks: read_number(row, "active_tasks")?.unwrap_or(0),
-        last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
-        created_at: Timestamp(row.try_get("created_at")?),
-        updated_at: Timestamp(row.try_get("updated_at")?),
+        id: read(row, "id")?,
+        settings: WorkspaceSettings::read(row)?,
+        agent_card: read(row, "agent_card")?,
+        idle_timeout_seconds: read(row, "idle_timeout_seconds")?,
+        instances: read::<Option<u32>>(row, "instances")?.unwrap_or(0),
+        current_task: read(row, "current_task")?,
+        active_tasks: read::<Option<u32>>(row, "active_tasks")?.unwrap_or(0),
+        last_seen: read(row, "last_seen")?,
+        created_at: read(row, "created_at")?,
+        updated_at: read(row, "updated_at")?,
     })
 }
 
 pub(super) fn read_step(row: &AnyRow) -> Result<Step, sqlx::Error> {
-    let status = read_word(row, "status", Status::parse)?;
+    let status: Status = read(row, "status")?;
     Ok(Step {
-        id: read_id(row, "id")?,
-        parent_id: read_optional_id(row, "parent_id")?,
-        org: read_text(row, "org")?,
+        id: read(row, "id")?,
+        parent_id: read(row, "parent_id")?,
+        org: read(row, "org")?,
         removed: status == Status::Removed,
         paused: status == Status::Paused,
-        generation: row.try_get("access_generation")?,
-        born_at: row.try_get("born_at")?,
+        generation: read(row, "access_generation")?,
+        born_at: read(row, "born_at")?,
     })
-}
-
-pub(super) fn read_text(row: &AnyRow, column: &'static str) -> Result<Option<String>, sqlx::Error> {
-    row.try_get(column)
-}
-
-pub(super) fn read_number(row: &AnyRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
-    let value: Option<i64> = row.try_get(column)?;
-    value
-        .map(|value| u32::try_from(value).map_err(|error| unreadable_column(column, error)))
-        .transpose()
-}
-
-pub(super) fn read_id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    WorkspaceId::parse(&text).map_err(|error| unreadable_column(column, error))
-}
-
-pub(super) fn read_optional_id(
-    row: &AnyRow,
-    column: &'static str,
-) -> Result<Option<WorkspaceId>, sqlx::Error> {
-    read_text(row, column)?
-        .map(|text| WorkspaceId::parse(&text).map_err(|error| unreadable_column(column, error)))
-        .transpose()
-}
-
-pub(super) fn read_word<T>(
-    row: &AnyRow,
-    column: &'static str,
-    parse: fn(&str) -> Option<T>,
-) -> Result<T, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    parse(&text).ok_or_else(|| unreadable_column(column, UnknownWord))
-}
-
-fn read_optional_word<T>(
-    row: &AnyRow,
-    column: &'static str,
-    parse: fn(&str) -> Option<T>,
-) -> Result<Option<T>, sqlx::Error> {
-    read_text(row, column)?
-        .map(|text| parse(&text).ok_or_else(|| unreadable_column(column, UnknownWord)))
-        .transpose()
-}
-
-/// Returns the stored text of a setting that is stored as JSON: TLS towards an agent, a waker, a probe.
-pub(super) fn json_text<T: Serialize>(setting: Option<&T>) -> Result<Option<String>, sqlx::Error> {
-    let text = setting.map(serde_json::to_string).transpose();
-    text.map_err(|error| sqlx::Error::Encode(Box::new(error)))
 }
 
 /// A value unknown to this release: written by a newer one, or by hand.
@@ -136,12 +169,9 @@ pub(super) fn json_text<T: Serialize>(setting: Option<&T>) -> Result<Option<Stri
 struct UnknownWord;
 
 /// An unreadable row counts as a store that cannot be asked.
-pub(super) fn unreadable_column(
-    column: &'static str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> sqlx::Error {
+fn unreadable_column(column: &'static str, source: DynError) -> sqlx::Error {
     sqlx::Error::ColumnDecode {
         index: column.to_owned(),
-        source: Box::new(source),
+        source,
     }
 }

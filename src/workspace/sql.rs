@@ -1,49 +1,54 @@
 //! SQL texts for the table `workspaces`. Run in [`super::table`] and [`super::change`].
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
-/// The columns of [`Workspace`](super::Workspace), with the expression of the card.
-macro_rules! columns_with {
-    ($card:literal) => {
-        concat!(
-            "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, ",
-            $card,
-            ", upstream_auth, upstream_auth_base, upstream_tls, wake, probe, complete, push_notifications, card_access, \
-             proof, bridge, refusal_status, resolve, max_concurrent, idle_timeout_seconds, instances, current_task, active_tasks, last_seen, \
-             created_at, updated_at"
-        )
-    };
-}
-macro_rules! columns {
-    () => {
-        $crate::workspace::sql::columns_with!("agent_card")
-    };
-}
-pub(super) use {columns, columns_with};
+use super::WorkspaceSettings;
 
-pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
+/// The columns of [`Workspace`](super::Workspace).
+pub(super) static COLUMNS: LazyLock<String> = LazyLock::new(|| columns_with("agent_card"));
+
+/// Returns the columns with this expression of the card.
+fn columns_with(card: &str) -> String {
+    format!(
+        "id, {}, {card}, idle_timeout_seconds, instances, current_task, active_tasks, last_seen, created_at, updated_at",
+        WorkspaceSettings::COLUMNS
+    )
+}
+
+pub(super) static FIND: LazyLock<String> =
+    LazyLock::new(|| format!("SELECT {} FROM workspaces WHERE id = $1", *COLUMNS));
 
 /// Selects `$1` if its card is public; `$2` is the default for a workspace without a setting of its own. One
 /// look-up by id in each case.
 pub(super) const HAS_PUBLIC_CARD: &str = "SELECT id FROM workspaces \
      WHERE id = $1 AND status <> 'removed' AND COALESCE(card_access, $2) = 'public'";
 
-pub(super) const CREATE: &str = concat!(
-    "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
-     internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
-     upstream_auth, upstream_tls, push_notifications, card_access, upstream_auth_base, proof, bridge, wake, \
-     instances, probe, resolve) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) \
-     ON CONFLICT (id) DO NOTHING RETURNING ",
-    columns!()
-);
+/// Inserts `$1` with `$2` instances at the time `$3`, and its settings, unless the id was ever used.
+pub(super) static CREATE: LazyLock<String> = LazyLock::new(|| {
+    let names: Vec<&str> = setting_columns().collect();
+    let places: Vec<String> = (4..4 + names.len()).map(|n| format!("${n}")).collect();
+    format!(
+        "INSERT INTO workspaces (id, instances, active_tasks, created_at, updated_at, {}) \
+         VALUES ($1, $2, 0, $3, $3, {}) ON CONFLICT (id) DO NOTHING RETURNING {}",
+        names.join(", "),
+        places.join(", "),
+        *COLUMNS
+    )
+});
+
+fn setting_columns() -> impl Iterator<Item = &'static str> {
+    WorkspaceSettings::COLUMNS.split(", ")
+}
 
 /// Selects all workspaces but removed ones, `$1` at most, in order of id. Of a card only that there is one.
-pub(super) const LIVE: &str = concat!(
-    "SELECT ",
-    columns_with!("CASE WHEN agent_card IS NULL THEN NULL ELSE '{}' END AS agent_card"),
-    " FROM workspaces WHERE status <> 'removed' ORDER BY id LIMIT $1"
-);
+pub(super) static LIVE: LazyLock<String> = LazyLock::new(|| {
+    let card = "CASE WHEN agent_card IS NULL THEN NULL ELSE '{}' END AS agent_card";
+    format!(
+        "SELECT {} FROM workspaces WHERE status <> 'removed' ORDER BY id LIMIT $1",
+        columns_with(card)
+    )
+});
 
 /// Deletes a removed row, whose id a new generation takes.
 pub(super) const BURY: &str = "DELETE FROM workspaces \
@@ -67,15 +72,17 @@ pub(super) const LINE: &str = "\
         WHERE line.depth < 64 AND (line.depth = 0 OR line.status <> 'removed')) \
     SELECT id, parent_id, org, status, access_generation, born_at FROM line ORDER BY depth";
 
-pub(super) const REGISTER: &str = concat!(
-    "UPDATE workspaces SET status = CASE WHEN status = 'paused' THEN status ELSE 'online' END, delivery_mode = $2, url = $3, internal_url = $4, \
+pub(super) static REGISTER: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "UPDATE workspaces SET status = CASE WHEN status = 'paused' THEN status ELSE 'online' END, delivery_mode = $2, url = $3, internal_url = $4, \
      agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7, \
      liveness = COALESCE($8, liveness), card_url = COALESCE($9, card_url), \
      upstream_auth_base = CASE WHEN upstream_auth IS NULL THEN NULL ELSE COALESCE(upstream_auth_base, $10) END, \
      proof = COALESCE($11, proof) \
-     WHERE id = $1 AND status <> 'removed' RETURNING ",
-    columns!()
-);
+     WHERE id = $1 AND status <> 'removed' RETURNING {}",
+        *COLUMNS
+    )
+});
 
 pub(super) const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
      WHERE id = $1 AND status = $2 RETURNING id";
@@ -89,10 +96,12 @@ pub(super) const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = 
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
 /// Changes nothing, but locks the row until the transaction ends.
-pub(super) const HOLD: &str = concat!(
-    "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 RETURNING ",
-    columns!()
-);
+pub(super) static HOLD: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 RETURNING {}",
+        *COLUMNS
+    )
+});
 
 /// Selects whether `$2` is `$1` or one of its ancestors, with removed ones in between counted. A set, so that
 /// it ends if the data has a circle.
@@ -113,16 +122,20 @@ pub(super) const HEIGHT: &str = "\
         WHERE below.depth < 64 AND w.status <> 'removed') \
     SELECT CAST(MAX(depth) AS BIGINT) FROM below";
 
-pub(super) const CHANGE: &str = concat!(
-    "UPDATE workspaces SET name = $2, role = $3, parent_id = $4, org = $5, status = $6, \
-     delivery_mode = $7, liveness = $8, url = $9, internal_url = $10, card_url = $11, \
-     upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
-     access_generation = CASE WHEN $16 = 0 THEN access_generation \
-       WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, \
-     push_notifications = $18, card_access = $19, upstream_auth_base = $20, proof = $21, bridge = $22, wake = $23, \
-     instances = COALESCE($24, instances), probe = $25, resolve = $26, refusal_status = $27 WHERE id = $1 RETURNING ",
-    columns!()
-);
+/// Sets the settings of `$1` at the time `$2`; `$3`: 0 if it stays at its place, `$4`: the number of its instances, or
+/// nothing if they stay.
+pub(super) static CHANGE: LazyLock<String> = LazyLock::new(|| {
+    let sets = setting_columns()
+        .zip(5..)
+        .map(|(name, n)| format!("{name} = ${n}"));
+    format!(
+        "UPDATE workspaces SET updated_at = $2, access_generation = CASE WHEN $3 = 0 THEN access_generation \
+           WHEN access_generation >= $2 THEN access_generation + 1 ELSE $2 END, \
+         instances = COALESCE($4, instances), {} WHERE id = $1 RETURNING {}",
+        sets.collect::<Vec<_>>().join(", "),
+        *COLUMNS
+    )
+});
 
 pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed' RETURNING id";

@@ -2,19 +2,19 @@
 //! operators are in [`super::change`].
 
 use serde_json::value::RawValue;
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::AssertSqlSafe;
 
 use super::instances::{self, Instances, RegistrationError};
 use super::origins::{self, OriginTaken};
 use super::probe::ProbedWorkspaces;
 use super::registration::{self, RegistrationUpdate, StoredRegistration};
-use super::row::{json_text, read_id, read_optional, read_step, read_workspace};
+use super::row::{read, read_optional, read_step, read_workspace};
 use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
     news_text,
 };
-use super::{CallerProof, NewWorkspace, Resolve, Status, Timestamp, Workspace};
-use crate::config::{Bridging, CardAccess, CompletionMode};
+use super::{NewWorkspace, Status, Timestamp, Workspace};
+use crate::config::CardAccess;
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
@@ -114,7 +114,7 @@ impl Workspaces {
     ) -> Result<CreateOutcome, Unavailable> {
         let work = async {
             let mut tx = new.origins.begin_transaction(&self.db).await?;
-            let created = insert(&mut tx, new, new.org.as_deref(), now).await?;
+            let created = insert(&mut tx, new, now).await?;
             if matches!(created, CreateOutcome::Done(_)) {
                 tx.end(run).await?;
             }
@@ -141,7 +141,9 @@ impl Workspaces {
                 Ok(org) => org,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            let created = insert(&mut tx, new, org.as_deref(), now).await?;
+            let mut new = new.clone();
+            new.settings.org = org;
+            let created = insert(&mut tx, &new, now).await?;
             if matches!(created, CreateOutcome::Done(_)) {
                 tx.end(run).await?;
             }
@@ -155,7 +157,7 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn find(&self, id: &WorkspaceId) -> Result<Option<Workspace>, Unavailable> {
-        let row = sqlx::query(FIND).bind(id.as_str());
+        let row = sqlx::query(FIND.as_str()).bind(id.as_str());
         let work =
             async { read_optional(row.fetch_optional(self.db.pool()).await?, read_workspace) };
         self.db.run("workspace_find", work).await
@@ -314,10 +316,7 @@ impl Workspaces {
         let work = async {
             let rows = rows.fetch_all(self.db.pool()).await?;
             rows.iter()
-                .map(|row| {
-                    let seen = row.try_get::<Option<i64>, _>("last_seen")?;
-                    Ok((read_id(row, "id")?, seen.map(Timestamp)))
-                })
+                .map(|row| Ok((read(row, "id")?, read(row, "last_seen")?)))
                 .collect()
         };
         self.db.run("workspace_overdue", work).await
@@ -367,40 +366,20 @@ impl Workspaces {
     }
 }
 
-pub(super) async fn insert(
+/// Inserts a workspace. The caller rolls back if an origin is taken.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn insert(
     connection: &mut Connection,
     new: &NewWorkspace,
-    org: Option<&str>,
     now: Timestamp,
 ) -> Result<CreateOutcome, sqlx::Error> {
-    let auth = new.upstream_auth.as_ref();
-    let row = sqlx::query(CREATE)
+    let row = sqlx::query(CREATE.as_str())
         .bind(new.id.as_str())
-        .bind(&new.name)
-        .bind(new.role.as_deref())
-        .bind(new.parent_id.as_ref().map(WorkspaceId::as_str))
-        .bind(org)
-        .bind(new.status.as_str())
-        .bind(new.delivery_mode.as_str())
-        .bind(new.liveness.as_str())
-        .bind(new.url.as_deref())
-        .bind(new.internal_url.as_deref())
-        .bind(new.card_url.as_deref())
-        .bind(new.agent_card.as_deref().map(RawValue::get))
-        .bind(new.complete.map(CompletionMode::as_str))
-        .bind(new.max_concurrent.map(i64::from))
-        .bind(now.0)
-        .bind(auth.map(|(sealed, _)| sealed.as_str()))
-        .bind(json_text(new.upstream_tls.as_ref())?)
-        .bind(new.push_notifications.map(i64::from))
-        .bind(new.card_access.map(CardAccess::as_str))
-        .bind(auth.and_then(|(_, place)| place.as_deref()))
-        .bind(new.proof.map(CallerProof::as_str))
-        .bind(new.bridge.map(Bridging::as_str))
-        .bind(json_text(new.wake.as_ref())?)
         .bind(i64::try_from(new.instances.len()).unwrap_or(i64::MAX))
-        .bind(json_text(new.probe.as_ref())?)
-        .bind(new.resolve.map(Resolve::as_str));
+        .bind(now.0);
+    let row = new.settings.bind(row)?;
     // Fetch all rows: SQLite commits after the last row, so a creation could otherwise still fail after its
     // answer (`Db::changed`).
     let rows = row.fetch_all(&mut *connection).await?;
@@ -423,7 +402,11 @@ pub(super) async fn insert(
     })
 }
 
-pub(super) async fn read_line(
+/// Returns the workspace and its ancestors, nearest first, as [`Workspaces::load_line`].
+///
+/// # Errors
+/// The error of the driver.
+pub async fn read_line(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Vec<Step>, sqlx::Error> {
@@ -434,7 +417,7 @@ pub(super) async fn read_line(
 
 #[cfg(test)]
 mod tests {
-    use sqlx::AssertSqlSafe;
+    use sqlx::{AssertSqlSafe, Row as _};
 
     use super::*;
     use crate::config::Config;

@@ -3,12 +3,9 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{
-    CallerProof, DeliveryMode, Liveness, Resolve, Status, StoredProbe, Timestamp, WakeView,
-    Workspace,
-};
+use super::settings::OptionalSettings;
+use super::{DeliveryMode, Liveness, Status, StoredProbe, Timestamp, WakeView, Workspace};
 use crate::closed_set::words;
-use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 
 /// URLs of the agent that a reader may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,21 +39,8 @@ pub struct WorkspaceView<'a> {
     max_concurrent: Option<u32>,
     created_at: Timestamp,
     updated_at: Timestamp,
-    // Only if they are set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    complete: Option<CompletionMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    push_notifications: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    card_access: Option<CardAccess>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    proof: Option<CallerProof>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bridge: Option<Bridging>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refusal_status: Option<RefusalStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resolve: Option<Resolve>,
+    #[serde(flatten)]
+    optional: OptionalSettings<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream_tls: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,6 +106,7 @@ impl Workspace {
     /// Returns the JSON for a reader that may, or may not, see the URLs. `card_url` is a URL of the agent, too.
     pub fn as_view(&self, urls: UrlVisibility) -> WorkspaceView<'_> {
         let shown = urls != UrlVisibility::Hidden;
+        let all = urls == UrlVisibility::WithCertificates;
         WorkspaceView {
             id: self.id.as_str(),
             name: &self.name,
@@ -141,27 +126,14 @@ impl Workspace {
             max_concurrent: self.max_concurrent,
             created_at: self.created_at,
             updated_at: self.updated_at,
-            complete: self.complete,
-            push_notifications: self.push_notifications,
-            card_access: self.card_access,
-            proof: self.proof,
-            bridge: self.bridge,
-            refusal_status: self.refusal_status,
-            resolve: self.resolve,
+            optional: OptionalSettings(&self.settings),
             upstream_tls: self
                 .upstream_tls
                 .as_ref()
-                .filter(|_| urls == UrlVisibility::WithCertificates)
+                .filter(|_| all)
                 .map(|tls| &*tls.about),
-            wake: self
-                .wake
-                .as_ref()
-                .filter(|_| urls == UrlVisibility::WithCertificates)
-                .map(|wake| &wake.shown),
-            probe: self
-                .probe
-                .as_ref()
-                .filter(|_| urls == UrlVisibility::WithCertificates),
+            wake: self.wake.as_ref().filter(|_| all).map(|wake| &wake.shown),
+            probe: self.probe.as_ref().filter(|_| all),
             instance_count: Some(self.instances).filter(|count| shown && *count > 0),
             instances: Vec::new(),
             warnings: Vec::new(),

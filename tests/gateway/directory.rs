@@ -8,7 +8,7 @@ use a2a_gateway::coherence::Coherence;
 use a2a_gateway::config::{AuthMode, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::directory::{
-    Creation, Destination, Directory, Editor, Heartbeat, Registrar, Registration, Terms,
+    Change, Creation, Destination, Directory, Heartbeat, Registrar, Registration, Terms,
 };
 use a2a_gateway::events::Events;
 use a2a_gateway::hierarchy::Hierarchy;
@@ -19,7 +19,7 @@ use a2a_gateway::rejection::Reason;
 use a2a_gateway::shared::Shared;
 use a2a_gateway::store::Run;
 use a2a_gateway::trust::{Keys, Seal};
-use a2a_gateway::workspace::{DeliveryMode, Liveness, Status, Workspaces};
+use a2a_gateway::workspace::{DeliveryMode, SettingsPatch, Status, Workspaces};
 
 use crate::harness::servers::{self, Redis};
 use crate::harness::{Stores, holds_for, until_holds};
@@ -39,34 +39,12 @@ fn id(text: &str) -> WorkspaceId {
 
 /// A new workspace, by the operator.
 pub(crate) fn creation(id: WorkspaceId, delivery_mode: DeliveryMode) -> Creation {
-    Creation {
-        recheck: None,
-        within: None,
-        name: id.as_str().to_owned(),
-        id,
-        parent_id: None,
-        org: None,
-        role: None,
-        delivery_mode,
-        url: None,
-        internal_url: None,
-        card_url: None,
-        urls: None,
-        max_concurrent: None,
-        liveness: Liveness::Heartbeat,
-        complete: None,
-        push_notifications: None,
-        card_access: None,
-        proof: None,
-        bridge: None,
-        resolve: None,
-        editor: Editor::Operator,
-        upstream_auth: None,
-        upstream_tls: None,
-        wake: None,
-        probe: None,
-        enrolment: None,
-    }
+    let patch = SettingsPatch {
+        name: Some(id.to_string()),
+        delivery_mode: Some(delivery_mode),
+        ..SettingsPatch::default()
+    };
+    Creation::by_operator(id, Change::parse(patch).unwrap())
 }
 
 async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
@@ -336,12 +314,14 @@ async fn lines_are_read_alike_on_postgresql() {
     let (_redis, [one]) = replicas(LONG).await;
     let mut parent: Option<WorkspaceId> = None;
     for name in ["root", "mid", "leaf"] {
-        let creation = Creation {
-            parent_id: parent.clone(),
-            org: parent.is_none().then(|| "acme".to_owned()),
-            max_concurrent: Some(3),
-            ..creation(id(name), DeliveryMode::Push)
+        let patch = SettingsPatch {
+            name: Some(name.to_owned()),
+            parent_id: Some(parent.as_ref().map(ToString::to_string)),
+            org: Some(parent.is_none().then(|| "acme".to_owned())),
+            max_concurrent: Some(Some(3)),
+            ..SettingsPatch::default()
         };
+        let creation = Creation::by_operator(id(name), Change::parse(patch).unwrap());
         let registrations = &one.directory.registrations;
         let create = || registrations.create(&creation, Run::Real);
         create().await.unwrap();

@@ -50,7 +50,7 @@ fn openapi_has_exactly_the_routes_that_there_are() {
     let a2a = [&proxy::A2A_ROUTES[..], &proxy::REST_ROUTES];
     let console = [
         admin::CONSOLE_ROUTES,
-        admin::API_ROUTES,
+        &admin::API_ROUTES[..],
         admin::SIGN_IN_ROUTES,
     ];
     let routes = [a2a.concat(), console.concat(), control::ROUTES.to_vec()].concat();

@@ -20,7 +20,7 @@ const PROXY_CIRCLE_MAX: usize = 3;
 /// Types over the limits: methods and files of each.
 const LARGE_TYPES: &[(&str, usize, usize)] = &[
     ("audit::Audit", 17, 4),
-    ("delivery::Inbox", 40, 10),
+    ("delivery::Inbox", 36, 9),
     ("workspace::Workspaces", 24, 5),
 ];
 

@@ -118,8 +118,8 @@ fn list_tables() -> BTreeSet<String> {
 fn find_folder(table: &str) -> Option<&'static Path> {
     let folder = match table {
         "workspaces" => "src/workspace",
-        "activity_logs" | "inbox_heads" => "src/delivery/inbox",
-        "enrolment_tokens" | "org_tokens" | "subtree_tokens" => "src/identity/token",
+        "activity_logs" | "inbox_heads" | "mailbox_items" => "src/delivery",
+        "enrolment_tokens" | "org_tokens" => "src/identity/token",
         "workspace_auth_tokens" => "src/identity/token",
         "audit_blocks" | "audit_chains" | "audit_replicas" | "audit_seen" => "src/audit",
         "audit_words" | "structure_events" => "src/audit",

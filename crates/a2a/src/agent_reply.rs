@@ -62,63 +62,57 @@ impl Update {
             None => body,
         };
         let (kind, said) = detect_kind(said).ok_or(FORMS)?;
+        let mut said = said.clone();
+        said.insert("kind".into(), kind.into());
         Ok(match kind {
-            Kind::Message => Self::Message(parse_message(said, fresh)?),
-            Kind::Task => Self::Task(parse_task(said, fresh)?),
-            Kind::Status => Self::StatusUpdate(parse_status_update(said, fresh)?),
-            Kind::Artifact => Self::ArtifactUpdate(parse_artifact_update(said, fresh)?),
+            "message" => Self::Message(parse_message(said, fresh)?),
+            "task" => Self::Task(parse_task(said, fresh)?),
+            "status-update" => Self::StatusUpdate(parse_status_update(said, fresh)?),
+            _ => Self::ArtifactUpdate(parse_artifact_update(said, fresh)?),
         })
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Task,
-    Message,
-    Status,
-    Artifact,
-}
+/// The kinds, with the name around each in 1.0.
+const KINDS: [(&str, &str); 4] = [
+    ("task", "task"),
+    ("message", "message"),
+    ("status-update", "statusUpdate"),
+    ("artifact-update", "artifactUpdate"),
+];
 
 /// Detects the kind by `kind`, by the name around it (1.0), or by its members.
-fn detect_kind(said: &Map<String, Value>) -> Option<(Kind, &Map<String, Value>)> {
+fn detect_kind(said: &Map<String, Value>) -> Option<(&'static str, &Map<String, Value>)> {
     if let Some(kind) = said.get("kind") {
-        let kind = match kind.as_str()? {
-            "task" => Kind::Task,
-            "message" => Kind::Message,
-            "status-update" => Kind::Status,
-            "artifact-update" => Kind::Artifact,
-            _ => return None,
-        };
+        let (kind, _) = KINDS.into_iter().find(|(known, _)| kind == known)?;
         return Some((kind, said));
     }
-    for (name, kind) in [
-        ("task", Kind::Task),
-        ("message", Kind::Message),
-        ("statusUpdate", Kind::Status),
-        ("artifactUpdate", Kind::Artifact),
-    ] {
+    for (kind, name) in KINDS {
         if let (1, Some(inner)) = (said.len(), said.get(name)) {
             return Some((kind, inner.as_object()?));
         }
     }
     let has = |name: &str| said.contains_key(name);
-    if has("status") {
+    let kind = if has("status") {
         let whole = has("id") || has("artifacts") || has("history");
-        return Some((if whole { Kind::Task } else { Kind::Status }, said));
-    }
-    if has("artifact") {
-        return Some((Kind::Artifact, said));
-    }
-    (has("parts") || has("content")).then_some((Kind::Message, said))
+        if whole { "task" } else { "status-update" }
+    } else if has("artifact") {
+        "artifact-update"
+    } else if has("parts") || has("content") {
+        "message"
+    } else {
+        return None;
+    };
+    Some((kind, said))
 }
 
 fn parse_message(
-    said: &Map<String, Value>,
+    mut message: Map<String, Value>,
     fresh: impl FnOnce() -> String,
 ) -> Result<Value, InvalidReply> {
-    let mut message = said.clone();
     message.insert("kind".into(), "message".into());
-    let from_user = matches!(said.get("role"), Some(role) if role == "user" || role == "ROLE_USER");
+    let from_user =
+        matches!(message.get("role"), Some(role) if role == "user" || role == "ROLE_USER");
     let role = if from_user { "user" } else { "agent" };
     message.insert("role".into(), role.into());
     let snake = message.remove("message_id");
@@ -147,11 +141,9 @@ fn normalize_parts(holder: &mut Map<String, Value>) -> Result<(), InvalidReply> 
 }
 
 fn parse_task(
-    said: &Map<String, Value>,
+    mut task: Map<String, Value>,
     fresh: impl FnOnce() -> String,
 ) -> Result<Value, InvalidReply> {
-    let mut task = said.clone();
-    task.insert("kind".into(), "task".into());
     normalize_status(&mut task, fresh)?;
     if let Some(artifacts) = task.get_mut("artifacts") {
         for one in artifacts.as_array_mut().ok_or(FORMS)? {
@@ -161,18 +153,16 @@ fn parse_task(
     if let Some(history) = task.get_mut("history") {
         for one in history.as_array_mut().ok_or(FORMS)? {
             // Messages of the history need no new ids.
-            *one = parse_message(one.as_object().ok_or(FORMS)?, String::new)?;
+            *one = parse_message(one.as_object().ok_or(FORMS)?.clone(), String::new)?;
         }
     }
     Ok(task.into())
 }
 
 fn parse_status_update(
-    said: &Map<String, Value>,
+    mut update: Map<String, Value>,
     fresh: impl FnOnce() -> String,
 ) -> Result<Value, InvalidReply> {
-    let mut update = said.clone();
-    update.insert("kind".into(), "status-update".into());
     let state = normalize_status(&mut update, fresh)?;
     update.insert("final".into(), state.ends_turn().into());
     Ok(update.into())
@@ -191,18 +181,16 @@ fn normalize_status(
         Some(Value::Null) => {
             status.remove("message");
         }
-        Some(said) => *said = parse_message(said.as_object().ok_or(FORMS)?, fresh)?,
+        Some(said) => *said = parse_message(said.as_object().ok_or(FORMS)?.clone(), fresh)?,
         None => {}
     }
     Ok(state)
 }
 
 fn parse_artifact_update(
-    said: &Map<String, Value>,
+    mut update: Map<String, Value>,
     fresh: impl FnOnce() -> String,
 ) -> Result<Value, InvalidReply> {
-    let mut update = said.clone();
-    update.insert("kind".into(), "artifact-update".into());
     let artifact = update.get_mut("artifact").and_then(Value::as_object_mut);
     let artifact = artifact.ok_or(FORMS)?;
     normalize_parts(artifact)?;
@@ -223,39 +211,40 @@ fn to_v0_part(mut part: Map<String, Value>) -> Map<String, Value> {
         part.insert("kind".into(), kind);
         return part;
     }
-    if part.contains_key("text") {
-        part.insert("kind".into(), "text".into());
-    } else if let Some(place) = ["url", "raw"]
-        .into_iter()
-        .find(|name| part.contains_key(*name))
-    {
+    let kind = if part.contains_key("text") {
+        "text"
+    } else if part.contains_key("url") || part.contains_key("raw") {
+        let is_url = part.contains_key("url");
+        let content = if is_url {
+            ("url", "uri")
+        } else {
+            ("raw", "bytes")
+        };
         let mut file = Map::new();
-        let name = if place == "url" { "uri" } else { "bytes" };
-        for (from, to) in [
-            (place, name),
-            ("mediaType", "mimeType"),
-            ("filename", "name"),
-        ] {
+        for (from, to) in [content, ("mediaType", "mimeType"), ("filename", "name")] {
             if let Some(value) = part.remove(from) {
                 file.insert(to.into(), value);
             }
         }
-        part.insert("kind".into(), "file".into());
         part.insert("file".into(), file.into());
+        "file"
     } else if let Some(file) = part.get_mut("file").and_then(Value::as_object_mut) {
         for (from, to) in [("fileWithUri", "uri"), ("fileWithBytes", "bytes")] {
             if let Some(value) = file.remove(from) {
                 file.insert(to.into(), value);
             }
         }
-        part.insert("kind".into(), "file".into());
+        "file"
     } else if let Some(data) = part.get_mut("data") {
         // An object in 0.3, any JSON in 1.0.
         if !data.is_object() {
             *data = json!({"value": data});
         }
-        part.insert("kind".into(), "data".into());
-    }
+        "data"
+    } else {
+        return part;
+    };
+    part.insert("kind".into(), kind.into());
     part
 }
 

@@ -1,7 +1,7 @@
 //! Members that parsers read differently: duplicate names, and names that differ only in case,
 //! which Go's decoder accepts.
 
-use super::envelope::Refusal;
+use super::envelope::Fault;
 
 /// Longest name that is compared, in bytes: all relevant ones are shorter.
 const NAME_BYTES_MAX: usize = 48;
@@ -36,10 +36,10 @@ impl Ambiguity {
         }
     }
 
-    pub(super) fn to_refusal(self) -> Refusal {
+    pub(super) fn to_fault(self) -> Fault {
         match self {
-            Self::Twice(word) => Refusal::duplicate_member(word),
-            Self::OtherCase(word) => Refusal::invalid_request(format!(
+            Self::Twice(word) => Fault::duplicate_member(word),
+            Self::OtherCase(word) => Fault::invalid_request(format!(
                 "a name differs from \"{word}\" in case only; send it as \"{word}\""
             )),
         }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::call::Call;
 use super::edit::EditPlan;
-use super::envelope::{Completion, Refusal};
+use super::envelope::{Completion, Fault};
 use super::json::{Kind, Member, Object, Value};
 use super::walker::Walker;
 
@@ -25,37 +25,33 @@ pub(super) enum BareForm {
 ///
 /// # Errors
 /// If no call can be made of it.
-pub(super) fn detect_form(call: &Call, text: &str) -> Result<BareForm, Refusal> {
+pub(super) fn detect_form(call: &Call<'_>) -> Result<BareForm, Fault> {
     let is_object = |m: Option<Member>| m.is_some_and(|m| m.value.kind == Kind::Object);
     if let Some(method) = call.method {
         if method.value.kind != Kind::String {
-            return Err(Refusal::invalid_request("\"method\" is not a string"));
+            return Err(Fault::invalid_request("\"method\" is not a string"));
         }
         // The method takes a message, and the message is beside it.
         let scattered = call.params.is_none() && is_object(call.message);
-        return Ok(if scattered && call.sends_message(text.as_bytes()) {
+        return Ok(if scattered && call.sends_message() {
             BareForm::Scattered
         } else {
             BareForm::InPlace
         });
     }
     if call.is_answer {
-        return Err(Refusal::invalid_request(
+        return Err(Fault::invalid_request(
             "a body with \"result\" or \"error\" is an answer; send a request",
         ));
     }
-    if is_object(call.inner.message) {
-        Ok(if call.has_more {
-            BareForm::Scattered
-        } else {
-            BareForm::InPlace
-        })
-    } else if is_object(call.message) {
+    if is_object(call.inner.message) && !call.has_more {
+        Ok(BareForm::InPlace)
+    } else if is_object(call.inner.message) || is_object(call.message) {
         Ok(BareForm::Scattered)
     } else if call.is_message {
         Ok(BareForm::Message)
     } else {
-        Err(Refusal::invalid_request(
+        Err(Fault::invalid_request(
             "no call can be made of this; send \"method\" and \"params\", or a \"message\" object",
         ))
     }
@@ -63,17 +59,17 @@ pub(super) fn detect_form(call: &Call, text: &str) -> Result<BareForm, Refusal> 
 
 /// Inserts the envelope in front of the members of a body that has them in place. An `id` that
 /// cannot be used for a response is replaced in place.
-pub(super) fn insert_envelope(call: &Call, completion: &Completion<'_>, work: &mut EditPlan) {
+pub(super) fn insert_envelope(call: &Call<'_>, completion: &Completion<'_>, work: &mut EditPlan) {
     let mut front = String::from(r#""jsonrpc":"2.0","#);
     match call.id {
         None => front.push_str(&format!(r#""id":"{}","#, new_id())),
-        Some(id) if !is_rpc_id(id.value) => {
+        Some(id) if !id.value.is_rpc_id() => {
             work.edits.replace_value(&id, format!("\"{}\"", new_id()))
         }
         Some(_) => {}
     }
     if call.method.is_none() {
-        front.push_str(&format!(r#""method":"{}","#, send_method(completion)));
+        front.push_str(&format!(r#""method":"{}","#, completion.inferred_name()));
     }
     work.edits.insert(call.top.open + 1, front);
 }
@@ -84,19 +80,9 @@ pub(super) fn new_id() -> uuid::Uuid {
     uuid::Builder::from_random_bytes(rand::random()).into_uuid()
 }
 
-fn is_rpc_id(id: Value) -> bool {
-    matches!(id.kind, Kind::Number | Kind::String)
-}
-
-pub(super) fn send_method(completion: &Completion<'_>) -> &'static str {
-    completion
-        .generation
-        .send_method(completion.accept_prefers_stream)
-}
-
 /// Returns the rejection of a duplicate member. A member unknown to the gateway may have any name
 /// of any length, so it is not named: a rejection contains nothing of the body.
-fn duplicate_refusal(name: &[u8]) -> Refusal {
+fn duplicate_fault(name: &[u8]) -> Fault {
     const OURS: [&str; 5] = [
         "configuration",
         "message",
@@ -105,8 +91,8 @@ fn duplicate_refusal(name: &[u8]) -> Refusal {
         "source_workspace_id",
     ];
     match OURS.iter().find(|ours| ours.as_bytes() == name) {
-        Some(ours) => Refusal::duplicate_member(ours),
-        None => Refusal::invalid_request("a member stands twice; send it once"),
+        Some(ours) => Fault::duplicate_member(ours),
+        None => Fault::invalid_request("a member stands twice; send it once"),
     }
 }
 
@@ -116,15 +102,15 @@ fn duplicate_refusal(name: &[u8]) -> Refusal {
 /// # Errors
 /// If there is a duplicate member, or would be one after the move.
 pub(super) fn rebuild_call(
-    call: &Call,
-    text: &str,
+    call: &Call<'_>,
     completion: &Completion<'_>,
     form: BareForm,
-) -> Result<String, Refusal> {
+) -> Result<String, Fault> {
+    let text = call.text;
     let mut params = match call.params {
         Some(old) if old.value.kind == Kind::Object => Members::from_object(text, old.value.start),
         Some(old) if old.value.kind != Kind::Null => {
-            return Err(Refusal::invalid_request("\"params\" is not an object"));
+            return Err(Fault::invalid_request("\"params\" is not an object"));
         }
         _ => Members::default(),
     };
@@ -133,7 +119,7 @@ pub(super) fn rebuild_call(
     let mut seen = HashSet::new();
     for (name, member) in read_members(text, call.top.open).1 {
         if !seen.insert(name.clone()) {
-            return Err(duplicate_refusal(&name));
+            return Err(duplicate_fault(&name));
         }
         match (&*name, form) {
             (b"id" | b"method" | b"params", _) => {}
@@ -149,31 +135,24 @@ pub(super) fn rebuild_call(
     }
     if form == BareForm::Message {
         if params.by_name.contains_key(&b"message"[..]) {
-            return Err(Refusal::duplicate_member("message"));
+            return Err(Fault::duplicate_member("message"));
         }
         let raw = format!(r#""message":{{{}}}"#, message.join(","));
         params.push(Cow::Borrowed(b"message"), Cow::Owned(raw), None);
     }
     params.append_metadata(loose, text)?;
-    Ok(write_envelope(call, text, completion, &params))
-}
-
-fn write_envelope(
-    call: &Call,
-    text: &str,
-    completion: &Completion<'_>,
-    params: &Members<'_>,
-) -> String {
-    let id = match call.id {
-        Some(id) if is_rpc_id(id.value) => id.value.raw_str(text).to_owned(),
-        _ => format!("\"{}\"", new_id()),
+    let id = match call.rpc_id() {
+        Some(id) => id,
+        None => format!("\"{}\"", new_id()),
     };
     let method = match call.method {
         Some(method) => method.value.raw_str(text).to_owned(),
-        None => format!("\"{}\"", send_method(completion)),
+        None => format!("\"{}\"", completion.inferred_name()),
     };
     let params = params.to_text();
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{{params}}}}}"#)
+    Ok(format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{{params}}}}}"#
+    ))
 }
 
 /// A member and its unescaped name.
@@ -212,11 +191,7 @@ impl<'t> Members<'t> {
     fn from_object(text: &'t str, open: usize) -> Self {
         let mut all = Self::default();
         for (name, member) in read_members(text, open).1 {
-            all.push(
-                name,
-                Cow::Borrowed(member.raw_str(text)),
-                Some(member.value),
-            );
+            all.push_spelled(name, &member, text);
         }
         all
     }
@@ -226,37 +201,28 @@ impl<'t> Members<'t> {
         self.list.push(CollectedMember { raw, value });
     }
 
+    fn push_spelled(&mut self, name: Cow<'t, [u8]>, member: &Member, text: &'t str) {
+        let raw = Cow::Borrowed(member.raw_str(text));
+        self.push(name, raw, Some(member.value));
+    }
+
     /// Adds a member from another object. The same value again is dropped; a different one is
     /// rejected.
-    fn merge(
-        &mut self,
-        name: Cow<'t, [u8]>,
-        member: &Member,
-        text: &'t str,
-    ) -> Result<(), Refusal> {
+    fn merge(&mut self, name: Cow<'t, [u8]>, member: &Member, text: &'t str) -> Result<(), Fault> {
         let Some(at) = self.by_name.get(&name) else {
-            self.push(
-                name,
-                Cow::Borrowed(member.raw_str(text)),
-                Some(member.value),
-            );
+            self.push_spelled(name, member, text);
             return Ok(());
         };
-        let token = member.value.raw_str(text);
         match self.list[*at].value {
-            Some(old) if old.raw_str(text) == token => Ok(()),
+            Some(old) if old.raw_str(text) == member.value.raw_str(text) => Ok(()),
             // The proven caller replaces either value.
             Some(_) if *name == *b"source_workspace_id" => Ok(()),
-            _ => Err(duplicate_refusal(&name)),
+            _ => Err(duplicate_fault(&name)),
         }
     }
 
     /// Appends `loose` to the member `metadata`.
-    fn append_metadata(
-        &mut self,
-        loose: Vec<NamedMember<'t>>,
-        text: &'t str,
-    ) -> Result<(), Refusal> {
+    fn append_metadata(&mut self, loose: Vec<NamedMember<'t>>, text: &'t str) -> Result<(), Fault> {
         if loose.is_empty() {
             return Ok(());
         }
@@ -266,7 +232,7 @@ impl<'t> Members<'t> {
             None => Self::default(),
             Some(old) if old.kind == Kind::Null => Self::default(),
             Some(old) if old.kind == Kind::Object => Self::from_object(text, old.start),
-            Some(_) => return Err(Refusal::invalid_request("\"metadata\" is not an object")),
+            Some(_) => return Err(Fault::invalid_request("\"metadata\" is not an object")),
         };
         for (name, member) in loose {
             metadata.merge(name, &member, text)?;

@@ -1,8 +1,10 @@
 //! Responses to calls that the gateway translated from a route without JSON-RPC: the caller gets
 //! the result without its envelope.
 
+use std::borrow::Cow;
+
 use super::error::RpcError;
-use super::event::{data_value, split_lines};
+use super::event::{data_value, join_data, split_blocks, split_lines};
 use super::reply::Reply;
 
 /// Removes the envelopes from the `data` of whole events, and leaves the rest as it came. An event
@@ -11,29 +13,21 @@ pub fn unwrap_events(blocks: &[u8]) -> Vec<u8> {
     let crlf = memchr::memmem::find(blocks, b"\r\n").is_some();
     let end: &[u8] = if crlf { b"\r\n" } else { b"\n" };
     let mut written = Vec::with_capacity(blocks.len());
-    let mut data: Option<Vec<u8>> = None;
-    for line in split_lines(blocks) {
-        if let Some(said) = data_value(line) {
-            match &mut data {
-                None => data = Some(said.to_vec()),
-                Some(data) => {
-                    data.push(b'\n');
-                    data.extend_from_slice(said);
-                }
+    for block in split_blocks(blocks) {
+        let mut data = join_data(block, usize::MAX);
+        for line in split_lines(block).filter(|line| data_value(line).is_none()) {
+            if line.is_empty() {
+                put_data(&mut written, data.take(), end);
             }
-            continue;
+            written.extend_from_slice(line);
+            written.extend_from_slice(end);
         }
-        if line.is_empty() {
-            put_data(&mut written, data.take(), end);
-        }
-        written.extend_from_slice(line);
-        written.extend_from_slice(end);
+        put_data(&mut written, data, end);
     }
-    put_data(&mut written, data, end);
     written
 }
 
-fn put_data(written: &mut Vec<u8>, data: Option<Vec<u8>>, end: &[u8]) {
+fn put_data(written: &mut Vec<u8>, data: Option<Cow<'_, [u8]>>, end: &[u8]) {
     let Some(data) = data else { return };
     let reply = Reply::parse(&data);
     let reply = reply.as_ref().map(|reply| (reply.result(), reply.error()));

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::ambiguity::Ambiguity;
-use super::envelope::METHOD_NAME_BYTES_MAX;
+use super::envelope::{Fault, METHOD_NAME_BYTES_MAX};
 use super::generation::Generation;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
@@ -13,7 +13,9 @@ use super::walker::{WalkError, Walker};
 
 /// A parsed body. Spans point into its text; names are compared unescaped.
 #[derive(Debug, Default)]
-pub(super) struct Call {
+pub(super) struct Call<'a> {
+    /// The text of the body.
+    pub(super) text: &'a str,
     /// The object itself.
     pub(super) top: Object,
     /// True if it has a `jsonrpc` member with any value: an envelope. Otherwise it is bare.
@@ -145,28 +147,18 @@ pub(super) struct Message {
     pub(super) noted: RefCandidates,
 }
 
-/// The reason that a body is not a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallError {
-    /// Not JSON at this offset.
-    Syntax(usize),
-    /// An array.
-    Batch,
-    /// JSON, but neither an object nor an array.
-    NoObject,
-    /// Nested too deep; with the position of the id if that was read before.
-    TooDeep(Option<Value>),
-}
-
-impl Call {
+impl<'a> Call<'a> {
     /// Reads `text` once.
     ///
     /// # Errors
-    /// [`CallError`]. An ambiguous member is not an error yet: it is recorded, and the caller of
+    /// [`Fault`]: it is no object. An ambiguous member is not an error yet: it is recorded, and the caller of
     /// this function, which knows the method, decides.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, CallError> {
-        let mut call = Self::default();
-        let mut walker = Walker::new(text);
+    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
+        let mut call = Self {
+            text,
+            ..Self::default()
+        };
+        let mut walker = Walker::new(text.as_bytes());
         let walked = match walker.peek() {
             Some(b'{') => call.read_members(&mut walker).map(|()| Kind::Object),
             _ => walker.read_value().map(|value| value.kind),
@@ -174,63 +166,79 @@ impl Call {
         let kind = walked.and_then(|kind| walker.expect_end().map(|()| kind));
         match kind {
             Ok(Kind::Object) => Ok(call),
-            Ok(Kind::Array) => Err(CallError::Batch),
-            Ok(_) => Err(CallError::NoObject),
-            Err(WalkError::Syntax(at)) => Err(CallError::Syntax(at)),
-            Err(WalkError::TooDeep) => Err(CallError::TooDeep(call.id.map(|id| id.value))),
+            Ok(Kind::Array) => Err(Fault::invalid_request(
+                "batches are not served; send one JSON-RPC request",
+            )),
+            Ok(_) => Err(Fault::invalid_request(
+                "the body is not an object; send a JSON-RPC request",
+            )),
+            Err(error) => Err(Fault {
+                rpc_id: call.rpc_id().filter(|_| error == WalkError::TooDeep),
+                ..Fault::from(error)
+            }),
         }
     }
 
     fn read_members(&mut self, walker: &mut Walker<'_>) -> Result<(), WalkError> {
-        self.top = walker.walk_object(|walker, name| match &*name.unescaped {
-            b"jsonrpc" => {
-                let value = walker.read_value()?;
-                if self.enveloped {
-                    record_ambiguity(&mut self.unclear, Some(Ambiguity::Twice("jsonrpc")));
+        self.top = walker.walk_object(|walker, name| {
+            let (slot, word) = match &*name.unescaped {
+                b"jsonrpc" => {
+                    let twice = self.enveloped.then_some(Ambiguity::Twice("jsonrpc"));
+                    record_ambiguity(&mut self.unclear, twice);
+                    self.enveloped = true;
+                    return walker.read_value();
                 }
-                self.enveloped = true;
-                Ok(value)
-            }
-            b"params" => {
-                let value = self.inner.read(walker)?;
-                record_member(&mut self.params, &name, value, "params", &mut self.unclear);
-                Ok(value)
-            }
-            b"id" => read_member(&mut self.id, walker, &name, "id", &mut self.unclear),
-            b"method" => read_member(&mut self.method, walker, &name, "method", &mut self.unclear),
-            other => {
-                let top = ["jsonrpc", "id", "method", "params"];
-                record_ambiguity(&mut self.unclear, Ambiguity::of_name(other, &top));
-                record_ambiguity(&mut self.unclear_bare, Ambiguity::of_name(other, &OF_BARE));
-                self.has_more = true;
-                self.is_message |= matches!(other, b"parts" | b"content" | b"text");
-                self.is_answer |= matches!(other, b"result" | b"error");
-                let value = walker.read_value()?;
-                if other == b"message" {
-                    self.message = Some(name.with_value(value));
+                b"params" => {
+                    let value = self.inner.read(walker)?;
+                    record_member(&mut self.params, &name, value, "params", &mut self.unclear);
+                    return Ok(value);
                 }
-                self.noted.record(RefKind::of_top_member(other), value);
-                Ok(value)
-            }
+                b"id" => (&mut self.id, "id"),
+                b"method" => (&mut self.method, "method"),
+                other => {
+                    let top = ["jsonrpc", "id", "method", "params"];
+                    record_ambiguity(&mut self.unclear, Ambiguity::of_name(other, &top));
+                    record_ambiguity(&mut self.unclear_bare, Ambiguity::of_name(other, &OF_BARE));
+                    self.has_more = true;
+                    self.is_message |= matches!(other, b"parts" | b"content" | b"text");
+                    self.is_answer |= matches!(other, b"result" | b"error");
+                    let value = walker.read_value()?;
+                    if other == b"message" {
+                        self.message = Some(name.with_value(value));
+                    }
+                    self.noted.record(RefKind::of_top_member(other), value);
+                    return Ok(value);
+                }
+            };
+            read_member(slot, walker, &name, word, &mut self.unclear)
         })?;
         Ok(())
     }
 
+    /// Returns the id as it is spelled, if a response can have it.
+    pub(super) fn rpc_id(&self) -> Option<String> {
+        let id = self.id.filter(|id| id.value.is_rpc_id())?;
+        Some(id.value.raw_str(self.text).to_owned())
+    }
+
+    /// Returns the unescaped `method`; `None`: there is none, or one that is not a string.
+    fn said_method(&self) -> Option<Cow<'a, [u8]>> {
+        let method = self.method.filter(|m| m.value.kind == Kind::String)?;
+        Some(method.value.unescaped(self.text.as_bytes()))
+    }
+
     /// Returns the method; [`Method::Unread`] if there is none, or one that is not a string.
-    pub(super) fn method(&self, text: &[u8]) -> Method {
-        let Some(method) = self.method.filter(|m| m.value.kind == Kind::String) else {
-            return Method::Unread;
-        };
-        match std::str::from_utf8(&method.value.unescaped(text)) {
-            Ok(name) => Method::parse(name),
-            Err(_) => Method::Other,
+    pub(super) fn method(&self) -> Method {
+        match self.said_method().as_deref().map(std::str::from_utf8) {
+            None => Method::Unread,
+            Some(Ok(name)) => Method::parse(name),
+            Some(Err(_)) => Method::Other,
         }
     }
 
     /// Returns the unescaped method name; `None` if it is not a string, or too long to report.
-    pub(super) fn method_name(&self, text: &str) -> Option<Cow<'static, str>> {
-        let method = self.method.filter(|m| m.value.kind == Kind::String)?;
-        let name = method.value.unescaped(text.as_bytes());
+    pub(super) fn method_name(&self) -> Option<Cow<'static, str>> {
+        let name = self.said_method()?;
         let name = std::str::from_utf8(&name).ok()?;
         let (method, generations) = (Method::parse(name), [Generation::V1, Generation::V0]);
         let mut known = generations.iter().filter_map(|of| method.name_in(*of));
@@ -242,13 +250,13 @@ impl Call {
 
     /// Returns true if the message rules apply: a send or stream method of 0.2 or later. `params`
     /// of 0.1 (`tasks/send`) have another shape.
-    pub(super) fn sends_message(&self, text: &[u8]) -> bool {
-        let of_0_1 = |m: Member| {
-            ["tasks/send", "tasks/sendSubscribe"]
-                .iter()
-                .any(|name| m.value.equals(text, name))
-        };
-        self.method(text).sends() && !self.method.is_some_and(of_0_1)
+    pub(super) fn sends_message(&self) -> bool {
+        let name = self.said_method();
+        let is_of_0_1 = matches!(
+            name.as_deref(),
+            Some(b"tasks/send" | b"tasks/sendSubscribe")
+        );
+        self.method().sends() && !is_of_0_1
     }
 }
 
@@ -258,68 +266,41 @@ impl Params {
         if walker.peek() != Some(b'{') {
             return walker.read_value();
         }
-        self.object = walker.walk_object(|walker, name| match &*name.unescaped {
-            b"message" => {
-                let value = self.body.read(walker, &mut self.unclear)?;
-                record_member(
+        self.object = walker.walk_object(|walker, name| {
+            let (value, slot, word) = match &*name.unescaped {
+                b"message" => (
+                    self.body.read(walker, &mut self.unclear)?,
                     &mut self.message,
-                    &name,
-                    value,
                     "message",
-                    &mut self.unclear,
-                );
-                Ok(value)
-            }
-            b"metadata" => {
-                let value = self.read_metadata(walker)?;
-                record_member(
-                    &mut self.metadata,
-                    &name,
-                    value,
-                    "metadata",
-                    &mut self.unclear,
-                );
-                Ok(value)
-            }
-            b"target_agent_id" => read_member(
-                &mut self.target,
-                walker,
-                &name,
-                "target_agent_id",
-                &mut self.unclear,
-            ),
-            other => {
-                let value = walker.read_value()?;
-                let spelled = self.noted.record_member(
-                    other,
-                    &OF_PARAMS,
-                    RefKind::of_params_member(other),
-                    value,
-                );
-                record_ambiguity(&mut self.unclear, spelled);
-                Ok(value)
-            }
+                ),
+                b"metadata" => (self.read_metadata(walker)?, &mut self.metadata, "metadata"),
+                b"target_agent_id" => (walker.read_value()?, &mut self.target, "target_agent_id"),
+                other => {
+                    let value = walker.read_value()?;
+                    let place = RefKind::of_params_member(other);
+                    let spelled = self.noted.record_member(other, &OF_PARAMS, place, value);
+                    record_ambiguity(&mut self.unclear, spelled);
+                    return Ok(value);
+                }
+            };
+            record_member(slot, &name, value, word, &mut self.unclear);
+            Ok(value)
         })?;
         Ok(self.object.to_value())
     }
 
     fn read_metadata(&mut self, walker: &mut Walker<'_>) -> Result<Value, WalkError> {
+        const SOURCE: &str = "source_workspace_id";
         if walker.peek() != Some(b'{') {
             return walker.read_value();
         }
-        self.metadata_object = walker.walk_object(|walker, name| match &*name.unescaped {
-            b"source_workspace_id" => read_member(
-                &mut self.source,
-                walker,
-                &name,
-                "source_workspace_id",
-                &mut self.unclear,
-            ),
-            other => {
-                let spelled = Ambiguity::of_name(other, &["source_workspace_id"]);
-                record_ambiguity(&mut self.unclear, spelled);
-                walker.read_value()
+        self.metadata_object = walker.walk_object(|walker, name| {
+            if *name.unescaped == *SOURCE.as_bytes() {
+                return read_member(&mut self.source, walker, &name, SOURCE, &mut self.unclear);
             }
+            let spelled = Ambiguity::of_name(&name.unescaped, &[SOURCE]);
+            record_ambiguity(&mut self.unclear, spelled);
+            walker.read_value()
         })?;
         Ok(self.metadata_object.to_value())
     }
@@ -339,34 +320,29 @@ impl Message {
             let (slot, word) = match &*name.unescaped {
                 b"messageId" => (&mut self.message_id, "messageId"),
                 b"message_id" => (&mut self.snake_id, "message_id"),
-                b"task_id" => {
-                    let value = read_member(&mut self.task_id, walker, &name, "task_id", unclear)?;
-                    self.noted.record(Some(RefKind::OwnTaskId), value);
-                    return Ok(value);
-                }
+                b"task_id" => (&mut self.task_id, "task_id"),
                 b"metadata" => (&mut self.metadata, "metadata"),
                 b"role" => (&mut self.role, "role"),
                 b"text" => (&mut self.text, "text"),
-                b"parts" | b"content" => {
-                    let value = read_parts(walker, &mut self.typed_parts, unclear)?;
-                    let (slot, word) = match &*name.unescaped {
-                        b"parts" => (&mut self.parts, "parts"),
-                        _ => (&mut self.content, "content"),
-                    };
-                    record_member(slot, &name, value, word, unclear);
-                    return Ok(value);
-                }
+                b"parts" => (&mut self.parts, "parts"),
+                b"content" => (&mut self.content, "content"),
                 other => {
                     let value = walker.read_value()?;
                     let place = RefKind::of_message_member(other);
-                    record_ambiguity(
-                        unclear,
-                        self.noted.record_member(other, &OF_MESSAGE, place, value),
-                    );
+                    let spelled = self.noted.record_member(other, &OF_MESSAGE, place, value);
+                    record_ambiguity(unclear, spelled);
                     return Ok(value);
                 }
             };
-            read_member(slot, walker, &name, word, unclear)
+            let value = match word {
+                "parts" | "content" => read_parts(walker, &mut self.typed_parts, unclear)?,
+                _ => walker.read_value()?,
+            };
+            if word == "task_id" {
+                self.noted.record(Some(RefKind::OwnTaskId), value);
+            }
+            record_member(slot, &name, value, word, unclear);
+            Ok(value)
         })?;
         Ok(self.object.to_value())
     }

@@ -2,56 +2,29 @@
 
 use std::fmt;
 
-/// One kind of change, in the order in which they are listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionStep {
-    /// `envelope`: `jsonrpc` inserted, a missing `id` generated, members moved to their position.
-    Envelope,
-    /// `method`: inferred, or respelled for the target's generation.
-    Method,
-    /// `alias`: `message/sendSubscribe`, which no version defines, replaced by the real name.
-    Alias,
-    /// `message-id`: generated, renamed from `message_id`, or the extra `message_id` dropped.
-    MessageId,
-    /// `task-id`: moved to `message.metadata.task_id`.
-    TaskId,
-    /// `parts`: made of `content` or `text`, or the shape of a part corrected.
-    Parts,
-    /// `role`: inserted, or respelled for the target's generation.
-    Role,
-    /// `target`: `target_agent_id` dropped.
-    Target,
-    /// `source`: `source_workspace_id` replaced by the proven caller, or dropped if there is none.
-    Source,
-}
+use super::words::words;
 
-impl CompletionStep {
-    /// All of them, in order.
-    pub const ALL: [Self; 9] = [
-        Self::Envelope,
-        Self::Method,
-        Self::Alias,
-        Self::MessageId,
-        Self::TaskId,
-        Self::Parts,
-        Self::Role,
-        Self::Target,
-        Self::Source,
-    ];
-
-    /// Returns the value on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Envelope => "envelope",
-            Self::Method => "method",
-            Self::Alias => "alias",
-            Self::MessageId => "message-id",
-            Self::TaskId => "task-id",
-            Self::Parts => "parts",
-            Self::Role => "role",
-            Self::Target => "target",
-            Self::Source => "source",
-        }
+words! {
+    /// One kind of change, in the order in which they are listed, with its word on the wire.
+    CompletionStep {
+        /// `envelope`: `jsonrpc` inserted, a missing `id` generated, members moved to their position.
+        Envelope => "envelope",
+        /// `method`: inferred, or respelled for the target's generation.
+        Method => "method",
+        /// `alias`: `message/sendSubscribe`, which no version defines, replaced by the real name.
+        Alias => "alias",
+        /// `message-id`: generated, renamed from `message_id`, or the extra `message_id` dropped.
+        MessageId => "message-id",
+        /// `task-id`: moved to `message.metadata.task_id`.
+        TaskId => "task-id",
+        /// `parts`: made of `content` or `text`, or the shape of a part corrected.
+        Parts => "parts",
+        /// `role`: inserted, or respelled for the target's generation.
+        Role => "role",
+        /// `target`: `target_agent_id` dropped.
+        Target => "target",
+        /// `source`: `source_workspace_id` replaced by the proven caller, or dropped if there is none.
+        Source => "source",
     }
 }
 

@@ -30,11 +30,6 @@ struct Edit {
 pub(super) struct Edits(Vec<Edit>);
 
 impl Edits {
-    /// Returns true if there are no edits.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Inserts `text` in front of the byte at `at`.
     pub(super) fn insert(&mut self, at: usize, text: impl Into<Cow<'static, str>>) {
         self.replace(at..at, text);
@@ -59,8 +54,18 @@ impl Edits {
         self.replace(member.value.start..member.value.end, token);
     }
 
-    /// Returns the text with all edits applied.
-    pub(super) fn apply(mut self, source: &str) -> Vec<u8> {
+    /// Removes the only leaving member of `object`.
+    pub(super) fn remove_member(&mut self, member: &Member, object: &Object, text: &str) {
+        let mut changes = MemberChanges::default();
+        changes.remove(member);
+        changes.add_edits(object, text, self);
+    }
+
+    /// Returns the text with all edits applied; `None`: there are none.
+    pub(super) fn apply(mut self, source: &str) -> Option<Vec<u8>> {
+        if self.0.is_empty() {
+            return None;
+        }
         self.0.sort_by_key(|edit| edit.at);
         let grown: usize = self.0.iter().map(|edit| edit.text.len()).sum();
         let shrunk: usize = self.0.iter().map(|edit| edit.removed).sum();
@@ -72,7 +77,7 @@ impl Edits {
             from = edit.at + edit.removed;
         }
         out.extend_from_slice(&source.as_bytes()[from..]);
-        out
+        Some(out)
     }
 }
 

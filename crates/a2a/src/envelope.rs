@@ -23,19 +23,16 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::bare::{self, BareForm};
-use super::call::{Call, CallError};
+use super::call::Call;
 use super::completion_steps::{CompletionStep, CompletionSteps};
 use super::edit::EditPlan;
 use super::generation::Generation;
-use super::json::{Kind, Value};
+use super::json::without_mark;
 use super::message;
 use super::method::Method;
 use super::refs::Refs;
-use super::walker::DEPTH_MAX;
+use super::walker::{DEPTH_MAX, WalkError};
 use crate::CompletionMode;
-
-/// The UTF-8 byte order mark. RFC 8259, 8.1 lets a parser ignore it; many do not.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The target and caller of a call, and the extent of its completion.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +47,22 @@ pub struct Completion<'a> {
     pub generation: Generation,
     /// True if `Accept` prefers `text/event-stream`: an inferred method is the streaming one then.
     pub accept_prefers_stream: bool,
+}
+
+impl Completion<'_> {
+    /// Returns the method of a call that does not name one.
+    const fn inferred_method(&self) -> Method {
+        if self.accept_prefers_stream {
+            Method::SendStreamingMessage
+        } else {
+            Method::SendMessage
+        }
+    }
+
+    /// Returns its name at the target.
+    pub(super) const fn inferred_name(&self) -> &'static str {
+        self.generation.send_method(self.accept_prefers_stream)
+    }
 }
 
 /// A call that may be forwarded.
@@ -78,12 +91,15 @@ pub struct CompletedCall {
     pub refs: Refs,
 }
 
+/// Reads a body without judging it. `None`: it is no call.
+fn read_call(body: &[u8]) -> Option<Call<'_>> {
+    let text = std::str::from_utf8(without_mark(body)).ok()?;
+    Call::parse(text).ok()
+}
+
 /// Returns true if the body is an object without `jsonrpc`, from which the gateway builds a call.
 pub fn is_bare(body: &[u8]) -> bool {
-    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
-    let text = std::str::from_utf8(body).ok();
-    let call = text.and_then(|text| Call::parse(text.as_bytes()).ok());
-    call.is_some_and(|call| !call.enveloped)
+    read_call(body).is_some_and(|call| !call.enveloped)
 }
 
 /// The fields of an envelope that are needed by a route which also takes bodies without one.
@@ -98,12 +114,10 @@ pub struct EnvelopeFields {
 impl EnvelopeFields {
     /// Parses an envelope. `None`: the body has no `jsonrpc`, or cannot be read.
     pub fn parse(body: &[u8]) -> Option<Self> {
-        let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
-        let text = std::str::from_utf8(body).ok()?;
-        let call = Call::parse(text.as_bytes()).ok()?;
-        call.enveloped.then(|| Self {
-            method: call.method(text.as_bytes()),
-            rpc_id: call.id.and_then(|id| rpc_id(id.value, text)),
+        let call = read_call(body).filter(|call| call.enveloped)?;
+        Some(Self {
+            method: call.method(),
+            rpc_id: call.rpc_id(),
         })
     }
 }
@@ -135,45 +149,37 @@ pub enum FaultKind {
     ParseError,
 }
 
-/// A [`Fault`] before its id is known.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    kind: FaultKind,
-    message: Cow<'static, str>,
-}
-
-impl Refusal {
-    pub(super) fn invalid_params(message: impl Into<Cow<'static, str>>) -> Self {
+impl Fault {
+    fn new(kind: FaultKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
-            kind: FaultKind::InvalidParams,
+            kind,
+            rpc_id: None,
             message: message.into(),
         }
+    }
+
+    pub(super) fn invalid_params(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(FaultKind::InvalidParams, message)
     }
 
     pub(super) fn invalid_request(message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            kind: FaultKind::InvalidRequest,
-            message: message.into(),
-        }
-    }
-
-    fn parse_error(message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            kind: FaultKind::ParseError,
-            message: message.into(),
-        }
+        Self::new(FaultKind::InvalidRequest, message)
     }
 
     /// Rejects the duplicate member `word`.
     pub(super) fn duplicate_member(word: &str) -> Self {
         Self::invalid_request(format!("\"{word}\" stands twice; send it once"))
     }
+}
 
-    pub(super) fn with_id(self, rpc_id: Option<String>) -> Fault {
-        Fault {
-            kind: self.kind,
-            rpc_id,
-            message: self.message,
+impl From<WalkError> for Fault {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::Syntax(at) => Self::new(
+                FaultKind::ParseError,
+                format!("the body is not JSON at byte {at}"),
+            ),
+            WalkError::TooDeep => Self::invalid_request(format!("nested deeper than {DEPTH_MAX}")),
         }
     }
 }
@@ -183,88 +189,48 @@ impl Refusal {
 /// # Errors
 /// [`Fault`] if it is not JSON, not a call, ambiguous, or contradicts itself or the path.
 pub fn complete(body: &Bytes, completion: &Completion<'_>) -> Result<CompletedCall, Fault> {
-    let mark = match body.starts_with(BYTE_ORDER_MARK) {
-        true => BYTE_ORDER_MARK.len(),
-        false => 0,
-    };
-    let text = decode_text(&body[mark..]).map_err(|refusal| refusal.with_id(None))?;
-    let call = Call::parse(text.as_bytes()).map_err(|unreadable| to_fault(unreadable, text))?;
-    let rpc_id = call.id.and_then(|id| rpc_id(id.value, text));
-    match draft_call(&call, text, completion) {
-        Err(refusal) => {
+    let text = decode_text(without_mark(body))?;
+    let call = Call::parse(text)?;
+    let rpc_id = call.rpc_id();
+    match complete_call(&call, completion) {
+        Err(fault) => {
             let ambiguous = call.unclear.is_some_and(|unclear| unclear.as_str() == "id");
-            Err(refusal.with_id(rpc_id.filter(|_| !ambiguous)))
+            Err(Fault {
+                rpc_id: rpc_id.filter(|_| !ambiguous),
+                ..fault
+            })
         }
-        Ok(draft) => Ok(CompletedCall {
-            body: match draft.body {
-                Some(body) => Bytes::from(body),
-                None if completion.complete == CompletionMode::Off => body.clone(),
-                None => body.slice(mark..),
+        Ok(completed) => Ok(CompletedCall {
+            body: match completion.complete {
+                _ if !completed.body.is_empty() => completed.body,
+                CompletionMode::Off => body.clone(),
+                _ => body.slice(body.len() - text.len()..),
             },
             rpc_id,
-            method: draft.method,
-            method_name: draft.method_name,
-            wrapped: draft.wrapped,
-            done: draft.done,
-            idempotency_key: draft.idempotency_key,
-            message_id: draft.message_id,
-            refs: draft.refs,
+            ..completed
         }),
     }
 }
 
-/// The fields of [`CompletedCall`]; `body` only if it differs.
-struct Draft {
-    body: Option<Vec<u8>>,
-    method: Method,
-    method_name: Option<Cow<'static, str>>,
-    wrapped: bool,
-    done: CompletionSteps,
-    idempotency_key: Option<String>,
-    message_id: Option<String>,
-    refs: Refs,
-}
-
-pub(super) fn decode_text(body: &[u8]) -> Result<&str, Refusal> {
+/// Returns a body without its byte order mark as text.
+///
+/// # Errors
+/// It is empty, or not UTF-8.
+pub(super) fn decode_text(body: &[u8]) -> Result<&str, Fault> {
     if body.iter().all(u8::is_ascii_whitespace) {
-        return Err(Refusal::parse_error(
-            "the body is empty; send a JSON-RPC request",
-        ));
+        let message = "the body is empty; send a JSON-RPC request";
+        return Err(Fault::new(FaultKind::ParseError, message));
     }
     std::str::from_utf8(body).map_err(|error| {
         let at = error.valid_up_to();
-        Refusal::parse_error(format!(
-            "the body is not UTF-8 at byte {at}; send JSON in UTF-8"
-        ))
+        let message = format!("the body is not UTF-8 at byte {at}; send JSON in UTF-8");
+        Fault::new(FaultKind::ParseError, message)
     })
 }
 
-pub(super) fn to_fault(unreadable: CallError, text: &str) -> Fault {
-    match unreadable {
-        CallError::Syntax(at) => {
-            Refusal::parse_error(format!("the body is not JSON at byte {at}")).with_id(None)
-        }
-        CallError::Batch => {
-            Refusal::invalid_request("batches are not served; send one JSON-RPC request")
-                .with_id(None)
-        }
-        CallError::NoObject => {
-            Refusal::invalid_request("the body is not an object; send a JSON-RPC request")
-                .with_id(None)
-        }
-        CallError::TooDeep(id) => {
-            Refusal::invalid_request(format!("nested deeper than {DEPTH_MAX}"))
-                .with_id(id.and_then(|id| rpc_id(id, text)))
-        }
-    }
-}
-
-fn rpc_id(id: Value, text: &str) -> Option<String> {
-    matches!(id.kind, Kind::Number | Kind::String).then(|| id.raw_str(text).to_owned())
-}
-
-fn draft_call(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, Refusal> {
-    let method = call.method(text.as_bytes());
+/// Completes a call; the caller adds its id. The body is empty where it stays as it came.
+fn complete_call(call: &Call<'_>, completion: &Completion<'_>) -> Result<CompletedCall, Fault> {
+    let method = call.method();
     check_clear(call, method.sends() || method.is_of_a_task())?;
     let touched = match completion.complete {
         CompletionMode::Full => true,
@@ -272,44 +238,46 @@ fn draft_call(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Dr
         CompletionMode::Off => false,
     };
     if !touched {
-        return Ok(Draft {
-            body: None,
-            refs: Refs::from_call(call, text, method, false)?,
+        return Ok(CompletedCall {
+            body: Bytes::new(),
+            rpc_id: None,
+            refs: Refs::from_call(call, method, false)?,
             method,
-            method_name: call.method_name(text),
+            method_name: call.method_name(),
             wrapped: false,
             done: CompletionSteps::default(),
-            idempotency_key: message::idempotency_key(call, text),
-            message_id: message::given_id(call, text),
+            idempotency_key: message::idempotency_key(call),
+            message_id: message::given_id(call),
         });
     }
     if call.enveloped {
-        return edit_call(call, text, completion, Origin::Envelope);
+        return edit_call(call, completion, Origin::Envelope);
     }
     let inferred = call.method.is_none();
     let origin = Origin::Bare { inferred };
-    let form = bare::detect_form(call, text)?;
+    let form = bare::detect_form(call)?;
     if form == BareForm::InPlace {
         check_clear(call, inferred)?;
-        return edit_call(call, text, completion, origin);
+        return edit_call(call, completion, origin);
     }
-    let text = bare::rebuild_call(call, text, completion, form)?;
-    let call = Call::parse(text.as_bytes()).map_err(|_| {
-        Refusal::invalid_request(format!("nested deeper than {DEPTH_MAX} as a call"))
-    })?;
+    let text = bare::rebuild_call(call, completion, form)?;
+    let call = Call::parse(&text)
+        .map_err(|_| Fault::invalid_request(format!("nested deeper than {DEPTH_MAX} as a call")))?;
     check_clear(&call, true)?;
-    let mut draft = edit_call(&call, &text, completion, origin)?;
-    draft.body.get_or_insert_with(|| text.into_bytes());
-    Ok(draft)
+    let mut completed = edit_call(&call, completion, origin)?;
+    if completed.body.is_empty() {
+        completed.body = text.into();
+    }
+    Ok(completed)
 }
 
 /// Rejects ambiguous members: parsers differ on which of two members with one name they use (RFC
 /// 8259, 4), and some ignore case. `known`: the params belong to a method with known members.
-fn check_clear(call: &Call, known: bool) -> Result<(), Refusal> {
+fn check_clear(call: &Call<'_>, known: bool) -> Result<(), Fault> {
     let bare = call.unclear_bare.filter(|_| !call.enveloped);
     let unclear = call.unclear.or(bare);
     match unclear.or(call.inner.unclear.filter(|_| known)) {
-        Some(unclear) => Err(unclear.to_refusal()),
+        Some(unclear) => Err(unclear.to_fault()),
         None => Ok(()),
     }
 }
@@ -323,41 +291,44 @@ enum Origin {
 
 /// Completes a call that has its members in place.
 fn edit_call(
-    call: &Call,
-    text: &str,
+    call: &Call<'_>,
     completion: &Completion<'_>,
     origin: Origin,
-) -> Result<Draft, Refusal> {
+) -> Result<CompletedCall, Fault> {
     let mut work = EditPlan::default();
     let bare = origin != Origin::Envelope;
-    let mut method = call.method(text.as_bytes());
+    let mut method = call.method();
     if let Origin::Bare { inferred } = origin {
         work.done.add(CompletionStep::Envelope);
         if inferred {
             work.done.add(CompletionStep::Method);
-            method = inferred_method(completion);
+            method = completion.inferred_method();
         }
         if !call.enveloped {
             bare::insert_envelope(call, completion, &mut work);
         }
     }
-    let respelled = respell_method(call, text, completion, bare, &mut work);
-    let method_name = match respelled {
+    let method_name = match respell_method(call, completion, bare, &mut work) {
         Some(name) => Some(Cow::Borrowed(name)),
-        None if bare && call.method.is_none() => Some(Cow::Borrowed(bare::send_method(completion))),
-        None => call.method_name(text),
+        None if bare && call.method.is_none() => Some(Cow::Borrowed(completion.inferred_name())),
+        None => call.method_name(),
     };
     let (mut idempotency_key, mut message_id) = (None, None);
-    if method.sends() && (call.method.is_none() || call.sends_message(text.as_bytes())) {
-        idempotency_key = message::idempotency_key(call, text);
-        message_id = message::given_id(call, text);
-        message::complete_message(call, text, completion, bare, &mut work)?;
+    if method.sends() && (call.method.is_none() || call.sends_message()) {
+        idempotency_key = message::idempotency_key(call);
+        message_id = message::given_id(call);
+        message::complete_message(call, completion, bare, &mut work)?;
     } else if method.sends() {
-        message::set_source(&call.inner, text, completion.caller, &mut work);
+        message::set_source(&call.inner, call.text, completion.caller, &mut work);
     }
-    Ok(Draft {
-        body: (!work.edits.is_empty()).then(|| work.edits.apply(text)),
-        refs: Refs::from_call(call, text, method, work.done.has(CompletionStep::TaskId))?,
+    Ok(CompletedCall {
+        body: work
+            .edits
+            .apply(call.text)
+            .map(Bytes::from)
+            .unwrap_or_default(),
+        rpc_id: None,
+        refs: Refs::from_call(call, method, work.done.has(CompletionStep::TaskId))?,
         method,
         method_name,
         wrapped: bare,
@@ -367,19 +338,10 @@ fn edit_call(
     })
 }
 
-const fn inferred_method(completion: &Completion<'_>) -> Method {
-    if completion.accept_prefers_stream {
-        Method::SendStreamingMessage
-    } else {
-        Method::SendMessage
-    }
-}
-
 /// Replaces a method name that the target cannot know: `message/sendSubscribe` always, and in a
 /// bare call to a 1.0 target also the names of 0.x. Returns the new name, if there is one.
 fn respell_method(
-    call: &Call,
-    text: &str,
+    call: &Call<'_>,
     completion: &Completion<'_>,
     bare: bool,
     work: &mut EditPlan,
@@ -390,18 +352,18 @@ fn respell_method(
     } else {
         Generation::V0
     };
-    let says = |word| method.value.equals(text.as_bytes(), word);
-    let (name, step) = if says("message/sendSubscribe") {
-        (generation.send_method(true), CompletionStep::Alias)
-    } else if generation == Generation::V0 {
-        return None;
-    } else if says("message/stream") {
-        (generation.send_method(true), CompletionStep::Method)
-    } else if says("message/send") {
-        (generation.send_method(false), CompletionStep::Method)
+    let says = |word| method.value.equals(call.text.as_bytes(), word);
+    let is_v1 = generation == Generation::V1;
+    let (streams, step) = if says("message/sendSubscribe") {
+        (true, CompletionStep::Alias)
+    } else if is_v1 && says("message/stream") {
+        (true, CompletionStep::Method)
+    } else if is_v1 && says("message/send") {
+        (false, CompletionStep::Method)
     } else {
         return None;
     };
+    let name = generation.send_method(streams);
     work.edits.replace_value(&method, format!("\"{name}\""));
     work.done.add(step);
     Some(name)

@@ -20,33 +20,48 @@ pub struct DefinedError {
 }
 
 impl DefinedError {
-    /// Returns the error of this JSON-RPC code; `None`: A2A does not define it.
-    pub const fn from_code(code: i64) -> Option<Self> {
-        let (reason, http, status) = match code {
-            -32_001 => ("TASK_NOT_FOUND", 404, "NOT_FOUND"),
-            -32_002 => ("TASK_NOT_CANCELABLE", 400, "FAILED_PRECONDITION"),
-            -32_003 => (
-                "PUSH_NOTIFICATION_NOT_SUPPORTED",
-                400,
-                "FAILED_PRECONDITION",
-            ),
-            -32_004 => ("UNSUPPORTED_OPERATION", 400, "FAILED_PRECONDITION"),
-            -32_005 => ("CONTENT_TYPE_NOT_SUPPORTED", 400, "INVALID_ARGUMENT"),
-            -32_006 => ("INVALID_AGENT_RESPONSE", 500, "INTERNAL"),
-            -32_007 => (
-                "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
-                400,
-                "FAILED_PRECONDITION",
-            ),
-            -32_008 => ("EXTENSION_SUPPORT_REQUIRED", 400, "FAILED_PRECONDITION"),
-            -32_009 => ("VERSION_NOT_SUPPORTED", 400, "FAILED_PRECONDITION"),
-            _ => return None,
-        };
-        Some(Self {
+    /// Those of the codes from -32001 downwards.
+    const ALL: [Self; 9] = [
+        Self::new("TASK_NOT_FOUND", 404, "NOT_FOUND"),
+        Self::new("TASK_NOT_CANCELABLE", 400, "FAILED_PRECONDITION"),
+        Self::new(
+            "PUSH_NOTIFICATION_NOT_SUPPORTED",
+            400,
+            "FAILED_PRECONDITION",
+        ),
+        Self::new("UNSUPPORTED_OPERATION", 400, "FAILED_PRECONDITION"),
+        Self::new("CONTENT_TYPE_NOT_SUPPORTED", 400, "INVALID_ARGUMENT"),
+        Self::new("INVALID_AGENT_RESPONSE", 500, "INTERNAL"),
+        Self::new(
+            "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
+            400,
+            "FAILED_PRECONDITION",
+        ),
+        Self::new("EXTENSION_SUPPORT_REQUIRED", 400, "FAILED_PRECONDITION"),
+        Self::new("VERSION_NOT_SUPPORTED", 400, "FAILED_PRECONDITION"),
+    ];
+
+    const fn new(reason: &'static str, http: u16, status: &'static str) -> Self {
+        Self {
             reason,
             http,
             status,
-        })
+        }
+    }
+
+    /// Returns the error of this JSON-RPC code; `None`: A2A does not define it.
+    pub const fn from_code(code: i64) -> Option<Self> {
+        match code {
+            -32_009..=-32_001 => Some(Self::ALL[(-32_001 - code) as usize]),
+            _ => None,
+        }
+    }
+
+    /// Returns the JSON-RPC code of the error with this reason.
+    pub(crate) fn code_of_reason(reason: &str) -> Option<i64> {
+        let codes = (-32_009..=-32_001).rev();
+        let mut all = codes.zip(Self::ALL);
+        all.find_map(|(code, defined)| (defined.reason == reason).then_some(code))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
-use super::json::{Kind, MARK, Object, Value};
+use super::json::{MARK, Object, Value};
 use super::state::TaskState;
 use super::walker::{WalkError, Walker};
 
@@ -59,8 +59,7 @@ impl Framing {
 /// Builds one event with `json`, which must be one line, and with `name`, if there is one.
 pub fn final_event(name: Option<&str>, json: &str, framing: Framing) -> Bytes {
     let end = framing.line_end();
-    let name = name.map(|name| format!("event: {name}{end}"));
-    let name = name.unwrap_or_default();
+    let name = name.map_or_else(String::new, |name| format!("event: {name}{end}"));
     Bytes::from(format!("{name}data: {json}{end}{end}"))
 }
 
@@ -119,7 +118,7 @@ impl Standing {
         if !block.starts_with(b"data") && split_lines(block).any(is_error) {
             return Some(Self::Over);
         }
-        Self::of_data(&join_data(block))
+        Self::of_data(&join_data(block, SEARCHED_BYTES_MAX)?)
     }
 
     /// As [`Standing::of_event`], of the event's data.
@@ -152,22 +151,8 @@ pub struct Splitter {
     place: BlockPosition,
     framing: Framing,
     standing: Standing,
-    mark: MarkProgress,
-}
-
-/// The progress through a byte order mark at the start of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MarkProgress {
-    /// So many of its bytes were read.
-    Read(usize),
-    /// The stream has begun.
-    Over,
-}
-
-impl Default for MarkProgress {
-    fn default() -> Self {
-        Self::Read(0)
-    }
+    /// The bytes that were read of a byte order mark at the start; all of it once the stream has begun.
+    mark: usize,
 }
 
 /// The position of the next byte in a block.
@@ -230,25 +215,18 @@ impl Splitter {
     }
 
     fn skip_mark(&mut self, chunk: &mut Bytes) {
-        while let MarkProgress::Read(read) = self.mark {
-            match chunk.first() {
-                None => return,
-                Some(byte) if *byte == MARK[read] => {
-                    *chunk = chunk.slice(1..);
-                    self.mark = match read + 1 {
-                        read if read < MARK.len() => MarkProgress::Read(read),
-                        _ => MarkProgress::Over,
-                    };
-                }
-                Some(_) => {
-                    self.mark = MarkProgress::Over;
-                    if read > 0 {
-                        // What looked like a mark is the start of a line.
-                        self.pending.extend_from_slice(&MARK[..read]);
-                        self.place = BlockPosition::Line;
-                    }
-                }
+        while let (Some(expected), Some(byte)) = (MARK.get(self.mark), chunk.first()) {
+            if byte == expected {
+                *chunk = chunk.slice(1..);
+                self.mark += 1;
+                continue;
             }
+            if self.mark > 0 {
+                // What looked like a mark is the start of a line.
+                self.pending.extend_from_slice(&MARK[..self.mark]);
+                self.place = BlockPosition::Line;
+            }
+            self.mark = MARK.len();
         }
     }
 
@@ -282,8 +260,8 @@ impl Splitter {
     /// Returns the incomplete event at the end of the agent's stream, unchanged.
     pub fn take_rest(self) -> Bytes {
         match self.mark {
-            MarkProgress::Read(read) => Bytes::from_static(&MARK[..read]),
-            MarkProgress::Over => Bytes::from(self.pending),
+            read if read < MARK.len() => Bytes::from_static(&MARK[..read]),
+            _ => Bytes::from(self.pending),
         }
     }
 
@@ -396,7 +374,7 @@ pub(super) fn data_value(line: &[u8]) -> Option<&[u8]> {
 /// Returns the data of the last event of complete blocks.
 pub fn last_data(whole: &[u8]) -> Option<Vec<u8>> {
     let last = split_blocks(whole).filter(|block| has_data(block)).last()?;
-    Some(join_data(last).into_owned())
+    join_data(last, SEARCHED_BYTES_MAX).map(Cow::into_owned)
 }
 
 /// Returns the task states in complete events, at most one of each event. Most events contain none,
@@ -406,7 +384,9 @@ pub fn states_in(whole: &[u8]) -> impl Iterator<Item = TaskState> + '_ {
     let any = NAME.find(whole).is_some();
     let telling = any.then(|| split_blocks(whole)).into_iter().flatten();
     let telling = telling.filter(|block| NAME.find(block).is_some());
-    telling.filter_map(|block| TaskState::from_answer(&join_data(block)))
+    telling
+        .filter_map(|block| join_data(block, SEARCHED_BYTES_MAX))
+        .filter_map(|data| TaskState::from_answer(&data))
 }
 
 /// Returns true if a block is an event.
@@ -414,24 +394,25 @@ pub(super) fn has_data(block: &[u8]) -> bool {
     block.starts_with(b"data:") || split_lines(block).any(|line| data_value(line).is_some())
 }
 
-/// Returns the searched part of an event's data: its `data` lines, joined.
-fn join_data(block: &[u8]) -> Cow<'_, [u8]> {
-    let mut data = split_lines(block).filter_map(data_value);
-    let bounded = |line: &[u8]| line.len().min(SEARCHED_BYTES_MAX);
-    let first = data.next().unwrap_or_default();
-    let first = &first[..bounded(first)];
-    let Some(second) = data.next() else {
-        return Cow::Borrowed(first);
+/// Returns the `data` lines of a block, joined: of each line `max` bytes, and no further line once there are more.
+/// `None`: it has none, so that it is no event.
+pub(super) fn join_data(block: &[u8], max: usize) -> Option<Cow<'_, [u8]>> {
+    let mut lines = split_lines(block)
+        .filter_map(data_value)
+        .map(|line| &line[..line.len().min(max)]);
+    let first = lines.next()?;
+    let Some(second) = lines.next() else {
+        return Some(Cow::Borrowed(first));
     };
     let mut joined = first.to_vec();
-    for line in std::iter::once(second).chain(data) {
-        if joined.len() > SEARCHED_BYTES_MAX {
+    for line in std::iter::once(second).chain(lines) {
+        if joined.len() > max {
             break;
         }
         joined.push(b'\n');
-        joined.extend_from_slice(&line[..bounded(line)]);
+        joined.extend_from_slice(line);
     }
-    Cow::Owned(joined)
+    Some(Cow::Owned(joined))
 }
 
 /// Returns true if an event with this data ends its stream.
@@ -509,9 +490,8 @@ impl EndMarkers {
         let object = walker.walk_object(|walker, name| {
             let value = walker.read_value()?;
             if *name.unescaped == *b"state" {
-                let word = (value.kind == Kind::String).then(|| value.unescaped(text));
-                let word = word.as_deref().map(std::str::from_utf8);
-                self.state = word.and_then(|word| TaskState::parse(word.ok()?));
+                let word = value.unescaped(text);
+                self.state = std::str::from_utf8(&word).ok().and_then(TaskState::parse);
             }
             Ok(value)
         })?;

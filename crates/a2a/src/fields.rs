@@ -47,17 +47,12 @@ impl<'a> Fields<'a> {
 
     /// Returns the value of `name`, as it is spelled.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        let field = self.0.iter().find(|field| *field.name == *name.as_bytes());
-        field.map(|field| &*field.value)
+        self.position(name).map(|at| &*self.0[at].value)
     }
 
     /// Like [`Fields::get`], as a slice of the text that was read.
     pub(crate) fn get_borrowed(&self, name: &str) -> Option<&'a str> {
-        let field = self
-            .0
-            .iter()
-            .find(|field| *field.name == *name.as_bytes())?;
-        match field.value {
+        match self.0[self.position(name)?].value {
             Cow::Borrowed(value) => Some(value),
             Cow::Owned(_) => None,
         }
@@ -78,6 +73,32 @@ impl<'a> Fields<'a> {
     /// Returns the unescaped value of `name`, if it is a string.
     pub(crate) fn get_text(&self, name: &str) -> Option<String> {
         self.get(name).and_then(unescape_string)
+    }
+
+    /// Returns the value of `name`, if it is of this kind.
+    pub(crate) fn get_of(&self, name: &str, kind: Kind) -> Option<&str> {
+        self.get(name).filter(|value| value_kind(value) == kind)
+    }
+
+    /// Returns the value of `name`, unless it is `null`.
+    pub(crate) fn get_given(&self, name: &str) -> Option<&str> {
+        self.get(name)
+            .filter(|value| value_kind(value) != Kind::Null)
+    }
+
+    /// Returns the object in `name`.
+    pub(crate) fn get_object(&self, name: &str) -> Option<Fields<'_>> {
+        self.get(name).and_then(Fields::parse)
+    }
+
+    /// Returns the elements of the array in `name`; none if it is no array.
+    pub(crate) fn get_list(&self, name: &str) -> Vec<&str> {
+        self.get(name).and_then(array_elements).unwrap_or_default()
+    }
+
+    /// Sets a member to a string.
+    pub(crate) fn set_text(&mut self, name: &'static str, text: &str) {
+        self.set(name, quote_string(text));
     }
 
     /// Replaces the value of a member, or appends the member.

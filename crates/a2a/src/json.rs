@@ -58,6 +58,19 @@ impl Value {
         }
     }
 
+    /// Returns true if it can be the id of a call that is answered: a number or a string.
+    pub(super) fn is_rpc_id(self) -> bool {
+        matches!(self.kind, Kind::Number | Kind::String)
+    }
+
+    /// Returns the unescaped value of a string, the token of another value.
+    pub(super) fn token(self, text: &[u8]) -> Cow<'_, [u8]> {
+        match self.kind {
+            Kind::String => self.unescaped(text),
+            _ => Cow::Borrowed(self.raw(text)),
+        }
+    }
+
     /// Returns true if it is a string with the unescaped value `word`.
     pub(super) fn equals(self, text: &[u8], word: &str) -> bool {
         self.kind == Kind::String && *self.unescaped(text) == *word.as_bytes()

@@ -37,6 +37,7 @@ mod json;
 mod message;
 mod part;
 mod walker;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -44,31 +45,23 @@ mod tests;
 pub use generation::Generation;
 pub use json::without_mark;
 
-/// Completion mode of requests (`a2a.complete`, also per workspace).
-#[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum CompletionMode {
-    /// Envelope and message.
-    Full,
-    /// Only bodies without `jsonrpc`.
-    Bare,
-    /// Nothing: bytes pass, or are refused.
-    Off,
+words::words! {
+    /// Completion mode of requests (`a2a.complete`, also per workspace).
+    #[derive(serde::Deserialize, serde::Serialize)]
+    #[serde(rename_all = "lowercase")]
+    CompletionMode {
+        /// Envelope and message.
+        Full => "full",
+        /// Only bodies without `jsonrpc`.
+        Bare => "bare",
+        /// Nothing: bytes pass, or are refused.
+        Off => "off",
+    }
 }
 
 impl CompletionMode {
-    /// Returns its word.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Bare => "bare",
-            Self::Off => "off",
-        }
-    }
-
     /// Parses a word.
     pub fn parse(word: &str) -> Option<Self> {
-        let all = [Self::Full, Self::Bare, Self::Off];
-        all.into_iter().find(|mode| mode.as_str() == word)
+        Self::ALL.into_iter().find(|mode| mode.as_str() == word)
     }
 }

@@ -1,59 +1,45 @@
 //! JSON-RPC method names of all A2A versions, as one closed set ([`Method`]).
 
 use super::Generation;
+use super::words::words;
 
-/// The method of a call, under the name of any version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Method {
-    /// Not a call: a request for the agent's card.
-    AgentCard,
-    /// `CancelTask`, `tasks/cancel`.
-    CancelTask,
-    /// `CreateTaskPushNotificationConfig`, `tasks/pushNotificationConfig/set`.
-    CreatePushConfig,
-    /// `DeleteTaskPushNotificationConfig`, `tasks/pushNotificationConfig/delete`.
-    DeletePushConfig,
-    /// `GetExtendedAgentCard`, `agent/getAuthenticatedExtendedCard`.
-    GetExtendedCard,
-    /// `GetTaskPushNotificationConfig`, `tasks/pushNotificationConfig/get`.
-    GetPushConfig,
-    /// `GetTask`, `tasks/get`.
-    GetTask,
-    /// `ListTaskPushNotificationConfigs`, `tasks/pushNotificationConfig/list`.
-    ListPushConfigs,
-    /// `ListTasks`, `tasks/list`.
-    ListTasks,
-    /// `SendMessage`, `message/send`; 0.1: `tasks/send`.
-    SendMessage,
-    /// `SendStreamingMessage`, `message/stream`; 0.1: `tasks/sendSubscribe`.
-    SendStreamingMessage,
-    /// `SubscribeToTask`, `tasks/resubscribe`.
-    SubscribeToTask,
-    /// A name that no version defines.
-    Other,
-    /// No method was read: the exchange was rejected before its body, or the body has none.
-    Unread,
+words! {
+    /// The method of a call, under the name of any version. Its word is the label of metrics: from a closed set, so
+    /// that callers cannot add time series.
+    #[derive(Hash, PartialOrd, Ord)]
+    Method {
+        /// Not a call: a request for the agent's card.
+        AgentCard => "agent_card",
+        /// `CancelTask`, `tasks/cancel`.
+        CancelTask => "cancel_task",
+        /// `CreateTaskPushNotificationConfig`, `tasks/pushNotificationConfig/set`.
+        CreatePushConfig => "create_push_config",
+        /// `DeleteTaskPushNotificationConfig`, `tasks/pushNotificationConfig/delete`.
+        DeletePushConfig => "delete_push_config",
+        /// `GetExtendedAgentCard`, `agent/getAuthenticatedExtendedCard`.
+        GetExtendedCard => "get_extended_card",
+        /// `GetTaskPushNotificationConfig`, `tasks/pushNotificationConfig/get`.
+        GetPushConfig => "get_push_config",
+        /// `GetTask`, `tasks/get`.
+        GetTask => "get_task",
+        /// `ListTaskPushNotificationConfigs`, `tasks/pushNotificationConfig/list`.
+        ListPushConfigs => "list_push_configs",
+        /// `ListTasks`, `tasks/list`.
+        ListTasks => "list_tasks",
+        /// `SendMessage`, `message/send`; 0.1: `tasks/send`.
+        SendMessage => "send_message",
+        /// `SendStreamingMessage`, `message/stream`; 0.1: `tasks/sendSubscribe`.
+        SendStreamingMessage => "send_streaming_message",
+        /// `SubscribeToTask`, `tasks/resubscribe`.
+        SubscribeToTask => "subscribe_to_task",
+        /// A name that no version defines.
+        Other => "other",
+        /// No method was read: the exchange was rejected before its body, or the body has none.
+        Unread => "unread",
+    }
 }
 
 impl Method {
-    /// All of them, in the order of [`Method::index`].
-    pub const ALL: [Self; 14] = [
-        Self::AgentCard,
-        Self::CancelTask,
-        Self::CreatePushConfig,
-        Self::DeletePushConfig,
-        Self::GetExtendedCard,
-        Self::GetPushConfig,
-        Self::GetTask,
-        Self::ListPushConfigs,
-        Self::ListTasks,
-        Self::SendMessage,
-        Self::SendStreamingMessage,
-        Self::SubscribeToTask,
-        Self::Other,
-        Self::Unread,
-    ];
-
     /// Classifies a method name, compared exactly (JSON-RPC 2.0, 4: names are case-sensitive).
     pub fn parse(name: &str) -> Self {
         match name {
@@ -86,22 +72,7 @@ impl Method {
 
     /// Returns the metric label: from a closed set, so that callers cannot add time series.
     pub const fn label(self) -> &'static str {
-        match self {
-            Self::AgentCard => "agent_card",
-            Self::CancelTask => "cancel_task",
-            Self::CreatePushConfig => "create_push_config",
-            Self::DeletePushConfig => "delete_push_config",
-            Self::GetExtendedCard => "get_extended_card",
-            Self::GetPushConfig => "get_push_config",
-            Self::GetTask => "get_task",
-            Self::ListPushConfigs => "list_push_configs",
-            Self::ListTasks => "list_tasks",
-            Self::SendMessage => "send_message",
-            Self::SendStreamingMessage => "send_streaming_message",
-            Self::SubscribeToTask => "subscribe_to_task",
-            Self::Other => "other",
-            Self::Unread => "unread",
-        }
+        self.as_str()
     }
 
     /// Returns its name in A2A 1.0; `None`: it has none.

@@ -3,7 +3,7 @@
 
 use super::bare::{NamedMember, read_members};
 use super::edit::{Edits, MemberChanges};
-use super::envelope::Refusal;
+use super::envelope::Fault;
 use super::generation::Generation;
 use super::json::{Kind, Member, Object, Value};
 use super::message::have_same_value;
@@ -29,7 +29,7 @@ pub(super) fn complete_parts(
     text: &str,
     generation: Generation,
     edits: &mut Edits,
-) -> Result<bool, Refusal> {
+) -> Result<bool, Fault> {
     let mut parts = Vec::new();
     match value.kind {
         Kind::Object => parts.push(value.start),
@@ -80,7 +80,7 @@ impl<'t> Part<'t> {
         text: &str,
         generation: Generation,
         edits: &mut Edits,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, Fault> {
         let says = |word| self.kind.value.equals(text.as_bytes(), word);
         let is_file = says("file");
         let flat_file = is_file && !self.has_member("file");
@@ -98,9 +98,7 @@ impl<'t> Part<'t> {
                 if flat_file {
                     self.rename_file(edits)?;
                 }
-                let mut changes = MemberChanges::default();
-                changes.remove(&self.kind);
-                changes.add_edits(&self.object, text, edits);
+                edits.remove_member(&self.kind, &self.object, text);
                 Ok(true)
             }
             Generation::V1 => Ok(false),
@@ -108,13 +106,12 @@ impl<'t> Part<'t> {
     }
 
     fn has_member(&self, word: &str) -> bool {
-        self.members
-            .iter()
-            .any(|(name, _)| **name == *word.as_bytes())
+        let mut names = self.members.iter().map(|(name, _)| name);
+        names.any(|name| **name == *word.as_bytes())
     }
 
     /// Returns the members of a flat file part with their new names, in order.
-    fn file_members(&self) -> Result<Vec<(Member, &'static str, &'static str)>, Refusal> {
+    fn file_members(&self) -> Result<Vec<(Member, &'static str, &'static str)>, Fault> {
         let mut found: Vec<(Member, &'static str, &'static str)> = Vec::new();
         for (name, member) in &self.members {
             let known = FILE_MEMBERS
@@ -124,7 +121,7 @@ impl<'t> Part<'t> {
                 continue;
             };
             if found.iter().any(|(_, other, _)| other == of_file) {
-                return Err(Refusal::duplicate_member(flat));
+                return Err(Fault::duplicate_member(flat));
             }
             found.push((*member, of_file, of_v1));
         }
@@ -132,7 +129,7 @@ impl<'t> Part<'t> {
     }
 
     /// 0.x: `"name":…,"uri":…` → `"file":{"name":…,"uri":…}`, at the position of the first of them.
-    fn nest_file(&self, text: &str, edits: &mut Edits) -> Result<(), Refusal> {
+    fn nest_file(&self, text: &str, edits: &mut Edits) -> Result<(), Fault> {
         let found = self.file_members()?;
         let Some((first, ..)) = found.first() else {
             return Ok(());
@@ -156,7 +153,7 @@ impl<'t> Part<'t> {
     /// 0.x, with a `file` that is an object: `"file":{"uri":…},"name":…` →
     /// `"file":{"uri":…,"name":…}`. A member present in both stays in `file`. If `file` has another
     /// type, the agent decides on it and on the members beside it.
-    fn fill_file(&self, text: &str, edits: &mut Edits) -> Result<(), Refusal> {
+    fn fill_file(&self, text: &str, edits: &mut Edits) -> Result<(), Fault> {
         let found = self.file_members()?;
         if found.is_empty() {
             return Ok(());
@@ -174,7 +171,7 @@ impl<'t> Part<'t> {
                 Some(there) if flat.value.is_void() || have_same_value(&there, &flat, text) => {}
                 Some(void) if void.value.is_void() => edits.replace_value(&void, token.to_owned()),
                 Some(_) => {
-                    return Err(Refusal::invalid_params(format!(
+                    return Err(Fault::invalid_params(format!(
                         "\"{name}\" of a \"file\" differs in the part and in its \"file\"; send one of them"
                     )));
                 }
@@ -188,7 +185,7 @@ impl<'t> Part<'t> {
 
     /// 1.0: `"name":…,"uri":…` → `"filename":…,"url":…`. A member is not renamed if the new name
     /// exists.
-    fn rename_file(&self, edits: &mut Edits) -> Result<(), Refusal> {
+    fn rename_file(&self, edits: &mut Edits) -> Result<(), Fault> {
         for (member, _, name) in self.file_members()? {
             if !self.has_member(name) {
                 edits.replace(member.start..member.name_end, format!("\"{name}\""));
@@ -202,12 +199,12 @@ impl<'t> Part<'t> {
 ///
 /// # Errors
 /// If it is a duplicate.
-fn find_only(members: &[NamedMember<'_>], word: &str) -> Result<Option<Member>, Refusal> {
+fn find_only(members: &[NamedMember<'_>], word: &str) -> Result<Option<Member>, Fault> {
     let mut named = members
         .iter()
         .filter(|(name, _)| **name == *word.as_bytes());
     match (named.next(), named.next()) {
-        (_, Some(_)) => Err(Refusal::duplicate_member(word)),
+        (_, Some(_)) => Err(Fault::duplicate_member(word)),
         (one, None) => Ok(one.map(|(_, member)| *member)),
     }
 }

@@ -14,9 +14,9 @@
 //! The parts and the metadata of a message are content and contain no references.
 
 use super::ambiguity::{Ambiguity, fold_name};
-use super::call::{Call, CallError, Message, Params};
-use super::envelope::{Fault, Refusal, decode_text, to_fault};
-use super::json::{Kind, Value};
+use super::call::{Call, Message, Params};
+use super::envelope::{Fault, decode_text};
+use super::json::{Kind, Value, without_mark};
 use super::method::Method;
 use super::walker::{WalkError, Walker};
 
@@ -54,32 +54,25 @@ impl Refs {
     /// # Errors
     /// [`Fault`] if it is not JSON, ambiguous, or refers to more than can be checked.
     pub fn from_rest_body(body: &[u8], method: Method) -> Result<Self, Fault> {
-        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+        let body = without_mark(body);
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self::default());
         }
-        let text = decode_text(body).map_err(|refusal| refusal.with_id(None))?;
-        Self::from_rest_text(text, method).map(|(refs, _)| refs)
+        Self::from_rest_text(decode_text(body)?, method).map(|(refs, _)| refs)
     }
 
     /// Like [`Refs::from_rest_body`], for text; also returns the positions of its members.
     pub(super) fn from_rest_text(text: &str, method: Method) -> Result<(Self, Params), Fault> {
         let mut params = Params::default();
         let mut walker = Walker::new(text.as_bytes());
-        let walked = params
-            .read(&mut walker)
-            .and_then(|value| walker.expect_end().map(|()| value));
-        let value = walked.map_err(|broken| match broken {
-            WalkError::Syntax(at) => to_fault(CallError::Syntax(at), text),
-            WalkError::TooDeep => to_fault(CallError::TooDeep(None), text),
-        })?;
+        let value = params.read(&mut walker)?;
+        walker.expect_end()?;
         if let Some(unclear) = params.unclear {
-            return Err(unclear.to_refusal().with_id(None));
+            return Err(unclear.to_fault());
         }
         let mut search = Search::new(text, method, false);
         search.search_params(&params, Some(value));
-        let refs = search.finish().map_err(|refusal| refusal.with_id(None))?;
-        Ok((refs, params))
+        Ok((search.finish()?, params))
     }
 
     /// Collects the references of a call. `task_id_moved`: the agent does not get `message.task_id` under that name.
@@ -87,12 +80,11 @@ impl Refs {
     /// # Errors
     /// If it refers to more than can be checked.
     pub(super) fn from_call(
-        call: &Call,
-        text: &str,
+        call: &Call<'_>,
         method: Method,
         task_id_moved: bool,
-    ) -> Result<Self, Refusal> {
-        let mut search = Search::new(text, method, task_id_moved);
+    ) -> Result<Self, Fault> {
+        let mut search = Search::new(call.text, method, task_id_moved);
         search.search_params(&call.inner, call.params.map(|params| params.value));
         search.search_candidates(&call.noted);
         search.finish()
@@ -250,10 +242,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn finish(self) -> Result<Refs, Refusal> {
+    fn finish(self) -> Result<Refs, Fault> {
         match self.too_many {
-            Some(what) => Err(Refusal::invalid_request(what)),
-            None if self.unreadable => Err(Refusal::invalid_params(NO_PUSH)),
+            Some(what) => Err(Fault::invalid_request(what)),
+            None if self.unreadable => Err(Fault::invalid_params(NO_PUSH)),
             None => Ok(self.refs),
         }
     }
@@ -316,11 +308,17 @@ impl<'a> Search<'a> {
     /// Collects all strings and numbers in a value: a lenient agent may convert any of them to an id.
     fn add_ids(&mut self, value: Value) {
         let text = self.text;
-        let walked = walk_leaves(&mut self.walker_at(value), &mut |leaf| match leaf.kind {
-            Kind::String => self.add_id(&String::from_utf8_lossy(&leaf.unescaped(text.as_bytes()))),
-            Kind::Number => self.add_number(leaf.raw_str(text)),
-            _ => {}
-        });
+        let walked = walk_deep(
+            &mut self.walker_at(value),
+            None,
+            &mut |_, leaf| match leaf.kind {
+                Kind::String => {
+                    self.add_id(&String::from_utf8_lossy(&leaf.unescaped(text.as_bytes())))
+                }
+                Kind::Number => self.add_number(leaf.raw_str(text)),
+                _ => {}
+            },
+        );
         debug_assert!(walked.is_ok(), "it was read before");
     }
 
@@ -410,13 +408,14 @@ impl<'a> Search<'a> {
 
     /// Searches a whole configuration.
     fn search_configuration(&mut self, value: Value) {
-        let walked = walk_members(
+        let walked = walk_deep(
             &mut self.walker_at(value),
-            &mut |place, value| match place {
-                RefKind::TaskId => self.add_ids(value),
-                RefKind::Name => self.add_ids_of_name(value, false),
-                RefKind::Push => self.record_push(value),
-                RefKind::Url => self.add_url(value),
+            None,
+            &mut |name, value| match name.and_then(RefKind::of_configuration_member) {
+                Some(RefKind::TaskId) => self.add_ids(value),
+                Some(RefKind::Name) => self.add_ids_of_name(value, false),
+                Some(RefKind::Push) => self.record_push(value),
+                Some(RefKind::Url) => self.add_url(value),
                 _ => {}
             },
         );
@@ -431,34 +430,19 @@ const TOO_MANY_URLS: &str =
 const NO_PUSH: &str = "a configuration for push notifications is an object, and its `url` a string";
 const TOO_LONG: &str = "the id of a task has at most 256 bytes";
 
-/// Calls `each` with all values that are neither object nor array, at any depth.
-fn walk_leaves(walker: &mut Walker<'_>, each: &mut dyn FnMut(Value)) -> Result<Value, WalkError> {
-    match walker.peek() {
-        Some(b'[') => walker.walk_array(|walker| walk_leaves(walker, each).map(drop)),
-        Some(b'{') => walker
-            .walk_object(|walker, _| walk_leaves(walker, each))
-            .map(|object| object.to_value()),
-        _ => walker.read_value().inspect(|value| each(*value)),
-    }
-}
-
-/// Calls `each` with all members that may be references, at any depth.
-fn walk_members(
+/// Calls `each` with a value and all in it, the inner ones first, and with their names in an object.
+fn walk_deep(
     walker: &mut Walker<'_>,
-    each: &mut dyn FnMut(RefKind, Value),
+    name: Option<&[u8]>,
+    each: &mut dyn FnMut(Option<&[u8]>, Value),
 ) -> Result<Value, WalkError> {
-    match walker.peek() {
-        Some(b'[') => walker.walk_array(|walker| walk_members(walker, each).map(drop)),
+    let value = match walker.peek() {
+        Some(b'[') => walker.walk_array(|walker| walk_deep(walker, None, each).map(drop))?,
         Some(b'{') => walker
-            .walk_object(|walker, name| {
-                let place = RefKind::of_configuration_member(&name.unescaped);
-                let value = walk_members(walker, each)?;
-                if let Some(place) = place {
-                    each(place, value);
-                }
-                Ok(value)
-            })
-            .map(|object| object.to_value()),
-        _ => walker.read_value(),
-    }
+            .walk_object(|walker, name| walk_deep(walker, Some(&*name.unescaped), each))?
+            .to_value(),
+        _ => walker.read_value()?,
+    };
+    each(name, value);
+    Ok(value)
 }

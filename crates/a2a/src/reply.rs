@@ -2,8 +2,8 @@
 
 use memchr::memmem;
 
-use super::fields::{Fields, value_kind};
-use super::json::{Kind, without_mark};
+use super::fields::Fields;
+use super::json::without_mark;
 
 /// Errors with which an agent says that it does not know a method in this generation, so that nothing has run: "Method not
 /// found" of JSON-RPC, `VersionNotSupportedError` of A2A.
@@ -38,14 +38,12 @@ impl<'a> Reply<'a> {
 
     /// Returns the result even if there is an error.
     pub fn any_result(&self) -> Option<&str> {
-        let result = self.0.get("result");
-        result.filter(|result| value_kind(result) != Kind::Null)
+        self.0.get_given("result")
     }
 
     /// Returns the error as it is spelled.
     pub fn error(&self) -> Option<&str> {
-        let error = self.0.get("error");
-        error.filter(|error| value_kind(error) != Kind::Null)
+        self.0.get_given("error")
     }
 
     /// Returns the code of the error; 0 if there is none.

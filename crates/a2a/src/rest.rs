@@ -37,94 +37,78 @@ pub enum RouteError {
     Query(&'static [&'static str]),
 }
 
-/// A route: its verbs with their methods, and its query parameters.
+/// A route.
 struct Route {
+    /// Its verbs with their methods.
     verbs: &'static [(&'static str, Method)],
-    /// The value of the `Allow` field.
-    allow: &'static str,
     query: &'static [&'static str],
     is_own: bool,
 }
 
 impl Route {
-    const fn get(
-        method: &'static [(&'static str, Method)],
-        query: &'static [&'static str],
-    ) -> Self {
+    const fn new(verbs: &'static [(&'static str, Method)]) -> Self {
         Self {
-            verbs: method,
-            allow: "GET, HEAD, OPTIONS",
-            query,
+            verbs,
+            query: &[],
             is_own: false,
         }
     }
 
-    const fn post(method: &'static [(&'static str, Method)], is_own: bool) -> Self {
+    const fn with_query(self, query: &'static [&'static str]) -> Self {
+        Self { query, ..self }
+    }
+
+    /// The same as a route of the gateway's own.
+    const fn own(self) -> Self {
         Self {
-            verbs: method,
-            allow: "POST, OPTIONS",
-            query: &[],
-            is_own,
+            is_own: true,
+            ..self
+        }
+    }
+
+    /// Returns the value of the `Allow` field.
+    fn allow(&self) -> &'static str {
+        let has = |verb| self.verbs.iter().any(|(known, _)| *known == verb);
+        match (has("GET"), has("POST"), has("DELETE")) {
+            (true, true, _) => "GET, HEAD, POST, OPTIONS",
+            (true, false, true) => "GET, HEAD, DELETE, OPTIONS",
+            (true, false, false) => "GET, HEAD, OPTIONS",
+            (false, ..) => "POST, OPTIONS",
         }
     }
 }
 
-const SEND: Route = Route::post(&[("POST", Method::SendMessage)], false);
-const STREAM: Route = Route::post(&[("POST", Method::SendStreamingMessage)], false);
-const LIST: Route = Route::get(
-    &[("GET", Method::ListTasks)],
-    &[
-        "contextId",
-        "status",
-        "pageSize",
-        "pageToken",
-        "historyLength",
-        "statusTimestampAfter",
-        "lastUpdatedAfter",
-        "includeArtifacts",
-    ],
-);
-const GET: Route = Route::get(
-    &[("GET", Method::GetTask)],
-    &["historyLength", "history_length"],
-);
-const CANCEL: Route = Route::post(&[("POST", Method::CancelTask)], false);
+const SEND: Route = Route::new(&[("POST", Method::SendMessage)]);
+const STREAM: Route = Route::new(&[("POST", Method::SendStreamingMessage)]);
+const LIST: Route = Route::new(&[("GET", Method::ListTasks)]).with_query(&[
+    "contextId",
+    "status",
+    "pageSize",
+    "pageToken",
+    "historyLength",
+    "statusTimestampAfter",
+    "lastUpdatedAfter",
+    "includeArtifacts",
+]);
+const GET: Route =
+    Route::new(&[("GET", Method::GetTask)]).with_query(&["historyLength", "history_length"]);
+const CANCEL: Route = Route::new(&[("POST", Method::CancelTask)]);
 // The text of 1.0 has POST, its proto annotation GET.
-const SUBSCRIBE: Route = Route {
-    allow: "GET, HEAD, POST, OPTIONS",
-    ..Route::get(
-        &[
-            ("GET", Method::SubscribeToTask),
-            ("POST", Method::SubscribeToTask),
-        ],
-        &[],
-    )
-};
-const CARD: Route = Route::get(&[("GET", Method::GetExtendedCard)], &[]);
-const CONFIGS: Route = Route {
-    allow: "GET, HEAD, POST, OPTIONS",
-    ..Route::get(
-        &[
-            ("GET", Method::ListPushConfigs),
-            ("POST", Method::CreatePushConfig),
-        ],
-        // `configId`: 0.3, for creating one.
-        &["pageSize", "pageToken", "configId"],
-    )
-};
-const CONFIG: Route = Route {
-    allow: "GET, HEAD, DELETE, OPTIONS",
-    ..Route::get(
-        &[
-            ("GET", Method::GetPushConfig),
-            ("DELETE", Method::DeletePushConfig),
-        ],
-        &[],
-    )
-};
-const OWN_SEND: Route = Route::post(&[("POST", Method::SendMessage)], true);
-const OWN_STREAM: Route = Route::post(&[("POST", Method::SendStreamingMessage)], true);
-const OWN_CANCEL: Route = Route::post(&[("POST", Method::CancelTask)], true);
+const SUBSCRIBE: Route = Route::new(&[
+    ("GET", Method::SubscribeToTask),
+    ("POST", Method::SubscribeToTask),
+]);
+const CARD: Route = Route::new(&[("GET", Method::GetExtendedCard)]);
+const CONFIGS: Route = Route::new(&[
+    ("GET", Method::ListPushConfigs),
+    ("POST", Method::CreatePushConfig),
+])
+// `configId`: 0.3, for creating one.
+.with_query(&["pageSize", "pageToken", "configId"]);
+const CONFIG: Route = Route::new(&[
+    ("GET", Method::GetPushConfig),
+    ("DELETE", Method::DeletePushConfig),
+]);
 
 /// Accepted on each route: A2A 1.0, 3.6.1.
 const VERSION: &str = "A2A-Version";
@@ -169,7 +153,7 @@ pub fn parse_request(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest
     let tasks = task.map(possible_ids).unwrap_or_default();
     let plain = if verb == "HEAD" { "GET" } else { verb };
     let found = route.verbs.iter().find(|(known, _)| *known == plain);
-    let (_, method) = found.ok_or(RouteError::Verb(route.allow))?;
+    let (_, method) = found.ok_or(RouteError::Verb(route.allow()))?;
     if !has_only_known(route.query, query.unwrap_or_default()) {
         return Err(RouteError::Query(route.query));
     }
@@ -193,9 +177,9 @@ fn find_route<'s>(
         ["card"] if old => (CARD, None),
         ["extendedAgentCard"] if !old => (CARD, None),
         ["tasks"] => (LIST, None),
-        ["tasks", "send"] if !old => (OWN_SEND, None),
-        ["tasks", "send", "stream"] if !old => (OWN_STREAM, None),
-        ["tasks", task, "cancel"] if !old => (OWN_CANCEL, Some(task)),
+        ["tasks", "send"] if !old => (SEND.own(), None),
+        ["tasks", "send", "stream"] if !old => (STREAM.own(), None),
+        ["tasks", task, "cancel"] if !old => (CANCEL.own(), Some(task)),
         ["tasks", task] => match &task[without_verb(task).len()..] {
             ":cancel" => (CANCEL, Some(task)),
             ":subscribe" => (SUBSCRIBE, Some(task)),

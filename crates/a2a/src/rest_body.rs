@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::completion_steps::CompletionSteps;
 use super::edit::EditPlan;
 use super::envelope::{Fault, decode_text};
+use super::json::without_mark;
 use super::message::set_source;
 use super::method::Method;
 use super::refs::Refs;
@@ -28,19 +29,16 @@ impl RestBody {
     /// # Errors
     /// [`Fault`] if it is not JSON, ambiguous, or refers to more than can be checked.
     pub fn complete(body: Bytes, method: Method, caller: Option<&str>) -> Result<Self, Fault> {
-        let read = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&body);
         let mut work = EditPlan::default();
-        if read.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Self {
-                body,
-                done: work.done,
-                refs: Refs::default(),
-            });
+        let read = without_mark(&body);
+        let (mut edited, mut refs) = (None, Refs::default());
+        if !read.iter().all(u8::is_ascii_whitespace) {
+            let text = decode_text(read)?;
+            let (found, params) = Refs::from_rest_text(text, method)?;
+            set_source(&params, text, caller, &mut work);
+            edited = work.edits.apply(text).map(Bytes::from);
+            refs = found;
         }
-        let text = decode_text(read).map_err(|refusal| refusal.with_id(None))?;
-        let (refs, params) = Refs::from_rest_text(text, method)?;
-        set_source(&params, text, caller, &mut work);
-        let edited = (!work.edits.is_empty()).then(|| Bytes::from(work.edits.apply(text)));
         Ok(Self {
             body: edited.unwrap_or(body),
             done: work.done,

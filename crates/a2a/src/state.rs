@@ -5,63 +5,44 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use super::json::without_mark;
+use super::words::words;
 
-/// The state of a task (A2A 0.3, 6.3; 1.0, 4.1.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TaskState {
-    /// Accepted, not started.
-    Submitted,
-    /// In progress.
-    Working,
-    /// The agent waits for another message.
-    InputRequired,
-    /// The agent waits for credentials.
-    AuthRequired,
-    /// Done.
-    Completed,
-    /// Canceled.
-    Canceled,
-    /// Ended by an error.
-    Failed,
-    /// Not accepted.
-    Rejected,
+words! {
+    /// The state of a task (A2A 0.3, 6.3; 1.0, 4.1.3), with its name in 0.3.
+    #[derive(Hash)]
+    TaskState {
+        /// Accepted, not started.
+        Submitted => "submitted",
+        /// In progress.
+        Working => "working",
+        /// The agent waits for another message.
+        InputRequired => "input-required",
+        /// The agent waits for credentials.
+        AuthRequired => "auth-required",
+        /// Done.
+        Completed => "completed",
+        /// Canceled.
+        Canceled => "canceled",
+        /// Ended by an error.
+        Failed => "failed",
+        /// Not accepted.
+        Rejected => "rejected",
+    }
 }
 
 impl TaskState {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Submitted,
-        Self::Working,
-        Self::InputRequired,
-        Self::AuthRequired,
-        Self::Completed,
-        Self::Canceled,
-        Self::Failed,
-        Self::Rejected,
-    ];
-
-    /// Returns the names in 0.3 and in 1.0.
-    const fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Submitted => ("submitted", "TASK_STATE_SUBMITTED"),
-            Self::Working => ("working", "TASK_STATE_WORKING"),
-            Self::InputRequired => ("input-required", "TASK_STATE_INPUT_REQUIRED"),
-            Self::AuthRequired => ("auth-required", "TASK_STATE_AUTH_REQUIRED"),
-            Self::Completed => ("completed", "TASK_STATE_COMPLETED"),
-            Self::Canceled => ("canceled", "TASK_STATE_CANCELED"),
-            Self::Failed => ("failed", "TASK_STATE_FAILED"),
-            Self::Rejected => ("rejected", "TASK_STATE_REJECTED"),
-        }
-    }
-
-    /// Returns the name in 0.3.
-    pub const fn as_str(self) -> &'static str {
-        self.names().0
-    }
-
     /// Returns the name in 1.0.
     pub const fn as_v1_str(self) -> &'static str {
-        self.names().1
+        match self {
+            Self::Submitted => "TASK_STATE_SUBMITTED",
+            Self::Working => "TASK_STATE_WORKING",
+            Self::InputRequired => "TASK_STATE_INPUT_REQUIRED",
+            Self::AuthRequired => "TASK_STATE_AUTH_REQUIRED",
+            Self::Completed => "TASK_STATE_COMPLETED",
+            Self::Canceled => "TASK_STATE_CANCELED",
+            Self::Failed => "TASK_STATE_FAILED",
+            Self::Rejected => "TASK_STATE_REJECTED",
+        }
     }
 
     /// Parses either name, also in another case, with `_` for `-`, or without the prefix of 1.0, as agents written by

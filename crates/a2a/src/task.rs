@@ -99,30 +99,32 @@ enum State {
     Start,
     /// A name, or the end of the object.
     Member,
-    /// The rest of a name.
-    NameText,
     /// `:`
     Colon,
     /// A value.
     Value,
-    /// The rest of a string that is the id.
-    IdText,
-    /// The rest of a string that is the state.
-    StatusText,
-    /// The rest of a string that is the context id.
-    ContextText,
-    /// The rest of any other string.
-    OtherText,
+    /// The rest of a string.
+    Text(Text),
     /// The rest of a number or a word.
     Scalar,
     /// `,` or the end of the object.
     Comma,
     /// A token in a skipped object or array.
     Skipped,
-    /// The rest of a string in it.
-    SkippedText,
     /// Nothing: all were found, the response has ended, or it cannot be parsed.
     Over,
+}
+
+/// The meaning of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Text {
+    Name,
+    Id,
+    Status,
+    Context,
+    Other,
+    /// In a skipped object or array.
+    Skipped,
 }
 
 impl TaskScan {
@@ -183,14 +185,9 @@ impl TaskScan {
         let mut rest = piece;
         while !rest.is_empty() && self.state != State::Over {
             rest = match self.state {
-                State::NameText
-                | State::IdText
-                | State::StatusText
-                | State::ContextText
-                | State::OtherText
-                | State::SkippedText => {
-                    let (behind, ended) = self.read_text(rest);
-                    if ended && let Some(id) = self.end_text() {
+                State::Text(text) => {
+                    let (behind, ended) = self.read_text(text, rest);
+                    if ended && let Some(id) = self.end_text(text) {
                         found = Some(id);
                     }
                     behind
@@ -248,7 +245,7 @@ impl TaskScan {
                 };
                 self.enter_object(level)
             }
-            (State::Member, b'"') => self.start_text(State::NameText),
+            (State::Member, b'"') => self.start_text(Text::Name),
             (State::Member | State::Comma, b'}') => {
                 self.depth -= 1;
                 if self.depth == 0 {
@@ -259,12 +256,12 @@ impl TaskScan {
             }
             (State::Colon, b':') => State::Value,
             (State::Comma, b',') => State::Member,
-            (State::Value, b'"') if self.name == Name::Id => self.start_text(State::IdText),
-            (State::Value, b'"') if self.name == Name::State => self.start_text(State::StatusText),
-            (State::Value, b'"') if self.name == Name::Context => {
-                self.start_text(State::ContextText)
-            }
-            (State::Value, b'"') => self.start_text(State::OtherText),
+            (State::Value, b'"') => self.start_text(match self.name {
+                Name::Id => Text::Id,
+                Name::State => Text::Status,
+                Name::Context => Text::Context,
+                Name::Object(_) | Name::Other => Text::Other,
+            }),
             (State::Value, b'{') => match self.name {
                 Name::Object(level) => self.enter_object(level),
                 Name::Id | Name::State | Name::Context | Name::Other => self.skip_value(),
@@ -290,10 +287,10 @@ impl TaskScan {
         State::Skipped
     }
 
-    fn start_text(&mut self, state: State) -> State {
+    fn start_text(&mut self, text: Text) -> State {
         self.kept.clear();
         self.escaped = false;
-        state
+        State::Text(text)
     }
 
     /// Moves to the next relevant byte in a skipped value.
@@ -303,10 +300,7 @@ impl TaskScan {
             return &[];
         };
         match rest[at] {
-            b'"' => {
-                self.escaped = false;
-                self.state = State::SkippedText;
-            }
+            b'"' => self.state = self.start_text(Text::Skipped),
             b'{' | b'[' => self.skipped = self.skipped.saturating_add(1),
             _ => {
                 self.skipped -= 1;
@@ -319,73 +313,66 @@ impl TaskScan {
     }
 
     /// Advances in a string. Returns true if it ends here.
-    fn read_text<'a>(&mut self, mut rest: &'a [u8]) -> (&'a [u8], bool) {
+    fn read_text<'a>(&mut self, text: Text, mut rest: &'a [u8]) -> (&'a [u8], bool) {
         loop {
             if self.escaped {
                 let Some((byte, behind)) = rest.split_first() else {
                     return (rest, false);
                 };
                 self.escaped = false;
-                self.keep_bytes(std::slice::from_ref(byte));
+                self.keep_bytes(text, std::slice::from_ref(byte));
                 rest = behind;
             }
             let end = memchr::memchr2(b'"', b'\\', rest);
-            self.keep_bytes(&rest[..end.unwrap_or(rest.len())]);
+            self.keep_bytes(text, &rest[..end.unwrap_or(rest.len())]);
             let Some(end) = end else { return (&[], false) };
             let behind = &rest[end + 1..];
             if rest[end] == b'"' {
                 return (behind, true);
             }
-            self.keep_bytes(b"\\");
+            self.keep_bytes(text, b"\\");
             self.escaped = true;
             rest = behind;
         }
     }
 
     /// Beyond the bound the string is longer than any relevant one: one extra byte marks that.
-    fn keep_bytes(&mut self, bytes: &[u8]) {
-        if matches!(
-            self.state,
-            State::NameText | State::IdText | State::StatusText | State::ContextText
-        ) {
+    fn keep_bytes(&mut self, text: Text, bytes: &[u8]) {
+        if !matches!(text, Text::Other | Text::Skipped) {
             let room = (KEPT_BYTES_MAX + 1).saturating_sub(self.kept.len());
             self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
     }
 
-    fn end_text(&mut self) -> Option<String> {
-        match self.state {
-            State::NameText => {
-                self.name = self.name_meaning();
-                self.state = State::Colon;
-            }
-            State::SkippedText => self.state = State::Skipped,
-            State::IdText => {
-                self.state = State::Comma;
+    fn end_text(&mut self, text: Text) -> Option<String> {
+        self.state = match text {
+            Text::Name => State::Colon,
+            Text::Skipped => State::Skipped,
+            _ => State::Comma,
+        };
+        match text {
+            Text::Name => self.name = self.name_meaning(),
+            Text::Id => {
                 let id = self.read_id()?;
                 self.named = true;
                 self.end_if_complete();
                 // The replacement of invalid UTF-8 may be longer.
                 return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
             }
-            State::ContextText => {
-                self.state = State::Comma;
+            Text::Context => {
                 let id = self.read_id()?;
                 self.contexted = true;
                 self.context = Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
                 self.end_if_complete();
             }
-            State::StatusText => {
-                self.state = State::Comma;
-                let said = self.kept_text();
-                let word = said.as_deref().map(std::str::from_utf8);
-                if let Some(state) = word.and_then(|word| TaskState::parse(word.ok()?)) {
-                    self.task_state = Some(state);
-                    self.stated = true;
-                    self.end_if_complete();
-                }
+            Text::Status => {
+                let word = self.kept_text()?;
+                let state = std::str::from_utf8(&word).ok().and_then(TaskState::parse)?;
+                self.task_state = Some(state);
+                self.stated = true;
+                self.end_if_complete();
             }
-            _ => self.state = State::Comma,
+            Text::Other | Text::Skipped => {}
         }
         None
     }

@@ -1,6 +1,6 @@
 //! The effect of an [`Update`] on its task: the state after it, and the names and times that the task's owner adds.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::agent_reply::{InvalidReply, Update};
 use super::state::TaskState;
@@ -67,34 +67,47 @@ impl Update {
     #[must_use]
     pub fn with_subject(mut self, subject: &Subject<'_>, at: &str) -> Self {
         let state = self.state_after().ok().flatten();
-        match &mut self {
-            Self::Message(Value::Object(message)) => {
-                message.insert("kind".into(), "message".into());
-                message.entry("role").or_insert_with(|| "agent".into());
+        let (kind, id) = match &self {
+            Self::Message(_) => ("message", "taskId"),
+            Self::Task(_) => ("task", "id"),
+            Self::StatusUpdate(_) => ("status-update", "taskId"),
+            Self::ArtifactUpdate(_) => ("artifact-update", "taskId"),
+            Self::Error(_) => return self,
+        };
+        let Some(members) = self.said_mut().as_object_mut() else {
+            return self;
+        };
+        members.insert("kind".into(), kind.into());
+        members.insert(id.into(), subject.task.into());
+        members.insert("contextId".into(), subject.context.into());
+        match kind {
+            "message" => {
+                members.entry("role").or_insert_with(|| "agent".into());
                 let id = || uuid::Uuid::new_v4().to_string().into();
-                message.entry("messageId").or_insert_with(id);
-                put_ids(message, "taskId", subject);
+                members.entry("messageId").or_insert_with(id);
             }
-            Self::Task(Value::Object(task)) => {
-                task.insert("kind".into(), "task".into());
-                put_ids(task, "id", subject);
-                put_time(task, at);
-            }
-            Self::StatusUpdate(Value::Object(event)) => {
-                event.insert("kind".into(), "status-update".into());
-                put_ids(event, "taskId", subject);
-                put_time(event, at);
+            "status-update" => {
                 let last = state.is_some_and(TaskState::ends_turn)
-                    || event.get("final") == Some(&true.into());
-                event.insert("final".into(), last.into());
-            }
-            Self::ArtifactUpdate(Value::Object(event)) => {
-                event.insert("kind".into(), "artifact-update".into());
-                put_ids(event, "taskId", subject);
+                    || members.get("final") == Some(&true.into());
+                members.insert("final".into(), last.into());
             }
             _ => {}
         }
+        if matches!(kind, "task" | "status-update")
+            && let Some(Value::Object(status)) = members.get_mut("status")
+        {
+            status.entry("timestamp").or_insert_with(|| at.into());
+        }
         self
+    }
+
+    fn said_mut(&mut self) -> &mut Value {
+        let (Self::Message(said)
+        | Self::Task(said)
+        | Self::StatusUpdate(said)
+        | Self::ArtifactUpdate(said)
+        | Self::Error(said)) = self;
+        said
     }
 }
 
@@ -103,17 +116,5 @@ fn nesting_depth_of(value: &Value) -> usize {
         Value::Array(list) => 1 + list.iter().map(nesting_depth_of).max().unwrap_or(0),
         Value::Object(members) => 1 + members.values().map(nesting_depth_of).max().unwrap_or(0),
         _ => 0,
-    }
-}
-
-fn put_ids(object: &mut Map<String, Value>, task: &str, subject: &Subject<'_>) {
-    object.insert(task.into(), subject.task.into());
-    object.insert("contextId".into(), subject.context.into());
-}
-
-/// Adds `at` to a status without a time.
-fn put_time(object: &mut Map<String, Value>, at: &str) {
-    if let Some(Value::Object(status)) = object.get_mut("status") {
-        status.entry("timestamp").or_insert_with(|| at.into());
     }
 }

@@ -1,17 +1,17 @@
 //! `a2a-gateway agent`: one example agent in a process of its own, for compose files.
 
+use std::cell::OnceCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gateway_client::{BEAT, Registry, RegistryError};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
 use crate::agents::{Agent, Kind};
-use crate::{Gateway, USAGE, print};
+use crate::{Failure, Gateway, print, run_until_stopped};
 
 /// Delay between two attempts to register, while the gateway is not up or rejects them.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -55,13 +55,6 @@ pub struct Arguments {
     admin_token: Option<String>,
 }
 
-/// `--gateway` was given without a credential.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "--gateway needs a credential: --token, A2A_GATEWAY_TOKEN or A2A_GATEWAY_ADMIN_TOKEN in the environment"
-)]
-struct NoCredential;
-
 impl Arguments {
     /// Returns the workspace that the agent registers as.
     pub fn id(&self) -> Option<&str> {
@@ -81,32 +74,37 @@ impl Arguments {
 
 /// Runs the agent until the process is asked to end.
 pub fn run(arguments: Arguments, gateway: Gateway) -> ExitCode {
-    if arguments.gateway.is_some() && arguments.read_credential().is_none() {
-        (gateway.print_error)(&NoCredential);
-        return ExitCode::from(USAGE);
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(serve(arguments)),
-        Err(error) => Err(error),
-    };
-    match ended {
+    match run_agent(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             (gateway.print_error)(&error);
-            ExitCode::FAILURE
+            ExitCode::from(error.code)
         }
     }
+}
+
+fn run_agent(arguments: Arguments) -> Result<(), Failure> {
+    let credential = arguments.read_credential();
+    if arguments.gateway.is_some() && credential.is_none() {
+        return Err(Failure::usage(
+            "--gateway needs a credential: --token, A2A_GATEWAY_TOKEN or A2A_GATEWAY_ADMIN_TOKEN in the environment",
+        ));
+    }
+    let is_instance = arguments.instance.is_some();
+    let registrant: OnceCell<Registrant> = OnceCell::new();
+    let leave = async {
+        if let Some(registrant) = registrant.get().filter(|_| is_instance) {
+            registrant.deregister().await;
+        }
+    };
+    run_until_stopped(serve(arguments, credential, &registrant), leave)
 }
 
 /// Returns the port in PORT, by which `a2a-gateway run` says where its agent is to listen; 0 if there is none.
 ///
 /// # Errors
 /// PORT is no port.
-fn own_port() -> std::io::Result<u16> {
+fn own_port() -> Result<u16, Failure> {
     #[expect(
         clippy::disallowed_methods,
         reason = "as platforms name the port to programs"
@@ -116,67 +114,52 @@ fn own_port() -> std::io::Result<u16> {
         return Ok(0);
     }
     given.parse().map_err(|_| {
-        let text = format!("PORT is {given:?}, which is no port; set another, or give --listen");
-        std::io::Error::new(std::io::ErrorKind::InvalidInput, text)
+        Failure::new(format!(
+            "PORT is {given:?}, which is no port; set another, or give --listen"
+        ))
     })
 }
 
-async fn serve(arguments: Arguments) -> std::io::Result<()> {
-    let credential = arguments.read_credential();
+async fn serve(
+    arguments: Arguments,
+    credential: Option<String>,
+    registrant: &OnceCell<Registrant>,
+) -> Result<(), Failure> {
     let listen = match arguments.listen {
         Some(listen) => listen,
         None => SocketAddr::from((Ipv4Addr::LOCALHOST, own_port()?)),
     };
-    let agent = Agent::bind(arguments.kind, listen, arguments.advertise)
-        .await
-        .map_err(|error| {
-            let text = format!("cannot listen on {listen}: {error}; choose another with --listen");
-            std::io::Error::new(error.kind(), text)
-        })?;
+    let agent = Agent::bind(arguments.kind, listen, arguments.advertise).await;
+    let agent = agent.map_err(|error| {
+        Failure::new(format!(
+            "cannot listen on {listen}: {error}; choose another with --listen"
+        ))
+    })?;
     print(&format!("{} agent at {}\n", arguments.kind, agent.url()))?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let end = async move {
+    let wanted = (arguments.gateway, arguments.id, credential);
+    let ended = if let (Some(gateway), Some(id), Some(credential)) = wanted {
+        let body = json!({
+            "id": id,
+            "url": agent.url(),
+            "agent_card": agent.card(),
+            "delivery_mode": "push",
+            "instance_id": arguments.instance,
+        });
+        let registrant = registrant.get_or_init(|| Registrant {
+            registry: Registry::new(gateway),
+            name: json!({"workspace_id": id, "instance_id": arguments.instance}),
+            credential,
+            own: Mutex::default(),
+            body,
+        });
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
+            ended = agent.serve() => ended,
+            () = registrant.stay_registered() => Ok(()),
         }
+    } else {
+        agent.serve().await
     };
-    let registered = match (arguments.gateway, arguments.id, credential) {
-        (Some(gateway), Some(id), Some(credential)) => {
-            let body = json!({
-                "id": id,
-                "url": agent.url(),
-                "agent_card": agent.card(),
-                "delivery_mode": "push",
-                "instance_id": arguments.instance,
-            });
-            Some(Registrant {
-                registry: Registry::new(gateway),
-                name: json!({"workspace_id": id, "instance_id": arguments.instance}),
-                credential,
-                own: Mutex::default(),
-                body,
-            })
-        }
-        (_, _, _) => None,
-    };
-    let leaves = registered.as_ref().filter(|_| arguments.instance.is_some());
-    let ends = async {
-        end.await;
-        if let Some(registrant) = leaves {
-            registrant.deregister().await;
-        }
-    };
-    tokio::select! {
-        ended = agent.serve() => ended,
-        () = ends => Ok(()),
-        () = async {
-            match &registered {
-                Some(registrant) => registrant.stay_registered().await,
-                None => std::future::pending().await,
-            }
-        } => Ok(()),
-    }
+    ended.map_err(Failure::because("the agent cannot listen any longer"))
 }
 
 /// Registration of an agent.
@@ -237,11 +220,11 @@ impl Registrant {
     }
 
     fn token(&self) -> String {
-        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.own.lock();
         own.as_ref().unwrap_or(&self.credential).clone()
     }
 
     fn set_token(&self, token: Option<String>) {
-        *self.own.lock().unwrap_or_else(PoisonError::into_inner) = token;
+        *self.own.lock() = token;
     }
 }

@@ -12,6 +12,9 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use gateway_client::RegistryError;
+use tokio::signal::unix::{SignalKind, signal};
+
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
 const USAGE: u8 = 64;
 
@@ -42,9 +45,82 @@ pub struct PreparedGateway {
     pub serve: Box<dyn FnOnce() -> ExitCode>,
 }
 
+/// An error of the commands, as the user reads it, with its cause.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct Failure {
+    text: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+    /// The exit code.
+    code: u8,
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            source: None,
+            code: 1,
+        }
+    }
+
+    /// A wrong argument.
+    fn usage(text: impl Into<String>) -> Self {
+        Self {
+            code: USAGE,
+            ..Self::new(text)
+        }
+    }
+
+    /// Returns a function that makes an error of its cause.
+    fn because<E: Error + Send + Sync + 'static>(
+        text: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
+        move |cause| Self {
+            source: Some(Box::new(cause)),
+            ..Self::new(text)
+        }
+    }
+}
+
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// Runs `work` on threads of its own until it ends, or until `leave` has ended after the process was asked to end.
+fn run_until_stopped(
+    work: impl Future<Output = Result<(), Failure>>,
+    leave: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("agents")
+        .enable_all()
+        .build()
+        .map_err(Failure::because("cannot start a thread"))?;
+    runtime.block_on(async {
+        let terminate = signal(SignalKind::terminate());
+        let mut terminate = terminate.map_err(Failure::because("cannot wait for signals"))?;
+        let stop = async {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            leave.await;
+        };
+        tokio::select! {
+            ended = work => ended,
+            () = stop => Ok(()),
+        }
+    })
+}
+
 /// Writes to standard output and flushes it, for readers that wait for each line.
-fn print(text: &str) -> io::Result<()> {
+fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(Failure::because("cannot print"))
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::Method;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use url::Url;
@@ -16,9 +16,6 @@ pub const BEAT: Duration = Duration::from_secs(30);
 
 /// Timeout of one request; the registry never waits for an agent.
 const WITHIN: Duration = Duration::from_secs(10);
-
-/// Timeout of a file.
-const FILE_WITHIN: Duration = Duration::from_secs(600);
 
 /// Entries of one page: the most that the gateway gives.
 const PAGE: &str = "500";
@@ -53,16 +50,18 @@ pub enum RegistryError {
         source: ClientError,
     },
     /// The gateway rejected the request.
-    #[error("{route} was refused with {status} {reason}: {message}")]
+    #[error(
+        "{route} was refused with {status} {}: {}",
+        refusal_word(body, "reason"),
+        refusal_word(body, "error")
+    )]
     Refused {
         /// Method and path.
         route: String,
         /// HTTP status.
         status: u16,
-        /// The gateway's reason; `?` if the response has none.
-        reason: String,
-        /// The gateway's message.
-        message: String,
+        /// The gateway's reason and message; null if the response is not JSON.
+        body: Value,
         /// Time after which the gateway wants to be asked again, if it says one.
         retry_after: Option<Duration>,
     },
@@ -99,10 +98,110 @@ impl RegistryError {
     }
 }
 
+/// A request to a path of a gateway.
+#[derive(Clone)]
+pub struct Call<'a> {
+    /// Its method.
+    pub method: Method,
+    /// Its path, below the base URL of the gateway.
+    pub path: &'a str,
+    /// Its query.
+    pub query: &'a [(&'a str, &'a str)],
+    /// The bearer credential.
+    pub token: Option<&'a str>,
+    /// Media type of the response.
+    pub accept: &'static str,
+    /// JSON; null is none.
+    pub body: &'a Value,
+    /// Timeout of the whole exchange.
+    pub within: Duration,
+}
+
+impl<'a> Call<'a> {
+    /// Returns a request for the JSON at `path`, without a credential.
+    pub fn get(path: &'a str) -> Self {
+        Self {
+            method: Method::GET,
+            path,
+            query: &[],
+            token: None,
+            accept: "application/json",
+            body: &Value::Null,
+            within: WITHIN,
+        }
+    }
+
+    fn unanswered(&self, source: ClientError) -> RegistryError {
+        let route = format!("{} {}", self.method, self.path);
+        RegistryError::Unanswered { route, source }
+    }
+
+    fn refused(&self, status: u16, body: Value, retry_after: Option<Duration>) -> RegistryError {
+        RegistryError::Refused {
+            route: format!("{} {}", self.method, self.path),
+            status,
+            body,
+            retry_after,
+        }
+    }
+}
+
 impl Registry {
     /// Returns a client of the gateway at `base`; nothing is sent yet.
     pub fn new(base: Url) -> Self {
         Self { base }
+    }
+
+    /// Sends a request, and returns the head of the response, whatever its status.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn open(&self, call: &Call<'_>) -> Result<Response, ClientError> {
+        let mut url = self.base.clone();
+        let base = self.base.path().trim_end_matches('/');
+        url.set_path(&format!("{base}{}", call.path));
+        url.set_query(None);
+        if !call.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(call.query);
+        }
+        let request = Request {
+            method: call.method.clone(),
+            url: &url,
+            token: call.token,
+            accept: call.accept,
+            body: match call.body {
+                Value::Null => Vec::new(),
+                body => body.to_string().into_bytes(),
+            },
+            within: call.within,
+        };
+        request.send().await
+    }
+
+    /// Sends a request, and returns the head of the response unless that is a refusal.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn send(&self, call: &Call<'_>) -> Result<Response, RegistryError> {
+        let answer = self.open(call).await;
+        let answer = answer.map_err(|error| call.unanswered(error))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let retry_after = answer.retry_after();
+        let read = answer.read_json().await;
+        let (status, body) = read.map_err(|error| call.unanswered(error))?;
+        Err(call.refused(status, body, retry_after))
+    }
+
+    /// Sends a request, and returns the JSON of the response.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn request(&self, call: &Call<'_>) -> Result<Value, RegistryError> {
+        let read = self.send(call).await?.read_json().await;
+        let (_, body) = read.map_err(|error| call.unanswered(error))?;
+        Ok(body)
     }
 
     /// Posts JSON to a path of the gateway and returns the JSON of the response.
@@ -115,67 +214,13 @@ impl Registry {
         token: &str,
         body: &Value,
     ) -> Result<Value, RegistryError> {
-        let body = body.to_string().into_bytes();
-        self.request_json(Method::POST, path, Some(token), body)
-            .await
-    }
-
-    /// Returns the JSON at a path of the gateway.
-    ///
-    /// # Errors
-    /// [`RegistryError`].
-    pub async fn get(&self, path: &str, token: Option<&str>) -> Result<Value, RegistryError> {
-        self.request_json(Method::GET, path, token, Vec::new())
-            .await
-    }
-
-    /// Returns the JSON at a path of the gateway, with a query.
-    ///
-    /// # Errors
-    /// [`RegistryError`].
-    pub async fn get_page(
-        &self,
-        path: &str,
-        token: &str,
-        query: &[(&str, &str)],
-    ) -> Result<Value, RegistryError> {
-        let mut url = self.url_at(path);
-        url.query_pairs_mut().extend_pairs(query);
-        let route = format!("GET {path}");
-        self.send_request(Method::GET, url, route, Some(token), Vec::new())
-            .await
-    }
-
-    /// Opens what is at a path of the gateway, with a query, as this media type; it may be long.
-    ///
-    /// # Errors
-    /// [`RegistryError`].
-    pub async fn open(
-        &self,
-        path: &str,
-        token: &str,
-        query: &[(&str, &str)],
-        accept: &'static str,
-    ) -> Result<Response, RegistryError> {
-        let mut url = self.url_at(path);
-        url.query_pairs_mut().extend_pairs(query);
-        let route = format!("GET {path}");
-        let request = Request {
+        let call = Call {
+            method: Method::POST,
             token: Some(token),
-            accept,
-            ..Request::get(&url, FILE_WITHIN)
+            body,
+            ..Call::get(path)
         };
-        let unanswered = |source| RegistryError::Unanswered {
-            route: route.clone(),
-            source,
-        };
-        let answer = request.send().await.map_err(unanswered)?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        let retry_after = answer.retry_after();
-        let (status, body) = answer.read_json().await.map_err(unanswered)?;
-        Err(to_refusal(route.clone(), status, &body, retry_after))
+        self.request(&call).await
     }
 
     /// Returns one page of a list with the cursor of the next one, `next_cursor` or that in `Link` of an array, and its
@@ -185,43 +230,33 @@ impl Registry {
     /// [`RegistryError`].
     pub async fn get_list_page(
         &self,
-        path: &str,
-        token: &str,
-        query: &[(&str, &str)],
+        call: &Call<'_>,
         cursor: Option<&str>,
     ) -> Result<(Value, Option<String>, usize), RegistryError> {
-        let mut url = self.url_at(path);
-        url.query_pairs_mut()
-            .extend_pairs(query)
-            .append_pair("limit", PAGE)
-            .extend_pairs(cursor.map(|cursor| ("cursor", cursor)));
-        let route = format!("GET {path}");
+        let mut query = [call.query, &[("limit", PAGE)]].concat();
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let call = Call {
+            query: &query,
+            ..call.clone()
+        };
         let mut repeats = 0;
-        loop {
-            let request = Request {
-                token: Some(token),
-                ..Request::get(&url, WITHIN)
+        let answer = loop {
+            let sent = self.send(&call).await;
+            let wait = match &sent {
+                Err(error) if error.status() == Some(429) && repeats < RATE_REPEATS_MAX => {
+                    error.retry_after().unwrap_or(Duration::from_secs(1))
+                }
+                _ => break sent?,
             };
-            let unanswered = |source| RegistryError::Unanswered {
-                route: route.clone(),
-                source,
-            };
-            let answer = request.send().await.map_err(unanswered)?;
-            if answer.status() == StatusCode::TOO_MANY_REQUESTS && repeats < RATE_REPEATS_MAX {
-                repeats += 1;
-                let wait = answer.retry_after().unwrap_or(Duration::from_secs(1));
-                sleep(wait.min(RATE_WAIT_MAX)).await;
-                continue;
-            }
-            let linked = next_cursor(&answer);
-            let retry_after = answer.retry_after();
-            let status = answer.status().as_u16();
-            let text = answer.read_body().await.map_err(unanswered)?;
-            let body = serde_json::from_slice(&text).unwrap_or_default();
-            let body = check_response(route.clone(), status, body, retry_after)?;
-            let cursor = body["next_cursor"].as_str().map(str::to_owned).or(linked);
-            return Ok((body, cursor, text.len()));
-        }
+            repeats += 1;
+            sleep(wait.min(RATE_WAIT_MAX)).await;
+        };
+        let linked = next_cursor(&answer);
+        let text = answer.read_body().await;
+        let text = text.map_err(|error| call.unanswered(error))?;
+        let body: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let cursor = body["next_cursor"].as_str().map(str::to_owned).or(linked);
+        Ok((body, cursor, text.len()))
     }
 
     /// Returns all entries of a list: of the array itself, or of its member `name`.
@@ -230,17 +265,14 @@ impl Registry {
     /// [`RegistryError`].
     pub async fn get_whole_list(
         &self,
-        path: &str,
-        token: &str,
-        query: &[(&str, &str)],
+        call: &Call<'_>,
         name: Option<&str>,
     ) -> Result<Vec<Value>, RegistryError> {
         let mut entries = Vec::new();
         let (mut cursors, mut bytes) = (HashSet::new(), 0);
         let mut cursor: Option<String> = None;
         let why = loop {
-            let page = self.get_list_page(path, token, query, cursor.as_deref());
-            let (mut page, next, size) = page.await?;
+            let (mut page, next, size) = self.get_list_page(call, cursor.as_deref()).await?;
             bytes += size;
             let list = match name {
                 Some(name) => page[name].take(),
@@ -260,77 +292,8 @@ impl Registry {
             }
             cursor = Some(next);
         };
-        let route = format!("GET {path}");
+        let route = format!("{} {}", call.method, call.path);
         Err(RegistryError::Endless { route, why })
-    }
-
-    /// Changes what is at a path of the gateway, with a query; a body of `null` is none. Returns the JSON of the response.
-    ///
-    /// # Errors
-    /// [`RegistryError`].
-    pub async fn change_resource(
-        &self,
-        (method, path): (Method, &str),
-        query: &[(&str, &str)],
-        token: &str,
-        body: &Value,
-    ) -> Result<Value, RegistryError> {
-        let mut url = self.url_at(path);
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
-        let route = format!("{method} {path}");
-        let body = match body {
-            Value::Null => Vec::new(),
-            body => body.to_string().into_bytes(),
-        };
-        self.send_request(method, url, route, Some(token), body)
-            .await
-    }
-
-    fn url_at(&self, path: &str) -> Url {
-        let mut url = self.base.clone();
-        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
-        url
-    }
-
-    async fn request_json(
-        &self,
-        method: Method,
-        path: &str,
-        token: Option<&str>,
-        body: Vec<u8>,
-    ) -> Result<Value, RegistryError> {
-        let route = format!("{method} {path}");
-        self.send_request(method, self.url_at(path), route, token, body)
-            .await
-    }
-
-    async fn send_request(
-        &self,
-        method: Method,
-        url: Url,
-        route: String,
-        token: Option<&str>,
-        body: Vec<u8>,
-    ) -> Result<Value, RegistryError> {
-        let request = Request {
-            method,
-            token,
-            body,
-            ..Request::get(&url, WITHIN)
-        };
-        let whole = async {
-            let answer = request.send().await?;
-            let retry_after = answer.retry_after();
-            let (status, answer) = answer.read_json().await?;
-            Ok((status, retry_after, answer))
-        };
-        let (status, retry_after, answer) = match whole.await {
-            Ok(answered) => answered,
-            Err(source) => return Err(RegistryError::Unanswered { route, source }),
-        };
-        check_response(route, status, answer, retry_after)
     }
 
     /// Registers a workspace. Returns its new token, if the gateway issued one.
@@ -358,33 +321,9 @@ impl Registry {
     }
 }
 
-/// Returns the body of a response, unless it is a refusal.
-fn check_response(
-    route: String,
-    status: u16,
-    body: Value,
-    retry_after: Option<Duration>,
-) -> Result<Value, RegistryError> {
-    if (200..300).contains(&status) {
-        return Ok(body);
-    }
-    Err(to_refusal(route, status, &body, retry_after))
-}
-
-fn to_refusal(
-    route: String,
-    status: u16,
-    body: &Value,
-    retry_after: Option<Duration>,
-) -> RegistryError {
-    let word = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
-    RegistryError::Refused {
-        route,
-        status,
-        reason: word("reason"),
-        message: word("error"),
-        retry_after,
-    }
+/// Returns a member of a refusal; `?` if it has none.
+fn refusal_word<'a>(body: &'a Value, name: &str) -> &'a str {
+    body[name].as_str().unwrap_or("?")
 }
 
 /// Returns the cursor of the page that `Link` calls the next one (RFC 8288).

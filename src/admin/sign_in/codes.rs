@@ -1,10 +1,11 @@
 //! Sign-ins of which the page has not begun the session yet, by the hash of the cookie and of a code that is good once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::binding::Cookie;
 use super::{CODES_MAX, FIELD, cookie_name};
@@ -66,7 +67,7 @@ impl Codes {
 
     /// Returns the sessions that wait, after removing those with a code that is too old.
     fn lock_waiting(&self) -> MutexGuard<'_, HashMap<CredentialHash, WaitingSession>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let now = Instant::now();
         waiting.retain(|_, one| {
             let stays = now < one.until;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{ConnectInfo, RawQuery, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -35,7 +35,7 @@ use self::failure::{
     Failure, exchange_failure, invalid_token, provider_unreachable, unauthenticated,
 };
 use super::session::{self, NewSession, Sessions};
-use super::{gate, json_response, rejection_response};
+use super::{gate, json_response};
 use crate::a2a::accept::prefers_media;
 use crate::audit::{Draft, EventType};
 use crate::config::{Config, SignIn, open_regular, refuse_exposed};
@@ -391,7 +391,7 @@ impl SignIns {
         if prefers_media(&request.headers, "text/html", "application/json") {
             return redirect_to(&format!("{page}#sign-in={word}"));
         }
-        rejection_response(&rejection.with_fact("sign_in", word), &request.headers)
+        rejection.with_fact("sign_in", word).into_response()
     }
 }
 

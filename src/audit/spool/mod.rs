@@ -35,7 +35,7 @@ struct Segment {
 #[derive(Default)]
 pub(super) struct Spool {
     folder: PathBuf,
-    replica: String,
+    pub(super) replica: String,
     bytes_max: u64,
     segments: VecDeque<Segment>,
     /// The last segment, while it is being written.
@@ -47,9 +47,9 @@ pub(super) struct Spool {
     /// True if the first segment has a line that is not a record.
     damaged: bool,
     /// Records in the queue.
-    records: u64,
-    /// The time of the oldest queued record.
-    oldest: Option<i64>,
+    pub(super) records: u64,
+    /// The time of the oldest queued record, in milliseconds since 1970. It is approximate while the spool is read.
+    pub(super) oldest: Option<i64>,
     /// The lock, held while there are segments.
     lock: Option<File>,
 }
@@ -119,10 +119,6 @@ impl Spool {
         left
     }
 
-    pub(super) fn replica(&self) -> &str {
-        &self.replica
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
@@ -136,16 +132,6 @@ impl Spool {
     /// Returns the bytes that can still be appended.
     pub(super) fn free_bytes(&self) -> u64 {
         self.bytes_max.saturating_sub(self.byte_count())
-    }
-
-    pub(super) fn record_count(&self) -> u64 {
-        self.records
-    }
-
-    /// Returns the time of the oldest queued record, in milliseconds since 1970. It is approximate while
-    /// the spool is read.
-    pub(super) fn oldest_time(&self) -> Option<i64> {
-        self.oldest
     }
 
     /// Appends records, all or none, and syncs them to disk.

@@ -36,7 +36,7 @@ fn records_come_out_in_the_order_in_which_they_went_in() {
         spool.drop_front(&front);
     }
     assert_eq!(seen, (1..=20_000).collect::<Vec<i64>>());
-    assert_eq!((spool.byte_count(), spool.record_count()), (0, 0));
+    assert_eq!((spool.byte_count(), spool.records), (0, 0));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -94,7 +94,7 @@ fn begun(folder: &Path) -> (Spool, u64) {
     while spool.segments.len() < 2 {
         spool.append(records(&mut chain, 1000).iter()).unwrap();
     }
-    let all = spool.record_count();
+    let all = spool.records;
     let front = spool.read_front(10).unwrap();
     spool.drop_front(&front);
     (spool, all)
@@ -120,7 +120,7 @@ fn what_somebody_removed_is_counted_and_holds_up_nothing() {
     let gone = spool.read_front(10).unwrap();
     assert_eq!((gone.records.len(), gone.damaged), (0, all - 1010));
     spool.drop_front(&gone);
-    assert_eq!(spool.record_count(), 1000);
+    assert_eq!(spool.records, 1000);
     assert_eq!(rest(&mut spool), (1000, 0));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -14,13 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Transaction;
+use sqlx::FromRow;
 use sqlx::any::AnyRow;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use self::rows::Rows;
 pub(super) use self::rows::{REPLICA, TEXTS};
-use self::texts::Texts;
 use super::chain::{ChainedRecord, END_TYP, Statement};
 use super::filter::Filter;
 use super::month::Month;
@@ -50,9 +49,6 @@ const FORGET_CHAIN: &str = "DELETE FROM audit_chains WHERE replica = $1 AND stat
 const SCHEMA_MAX: Duration = Duration::from_secs(3);
 const SCHEMA_PAUSE: Duration = Duration::from_millis(20);
 
-/// Maximum number of rows in one DELETE.
-const PRUNED_MAX: i64 = 5000;
-
 /// A row of `audit_chains`. Only its signed statement proves that it is genuine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRow {
@@ -69,18 +65,6 @@ pub struct ChainRow {
 }
 
 impl ChainRow {
-    /// Reads a row. Only its signed statement proves that it is genuine.
-    fn from_row(row: &AnyRow) -> Self {
-        let mut read = Reader::new(row);
-        Self {
-            replica: read.read_text("replica"),
-            first_seq: read.read_number("first_seq"),
-            last_seq: read.read_number("last_seq"),
-            statement: read.read_text("statement"),
-            signed_at: read.read_number("signed_at"),
-        }
-    }
-
     /// Signs a statement and returns its row.
     ///
     /// # Errors
@@ -101,6 +85,20 @@ impl ChainRow {
     /// As [`Keys::verify_statement`].
     pub(super) fn verify_statement(&self, keys: &Keys) -> Result<Statement, TokenError> {
         keys.verify_statement(&self.statement, END_TYP)
+    }
+}
+
+/// Only its signed statement proves that a row is genuine.
+impl FromRow<'_, AnyRow> for ChainRow {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let mut read = Reader::new(row);
+        Ok(Self {
+            replica: read.read_text("replica"),
+            first_seq: read.read_number("first_seq"),
+            last_seq: read.read_number("last_seq"),
+            statement: read.read_text("statement"),
+            signed_at: read.read_number("signed_at"),
+        })
     }
 }
 
@@ -135,29 +133,17 @@ impl BatchSums {
     }
 }
 
-/// The table of records, as its database has it.
-enum RecordTable {
-    Texts(Texts),
-    Rows(Rows),
-}
-
 /// The audit tables.
 pub(super) struct Table {
     pub(super) db: Db,
-    records: RecordTable,
     /// Months for which PostgreSQL has a partition.
     months: Mutex<HashSet<Month>>,
 }
 
 impl Table {
     pub(super) fn new(db: Db) -> Self {
-        let records = match db.is_embedded() {
-            true => RecordTable::Rows(Rows::new(db.clone())),
-            false => RecordTable::Texts(Texts::new(db.clone())),
-        };
         Self {
             db,
-            records,
             months: Mutex::default(),
         }
     }
@@ -173,11 +159,11 @@ impl Table {
         chain: &ChainRow,
     ) -> Result<(), Unavailable> {
         let summed = BatchSums::compute(&self.db, records).await?;
-        if let RecordTable::Texts(texts) = &self.records {
+        if self.is_partitioned() {
             for record in records.iter() {
                 self.ensure_partition(Month::from_millis(record.ms)).await?;
             }
-            return texts.put_records(records, chain, &summed).await;
+            return texts::put_records(&self.db, records, chain, &summed).await;
         }
         let (records, chain) = (Arc::clone(records), chain.clone());
         let work =
@@ -187,9 +173,8 @@ impl Table {
 
     /// Returns all chains.
     pub(super) async fn read_chains(&self) -> Result<Vec<ChainRow>, Unavailable> {
-        let rows = sqlx::query(CHAINS).fetch_all(self.db.pool());
-        match self.db.run("audit_chains", rows).await {
-            Ok(rows) => Ok(rows.iter().map(ChainRow::from_row).collect()),
+        match self.db.fetch_all("audit_chains", sqlx::query(CHAINS)).await {
+            Ok(rows) => Ok(rows),
             Err(error) => Err(self.name_corrupt_chain(error).await),
         }
     }
@@ -211,8 +196,8 @@ impl Table {
         let query = sqlx::query(FORGET_CHAIN).bind(&row.replica);
         let query = query.bind(&row.statement);
         let forgotten = self.db.execute("audit_prune", query).await? > 0;
-        if let (true, RecordTable::Rows(rows)) = (forgotten, &self.records) {
-            rows.delete_chain(&row.replica).await?;
+        if forgotten && !self.is_partitioned() {
+            rows::delete_chain(&self.db, &row.replica).await?;
         }
         Ok(forgotten)
     }
@@ -224,26 +209,26 @@ impl Table {
         order: Order,
         after: Option<&RecordPosition>,
         limit: usize,
-    ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
-        match &self.records {
-            RecordTable::Texts(texts) => texts.read_page(filter, order, after, limit).await,
-            RecordTable::Rows(rows) => rows.read_page(filter, order, after, limit).await,
+    ) -> Result<Vec<(RecordPosition, Record<'static>)>, Unavailable> {
+        match self.is_partitioned() {
+            true => texts::read_page(&self.db, filter, order, after, limit).await,
+            false => rows::read_page(&self.db, filter, order, after, limit).await,
         }
     }
 
     /// True if a chain has a record.
     pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
-        match &self.records {
-            RecordTable::Texts(texts) => texts.has_records(replica).await,
-            RecordTable::Rows(rows) => rows.has_records(replica).await,
+        match self.is_partitioned() {
+            true => texts::has_records(&self.db, replica).await,
+            false => rows::has_records(&self.db, replica).await,
         }
     }
 
     /// Deletes the records of a chain before `first`, in batches.
     pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
-        match &self.records {
-            RecordTable::Texts(texts) => texts.prune_records(replica, first).await,
-            RecordTable::Rows(rows) => rows.prune_records(replica, first).await,
+        match self.is_partitioned() {
+            true => texts::prune_records(&self.db, replica, first).await,
+            false => rows::prune_records(&self.db, replica, first).await,
         }
     }
 
@@ -303,10 +288,10 @@ pub(super) enum RecordPosition {
 
 impl RecordPosition {
     /// Returns the place of a record in texts.
-    fn from_record(record: &Record) -> Self {
+    fn from_record(record: &Record<'_>) -> Self {
         Self::Text {
             ms: Timestamp::parse(&record.time).map_or(0, |at| at.0),
-            replica: record.replica.clone(),
+            replica: record.replica.to_string(),
             seq: record.seq,
         }
     }

@@ -6,8 +6,7 @@
 
 use uuid::Uuid;
 
-use super::super::members::Members;
-use super::super::record::{DONE, EventType};
+use super::super::record::{DONE, EventType, Record};
 use crate::metrics::Outcome;
 
 /// The bits of a sequence number in an id.
@@ -61,15 +60,13 @@ impl KeyColumn {
 }
 
 /// Returns the keys of a record.
-pub(super) fn member_keys(members: &Members<'_>) -> impl Iterator<Item = i64> {
+pub(super) fn member_keys(record: &Record<'_>) -> impl Iterator<Item = i64> {
+    let key = |column: KeyColumn, value: Option<&str>| column.key_of(value?);
     [
-        members
-            .caller
-            .as_deref()
-            .and_then(|it| KeyColumn::Caller.key_of(it)),
-        members.target.and_then(|it| KeyColumn::Target.key_of(it)),
-        KeyColumn::Outcome.key_of(members.outcome),
-        KeyColumn::Event.key_of(members.event_type),
+        key(KeyColumn::Caller, record.caller.as_deref()),
+        key(KeyColumn::Target, record.target.as_deref()),
+        key(KeyColumn::Outcome, Some(&record.outcome)),
+        key(KeyColumn::Event, Some(&record.event_type)),
     ]
     .into_iter()
     .flatten()

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Error, OptionalExtension as _, Transaction, params};
+use serde_json::value::RawValue;
 
 use super::super::chain::ChainedRecord;
-use super::super::members::Members;
-use super::super::record::EventType;
+use super::super::record::{EventType, Record};
 use super::super::usage;
 use super::row_keys::{BLOCK_BITS, NEAR_MS, member_keys, parse_uuid, row_id, uuid_time};
 use super::{BatchSums, ChainRow, STATE, new_records};
@@ -73,33 +73,34 @@ fn insert_rows(
         let Some(id) = row_id(chain, record.seq) else {
             return Err(Error::IntegralValueOutOfRange(0, record.seq));
         };
-        let members = record.members();
+        let members = record.record();
         // The row before may be in the older table, or gone: retention cuts at checkpoints.
         let follows = before == Some(record.prev) && !record.has_type(EventType::AuditCheckpoint);
         before = Some(record.hash);
         insert.execute(params![
             id,
             record.ms,
-            words.word_id(members.event_type)?,
+            words.word_id(&members.event_type)?,
             members
                 .request_id
+                .as_deref()
                 .map(|id| pack_request_id(id, record.ms, &members)),
             members.trace_id.as_deref().map(pack_trace_id),
             members.caller.as_deref(),
-            words.optional_id(members.credential_kind)?,
+            words.optional_id(members.credential_kind.as_deref())?,
             members.credential_prefix.as_deref(),
             members.client_address.as_deref(),
-            members.target,
+            members.target.as_deref(),
             members.org.as_deref(),
-            words.optional_id(members.rule)?,
+            words.optional_id(members.rule.as_deref())?,
             words.method_id(&members)?,
-            words.word_id(members.outcome)?,
+            words.word_id(&members.outcome)?,
             members.status,
             members.request_bytes,
             members.response_bytes,
             members.duration_ms,
             members.task_id.as_deref().map(pack_task_id),
-            members.detail.as_deref(),
+            members.detail.as_deref().map(RawValue::get),
             (!follows).then_some(&record.prev[..]),
             &record.hash[..],
         ])?;
@@ -124,7 +125,7 @@ impl ToSql for CompactText<'_> {
 }
 
 /// Packs a request id that holds the time at which its request began.
-fn pack_request_id<'a>(text: &'a str, ms: i64, members: &Members<'_>) -> CompactText<'a> {
+fn pack_request_id<'a>(text: &'a str, ms: i64, members: &Record<'_>) -> CompactText<'a> {
     let begun = ms.saturating_sub(members.duration_ms);
     let is_near = |at: i64| begun.abs_diff(at) <= NEAR_MS.unsigned_abs();
     match parse_uuid(text) {
@@ -181,8 +182,8 @@ impl<'t> Words<'t> {
     }
 
     /// Returns the word of a method, with the generations of a translated call behind a space.
-    fn method_id(&mut self, members: &Members<'_>) -> Result<Option<i64>, Error> {
-        match (members.method, members.bridged) {
+    fn method_id(&mut self, members: &Record<'_>) -> Result<Option<i64>, Error> {
+        match (members.method.as_deref(), members.bridged.as_deref()) {
             (Some(method), Some(bridged)) => self.word_id(&format!("{method} {bridged}")).map(Some),
             (method, _) => self.optional_id(method),
         }
@@ -204,7 +205,7 @@ struct BlockIndex {
 }
 
 impl BlockIndex {
-    fn add_row(&mut self, id: i64, ms: i64, members: &Members<'_>) {
+    fn add_row(&mut self, id: i64, ms: i64, members: &Record<'_>) {
         let block = id >> BLOCK_BITS;
         match self.blocks.last_mut() {
             Some((last, first_time, last_time)) if *last == block => {

@@ -1,16 +1,14 @@
 //! Reads records from rows of SQLite.
 
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe};
+use sqlx::any::AnyRow;
 
 use super::super::filter::Filter;
 use super::super::record::Record;
-use super::super::row::read_compact_record;
-use super::row_keys::BLOCK_BITS;
-use super::statement::{Value, page_statement};
-use super::{Order, PRUNED_MAX, RecordPosition};
-use crate::db::Db;
+use super::super::row::read_record;
+use super::row_keys::{BLOCK_BITS, row_id};
+use super::statement::page_statement;
+use super::{Order, RecordPosition};
+use crate::db::{BATCH_MAX, Db};
 use crate::store::Unavailable;
 
 /// The name of the chain of a row.
@@ -40,117 +38,78 @@ const ANY_ROW: &str = "SELECT 1 FROM structure_events WHERE id >= $1 AND id < $2
 
 const FORGET: &str = "DELETE FROM audit_replicas WHERE replica = $1";
 
-/// The table of rows, in SQLite.
-pub(in super::super) struct Rows {
-    db: Db,
+/// Returns records that match `filter` and follow `after`; a position of texts is before all rows.
+pub(super) async fn read_page(
+    db: &Db,
+    filter: &Filter,
+    order: Order,
+    after: Option<&RecordPosition>,
+    limit: usize,
+) -> Result<Vec<(RecordPosition, Record<'static>)>, Unavailable> {
+    let after = after.and_then(|position| match position {
+        RecordPosition::Row(id) => Some(*id),
+        RecordPosition::Text { .. } => None,
+    });
+    let (text, values) = page_statement(filter, order, after, limit);
+    let query = values.into_query(text);
+    let rows = db.run("audit_page", query.fetch_all(db.pool()));
+    let read = |row: &AnyRow| {
+        let (id, record) = read_record(row);
+        (RecordPosition::Row(id.unwrap_or_default()), record)
+    };
+    Ok(rows.await?.iter().map(read).collect())
 }
 
-impl Rows {
-    pub(super) fn new(db: Db) -> Self {
-        Self { db }
-    }
+/// Returns the first id of a chain and the first behind it.
+async fn id_range(db: &Db, replica: &str) -> Result<Option<[i64; 2]>, Unavailable> {
+    let chain = sqlx::query(CHAIN).bind(replica);
+    let chain: Option<(i64,)> = db.fetch_optional("audit_prune", chain).await?;
+    Ok(chain.and_then(|(chain,)| Some([row_id(chain, 0)?, row_id(chain + 1, 0)?])))
+}
 
-    /// Returns records that match `filter` and follow `after`; a position of texts is before all rows.
-    pub(super) async fn read_page(
-        &self,
-        filter: &Filter,
-        order: Order,
-        after: Option<&RecordPosition>,
-        limit: usize,
-    ) -> Result<Vec<(RecordPosition, Record)>, Unavailable> {
-        let after = after.and_then(|position| match position {
-            RecordPosition::Row(id) => Some(*id),
-            RecordPosition::Text { .. } => None,
-        });
-        let (text, values) = page_statement(filter, order, after, limit);
-        let query = bind_values(AssertSqlSafe(text), values);
-        let rows = self.db.run("audit_page", query.fetch_all(self.db.pool()));
-        let read = |row: &AnyRow| {
-            let (id, record) = read_compact_record(row);
-            (RecordPosition::Row(id), record)
-        };
-        Ok(rows.await?.iter().map(read).collect())
-    }
+pub(super) async fn has_records(db: &Db, replica: &str) -> Result<bool, Unavailable> {
+    let Some([first, end]) = id_range(db, replica).await? else {
+        return Ok(false);
+    };
+    let query = sqlx::query(ANY_ROW).bind(first).bind(end);
+    let found: Option<(i64,)> = db.fetch_optional("audit_prune", query).await?;
+    Ok(found.is_some())
+}
 
-    /// Returns the first id of a chain and the first behind it.
-    async fn id_range(&self, replica: &str) -> Result<Option<[i64; 2]>, Unavailable> {
-        let chain = sqlx::query_scalar(CHAIN).bind(replica);
-        let chain = chain.fetch_optional(self.db.pool());
-        let chain: Option<i64> = self.db.run("audit_prune", chain).await?;
-        Ok(chain.and_then(|chain| {
-            Some([
-                super::row_keys::row_id(chain, 0)?,
-                super::row_keys::row_id(chain + 1, 0)?,
-            ])
-        }))
+/// Deletes the rows of a chain before `first`, and what finds them.
+pub(super) async fn prune_records(db: &Db, replica: &str, first: i64) -> Result<(), Unavailable> {
+    let Some([begin, _]) = id_range(db, replica).await? else {
+        return Ok(());
+    };
+    let end = begin.saturating_add(first);
+    let prune = || sqlx::query(PRUNE).bind(begin).bind(end).bind(BATCH_MAX);
+    let pruned = db.execute_in_batches("audit_prune", prune).await?;
+    if pruned > 0 {
+        prune_blocks(db, begin >> BLOCK_BITS, end >> BLOCK_BITS).await?;
     }
+    Ok(())
+}
 
-    pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
-        let Some([first, end]) = self.id_range(replica).await? else {
-            return Ok(false);
-        };
-        let query = sqlx::query(ANY_ROW).bind(first).bind(end);
-        let found = query.fetch_optional(self.db.pool());
-        Ok(self.db.run("audit_prune", found).await?.is_some())
-    }
-
-    /// Deletes the rows of a chain before `first`, and what finds them.
-    pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
-        let Some([begin, _]) = self.id_range(replica).await? else {
+async fn prune_blocks(db: &Db, begin: i64, end: i64) -> Result<(), Unavailable> {
+    let query = sqlx::query(PRUNE_BLOCKS).bind(begin).bind(end);
+    db.execute("audit_prune", query).await?;
+    let mut last = -1_i64;
+    loop {
+        let keys = sqlx::query(NEXT_KEYS).bind(last);
+        let keys: Vec<(i64,)> = db.fetch_all("audit_prune", keys).await?;
+        let keys: Vec<i64> = keys.into_iter().map(|(key,)| key).collect();
+        let Some(key) = keys.last() else {
             return Ok(());
         };
-        let end = begin.saturating_add(first);
-        let mut pruned = 0;
-        loop {
-            let query = sqlx::query(PRUNE).bind(begin).bind(end);
-            let query = query.bind(PRUNED_MAX);
-            let rows = self.db.execute("audit_prune", query).await?;
-            pruned += rows;
-            if rows < PRUNED_MAX.unsigned_abs() {
-                break;
-            }
-        }
-        if pruned > 0 {
-            self.prune_blocks(begin >> BLOCK_BITS, end >> BLOCK_BITS)
-                .await?;
-        }
-        Ok(())
-    }
-
-    async fn prune_blocks(&self, begin: i64, end: i64) -> Result<(), Unavailable> {
-        let query = sqlx::query(PRUNE_BLOCKS).bind(begin).bind(end);
-        self.db.execute("audit_prune", query).await?;
-        let mut last = -1_i64;
-        loop {
-            let keys = sqlx::query_scalar(NEXT_KEYS).bind(last);
-            let keys = keys.fetch_all(self.db.pool());
-            let keys: Vec<i64> = self.db.run("audit_prune", keys).await?;
-            let Some(key) = keys.last() else {
-                return Ok(());
-            };
-            last = *key;
-            let keys = serde_json::to_string(&keys).unwrap_or_default();
-            let query = sqlx::query(PRUNE_SEEN).bind(keys).bind(begin).bind(end);
-            self.db.execute("audit_prune", query).await?;
-        }
-    }
-
-    /// Deletes the number of a chain without records.
-    pub(super) async fn delete_chain(&self, replica: &str) -> Result<(), Unavailable> {
-        let query = sqlx::query(FORGET).bind(replica);
-        self.db.execute("audit_prune", query).await.map(|_| ())
+        last = *key;
+        let keys = serde_json::to_string(&keys).unwrap_or_default();
+        let query = sqlx::query(PRUNE_SEEN).bind(keys).bind(begin).bind(end);
+        db.execute("audit_prune", query).await?;
     }
 }
 
-fn bind_values(
-    text: AssertSqlSafe<String>,
-    values: Vec<Value>,
-) -> Query<'static, Any, AnyArguments> {
-    values
-        .into_iter()
-        .fold(sqlx::query(text), |query, value| match value {
-            Value::Text(text) => query.bind(text),
-            Value::Number(number) => query.bind(number),
-            Value::Bytes(bytes) => query.bind(bytes),
-        })
+/// Deletes the number of a chain without records.
+pub(super) async fn delete_chain(db: &Db, replica: &str) -> Result<(), Unavailable> {
+    let query = sqlx::query(FORGET).bind(replica);
+    db.execute("audit_prune", query).await.map(|_| ())
 }

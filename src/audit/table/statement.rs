@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::filter::Filter;
+use super::super::values::Values;
 use super::row_keys::{BLOCK_BITS, KeyColumn, NEAR_MS, first_id, parse_uuid, uuid_time};
 use super::{Order, REPLICA};
 
@@ -22,17 +23,10 @@ fn block_join() -> String {
     )
 }
 
-/// A bound value.
-pub(super) enum Value {
-    Text(String),
-    Number(i64),
-    Bytes(Vec<u8>),
-}
-
 /// The text of a statement in the making, with its values.
 #[derive(Default)]
 struct StatementBuilder {
-    values: Vec<Value>,
+    values: Values,
     /// The conditions that hold in each part.
     common: String,
     /// Those on the block of a row.
@@ -42,23 +36,13 @@ struct StatementBuilder {
 }
 
 impl StatementBuilder {
-    /// Binds a value and returns its marker.
-    fn bind(&mut self, value: Value) -> String {
-        self.values.push(value);
-        format!("${}", self.values.len())
-    }
-
-    fn bind_text(&mut self, value: &str) -> String {
-        self.bind(Value::Text(value.to_owned()))
-    }
-
     /// Adds what holds in each part of the statement.
     fn add_conditions(&mut self, filter: &Filter, order: Order, after: Option<i64>) {
         // Writing to a string cannot fail.
         for (column, value) in filter.column_conditions() {
             let n = match column {
                 "workspace" | "request_id" => continue,
-                _ => self.bind_text(value),
+                _ => self.values.bind(value),
             };
             let _ = match column {
                 "caller" | "target" => write!(self.common, " AND e.{column} = {n}"),
@@ -79,7 +63,7 @@ impl StatementBuilder {
             };
         }
         for (comparison, at) in filter.time_bounds() {
-            let n = self.bind(Value::Number(at.0));
+            let n = self.values.bind(at.0);
             let _ = write!(self.common, " AND e.time {comparison} {n}");
             let time = if comparison == "<" { "first" } else { "last" };
             self.times.push(format!("{time}_time {comparison} {n}"));
@@ -88,7 +72,7 @@ impl StatementBuilder {
             self.common.push_str(KEPT);
         }
         if let Some(after) = after {
-            let n = self.bind(Value::Number(after));
+            let n = self.values.bind(after);
             let behind = if order == Order::Newest { "<" } else { ">" };
             let _ = write!(self.common, " AND e.id {behind} {n}");
             let _ = write!(self.blocks, " AND b.block {behind}= {n} >> {BLOCK_BITS}");
@@ -105,7 +89,7 @@ impl StatementBuilder {
 
     /// Returns tables and conditions of the rows of blocks with a key, or of all rows.
     fn rows_part(&mut self, key: Option<i64>) -> Part {
-        let key = key.map(|key| self.bind(Value::Number(key)));
+        let key = key.map(|key| self.values.bind(key));
         let blocks = &self.blocks;
         let timed = |alias: &str| {
             let times = self.times.iter();
@@ -132,17 +116,17 @@ impl StatementBuilder {
 
     /// Returns the parts of a search for a request: rows in the index, and rows at the time of the id.
     fn request_parts(&mut self, request_id: &str) -> Vec<Part> {
-        let text = self.bind_text(request_id);
+        let text = self.values.bind(request_id);
         let found = parse_uuid(request_id);
-        let bytes = found.map(|uuid| self.bind(Value::Bytes(uuid.into_bytes().into())));
+        let bytes = found.map(|uuid| self.values.bind(uuid.into_bytes().to_vec()));
         let either = bytes.as_deref().map_or(String::new(), |n| format!(", {n}"));
         let mut parts = vec![Part {
             from: format!("{BY_REQUEST} AND e.request_id IN ({text}{either})"),
             has_blocks: false,
         }];
         if let (Some(bytes), Some(at)) = (bytes, found.as_ref().and_then(uuid_time)) {
-            let from = self.bind(Value::Number(at.saturating_sub(NEAR_MS)));
-            let to = self.bind(Value::Number(at.saturating_add(2 * NEAR_MS)));
+            let from = self.values.bind(at.saturating_sub(NEAR_MS));
+            let to = self.values.bind(at.saturating_add(2 * NEAR_MS));
             parts.push(Part {
                 from: format!(
                     "audit_blocks AS b {} AND b.last_time >= {from} AND b.first_time <= {to}{} \
@@ -172,7 +156,7 @@ fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) 
     if let Some(request_id) = &filter.request_id {
         let mut parts = statement.request_parts(request_id);
         if let Some(workspace) = &filter.workspace {
-            let n = statement.bind_text(workspace);
+            let n = statement.values.bind(workspace.as_str());
             for part in &mut parts {
                 let _ = write!(part.from, " AND (e.caller = {n} OR e.target = {n})");
             }
@@ -180,7 +164,7 @@ fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) 
         return parts;
     }
     if let Some(workspace) = &filter.workspace {
-        let n = statement.bind_text(workspace);
+        let n = statement.values.bind(workspace.as_str());
         let sides = [("caller", KeyColumn::Caller), ("target", KeyColumn::Target)];
         let sides = sides.map(|(column, named)| {
             let mut part = statement.rows_part(named.key_of(workspace));
@@ -206,7 +190,7 @@ pub(super) fn page_statement(
     order: Order,
     after: Option<i64>,
     limit: usize,
-) -> (String, Vec<Value>) {
+) -> (String, Values) {
     let mut statement = StatementBuilder::default();
     statement.add_conditions(filter, order, after);
     let parts = build_parts(&mut statement, filter, order);

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::super::members::clean_text;
+use super::super::canonical::clean_text;
 use super::super::record::{Detail, Draft, EventType, Record};
 use super::day::Day;
 use crate::a2a::method::Method;
@@ -86,7 +86,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call of a record, or `None` if it is about another event.
-    pub(in super::super) fn from_record(record: &'a Record) -> Option<Self> {
+    pub(in super::super) fn from_record(record: &'a Record<'_>) -> Option<Self> {
         if record.event_type != EventType::A2aCall.as_str() {
             return None;
         }

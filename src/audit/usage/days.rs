@@ -5,30 +5,18 @@ use std::fmt::Write as _;
 use rusqlite::params_from_iter;
 use rusqlite::types::Value as FileValue;
 use serde_json::json;
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe, Row as _};
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
 
+use super::super::values::Values;
 use super::day::Day;
-use super::sums::{Days, Key, SumKind, Sums};
-use crate::db::{Connection, Db};
+use super::sums::{Days, Key, Sums};
+use crate::db::{BATCH_MAX, Connection, Db};
 use crate::ids::WorkspaceIncarnation;
 use crate::store::Unavailable;
 use crate::workspace::ids_below;
 
-/// The sums, in the order of `Sums::column_values`.
-const SUMS: [&str; 7] = [
-    "calls",
-    "streams",
-    "refused",
-    "failed",
-    "bytes_in",
-    "bytes_out",
-    "duration_ms",
-];
-
-/// Maximum number of rows in one DELETE.
-const PRUNED_MAX: i64 = 5000;
+const SUMS: [&str; 7] = Sums::COLUMNS;
 
 const PRUNE: &str = "DELETE FROM usage_days WHERE (kind, org, workspace, day) IN \
     (SELECT kind, org, workspace, day FROM usage_days WHERE day < $1 LIMIT $2)";
@@ -56,7 +44,7 @@ pub(in super::super) fn add_sums_to_file(
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     ))?;
     for (key, sums) in days {
-        let names = [key.kind.as_str(), &key.org, &key.workspace];
+        let names = [key.kind, &key.org, &key.workspace];
         let names = names.map(|name| FileValue::Text(name.to_owned()));
         let numbers = std::iter::once(key.day.0).chain(sums.column_values());
         let numbers = numbers.map(FileValue::Integer);
@@ -75,7 +63,7 @@ pub(in super::super) async fn add_sums(
     }
     let rows = days.iter().map(|(key, sums)| {
         let mut row = json!({
-            "kind": key.kind.as_str(), "org": key.org, "workspace": key.workspace, "day": key.day.0,
+            "kind": key.kind, "org": key.org, "workspace": key.workspace, "day": key.day.0,
         });
         for (name, value) in SUMS.iter().zip(sums.column_values()) {
             row[name] = value.into();
@@ -100,18 +88,14 @@ pub(in super::super) async fn add_sums(
 
 /// Deletes the sums of days before `oldest`, in batches.
 pub(in super::super) async fn prune_sums(db: &Db, oldest: Day) -> Result<(), Unavailable> {
-    loop {
-        let query = sqlx::query(PRUNE).bind(oldest.0).bind(PRUNED_MAX);
-        if db.execute("usage_prune", query).await? < PRUNED_MAX.unsigned_abs() {
-            return Ok(());
-        }
-    }
+    let prune = || sqlx::query(PRUNE).bind(oldest.0).bind(BATCH_MAX);
+    db.execute_in_batches("usage_prune", prune).await.map(drop)
 }
 
 /// The conditions of a query.
 #[derive(Clone, Debug)]
 pub(super) struct SumsQuery<'a> {
-    pub(super) kind: SumKind,
+    pub(super) kind: &'static str,
     pub(super) from: Day,
     /// Included.
     pub(super) to: Day,
@@ -122,39 +106,25 @@ pub(super) struct SumsQuery<'a> {
     pub(super) within: Option<&'a WorkspaceIncarnation>,
 }
 
-/// A bound value.
-enum Value<'a> {
-    Text(&'a str),
-    Number(i64),
-}
-
-impl<'a> SumsQuery<'a> {
+impl SumsQuery<'_> {
     /// Returns the conditions as SQL, with their values.
-    fn to_sql(&self) -> (String, Vec<Value<'a>>) {
-        let mut text = "kind = $1 AND day >= $2 AND day <= $3".to_owned();
-        let mut values = vec![
-            Value::Text(self.kind.as_str()),
-            Value::Number(self.from.0),
-            Value::Number(self.to.0),
-        ];
+    fn to_sql(&self) -> (String, Values) {
+        let mut values = Values::default();
+        let kind = values.bind(self.kind);
+        let [from, to] = [values.bind(self.from.0), values.bind(self.to.0)];
+        let mut text = format!("kind = {kind} AND day >= {from} AND day <= {to}");
         for (column, value) in [("org", self.org), ("workspace", self.workspace)] {
             if let Some(value) = value {
-                values.push(Value::Text(value));
+                let n = values.bind(value);
                 // Writing to a string cannot fail.
-                let _ = write!(text, " AND {column} = ${}", values.len());
+                let _ = write!(text, " AND {column} = {n}");
             }
         }
         if let Some(root) = self.within {
-            let n = values.len();
-            values.push(Value::Text(root.id.as_str()));
-            values.push(Value::Number(root.born_at));
-            values.push(Value::Text(self.org.unwrap_or_default()));
-            let [id, born_at, org] = [1, 2, 3].map(|more| format!("${}", n + more));
-            let _ = write!(
-                text,
-                " AND workspace IN ({})",
-                ids_below(&id, &born_at, &org)
-            );
+            let [id, org] = [root.id.as_str(), self.org.unwrap_or_default()];
+            let [id, org] = [id, org].map(|name| values.bind(name));
+            let below = ids_below(&id, &values.bind(root.born_at), &org);
+            let _ = write!(text, " AND workspace IN ({below})");
         }
         (text, values)
     }
@@ -170,36 +140,36 @@ pub(super) async fn read_page(
 ) -> Result<Vec<(Key, Sums)>, Unavailable> {
     let (mut conditions, mut values) = asked.to_sql();
     if let Some(after) = after {
-        values.push(Value::Text(&after.org));
-        values.push(Value::Text(&after.workspace));
-        let n = values.len();
-        let behind = if whole {
-            format!("(org, workspace) > (${}, ${n})", n - 1)
+        let [org, workspace] =
+            [&after.org, &after.workspace].map(|name| values.bind(name.as_str()));
+        let _ = if whole {
+            write!(conditions, " AND (org, workspace) > ({org}, {workspace})")
         } else {
-            values.push(Value::Number(after.day.0));
-            format!("(org, workspace, day) > (${}, ${n}, ${})", n - 1, n + 1)
+            let day = values.bind(after.day.0);
+            write!(
+                conditions,
+                " AND (org, workspace, day) > ({org}, {workspace}, {day})"
+            )
         };
-        let _ = write!(conditions, " AND {behind}");
     }
-    values.push(Value::Number(limit));
-    let n = values.len();
+    let n = values.bind(limit);
     // The order of the primary key: a page is read from it, and ends at the limit.
     let text = if whole {
         let sums = SUMS.map(|sum| format!("CAST(SUM({sum}) AS BIGINT) AS {sum}"));
         format!(
             "SELECT org, workspace, CAST(0 AS BIGINT) AS day, {} FROM usage_days WHERE {conditions} \
-             GROUP BY org, workspace ORDER BY org, workspace LIMIT ${n}",
+             GROUP BY org, workspace ORDER BY org, workspace LIMIT {n}",
             sums.join(", ")
         )
     } else {
         format!(
             "SELECT org, workspace, day, {} FROM usage_days WHERE {conditions} \
-             ORDER BY org, workspace, day LIMIT ${n}",
+             ORDER BY org, workspace, day LIMIT {n}",
             SUMS.join(", ")
         )
     };
     let work = async {
-        let rows = bind_values(text, values).fetch_all(db.pool()).await?;
+        let rows = values.into_query(text).fetch_all(db.pool()).await?;
         let read = |row: &AnyRow| {
             let key = Key {
                 kind: asked.kind,
@@ -207,7 +177,7 @@ pub(super) async fn read_page(
                 workspace: row.try_get("workspace")?,
                 day: Day(row.try_get("day")?),
             };
-            Ok((key, sums_from_row(row)?))
+            Ok((key, Sums::from_row(row)?))
         };
         rows.iter().map(read).collect()
     };
@@ -222,26 +192,6 @@ pub(super) async fn read_total(db: &Db, asked: &SumsQuery<'_>) -> Result<Sums, U
         "SELECT {} FROM usage_days WHERE {conditions}",
         all.join(", ")
     );
-    let work = async { sums_from_row(&bind_values(text, values).fetch_one(db.pool()).await?) };
+    let work = async { Sums::from_row(&values.into_query(text).fetch_one(db.pool()).await?) };
     db.run("usage_total", work).await
-}
-
-fn bind_values(text: String, values: Vec<Value<'_>>) -> Query<'_, Any, AnyArguments> {
-    let query = sqlx::query(AssertSqlSafe(text));
-    values.into_iter().fold(query, |query, value| match value {
-        Value::Text(text) => query.bind(text),
-        Value::Number(number) => query.bind(number),
-    })
-}
-
-fn sums_from_row(row: &AnyRow) -> Result<Sums, sqlx::Error> {
-    Ok(Sums {
-        calls: row.try_get("calls")?,
-        streams: row.try_get("streams")?,
-        refused: row.try_get("refused")?,
-        failed: row.try_get("failed")?,
-        bytes_in: row.try_get("bytes_in")?,
-        bytes_out: row.try_get("bytes_out")?,
-        duration_ms: row.try_get("duration_ms")?,
-    })
 }

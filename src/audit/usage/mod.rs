@@ -13,6 +13,6 @@ mod sums;
 pub(super) use self::call::Call;
 pub use self::day::Day;
 pub(super) use self::days::{add_sums, add_sums_to_file, prune_sums};
-pub use self::query::{Side, Usage, UsageCursor, UsageLine, UsageQuery, UsageSpan};
-pub use self::sums::Sums;
+pub use self::query::{Usage, UsageCursor, UsageLine, UsageQuery, UsageSpan};
 pub(super) use self::sums::{Batch, Days, Orgs};
+pub use self::sums::{Side, Sums};

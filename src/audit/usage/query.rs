@@ -4,24 +4,14 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
-use super::super::members::clean_text;
+use super::super::canonical::clean_text;
 use super::day::Day;
 use super::days::{self, SumsQuery};
-use super::sums::{Key, SumKind, Sums};
+use super::sums::{Key, Side, Sums};
 use crate::closed_set::words;
 use crate::db::Db;
 use crate::ids::WorkspaceIncarnation;
 use crate::store::Unavailable;
-
-words! {
-    /// The side of a call under which it is summed.
-    Side {
-        /// The workspace that called, and its org.
-        Caller => "caller",
-        /// The workspace that was called, and its org.
-        Target => "target",
-    }
-}
 
 words! {
     /// The span of one sum.
@@ -102,16 +92,11 @@ pub struct UsageLine {
 }
 
 impl UsageQuery {
-    fn sum_kind(&self) -> SumKind {
-        match (self.side, self.by_org) {
-            (Side::Caller, false) => SumKind::Caller,
-            (Side::Caller, true) => SumKind::CallerOrg,
-            (Side::Target, false) => SumKind::Target,
-            (Side::Target, true) => SumKind::TargetOrg,
-        }
+    fn sum_kind(&self) -> &'static str {
+        self.side.sum_kind(self.by_org)
     }
 
-    fn to_sums_query<'a>(&'a self, kind: SumKind, org: Option<&'a str>) -> SumsQuery<'a> {
+    fn to_sums_query<'a>(&'a self, kind: &'static str, org: Option<&'a str>) -> SumsQuery<'a> {
         SumsQuery {
             kind,
             from: self.from,
@@ -174,11 +159,7 @@ impl Usage {
         let org = wanted.org.as_deref().map(|org| clean_text(org.into()));
         // The orgs have the same sum in fewer rows.
         let of_some = wanted.workspace.is_some() || wanted.within.is_some();
-        let kind = match wanted.side {
-            _ if of_some => wanted.sum_kind(),
-            Side::Caller => SumKind::CallerOrg,
-            Side::Target => SumKind::TargetOrg,
-        };
+        let kind = wanted.side.sum_kind(wanted.by_org || !of_some);
         days::read_total(&self.db, &wanted.to_sums_query(kind, org.as_deref())).await
     }
 }
@@ -203,7 +184,7 @@ mod tests {
     #[test]
     fn a_cursor_comes_back_as_it_was_given() {
         let after = UsageCursor(Key {
-            kind: SumKind::TargetOrg,
+            kind: "target_org",
             org: "Acme, Ltd.".to_owned(),
             workspace: String::new(),
             day: Day(3),

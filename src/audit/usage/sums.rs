@@ -4,48 +4,85 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::AddAssign;
 
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
 use super::call::{Call, CallEnd, UNKNOWN};
 use super::day::Day;
-use crate::audit::members::clean_text;
+use crate::audit::canonical::clean_text;
+use crate::closed_set::words;
 
-/// The subject of a sum: a workspace on one side of its calls, or all of an org on that side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) enum SumKind {
-    Caller,
-    CallerOrg,
-    Target,
-    TargetOrg,
+words! {
+    /// The side of a call under which it is summed.
+    Side {
+        /// The workspace that called, and its org.
+        Caller => "caller",
+        /// The workspace that was called, and its org.
+        Target => "target",
+    }
 }
 
-impl SumKind {
-    /// Returns its form in the table.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Caller => "caller",
-            Self::CallerOrg => "caller_org",
-            Self::Target => "target",
-            Self::TargetOrg => "target_org",
+impl Side {
+    /// Returns the kind of a sum as the table has it: of a workspace on this side of its calls, or of all of an org there.
+    pub(super) const fn sum_kind(self, by_org: bool) -> &'static str {
+        match (self, by_org) {
+            (Self::Caller, false) => "caller",
+            (Self::Caller, true) => "caller_org",
+            (Self::Target, false) => "target",
+            (Self::Target, true) => "target_org",
         }
     }
 }
 
-/// Sums of calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+/// Declares the sums: each is a member and a column.
+macro_rules! sums {
+    ($($(#[$doc:meta])* $sum:ident,)*) => {
+        /// Sums of calls.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Sums {
+            $($(#[$doc])* pub $sum: i64,)*
+        }
+
+        impl Sums {
+            /// The columns.
+            pub(super) const COLUMNS: [&'static str; 7] = [$(stringify!($sum)),*];
+
+            /// Returns the sums in the order of their columns.
+            pub(super) fn column_values(&self) -> [i64; 7] {
+                [$(self.$sum),*]
+            }
+
+            /// Reads the columns of a row.
+            pub(super) fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+                Ok(Self {
+                    $($sum: row.try_get(stringify!($sum))?,)*
+                })
+            }
+        }
+
+        impl AddAssign for Sums {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$sum = self.$sum.saturating_add(other.$sum);)*
+            }
+        }
+    };
+}
+
+sums! {
     /// Calls that were answered, or left by their callers.
-    pub calls: i64,
+    calls,
     /// Those of them that opened a stream.
-    pub streams: i64,
+    streams,
     /// Calls that were refused: a reason with a 4xx status.
-    pub refused: i64,
+    refused,
     /// Calls that failed: a reason with a 5xx status.
-    pub failed: i64,
+    failed,
     /// Bytes of the bodies of requests that were not refused.
-    pub bytes_in: i64,
+    bytes_in,
     /// Bytes of the bodies of their answers.
-    pub bytes_out: i64,
+    bytes_out,
     /// Their durations in milliseconds.
-    pub duration_ms: i64,
+    duration_ms,
 }
 
 impl Sums {
@@ -67,41 +104,12 @@ impl Sums {
         sums.duration_ms = call.duration_ms;
         sums
     }
-
-    /// Returns the sums in the order of their columns.
-    pub(super) fn column_values(&self) -> [i64; 7] {
-        [
-            self.calls,
-            self.streams,
-            self.refused,
-            self.failed,
-            self.bytes_in,
-            self.bytes_out,
-            self.duration_ms,
-        ]
-    }
-}
-
-impl AddAssign for Sums {
-    fn add_assign(&mut self, other: Self) {
-        for (sum, more) in [
-            (&mut self.calls, other.calls),
-            (&mut self.streams, other.streams),
-            (&mut self.refused, other.refused),
-            (&mut self.failed, other.failed),
-            (&mut self.bytes_in, other.bytes_in),
-            (&mut self.bytes_out, other.bytes_out),
-            (&mut self.duration_ms, other.duration_ms),
-        ] {
-            *sum = sum.saturating_add(more);
-        }
-    }
 }
 
 /// The key of a sum. Its order is that in which rows are written, so that two replicas never wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Key {
-    pub(super) kind: SumKind,
+    pub(super) kind: &'static str,
     /// Empty: no org.
     pub(super) org: String,
     /// Empty: all of the org.
@@ -158,10 +166,10 @@ impl<'a> Batch<'a> {
     /// Returns the sums by org and workspace. A target that is no workspace has none: callers choose its name.
     pub(in super::super) fn into_days(self, orgs: &Orgs) -> Days {
         let mut days = Days::new();
-        let mut add = |[one, all]: [SumKind; 2], day, org: &str, workspace: &str, sums| {
-            for (kind, workspace) in [(one, workspace), (all, "")] {
+        let mut add = |side: Side, day, org: &str, workspace: &str, sums| {
+            for (by_org, workspace) in [(false, workspace), (true, "")] {
                 let key = Key {
-                    kind,
+                    kind: side.sum_kind(by_org),
                     org: org.to_owned(),
                     workspace: workspace.to_owned(),
                     day,
@@ -173,12 +181,12 @@ impl<'a> Batch<'a> {
             let known = || orgs.get(name).and_then(Option::as_deref);
             let org = org.or_else(|| known().map(|org| clean_text(org.into())));
             let org = org.unwrap_or_default();
-            add([SumKind::Caller, SumKind::CallerOrg], day, &org, name, sums);
+            add(Side::Caller, day, &org, name, sums);
         }
         for ((day, name), sums) in self.targets {
             if let Some(org) = orgs.get(name) {
                 let org = clean_text(org.as_deref().unwrap_or_default().into());
-                add([SumKind::Target, SumKind::TargetOrg], day, &org, name, sums);
+                add(Side::Target, day, &org, name, sums);
             }
         }
         days
@@ -238,12 +246,12 @@ mod tests {
             };
             days.get(&key).copied().unwrap_or_default()
         };
-        assert_eq!(sums(SumKind::Caller, "acme", "a"), passed(1));
+        assert_eq!(sums("caller", "acme", "a"), passed(1));
         let both = Sums {
             refused: 1,
             ..passed(2)
         };
-        assert_eq!(sums(SumKind::CallerOrg, "acme", ""), both);
+        assert_eq!(sums("caller_org", "acme", ""), both);
         let all = Sums {
             calls: 2,
             streams: 2,
@@ -251,9 +259,9 @@ mod tests {
             failed: 1,
             ..passed(3)
         };
-        assert_eq!(sums(SumKind::Target, "globex", "t"), all);
-        assert_eq!(sums(SumKind::TargetOrg, "globex", ""), all);
-        assert_eq!(sums(SumKind::Caller, "", "canvas:").failed, 1);
+        assert_eq!(sums("target", "globex", "t"), all);
+        assert_eq!(sums("target_org", "globex", ""), all);
+        assert_eq!(sums("caller", "", "canvas:").failed, 1);
         assert_eq!(days.len(), 3 + 2 + 2);
     }
 
@@ -266,8 +274,7 @@ mod tests {
         let orgs = Orgs::from([("a".to_owned(), None), ("t".to_owned(), None)]);
         let days = batch.into_days(&orgs);
         assert!(
-            days.keys()
-                .all(|key| matches!(key.kind, SumKind::Caller | SumKind::CallerOrg)),
+            days.keys().all(|key| key.kind.starts_with("caller")),
             "{days:?}"
         );
     }

@@ -177,9 +177,9 @@ impl<'k> Verifier<'k> {
 
     /// Reads the ends of other chains from a checkpoint. Call it for all checkpoints before the first
     /// record.
-    pub fn add_checkpoint(&mut self, record: &Record) {
+    pub fn add_checkpoint(&mut self, record: &Record<'_>) {
         // A checkpoint that retention is about to remove may name chains that are forgotten already.
-        let stated = self.chains.get(&record.replica);
+        let stated = self.chains.get(&*record.replica);
         let stated = stated.and_then(|state| state.stated.as_ref());
         if stated.is_some_and(|stated| record.seq < stated.first) {
             return;
@@ -196,8 +196,8 @@ impl<'k> Verifier<'k> {
     }
 
     /// Verifies the next record.
-    pub fn verify_record(&mut self, record: &Record) {
-        let state = self.chains.entry(record.replica.clone()).or_default();
+    pub fn verify_record(&mut self, record: &Record<'_>) {
+        let state = self.chains.entry(record.replica.to_string()).or_default();
         if state.problem.is_some() {
             return;
         }
@@ -220,7 +220,7 @@ impl<'k> Verifier<'k> {
                 self.compare_with_seen(record)?;
                 Ok(good)
             });
-        let Some(state) = self.chains.get_mut(&record.replica) else {
+        let Some(state) = self.chains.get_mut(&*record.replica) else {
             return;
         };
         match checked {
@@ -231,7 +231,7 @@ impl<'k> Verifier<'k> {
 
     /// Returns whether a checkpoint is signed by an available key, or `None` if the record is not a
     /// checkpoint.
-    fn verify_checkpoint(&self, record: &Record) -> Result<Option<bool>, String> {
+    fn verify_checkpoint(&self, record: &Record<'_>) -> Result<Option<bool>, String> {
         if record.event_type != EventType::AuditCheckpoint.as_str() {
             return Ok(None);
         }
@@ -260,14 +260,14 @@ impl<'k> Verifier<'k> {
     }
 
     /// Compares the record with the one that other chains or the operator saw.
-    fn compare_with_seen(&self, record: &Record) -> Result<(), String> {
-        let expected = self.expected.get(&record.replica);
+    fn compare_with_seen(&self, record: &Record<'_>) -> Result<(), String> {
+        let expected = self.expected.get(&*record.replica);
         if let Some(hash) = expected.and_then(|expected| expected.get(&record.seq))
             && hash != record.hash()
         {
             return Err(format!("{GIVEN} saw another record in its place"));
         }
-        match self.seen.get(&record.replica) {
+        match self.seen.get(&*record.replica) {
             Some((seq, hash, by)) if *seq == record.seq && hash != record.hash() => {
                 Err(format!("{by} saw another record in its place"))
             }

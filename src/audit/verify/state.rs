@@ -48,7 +48,7 @@ impl ChainState {
     }
 
     /// Checks that a record is the next one of the chain.
-    pub(super) fn check_record(&self, record: &Record, scope: Scope) -> Result<(), String> {
+    pub(super) fn check_record(&self, record: &Record<'_>, scope: Scope) -> Result<(), String> {
         // Before the hash: it cannot be computed without the record before.
         self.check_no_gap(record, scope)?;
         let whole = match scope {
@@ -76,7 +76,7 @@ impl ChainState {
     }
 
     /// Checks that no record is missing before this one.
-    fn check_no_gap(&self, record: &Record, scope: Scope) -> Result<(), String> {
+    fn check_no_gap(&self, record: &Record<'_>, scope: Scope) -> Result<(), String> {
         let last = record.seq.saturating_sub(1);
         if self.records > 0 {
             let next = self.next_seq()?;
@@ -105,7 +105,7 @@ impl ChainState {
     }
 
     /// Checks that a record follows the last one.
-    fn check_follows(&self, record: &Record) -> Result<(), String> {
+    fn check_follows(&self, record: &Record<'_>) -> Result<(), String> {
         if record.seq < self.next_seq()? {
             return Err("is out of its order, or stands twice".to_owned());
         }
@@ -118,7 +118,7 @@ impl ChainState {
         Ok(())
     }
 
-    fn check_first(&self, record: &Record, scope: Scope) -> Result<(), String> {
+    fn check_first(&self, record: &Record<'_>, scope: Scope) -> Result<(), String> {
         if scope == Scope::Excerpt {
             return Ok(());
         }
@@ -157,7 +157,7 @@ impl ChainState {
     }
 
     /// Appends a record. `checkpoint` is true if an available key signed it, false if another did.
-    pub(super) fn append_record(&mut self, record: &Record, checkpoint: Option<bool>) {
+    pub(super) fn append_record(&mut self, record: &Record<'_>, checkpoint: Option<bool>) {
         match checkpoint {
             Some(true) => self.signed = record.seq - 1,
             Some(false) => self.unknown_key = Some(record.seq),

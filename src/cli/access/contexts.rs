@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{token_alone, without_user};
+use crate::cli::failure::Failure;
 
 /// Variable with the path of the file.
 const VARIABLE: &str = "A2A_CONTEXTS";
@@ -28,141 +30,49 @@ const NAME_MAX: usize = 64;
 /// Longest wait for other commands that change the file.
 const LOCK_MAX: Duration = Duration::from_secs(20);
 
-/// The contexts cannot be read, written or found.
-#[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum ContextsError {
-    #[error("cannot read {path}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error(
-        "{path} can be read or written by other users (mode {mode:o}), and may hold a token: `chmod 600 {path}`"
-    )]
-    Shared {
-        /// The file.
-        path: String,
-        /// Its permissions.
-        mode: u32,
-    },
-    #[error("{path} cannot be used: {why}")]
-    Malformed {
-        /// The file.
-        path: String,
-        /// The first fault.
-        why: String,
-    },
-    #[error(
-        "there is no context {name:?} in {path}; `a2a-gateway context list` shows those that there are"
-    )]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The file.
-        path: String,
-    },
-    #[error("there is a context {0:?} already; --replace changes it")]
-    Taken(String),
-    #[error("a context is called by 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`")]
-    Name,
-    #[error("no place for the file of contexts: set A2A_CONTEXTS, XDG_CONFIG_HOME or HOME")]
-    NoPlace,
-    #[error("cannot write {path}")]
-    Unwritable {
-        /// The file.
-        path: String,
-        #[source]
-        source: io::Error,
-    },
-}
-
-/// A gateway and the credential for it. Without `Debug`: it may hold a token.
-#[derive(Clone)]
+/// A gateway and the credential for it, as the file has it under its name. Without `Debug`: it may hold a token.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(in crate::cli) struct Context {
-    /// Its name.
-    pub(in crate::cli) name: String,
     /// Base URL of the public listener.
     pub(in crate::cli) url: Url,
     /// Base URL of the admin listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::cli) admin_url: Option<Url>,
-    /// The token, or where it is.
-    pub(in crate::cli) secret: Secret,
-}
-
-/// The credential of a context.
-#[derive(Clone)]
-pub(in crate::cli) enum Secret {
-    /// There is none.
-    None,
-    /// It is in the file of contexts.
-    Inline(String),
-    /// It is the content of this file.
-    File(PathBuf),
-}
-
-/// A context as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    url: Url,
+    /// The token; it counts more than the file.
     #[serde(skip_serializing_if = "Option::is_none")]
-    admin_url: Option<Url>,
+    pub(in crate::cli) token: Option<String>,
+    /// The file with the token.
     #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_file: Option<PathBuf>,
-}
-
-/// The content of the file.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Content {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    current: Option<String>,
-    #[serde(default)]
-    contexts: BTreeMap<String, Entry>,
+    pub(in crate::cli) token_file: Option<PathBuf>,
 }
 
 /// The file of contexts.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(in crate::cli) struct Contexts {
-    path: Option<PathBuf>,
-    content: Content,
+    #[serde(skip)]
+    path: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current: Option<String>,
+    #[serde(default)]
+    contexts: BTreeMap<String, Context>,
 }
 
 impl Context {
     /// Returns the token, read from its file if it is in one; `None` if there is none.
     ///
     /// # Errors
-    /// [`ContextsError`], if the file cannot be read, or by others, too.
-    pub(in crate::cli) fn read_token(&self) -> Result<Option<String>, ContextsError> {
-        let text = match &self.secret {
-            Secret::None => None,
-            Secret::Inline(token) => Some(token.clone()),
-            Secret::File(path) => {
-                let token = token_alone(read_private(path)?.as_bytes());
-                Some(token.map_err(|why| ContextsError::Malformed {
-                    path: path.display().to_string(),
-                    why: why.to_owned(),
-                })?)
+    /// The file cannot be read, or by others, too.
+    pub(in crate::cli) fn read_token(&self) -> Result<Option<String>, Failure> {
+        let token = match (&self.token, &self.token_file) {
+            (None, Some(path)) => {
+                let token = token_alone(read_private(path, File::open(path))?.as_bytes());
+                Some(token.map_err(|why| malformed(path, why))?)
             }
+            (token, _) => token.clone(),
         };
-        Ok(text.filter(|token| !token.is_empty()))
-    }
-
-    fn from_entry(name: &str, entry: &Entry) -> Self {
-        let secret = match (&entry.token, &entry.token_file) {
-            (Some(token), _) => Secret::Inline(token.clone()),
-            (None, Some(path)) => Secret::File(path.clone()),
-            (None, None) => Secret::None,
-        };
-        Self {
-            name: name.to_owned(),
-            url: entry.url.clone(),
-            admin_url: entry.admin_url.clone(),
-            secret,
-        }
+        Ok(token.filter(|token| !token.is_empty()))
     }
 }
 
@@ -170,185 +80,138 @@ impl Contexts {
     /// Reads the file; without one there are no contexts.
     ///
     /// # Errors
-    /// [`ContextsError`], if it cannot be read or used, or others can read it.
-    pub(in crate::cli) fn read() -> Result<Self, ContextsError> {
+    /// It cannot be read or used, or others can read it.
+    pub(in crate::cli) fn read() -> Result<Self, Failure> {
         let Some(path) = file_path() else {
-            return Ok(Self {
-                path: None,
-                content: Content::default(),
-            });
+            return Ok(Self::default());
         };
-        let text = match read_private(&path) {
-            Ok(text) => text,
-            Err(ContextsError::Unreadable { source, .. }) if is_absent(&source) => String::new(),
-            Err(error) => return Err(error),
+        let text = match File::open(&path) {
+            Err(error) if is_absent(&error) => String::new(),
+            opened => read_private(&path, opened)?,
         };
-        let content = toml::from_str(&text).map_err(|error: toml::de::Error| {
+        let contexts = toml::from_str(&text).map_err(|error: toml::de::Error| {
             // Neither the line nor the parser's words, which may have a token.
             let start = error.span().map_or(0, |span| span.start);
             let before = text.get(..start).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
-            let why = format!("line {line} is not of a file of contexts");
-            ContextsError::Malformed {
-                path: path.display().to_string(),
-                why,
-            }
+            malformed(&path, format!("line {line} is not of a file of contexts"))
         })?;
-        Ok(Self {
-            path: Some(path),
-            content,
-        })
+        Ok(Self { path, ..contexts })
     }
 
     /// Reads the file to change it. Other commands that change it wait until the first value is dropped.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`ContextsError::NoPlace`], [`ContextsError::Unwritable`].
-    pub(in crate::cli) fn lock_and_read() -> Result<(File, Self), ContextsError> {
-        let path = file_path().ok_or(ContextsError::NoPlace)?;
-        let locked =
-            lock_folder(parent_folder(&path)).map_err(|source| ContextsError::Unwritable {
-                path: path.display().to_string(),
-                source,
-            })?;
+    /// As [`Self::read`]; there is no place for the file, or its folder cannot be locked.
+    pub(in crate::cli) fn lock_and_read() -> Result<(File, Self), Failure> {
+        let path = file_path().ok_or_else(|| {
+            Failure::usage(
+                "no place for the file of contexts: set A2A_CONTEXTS, XDG_CONFIG_HOME or HOME",
+            )
+        })?;
+        let locked = lock_folder(parent_folder(&path));
+        let locked = locked.map_err(|error| unwritable(&path, &error))?;
         Ok((locked, Self::read()?))
     }
 
-    /// Returns the contexts by name.
-    pub(in crate::cli) fn list(&self) -> Vec<Context> {
-        let entries = self.content.contexts.iter();
-        entries
-            .map(|(name, entry)| Context::from_entry(name, entry))
-            .collect()
-    }
-
-    /// True if there is a context of this name.
-    pub(in crate::cli) fn contains(&self, name: &str) -> bool {
-        self.content.contexts.contains_key(name)
+    /// Returns the contexts, by name.
+    pub(in crate::cli) fn list(&self) -> &BTreeMap<String, Context> {
+        &self.contexts
     }
 
     /// Returns a context.
     ///
     /// # Errors
-    /// [`ContextsError::Unknown`].
-    pub(in crate::cli) fn find(&self, name: &str) -> Result<Context, ContextsError> {
-        let entry = self.content.contexts.get(name);
-        let entry = entry.ok_or_else(|| self.unknown_context(name))?;
-        Ok(Context::from_entry(name, entry))
-    }
-
-    /// Returns the context that is used where none is named.
-    ///
-    /// # Errors
-    /// [`ContextsError::Unknown`], if the file names one that it does not have.
-    pub(in crate::cli) fn current(&self) -> Result<Option<Context>, ContextsError> {
-        let current = self.content.current.as_deref();
-        current.map(|name| self.find(name)).transpose()
+    /// There is none of this name.
+    pub(in crate::cli) fn find(&self, name: &str) -> Result<&Context, Failure> {
+        self.contexts.get(name).ok_or_else(|| {
+            let path = self.path.display();
+            Failure::usage(format!(
+                "there is no context {name:?} in {path}; `a2a-gateway context list` shows those that there are"
+            ))
+        })
     }
 
     /// Returns the name of the context that is used where none is named.
     pub(in crate::cli) fn current_name(&self) -> Option<&str> {
-        self.content.current.as_deref()
+        self.current.as_deref()
     }
 
     /// Puts a context in. The first one is the current one.
     ///
     /// # Errors
-    /// [`ContextsError::Name`]; [`ContextsError::Taken`], unless it may `replace` one.
+    /// The name is none, or taken, unless it may `replace` one.
     pub(in crate::cli) fn insert(
         &mut self,
+        name: &str,
         context: Context,
         replace: bool,
-    ) -> Result<(), ContextsError> {
-        let Context {
-            name,
-            url,
-            admin_url,
-            secret,
-        } = context;
+    ) -> Result<(), Failure> {
         let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_good) {
-            return Err(ContextsError::Name);
+            return Err(Failure::usage(format!(
+                "a context is called by 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`"
+            )));
         }
-        if !replace && self.content.contexts.contains_key(&name) {
-            return Err(ContextsError::Taken(name));
+        if !replace && self.contexts.contains_key(name) {
+            return Err(Failure::usage(format!(
+                "there is a context {name:?} already; --replace changes it"
+            )));
         }
-        let (token, token_file) = match secret {
-            Secret::None => (None, None),
-            Secret::Inline(token) => (Some(token), None),
-            Secret::File(path) => (None, Some(path)),
-        };
-        if self.content.contexts.is_empty() {
-            self.content.current = Some(name.clone());
+        if self.contexts.is_empty() {
+            self.current = Some(name.to_owned());
         }
-        let entry = Entry {
-            url,
-            admin_url,
-            token,
-            token_file,
-        };
-        self.content.contexts.insert(name, entry);
+        self.contexts.insert(name.to_owned(), context);
         Ok(())
     }
 
     /// Makes a context the current one.
     ///
     /// # Errors
-    /// [`ContextsError::Unknown`].
-    pub(in crate::cli) fn set_current(&mut self, name: &str) -> Result<(), ContextsError> {
-        if !self.content.contexts.contains_key(name) {
-            return Err(self.unknown_context(name));
-        }
-        self.content.current = Some(name.to_owned());
+    /// As [`Self::find`].
+    pub(in crate::cli) fn set_current(&mut self, name: &str) -> Result<(), Failure> {
+        self.find(name)?;
+        self.current = Some(name.to_owned());
         Ok(())
     }
 
     /// Takes a context out. If it was the current one there is none then.
     ///
     /// # Errors
-    /// [`ContextsError::Unknown`].
-    pub(in crate::cli) fn remove(&mut self, name: &str) -> Result<(), ContextsError> {
-        if self.content.contexts.remove(name).is_none() {
-            return Err(self.unknown_context(name));
-        }
-        if self.content.current.as_deref() == Some(name) {
-            self.content.current = None;
-        }
+    /// As [`Self::find`].
+    pub(in crate::cli) fn remove(&mut self, name: &str) -> Result<(), Failure> {
+        self.find(name)?;
+        self.contexts.remove(name);
+        self.current.take_if(|current| *current == name);
         Ok(())
     }
 
     /// Writes the file as a whole, readable by its owner alone.
     ///
     /// # Errors
-    /// [`ContextsError::NoPlace`], [`ContextsError::Unwritable`].
-    pub(in crate::cli) fn write(&self) -> Result<(), ContextsError> {
-        let path = self.path.as_ref().ok_or(ContextsError::NoPlace)?;
-        let text = toml::to_string(&self.content).map_err(io::Error::other);
-        text.and_then(|text| write_private(path, &text))
-            .map_err(|source| ContextsError::Unwritable {
-                path: path.display().to_string(),
-                source,
-            })
+    /// It cannot be written.
+    pub(in crate::cli) fn write(&self) -> Result<(), Failure> {
+        let text = toml::to_string(self).map_err(io::Error::other);
+        let written = text.and_then(|text| write_private(&self.path, &text));
+        written.map_err(|error| unwritable(&self.path, &error))
     }
+}
 
-    fn unknown_context(&self, name: &str) -> ContextsError {
-        let path = self.path.as_ref();
-        ContextsError::Unknown {
-            name: name.to_owned(),
-            path: path.map_or_else(String::new, |path| path.display().to_string()),
-        }
-    }
+fn malformed(path: &Path, why: impl Display) -> Failure {
+    Failure::usage(format!("{} cannot be used: {why}", path.display()))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::usage(format!("cannot write {}: {error}", path.display()))
 }
 
 /// Returns the contexts as candidates of a shell: none if the file cannot be used.
 pub(in crate::cli) fn names_for_shells() -> Vec<CompletionCandidate> {
-    let list = Contexts::read().map_or_else(|_| Vec::new(), |contexts| contexts.list());
-    list.iter()
-        .map(|context| {
-            let about = without_user(&context.url);
-            CompletionCandidate::new(&context.name).help(Some(about.into()))
-        })
-        .collect()
+    let contexts = Contexts::read().unwrap_or_default().contexts;
+    let candidate = |(name, context): (String, Context)| {
+        CompletionCandidate::new(name).help(Some(without_user(&context.url).into()))
+    };
+    contexts.into_iter().map(candidate).collect()
 }
 
 /// True if there is no file: also where the home is another user's, as it is for a command below `sudo`.
@@ -377,30 +240,25 @@ fn file_path() -> Option<PathBuf> {
 }
 
 /// Reads a file that others must not be able to read.
-fn read_private(path: &Path) -> Result<String, ContextsError> {
-    let shown = || path.display().to_string();
-    let unreadable = |source| ContextsError::Unreadable {
-        path: shown(),
-        source,
-    };
-    let file = File::open(path).map_err(unreadable)?;
+fn read_private(path: &Path, opened: io::Result<File>) -> Result<String, Failure> {
+    let shown = path.display();
+    let unreadable = |error: io::Error| Failure::usage(format!("cannot read {shown}: {error}"));
+    let file = opened.map_err(unreadable)?;
     let about = file.metadata().map_err(unreadable)?;
     let mode = about.permissions().mode() & 0o777;
     // What is no file, such as a pipe of the shell, is of this process alone.
     if about.is_file() && mode & 0o077 != 0 {
-        return Err(ContextsError::Shared {
-            path: shown(),
-            mode,
-        });
+        return Err(Failure::usage(format!(
+            "{shown} can be read or written by other users (mode {mode:o}), and may hold a token: `chmod 600 {shown}`"
+        )));
     }
     let mut text = String::new();
     let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
-    let read = read.map_err(unreadable)?;
-    if u64::try_from(read).unwrap_or(u64::MAX) > BYTES_MAX {
-        return Err(ContextsError::Malformed {
-            path: shown(),
-            why: format!("it has more than {BYTES_MAX} bytes"),
-        });
+    if read.map_err(unreadable)? as u64 > BYTES_MAX {
+        return Err(malformed(
+            path,
+            format!("it has more than {BYTES_MAX} bytes"),
+        ));
     }
     Ok(text)
 }
@@ -443,12 +301,12 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn context(name: &str) -> Context {
+    fn context() -> Context {
         Context {
-            name: name.to_owned(),
             url: Url::parse("https://gateway.example.com").unwrap(),
             admin_url: None,
-            secret: Secret::Inline("a2aa_secret".to_owned()),
+            token: Some("a2aa_secret".to_owned()),
+            token_file: None,
         }
     }
 
@@ -457,18 +315,19 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("below/contexts.toml");
         let mut contexts = Contexts {
-            path: Some(path.clone()),
-            content: Content::default(),
+            path: path.clone(),
+            ..Contexts::default()
         };
-        contexts.insert(context("prod"), false).unwrap();
+        contexts.insert("prod", context(), false).unwrap();
         lock_folder(parent_folder(&path)).unwrap();
         contexts.write().unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert!(read_private(&path).unwrap().contains("current = \"prod\""));
+        let read = || read_private(&path, File::open(&path));
+        assert!(read().unwrap().contains("current = \"prod\""));
         for shared in [0o640, 0o604, 0o620] {
             fs::set_permissions(&path, fs::Permissions::from_mode(shared)).unwrap();
-            let error = read_private(&path).unwrap_err().to_string();
+            let error = read().unwrap_err().to_string();
             assert!(error.contains(&format!("mode {shared:o}")), "{error}");
             assert!(error.contains("chmod 600"), "{error}");
         }
@@ -476,25 +335,20 @@ mod tests {
 
     #[test]
     fn the_first_context_is_the_current_one_until_it_is_taken_out() {
-        let mut contexts = Contexts {
-            path: None,
-            content: Content::default(),
-        };
-        contexts.insert(context("one"), false).unwrap();
-        contexts.insert(context("two"), false).unwrap();
+        let mut contexts = Contexts::default();
+        contexts.insert("one", context(), false).unwrap();
+        contexts.insert("two", context(), false).unwrap();
         assert_eq!(contexts.current_name(), Some("one"));
-        assert!(matches!(
-            contexts.insert(context("two"), false),
-            Err(ContextsError::Taken(_))
-        ));
-        contexts.insert(context("two"), true).unwrap();
+        let taken = contexts.insert("two", context(), false).unwrap_err();
+        assert!(taken.to_string().contains("--replace"), "{taken}");
+        contexts.insert("two", context(), true).unwrap();
         for name in ["", "a b", "a/b", &"x".repeat(65)] {
-            let put = contexts.insert(context(name), false);
-            assert!(matches!(put, Err(ContextsError::Name)), "{name}");
+            let put = contexts.insert(name, context(), false).unwrap_err();
+            assert!(put.to_string().contains("is called by"), "{name}: {put}");
         }
         contexts.set_current("two").unwrap();
         contexts.remove("two").unwrap();
-        assert!(contexts.current().unwrap().is_none());
+        assert!(contexts.current_name().is_none());
         assert!(contexts.set_current("two").is_err());
     }
 }

@@ -4,22 +4,27 @@
 mod contexts;
 
 use std::env;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap_complete::engine::ArgValueCandidates;
-use url::Url;
+use url::{Host, Url};
 
-pub(super) use self::contexts::{Context, Contexts, ContextsError, Secret, names_for_shells};
+pub(super) use self::contexts::{Context, Contexts, names_for_shells};
+use super::client::{self, Client};
+use super::failure::{Failure, OrFail as _};
 use super::parse_http_url;
-use crate::config::Config;
-use crate::config::load::{ConfigError, Layers, load};
+use crate::config::load::{Layers, load};
 
 /// Variable with the token of a caller.
 const TOKEN: &str = "A2A_GATEWAY_TOKEN";
 
 /// Variable with the token of an operator.
 const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
+
+/// There is no credential.
+const NO_CREDENTIAL: &str = "give an operator's or an org's token with --token, in A2A_GATEWAY_TOKEN, in \
+    A2A_GATEWAY_ADMIN_TOKEN or by a context (`a2a-gateway context add`)";
 
 /// The listener that a command asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,43 +33,6 @@ pub(super) enum Listener {
     Public,
     /// `admin.listen`.
     Admin,
-}
-
-/// There is no URL to ask, or no credential to ask with.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum AccessError {
-    /// The file, or what is set beside it, is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The setting makes no URL.
-    #[error("{key} cannot be written as a URL")]
-    Url {
-        /// The setting.
-        key: &'static str,
-        #[source]
-        source: url::ParseError,
-    },
-    /// The variable is no URL.
-    #[error("{variable}: {advice}")]
-    Variable {
-        /// Its name.
-        variable: &'static str,
-        /// A description of a good value.
-        advice: &'static str,
-    },
-    /// The contexts cannot be used.
-    #[error(transparent)]
-    Contexts(#[from] ContextsError),
-    /// The context is of a gateway whose admin listener it does not name.
-    #[error(
-        "the context {0} has no URL of the admin listener (admin.listen): add it with `a2a-gateway context add {0} --replace --admin URL`, which keeps the rest, or give --admin"
-    )]
-    NoAdmin(String),
-    /// There is no credential.
-    #[error(
-        "give an operator's or an org's token with --token, in A2A_GATEWAY_TOKEN, in A2A_GATEWAY_ADMIN_TOKEN or by a context (`a2a-gateway context add`)"
-    )]
-    NoCredential,
 }
 
 /// The flags that choose a gateway without naming its URL.
@@ -122,7 +90,7 @@ pub(super) struct OperatorAccess {
 pub(super) struct GatewayEndpoint {
     /// Base URL of its listener.
     pub(super) url: Url,
-    /// The context of the URL, with its name, if the URL is from one.
+    /// The context of the URL, if the URL is from one.
     context: Option<Context>,
     /// True if a flag named the context: it counts more than the environment.
     is_named: bool,
@@ -144,28 +112,32 @@ impl Listener {
         }
     }
 
-    fn url_in_context(self, context: &Context) -> Result<Url, AccessError> {
+    fn url_in_context(self, name: &str, context: &Context) -> Result<Url, Failure> {
         match self {
             Self::Public => Ok(context.url.clone()),
-            Self::Admin => context
-                .admin_url
-                .clone()
-                .ok_or_else(|| AccessError::NoAdmin(context.name.clone())),
+            Self::Admin => context.admin_url.clone().ok_or_else(|| {
+                Failure::usage(format!(
+                    "the context {name} has no URL of the admin listener (admin.listen): add it with `a2a-gateway context add {name} --replace --admin URL`, which keeps the rest, or give --admin"
+                ))
+            }),
         }
     }
 
-    fn url_in_file(self, file: &Path) -> Result<Url, AccessError> {
-        let mut config = load_config(file)?;
-        match self {
+    fn url_in_file(self, file: &Path) -> Result<Url, Failure> {
+        let layers = Layers::of_this_process(Some(file.to_owned()), Vec::new());
+        let mut config = load(&layers).or_usage()?.config;
+        let (key, url) = match self {
             Self::Public => {
                 config.server.listen = to_loopback(config.server.listen);
-                parse_url("server.listen", &config.public_url())
+                ("server.listen", config.public_url())
             }
             Self::Admin => {
-                let url = format!("http://{}", to_loopback(config.admin.listen));
-                parse_url("admin.listen", &url)
+                let address = to_loopback(config.admin.listen);
+                ("admin.listen", format!("http://{address}"))
             }
-        }
+        };
+        let url = Url::parse(&url);
+        url.map_err(|error| Failure::usage(format!("{key} cannot be written as a URL: {error}")))
     }
 }
 
@@ -173,45 +145,45 @@ impl GatewaySelection {
     /// Returns the gateway to ask. `given` is the URL of a flag.
     ///
     /// # Errors
-    /// [`AccessError`], if what was given makes no URL.
+    /// What was given makes no URL.
     pub(super) fn resolve_endpoint(
         &self,
         listener: Listener,
         given: Option<&Url>,
-    ) -> Result<GatewayEndpoint, AccessError> {
-        let alone = |url| GatewayEndpoint {
-            url,
-            context: None,
-            is_named: false,
+    ) -> Result<GatewayEndpoint, Failure> {
+        let is_named = self.context.is_some();
+        let variable = listener.url_variable();
+        let url = if let Some(url) = given {
+            Some(url.clone())
+        } else if is_named {
+            None
+        } else if let Some(text) = read_variable(variable) {
+            let url = parse_http_url(&text);
+            Some(url.map_err(|advice| Failure::usage(format!("{variable}: {advice}")))?)
+        } else if let Some(file) = &self.config {
+            Some(listener.url_in_file(file)?)
+        } else {
+            None
         };
-        if let Some(url) = given {
-            return Ok(alone(url.clone()));
-        }
-        if let Some(name) = &self.context {
-            let context = Contexts::read()?.find(name)?;
+        if let Some(url) = url {
             return Ok(GatewayEndpoint {
-                url: listener.url_in_context(&context)?,
-                context: Some(context),
-                is_named: true,
+                url,
+                context: None,
+                is_named: false,
             });
         }
-        let variable = listener.url_variable();
-        if let Some(text) = read_variable(variable) {
-            let url = parse_http_url(&text);
-            let url = url.map_err(|advice| AccessError::Variable { variable, advice })?;
-            return Ok(alone(url));
-        }
-        if let Some(file) = &self.config {
-            return Ok(alone(listener.url_in_file(file)?));
-        }
-        match Contexts::read()?.current()? {
-            Some(context) => Ok(GatewayEndpoint {
-                url: listener.url_in_context(&context)?,
-                context: Some(context),
-                is_named: false,
-            }),
-            None => Ok(alone(parse_url("URL", listener.default_url())?)),
-        }
+        let contexts = Contexts::read()?;
+        let name = self.context.as_deref().or(contexts.current_name());
+        let context = name.map(|name| contexts.find(name)).transpose()?;
+        let url = match name.zip(context) {
+            Some((name, context)) => listener.url_in_context(name, context)?,
+            None => Url::parse(listener.default_url())?,
+        };
+        Ok(GatewayEndpoint {
+            url,
+            context: context.cloned(),
+            is_named,
+        })
     }
 }
 
@@ -220,89 +192,81 @@ impl GatewayEndpoint {
     /// a context goes to no other gateway than its own.
     ///
     /// # Errors
-    /// [`AccessError::Contexts`], if the file with the context's token cannot be read.
-    pub(super) fn resolve_token(
+    /// The file with the context's token cannot be read.
+    fn resolve_token(
         &self,
         flags: &[&Option<String>],
         variables: &[&str],
-    ) -> Result<Option<String>, AccessError> {
+    ) -> Result<Option<String>, Failure> {
         // Compose files pass on unset variables as empty ones.
         let mut given = flags.iter().filter_map(|flag| flag.as_ref());
-        let given = given.find(|token| !token.is_empty()).cloned();
-        let of_context = || match &self.context {
-            Some(context) => context.read_token(),
-            None => Ok(None),
-        };
-        if given.is_some() {
-            return Ok(given);
+        if let Some(given) = given.find(|token| !token.is_empty()) {
+            return Ok(Some(given.clone()));
         }
-        if self.is_named
-            && let Some(token) = of_context()?
-        {
-            return Ok(Some(token));
-        }
-        let set = variables.iter().find_map(|name| read_variable(name));
-        match set {
-            Some(token) => Ok(Some(token)),
-            None => Ok(of_context()?),
+        let of_variable = || variables.iter().find_map(|name| read_variable(name));
+        match (&self.context, self.is_named) {
+            (None, _) => Ok(of_variable()),
+            (Some(context), true) => Ok(context.read_token()?.or_else(of_variable)),
+            (Some(context), false) => {
+                of_variable().map_or_else(|| context.read_token(), |token| Ok(Some(token)))
+            }
         }
     }
 }
 
 impl GatewayUrl {
-    /// Returns the gateway to ask.
+    /// Returns the gateway to ask, without a credential.
     ///
     /// # Errors
     /// As [`GatewaySelection::resolve_endpoint`].
-    pub(super) fn resolve_endpoint(&self) -> Result<GatewayEndpoint, AccessError> {
-        self.selection
-            .resolve_endpoint(Listener::Public, self.url.as_ref())
+    pub(super) fn build_anonymous(&self) -> Result<Client, Failure> {
+        Ok(Client::new(
+            self.resolve_endpoint()?.url,
+            None,
+            client::PUBLIC,
+        ))
     }
 
-    /// Returns the URL to ask, and the credential of a caller: `flags`, then the variables, the operator's last if
-    /// `operator` says so.
+    /// Returns the gateway to ask, and if there is one the credential of a caller: of the flag, then of the variable.
     ///
     /// # Errors
     /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`].
-    pub(super) fn resolve(
-        &self,
-        flags: &[&Option<String>],
-        operator: bool,
-    ) -> Result<(Url, Option<String>), AccessError> {
+    pub(super) fn build_client(&self, token: &Option<String>) -> Result<Client, Failure> {
         let endpoint = self.resolve_endpoint()?;
-        let variables = [TOKEN, ADMIN_TOKEN];
-        let variables = if operator {
-            &variables[..]
-        } else {
-            &variables[..1]
-        };
-        let token = endpoint.resolve_token(flags, variables)?;
-        Ok((endpoint.url, token))
+        let token = endpoint.resolve_token(&[token], &[TOKEN])?;
+        Ok(Client::new(endpoint.url, token, client::PUBLIC))
+    }
+
+    fn resolve_endpoint(&self) -> Result<GatewayEndpoint, Failure> {
+        self.selection
+            .resolve_endpoint(Listener::Public, self.url.as_ref())
     }
 }
 
 impl AdminAccess {
-    /// Returns the URL to ask, and the operator's token if there is one.
+    /// Returns the admin listener to ask, with the operator's token if there is one.
     ///
     /// # Errors
     /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`].
-    pub(super) fn resolve(&self) -> Result<(Url, Option<String>), AccessError> {
-        let endpoint = self
-            .selection
-            .resolve_endpoint(Listener::Admin, self.admin.as_ref())?;
+    pub(super) fn build_client(&self) -> Result<Client, Failure> {
+        let selection = &self.selection;
+        let endpoint = selection.resolve_endpoint(Listener::Admin, self.admin.as_ref())?;
         let token = endpoint.resolve_token(&[&self.token], &[ADMIN_TOKEN])?;
-        Ok((endpoint.url, token))
+        Ok(Client::new(endpoint.url, token, client::ADMIN))
     }
 }
 
 impl OperatorAccess {
-    /// Returns the URL to ask and the credential.
+    /// Returns the gateway to ask, with the credential.
     ///
     /// # Errors
-    /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`]; [`AccessError::NoCredential`].
-    pub(super) fn resolve(&self) -> Result<(Url, String), AccessError> {
-        let (url, token) = self.base.resolve(&[&self.token, &self.operator], true)?;
-        Ok((url, token.ok_or(AccessError::NoCredential)?))
+    /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`]; there is no credential.
+    pub(super) fn build_client(&self) -> Result<Client, Failure> {
+        let endpoint = self.base.resolve_endpoint()?;
+        let flags = [&self.token, &self.operator];
+        let token = endpoint.resolve_token(&flags, &[TOKEN, ADMIN_TOKEN])?;
+        let token = token.ok_or_else(|| Failure::usage(NO_CREDENTIAL))?;
+        Ok(Client::new(endpoint.url, Some(token), client::PUBLIC))
     }
 
     /// The access of a command line that is being completed: what it has of `--url` and `--context`.
@@ -363,22 +327,28 @@ fn read_variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn load_config(file: &Path) -> Result<Config, ConfigError> {
-    let layers = Layers::of_this_process(Some(file.to_owned()), Vec::new());
-    Ok(load(&layers)?.config)
-}
-
-fn parse_url(key: &'static str, url: &str) -> Result<Url, AccessError> {
-    Url::parse(url).map_err(|source| AccessError::Url { key, source })
-}
-
-/// A listener on every interface is asked on this machine.
-fn to_loopback(mut address: SocketAddr) -> SocketAddr {
+/// Returns the address at which a listener is reached on its own machine: one on all interfaces at loopback.
+pub(super) fn to_loopback(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address.ip() {
-            std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
     address
+}
+
+/// True if the URL is of this machine.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// True for a URL without a user, a query and a fragment.
+pub(super) fn is_bare(url: &Url) -> bool {
+    without_user(url) == url.as_str() && url.query().is_none() && url.fragment().is_none()
 }

@@ -6,32 +6,34 @@ mod report;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
 use self::report::{AnchorUse, format_report};
-use super::{USAGE, block_on, print, print_error, print_note};
+use super::failure::{Failure, OrFail as _};
+use super::settings::ConfigFlags;
+use super::{print, print_note};
 use crate::audit::{
     Filter, Line, Records, Report, Scope, Verifier, anchored_statements, filter_values,
 };
-use crate::config::load::{Layers, load};
 use crate::config::{AuditAnchor, Config, open_regular};
 use crate::db::Db;
 use crate::metrics::Metrics;
-use crate::store::{InvalidUrl, Unavailable};
-use crate::trust::{self, KeyError, KeySet, KeySetError};
+use crate::trust::{self, KeySet};
 use crate::workspace::Timestamp;
 
 /// Replaces `stores.timeout`: a page of records may take longer, and no caller waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The store does not answer.
+const UNREAD: &str = "the records cannot be read";
+
 /// Largest JWKS that is read, in bytes.
 const JWKS_BYTES_MAX: u64 = 1024 * 1024;
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   a2a-gateway audit verify --config gateway.toml
   a2a-gateway audit export --caller acme-dev --config gateway.toml";
@@ -47,41 +49,15 @@ Examples:
   a2a-gateway audit export --workspace acme-dev --since 2026-11-28T00:00:00Z --config gateway.toml";
 
 /// `a2a-gateway audit verify|export`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Check that no record was changed, removed, put in or reordered
     ///
     /// Reads every chain in the database, or in the file of an export, and names the first record of each
     /// that is not as it was written. Exit status: 0 all is as it was written, 1 something is not, could not
     /// be read, or there is nothing to prove. Writes nothing, and may run while gateways do.
     #[command(after_help = VERIFY_EXAMPLES)]
-    Verify {
-        /// The file of an export, or - for standard input; without it: the database of stores.sql
-        file: Option<PathBuf>,
-        /// A file with the public keys that gateways publish (/.well-known/jwks.json), once for each that you
-        /// kept; without it: keys.dir
-        #[arg(long, value_name = "FILE")]
-        jwks: Vec<PathBuf>,
-        /// A record that must be there: REPLICA:SEQ:HASH of an `Audit checkpoint` line in a log that was kept
-        #[arg(long, value_name = "CHECKPOINT", value_parser = parse_expected)]
-        expect: Vec<ExpectedRecord>,
-        /// What audit.anchor kept: its file, the log, or what a receiver of it wrote down, one JSON object a line. The ends
-        /// that it names must be there. Without it, for the database: the file of audit.anchor, if that is "file:…"
-        #[arg(long, value_name = "FILE")]
-        anchor: Vec<PathBuf>,
-        /// The file holds an excerpt: chains may begin and end anywhere, but each needs a signed checkpoint behind its first record
-        #[arg(long, requires = "file")]
-        partial: bool,
-        #[command(flatten)]
-        place: ConfigArguments,
-    },
+    Verify(Box<VerifyArguments>),
     /// Write records to standard output, one JSON object a line, chain by chain
     ///
     /// Without a choice the export is whole: behind the records stands what is signed of each chain, so that
@@ -91,24 +67,36 @@ enum Command {
         #[command(flatten)]
         choice: Box<FilterArguments>,
         #[command(flatten)]
-        place: ConfigArguments,
+        place: ConfigFlags,
     },
 }
 
-/// Where the records and the keys are.
+/// `a2a-gateway audit verify`.
 #[derive(Args, Debug)]
-struct ConfigArguments {
-    /// Read settings from this TOML file, as `serve --config` does: stores.sql, keys.dir, audit.anchor and audit.retention
+pub(super) struct VerifyArguments {
+    /// The file of an export, or - for standard input; without it: the database of stores.sql
+    file: Option<PathBuf>,
+    /// A file with the public keys that gateways publish (/.well-known/jwks.json), once for each that you
+    /// kept; without it: keys.dir
     #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set one setting, such as --set stores.sql=sqlite:/var/lib/a2a-gateway/gateway.db
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    jwks: Vec<PathBuf>,
+    /// A record that must be there: REPLICA:SEQ:HASH of an `Audit checkpoint` line in a log that was kept
+    #[arg(long, value_name = "CHECKPOINT", value_parser = parse_expected)]
+    expect: Vec<ExpectedRecord>,
+    /// What audit.anchor kept: its file, the log, or what a receiver of it wrote down, one JSON object a line. The ends
+    /// that it names must be there. Without it, for the database: the file of audit.anchor, if that is "file:…"
+    #[arg(long, value_name = "FILE")]
+    anchor: Vec<PathBuf>,
+    /// The file holds an excerpt: chains may begin and end anywhere, but each needs a signed checkpoint behind its first record
+    #[arg(long, requires = "file")]
+    partial: bool,
+    #[command(flatten)]
+    place: ConfigFlags,
 }
 
 /// Which records.
 #[derive(Args, Debug)]
-struct FilterArguments {
+pub(super) struct FilterArguments {
     /// Not before this time (RFC 3339)
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<Timestamp>,
@@ -160,7 +148,7 @@ impl FilterArguments {
 
 /// A known record, which must be in the chain.
 #[derive(Clone, Debug)]
-struct ExpectedRecord {
+pub(super) struct ExpectedRecord {
     replica: String,
     seq: i64,
     hash: String,
@@ -185,175 +173,102 @@ fn parse_time(text: &str) -> Result<Timestamp, &'static str> {
     Timestamp::parse(text).ok_or("write a time by RFC 3339, such as 2026-11-21T10:00:00Z")
 }
 
-#[derive(Debug, thiserror::Error)]
-enum AuditError {
-    #[error("stores.sql cannot be used")]
-    Url(#[from] InvalidUrl),
-    #[error("the records cannot be read")]
-    Store(#[from] Unavailable),
-    #[error("{} is no database of a gateway: --config or --set stores.sql=… says where it is", .0)]
-    NoDatabase(String),
-    #[error(transparent)]
-    Keys(#[from] KeyError),
-    #[error(
-        "without --jwks the keys of this machine's gateway count: give the ones that it publishes (/.well-known/jwks.json) with --jwks"
-    )]
-    NoKeys(#[source] KeyError),
-    #[error("cannot read {}", path.display())]
-    File {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{} is {why}", path.display())]
-    Jwks { path: PathBuf, why: KeySetError },
-    #[error(
-        "cannot read the anchor {} (--anchor, or audit.anchor, which begins at the working directory)",
-        path.display()
-    )]
-    AnchorFile {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{} names no signed end of a chain: give what audit.anchor kept", .0.display())]
-    NoAnchor(PathBuf),
-    #[error("{}: {why}", path.display())]
-    Anchor { path: PathBuf, why: String },
-    #[error("line {line} of {} is no line of an export: {source}", path.display())]
-    Line {
-        path: PathBuf,
-        line: usize,
-        source: serde_json::Error,
-    },
-    #[error("cannot print")]
-    Output(#[from] io::Error),
-}
-
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let place = match &arguments.command {
-        Command::Verify { place, .. } | Command::Export { place, .. } => place,
-    };
-    let layers = Layers::of_this_process(place.config.clone(), place.set.clone());
-    let config = match load(&layers) {
-        Ok(loaded) => loaded.config,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    match block_on(run_command(arguments.command, config)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        // The reader has closed the pipe.
-        Err(AuditError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            print_error(&error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Runs the command. True if the records are intact.
-async fn run_command(command: Command, config: Config) -> Result<bool, AuditError> {
+pub(super) async fn run(command: Command) -> Result<String, Failure> {
     match command {
-        Command::Verify {
-            file,
-            jwks,
-            expect,
-            anchor,
-            partial,
-            ..
-        } => {
-            let scope = match &file {
-                None => Scope::Database,
-                Some(_) => {
-                    if partial {
-                        Scope::Excerpt
-                    } else {
-                        Scope::Export
-                    }
-                }
-            };
-            let keys = load_keys(&jwks, scope, &config)?;
-            let mut verifier = Verifier::new(&keys, scope);
-            for ExpectedRecord { replica, seq, hash } in expect {
-                verifier.expect_record(&replica, seq, hash);
-            }
-            let kept = config.audit.retention;
-            let oldest = (!kept.is_zero()).then(|| Timestamp::now().before(kept));
-            let mut used = Vec::new();
-            for path in list_anchors(anchor, scope, &config) {
-                used.push(read_anchor(path, &mut verifier, oldest)?);
-            }
-            let started = Instant::now();
-            let (report, ends) = match &file {
-                Some(path) => verify_file(path, verifier)?,
-                None => (
-                    open_records(config).await?.verify_chains(verifier).await?,
-                    true,
-                ),
-            };
-            let took = started.elapsed();
-            if !ends && scope == Scope::Export && !report.problems.is_empty() {
-                print(
-                    "The file does not say where its chains begin and end, so it is read as one that was cut. An excerpt by time \
-                     or by replica is read with --partial.\n",
-                )?;
-            }
-            print(&format_report(&report, &used, took))?;
-            Ok(report.is_proven())
-        }
-        Command::Export { choice, .. } => {
-            let (records, filter) = (open_records(config).await?, choice.into_filter());
-            let mut exported = records.start_export(&filter).await?;
-            let mut nothing = true;
+        Command::Verify(arguments) => verify_records(*arguments).await,
+        Command::Export { choice, place } => {
+            let records = open_records(place.load()?.config)?;
+            let filter = choice.into_filter();
+            let mut exported = records.start_export(&filter).await.or_fail(UNREAD)?;
+            let mut is_empty = true;
             loop {
-                let lines = exported.next().await?;
+                let lines = exported.next().await.or_fail(UNREAD)?;
                 if lines.is_empty() {
                     break;
                 }
-                nothing = false;
-                print(&lines)?;
+                is_empty = false;
+                print_part(&lines)?;
             }
-            if nothing {
+            if is_empty {
                 print_note("there is no record that fits");
             }
-            Ok(true)
+            Ok(String::new())
         }
     }
 }
 
+/// Verifies the records of a file or the database, prints the report, and fails unless they are intact.
+async fn verify_records(arguments: VerifyArguments) -> Result<String, Failure> {
+    let config = arguments.place.load()?.config;
+    let scope = match (&arguments.file, arguments.partial) {
+        (None, _) => Scope::Database,
+        (Some(_), true) => Scope::Excerpt,
+        (Some(_), false) => Scope::Export,
+    };
+    let keys = load_keys(&arguments.jwks, scope, &config)?;
+    let mut verifier = Verifier::new(&keys, scope);
+    for ExpectedRecord { replica, seq, hash } in arguments.expect {
+        verifier.expect_record(&replica, seq, hash);
+    }
+    let kept = config.audit.retention;
+    let oldest = (!kept.is_zero()).then(|| Timestamp::now().before(kept));
+    let anchors = list_anchors(arguments.anchor, scope, &config).into_iter();
+    let used = anchors.map(|path| read_anchor(path, &mut verifier, oldest));
+    let used = used.collect::<Result<Vec<_>, _>>()?;
+    let started = Instant::now();
+    let (report, ends) = match &arguments.file {
+        Some(path) => verify_file(path, verifier)?,
+        None => {
+            let verified = open_records(config)?.verify_chains(verifier).await;
+            (verified.or_fail(UNREAD)?, true)
+        }
+    };
+    let took = started.elapsed();
+    if !ends && scope == Scope::Export && !report.problems.is_empty() {
+        print_part(
+            "The file does not say where its chains begin and end, so it is read as one that was cut. An excerpt by time \
+             or by replica is read with --partial.\n",
+        )?;
+    }
+    print_part(&format_report(&report, &used, took))?;
+    Err(Failure::quiet(u8::from(!report.is_proven())))
+}
+
+/// Prints a part of the result. A reader that closes the pipe has not seen all of it.
+fn print_part(text: &str) -> Result<(), Failure> {
+    print(text).map_err(|error| Failure::from(error).with_status(1))
+}
+
 /// Opens the records of an existing database; creates none.
-async fn open_records(mut config: Config) -> Result<Records, AuditError> {
+fn open_records(mut config: Config) -> Result<Records, Failure> {
     use secrecy::ExposeSecret as _;
     let url = config.stores.sql.expose_secret();
     if let Some(path) = url.strip_prefix("sqlite:")
         && !Path::new(path.strip_prefix("//").unwrap_or(path)).is_file()
     {
-        return Err(AuditError::NoDatabase(path.to_owned()));
+        return Err(Failure::new(format!(
+            "{path} is no database of a gateway: --config or --set stores.sql=… says where it is"
+        )));
     }
     config.stores.timeout = config.stores.timeout.max(PATIENCE);
-    let db = Db::open(&config.stores, Arc::new(Metrics::new()))?;
+    let db = Db::open(&config.stores, Arc::new(Metrics::new()));
+    let db = db.or_fail("stores.sql cannot be used")?;
     db.accept_schema();
     Ok(Records::new(db))
 }
 
-fn load_keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, AuditError> {
-    let mut keys = KeySet::default();
+fn load_keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, Failure> {
     if jwks.is_empty() {
         let own = trust::read_published_keys(&config.keys.dir);
-        return own.map_err(|error| match scope {
-            Scope::Database => error.into(),
-            Scope::Export | Scope::Excerpt => AuditError::NoKeys(error),
-        });
+        return match scope {
+            Scope::Database => Ok(own?),
+            Scope::Export | Scope::Excerpt => own.or_fail(
+                "without --jwks the keys of this machine's gateway count: give the ones that it publishes (/.well-known/jwks.json) with --jwks",
+            ),
+        };
     }
-    for path in jwks {
-        keys = keys.union(read_jwks(path)?);
-    }
-    Ok(keys)
+    let mut keys = jwks.iter().map(|path| read_jwks(path));
+    keys.try_fold(KeySet::default(), |all, keys| Ok(all.union(keys?)))
 }
 
 /// Returns the anchor files: those that were named, else that of the configuration, beside its database.
@@ -371,74 +286,65 @@ fn read_anchor(
     path: PathBuf,
     verifier: &mut Verifier<'_>,
     oldest: Option<Timestamp>,
-) -> Result<AnchorUse, AuditError> {
-    let text = match std::fs::read(&path) {
-        Ok(text) => text,
-        Err(source) => return Err(AuditError::AnchorFile { path, source }),
-    };
+) -> Result<AnchorUse, Failure> {
+    let shown = path.display();
+    let text = std::fs::read(&path).or_fail(format_args!(
+        "cannot read the anchor {shown} (--anchor, or audit.anchor, which begins at the working directory)"
+    ))?;
     let statements = anchored_statements(&String::from_utf8_lossy(&text));
     if statements.is_empty() {
-        return Err(AuditError::NoAnchor(path));
+        return Err(Failure::new(format!(
+            "{shown} names no signed end of a chain: give what audit.anchor kept"
+        )));
     }
     let (mut checked, mut old) = (0, 0);
     for statement in statements {
         match verifier.add_anchor(&statement, oldest) {
             Ok(true) => checked += 1,
             Ok(false) => old += 1,
-            Err(why) => return Err(AuditError::Anchor { path, why }),
+            Err(why) => return Err(Failure::new(format!("{shown}: {why}"))),
         }
     }
     Ok(AnchorUse { path, checked, old })
 }
 
-fn open_file(path: &Path) -> Result<File, AuditError> {
-    File::open(path).map_err(|source| AuditError::File {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn read_jwks(path: &Path) -> Result<KeySet, AuditError> {
-    let failed = |source| AuditError::File {
-        path: path.to_owned(),
-        source,
-    };
+fn read_jwks(path: &Path) -> Result<KeySet, Failure> {
+    let shown = path.display();
     let mut body = Vec::new();
-    let file = open_regular(path).map_err(failed)?;
-    file.take(JWKS_BYTES_MAX)
-        .read_to_end(&mut body)
-        .map_err(failed)?;
-    KeySet::parse(&body).map_err(|why| AuditError::Jwks {
-        path: path.to_owned(),
-        why,
-    })
+    let file = open_regular(path);
+    let read = file.and_then(|file| file.take(JWKS_BYTES_MAX).read_to_end(&mut body));
+    read.or_fail(format_args!("cannot read {shown}"))?;
+    KeySet::parse(&body).map_err(|why| Failure::new(format!("{shown} is {why}")))
 }
 
 /// Verifies the file in two passes: the references between chains come first. A pipe is buffered in memory.
 /// Also returns true if the file has the chain heads.
-fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool), AuditError> {
-    let mut kept = None;
+fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool), Failure> {
+    let is_input = path == Path::new("-");
+    let unread = format!("cannot read {}", path.display());
     // A pipe can be read once.
-    if path == Path::new("-") {
-        let mut text = Vec::new();
+    let is_file = std::fs::metadata(path).is_ok_and(|file| file.is_file());
+    let mut text = Vec::new();
+    if is_input {
         io::stdin().lock().read_to_end(&mut text)?;
-        kept = Some(text);
-    } else if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
-        let mut text = Vec::new();
-        let read = open_file(path)?.read_to_end(&mut text);
-        read.map_err(|source| AuditError::File {
-            path: path.to_owned(),
-            source,
-        })?;
-        kept = Some(text);
+    } else if !is_file {
+        let read = File::open(path).and_then(|mut file| file.read_to_end(&mut text));
+        read.or_fail(&unread)?;
     }
+    let open = || {
+        let lines: Box<dyn io::BufRead + '_> = match is_file && !is_input {
+            true => Box::new(BufReader::new(File::open(path).or_fail(&unread)?)),
+            false => Box::new(text.as_slice()),
+        };
+        Ok::<_, Failure>(lines)
+    };
     let mut chains = Vec::new();
-    each_line(path, kept.as_deref(), |line| match line {
+    each_line(path, open()?, |line| match line {
         Line::Record(record) => verifier.add_checkpoint(&record),
         Line::Chain(chain) => chains.push(chain.into_row()),
     })?;
     chains.iter().for_each(|chain| verifier.add_chain(chain));
-    each_line(path, kept.as_deref(), |line| {
+    each_line(path, open()?, |line| {
         if let Line::Record(record) = line {
             verifier.verify_record(&record);
         }
@@ -448,31 +354,24 @@ fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool)
 
 fn each_line(
     path: &Path,
-    kept: Option<&[u8]>,
+    mut lines: Box<dyn io::BufRead + '_>,
     mut look: impl FnMut(Line),
-) -> Result<(), AuditError> {
-    let failed = |source| AuditError::File {
-        path: path.to_owned(),
-        source,
-    };
-    let mut lines: Box<dyn io::BufRead + '_> = match kept {
-        Some(text) => Box::new(text),
-        None => Box::new(BufReader::new(open_file(path)?)),
-    };
+) -> Result<(), Failure> {
+    let path = path.display();
     let (mut text, mut number) = (String::new(), 0);
     loop {
         text.clear();
         number += 1;
-        if lines.read_line(&mut text).map_err(failed)? == 0 {
+        let read = lines.read_line(&mut text);
+        if read.or_fail(format_args!("cannot read {path}"))? == 0 {
             return Ok(());
         }
         if text.trim().is_empty() {
             continue;
         }
-        look(Line::parse(&text).map_err(|source| AuditError::Line {
-            path: path.to_owned(),
-            line: number,
-            source,
-        })?);
+        let line = Line::parse(&text);
+        look(line.or_fail(format_args!(
+            "line {number} of {path} is no line of an export"
+        ))?);
     }
 }

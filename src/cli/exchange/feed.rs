@@ -1,14 +1,15 @@
 //! The console's feed, read as a client: its events, with a clock for silence.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use gateway_client::{ClientError, Request, Response};
+use gateway_client::{Call, Response};
 use serde_json::Value;
 use tokio::time::timeout;
-use url::Url;
 
+use super::super::client::Client;
+use super::super::failure::Failure;
 use super::super::sse::EventParser;
-use super::TailError;
 
 /// Longest wait for the head of the answer.
 const HEAD: Duration = Duration::from_secs(10);
@@ -24,8 +25,29 @@ pub(super) struct Feed {
     answer: Response,
     events: EventParser,
     /// Events that arrived together.
-    ready: std::collections::VecDeque<String>,
-    to: String,
+    ready: VecDeque<String>,
+}
+
+/// The feed ended, or was not opened.
+pub(super) struct TailError {
+    pub(super) failure: Failure,
+    /// True if another try may succeed.
+    pub(super) may_pass: bool,
+}
+
+impl TailError {
+    pub(super) fn new(failure: impl Into<Failure>, may_pass: bool) -> Self {
+        let failure = failure.into();
+        Self { failure, may_pass }
+    }
+
+    fn from_refusal(reason: &str, message: &str) -> Self {
+        let may_pass = matches!(
+            reason,
+            "shutting_down" | "too_slow" | "overloaded" | "store_unavailable" | "rate_limited"
+        );
+        Self::new(Failure::new(format!("{reason}: {message}")), may_pass)
+    }
 }
 
 /// A part of the feed.
@@ -42,44 +64,44 @@ pub(super) enum FeedEvent {
 }
 
 impl Feed {
-    /// Opens the feed of the gateway whose admin listener is at `base`.
+    /// Opens the feed of the gateway whose admin listener `client` asks.
     ///
     /// # Errors
     /// [`TailError`], if it is not there or refuses.
-    pub(super) async fn open(base: &Url, token: &str) -> Result<Self, TailError> {
-        let mut url = base.clone();
-        url.set_path(&format!(
-            "{}/console/feed",
-            base.path().trim_end_matches('/')
-        ));
-        let to = url.origin().ascii_serialization();
-        let request = Request {
-            token: Some(token),
+    pub(super) async fn open(client: &Client) -> Result<Self, TailError> {
+        let call = Call {
             accept: "text/event-stream",
-            ..Request::get(&url, LIFE)
+            within: LIFE,
+            ..client.call("/console/feed")
         };
-        let answer = match timeout(HEAD, request.send()).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error @ ClientError::NotListening { .. })) => {
-                return Err(TailError::Nobody(error));
-            }
-            Ok(Err(error)) => return Err(TailError::Client(error)),
-            Err(_) => return Err(TailError::Client(ClientError::TooSlow { to, after: HEAD })),
+        let Ok(opened) = timeout(HEAD, client.open(&call)).await else {
+            let complaint = format!("no answer of the gateway within {HEAD:?}");
+            return Err(TailError::new(Failure::new(complaint), true));
         };
+        let answer =
+            opened.map_err(|error| TailError::new(client.fail_unanswered(&error), true))?;
         if answer.is_stream() {
             return Ok(Self {
                 answer,
                 events: EventParser::default(),
-                ready: std::collections::VecDeque::new(),
-                to,
+                ready: VecDeque::new(),
             });
         }
-        let (status, body) = answer.read_json().await.map_err(TailError::Client)?;
-        let word = |name: &str| body[name].as_str().map(str::to_owned);
-        match (word("reason"), word("error")) {
-            (Some(reason), _) if reason == "not_found" => Err(TailError::Elsewhere(status)),
-            (Some(reason), Some(message)) => Err(TailError::Refused { reason, message }),
-            _ => Err(TailError::Elsewhere(status)),
+        let (status, body) = answer
+            .read_json()
+            .await
+            .map_err(|error| TailError::new(error, true))?;
+        match (body["reason"].as_str(), body["error"].as_str()) {
+            (Some(reason), Some(message)) if reason != "not_found" => {
+                Err(TailError::from_refusal(reason, message))
+            }
+            _ => {
+                let complaint = format!(
+                    "status {status}, and not the feed of a console: --admin takes admin.listen, such as http://127.0.0.1:9090, of a gateway with admin.console"
+                );
+                // Of a load balancer whose gateways are away.
+                Err(TailError::new(Failure::new(complaint), status >= 500))
+            }
         }
     }
 
@@ -95,25 +117,15 @@ impl Feed {
                     return Ok(piece);
                 }
             }
-            let piece = timeout(SILENCE, self.answer.next_chunk()).await;
-            let to = self.to.clone();
-            let piece = match piece {
-                Ok(Ok(Some(piece))) => piece,
-                Ok(Ok(None)) => {
-                    let why = "the feed ended".to_owned();
-                    return Err(TailError::Client(ClientError::Connection { to, why }));
-                }
-                Ok(Err(error)) => return Err(TailError::Client(error)),
-                Err(_) => {
-                    let after = SILENCE;
-                    return Err(TailError::Client(ClientError::TooSlow { to, after }));
-                }
+            let Ok(piece) = timeout(SILENCE, self.answer.next_chunk()).await else {
+                let complaint = format!("the feed said nothing for {SILENCE:?}");
+                return Err(TailError::new(Failure::new(complaint), true));
+            };
+            let Some(piece) = piece.map_err(|error| TailError::new(error, true))? else {
+                return Err(TailError::new(Failure::new("the feed ended"), true));
             };
             let whole = self.events.push(&piece);
-            let whole = whole.map_err(|error| {
-                let why = error.to_string();
-                TailError::Client(ClientError::Connection { to, why })
-            })?;
+            let whole = whole.map_err(|error| TailError::new(error, true))?;
             self.ready.extend(whole);
         }
     }
@@ -129,11 +141,10 @@ fn piece_of(mut event: Value) -> Result<Option<FeedEvent>, TailError> {
     else {
         return Ok(None);
     };
-    let (reason, message) = (reason.to_owned(), message.to_owned());
-    match reason.as_str() {
+    match reason {
         // The reasons of `end`.
         "shutting_down" | "unauthenticated" | "too_slow" => {
-            Err(TailError::Refused { reason, message })
+            Err(TailError::from_refusal(reason, message))
         }
         _ => Ok(Some(FeedEvent::Trouble(format!("{reason}: {message}")))),
     }

@@ -2,21 +2,19 @@
 
 mod feed;
 
-use std::io;
-use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
-use gateway_client::ClientError;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use self::feed::{Feed, FeedEvent};
-use super::access::{AccessError, AdminAccess};
+use self::feed::{Feed, FeedEvent, TailError};
+use super::access::AdminAccess;
+use super::failure::Failure;
 use super::table::{format_cell, mask_controls};
-use super::{USAGE, block_on, complete, print, print_error, print_note};
+use super::{complete, print, print_note};
 
 /// First delay before the feed is opened again; each further one is twice as long.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -24,7 +22,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Longest such delay.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   a2a-gateway exchange tail
   a2a-gateway exchange tail --workspace acme-dev --refused";
@@ -42,22 +40,15 @@ more refusals; how many more there were is told on standard error, and all of th
 Exit status: 0 ended by Ctrl-C or by its reader, 1 refused, 64 wrong arguments.";
 
 /// `a2a-gateway exchange tail`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Show exchanges as they end, on all replicas, until Ctrl-C
     #[command(after_help = TAIL_EXAMPLES)]
     Tail(TailArguments),
 }
 
 #[derive(clap::Args, Debug)]
-struct TailArguments {
+pub(super) struct TailArguments {
     /// Only those of this workspace, as caller or target; may be given again
     #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::complete_workspaces))]
     workspaces: Vec<String>,
@@ -81,87 +72,29 @@ struct TailArguments {
     gateway: AdminAccess,
 }
 
-/// The feed ended, or was not opened.
-#[derive(Debug, thiserror::Error)]
-enum TailError {
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    #[error("give an operator's token with --token, in A2A_GATEWAY_ADMIN_TOKEN or by a context")]
-    NoCredential,
-    #[error(
-        "{0}; is the gateway running? --admin, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is"
-    )]
-    Nobody(ClientError),
-    #[error("{0}")]
-    Client(ClientError),
-    #[error("{reason}: {message}")]
-    Refused { reason: String, message: String },
-    #[error(
-        "status {0}, and not the feed of a console: --admin takes admin.listen, such as http://127.0.0.1:9090, of a gateway with admin.console"
-    )]
-    Elsewhere(u16),
-    #[error("cannot print")]
-    Output(#[from] io::Error),
-}
-
-impl TailError {
-    /// True if another try may succeed.
-    fn may_pass(&self) -> bool {
-        match self {
-            Self::Nobody(_) | Self::Client(_) => true,
-            Self::Refused { reason, .. } => {
-                let passing = [
-                    "shutting_down",
-                    "too_slow",
-                    "overloaded",
-                    "store_unavailable",
-                    "rate_limited",
-                ];
-                passing.contains(&reason.as_str())
-            }
-            // Of a load balancer whose gateways are away.
-            Self::Elsewhere(status) => *status >= 500,
-            Self::Access(_) | Self::NoCredential | Self::Output(_) => false,
-        }
-    }
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let Command::Tail(arguments) = &arguments.command;
-    match block_on(tail_until_signal(arguments)) {
-        Ok(()) => ExitCode::SUCCESS,
-        // The reader has enough.
-        Err(TailError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            print_error(&error);
-            match error {
-                TailError::Access(_) | TailError::NoCredential => ExitCode::from(USAGE),
-                _ => ExitCode::FAILURE,
-            }
-        }
-    }
-}
-
-async fn tail_until_signal(arguments: &TailArguments) -> Result<(), TailError> {
+pub(super) async fn run(command: &Command) -> Result<String, Failure> {
+    let Command::Tail(arguments) = command;
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         ended = tail(arguments) => ended,
-        _ = interrupted.recv() => Ok(()),
-        _ = terminated.recv() => Ok(()),
+        _ = interrupted.recv() => Ok(String::new()),
+        _ = terminated.recv() => Ok(String::new()),
     }
 }
 
 /// Follows the feed, and opens it again when it breaks off.
-async fn tail(arguments: &TailArguments) -> Result<(), TailError> {
+async fn tail(arguments: &TailArguments) -> Result<String, Failure> {
     let mut wait = AGAIN;
     let mut was_open = false;
     loop {
-        let (url, token) = arguments.gateway.resolve()?;
-        let token = token.ok_or(TailError::NoCredential)?;
-        let followed = match Feed::open(&url, &token).await {
+        let client = arguments.gateway.build_client()?;
+        if !client.has_token() {
+            return Err(Failure::usage(
+                "give an operator's token with --token, in A2A_GATEWAY_ADMIN_TOKEN or by a context",
+            ));
+        }
+        let error = match Feed::open(&client).await {
             Ok(feed) => {
                 if was_open {
                     print_note("the feed is open again; what passed meanwhile is in the audit");
@@ -169,46 +102,44 @@ async fn tail(arguments: &TailArguments) -> Result<(), TailError> {
                 (was_open, wait) = (true, AGAIN);
                 print_feed(feed, arguments).await
             }
-            Err(error) => Err(error),
-        };
-        let Err(error) = followed else {
-            continue;
+            Err(error) => error,
         };
         // A gateway that was never there is an error, one that left may come back.
-        if !was_open || !error.may_pass() {
-            return Err(error);
+        if !was_open || !error.may_pass {
+            return Err(error.failure);
         }
-        print_note(&format!("{error}; the feed is opened again in {wait:?}"));
+        let failure = error.failure;
+        print_note(&format!("{failure}; the feed is opened again in {wait:?}"));
         sleep(wait).await;
         wait = (wait * 2).min(AGAIN_MAX);
     }
 }
 
-/// Prints what fits until the feed breaks off.
-async fn print_feed(mut feed: Feed, arguments: &TailArguments) -> Result<(), TailError> {
+/// Prints what fits until the feed breaks off, and returns why.
+async fn print_feed(mut feed: Feed, arguments: &TailArguments) -> TailError {
     loop {
-        match feed.next().await? {
-            FeedEvent::Exchanges { list, more } => {
-                let mut text = String::new();
-                for exchange in list
-                    .iter()
-                    .filter(|exchange| matches_filter(exchange, arguments))
-                {
-                    if arguments.json {
-                        text.push_str(&exchange.to_string());
-                    } else {
-                        text.push_str(&format_line(exchange));
-                    }
-                    text.push('\n');
-                }
-                print(&text)?;
-                if more > 0 {
-                    print_note(&format!(
-                        "{more} more exchanges in this second are not listed"
-                    ));
-                }
+        let (list, more) = match feed.next().await {
+            Ok(FeedEvent::Exchanges { list, more }) => (list, more),
+            Ok(FeedEvent::Trouble(message)) => {
+                print_note(&message);
+                continue;
             }
-            FeedEvent::Trouble(message) => print_note(&message),
+            Err(error) => return error,
+        };
+        let fitting = list.iter().filter(|one| matches_filter(one, arguments));
+        let text: String = fitting
+            .map(|exchange| match arguments.json {
+                true => format!("{exchange}\n"),
+                false => format_line(exchange) + "\n",
+            })
+            .collect();
+        if let Err(error) = print(&text) {
+            return TailError::new(error, false);
+        }
+        if more > 0 {
+            print_note(&format!(
+                "{more} more exchanges in this second are not listed"
+            ));
         }
     }
 }

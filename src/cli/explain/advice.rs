@@ -7,57 +7,54 @@ pub(super) fn give_advice(body: &Value) -> Option<String> {
     if let Some(waits) = advise_to_wait(body) {
         return Some(waits);
     }
-    Some(match body["reason"].as_str().unwrap_or_default() {
-        "invalid_workspace_id" => "correct the id of the target.".to_owned(),
-        "unauthenticated" => advise_without_credential(body),
-        "cap_reached" => {
-            "wait for its window; or raise the `limit` of the cap: GET /caps shows what it counts."
-                .to_owned()
-        }
-        "rate_limited" => {
-            "the caller waits; or raise rate.caller_per_second and rate.caller_burst.".to_owned()
-        }
-        "not_permitted" => advise_if_not_permitted(body),
-        "role_required" => {
-            "an operator with the role that the message names does it: `a2a-gateway token operator --role`.".to_owned()
-        }
+    let advice = match body["reason"].as_str().unwrap_or_default() {
+        "unauthenticated" => return Some(advise_without_credential(body)),
+        "not_permitted" => return Some(advise_if_not_permitted(body)),
+        "workspace_offline" => return Some(advise_if_offline(body)),
         "stopped" => {
             let stop = find_fact(body, "stop")["stop"].as_str().unwrap_or("{id}");
-            format!("an operator stopped it: once the cause is over, `a2a-gateway release {stop}`.")
+            return Some(format!(
+                "an operator stopped it: once the cause is over, `a2a-gateway release {stop}`."
+            ));
         }
-        "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).".to_owned(),
-        "workspace_removed" => REMOVED.to_owned(),
-        "workspace_offline" => advise_if_offline(body),
+        "invalid_workspace_id" => "correct the id of the target.",
+        "cap_reached" => {
+            "wait for its window; or raise the `limit` of the cap: GET /caps shows what it counts."
+        }
+        "rate_limited" => {
+            "the caller waits; or raise rate.caller_per_second and rate.caller_burst."
+        }
+        "role_required" => {
+            "an operator with the role that the message names does it: `a2a-gateway token operator --role`."
+        }
+        "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).",
+        "workspace_removed" => REMOVED,
         "workspace_restarting" => {
             "wait until its agent registers; or, if it never will, PATCH /workspaces/{id} with liveness \"assumed\"."
-                .to_owned()
         }
         "agent_busy" => {
             "an open breaker lets one call try after its time, and when the agent registers or sends a heartbeat: mend \
              what its cause says; a learned limit grows with the calls that the agent answers; else raise \
              max_concurrent of the workspace (limits.target_concurrency). A full inbox is emptied by its agent."
-                .to_owned()
         }
         "address_forbidden" => {
             "register another URL; or open loopback and private ranges with address.allow, one agent with \
              trusted_agents."
-                .to_owned()
         }
         "agent_unreachable" => {
-            "the agent's name has no address: correct its URL, or the DNS that the gateway asks.".to_owned()
+            "the agent's name has no address: correct its URL, or the DNS that the gateway asks."
         }
-        "agent_protocol_error" => {
-            "look at the agent's card: it must name a JSON-RPC interface.".to_owned()
-        }
+        "agent_protocol_error" => "look at the agent's card: it must name a JSON-RPC interface.",
         "store_unavailable" => {
-            "the step says which store does not answer: /readyz and the log say more.".to_owned()
+            "the step says which store does not answer: /readyz and the log say more."
         }
         "overloaded" => {
-            "this replica has as many exchanges as it takes (server.max_exchanges): add replicas.".to_owned()
+            "this replica has as many exchanges as it takes (server.max_exchanges): add replicas."
         }
-        "shutting_down" => "ask another replica: this one is about to end.".to_owned(),
+        "shutting_down" => "ask another replica: this one is about to end.",
         _ => return None,
-    })
+    };
+    Some(advice.to_owned())
 }
 
 /// True if a call would not be refused, but wait for its target to wake.

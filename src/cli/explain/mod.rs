@@ -3,17 +3,17 @@
 mod advice;
 
 use std::fmt::Write as _;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap_complete::engine::ArgValueCompleter;
-use gateway_client::{ClientError, Request};
+use gateway_client::Call;
 use serde_json::Value;
-use url::Url;
 
 use self::advice::{find_fact, give_advice, would_wait};
 use super::access::AdminAccess;
-use super::{USAGE, block_on, complete, print, print_error};
+use super::client::format_json;
+use super::failure::Failure;
+use super::{complete, print};
 
 /// Timeout of the request: the gateway asks both stores and a name server, each with a timeout of
 /// its own.
@@ -54,108 +54,52 @@ pub(super) struct Arguments {
     gateway: AdminAccess,
 }
 
-/// The gateway returned no explanation.
-#[derive(Debug, thiserror::Error)]
-enum ExplainError {
-    #[error(
-        "{0}; is the gateway running? --admin, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is"
-    )]
-    Nobody(ClientError),
-    #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
-    Client(#[source] ClientError),
-    #[error("{0}")]
-    Question(String),
-    #[error(
-        "{reason}: {message}; give an operator's token with --token or in A2A_GATEWAY_ADMIN_TOKEN"
-    )]
-    Token { reason: String, message: String },
-    #[error("{reason}: {message}")]
-    Refused { reason: String, message: String },
-    #[error(
-        "status {0}, and not the answer of a gateway's admin listener; --admin takes admin.listen, such as http://127.0.0.1:9090"
-    )]
-    Elsewhere(u16),
-    #[error("cannot print")]
-    Output(#[from] std::io::Error),
-}
-
-impl From<ClientError> for ExplainError {
-    fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::NotListening { .. } => Self::Nobody(error),
-            other => Self::Client(other),
-        }
-    }
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let (base, token) = match arguments.gateway.resolve() {
-        Ok(resolved) => resolved,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
+/// Prints the explanation, and fails if the message would be refused.
+pub(super) async fn run(arguments: &Arguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
+    let workspaces = arguments.workspaces.join(",");
+    let call = Call {
+        query: &write_query(arguments, &workspaces),
+        within: WITHIN,
+        ..client.call("/explain")
     };
-    match block_on(explain(arguments, base, token.as_deref())) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            print_error(&error);
-            match error {
-                ExplainError::Question(_) => ExitCode::from(USAGE),
-                _ => ExitCode::FAILURE,
-            }
-        }
-    }
-}
-
-/// Prints the explanation. Returns true if the message would be sent.
-async fn explain(
-    arguments: &Arguments,
-    base: Url,
-    token: Option<&str>,
-) -> Result<bool, ExplainError> {
-    let url = explain_url(arguments, base);
-    let request = Request {
-        token,
-        ..Request::get(&url, WITHIN)
+    let (status, body) = client.ask_admin(&call).await?;
+    let Some(is_admitted) = body["admitted"].as_bool().filter(|_| status == 200) else {
+        return Err(to_failure(status, &body));
     };
-    let (status, body) = request.send().await?.read_json().await?;
-    let Some(admitted) = body["admitted"].as_bool().filter(|_| status == 200) else {
-        return Err(to_error(status, &body));
+    let text = match arguments.json {
+        true => format_json(&body),
+        false => format_explanation(&body),
     };
-    if arguments.json {
-        print(&format!("{body:#}\n"))?;
-    } else {
-        print(&format_explanation(&body))?;
+    if is_admitted {
+        return Ok(text);
     }
-    Ok(admitted)
+    print(&text).map_err(|error| Failure::from(error).with_status(1))?;
+    Err(Failure::quiet(1))
 }
 
-fn explain_url(arguments: &Arguments, mut url: Url) -> Url {
-    url.set_path(&format!("{}/explain", url.path().trim_end_matches('/')));
-    let mut query = url.query_pairs_mut();
-    query.clear();
-    query.append_pair("caller", &arguments.caller);
-    query.append_pair("target", &arguments.target);
-    if let Some(org) = &arguments.org {
-        query.append_pair("org", org);
-    }
-    if !arguments.workspaces.is_empty() {
-        query.append_pair("workspaces", &arguments.workspaces.join(","));
-    }
-    drop(query);
-    url
+fn write_query<'a>(arguments: &'a Arguments, workspaces: &'a str) -> Vec<(&'a str, &'a str)> {
+    let mut query = vec![
+        ("caller", arguments.caller.as_str()),
+        ("target", arguments.target.as_str()),
+    ];
+    query.extend(arguments.org.as_deref().map(|org| ("org", org)));
+    query.extend(Some(("workspaces", workspaces)).filter(|(_, ids)| !ids.is_empty()));
+    query
 }
 
-fn to_error(status: u16, body: &Value) -> ExplainError {
-    let word = |member: &str| body[member].as_str().unwrap_or_default().to_owned();
+fn to_failure(status: u16, body: &Value) -> Failure {
+    let word = |member: &str| body[member].as_str().unwrap_or_default();
     let (reason, message) = (word("reason"), word("error"));
-    match reason.as_str() {
-        "" | "not_found" => ExplainError::Elsewhere(status),
-        "invalid_params" => ExplainError::Question(message),
-        "unauthenticated" | "not_permitted" => ExplainError::Token { reason, message },
-        _ => ExplainError::Refused { reason, message },
+    match reason {
+        "" | "not_found" => Failure::new(format!(
+            "status {status}, and not the answer of a gateway's admin listener; --admin takes admin.listen, such as http://127.0.0.1:9090"
+        )),
+        "invalid_params" => Failure::usage(message),
+        "unauthenticated" | "not_permitted" => Failure::new(format!(
+            "{reason}: {message}; give an operator's token with --token or in A2A_GATEWAY_ADMIN_TOKEN"
+        )),
+        _ => Failure::new(format!("{reason}: {message}")),
     }
 }
 
@@ -308,34 +252,22 @@ mod tests {
 
     #[test]
     fn the_question_is_spelled_for_the_wire() {
-        let url = |typed: &[&str]| {
+        let query = |typed: &[&str]| {
             let mut arguments = vec!["explain"];
             arguments.extend(typed);
             let command = <Arguments as clap::Args>::augment_args(clap::Command::new("explain"));
             let matches = command.try_get_matches_from(arguments).unwrap();
             let arguments = <Arguments as clap::FromArgMatches>::from_arg_matches(&matches);
             let arguments = arguments.unwrap();
-            let (base, _) = arguments.gateway.resolve().unwrap();
-            explain_url(&arguments, base).to_string()
+            let workspaces = arguments.workspaces.join(",");
+            let query = write_query(&arguments, &workspaces);
+            let mut text = url::form_urlencoded::Serializer::new(String::new());
+            text.extend_pairs(query).finish()
         };
-        assert_eq!(
-            url(&[
-                "canvas:a b",
-                "t",
-                "--org",
-                "o&p",
-                "--workspace",
-                "x",
-                "--workspace",
-                "y",
-                "--admin",
-                "http://h:1"
-            ]),
-            "http://h:1/explain?caller=canvas%3Aa+b&target=t&org=o%26p&workspaces=x%2Cy"
-        );
-        assert_eq!(
-            url(&["a", "b", "--admin", "http://h:1/below/"]),
-            "http://h:1/below/explain?caller=a&target=b"
-        );
+        let words = "t --org o&p --workspace x --workspace y";
+        let words: Vec<_> = ["canvas:a b"].into_iter().chain(words.split(' ')).collect();
+        let expected = "caller=canvas%3Aa+b&target=t&org=o%26p&workspaces=x%2Cy";
+        assert_eq!(query(&words), expected);
+        assert_eq!(query(&["a", "b"]), "caller=a&target=b");
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,8 @@ use tempfile::NamedTempFile;
 use url::Url;
 
 use super::{Answers, Stores, Supervisor};
+use crate::cli::access::to_loopback;
+use crate::cli::failure::Failure;
 use crate::identity::{CredentialHash, new_admin_token};
 
 const CONFIG: &str = "gateway.toml";
@@ -22,6 +24,12 @@ const COMPOSE: &str = "compose.yaml";
 
 /// The unit of the package. A unit of `init` has other paths and another user.
 const PACKAGED: &str = include_str!("../../../packaging/a2a-gateway.service");
+
+/// The configuration, with places for the answers.
+const CONFIG_TEXT: &str = include_str!("gateway.toml");
+
+/// The compose file, with a place for the address.
+const COMPOSE_TEXT: &str = include_str!("compose.yaml");
 
 /// Mode of a file without a secret.
 const OPEN: u32 = 0o644;
@@ -61,41 +69,14 @@ const SERVICE_USER: &str = "a2a-gateway";
 /// Mode bit with which every user may enter a folder.
 const ENTER: u32 = 0o001;
 
-/// The files were not written.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum WriteError {
-    #[error("{0} exists, and nothing was written; --force replaces it")]
-    Exists(String),
-    #[error(
-        "{0}: the paths in a unit for systemd have letters, digits, `/`, `.`, `_`, `-`; choose another folder"
-    )]
-    Path(String),
-    #[error("another init writes into {0}; nothing was written")]
-    Busy(String),
-    #[error("cannot write {path}")]
-    Io {
-        path: String,
-        #[source]
-        error: io::Error,
-    },
-}
-
-/// The texts of the files.
-pub(super) struct Files {
-    folder: PathBuf,
-    /// Name, mode and text of each.
-    files: [(&'static str, u32, String); 3],
-    next: String,
-}
-
 /// Returns the absolute path of a folder, which is made if it is missing.
-pub(super) fn create_folder(dir: &Path) -> Result<PathBuf, WriteError> {
+pub(super) fn create_folder(dir: &Path) -> Result<PathBuf, Failure> {
     let made = fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
     made.map_err(|error| write_error(dir, error))
 }
 
 /// Refuses a folder with one of the files. Without a kind both kinds of supervisor count.
-pub(super) fn refuse_existing(folder: &Path, kind: Option<Supervisor>) -> Result<(), WriteError> {
+pub(super) fn refuse_existing(folder: &Path, kind: Option<Supervisor>) -> Result<(), Failure> {
     let units: &[_] = match kind {
         Some(Supervisor::Systemd) => &[UNIT],
         Some(Supervisor::Compose) => &[COMPOSE],
@@ -103,7 +84,7 @@ pub(super) fn refuse_existing(folder: &Path, kind: Option<Supervisor>) -> Result
     };
     let mut names = [CONFIG, TOKEN].iter().chain(units);
     match names.find(|name| folder.join(name).symlink_metadata().is_ok()) {
-        Some(name) => Err(WriteError::Exists(folder.join(name).display().to_string())),
+        Some(name) => Err(exists_error(&folder.join(name))),
         None => Ok(()),
     }
 }
@@ -113,79 +94,76 @@ pub(super) fn format_base_url(url: &Url) -> &str {
     url.as_str().trim_end_matches('/')
 }
 
-impl Files {
-    pub(super) fn new(answers: &Answers, folder: &Path) -> Result<Self, WriteError> {
-        let token = new_admin_token();
-        let (name, unit, start) = match answers.kind {
-            Supervisor::Systemd => (
-                UNIT,
-                unit_text(answers, folder, &program_path()?)?,
-                systemd_steps(folder),
-            ),
-            Supervisor::Compose => (COMPOSE, compose_text(answers), compose_steps(folder)),
-        };
-        // The token before its hash: a configuration whose token is nowhere would have no operator.
-        let files = [
-            (TOKEN, SECRET, format!("{}\n", token.expose_secret())),
-            (CONFIG, OPEN, config_text(answers, &token)),
-            (name, OPEN, unit),
-        ];
-        Ok(Self {
-            folder: folder.to_owned(),
-            files,
-            next: format!("{start}{}", workspace_steps(answers, folder)),
-        })
+/// Writes all files, or none if one of them cannot be made, and returns what to do next.
+pub(super) fn write_files(
+    answers: &Answers,
+    folder: &Path,
+    force: bool,
+) -> Result<String, Failure> {
+    let token = new_admin_token();
+    let (name, unit, start) = match answers.kind {
+        Supervisor::Systemd => (
+            UNIT,
+            unit_text(answers, folder, &program_path()?)?,
+            systemd_steps(folder),
+        ),
+        Supervisor::Compose => (
+            COMPOSE,
+            fill_template(COMPOSE_TEXT, &[("listen", answers.listen.to_string())]),
+            compose_steps(folder),
+        ),
+    };
+    let lock = File::open(folder).map_err(|error| write_error(folder, error))?;
+    // It ends with this process.
+    if lock.try_lock().is_err() {
+        let folder = folder.display();
+        return Err(Failure::new(format!(
+            "another init writes into {folder}; nothing was written"
+        )));
     }
-
-    /// Writes all files, or none if one of them cannot be made, and returns what to do next.
-    pub(super) fn write(self, kind: Supervisor, force: bool) -> Result<String, WriteError> {
-        let lock = File::open(&self.folder).map_err(|error| write_error(&self.folder, error))?;
-        // It ends with this process.
-        if lock.try_lock().is_err() {
-            return Err(WriteError::Busy(self.folder.display().to_string()));
-        }
-        if !force {
-            refuse_existing(&self.folder, Some(kind))?;
-        }
-        let data = self.folder.join("data");
-        let made = fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&data);
-        made.map_err(|error| write_error(&data, error))?;
-        let mut said = String::new();
-        let mut whole_files = Vec::new();
-        for (name, mode, text) in &self.files {
-            let path = self.folder.join(name);
-            if path.is_dir() {
-                return Err(write_error(&path, io::ErrorKind::IsADirectory.into()));
-            }
-            let file = write_temp_file(&self.folder, *mode, text)
-                .map_err(|error| write_error(&path, error))?;
-            said.push_str(&format!("wrote {}\n", path.display()));
-            whole_files.push((file, path));
-        }
-        for (file, path) in whole_files {
-            persist_file(file, &path, force)?;
-        }
-        Ok(said + &self.next)
+    if !force {
+        refuse_existing(folder, Some(answers.kind))?;
     }
+    let data = folder.join("data");
+    let mut options = fs::DirBuilder::new();
+    let made = options.recursive(true).mode(0o700).create(&data);
+    made.map_err(|error| write_error(&data, error))?;
+    let mut said = String::new();
+    let mut whole_files = Vec::new();
+    // The token before its hash: a configuration whose token is nowhere would have no operator.
+    for (name, mode, text) in [
+        (TOKEN, SECRET, format!("{}\n", token.expose_secret())),
+        (CONFIG, OPEN, config_text(answers, &token)),
+        (name, OPEN, unit),
+    ] {
+        let path = folder.join(name);
+        if path.is_dir() {
+            return Err(write_error(&path, io::ErrorKind::IsADirectory.into()));
+        }
+        let file = write_temp_file(folder, mode, &text);
+        let file = file.map_err(|error| write_error(&path, error))?;
+        said.push_str(&format!("wrote {}\n", path.display()));
+        whole_files.push((file, path));
+    }
+    for (file, path) in whole_files {
+        persist_file(file, &path, force)?;
+    }
+    Ok(said + &start + &workspace_steps(answers, folder))
 }
 
 /// Gives a file its name.
-fn persist_file(file: NamedTempFile, path: &Path, force: bool) -> Result<(), WriteError> {
+fn persist_file(file: NamedTempFile, path: &Path, force: bool) -> Result<(), Failure> {
     let placed = if force {
         file.persist(path)
     } else {
         file.persist_noclobber(path)
     };
-    match placed {
-        Ok(_) => Ok(()),
-        Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(WriteError::Exists(path.display().to_string()))
-        }
-        Err(refused) => Err(write_error(path, refused.error)),
-    }
+    placed
+        .map(drop)
+        .map_err(|refused| match refused.error.kind() {
+            io::ErrorKind::AlreadyExists => exists_error(path),
+            _ => write_error(path, refused.error),
+        })
 }
 
 /// Writes a file without a name of its own yet.
@@ -198,13 +176,27 @@ fn write_temp_file(folder: &Path, mode: u32, text: &str) -> io::Result<NamedTemp
     Ok(file)
 }
 
-fn write_error(path: &Path, error: io::Error) -> WriteError {
-    let path = path.display().to_string();
-    WriteError::Io { path, error }
+fn write_error(path: &Path, error: io::Error) -> Failure {
+    Failure::new(format!("cannot write {}: {error}", path.display()))
+}
+
+fn exists_error(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::new(format!(
+        "{path} exists, and nothing was written; --force replaces it"
+    ))
+}
+
+/// Returns a template with its values in their places.
+fn fill_template(template: &str, values: &[(&str, String)]) -> String {
+    values
+        .iter()
+        .fold(template.to_owned(), |text, (name, value)| {
+            text.replace(&format!("{{{{{name}}}}}"), value)
+        })
 }
 
 fn config_text(answers: &Answers, token: &SecretString) -> String {
-    let hash = CredentialHash::digest(token.expose_secret()).to_hex();
     let (sql, shared) = match &answers.stores {
         Stores::Embedded => ("sqlite:data/gateway.db", "memory"),
         Stores::Servers { sql, shared } => (sql.as_str(), shared.as_str()),
@@ -214,27 +206,25 @@ fn config_text(answers: &Answers, token: &SecretString) -> String {
         Supervisor::Compose => "hosts = [\"gateway\", \"gateway:8080\"]\n",
         Supervisor::Systemd => "",
     };
-    format!(
-        "# Written by `a2a-gateway init`. Every key with its meaning: `a2a-gateway check-config --defaults`.\n\
-         # Paths begin at the folder in which the gateway is started.\n\n\
-         [server]\n\
-         listen = {}\n\
-         public_url = {}\n\
-         {hosts}\n\
-         [admin]\n\
-         listen = {}\n\n\
-         [stores]\n\
-         sql = {}\n\
-         shared = {}\n\n\
-         [auth]\n\
-         # The operator's token is in {TOKEN}.\n\
-         admin_token_sha256 = [\"{hash}\"]\n",
-        quote_toml(&answers.listen.to_string()),
-        quote_toml(format_base_url(&answers.public_url)),
-        quote_toml(&answers.admin_listen.to_string()),
-        quote_toml(sql),
-        quote_toml(shared),
-    )
+    let values = [
+        (
+            "hash",
+            CredentialHash::digest(token.expose_secret()).to_hex(),
+        ),
+        ("hosts", hosts.to_owned()),
+        ("listen", quote_toml(&answers.listen.to_string())),
+        (
+            "admin_listen",
+            quote_toml(&answers.admin_listen.to_string()),
+        ),
+        (
+            "public_url",
+            quote_toml(format_base_url(&answers.public_url)),
+        ),
+        ("sql", quote_toml(sql)),
+        ("shared", quote_toml(shared)),
+    ];
+    fill_template(CONFIG_TEXT, &values)
 }
 
 fn quote_toml(text: &str) -> String {
@@ -242,7 +232,7 @@ fn quote_toml(text: &str) -> String {
 }
 
 /// Returns the unit of the package with the paths of this program and folder.
-fn unit_text(answers: &Answers, folder: &Path, program: &Path) -> Result<String, WriteError> {
+fn unit_text(answers: &Answers, folder: &Path, program: &Path) -> Result<String, Failure> {
     let [program, folder] = [check_plain_path(program)?, check_plain_path(folder)?];
     let user = match getuid() {
         root if root.is_root() => SERVICE_USER.to_owned(),
@@ -287,7 +277,7 @@ fn unit_text(answers: &Answers, folder: &Path, program: &Path) -> Result<String,
     Ok(format!("# Written by `a2a-gateway init`.\n{text}"))
 }
 
-fn program_path() -> Result<PathBuf, WriteError> {
+fn program_path() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| write_error(Path::new("/proc/self/exe"), error))
 }
 
@@ -306,39 +296,16 @@ fn find_closed_folder(path: &Path) -> Option<&Path> {
 }
 
 /// Returns a path that a unit can name without quotes.
-fn check_plain_path(path: &Path) -> Result<String, WriteError> {
+fn check_plain_path(path: &Path) -> Result<String, Failure> {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     if text.chars().all(is_plain) {
         Ok(text)
     } else {
-        Err(WriteError::Path(text))
+        Err(Failure::new(format!(
+            "{text}: the paths in a unit for systemd have letters, digits, `/`, `.`, `_`, `-`; choose another folder"
+        )))
     }
-}
-
-fn compose_text(answers: &Answers) -> String {
-    format!(
-        "# Written by `a2a-gateway init`. `docker build --tag a2a-gateway .` in the gateway's repository makes the image.\n\
-         services:\n\
-         \x20 gateway:\n\
-         \x20   image: ${{A2A_GATEWAY_IMAGE:-a2a-gateway}}\n\
-         \x20   ports: [\"{}:8080\"]\n\
-         \x20   environment:\n\
-         \x20     # All addresses of the container. Callers reach it at the port above.\n\
-         \x20     A2A_GATEWAY__SERVER__LISTEN: 0.0.0.0:8080\n\
-         \x20   volumes:\n\
-         \x20     - ./{CONFIG}:/etc/a2a-gateway/config.toml:ro\n\
-         \x20     - state:/var/lib/a2a-gateway\n\
-         \x20   read_only: true\n\
-         \x20   cap_drop: [ALL]\n\
-         \x20   security_opt: [\"no-new-privileges\"]\n\
-         \x20   # Above server.drain.\n\
-         \x20   stop_grace_period: 150s\n\
-         \x20   restart: unless-stopped\n\n\
-         volumes:\n\
-         \x20 state:\n",
-        answers.listen,
-    )
 }
 
 fn systemd_steps(folder: &Path) -> String {
@@ -435,17 +402,6 @@ fn agent_command(listen: SocketAddr) -> String {
     format!(
         "  a2a-gateway run --workspace billing --token-file token --port 8001 {advertise}-- a2a-gateway agent echo\n"
     )
-}
-
-/// Returns the address at which a listener is reached on its own machine.
-fn to_loopback(mut listen: SocketAddr) -> SocketAddr {
-    if listen.ip().is_unspecified() {
-        listen.set_ip(match listen.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    listen
 }
 
 /// Returns a word of a shell's command.

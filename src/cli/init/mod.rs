@@ -4,17 +4,16 @@
 mod files;
 mod questions;
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::ValueEnum;
 use url::{Url, form_urlencoded};
 
-use self::files::{Files, WriteError};
-use super::{USAGE, parse_http_url, print, print_error};
-use crate::config::load::{ConfigError, Layers, load};
+use super::failure::Failure;
+use super::parse_http_url;
+use crate::config::load::{Layers, load};
+use crate::telemetry::Chain;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,47 +86,7 @@ enum Stores {
     Servers { sql: String, shared: String },
 }
 
-/// Nothing was written, or not all.
-#[derive(Debug, thiserror::Error)]
-enum InitError {
-    #[error("callers on the network call the gateway by a name: give its URL with --public-url")]
-    NoPublicUrl,
-    #[error(
-        "a password does not belong into the configuration: write the URL without it, and name a file with \
-         `?password_file=FILE`"
-    )]
-    Password,
-    #[error("{0} needs a port that is not 0")]
-    NoPort(&'static str),
-    #[error("no gateway can start with these answers")]
-    Settings(#[source] ConfigError),
-    #[error("no answer: {0}")]
-    NoAnswer(&'static str),
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    #[error("cannot ask, or print")]
-    Io(#[from] io::Error),
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    match write_files(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            match error {
-                InitError::NoPublicUrl
-                | InitError::Password
-                | InitError::NoPort(_)
-                | InitError::Settings(_) => ExitCode::from(USAGE),
-                InitError::NoAnswer(_) | InitError::Write(_) | InitError::Io(_) => {
-                    ExitCode::FAILURE
-                }
-            }
-        }
-    }
-}
-
-fn write_files(arguments: &Arguments) -> Result<(), InitError> {
+pub(super) fn run(arguments: &Arguments) -> Result<String, Failure> {
     // Before any question: an answer would be in vain.
     let folder = files::create_folder(&arguments.dir)?;
     if !arguments.force {
@@ -135,20 +94,18 @@ fn write_files(arguments: &Arguments) -> Result<(), InitError> {
     }
     let answers = questions::collect_answers(arguments)?;
     answers.check()?;
-    let written = Files::new(&answers, &folder)?.write(answers.kind, arguments.force)?;
-    print(&written)?;
-    Ok(())
+    files::write_files(&answers, &folder, arguments.force)
 }
 
 impl Answers {
     /// Checks them as the start of a gateway does.
-    fn check(&self) -> Result<(), InitError> {
+    fn check(&self) -> Result<(), Failure> {
         for (flag, address) in [
             ("--listen", self.listen),
             ("--admin-listen", self.admin_listen),
         ] {
             if address.port() == 0 {
-                return Err(InitError::NoPort(flag));
+                return Err(Failure::usage(format!("{flag} needs a port that is not 0")));
             }
         }
         let mut overrides = vec![
@@ -161,7 +118,10 @@ impl Answers {
         ];
         if let Stores::Servers { sql, shared } = &self.stores {
             if has_password(sql) || has_password(shared) {
-                return Err(InitError::Password);
+                return Err(Failure::usage(
+                    "a password does not belong into the configuration: write the URL without it, and name a file with \
+                     `?password_file=FILE`",
+                ));
             }
             overrides.push(format!("stores.sql={sql}"));
             overrides.push(format!("stores.shared={shared}"));
@@ -170,7 +130,10 @@ impl Answers {
             overrides,
             ..Layers::default()
         };
-        load(&layers).map(drop).map_err(InitError::Settings)
+        load(&layers).map(drop).map_err(|error| {
+            let why = Chain(&error);
+            Failure::usage(format!("no gateway can start with these answers: {why}"))
+        })
     }
 }
 

@@ -1,17 +1,20 @@
 //! The four questions, and the flags that answer them.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
+use std::io::{self, IsTerminal as _};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use clap::ValueEnum as _;
 use url::Url;
 
-use super::{Answers, Arguments, InitError, Stores, Supervisor};
-use crate::cli::{parse_http_url, write_prompt};
+use super::{Answers, Arguments, Stores, Supervisor};
+use crate::cli::failure::Failure;
+use crate::cli::parse_http_url;
+use crate::cli::terminal::{ask_line, write_prompt};
 use crate::ids::host_name;
 
-/// Longest answer, in bytes.
-const ANSWER_MAX: u64 = 4096;
+/// Callers on the network need a name.
+const NO_PUBLIC_URL: &str =
+    "callers on the network call the gateway by a name: give its URL with --public-url";
 
 /// Wrong answers to one question, at most.
 const TRIES: usize = 5;
@@ -20,7 +23,7 @@ const TRIES: usize = 5;
 const EMBEDDED: &str = "embedded";
 
 /// Returns the answers of the flags; for the others, those of the terminal, or defaults.
-pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, InitError> {
+pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, Failure> {
     let asks = !arguments.yes && io::stdin().is_terminal();
     let kind = match arguments.kind {
         Some(kind) => kind,
@@ -43,8 +46,8 @@ pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, InitErro
         None if asks => ask_until_valid("URL that callers use?", &likely_url(listen), |text| {
             parse_http_url(text).map_err(str::to_owned)
         })?,
-        None if listen.ip().is_unspecified() => return Err(InitError::NoPublicUrl),
-        None => listener_url(listen).ok_or(InitError::NoPublicUrl)?,
+        None if listen.ip().is_unspecified() => return Err(Failure::usage(NO_PUBLIC_URL)),
+        None => Url::parse(&format!("http://{listen}"))?,
     };
     let stores = match (&arguments.sql, &arguments.shared) {
         (Some(sql), Some(shared)) => Stores::Servers {
@@ -69,10 +72,6 @@ pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, InitErro
 
 fn default_listen() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))
-}
-
-fn listener_url(listen: SocketAddr) -> Option<Url> {
-    Url::parse(&format!("http://{listen}")).ok()
 }
 
 /// Returns the likely URL of a gateway at `listen`.
@@ -110,23 +109,19 @@ fn ask_until_valid<T>(
     question: &'static str,
     default: &str,
     read: impl Fn(&str) -> Result<T, String>,
-) -> Result<T, InitError> {
+) -> Result<T, Failure> {
     for _ in 0..TRIES {
-        write_prompt(&format!("{question} [{default}] "))?;
-        let mut line = String::new();
-        if io::stdin().lock().take(ANSWER_MAX).read_line(&mut line)? == 0 {
-            return Err(InitError::NoAnswer(question));
-        }
-        let answer = match line.trim() {
-            "" => default,
-            answer => answer,
+        let line = ask_line(&format!("{question} [{default}] "))?;
+        let Some(line) = line else {
+            break;
         };
+        let answer = if line.is_empty() { default } else { &line };
         match read(answer) {
             Ok(value) => return Ok(value),
             Err(why) => write_prompt(&format!("{why}\n"))?,
         }
     }
-    Err(InitError::NoAnswer(question))
+    Err(Failure::new(format!("no answer: {question}")))
 }
 
 #[cfg(test)]

@@ -2,21 +2,27 @@
 //! (`docs/guide/policy-in-git.md`).
 
 mod difference;
-mod request;
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::time::Duration;
 
+use gateway_client::{Call, RegistryError};
+use http::Method;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use serde_saphyr::budget::BudgetBreach;
 
-use self::difference::Difference;
-use self::request::RequestFailure;
-use super::access::{AccessError, OperatorAccess};
-use super::terminal::is_control;
-use super::{USAGE, block_on, print, print_error, write_prompt};
+use self::difference::{count_changes, format_difference, format_name};
+use super::access::OperatorAccess;
+use super::client::Client;
+use super::failure::{Failure, OrFail as _};
+use super::print;
+use super::terminal::{ask_line, is_control};
+
+/// Timeout of one request: longer than the transaction of a policy may take.
+const WITHIN: Duration = Duration::from_secs(120);
 
 /// Exit status of `apply --dry-run --exit-code` if there are changes.
 const CHANGES: u8 = 2;
@@ -93,76 +99,10 @@ pub(super) struct ApplyArguments {
     gateway: OperatorAccess,
 }
 
-/// The command failed.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Request(#[from] RequestFailure),
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    #[error("{} cannot be read", path.display())]
-    Unreadable {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{} has more than {FILE_BYTES_MAX} bytes: split it by sections", .0.display())]
-    TooLong(PathBuf),
-    #[error(
-        "{} has more than {NODES_MAX} names, values, lists and mappings: split it by sections, each in a file of its own",
-        .0.display()
-    )]
-    TooManyNodes(PathBuf),
-    #[error("{} is no YAML: {why}", path.display())]
-    NotYaml { path: PathBuf, why: String },
-    #[error("{} has no mapping at its top: it begins with `version: 1`", .0.display())]
-    NoDocument(PathBuf),
-    #[error("the policy cannot be written as YAML: {0}")]
-    Unwritable(String),
-    #[error("{} cannot be written", path.display())]
-    NotWritten {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("standard input is no terminal, so nothing was asked or applied: give --yes")]
-    NoTerminal,
-    #[error("nothing was applied")]
-    Declined,
-    #[error(
-        "the gateway was changed since the revision of the file, so `apply` refuses it: export it again, or take `revision` out"
-    )]
-    Stale,
-    #[error("cannot print")]
-    Io(#[from] io::Error),
-}
-
 /// Runs `a2a-gateway export`.
-pub(super) fn run_export(arguments: &ExportArguments) -> ExitCode {
-    finish(block_on(export(arguments)).map(|()| ExitCode::SUCCESS))
-}
-
-/// Runs `a2a-gateway apply`.
-pub(super) fn run_apply(arguments: &ApplyArguments) -> ExitCode {
-    finish(block_on(apply(arguments)))
-}
-
-fn finish(done: Result<ExitCode, Failure>) -> ExitCode {
-    done.unwrap_or_else(|error| {
-        print_error(&error);
-        match error {
-            Failure::Access(_)
-            | Failure::TooManyNodes(_)
-            | Failure::NotYaml { .. }
-            | Failure::NoDocument(_)
-            | Failure::NoTerminal => ExitCode::from(USAGE),
-            _ => ExitCode::FAILURE,
-        }
-    })
-}
-
-async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
-    let mut policy = request::export(&arguments.gateway).await?;
+pub(super) async fn run_export(arguments: &ExportArguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
+    let mut policy = send_policy(&client, Method::GET, &[], &Value::Null).await?;
     let revision = policy["revision"].as_str().unwrap_or_default().to_owned();
     let text = if arguments.json {
         format!("{policy}\n")
@@ -177,20 +117,71 @@ async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
             false => text,
         }
     };
-    match &arguments.output {
-        Some(path) => std::fs::write(path, text).map_err(|source| Failure::NotWritten {
-            path: path.clone(),
-            source,
-        }),
-        None => Ok(print(&text)?),
+    let Some(path) = &arguments.output else {
+        return Ok(text);
+    };
+    let written = std::fs::write(path, text);
+    written.or_fail(format_args!("{} cannot be written", path.display()))?;
+    Ok(String::new())
+}
+
+/// Asks for the present state as a policy, or compares one with it and applies it.
+async fn send_policy(
+    client: &Client,
+    method: Method,
+    query: &[(&str, &str)],
+    policy: &Value,
+) -> Result<Value, Failure> {
+    let call = Call {
+        method,
+        query,
+        body: policy,
+        within: WITHIN,
+        ..client.call("/policy")
+    };
+    client.request(&call).await.map_err(|error| match error {
+        RegistryError::Refused { status, body, .. } => to_failure(status, &body, policy),
+        // The route says nothing of which part failed.
+        RegistryError::Unanswered { source, .. } => client.fail_unanswered(&source),
+        other => other.into(),
+    })
+}
+
+/// Returns the name of the entry at a path of a policy, such as `workspaces[3].parent_id`.
+fn name_at(path: &str, policy: &Value) -> Option<String> {
+    let (section, rest) = path.split_once('[')?;
+    let (number, _) = rest.split_once(']')?;
+    let entry = policy.get(section)?.get(number.parse::<usize>().ok()?)?;
+    let text = |name: &str| entry[name].as_str();
+    Some(match (text("id"), text("caller_id"), text("target_id")) {
+        (Some(id), ..) => id.to_owned(),
+        (None, Some(caller), Some(target)) => format!("{caller} -> {target}"),
+        _ => return None,
+    })
+}
+
+/// Returns a refusal with a line for each error and each changed object.
+fn to_failure(status: u16, body: &Value, policy: &Value) -> Failure {
+    let [reason, message] = ["reason", "error"].map(|name| body[name].as_str().unwrap_or("?"));
+    let mut text = format!("refused with {status} {reason}: {message}");
+    for error in body["errors"].as_array().into_iter().flatten() {
+        let [path, why] = ["path", "error"].map(|name| error[name].as_str().unwrap_or_default());
+        let name = name_at(path, policy);
+        let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  {path}{name}: {why}");
     }
+    for changed in body["changed"].as_array().into_iter().flatten() {
+        let _ = write!(text, "\n  changed: {}", format_name(changed));
+    }
+    Failure::new(text)
 }
 
 /// Writes a policy, the version first, and each entry beginning with its names.
 fn to_yaml(policy: &Value, revision: &str) -> Result<String, Failure> {
     let written = |value: &Value| {
         let text = serde_saphyr::to_string(&NamesFirst(value));
-        text.map_err(|error| Failure::Unwritable(error.to_string()))
+        text.or_fail("the policy cannot be written as YAML")
     };
     let mut text = format!(
         "# Policy of a gateway, at revision {revision}. Secrets, and what agents report, are not in it.\n"
@@ -228,111 +219,100 @@ impl Serialize for NamesFirst<'_> {
     }
 }
 
-async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
+/// Runs `a2a-gateway apply`.
+pub(super) async fn run_apply(arguments: &ApplyArguments) -> Result<String, Failure> {
     let mut policy = read_policy(&arguments.file)?;
     if arguments.recreate {
-        policy.insert("recreate".to_owned(), true.into());
+        policy["recreate"] = true.into();
     }
-    let gateway = &arguments.gateway;
-    let answer = request::apply(gateway, &policy, true, arguments.prune).await?;
-    let difference = Difference::from_answer(&answer, arguments.prune);
+    let client = arguments.gateway.build_client()?;
+    let query = |dry_run| {
+        let prune = if arguments.prune { "true" } else { "false" };
+        [("dry_run", dry_run), ("prune", prune)]
+    };
+    let answer = send_policy(&client, Method::POST, &query("true"), &policy).await?;
+    let count = count_changes(&answer);
+    let outcome = match arguments.json {
+        true => format!("{answer}\n"),
+        false => format_difference(&answer, arguments.prune),
+    };
     if arguments.dry_run {
-        print(&format_outcome(arguments, &answer, &difference))?;
-        if policy
-            .get("revision")
-            .is_some_and(|said| *said != answer["revision"])
-        {
-            return Err(Failure::Stale);
+        print(&outcome).map_err(|error| Failure::from(error).with_status(1))?;
+        let said = policy.get("revision");
+        if said.is_some_and(|said| *said != answer["revision"]) {
+            return Err(Failure::new(
+                "the gateway was changed since the revision of the file, so `apply` refuses it: export it again, or take `revision` out",
+            ));
         }
-        let tells = arguments.exit_code && !difference.is_empty();
-        return Ok(ExitCode::from(if tells { CHANGES } else { 0 }));
+        let tells = arguments.exit_code && count > 0;
+        return Err(Failure::quiet(if tells { CHANGES } else { 0 }));
     }
-    if difference.is_empty() {
-        print(&format_outcome(arguments, &answer, &difference))?;
-        return Ok(ExitCode::SUCCESS);
+    if count == 0 {
+        return Ok(outcome);
     }
     if !arguments.json {
-        print(&difference.format_text())?;
+        print(&outcome)?;
     }
     if !arguments.yes {
-        confirm_changes(difference.count())?;
+        confirm_changes(count)?;
     }
     // What was shown is what is applied: a file that has a revision keeps it.
-    let revision = answer["revision"].clone();
-    policy.entry("revision").or_insert(revision);
-    let applied = request::apply(gateway, &policy, false, arguments.prune).await?;
-    print(&match arguments.json {
-        true => format!("{applied}\n"),
-        false => format!("Applied {} changes.\n", difference.count()),
-    })?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn format_outcome(
-    arguments: &ApplyArguments,
-    answer: &Value,
-    difference: &Difference<'_>,
-) -> String {
-    match arguments.json {
-        true => format!("{answer}\n"),
-        false => difference.format_text(),
+    if policy.get("revision").is_none() {
+        policy["revision"] = answer["revision"].clone();
     }
+    let applied = send_policy(&client, Method::POST, &query("false"), &policy).await?;
+    Ok(match arguments.json {
+        true => format!("{applied}\n"),
+        false => format!("Applied {count} changes.\n"),
+    })
 }
 
 /// Asks on the terminal whether to apply.
 fn confirm_changes(count: usize) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
-        return Err(Failure::NoTerminal);
+        return Err(Failure::usage(
+            "standard input is no terminal, so nothing was asked or applied: give --yes",
+        ));
     }
-    write_prompt(&format!("Apply these {count} changes? Only `yes` does: "))?;
-    let mut said = String::new();
-    io::stdin().read_line(&mut said)?;
-    (said.trim() == "yes")
-        .then_some(())
-        .ok_or(Failure::Declined)
+    let said = ask_line(&format!("Apply these {count} changes? Only `yes` does: "))?;
+    match said.as_deref() {
+        Some("yes") => Ok(()),
+        _ => Err(Failure::new("nothing was applied")),
+    }
 }
 
-/// Reads a policy.
-fn read_policy(path: &Path) -> Result<Map<String, Value>, Failure> {
-    let unreadable = |source| Failure::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
+/// Reads a policy, which is an object.
+fn read_policy(path: &Path) -> Result<Value, Failure> {
     let mut text = String::new();
     let room = FILE_BYTES_MAX + 1;
-    let length = if path.as_os_str() == "-" {
-        io::stdin().lock().take(room).read_to_string(&mut text)
-    } else {
-        let file = std::fs::File::open(path).map_err(unreadable)?;
-        file.take(room).read_to_string(&mut text)
+    let length = match path.as_os_str() == "-" {
+        true => io::stdin().lock().take(room).read_to_string(&mut text),
+        false => {
+            std::fs::File::open(path).and_then(|file| file.take(room).read_to_string(&mut text))
+        }
     };
-    let length = length.map_err(unreadable)?;
+    let path = path.display();
+    let length = length.or_fail(format_args!("{path} cannot be read"))?;
     if length as u64 > FILE_BYTES_MAX {
-        return Err(Failure::TooLong(path.to_owned()));
+        return Err(Failure::new(format!(
+            "{path} has more than {FILE_BYTES_MAX} bytes: split it by sections"
+        )));
     }
     match parse_yaml(&text, NODES_MAX) {
-        Ok(Value::Object(policy)) => Ok(policy),
-        Ok(_) => Err(Failure::NoDocument(path.to_owned())),
-        Err(PolicyReadError::TooManyNodes) => Err(Failure::TooManyNodes(path.to_owned())),
-        Err(PolicyReadError::NotYaml(why)) => Err(Failure::NotYaml {
-            path: path.to_owned(),
-            why,
-        }),
+        Ok(policy @ Value::Object(_)) => Ok(policy),
+        Ok(_) => Err(Failure::usage(format!(
+            "{path} has no mapping at its top: it begins with `version: 1`"
+        ))),
+        Err(why) => Err(Failure::usage(format!("{path} {why}"))),
     }
-}
-
-/// The text of a policy cannot be read.
-#[derive(Debug, PartialEq)]
-enum PolicyReadError {
-    /// It has more nodes than it may.
-    TooManyNodes,
-    /// It is no YAML, with the reason.
-    NotYaml(String),
 }
 
 /// Reads YAML of at most `nodes` nodes. The gateway bounds the entries (limits.policy_workspaces), and [`FILE_BYTES_MAX`]
 /// the text.
-fn parse_yaml(text: &str, nodes: usize) -> Result<Value, PolicyReadError> {
+///
+/// # Errors
+/// What is wrong with the file.
+fn parse_yaml(text: &str, nodes: usize) -> Result<Value, String> {
     // A node has one event or two.
     let budget = serde_saphyr::budget! { max_nodes: nodes, max_events: usize::MAX };
     // As YAML 1.2 has it: `no` and `y` are names.
@@ -342,8 +322,10 @@ fn parse_yaml(text: &str, nodes: usize) -> Result<Value, PolicyReadError> {
         serde_saphyr::Error::Budget {
             breach: BudgetBreach::Nodes { .. },
             ..
-        } => PolicyReadError::TooManyNodes,
-        _ => PolicyReadError::NotYaml(error.to_string()),
+        } => format!(
+            "has more than {nodes} names, values, lists and mappings: split it by sections, each in a file of its own"
+        ),
+        _ => format!("is no YAML: {error}"),
     })
 }
 
@@ -381,15 +363,8 @@ mod tests {
     fn more_nodes_than_a_file_may_have_are_refused_with_the_limit() {
         let list = |count: usize| format!("[{}]", "1,".repeat(count));
         assert!(parse_yaml(&list(9), 10).is_ok());
-        assert_eq!(
-            parse_yaml(&list(10), 10),
-            Err(PolicyReadError::TooManyNodes)
-        );
-        let refusal = Failure::TooManyNodes("policy.yaml".into()).to_string();
-        assert!(
-            refusal.starts_with("policy.yaml has more than 4000000 "),
-            "{refusal}"
-        );
+        let refusal = parse_yaml(&list(10), 10).unwrap_err();
+        assert!(refusal.starts_with("has more than 10 "), "{refusal}");
         // More than the reader takes by itself.
         let many = parse_yaml(&list(300_000), NODES_MAX).unwrap();
         assert_eq!(many.as_array().unwrap().len(), 300_000);
@@ -403,10 +378,25 @@ mod tests {
 
     #[test]
     fn what_is_no_policy_is_told_with_its_place() {
-        let Err(PolicyReadError::NotYaml(why)) = parse_yaml("version: 1\nworkspaces: [", NODES_MAX)
-        else {
-            panic!("it is read");
-        };
-        assert!(why.contains("line"), "{why}");
+        let why = parse_yaml("version: 1\nworkspaces: [", NODES_MAX).unwrap_err();
+        assert!(
+            why.starts_with("is no YAML") && why.contains("line"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_refusal_names_each_error_and_each_changed_object() {
+        let body = json!({"reason": "invalid_params", "error": "two errors", "errors": [
+            {"path": "workspaces[3].parent_id", "error": "the parent does not exist"},
+            {"path": "grants[0]", "error": "one"},
+        ], "changed": [{"kind": "workspace", "name": "dev"}]});
+        let policy = json!({"workspaces": [{}, {}, {}, {"id": "qa"}], "grants": [{"caller_id": "a", "target_id": "b"}]});
+        let told = to_failure(400, &body, &policy).to_string();
+        assert_eq!(
+            told,
+            "refused with 400 invalid_params: two errors\n  workspaces[3].parent_id (qa): the parent does not exist\n  \
+             grants[0] (a -> b): one\n  changed: workspace dev"
+        );
     }
 }

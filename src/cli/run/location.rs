@@ -1,16 +1,18 @@
 //! The agent's location: where it serves its card, and the URL at which the gateway reaches it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use gateway_client::{ClientError, Request};
+use gateway_client::Request;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
-use url::{Host, Url};
+use url::Url;
 
 use super::listener;
 use super::process::ProcessGroup;
+use crate::cli::access::{is_bare, is_loopback, to_loopback};
+use crate::cli::failure::Failure;
 
 /// Timeout of one request for the card.
 const CARD_WITHIN: Duration = Duration::from_secs(5);
@@ -37,33 +39,11 @@ pub(super) struct AgentLocation {
     pub(super) owner: Option<ProcessGroup>,
 }
 
-/// There is no URL for the agent.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LocationError {
-    #[error(
-        "the gateway at {gateway} is on another machine, and does not reach {here}: say with --advertise where it reaches \
-         the agent, such as http://10.0.0.12:8081"
-    )]
-    OtherMachine { gateway: String, here: String },
-    #[error("{0} cannot be written as a URL")]
-    Url(String, #[source] url::ParseError),
-    #[error("--advertise must be a URL without a user, `?` and `#`")]
-    Advertise,
-    #[error("--guard needs a port")]
-    GuardPort,
-    #[error("--guard {0} is the agent's own address: choose another port with --guard or --port")]
-    OwnGuard(SocketAddr),
-}
-
 /// The agent does not serve its card.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CardError {
-    #[error("{0}; the agent must listen on 127.0.0.1, at the port in PORT or --port")]
-    Client(#[from] ClientError),
-    #[error("{path} answered {status}; --card names another path")]
-    Status { path: String, status: u16 },
-    #[error("{path} is no JSON object; --card names another path")]
-    NoCard { path: String },
+    #[error("{0}")]
+    Absent(String),
     #[error(
         "port {port} of 127.0.0.1 belongs to another program (process {process}), which would get the agent's calls: \
          end it, or choose another port with --port; --any-listener takes it for the agent"
@@ -83,26 +63,32 @@ impl AgentLocation {
         advertised: Option<Url>,
         guard: Option<(SocketAddr, bool)>,
         gateway: &Url,
-    ) -> Result<Self, LocationError> {
-        let own = loopback_address(port);
+    ) -> Result<Self, Failure> {
+        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         match guard {
-            Some((address, _)) if address.port() == 0 => return Err(LocationError::GuardPort),
+            Some((address, _)) if address.port() == 0 => {
+                return Err(Failure::usage("--guard needs a port"));
+            }
             Some((address, _)) if to_loopback(address) == own => {
-                return Err(LocationError::OwnGuard(address));
+                return Err(Failure::usage(format!(
+                    "--guard {address} is the agent's own address: choose another port with --guard or --port"
+                )));
             }
             _ => {}
         }
         let base = match (advertised, guard) {
-            (Some(url), _) => check_bare_url(url)?,
-            (None, Some((address, has_tls))) => {
-                let scheme = if has_tls { "https" } else { "http" };
-                local_url(scheme, to_loopback(address), gateway)?
+            (Some(url), _) if is_bare(&url) => url,
+            (Some(_), _) => {
+                return Err(Failure::usage(
+                    "--advertise must be a URL without a user, `?` and `#`",
+                ));
             }
+            (None, Some((address, true))) => local_url("https", to_loopback(address), gateway)?,
+            (None, Some((address, false))) => local_url("http", to_loopback(address), gateway)?,
             (None, None) => local_url("http", own, gateway)?,
         };
-        let card = parse_url(format!("http://{own}{card}"))?;
         Ok(Self {
-            card,
+            card: parse_url(&format!("http://{own}{card}"))?,
             base,
             owner: None,
         })
@@ -148,15 +134,27 @@ impl AgentLocation {
     }
 
     async fn fetch_card_within(&self, within: Duration) -> Result<Value, CardError> {
-        let answer = Request::get(&self.card, within).send().await?;
-        let path = self.card.path().to_owned();
-        let (status, card) = answer.read_json().await?;
+        let asked = async {
+            Request::get(&self.card, within)
+                .send()
+                .await?
+                .read_json()
+                .await
+        };
+        let (status, card) = asked.await.map_err(|error| {
+            CardError::Absent(format!(
+                "{error}; the agent must listen on 127.0.0.1, at the port in PORT or --port"
+            ))
+        })?;
         self.check_owner().await?;
-        match (status, card) {
-            (200, card @ Value::Object(_)) => Ok(card),
-            (200, _) => Err(CardError::NoCard { path }),
-            (status, _) => Err(CardError::Status { path, status }),
-        }
+        let what = match (status, card) {
+            (200, card @ Value::Object(_)) => return Ok(card),
+            (200, _) => "is no JSON object".to_owned(),
+            (status, _) => format!("answered {status}"),
+        };
+        let path = self.card.path();
+        let complaint = format!("{path} {what}; --card names another path");
+        Err(CardError::Absent(complaint))
     }
 
     /// Checks that no other program listens at the agent's port.
@@ -206,55 +204,19 @@ fn rpc_path(card: &Value) -> Option<String> {
     urls.next().map(|url| url.path().to_owned())
 }
 
-fn loopback_address(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
-/// Returns the URL of an agent that listens at `port`.
-pub(super) fn agent_url(port: u16) -> Result<Url, LocationError> {
-    parse_url(format!("http://{}/", loopback_address(port)))
-}
-
 /// Returns the URL of `address`, if the gateway reaches it.
-fn local_url(scheme: &str, address: SocketAddr, gateway: &Url) -> Result<Url, LocationError> {
+fn local_url(scheme: &str, address: SocketAddr, gateway: &Url) -> Result<Url, Failure> {
     if address.ip().is_loopback() && !is_loopback(gateway) {
-        return Err(LocationError::OtherMachine {
-            gateway: gateway.origin().ascii_serialization(),
-            here: address.to_string(),
-        });
+        let gateway = gateway.origin().ascii_serialization();
+        return Err(Failure::usage(format!(
+            "the gateway at {gateway} is on another machine, and does not reach {address}: say with --advertise where it reaches \
+             the agent, such as http://10.0.0.12:8081"
+        )));
     }
-    parse_url(format!("{scheme}://{address}/"))
+    parse_url(&format!("{scheme}://{address}/"))
 }
 
-/// An address that stands for all of this machine's is reached at loopback.
-fn to_loopback(mut address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() {
-        address.set_ip(match address.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    address
-}
-
-fn check_bare_url(url: Url) -> Result<Url, LocationError> {
-    let is_bare = url.username().is_empty()
-        && url.password().is_none()
-        && url.query().is_none()
-        && url.fragment().is_none();
-    is_bare.then_some(url).ok_or(LocationError::Advertise)
-}
-
-fn parse_url(text: String) -> Result<Url, LocationError> {
-    Url::parse(&text).map_err(|error| LocationError::Url(text, error))
-}
-
-/// True if the URL is of this machine.
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
+fn parse_url(text: &str) -> Result<Url, Failure> {
+    let url = Url::parse(text);
+    url.map_err(|why| Failure::usage(format!("{text} cannot be written as a URL: {why}")))
 }

@@ -1,11 +1,10 @@
 //! The agent's membership: its registration, heartbeats and departure, as the packages in `clients/` do it.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway_client::{Registry, RegistryError};
+use gateway_client::{Call, Registry, RegistryError};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -116,44 +115,33 @@ enum JoinError {
     #[error(transparent)]
     Card(#[from] CardError),
     #[error(
-        "no good token in {file}: ask an operator for one (POST /workspaces/{workspace}/enrolment)"
-    )]
-    NoToken { file: String, workspace: String },
-    #[error(
-        "cannot read a token from {file}: make it a file that this user may read, with the token alone"
-    )]
-    Unreadable {
-        file: String,
-        #[source]
-        error: io::Error,
-    },
-    #[error(
         "the workspace has a token that is not in {0}: revoke that token, or write it into the file"
     )]
     OtherToken(String),
-    #[error("cannot write {file}, so the enrolment token would be used up in vain")]
-    Unwritable {
-        file: String,
-        #[source]
-        error: io::Error,
-    },
-    #[error("{0} answers as no gateway does: name the gateway with --gateway")]
-    NoGateway(&'static str),
+    #[error("{0}")]
+    Local(String),
 }
 
 impl JoinError {
-    fn status(&self) -> Option<u16> {
+    fn no_gateway(route: &str) -> Self {
+        Self::Local(format!(
+            "{route} answers as no gateway does: name the gateway with --gateway"
+        ))
+    }
+
+    fn gateway_error(&self) -> Option<&RegistryError> {
         match self {
-            Self::Gateway(error) => error.status(),
+            Self::Gateway(error) => Some(error),
             _ => None,
         }
     }
 
+    fn status(&self) -> Option<u16> {
+        self.gateway_error()?.status()
+    }
+
     fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Gateway(error) => error.retry_after(),
-            _ => None,
-        }
+        self.gateway_error()?.retry_after()
     }
 
     /// True if a registration may have had its effect: its answer was lost, here or in front of the gateway.
@@ -238,7 +226,7 @@ impl Member {
                 .send_modify(|state| *state = state.after_failure(error));
         })?;
         let counts = heard["expires_in"].as_f64();
-        let counts = counts.ok_or(JoinError::NoGateway("POST /registry/heartbeat"))?;
+        let counts = counts.ok_or_else(|| JoinError::no_gateway("POST /registry/heartbeat"))?;
         Ok(Duration::try_from_secs_f64(counts / 3.0)
             .unwrap_or(FIRST_THIRD)
             .clamp(PAUSE, Duration::from_secs(3600)))
@@ -277,9 +265,10 @@ impl Member {
         for token in &tokens.all {
             // An enrolment token counts once: the new token must find a place.
             let slot = is_enrolment(token).then(|| self.credentials.reserve_slot());
-            let slot = slot.transpose().map_err(|error| JoinError::Unwritable {
-                file: file.clone(),
-                error,
+            let slot = slot.transpose().map_err(|error| {
+                JoinError::Local(format!(
+                    "cannot write {file}, so the enrolment token would be used up in vain: {error}"
+                ))
             })?;
             let path = "/registry/register";
             let answer = match self.registry.post(path, token, body).await {
@@ -288,7 +277,7 @@ impl Member {
                 Err(error) => return Err(error.into()),
             };
             if answer["status"] != "registered" {
-                return Err(JoinError::NoGateway("POST /registry/register"));
+                return Err(JoinError::no_gateway("POST /registry/register"));
             }
             match answer["token"].as_str() {
                 Some(own) => self.credentials.store_token(own, slot),
@@ -297,13 +286,15 @@ impl Member {
             }
             return Ok(answer);
         }
-        Err(match tokens.unread {
-            Some(error) => JoinError::Unreadable { file, error },
-            None => JoinError::NoToken {
-                file,
-                workspace: self.names.workspace.to_string(),
-            },
-        })
+        Err(JoinError::Local(match tokens.unread {
+            Some(error) => format!(
+                "cannot read a token from {file}: make it a file that this user may read, with the token alone: {error}"
+            ),
+            None => format!(
+                "no good token in {file}: ask an operator for one (POST /workspaces/{}/enrolment)",
+                self.names.workspace
+            ),
+        }))
     }
 
     fn log_joined(&self, url: &Url, warning: Option<&str>) {
@@ -412,7 +403,11 @@ impl Member {
     async fn is_idle(&self) -> bool {
         let path = format!("/workspaces/{}", self.names.workspace);
         let token = self.best_token().await;
-        match self.registry.get(&path, Some(&token)).await {
+        let call = Call {
+            token: Some(&token),
+            ..Call::get(&path)
+        };
+        match self.registry.request(&call).await {
             Ok(workspace) => in_flight(&workspace, &self.names.instance) == 0,
             Err(error) => matches!(error.status(), Some(404 | 410)) || error.is_unsent(),
         }

@@ -14,9 +14,9 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,16 +24,22 @@ use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
 use self::credentials::Credentials;
-use self::location::{AgentLocation, CardError, LocationError};
+use self::location::AgentLocation;
 use self::member::{CallCounter, Member};
 use self::process::{AgentEnvironment, AgentProcess, Signals, exit_code};
-use super::{USAGE, build_runtime, parse_http_url, print_error, sidecar};
+use super::failure::{Failure, OrFail as _};
+use super::settings::ConfigFlags;
+use super::{build_runtime, parse_http_url, sidecar};
 use crate::config::Live;
-use crate::config::load::{ConfigError, Layers, LoadedConfig, load};
-use crate::ids::{InstanceId, InvalidInstanceId, InvalidWorkspaceId, WorkspaceId, host_name};
-use crate::server::{self, ServeError};
+use crate::config::load::{LoadedConfig, load};
+use crate::ids::{InstanceId, WorkspaceId, host_name};
+use crate::server::in_process::ServerHandle;
+use crate::server::sidecar::start;
 use crate::sidecar::Settings;
-use crate::telemetry::{self, Chain};
+use crate::telemetry;
+
+/// What cannot be watched.
+const UNWATCHED: &str = "cannot watch the agent or signals";
 
 /// Longest wait for the sidecar to end its last streams and to send its last spans.
 const GUARD_END: Duration = Duration::from_millis(2500);
@@ -118,70 +124,11 @@ pub(super) struct Arguments {
     /// With --guard: fetch the gateway's keys over plain http from another machine
     #[arg(long, requires = "guard")]
     plain_http: bool,
-    /// Read settings of the log and the guard from this TOML file
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set one setting, such as --set telemetry.log=warn; may be given again
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    settings: ConfigFlags,
     /// The agent's command; it stays in the foreground
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-/// The arguments or settings are wrong.
-#[derive(Debug, thiserror::Error)]
-enum ArgumentError {
-    #[error("--workspace: {0}")]
-    Workspace(#[from] InvalidWorkspaceId),
-    #[error("--instance: {0}")]
-    Instance(#[from] InvalidInstanceId),
-    #[error("--card takes a path, such as /.well-known/agent-card.json")]
-    Card,
-    #[error("--grace and --ready-within must be longer than 0s and at most 24h")]
-    Clock,
-    #[error(transparent)]
-    Location(#[from] LocationError),
-    #[error(transparent)]
-    Guard(#[from] sidecar::ArgumentError),
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-}
-
-/// The agent was not run, or did not serve.
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error("port {port} of 127.0.0.1 is taken ({error}); choose another with --port")]
-    Port { port: u16, error: io::Error },
-    #[error("the agent did not serve its card within {within:?} (--ready-within): {why}")]
-    NotReady { within: Duration, why: CardError },
-    #[error("cannot run {}", program.display())]
-    Start {
-        program: PathBuf,
-        #[source]
-        error: io::Error,
-    },
-    #[error("cannot guard the agent")]
-    Guard(#[from] ServeError),
-    #[error(
-        "cannot keep the operator's token from the agent: unset A2A_GATEWAY_ADMIN_TOKEN and A2A_GATEWAY_TOKEN, and run it again"
-    )]
-    Credentials(#[source] io::Error),
-    #[error("the guard has ended, which is a bug")]
-    GuardEnded,
-    #[error("cannot watch the agent or signals")]
-    System(#[from] io::Error),
-}
-
-impl RunError {
-    /// Returns the exit status, that of `env` and `timeout` for a command that cannot be run.
-    fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Start { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
-            Self::Start { .. } => 126,
-            _ => 1,
-        })
-    }
 }
 
 /// All that is needed to run the agent.
@@ -195,71 +142,59 @@ struct Plan {
     grace: Duration,
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let clean = process::restart_without_credentials().map_err(RunError::Credentials);
-    let port = match clean.and_then(|()| free_port(arguments.port)) {
-        Ok(port) => port,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::FAILURE;
-        }
-    };
-    let (plan, loaded) = match arguments.build_plan(port) {
-        Ok(planned) => planned,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    let _log = match telemetry::start(&loaded.config.telemetry) {
-        Ok(log) => log,
-        Err(error) => {
-            print_error(&error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    plan.run(loaded).unwrap_or_else(|error| {
-        tracing::error!(error = %Chain(&error), "cannot run the agent");
-        error.exit_code()
-    })
+pub(super) fn run(arguments: Arguments) -> Result<String, Failure> {
+    process::restart_without_credentials().or_fail(
+        "cannot keep the operator's token from the agent: unset A2A_GATEWAY_ADMIN_TOKEN and A2A_GATEWAY_TOKEN, and run it again",
+    )?;
+    let port = free_port(arguments.port)?;
+    let (plan, loaded) = arguments.build_plan(port)?;
+    let _log = telemetry::start(&loaded.config.telemetry).or_usage()?;
+    let status = plan.run(loaded).unwrap_or_else(|failure| {
+        tracing::error!(error = %failure, "cannot run the agent");
+        failure.status()
+    });
+    Err(Failure::quiet(status))
 }
 
 /// Returns `asked` if nothing listens there, else a free port. A process that was left over at the port would pass for
 /// the agent.
-fn free_port(asked: Option<u16>) -> Result<u16, RunError> {
+fn free_port(asked: Option<u16>) -> Result<u16, Failure> {
     let port = asked.unwrap_or(0);
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
     let address = bound.and_then(|listener| listener.local_addr());
-    address
-        .map(|address| address.port())
-        .map_err(|error| RunError::Port { port, error })
+    address.map(|address| address.port()).map_err(|error| {
+        Failure::new(format!(
+            "port {port} of 127.0.0.1 is taken ({error}); choose another with --port"
+        ))
+    })
 }
 
 impl Arguments {
-    fn build_plan(self, port: u16) -> Result<(Plan, LoadedConfig), ArgumentError> {
-        let workspace = WorkspaceId::parse(&self.workspace)?;
+    fn build_plan(self, port: u16) -> Result<(Plan, LoadedConfig), Failure> {
+        let workspace = WorkspaceId::parse(&self.workspace);
+        let workspace = workspace.map_err(|why| Failure::usage(format!("--workspace: {why}")))?;
         let listens = self.guard.map_or(port, |guard| guard.port());
-        let instance = match &self.instance {
-            Some(given) => InstanceId::parse(given)?,
-            None => InstanceId::parse(&own_instance(listens))?,
-        };
-        let longest = Duration::from_secs(24 * 3600);
-        if [self.grace, self.ready_within]
-            .iter()
-            .any(|clock| clock.is_zero() || *clock > longest)
-        {
-            return Err(ArgumentError::Clock);
+        let instance = self.instance.clone();
+        let instance = InstanceId::parse(&instance.unwrap_or_else(|| own_instance(listens)));
+        let instance = instance.map_err(|why| Failure::usage(format!("--instance: {why}")))?;
+        let clocks = Duration::from_nanos(1)..=Duration::from_secs(24 * 3600);
+        if !clocks.contains(&self.grace) || !clocks.contains(&self.ready_within) {
+            return Err(Failure::usage(
+                "--grace and --ready-within must be longer than 0s and at most 24h",
+            ));
         }
         if !self.card.starts_with('/') {
-            return Err(ArgumentError::Card);
+            return Err(Failure::usage(
+                "--card takes a path, such as /.well-known/agent-card.json",
+            ));
         }
         let environment = self.agent_environment(port);
-        let guard = self.guard_arguments(location::agent_url(port)?);
+        let guard = self.guard_arguments(Url::parse(&format!("http://127.0.0.1:{port}/"))?);
         let layers = match &guard {
             Some(guard) => guard.config_layers(),
-            None => Layers::of_this_process(self.config, self.set),
+            None => self.settings.into_layers(),
         };
-        let loaded = load(&layers)?;
+        let loaded = load(&layers).or_usage()?;
         let guard = guard.map(|guard| guard.to_settings()).transpose()?;
         let has_tls = loaded.config.server.tls.cert.is_some();
         let guarded_at = self.guard.map(|address| (address, has_tls));
@@ -302,19 +237,18 @@ impl Arguments {
 
     /// Returns the arguments of the sidecar in front of the agent.
     fn guard_arguments(&self, upstream: Url) -> Option<sidecar::Arguments> {
-        self.guard.map(|address| {
-            sidecar::Arguments::in_front_of(
-                upstream,
-                address,
-                sidecar::TrustedGateway {
-                    workspace: self.workspace.clone(),
-                    gateway: self.gateway.clone(),
-                    plain_http: self.plain_http,
-                    require_bound: self.require_bound,
-                    config: self.config.clone(),
-                    set: self.set.clone(),
-                },
-            )
+        let listen = Some(self.guard?);
+        Some(sidecar::Arguments {
+            workspace: self.workspace.clone(),
+            upstream,
+            listen,
+            gateway: Some(self.gateway.clone()),
+            jwks: None,
+            issuer: None,
+            plain_http: self.plain_http,
+            private_card: false,
+            require_bound: self.require_bound,
+            settings: self.settings.clone(),
         })
     }
 }
@@ -334,41 +268,51 @@ fn own_instance(port: u16) -> String {
 enum EndEvent {
     AgentEnded(io::Result<ExitStatus>),
     StopSignal(process::Signal),
-    Failed(RunError),
+    Failed(Failure),
 }
 
 impl Plan {
-    fn run(mut self, loaded: LoadedConfig) -> Result<ExitCode, RunError> {
+    fn run(mut self, loaded: LoadedConfig) -> Result<u8, Failure> {
         let admin = sidecar::admin_address(&loaded);
         let guard = self.guard.take().map(|settings| {
             sidecar::warn_of_plain(&loaded.config.server);
-            server::sidecar::start(Live::new(loaded), settings, admin)
+            start(Live::new(loaded), settings, admin)
         });
-        let guard = guard.transpose()?;
+        let guard = guard.transpose().or_fail("cannot guard the agent")?;
         let calls = match &guard {
             Some(guard) => CallCounter::Guard(Arc::clone(&guard.drain)),
             None => CallCounter::Gateway,
         };
-        let runtime = build_runtime()?;
+        let runtime = build_runtime().or_fail(UNWATCHED)?;
         let ended = runtime.block_on(run_to_end(self, calls, guard));
         // A read of the token file may still wait for the file system.
         runtime.shutdown_background();
         ended
     }
+
+    /// Starts the agent's command.
+    fn start_agent(&self) -> Result<AgentProcess, Failure> {
+        AgentProcess::start(&self.command, &self.environment).map_err(|error| {
+            let program = self.command.first().map_or(Path::new(""), Path::new);
+            // As `env` and `timeout` end.
+            let status = match error.kind() {
+                io::ErrorKind::NotFound => 127,
+                _ => 126,
+            };
+            let complaint = format!("cannot run {}: {error}", program.display());
+            Failure::new(complaint).with_status(status)
+        })
+    }
 }
 
-/// Runs the agent to its end.
+/// Runs the agent to its end, and returns its exit status.
 async fn run_to_end(
     mut plan: Plan,
     calls: CallCounter,
-    guard: Option<server::in_process::ServerHandle>,
-) -> Result<ExitCode, RunError> {
-    let mut signals = Signals::new()?;
-    let mut agent =
-        AgentProcess::start(&plan.command, &plan.environment).map_err(|error| RunError::Start {
-            program: plan.command.first().map(PathBuf::from).unwrap_or_default(),
-            error,
-        })?;
+    guard: Option<ServerHandle>,
+) -> Result<u8, Failure> {
+    let mut signals = Signals::new().or_fail(UNWATCHED)?;
+    let mut agent = plan.start_agent()?;
     let group = agent.group();
     plan.member.location.owner = (!plan.any_listener).then_some(group);
     let mut staying = pin!(plan.keep_registered(&calls));
@@ -376,19 +320,19 @@ async fn run_to_end(
         biased;
         status = agent.wait() => EndEvent::AgentEnded(status),
         signal = signals.wait_for_stop(group) => EndEvent::StopSignal(signal),
-        Err(error) = &mut staying => EndEvent::Failed(error),
-        () = guard_ended(guard.as_ref()) => EndEvent::Failed(RunError::GuardEnded),
+        Err(failure) = &mut staying => EndEvent::Failed(failure),
+        () = guard_ended(guard.as_ref()) => {
+            EndEvent::Failed(Failure::new("the guard has ended, which is a bug"))
+        }
     };
     let until = Instant::now() + plan.grace;
-    match end {
+    let (status, failure) = match end {
         EndEvent::AgentEnded(status) => {
             tokio::select! {
                 () = plan.finish_leaving(staying, guard.as_ref(), until) => {}
                 _ = signals.wait_for_stop(group) => {}
             }
-            let status = status?;
-            tracing::info!(%status, "the agent has ended");
-            Ok(exit_code(status))
+            (status, None)
         }
         EndEvent::StopSignal(signal) => {
             tracing::info!("draining the agent");
@@ -405,19 +349,22 @@ async fn run_to_end(
                 agent.stop(signal, &mut signals, until),
                 plan.finish_leaving(staying, guard.as_ref(), until),
             );
-            let status = status?;
-            tracing::info!(%status, "the agent has ended");
-            Ok(exit_code(status))
+            (status, None)
         }
-        EndEvent::Failed(error) => {
+        EndEvent::Failed(failure) => {
             let (status, ()) = tokio::join!(
                 agent.stop(process::Signal::TERM, &mut signals, until),
                 plan.finish_leaving(staying, guard.as_ref(), until),
             );
-            status?;
-            Err(error)
+            (status, Some(failure))
         }
+    };
+    let status = status.or_fail(UNWATCHED)?;
+    if let Some(failure) = failure {
+        return Err(failure);
     }
+    tracing::info!(%status, "the agent has ended");
+    Ok(exit_code(status))
 }
 
 impl Plan {
@@ -425,10 +372,14 @@ impl Plan {
     ///
     /// # Errors
     /// If the agent does not serve its card in time.
-    async fn keep_registered(&self, calls: &CallCounter) -> Result<Infallible, RunError> {
+    async fn keep_registered(&self, calls: &CallCounter) -> Result<Infallible, Failure> {
         let within = self.ready_within;
         let ready = self.member.location.wait_for_card(within).await;
-        ready.map_err(|why| RunError::NotReady { within, why })?;
+        ready.map_err(|why| {
+            Failure::new(format!(
+                "the agent did not serve its card within {within:?} (--ready-within): {why}"
+            ))
+        })?;
         Ok(self.member.stay_registered(calls).await)
     }
 
@@ -437,7 +388,7 @@ impl Plan {
         &self,
         mut staying: Pin<&mut impl Future>,
         calls: &CallCounter,
-        guard: Option<&server::in_process::ServerHandle>,
+        guard: Option<&ServerHandle>,
     ) {
         self.member.await_registration(staying.as_mut()).await;
         if self.member.start_leaving() {
@@ -461,7 +412,7 @@ impl Plan {
     async fn finish_leaving(
         &self,
         mut staying: Pin<&mut impl Future>,
-        guard: Option<&server::in_process::ServerHandle>,
+        guard: Option<&ServerHandle>,
         until: Instant,
     ) {
         let parted = async {
@@ -475,7 +426,7 @@ impl Plan {
 }
 
 /// Resolves when the guard's threads have ended; never without a guard.
-async fn guard_ended(guard: Option<&server::in_process::ServerHandle>) {
+async fn guard_ended(guard: Option<&ServerHandle>) {
     match guard {
         Some(guard) => guard.wait().await,
         None => std::future::pending().await,
@@ -483,7 +434,7 @@ async fn guard_ended(guard: Option<&server::in_process::ServerHandle>) {
 }
 
 /// Ends the guard: its streams get their last event.
-async fn end_guard(guard: Option<&server::in_process::ServerHandle>) {
+async fn end_guard(guard: Option<&ServerHandle>) {
     if let Some(guard) = guard {
         guard.shut_down();
         // After that its connections end with this process.

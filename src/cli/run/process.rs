@@ -6,7 +6,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,11 +16,9 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::config::load::ADMIN_TOKEN;
-
 /// Variables with credentials that neither `run` nor the agent needs.
 const KEPT_BACK: [&str; 3] = [
-    ADMIN_TOKEN,
+    "A2A_GATEWAY_ADMIN_TOKEN",
     "A2A_GATEWAY_ADMIN_TOKEN_FILE",
     // That of `token`, `send` and `stop`, which is often an operator's.
     "A2A_GATEWAY_TOKEN",
@@ -162,14 +160,14 @@ impl Drop for AgentProcess {
 }
 
 /// Returns the exit status of a shell for a command that ended so.
-pub(super) fn exit_code(status: ExitStatus) -> ExitCode {
+pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let by_signal = || status.signal().map(|number| BY_SIGNAL + number);
     let code = status.code().or_else(by_signal);
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
 /// The signals to this process.
-pub(super) struct Signals([(Signal, unix::Signal); 6]);
+pub(super) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
     /// Catches them from now on.
@@ -181,14 +179,19 @@ impl Signals {
             let kind = SignalKind::from_raw(signal.as_raw());
             Ok::<_, io::Error>((signal, unix::signal(kind)?))
         };
-        Ok(Self([
-            caught(Signal::TERM)?,
-            caught(Signal::INT)?,
-            caught(Signal::QUIT)?,
-            caught(Signal::HUP)?,
-            caught(Signal::USR1)?,
-            caught(Signal::USR2)?,
-        ]))
+        let signals = [
+            Signal::TERM,
+            Signal::INT,
+            Signal::QUIT,
+            Signal::HUP,
+            Signal::USR1,
+            Signal::USR2,
+        ];
+        signals
+            .into_iter()
+            .map(caught)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// Waits for a signal that asks the agent to end, and passes others on.

@@ -1,29 +1,27 @@
 //! `a2a-gateway token`: makes, lists and revokes stored tokens at a running gateway, requests signed ones, inspects and
 //! verifies them.
 
-mod canvas;
 mod stored;
 
-use std::io::{self, Read as _};
-use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
-use gateway_client::{Registry, RegistryError};
+use http::Method;
 use serde_json::{Value, json};
 
-use super::access::{AccessError, GatewayUrl, OperatorAccess};
-use super::client::{RequestError, run as run_to_end};
-use super::{USAGE, block_on, complete, print, print_error};
+use super::access::{GatewayUrl, OperatorAccess};
+use super::client::{body_of, format_json, path_of};
+use super::complete;
+use super::failure::{Failure, OrFail as _};
+use super::terminal::read_input;
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
-use crate::ids::WorkspaceId;
 use crate::trust::{
-    KeySet, KeySetError, LEEWAY_SECONDS, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError,
-    TokenHead, claimed_audience, decode_unverified, own_type,
+    KeySet, LEEWAY_SECONDS, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
+    claimed_audience, decode_unverified, own_type,
 };
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   a2a-gateway token create acme-dev --label laptop --expires-in 90days
   a2a-gateway token list acme-dev
@@ -49,15 +47,8 @@ Examples:
   a2a-gateway token verify - --audience acme-dev < signed-token";
 
 /// `a2a-gateway token create|list|revoke|workspace|operator|canvas|pair|inspect|verify`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Make a token of a workspace or an org, or an enrolment token; needs an admin token, or the workspace's own
     #[command(after_help = stored::CREATE_EXAMPLES)]
     Create(stored::CreateArguments),
@@ -86,8 +77,8 @@ enum Command {
     #[command(after_help = stored::OPERATOR_EXAMPLES)]
     Operator(stored::OperatorArguments),
     /// Get a token for a browser user; needs an admin or org token
-    #[command(after_help = canvas::EXAMPLES)]
-    Canvas(canvas::CanvasArguments),
+    #[command(after_help = stored::CANVAS_EXAMPLES)]
+    Canvas(stored::CanvasArguments),
     /// Get a token to message one target with; needs the calling workspace's token
     #[command(after_help = PAIR_EXAMPLES)]
     Pair {
@@ -122,111 +113,49 @@ enum Command {
     },
 }
 
-/// The command failed: there is nothing to print.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Request(RequestError),
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    #[error("give a credential with --token or in A2A_GATEWAY_TOKEN")]
-    NoCredential,
-    #[error(
-        "the gateway gave no token: a pair token is for a workspace, so ask with a workspace's token"
-    )]
-    NoToken,
-    #[error("that is no signed token: three parts in base64url with dots between them")]
-    NoJwt,
-    #[error("the token is neither a pair token nor a canvas token of a gateway")]
-    OtherType,
-    #[error("the token is not valid: {0}")]
-    Invalid(#[source] TokenError),
-    #[error("the token is not valid: it is signed by a key that this gateway does not publish")]
-    OtherKey,
-    #[error("the token is not valid: it has another issuer or audience, or lacks a claim")]
-    OtherClaims,
-    #[error("the token is not valid: it is for {named:?}, and {expected:?} was expected")]
-    OtherAudience { named: String, expected: String },
-    #[error("what the gateway publishes cannot be used")]
-    Keys(#[from] KeySetError),
-    #[error("cannot read or print")]
-    Io(#[from] io::Error),
-}
+/// The token has another form than those of a gateway.
+const OTHER_TYPE: &str = "the token is neither a pair token nor a canvas token of a gateway";
 
-impl From<RegistryError> for Failure {
-    fn from(error: RegistryError) -> Self {
-        Self::Request(error.into())
-    }
-}
+/// The gateway's answer has no token.
+const NO_TOKEN: &str =
+    "the gateway gave no token: a pair token is for a workspace, so ask with a workspace's token";
 
-impl From<TokenError> for Failure {
-    fn from(error: TokenError) -> Self {
-        match error {
-            TokenError::Malformed => Self::NoJwt,
-            TokenError::UnknownKey => Self::OtherKey,
-            TokenError::Claims => Self::OtherClaims,
-            error => Self::Invalid(error),
-        }
-    }
-}
+/// The claims are not those that were expected.
+const OTHER_CLAIMS: &str =
+    "the token is not valid: it has another issuer or audience, or lacks a claim";
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    match &arguments.command {
-        Command::Create(arguments) => return run_to_end(stored::create_token(arguments)),
-        Command::List(arguments) => return run_to_end(stored::list_tokens(arguments)),
-        Command::Revoke(arguments) => return run_to_end(stored::revoke_token(arguments)),
-        Command::Operator(arguments) => {
-            return run_to_end(stored::create_operator_token(arguments));
-        }
-        Command::Canvas(arguments) => return run_to_end(canvas::create_canvas_token(arguments)),
-        _ => {}
-    }
-    if let Command::Pair { target: id, .. } | Command::Workspace { id, .. } = &arguments.command
-        && let Err(error) = WorkspaceId::parse(id)
-    {
-        print_error(&error);
-        return ExitCode::from(USAGE);
-    }
-    let text = block_on(run_command(&arguments.command));
-    match text.and_then(|text| Ok(print(&format!("{text}\n"))?)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            match error {
-                Failure::Access(AccessError::NoCredential) => ExitCode::FAILURE,
-                Failure::Access(_) => ExitCode::from(USAGE),
-                _ => ExitCode::FAILURE,
-            }
-        }
-    }
-}
-
-async fn run_command(command: &Command) -> Result<String, Failure> {
+pub(super) async fn run(command: &Command) -> Result<String, Failure> {
     match command {
-        Command::Create(_)
-        | Command::List(_)
-        | Command::Revoke(_)
-        | Command::Operator(_)
-        | Command::Canvas(_) => Ok(String::new()),
+        Command::Create(arguments) => stored::create_token(arguments).await,
+        Command::List(arguments) => stored::list_tokens(arguments).await,
+        Command::Revoke(arguments) => stored::revoke_token(arguments).await,
+        Command::Operator(arguments) => stored::create_operator_token(arguments).await,
+        Command::Canvas(arguments) => stored::create_canvas_token(arguments).await,
         Command::Workspace {
             id,
             label,
             expires_in,
             gateway,
         } => {
-            let wanted = stored::request_body(label.as_deref(), *expires_in);
-            let path = format!("/workspaces/{id}/tokens");
-            extract_token(&gateway.build_client()?.post(&path, &wanted).await?)
+            let seconds = expires_in.map(|span| span.as_secs());
+            let body = body_of(json!({"label": label, "expires_in": seconds}));
+            let path = path_of("workspaces", id, "/tokens")?;
+            let client = gateway.build_client()?;
+            extract_token(&client.change((Method::POST, &path), &[], &body).await?)
         }
         Command::Pair {
             target,
-            token: given,
+            token,
             gateway,
         } => {
-            let (url, credential) = gateway.resolve(&[given], false)?;
-            let credential = credential.ok_or(Failure::NoCredential)?;
-            let path = format!("/registry/discover/{target}");
-            extract_token(&Registry::new(url).get(&path, Some(&credential)).await?)
+            let path = path_of("registry/discover", target, "")?;
+            let client = gateway.build_client(token)?;
+            if !client.has_token() {
+                return Err(Failure::new(
+                    "give a credential with --token or in A2A_GATEWAY_TOKEN",
+                ));
+            }
+            extract_token(&client.get(&path, &[]).await?)
         }
         Command::Inspect { jwt } => inspect_token(&read_jwt(jwt)?),
         Command::Verify {
@@ -236,10 +165,11 @@ async fn run_command(command: &Command) -> Result<String, Failure> {
             gateway,
         } => {
             let jwt = read_jwt(jwt)?;
-            let registry = Registry::new(gateway.resolve_endpoint()?.url);
-            let about = registry.get("/.well-known/a2a-gateway", None).await?;
-            let keys = registry.get("/.well-known/jwks.json", None).await?;
-            let keys = KeySet::parse(keys.to_string().as_bytes())?;
+            let client = gateway.build_anonymous()?;
+            let about = client.get("/.well-known/a2a-gateway", &[]).await?;
+            let keys = client.get("/.well-known/jwks.json", &[]).await?;
+            let keys = KeySet::parse(keys.to_string().as_bytes());
+            let keys = keys.or_fail("what the gateway publishes cannot be used")?;
             let issuer = issuer.as_deref().or(about["issuer"].as_str());
             verify_token(&jwt, &keys, issuer.unwrap_or_default(), audience.as_deref())
         }
@@ -248,13 +178,13 @@ async fn run_command(command: &Command) -> Result<String, Failure> {
 
 /// Returns head and claims of a token, its times spelled out. Verifies nothing.
 fn inspect_token(jwt: &str) -> Result<String, Failure> {
-    let [head, mut claims] = decode_unverified(jwt)?;
+    let [head, mut claims] = decode_unverified(jwt).map_err(to_failure)?;
     for name in ["iat", "nbf", "exp"] {
         if let Some(time) = claims[name].as_u64().and_then(format_time) {
             claims[name] = time.into();
         }
     }
-    Ok(format_pretty(&json!({"header": head, "claims": claims})))
+    Ok(format_json(&json!({"header": head, "claims": claims})))
 }
 
 /// Returns the claims, if the token is valid.
@@ -264,59 +194,68 @@ fn verify_token(
     issuer: &str,
     audience: Option<&str>,
 ) -> Result<String, Failure> {
-    let claims = match own_type(jwt).as_deref() {
+    let claimed = claimed_audience(jwt);
+    let (claims, expected) = match own_type(jwt).as_deref() {
         Some(PAIR_TYP) => {
-            let head = TokenHead::parse_own(jwt, PAIR_TYP)?;
-            let claimed = claimed_audience(jwt).unwrap_or_default();
-            let audience = audience.unwrap_or(&claimed);
+            let head = TokenHead::parse_own(jwt, PAIR_TYP).map_err(to_failure)?;
+            let audience = audience.or(claimed.as_deref()).unwrap_or_default();
             let claims = PairClaims::verify(jwt, &head, keys, issuer, audience);
-            json!(claims.map_err(|error| to_failure(error, jwt, audience))?)
+            (claims.map(|claims| json!(claims)), audience)
         }
         Some(CANVAS_TYP) => {
-            let head = TokenHead::parse_own(jwt, CANVAS_TYP)?;
-            let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
+            let head = TokenHead::parse_own(jwt, CANVAS_TYP).map_err(to_failure)?;
+            let key = keys.find(&head).ok_or(TokenError::UnknownKey);
             let audience = audience.unwrap_or(issuer);
-            let claims = key.verify(jwt, &head, LEEWAY_SECONDS, issuer, audience);
-            let claims: Value = claims.map_err(|error| to_failure(error, jwt, audience))?;
-            if claims["scope"] != CANVAS_SCOPE || !claims["sub"].is_string() {
-                return Err(Failure::OtherClaims);
-            }
-            claims
+            let key = key.map_err(to_failure)?;
+            let claims = key.verify::<Value>(jwt, &head, LEEWAY_SECONDS, issuer, audience);
+            (claims, audience)
         }
-        Some(_) => return Err(Failure::OtherType),
+        Some(_) => return Err(Failure::new(OTHER_TYPE)),
         None => {
-            decode_unverified(jwt)?;
-            return Err(Failure::OtherType);
+            decode_unverified(jwt).map_err(to_failure)?;
+            return Err(Failure::new(OTHER_TYPE));
         }
     };
-    Ok(format_pretty(&claims))
+    // The signature is verified before any claim is read.
+    let claims = claims.map_err(|error| match &claimed {
+        Some(named) if error == TokenError::Claims && named != expected => Failure::new(format!(
+            "the token is not valid: it is for {named:?}, and {expected:?} was expected"
+        )),
+        _ => to_failure(error),
+    })?;
+    let is_canvas = own_type(jwt).as_deref() == Some(CANVAS_TYP);
+    if is_canvas && (claims["scope"] != CANVAS_SCOPE || !claims["sub"].is_string()) {
+        return Err(Failure::new(OTHER_CLAIMS));
+    }
+    Ok(format_json(&claims))
 }
 
-/// Maps an error, naming the audience if it is the wrong claim. The signature is verified before
-/// any claim is read.
-fn to_failure(error: TokenError, jwt: &str, expected: &str) -> Failure {
-    match claimed_audience(jwt) {
-        Some(named) if error == TokenError::Claims && named != expected => Failure::OtherAudience {
-            named,
-            expected: expected.to_owned(),
-        },
-        _ => error.into(),
-    }
+fn to_failure(error: TokenError) -> Failure {
+    Failure::new(match error {
+        TokenError::Malformed => {
+            "that is no signed token: three parts in base64url with dots between them".to_owned()
+        }
+        TokenError::UnknownKey => {
+            "the token is not valid: it is signed by a key that this gateway does not publish"
+                .to_owned()
+        }
+        TokenError::Claims => OTHER_CLAIMS.to_owned(),
+        error => format!("the token is not valid: {error}"),
+    })
 }
 
 /// Returns the token of a response of the gateway.
 fn extract_token(answer: &Value) -> Result<String, Failure> {
-    let token = answer["token"].as_str().ok_or(Failure::NoToken)?;
-    Ok(token.to_owned())
+    let token = answer["token"].as_str();
+    let token = token.ok_or_else(|| Failure::new(NO_TOKEN))?;
+    Ok(format!("{token}\n"))
 }
 
 fn read_jwt(jwt: &str) -> Result<String, Failure> {
-    if jwt != "-" {
-        return Ok(jwt.trim().to_owned());
-    }
-    let mut text = String::new();
-    let most = u64::try_from(TOKEN_BYTES_MAX).unwrap_or(u64::MAX) + 2;
-    io::stdin().take(most).read_to_string(&mut text)?;
+    let text = match jwt {
+        "-" => read_input(TOKEN_BYTES_MAX as u64 + 2)?,
+        jwt => jwt.to_owned(),
+    };
     Ok(text.trim().to_owned())
 }
 
@@ -326,8 +265,4 @@ fn format_time(seconds: u64) -> Option<String> {
     // RFC 3339 cannot express the year 10000.
     (seconds < 253_402_300_800)
         .then(|| format!("{seconds} ({})", humantime::format_rfc3339_seconds(at)))
-}
-
-fn format_pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
 }

@@ -1,17 +1,16 @@
 //! `a2a-gateway workspace set|move|pause|resume|remove`.
 
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io::{self, IsTerminal as _};
 
 use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Map, Value};
 
-use super::super::access::OperatorAccess;
-use super::super::client::{Failure, check_segment, format_json};
+use super::super::client::{ChangeFlags, path_of};
 use super::super::complete;
-use super::super::dry_run::DryRun;
+use super::super::failure::Failure;
 use super::super::table::{format_cell, mask_controls};
-use super::super::write_prompt;
+use super::super::terminal::ask_line;
 use super::all_workspaces;
 use super::create::parse_member;
 use super::tree::Tree;
@@ -53,26 +52,21 @@ Examples:
 
 /// `a2a-gateway workspace set ID MEMBER=VALUE…`.
 #[derive(clap::Args, Debug)]
-pub(super) struct SetArguments {
+pub(in crate::cli) struct SetArguments {
     /// The workspace
     #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
     /// Settings to change
     #[arg(required = true, value_name = "MEMBER=VALUE", value_parser = parse_member)]
     members: Vec<(String, Value)>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    dry_run: DryRun,
-    #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ChangeFlags,
 }
 
 /// `a2a-gateway workspace move ID`.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("place").required(true).multiple(true).args(["parent", "root", "org", "no_org"]))]
-pub(super) struct MoveArguments {
+pub(in crate::cli) struct MoveArguments {
     /// The workspace
     #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
@@ -88,153 +82,116 @@ pub(super) struct MoveArguments {
     /// Out of its org, into none
     #[arg(long)]
     no_org: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    dry_run: DryRun,
-    #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ChangeFlags,
 }
 
 /// `a2a-gateway workspace pause|resume ID`.
 #[derive(clap::Args, Debug)]
-pub(super) struct OneArguments {
+pub(in crate::cli) struct StateArguments {
     /// The workspace
     #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    dry_run: DryRun,
-    #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ChangeFlags,
 }
 
 /// `a2a-gateway workspace remove ID`.
 #[derive(clap::Args, Debug)]
-pub(super) struct RemoveArguments {
+pub(in crate::cli) struct RemoveArguments {
     /// The workspace
     #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
     /// Do not ask, though there are workspaces below it
     #[arg(long)]
     yes: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    dry_run: DryRun,
-    #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ChangeFlags,
 }
 
 pub(super) async fn set_members(arguments: &SetArguments) -> Result<String, Failure> {
-    let changes: Map<String, Value> = arguments.members.iter().cloned().collect();
-    let path = format!("/workspaces/{}", check_segment(&arguments.id)?);
-    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
-    let route = (Method::PATCH, path.as_str());
-    let body = changes.clone().into();
-    let changed = dry_run.send(&client, route, &body).await?;
-    if arguments.json {
-        return Ok(format_json(&changed));
-    }
-    let was = dry_run.choose("was", "would be");
-    let mut told = format!("{} {was} changed", arguments.id);
-    for name in changes.keys() {
-        // A credential is written only.
-        if changed.get(name).is_some() {
-            told.push_str(&format!(
-                ", {name}: {}",
-                mask_controls(&format_cell(&changed[name]))
-            ));
+    let SetArguments { id, members, flags } = arguments;
+    let changes: Map<String, Value> = members.iter().cloned().collect();
+    let names: Vec<String> = changes.keys().cloned().collect();
+    let was = flags.dry_run.choose("was", "would be");
+    let tell = |changed: &Value| {
+        let mut told = format!("{id} {was} changed");
+        for name in names {
+            // A credential is written only.
+            if let Some(value) = changed.get(&name) {
+                let value = mask_controls(&format_cell(value));
+                told.push_str(&format!(", {name}: {value}"));
+            }
         }
-    }
-    Ok(told + "\n")
+        told
+    };
+    let path = path_of("workspaces", id, "")?;
+    flags
+        .make(Method::PATCH, &path, &changes.into(), tell)
+        .await
 }
 
 pub(super) async fn move_to(arguments: &MoveArguments) -> Result<String, Failure> {
+    let MoveArguments { id, flags, .. } = arguments;
     let mut changes = Map::new();
-    if let Some(parent) = &arguments.parent {
-        changes.insert("parent_id".to_owned(), parent.as_str().into());
+    for (name, value, is_cleared) in [
+        ("parent_id", &arguments.parent, arguments.root),
+        ("org", &arguments.org, arguments.no_org),
+    ] {
+        if value.is_some() || is_cleared {
+            changes.insert(name.to_owned(), value.clone().into());
+        }
     }
-    if arguments.root {
-        changes.insert("parent_id".to_owned(), Value::Null);
-    }
-    if let Some(org) = &arguments.org {
-        changes.insert("org".to_owned(), org.as_str().into());
-    }
-    if arguments.no_org {
-        changes.insert("org".to_owned(), Value::Null);
-    }
-    let path = format!("/workspaces/{}", check_segment(&arguments.id)?);
-    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
-    let route = (Method::PATCH, path.as_str());
-    let moved = dry_run.send(&client, route, &changes.into()).await?;
-    if arguments.json {
-        return Ok(format_json(&moved));
-    }
-    let place = match moved["parent_id"].as_str() {
-        Some(parent) => format!("below {parent}"),
-        None => "a root".to_owned(),
+    let (is, now) = match flags.dry_run.is_set {
+        true => ("would be", ""),
+        false => ("is", " now"),
     };
-    let org = match moved["org"].as_str() {
-        Some(org) => format!("in the org {org}"),
-        None => "in no org".to_owned(),
+    let tell = |moved: &Value| {
+        let parent = moved["parent_id"].as_str();
+        let place = parent.map_or_else(|| "a root".to_owned(), |parent| format!("below {parent}"));
+        let org = moved["org"].as_str();
+        let org = org.map_or_else(|| "in no org".to_owned(), |org| format!("in the org {org}"));
+        format!("{id} {is} {place}{now}, {org}")
     };
-    Ok(match dry_run.is_set() {
-        true => format!("{} would be {place}, {org}\n", arguments.id),
-        false => format!("{} is {place} now, {org}\n", arguments.id),
-    })
+    let path = path_of("workspaces", id, "")?;
+    flags
+        .make(Method::PATCH, &path, &changes.into(), tell)
+        .await
 }
 
-pub(super) async fn pause_workspace(arguments: &OneArguments) -> Result<String, Failure> {
-    change_state(arguments, "pause").await
-}
-
-pub(super) async fn resume_workspace(arguments: &OneArguments) -> Result<String, Failure> {
-    change_state(arguments, "resume").await
-}
-
-async fn change_state(arguments: &OneArguments, verb: &str) -> Result<String, Failure> {
-    let path = format!("/workspaces/{}/{verb}", check_segment(&arguments.id)?);
-    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
-    let route = (Method::POST, path.as_str());
-    let turned = dry_run.send(&client, route, &Value::Null).await?;
-    if arguments.json {
-        return Ok(format_json(&turned));
-    }
-    let is = dry_run.choose("is", "would be");
-    let status = format_cell(&turned["status"]);
-    Ok(format!("{} {is} {status}\n", arguments.id))
+/// Pauses or resumes a workspace, by the end of the path for it.
+pub(super) async fn change_state(
+    arguments: &StateArguments,
+    verb: &str,
+) -> Result<String, Failure> {
+    let StateArguments { id, flags } = arguments;
+    let is = flags.dry_run.choose("is", "would be");
+    let tell = |turned: &Value| format!("{id} {is} {}", format_cell(&turned["status"]));
+    let path = path_of("workspaces", id, verb)?;
+    flags.make(Method::POST, &path, &Value::Null, tell).await
 }
 
 pub(super) async fn remove_workspace(arguments: &RemoveArguments) -> Result<String, Failure> {
-    let id = check_segment(&arguments.id)?;
-    let (client, dry_run) = (arguments.gateway.build_client()?, arguments.dry_run);
+    let RemoveArguments { id, yes, flags } = arguments;
+    let path = path_of("workspaces", id, "")?;
     let mut about = String::new();
-    if !arguments.yes {
-        let tree = Tree::new(all_workspaces(&client, None, None, None).await?);
+    if !yes {
+        let client = flags.gateway.build_client()?;
+        let tree = Tree::new(all_workspaces(&client, None, &[]).await?);
         let below = tree.descendants(id);
         if !below.is_empty() {
             about = describe_consequences(id, &below);
-            if !dry_run.is_set() {
+            if !flags.dry_run.is_set {
                 confirm_removal(id, &about)?;
             }
         }
     }
-    let path = format!("/workspaces/{id}");
-    let route = (Method::DELETE, path.as_str());
-    let removed = dry_run.send(&client, route, &Value::Null).await?;
-    if arguments.json {
-        return Ok(format_json(&removed));
-    }
-    Ok(match (dry_run.is_set(), about.as_str()) {
-        (false, _) => format!("{id} is removed\n"),
-        (true, "") => format!("{id} would be removed\n"),
-        (true, about) => format!("{id} would be removed. {about}\n"),
-    })
+    let tell = |_: &Value| match (flags.dry_run.is_set, about.as_str()) {
+        (false, _) => format!("{id} is removed"),
+        (true, "") => format!("{id} would be removed"),
+        (true, about) => format!("{id} would be removed. {about}"),
+    };
+    flags.make(Method::DELETE, &path, &Value::Null, tell).await
 }
 
 /// Says what a removal does to the workspaces below.
@@ -257,17 +214,15 @@ fn describe_consequences(id: &str, below: &[&str]) -> String {
 /// Asks on a terminal whether to remove a workspace with others below it.
 ///
 /// # Errors
-/// [`Failure::Usage`] without a terminal, [`Failure::Failed`] without a yes.
+/// There is no terminal, or no yes.
 fn confirm_removal(id: &str, about: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         let complaint = format!("{about}. Nothing was removed: --yes removes it all the same");
-        return Err(Failure::Usage(complaint));
+        return Err(Failure::usage(complaint));
     }
-    write_prompt(&format!("{about}.\nRemove {id}? [y/N] "))?;
-    let mut said = String::new();
-    io::stdin().lock().read_line(&mut said)?;
-    if matches!(said.trim().to_lowercase().as_str(), "y" | "yes") {
-        return Ok(());
+    let said = ask_line(&format!("{about}.\nRemove {id}? [y/N] "))?;
+    match said.unwrap_or_default().to_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::new("nothing was removed")),
     }
-    Err(Failure::Failed("nothing was removed".to_owned()))
 }

@@ -2,12 +2,12 @@
 
 use clap_complete::engine::ArgValueCompleter;
 use http::Method;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 use url::Url;
 
 use super::super::access::OperatorAccess;
-use super::super::client::{Failure, format_json};
-use super::super::dry_run::DryRun;
+use super::super::client::{DryRun, body_of, format_json};
+use super::super::failure::Failure;
 use super::super::table::format_cell;
 use super::super::token_file::TokenOutput;
 use super::super::{complete, parse_http_url};
@@ -23,7 +23,7 @@ Examples:
 
 /// `a2a-gateway workspace create ID`.
 #[derive(clap::Args, Debug)]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Its id: letters, digits, `-`, `.` and `_`. After a removal it comes back only with `recreate`
     id: String,
     /// Its name for people [default: the id]
@@ -67,31 +67,20 @@ pub(super) fn parse_member(text: &str) -> Result<(String, Value), &'static str> 
 }
 
 fn request_body(arguments: &Arguments) -> Value {
-    let mut body = Map::new();
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            body.insert(name.to_owned(), value);
-        }
-    };
-    let text = |text: &Option<String>| text.as_deref().map(Value::from);
-    put("id", Some(arguments.id.as_str().into()));
-    put(
-        "name",
-        text(&arguments.name).or(Some(arguments.id.as_str().into())),
-    );
-    put("parent_id", text(&arguments.parent));
-    put("org", text(&arguments.org));
-    put("role", text(&arguments.role));
-    put(
-        "url",
-        arguments.agent_url.as_ref().map(|url| url.as_str().into()),
-    );
-    put("liveness", arguments.assumed.then(|| "assumed".into()));
-    put("delivery_mode", arguments.poll.then(|| "poll".into()));
+    let mut body = body_of(json!({
+        "id": arguments.id,
+        "name": arguments.name.as_ref().unwrap_or(&arguments.id),
+        "parent_id": arguments.parent,
+        "org": arguments.org,
+        "role": arguments.role,
+        "url": arguments.agent_url,
+        "liveness": arguments.assumed.then_some("assumed"),
+        "delivery_mode": arguments.poll.then_some("poll"),
+    }));
     for (name, value) in &arguments.set {
-        put(name, Some(value.clone()));
+        body[name] = value.clone();
     }
-    body.into()
+    body
 }
 
 pub(super) async fn create_workspace(arguments: &Arguments) -> Result<String, Failure> {
@@ -102,10 +91,10 @@ pub(super) async fn create_workspace(arguments: &Arguments) -> Result<String, Fa
     let mut made = dry_run
         .send(&client, route, &request_body(arguments))
         .await?;
-    if !dry_run.is_set() {
+    if !dry_run.is_set {
         TokenOutput::store_token(&mut made, file)?;
     }
-    if output.is_json() {
+    if output.json {
         return Ok(format_json(&made));
     }
     let mut told = format!(
@@ -119,10 +108,10 @@ pub(super) async fn create_workspace(arguments: &Arguments) -> Result<String, Fa
             told.push_str(&format!(", {words} {value}"));
         }
     }
-    if dry_run.is_set() {
+    if dry_run.is_set {
         return Ok(told + "\n");
     }
-    let kept = match (made["enrolment_token"].as_str(), output.path()) {
+    let kept = match (made["enrolment_token"].as_str(), &output.token_file) {
         (Some(token), _) => format!("enrolment token, shown once, good for 24 h: {token}"),
         (None, Some(path)) => format!("enrolment token, good for 24 h: in {}", path.display()),
         (None, None) => String::new(),

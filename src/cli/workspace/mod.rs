@@ -4,19 +4,36 @@ mod change;
 mod create;
 mod tree;
 
-use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
-use super::access::OperatorAccess;
-use super::client::{Client, Failure, check_segment, format_json, run as run_to_end};
+use super::client::{Client, ReadFlags, format_json, path_of, query_of};
 use super::complete;
-use super::table::{align_columns, format_age, format_cell, mask_controls};
+use super::failure::Failure;
+use super::table::{Cell, Column, align_columns, align_rows, fill_rows, format_age, format_cell};
 
-const EXAMPLES: &str = "\
+const COLUMNS: [Column; 6] = [
+    ("ID", Cell::Member("id")),
+    ("NAME", Cell::Member("name")),
+    ("PARENT", Cell::Member("parent_id")),
+    ("ORG", Cell::Member("org")),
+    ("STATUS", Cell::Member("status")),
+    ("DELIVERY", Cell::Member("delivery_mode")),
+];
+
+const INSTANCES: [Column; 6] = [
+    ("INSTANCE", Cell::Member("instance_id")),
+    ("STATUS", Cell::Member("status")),
+    ("LAST SEEN", Cell::Age("last_seen")),
+    ("CALLS", Cell::Member("in_flight")),
+    ("BREAKER", Cell::Member("breaker")),
+    ("URL", Cell::Member("url")),
+];
+
+pub(super) const EXAMPLES: &str = "\
 Examples:
   a2a-gateway workspace create acme-qa --name QA --parent acme-pm
   a2a-gateway workspace list --org acme
@@ -42,15 +59,8 @@ Examples:
   a2a-gateway workspace show acme-dev --json";
 
 /// `a2a-gateway workspace create|list|show|tree|set|move|pause|resume|remove`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Make a workspace, and an enrolment token for its agent
     #[command(after_help = create::EXAMPLES)]
     Create(Box<create::Arguments>),
@@ -71,17 +81,17 @@ enum Command {
     Move(change::MoveArguments),
     /// Pause a workspace: no calls of it and to it, until it is resumed
     #[command(after_help = change::PAUSE_EXAMPLES)]
-    Pause(change::OneArguments),
+    Pause(change::StateArguments),
     /// Resume a workspace that is paused
     #[command(after_help = change::RESUME_EXAMPLES)]
-    Resume(change::OneArguments),
+    Resume(change::StateArguments),
     /// Remove a workspace for good: its tokens end, and its id comes back only with `recreate`
     #[command(after_help = change::REMOVE_EXAMPLES)]
     Remove(change::RemoveArguments),
 }
 
 #[derive(clap::Args, Debug)]
-struct ListArguments {
+pub(super) struct ListArguments {
     /// Only workspaces of this org
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
@@ -91,98 +101,65 @@ struct ListArguments {
     /// Only workspaces with this text in their name or role
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ReadFlags,
 }
 
 #[derive(clap::Args, Debug)]
-struct ShowArguments {
+pub(super) struct ShowArguments {
     /// The workspace
     #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ReadFlags,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    run_to_end(run_command(&arguments.command))
-}
-
-async fn run_command(command: &Command) -> Result<String, Failure> {
+pub(super) async fn run(command: &Command) -> Result<String, Failure> {
     match command {
         Command::Create(arguments) => create::create_workspace(arguments).await,
         Command::List(arguments) => list_workspaces(arguments).await,
-        Command::Show(arguments) => show_workspace(arguments).await,
+        Command::Show(ShowArguments { id, flags }) => {
+            let client = flags.gateway.build_client()?;
+            let workspace = client.get(&path_of("workspaces", id, "")?, &[]).await?;
+            Ok(match flags.json {
+                true => format_json(&workspace),
+                false => format_workspace(&workspace, SystemTime::now()),
+            })
+        }
         Command::Tree(arguments) => tree::draw_tree(arguments).await,
         Command::Set(arguments) => change::set_members(arguments).await,
         Command::Move(arguments) => change::move_to(arguments).await,
-        Command::Pause(arguments) => change::pause_workspace(arguments).await,
-        Command::Resume(arguments) => change::resume_workspace(arguments).await,
+        Command::Pause(arguments) => change::change_state(arguments, "/pause").await,
+        Command::Resume(arguments) => change::change_state(arguments, "/resume").await,
         Command::Remove(arguments) => change::remove_workspace(arguments).await,
     }
 }
 
-/// Returns all workspaces that fit, in order of id.
+/// Returns all workspaces of an org, if one is named, that fit a query, in order of id.
 ///
 /// # Errors
 /// The gateway refuses, or does not answer.
 pub(super) async fn all_workspaces(
     client: &Client,
     org: Option<&str>,
-    status: Option<&str>,
-    search: Option<&str>,
+    query: &[(&str, &Option<String>)],
 ) -> Result<Vec<Value>, Failure> {
-    let mut query = Vec::new();
-    query.extend(status.map(|status| ("status", status)));
-    query.extend(search.map(|search| ("q", search)));
-    let mut found = client.list("/workspaces", &query, None).await?;
-    if let Some(org) = org {
-        found.retain(|workspace| workspace["org"] == org);
-    }
+    let mut found = client.list("/workspaces", &query_of(query), None).await?;
+    found.retain(|workspace| org.is_none_or(|org| workspace["org"] == org));
     Ok(found)
 }
 
 async fn list_workspaces(arguments: &ListArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.build_client()?;
-    let found = all_workspaces(
-        &client,
-        arguments.org.as_deref(),
-        arguments.status.as_deref(),
-        arguments.search.as_deref(),
-    )
-    .await?;
-    if arguments.json {
-        return Ok(format_json(&found.into()));
-    }
-    if found.is_empty() {
-        return Ok("no workspace fits\n".to_owned());
-    }
-    let rows: Vec<_> = found
-        .iter()
-        .map(|workspace| {
-            ["id", "name", "parent_id", "org", "status", "delivery_mode"]
-                .map(|member| format_cell(&workspace[member]))
-                .to_vec()
-        })
-        .collect();
-    let titles = ["ID", "NAME", "PARENT", "ORG", "STATUS", "DELIVERY"];
-    Ok(align_columns(&titles, &rows))
-}
-
-async fn show_workspace(arguments: &ShowArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.build_client()?;
-    let path = format!("/workspaces/{}", check_segment(&arguments.id)?);
-    let workspace = client.get(&path).await?;
-    if arguments.json {
-        return Ok(format_json(&workspace));
-    }
-    Ok(format_workspace(&workspace, SystemTime::now()))
+    let ListArguments {
+        org,
+        status,
+        search,
+        flags,
+    } = arguments;
+    let client = flags.gateway.build_client()?;
+    let query = [("status", status), ("q", search)];
+    let found = all_workspaces(&client, org.as_deref(), &query).await?;
+    Ok(flags.format_list(found, &COLUMNS, "no workspace fits"))
 }
 
 /// Returns a workspace as lines of members and values.
@@ -204,30 +181,16 @@ fn format_workspace(workspace: &Value, now: SystemTime) -> String {
             }
             _ => format_cell(value),
         };
-        rows.push((format!("{}:", member.replace('_', " ")), told));
+        rows.push(vec![format!("{}:", member.replace('_', " ")), told]);
     }
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut text: String = rows
-        .iter()
-        .map(|(name, told)| format!("{name:width$}  {}\n", mask_controls(told)))
-        .collect();
+    let mut text = align_rows(&rows);
     if let Some(instances) = workspace["instances"].as_array() {
-        let rows: Vec<_> = instances
-            .iter()
-            .map(|one| {
-                vec![
-                    format_cell(&one["instance_id"]),
-                    format_cell(&one["status"]),
-                    format_age(&one["last_seen"], now),
-                    format_cell(&one["in_flight"]),
-                    format_cell(&one["breaker"]),
-                    format_cell(&one["url"]),
-                ]
-            })
-            .collect();
-        let titles = ["INSTANCE", "STATUS", "LAST SEEN", "CALLS", "BREAKER", "URL"];
         text.push('\n');
-        text.push_str(&align_columns(&titles, &rows));
+        let titles = INSTANCES.map(|(title, _)| title);
+        text.push_str(&align_columns(
+            &titles,
+            &fill_rows(instances, &INSTANCES, now),
+        ));
     }
     text
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap_complete::engine::ArgValueCompleter;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::super::access::OperatorAccess;
-use super::super::client::{Failure, format_json};
+use super::super::client::{ReadFlags, format_json};
 use super::super::complete;
-use super::super::table::{format_cell, mask_controls};
+use super::super::failure::Failure;
+use super::super::table::{align_rows, format_cell};
 use super::all_workspaces;
 
 pub(super) const EXAMPLES: &str = "\
@@ -19,18 +19,15 @@ Examples:
 
 /// `a2a-gateway workspace tree`.
 #[derive(clap::Args, Debug)]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Only this workspace and those below it
     #[arg(add = ArgValueCompleter::new(complete::complete_workspaces))]
     id: Option<String>,
     /// Only workspaces of this org
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
-    /// Print JSON: each workspace with its `children`
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    gateway: OperatorAccess,
+    flags: ReadFlags,
 }
 
 /// Workspaces by their place.
@@ -69,6 +66,13 @@ impl Tree {
         self.below.get(id).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the children of a workspace that is below `above`, without those that would close a circle.
+    fn children_below<'t>(&'t self, id: &str, above: &[&str]) -> Vec<&'t str> {
+        let is_new = |child: &&str| *child != id && !above.contains(child);
+        let children = self.children(id).iter().map(String::as_str);
+        children.filter(is_new).collect()
+    }
+
     /// Returns the workspaces below one, nearest first.
     pub(super) fn descendants<'t>(&'t self, id: &'t str) -> Vec<&'t str> {
         let mut seen = BTreeSet::from([id]);
@@ -86,57 +90,46 @@ impl Tree {
     }
 
     /// Returns a workspace as JSON with those below it.
-    fn to_json(&self, id: &str, above: &mut Vec<String>) -> Value {
+    fn to_json<'t>(&'t self, id: &'t str, above: &mut Vec<&'t str>) -> Value {
         let mut workspace = self.all.get(id).cloned().unwrap_or_default();
-        above.push(id.to_owned());
-        let children = self.children(id).iter();
-        let children: Vec<_> = children
-            .filter(|child| !above.contains(child))
-            .cloned()
-            .collect();
-        let nested: Vec<_> = children
-            .iter()
-            .map(|child| self.to_json(child, above))
-            .collect();
+        let children = self.children_below(id, above);
+        above.push(id);
+        let nested = children.iter().map(|child| self.to_json(child, above));
+        workspace["children"] = nested.collect();
         above.pop();
-        workspace["children"] = json!(nested);
         workspace
     }
 
     /// Adds the lines of a workspace and of those below it. `stem` stands before its children.
-    fn add_lines(
-        &self,
-        id: &str,
-        mark: &str,
-        stem: &str,
-        above: &mut Vec<String>,
-        lines: &mut Vec<[String; 4]>,
+    fn add_lines<'t>(
+        &'t self,
+        id: &'t str,
+        (mark, stem): (&str, &str),
+        above: &mut Vec<&'t str>,
+        lines: &mut Vec<Vec<String>>,
     ) {
-        let workspace = self.all.get(id).cloned().unwrap_or_default();
+        let workspace = self.all.get(id).unwrap_or(&Value::Null);
         let mut name = format_cell(&workspace["name"]);
         if above.is_empty()
             && let Some(parent) = workspace["parent_id"].as_str()
         {
             name = format!("{name} (its parent {parent} is not here)");
         }
-        lines.push([
+        lines.push(vec![
             format!("{mark}{id}"),
             format_cell(&workspace["status"]),
             format_cell(&workspace["org"]),
             name,
         ]);
-        above.push(id.to_owned());
-        let children = self.children(id).iter();
-        let children: Vec<_> = children.filter(|child| !above.contains(child)).collect();
+        let children = self.children_below(id, above);
+        above.push(id);
         for (place, child) in children.iter().enumerate() {
-            let is_last = place + 1 == children.len();
-            let (own, further) = if is_last {
-                ("└─ ", "   ")
-            } else {
-                ("├─ ", "│  ")
+            let (own, further) = match place + 1 == children.len() {
+                true => ("└─ ", "   "),
+                false => ("├─ ", "│  "),
             };
-            let (mark, stem) = (format!("{stem}{own}"), format!("{stem}{further}"));
-            self.add_lines(child, &mark, &stem, above, lines);
+            let marks = (&*format!("{stem}{own}"), &*format!("{stem}{further}"));
+            self.add_lines(child, marks, above, lines);
         }
         above.pop();
     }
@@ -144,38 +137,24 @@ impl Tree {
     fn format_text(&self, roots: &[&str]) -> String {
         let mut lines = Vec::new();
         for root in roots {
-            self.add_lines(root, "", "", &mut Vec::new(), &mut lines);
+            self.add_lines(root, ("", ""), &mut Vec::new(), &mut lines);
         }
-        let width = |column: usize| {
-            let widths = lines.iter().map(|line| line[column].chars().count());
-            widths.max().unwrap_or(0)
-        };
-        let widths = [width(0), width(1), width(2)];
-        let mut text = String::new();
-        for line in &lines {
-            for (part, width) in line.iter().zip(widths) {
-                text.push_str(&format!("{:width$}  ", mask_controls(part)));
-            }
-            text.push_str(&mask_controls(&line[3]));
-            text.push('\n');
-        }
-        text
+        align_rows(&lines)
     }
 }
 
 pub(super) async fn draw_tree(arguments: &Arguments) -> Result<String, Failure> {
-    let client = arguments.gateway.build_client()?;
-    let all = all_workspaces(&client, arguments.org.as_deref(), None, None).await?;
-    let tree = Tree::new(all);
+    let client = arguments.flags.gateway.build_client()?;
+    let tree = Tree::new(all_workspaces(&client, arguments.org.as_deref(), &[]).await?);
     let roots = match &arguments.id {
         Some(id) if tree.all.contains_key(id) => vec![id.as_str()],
         Some(id) => {
             let complaint = format!("there is no workspace {id}, or it is not of this org");
-            return Err(Failure::Failed(complaint));
+            return Err(Failure::new(complaint));
         }
         None => tree.roots(),
     };
-    if arguments.json {
+    if arguments.flags.json {
         let nested = roots.iter().map(|id| tree.to_json(id, &mut Vec::new()));
         return Ok(format_json(&nested.collect()));
     }
@@ -187,6 +166,8 @@ pub(super) async fn draw_tree(arguments: &Arguments) -> Result<String, Failure> 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn tree(places: &[(&str, Option<&str>)]) -> Tree {

@@ -24,42 +24,26 @@ const THREADS_MAX: usize = 1024;
 /// Largest body of one request to the control plane, in bytes.
 const CONTROL_BODY_BYTES: u64 = 1024 * 1024;
 
+/// Returns keys with their values.
+macro_rules! values_of {
+    ($config:ident; $($section:ident.$key:ident),* $(,)?) => {
+        [$((concat!(stringify!($section), ".", stringify!($key)), $config.$section.$key)),*]
+    };
+}
+
 impl Checks<'_> {
     pub(super) fn check_spans(&mut self) {
         let c = self.config;
-        let zero_is_senseless = [
-            ("stores.timeout", c.stores.timeout),
-            ("a2a.task_ttl", c.a2a.task_ttl),
-            ("timeouts.connect", c.timeouts.connect),
-            ("timeouts.head", c.timeouts.head),
-            ("timeouts.idle", c.timeouts.idle),
-            ("timeouts.total", c.timeouts.total),
-            ("timeouts.stream", c.timeouts.stream),
-            ("timeouts.request_head", c.timeouts.request_head),
-            ("timeouts.request_body", c.timeouts.request_body),
-            ("timeouts.write", c.timeouts.write),
-            ("timeouts.max", c.timeouts.max),
-            ("stream.keepalive", c.stream.keepalive),
-            ("stream.log_ttl", c.stream.log_ttl),
-            ("idempotency.ttl", c.idempotency.ttl),
-            ("upstream.idle", c.upstream.idle),
-            ("inbox.retention", c.inbox.retention),
-            ("delegation.deferred_ttl", c.delegation.deferred_ttl),
-            ("delegation.retention", c.delegation.retention),
-            ("affinity.ttl", c.affinity.ttl),
-            ("wake.max_wait", c.wake.max_wait),
-            ("wake.cool_down", c.wake.cool_down),
-            ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
-            ("telemetry.otlp_timeout", c.telemetry.otlp_timeout),
-        ];
-        let zero_is_fine = [
-            ("server.drain", c.server.drain),
-            ("server.keepalive", c.server.keepalive),
-            ("stream.final_grace", c.stream.final_grace),
-            ("stream.linger", c.stream.linger),
-            ("directory.stale", c.directory.stale),
-            ("upstream.hold", c.upstream.hold),
-        ];
+        let zero_is_senseless = values_of!(c;
+            stores.timeout, a2a.task_ttl, timeouts.connect, timeouts.head, timeouts.idle, timeouts.total,
+            timeouts.stream, timeouts.request_head, timeouts.request_body, timeouts.write, timeouts.max,
+            stream.keepalive, stream.log_ttl, idempotency.ttl, upstream.idle, inbox.retention,
+            delegation.deferred_ttl, delegation.retention, affinity.ttl, wake.max_wait, wake.cool_down,
+            registry.heartbeat_ttl, telemetry.otlp_timeout,
+        );
+        let zero_is_fine = values_of!(c;
+            server.drain, server.keepalive, stream.final_grace, stream.linger, directory.stale, upstream.hold,
+        );
         for (key, span) in zero_is_senseless {
             if span.is_zero() {
                 self.add_problem(
@@ -108,12 +92,9 @@ impl Checks<'_> {
     /// Checks how much agents are taken to take.
     pub(super) fn check_capacity(&mut self) {
         let c = self.config;
-        for (key, span) in [
-            ("breaker.window", c.breaker.window),
-            ("breaker.open", c.breaker.open),
-            ("breaker.open_max", c.breaker.open_max),
-            ("limits.target_queue_wait", c.limits.target_queue_wait),
-        ] {
+        for (key, span) in values_of!(c;
+            breaker.window, breaker.open, breaker.open_max, limits.target_queue_wait,
+        ) {
             if span.is_zero() || span > SPAN_MAX {
                 self.add_problem(key, "must be longer than nothing, and at most a year");
             }
@@ -136,59 +117,26 @@ impl Checks<'_> {
 
     pub(super) fn check_counts(&mut self) {
         let c = self.config;
-        let limits = [
-            ("limits.request_bytes", c.limits.request_bytes.0),
-            ("limits.bodies_bytes", c.limits.bodies_bytes.0),
-            ("limits.response_bytes", c.limits.response_bytes.0),
-            ("limits.stream_bytes", c.limits.stream_bytes.0),
-            ("limits.event_bytes", c.limits.event_bytes.0),
-            ("limits.policy_bytes", c.limits.policy_bytes.0),
-            (
-                "limits.policy_workspaces",
-                c.limits.policy_workspaces as u64,
-            ),
-            (
-                "a2a.tasks_per_caller",
-                u64::try_from(c.a2a.tasks_per_caller).unwrap_or(0),
-            ),
-            ("limits.kept_bytes", c.limits.kept_bytes.0),
-            ("limits.kept_bytes_total", c.limits.kept_bytes_total.0),
-            ("stream.log_bytes", c.stream.log_bytes.0),
-            ("stream.logs_bytes", c.stream.logs_bytes.0),
-            ("stream.readers", c.stream.readers as u64),
-            (
-                "limits.target_concurrency",
-                c.limits.target_concurrency as u64,
-            ),
-            ("server.max_connections", c.server.max_connections as u64),
-            ("server.max_exchanges", c.server.max_exchanges as u64),
-            (
-                "stores.sql_connections",
-                u64::from(c.stores.sql_connections),
-            ),
-            ("directory.cache_entries", c.directory.cache_entries),
-            ("events.connections", c.events.connections as u64),
-            (
-                "events.connections_per_caller",
-                c.events.connections_per_caller as u64,
-            ),
-            (
-                "inbox.max_messages",
-                u64::try_from(c.inbox.max_messages).unwrap_or(0),
-            ),
-            (
-                "delegation.max_pending",
-                u64::try_from(c.delegation.max_pending).unwrap_or(0),
-            ),
-            ("inbox.connections", c.inbox.connections as u64),
-            ("wake.max_parked", c.wake.max_parked as u64),
-            (
-                "inbox.connections_per_caller",
-                c.inbox.connections_per_caller as u64,
-            ),
+        let limits = values_of!(c;
+            limits.request_bytes, limits.bodies_bytes, limits.response_bytes, limits.stream_bytes,
+            limits.event_bytes, limits.policy_bytes, limits.kept_bytes, limits.kept_bytes_total,
+            stream.log_bytes, stream.logs_bytes,
+        );
+        let limits = limits.map(|(key, size)| (key, size.0 > 0));
+        let counts = values_of!(c;
+            limits.policy_workspaces, limits.target_concurrency, stream.readers, server.max_connections,
+            server.max_exchanges, events.connections, events.connections_per_caller, inbox.connections,
+            wake.max_parked, inbox.connections_per_caller,
+        );
+        let counts = counts.map(|(key, count)| (key, count > 0));
+        let rows = values_of!(c; a2a.tasks_per_caller, inbox.max_messages, delegation.max_pending);
+        let rows = rows.map(|(key, count)| (key, count > 0));
+        let others = [
+            ("stores.sql_connections", c.stores.sql_connections > 0),
+            ("directory.cache_entries", c.directory.cache_entries > 0),
         ];
-        for (key, limit) in limits {
-            if limit == 0 {
+        for (key, is_possible) in limits.into_iter().chain(counts).chain(rows).chain(others) {
+            if !is_possible {
                 self.add_problem(key, "must be at least 1: with 0 nothing could ever pass");
             }
         }
@@ -200,18 +148,17 @@ impl Checks<'_> {
     }
 
     fn rate_bursts(&mut self) {
-        let c = self.config;
-        if c.rate.org_users_per_second > 0 && c.rate.org_users_burst == 0 {
-            self.add_problem(
-                "rate.org_users_burst",
-                "must be at least 1 while rate.org_users_per_second is on: with 0 nothing could pass",
-            );
-        }
-        if c.rate.caller_per_second > 0 && c.rate.caller_burst == 0 {
-            self.add_problem(
-                "rate.caller_burst",
-                "must be at least 1 while rate.caller_per_second is on: with 0 nothing could pass",
-            );
+        let rate = &self.config.rate;
+        for (name, per_second, burst) in [
+            ("org_users", rate.org_users_per_second, rate.org_users_burst),
+            ("caller", rate.caller_per_second, rate.caller_burst),
+        ] {
+            if per_second > 0 && burst == 0 {
+                let why = format!(
+                    "must be at least 1 while rate.{name}_per_second is on: with 0 nothing could pass"
+                );
+                self.add_problem(&format!("rate.{name}_burst"), why);
+            }
         }
     }
 

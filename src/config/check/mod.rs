@@ -62,7 +62,7 @@ pub(super) fn check(
     checks.check_keys();
     checks.check_issuers();
     checks.check_sign_in();
-    checks.check_caps();
+    checks.add_problems("cap", cap::find_problems(&config.cap));
     checks.check_guards();
     checks.check_telemetry();
     if checks.problems.is_empty() {
@@ -89,6 +89,12 @@ impl Checks<'_> {
             source: Some((self.source)(key)),
             reason: reason.into(),
         });
+    }
+
+    fn add_problems(&mut self, key: &str, reasons: impl IntoIterator<Item = String>) {
+        for reason in reasons {
+            self.add_problem(key, reason);
+        }
     }
 
     fn add_note(&mut self, text: impl Into<String>) {
@@ -309,9 +315,7 @@ impl Checks<'_> {
         if keys.dir.as_os_str().is_empty() {
             self.add_problem("keys.dir", "must name a folder");
         }
-        for reason in exposure::refuse_exposed_keys(&keys.dir) {
-            self.add_problem("keys.dir", reason);
-        }
+        self.add_problems("keys.dir", exposure::refuse_exposed_keys(&keys.dir));
         if let Some(file) = &keys.seal_key {
             if file.as_os_str().is_empty() {
                 self.add_problem("keys.seal_key", "must name a file");
@@ -324,12 +328,10 @@ impl Checks<'_> {
     fn check_issuers(&mut self) {
         let auth = &self.config.auth;
         let own = self.config.issuer();
-        for problem in issuers::find_problems(&auth.issuers, &own) {
-            self.add_problem("auth.issuers", problem);
-        }
-        for problem in workspaces::find_problems(&auth.workspace_issuers, &auth.issuers, &own) {
-            self.add_problem("auth.workspace_issuers", problem);
-        }
+        let users = issuers::find_problems(&auth.issuers, &own);
+        let platforms = workspaces::find_problems(&auth.workspace_issuers, &auth.issuers, &own);
+        self.add_problems("auth.issuers", users);
+        self.add_problems("auth.workspace_issuers", platforms);
     }
 
     fn check_sign_in(&mut self) {
@@ -340,16 +342,8 @@ impl Checks<'_> {
         }
     }
 
-    fn check_caps(&mut self) {
-        for problem in cap::find_problems(&self.config.cap) {
-            self.add_problem("cap", problem);
-        }
-    }
-
     fn check_guards(&mut self) {
-        for problem in guard::find_problems(&self.config.guard) {
-            self.add_problem("guard", problem);
-        }
+        self.add_problems("guard", guard::find_problems(&self.config.guard));
         let secret = self.config.guard.iter().any(|guard| guard.header.is_some());
         if let Source::File(path) = (self.source)("guard")
             && secret

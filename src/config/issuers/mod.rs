@@ -7,6 +7,7 @@ use serde::Deserialize;
 use url::Url;
 
 pub use self::workspaces::WorkspaceIssuer;
+use super::value::is_loopback;
 
 /// Maximum foreign issuers: the keys of each are fetched continuously.
 const ISSUERS_MAX: usize = 16;
@@ -14,16 +15,17 @@ const ISSUERS_MAX: usize = 16;
 /// Longest `issuer` and `audience`, in bytes.
 const TEXT_MAX: usize = 512;
 
-/// One entry of `auth.issuers`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Issuer {
-    /// `iss` of its tokens, compared exactly.
-    pub issuer: String,
-    /// URL of its published keys.
-    pub jwks_url: Url,
-    /// The value that `aud` of its tokens must contain.
-    pub audience: String,
+sections! {
+    /// One entry of `auth.issuers`.
+    #[derive(PartialEq, Eq)]
+    Issuer {
+        /// `iss` of its tokens, compared exactly.
+        issuer: String,
+        /// URL of its published keys.
+        jwks_url: Url,
+        /// The value that `aud` of its tokens must contain.
+        audience: String,
+    }
 }
 
 /// Returns the problems of the list. `own` is the issuer of the gateway's own tokens.
@@ -33,9 +35,8 @@ pub(super) fn find_problems(issuers: &[Issuer], own: &str) -> Vec<String> {
         problems.push(format!("may have at most {ISSUERS_MAX} issuers"));
     }
     for (i, issuer) in issuers.iter().enumerate() {
-        let (number, name) = (i + 1, &issuer.issuer);
-        let named = (name.as_str(), &issuer.jwks_url, issuer.audience.as_str());
-        problems.extend(problems_of(number, named, own));
+        problems.extend(problems_of(i + 1, issuer, own));
+        let name = &issuer.issuer;
         if issuers[..i].iter().any(|other| other.issuer == *name) {
             problems.push(format!("`{name}` stands twice"));
         }
@@ -44,9 +45,10 @@ pub(super) fn find_problems(issuers: &[Issuer], own: &str) -> Vec<String> {
 }
 
 /// Returns the problems of the issuer of this number: of its name, the URL of its keys, and its audience.
-fn problems_of(number: usize, (name, url, audience): (&str, &Url, &str), own: &str) -> Vec<String> {
+fn problems_of(number: usize, issuer: &Issuer, own: &str) -> Vec<String> {
     let mut problems = Vec::new();
-    for (member, text) in [("issuer", name), ("audience", audience)] {
+    let name = &issuer.issuer;
+    for (member, text) in [("issuer", name), ("audience", &issuer.audience)] {
         let plain = !text.trim().is_empty() && !text.chars().any(char::is_control);
         if !plain || text.len() > TEXT_MAX {
             problems.push(format!(
@@ -59,7 +61,7 @@ fn problems_of(number: usize, (name, url, audience): (&str, &Url, &str), own: &s
             "`{name}` is this gateway's own issuer, whose tokens are accepted anyway"
         ));
     }
-    if let Err(reason) = check_url(url) {
+    if let Err(reason) = check_url(&issuer.jwks_url) {
         problems.push(format!("`jwks_url` of issuer {number} {reason}"));
     }
     problems
@@ -70,15 +72,9 @@ fn problems_of(number: usize, (name, url, audience): (&str, &Url, &str), own: &s
 /// # Errors
 /// Returns what the URL must be.
 pub fn check_url(url: &Url) -> Result<(), &'static str> {
-    let loopback = match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost",
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    };
     match url.scheme() {
         "https" => {}
-        "http" if loopback => {}
+        "http" if is_loopback(url) => {}
         _ => return Err("must begin with https:// (http:// only on loopback)"),
     }
     if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Value;
 
+use super::Issuer;
 use super::claims::{ClaimPattern, ClaimTemplate};
-use super::{ISSUERS_MAX, Issuer, problems_of};
 use crate::config::tables::{self, Forms};
 
 /// Maximum claims of one issuer that are compared.
@@ -15,23 +15,35 @@ const CLAIMS_MAX: usize = 8;
 /// Longest name of a claim, in bytes.
 const CLAIM_MAX: usize = 256;
 
-/// One entry of `auth.workspace_issuers`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct WorkspaceIssuer {
-    /// `iss` of its tokens, compared exactly.
-    pub issuer: String,
-    /// URL of its published keys.
-    pub jwks_url: url::Url,
-    /// The value that `aud` of its tokens must contain.
-    pub audience: String,
-    /// The pattern that each of these claims must match. A name that begins with `/` is the path to a nested claim
-    /// (RFC 6901).
-    pub claims: BTreeMap<String, ClaimPattern>,
-    /// The id of the workspace, from parts of the claims.
-    pub workspace: ClaimTemplate,
-    /// The org that the workspace must be in, from parts of the claims.
-    pub org: Option<ClaimTemplate>,
+sections! {
+    /// One entry of `auth.workspace_issuers`.
+    #[derive(PartialEq, Eq)]
+    WorkspaceIssuer {
+        /// `iss` of its tokens, compared exactly.
+        issuer: String,
+        /// URL of its published keys.
+        jwks_url: url::Url,
+        /// The value that `aud` of its tokens must contain.
+        audience: String,
+        /// The pattern that each of these claims must match. A name that begins with `/` is the path to a nested claim
+        /// (RFC 6901).
+        claims: BTreeMap<String, ClaimPattern>,
+        /// The id of the workspace, from parts of the claims.
+        workspace: ClaimTemplate,
+        /// The org that the workspace must be in, from parts of the claims.
+        org: Option<ClaimTemplate>,
+    }
+}
+
+impl WorkspaceIssuer {
+    /// Returns its name, keys and audience.
+    pub fn to_issuer(&self) -> Issuer {
+        Issuer {
+            issuer: self.issuer.clone(),
+            jwks_url: self.jwks_url.clone(),
+            audience: self.audience.clone(),
+        }
+    }
 }
 
 const TEMPLATE: &str = "text of letters, digits, `.`, `_` and `-`, with `{part}` for at least one part of `claims`, and \
@@ -69,24 +81,17 @@ pub(in crate::config) fn find_problems(
     users: &[Issuer],
     own: &str,
 ) -> Vec<String> {
-    let mut problems = Vec::new();
-    if issuers.len() > ISSUERS_MAX {
-        problems.push(format!("may have at most {ISSUERS_MAX} issuers"));
-    }
+    let named: Vec<Issuer> = issuers.iter().map(WorkspaceIssuer::to_issuer).collect();
+    let mut problems = super::find_problems(&named, own);
     for (i, issuer) in issuers.iter().enumerate() {
-        let (number, name) = (i + 1, &issuer.issuer);
-        let named = (name.as_str(), &issuer.jwks_url, issuer.audience.as_str());
-        problems.extend(problems_of(number, named, own));
-        if issuers[..i].iter().any(|other| other.issuer == *name) {
-            problems.push(format!("`{name}` stands twice"));
-        }
+        let name = &issuer.issuer;
         if users.iter().any(|other| other.issuer == *name) {
             problems.push(format!(
                 "`{name}` is also in auth.issuers: a token proves either a user or a workspace, so let the platform sign \
                  as two issuers"
             ));
         }
-        problems.extend(find_misnamed(number, issuer));
+        problems.extend(find_misnamed(i + 1, issuer));
     }
     problems
 }

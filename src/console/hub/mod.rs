@@ -2,10 +2,10 @@
 //! of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -92,7 +92,7 @@ impl Default for Hub {
 impl Hub {
     /// Adds a sample of this replica: it always gets a place.
     pub(super) fn add_own_sample(&self, sample: Sample) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.make_room(&sample.replica, Duration::ZERO);
         state.merge_sample(sample);
     }
@@ -100,7 +100,7 @@ impl Hub {
     /// Adds a sample of another replica. If all places are taken, it gets that of the replica that has been
     /// silent longest, provided that replica's streams no longer count. False if there was none.
     pub(super) fn add_sample(&self, sample: Sample) -> bool {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         let room = state.make_room(&sample.replica, STREAMS_COUNT_FOR);
         if room {
             state.merge_sample(sample);
@@ -110,18 +110,18 @@ impl Hub {
 
     /// Adds changed workspaces.
     pub(super) fn add_rows(&self, rows: Vec<Outline>) {
-        self.lock_state().pending.rows.extend(rows);
+        self.state.lock().pending.rows.extend(rows);
     }
 
     /// Adds heartbeats: the workspace, the time, and its number of tasks.
     pub(super) fn add_heartbeats(&self, seen: impl Iterator<Item = (String, i64, u32)>) {
-        self.lock_state().pending.seen.extend(seen);
+        self.state.lock().pending.seen.extend(seen);
     }
 
     /// Sends the events of this second to the readers. `known`: true if a workspace has this id; counts of
     /// other ids are merged, so that unauthenticated callers cannot fill the page with names.
     pub(super) fn send_tick(&self, now: Timestamp, known: impl Fn(&str) -> bool) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.drop_silent_replicas();
         let mut pending = std::mem::take(&mut state.pending);
         pending.count_unknown(known);
@@ -149,7 +149,7 @@ impl Hub {
 
     /// Returns the first event of a new reader, and the subscription to the following ones.
     pub(super) fn subscribe(&self, replica: &str) -> (Bytes, broadcast::Receiver<Bytes>) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         let now = Timestamp::now().0;
         let since = *state.since.get_or_insert(now);
         let mut streams: HashMap<&str, u32> = HashMap::new();
@@ -180,12 +180,7 @@ impl Hub {
 
     /// Clears all state, since there are no readers.
     pub(super) fn clear(&self) {
-        *self.lock_state() = HubState::default();
-    }
-
-    fn lock_state(&self) -> MutexGuard<'_, HubState> {
-        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.state.lock() = HubState::default();
     }
 }
 

@@ -57,11 +57,11 @@ async fn what_is_told_is_bounded_and_the_rest_counted() {
     for n in 0..2 * REPLICAS_MAX {
         hub.add_sample(sample(&n.to_string()));
     }
-    assert_eq!(hub.lock_state().replicas.len(), REPLICAS_MAX);
+    assert_eq!(hub.state.lock().replicas.len(), REPLICAS_MAX);
     for second in 0..200 {
         hub.send_tick(Timestamp(second), |_| true);
     }
-    assert_eq!(hub.lock_state().minute.len(), PIECES);
+    assert_eq!(hub.state.lock().minute.len(), PIECES);
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,15 +71,15 @@ async fn made_up_replicas_keep_nobody_out_but_for_a_while() {
         assert!(hub.add_sample(sample(&n.to_string())));
     }
     assert!(!hub.add_sample(sample("new")));
-    let has = |id: &str| hub.lock_state().replicas.contains_key(id);
+    let has = |id: &str| hub.state.lock().replicas.contains_key(id);
     hub.add_own_sample(sample("own"));
     assert!(has("own") && !has("new"));
-    assert_eq!(hub.lock_state().replicas.len(), REPLICAS_MAX);
+    assert_eq!(hub.state.lock().replicas.len(), REPLICAS_MAX);
     tokio::time::advance(STREAMS_COUNT_FOR + Duration::from_millis(1)).await;
     hub.add_own_sample(sample("own"));
     assert!(hub.add_sample(sample("new")));
     assert!(has("own") && has("new"));
-    assert_eq!(hub.lock_state().replicas.len(), REPLICAS_MAX);
+    assert_eq!(hub.state.lock().replicas.len(), REPLICAS_MAX);
 }
 
 #[tokio::test(start_paused = true)]

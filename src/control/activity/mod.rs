@@ -11,10 +11,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json as Answer};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use self::query::Query;
 use super::body::Json;
+use super::dry_run::status_json;
 use super::extract::{Caller, PathId, not_permitted};
 use super::page::Page;
 use crate::audit::change::ChangeFacts;
@@ -183,21 +185,16 @@ pub(super) async fn acknowledge_entries(
     }))
 }
 
-#[derive(Serialize)]
-pub(super) struct NotifyResponse {
-    status: &'static str,
-}
-
 /// `POST /workspaces/{id}/notify`.
 pub(super) async fn notify_user(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
     Json(notice): Json<Notice>,
-) -> Result<Answer<NotifyResponse>, Rejection> {
+) -> Result<Answer<Value>, Rejection> {
     caller.require_itself(&id)?;
     let owner = caller.0.owner();
     let inbox = &gateway.delivery.inbox;
     inbox.put_notice(&id, owner, &notice).await?;
-    Ok(Answer(NotifyResponse { status: "sent" }))
+    Ok(Answer(status_json("sent")))
 }

@@ -81,19 +81,19 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION owned_kept_more() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION mailbox_items_kept_more() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO kept_changes (owner, bytes) VALUES (NEW.owner, NEW.kept_bytes);
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION owned_kept_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION mailbox_items_kept_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO kept_changes (owner, bytes) VALUES (OLD.owner, -OLD.kept_bytes), (NEW.owner, NEW.kept_bytes);
+    INSERT INTO kept_changes (owner, bytes) VALUES (NEW.owner, NEW.kept_bytes - OLD.kept_bytes);
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION owned_kept_less() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION mailbox_items_kept_less() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO kept_changes (owner, bytes)
         SELECT owner, -SUM(kept_bytes) FROM gone GROUP BY owner HAVING SUM(kept_bytes) <> 0;
@@ -110,17 +110,11 @@ CREATE TRIGGER activity_logs_kept_changed AFTER UPDATE OF response_bytes, update
     WHEN (NEW.response_bytes + NEW.update_bytes <> OLD.response_bytes + OLD.update_bytes)
     EXECUTE FUNCTION activity_logs_kept_changed();
 
-CREATE TRIGGER idempotent_calls_kept_changed AFTER UPDATE OF kept_bytes, owner ON idempotent_calls FOR EACH ROW
-    WHEN (NEW.kept_bytes <> OLD.kept_bytes OR NEW.owner <> OLD.owner) EXECUTE FUNCTION owned_kept_changed();
+CREATE TRIGGER mailbox_items_kept_more AFTER INSERT ON mailbox_items FOR EACH ROW
+    WHEN (NEW.kept_bytes <> 0) EXECUTE FUNCTION mailbox_items_kept_more();
 
-CREATE TRIGGER idempotent_calls_kept_less AFTER DELETE ON idempotent_calls
-    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION owned_kept_less();
+CREATE TRIGGER mailbox_items_kept_changed AFTER UPDATE OF kept_bytes ON mailbox_items FOR EACH ROW
+    WHEN (NEW.kept_bytes <> OLD.kept_bytes) EXECUTE FUNCTION mailbox_items_kept_changed();
 
-CREATE TRIGGER delegations_kept_more AFTER INSERT ON delegations FOR EACH ROW
-    WHEN (NEW.kept_bytes <> 0) EXECUTE FUNCTION owned_kept_more();
-
-CREATE TRIGGER delegations_kept_changed AFTER UPDATE OF kept_bytes ON delegations FOR EACH ROW
-    WHEN (NEW.kept_bytes <> OLD.kept_bytes) EXECUTE FUNCTION owned_kept_changed();
-
-CREATE TRIGGER delegations_kept_less AFTER DELETE ON delegations
-    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION owned_kept_less();
+CREATE TRIGGER mailbox_items_kept_less AFTER DELETE ON mailbox_items
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION mailbox_items_kept_less();

@@ -148,25 +148,13 @@ CREATE TABLE enrolment_tokens (
 
 CREATE INDEX enrolment_tokens_workspace_id ON enrolment_tokens (workspace_id);
 
-CREATE TABLE org_tokens (
-    id         TEXT   NOT NULL PRIMARY KEY,
-    org        TEXT   NOT NULL,
-    token_hash TEXT   NOT NULL UNIQUE,
-    prefix     TEXT   NOT NULL,
-    note       TEXT,
-    created_at BIGINT NOT NULL,
-    revoked_at BIGINT
-);
-
-CREATE INDEX org_tokens_org ON org_tokens (org);
-
--- Tokens of an org that look after a subtree of it: a workspace, the root, and those below it. `born_at` is that of
+-- One with a workspace looks after a subtree of the org: that workspace, the root, and those below it. `born_at` is that of
 -- the root: a token does not pass to a later generation of its id.
-CREATE TABLE subtree_tokens (
+CREATE TABLE org_tokens (
     id           TEXT   NOT NULL PRIMARY KEY,
     org          TEXT   NOT NULL,
-    workspace_id TEXT   NOT NULL,
-    born_at      BIGINT NOT NULL,
+    workspace_id TEXT,
+    born_at      BIGINT,
     token_hash   TEXT   NOT NULL UNIQUE,
     prefix       TEXT   NOT NULL,
     note         TEXT,
@@ -174,9 +162,9 @@ CREATE TABLE subtree_tokens (
     revoked_at   BIGINT
 );
 
-CREATE INDEX subtree_tokens_org ON subtree_tokens (org);
+CREATE INDEX org_tokens_org ON org_tokens (org);
 
-CREATE INDEX subtree_tokens_workspace_id ON subtree_tokens (workspace_id);
+CREATE INDEX org_tokens_workspace_id ON org_tokens (workspace_id);
 
 CREATE TABLE admin_tokens (
     token_hash TEXT   NOT NULL PRIMARY KEY,
@@ -268,96 +256,78 @@ CREATE TABLE task_updates (
     PRIMARY KEY (task_id, n)
 );
 
--- Keyed calls
+-- Mailbox
 
--- Calls with a key, which may be sent again: which of them runs where, and its answer. `scope` is a hash of caller,
--- target and key; `run` names one dispatch.
-CREATE TABLE idempotent_calls (
-    scope       TEXT   NOT NULL PRIMARY KEY,
-    body_hash   TEXT   NOT NULL,
-    run         TEXT   NOT NULL,
-    holder      TEXT   NOT NULL,
-    owner       TEXT   NOT NULL DEFAULT '',
-    state       TEXT   NOT NULL,
-    lease_until BIGINT NOT NULL,
-    status      BIGINT,
-    fields      TEXT,
-    body        TEXT,
-    kept_bytes  BIGINT NOT NULL DEFAULT 0,
-    task_state  TEXT,
-    stream      TEXT,
-    created_at  BIGINT NOT NULL,
-    expires_at  BIGINT NOT NULL
-);
-
-CREATE INDEX idempotent_calls_run ON idempotent_calls (run);
-
-CREATE INDEX idempotent_calls_running ON idempotent_calls (holder) WHERE state = 'running';
-
-CREATE INDEX idempotent_calls_expires_at ON idempotent_calls (expires_at);
-
--- Delegations
-
--- Calls that are made later and outlive a restart (contract 6.4): what workspaces delegated, and calls that were
--- deferred because their target was away. `call` is a deferred call as it goes to the agent, with what of its request
--- head matters; a delegation's is made of `task`. A gateway that works on a row has a lease on it until
--- `leased_until`, and the number in `fence`, which grows with each claim: what an earlier holder still writes changes
--- nothing.
-CREATE TABLE delegations (
+-- Calls that the gateway has accepted or claimed, and what came of them. They outlive a restart (contract 6.4). `kind`
+-- is `delegation` or `deferred` for calls that are made later (jobs), and `keyed` for calls with an idempotency key,
+-- which may be sent again. A gateway that works on a row has a lease on it until `leased_until`, and the number in
+-- `fence`, which is another with each claim: what an earlier holder still writes changes nothing.
+CREATE TABLE mailbox_items (
+    -- Of a keyed call: a hash of caller, target and key.
     id              TEXT   NOT NULL PRIMARY KEY,
     kind            TEXT   NOT NULL,
     owner           TEXT   NOT NULL,
-    caller          TEXT   NOT NULL,
-    source_id       TEXT,
-    target_id       TEXT   NOT NULL,
-    task            TEXT,
-    call            TEXT,
-    -- The run that the delegation serves, as JSON. NULL: its request named none.
-    run             TEXT,
-    -- Of a delegation: how many gateways its call has gone through, this one included, and the client that asked for
-    -- it. A deferred call has both in `call`.
-    hops            BIGINT NOT NULL DEFAULT 1,
-    client          TEXT,
-    idempotency_key TEXT,
+    -- What is sent, as JSON: a task, or a call with what of its request head matters. Of a keyed call: a hash of it.
+    body            TEXT   NOT NULL,
+    -- Of a job: the result, or the error, as it came. Of a keyed call: status, fields, and the body or the name of its
+    -- stream, as JSON.
+    answer          TEXT,
     kept_bytes      BIGINT NOT NULL DEFAULT 0,
     state           TEXT   NOT NULL,
-    priority        BIGINT NOT NULL,
-    attempts        BIGINT NOT NULL DEFAULT 0,
-    due_at          BIGINT NOT NULL,
-    deadline        BIGINT NOT NULL,
+    -- The gateway that runs a keyed call.
+    holder          TEXT,
     leased_until    BIGINT NOT NULL DEFAULT 0,
     fence           BIGINT NOT NULL DEFAULT 0,
-    inbox_task      TEXT,
-    result          TEXT,
-    error           TEXT,
-    untold          BIGINT NOT NULL DEFAULT 0,
+    -- The deadline of a job. A keyed call is forgotten then.
+    expires_at      BIGINT NOT NULL,
     created_at      BIGINT NOT NULL,
-    updated_at      BIGINT NOT NULL
+    updated_at      BIGINT NOT NULL,
+    -- Of a keyed call: the state of its task, as the answer says.
+    task_state      TEXT,
+    -- Of jobs alone, up to the end.
+    caller          TEXT   NOT NULL DEFAULT '',
+    source_id       TEXT,
+    target_id       TEXT   NOT NULL DEFAULT '',
+    idempotency_key TEXT,
+    priority        BIGINT NOT NULL DEFAULT 0,
+    attempts        BIGINT NOT NULL DEFAULT 0,
+    due_at          BIGINT NOT NULL DEFAULT 0,
+    inbox_task      TEXT,
+    untold          BIGINT NOT NULL DEFAULT 0
 );
 
--- A key is free again when its delegation or call has failed or expired.
-CREATE UNIQUE INDEX delegations_idempotency_key ON delegations (kind, owner, idempotency_key)
-    WHERE state NOT IN ('failed', 'expired');
+-- A key is free again when its job has failed or expired.
+CREATE UNIQUE INDEX mailbox_items_idempotency_key ON mailbox_items (kind, owner, idempotency_key)
+    WHERE idempotency_key IS NOT NULL AND state NOT IN ('failed', 'expired');
 
-CREATE INDEX delegations_owner_id ON delegations (owner, id);
+CREATE INDEX mailbox_items_delegations ON mailbox_items (owner, id) WHERE kind = 'delegation';
 
-CREATE INDEX delegations_unfinished_owner ON delegations (owner) WHERE state IN ('pending', 'dispatched');
+CREATE INDEX mailbox_items_unfinished_owner ON mailbox_items (owner) WHERE state IN ('pending', 'dispatched');
 
-CREATE INDEX delegations_unfinished_target ON delegations (target_id) WHERE state IN ('pending', 'dispatched');
+CREATE INDEX mailbox_items_unfinished_target ON mailbox_items (target_id) WHERE state IN ('pending', 'dispatched');
 
 -- Every gateway looks for these every second.
-CREATE INDEX delegations_pending ON delegations (priority DESC, created_at, id) WHERE state = 'pending';
+CREATE INDEX mailbox_items_pending ON mailbox_items (priority DESC, created_at, id) WHERE state = 'pending';
 
-CREATE INDEX delegations_pending_deadline ON delegations (deadline) WHERE state = 'pending';
+CREATE INDEX mailbox_items_pending_deadline ON mailbox_items (expires_at) WHERE state = 'pending';
 
-CREATE INDEX delegations_dispatched ON delegations (leased_until) WHERE state = 'dispatched';
+CREATE INDEX mailbox_items_dispatched ON mailbox_items (leased_until) WHERE state = 'dispatched';
 
 -- The result of a row with `untold` 1 is still to be delivered, at `due_at`.
-CREATE INDEX delegations_untold ON delegations (due_at) WHERE untold = 1;
+CREATE INDEX mailbox_items_untold ON mailbox_items (due_at) WHERE untold = 1;
 
-CREATE INDEX delegations_finished ON delegations (updated_at) WHERE state NOT IN ('pending', 'dispatched');
+CREATE INDEX mailbox_items_finished ON mailbox_items (updated_at)
+    WHERE state IN ('completed', 'failed', 'expired', 'canceled');
 
-CREATE INDEX delegations_inbox_task ON delegations (inbox_task) WHERE state = 'dispatched';
+CREATE INDEX mailbox_items_inbox_task ON mailbox_items (inbox_task) WHERE state = 'dispatched';
+
+CREATE INDEX mailbox_items_in_inbox ON mailbox_items (id) WHERE state = 'dispatched' AND inbox_task IS NOT NULL;
+
+CREATE INDEX mailbox_items_source ON mailbox_items (source_id) WHERE source_id IS NOT NULL;
+
+CREATE INDEX mailbox_items_running ON mailbox_items (holder) WHERE state = 'running';
+
+CREATE INDEX mailbox_items_keyed ON mailbox_items (expires_at) WHERE kind = 'keyed';
 
 -- Audit
 

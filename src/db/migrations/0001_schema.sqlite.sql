@@ -104,27 +104,17 @@ WHEN OLD.request_bytes + OLD.response_bytes + OLD.update_bytes <> 0 BEGIN
         WHERE owner = 'inbox:' || OLD.workspace_id;
 END;
 
-CREATE TRIGGER idempotent_calls_kept_changed AFTER UPDATE OF kept_bytes, owner ON idempotent_calls
-WHEN NEW.kept_bytes <> OLD.kept_bytes OR NEW.owner <> OLD.owner BEGIN
-    UPDATE kept_changes SET bytes = bytes - OLD.kept_bytes WHERE owner = OLD.owner;
+CREATE TRIGGER mailbox_items_kept_more AFTER INSERT ON mailbox_items WHEN NEW.kept_bytes <> 0 BEGIN
     INSERT INTO kept_changes (owner, bytes) VALUES (NEW.owner, NEW.kept_bytes)
         ON CONFLICT (owner) DO UPDATE SET bytes = kept_changes.bytes + excluded.bytes;
 END;
 
-CREATE TRIGGER idempotent_calls_kept_less AFTER DELETE ON idempotent_calls WHEN OLD.kept_bytes <> 0 BEGIN
-    UPDATE kept_changes SET bytes = bytes - OLD.kept_bytes WHERE owner = OLD.owner;
-END;
-
-CREATE TRIGGER delegations_kept_more AFTER INSERT ON delegations WHEN NEW.kept_bytes <> 0 BEGIN
-    INSERT INTO kept_changes (owner, bytes) VALUES (NEW.owner, NEW.kept_bytes)
-        ON CONFLICT (owner) DO UPDATE SET bytes = kept_changes.bytes + excluded.bytes;
-END;
-
-CREATE TRIGGER delegations_kept_changed AFTER UPDATE OF kept_bytes ON delegations
+CREATE TRIGGER mailbox_items_kept_changed AFTER UPDATE OF kept_bytes ON mailbox_items
 WHEN NEW.kept_bytes <> OLD.kept_bytes BEGIN
-    UPDATE kept_changes SET bytes = bytes + NEW.kept_bytes - OLD.kept_bytes WHERE owner = NEW.owner;
+    INSERT INTO kept_changes (owner, bytes) VALUES (NEW.owner, NEW.kept_bytes - OLD.kept_bytes)
+        ON CONFLICT (owner) DO UPDATE SET bytes = kept_changes.bytes + excluded.bytes;
 END;
 
-CREATE TRIGGER delegations_kept_less AFTER DELETE ON delegations WHEN OLD.kept_bytes <> 0 BEGIN
+CREATE TRIGGER mailbox_items_kept_less AFTER DELETE ON mailbox_items WHEN OLD.kept_bytes <> 0 BEGIN
     UPDATE kept_changes SET bytes = bytes - OLD.kept_bytes WHERE owner = OLD.owner;
 END;

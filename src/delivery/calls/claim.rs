@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Answer, Calls, ClaimEnd, Key, KeyStatus, Outcome, OutcomeWatch, claim_times};
+use super::{Answer, Calls, ClaimEnd, Key, KeyStatus, Outcome, OutcomeWatch};
 use crate::a2a::state::TaskState;
+use crate::delivery::mailbox::Lease;
+use crate::delivery::wake::Topic;
 use crate::metrics::RetainedKind;
 use crate::rejection::{Delivery, Rejection};
 use crate::telemetry::Chain;
-use crate::workspace::Timestamp;
 
 /// An unclaimed key, reserved on this replica: concurrent callers here wait for it. Dropping it releases the
 /// reservation.
 pub struct UnclaimedKey {
     calls: Arc<Calls>,
     key: Key,
-    /// The run that it replaces; empty: none.
-    replaced: String,
+    /// The fence of the claim that it replaces.
+    replaced: Option<i64>,
     tell: Option<watch::Sender<Option<Outcome>>>,
 }
 
@@ -25,7 +26,7 @@ pub struct UnclaimedKey {
 pub struct Claim {
     calls: Arc<Calls>,
     key: Key,
-    pub(super) run: String,
+    pub(super) fence: i64,
     tell: watch::Sender<Option<Outcome>>,
     stage: Stage,
 }
@@ -43,10 +44,10 @@ enum Stage {
 
 impl Calls {
     /// Reserves a key that was not found; waits if another task of this replica has reserved it.
-    pub(super) fn reserve_key(self: &Arc<Self>, key: &Key, replaced: String) -> KeyStatus {
+    pub(super) fn reserve_key(self: &Arc<Self>, key: &Key, replaced: Option<i64>) -> KeyStatus {
         match self.open_call(key) {
             Err(waiting) => KeyStatus::Wait(waiting),
-            Ok((tell, _)) => KeyStatus::Unclaimed(UnclaimedKey {
+            Ok(tell) => KeyStatus::Unclaimed(UnclaimedKey {
                 calls: Arc::clone(self),
                 key: key.clone(),
                 replaced,
@@ -69,20 +70,17 @@ impl Calls {
         let mut claim = Claim {
             calls: Arc::clone(&unclaimed.calls),
             key: unclaimed.key.clone(),
-            run: uuid::Uuid::now_v7().simple().to_string(),
+            // Drawn by lot: a key that was released may be claimed again.
+            fence: uuid::Uuid::new_v4().as_u64_pair().0.cast_signed(),
             tell,
             stage: Stage::Claiming,
         };
-        let times = claim_times(self.config.get().idempotency.ttl);
-        let names = (claim.run.as_str(), self.holder.as_str());
-        let claimed = self
-            .table
-            .claim(&claim.key, names, times, &unclaimed.replaced);
+        let claimed = self.write_claim((&claim.key, claim.fence), unclaimed.replaced);
         if !claimed.await? {
             return Ok(None);
         }
         claim.stage = Stage::Ours;
-        self.metrics.calls.count_outcome("dispatched");
+        self.mailbox.metrics.calls.count_outcome("dispatched");
         let waiting = OutcomeWatch(claim.tell.subscribe());
         Ok(Some((claim, waiting)))
     }
@@ -99,6 +97,10 @@ impl Drop for UnclaimedKey {
 }
 
 impl Claim {
+    pub(super) fn lease(&self) -> Lease<'_> {
+        self.key.lease(self.fence)
+    }
+
     /// Stores the agent's complete answer, and returns whether it is kept for replay. A failure (`5xx`) is
     /// not kept and releases the key.
     pub async fn record_answer(
@@ -107,42 +109,39 @@ impl Claim {
         task_state: Option<TaskState>,
     ) -> bool {
         if answer.status >= 500 {
-            self.calls.settle_claim(&self.run, ClaimEnd::Release).await;
+            self.calls
+                .settle_claim(self.lease(), ClaimEnd::Release)
+                .await;
         } else {
             answer.kept = self.store_answer(&answer, task_state).await;
         }
         let kept = answer.kept;
-        self.publish_outcome(Outcome::Whole(Arc::new(answer))).await;
+        self.publish_outcome(Outcome::Whole(Arc::new(answer)));
         kept
     }
 
     /// Settles a call with an answer that the gateway rejected for good. Replays get the rejection as `answer` has it.
     pub async fn record_rejection(mut self, rejection: Rejection, answer: &Answer) {
         self.store_answer(answer, None).await;
-        self.publish_outcome(Outcome::Refused(rejection)).await;
+        self.publish_outcome(Outcome::Refused(rejection));
     }
 
     /// Stores an answer. True if it is kept for replay.
     async fn store_answer(&self, answer: &Answer, task_state: Option<TaskState>) -> bool {
         let calls = &self.calls;
-        let expires_at = Timestamp::now().after(calls.config.get().idempotency.ttl).0;
-        let whose = (self.run.as_str(), self.key.owner.as_str(), &*calls.bytes);
-        match calls
-            .table
-            .store_answer(whose, answer, task_state, expires_at)
-            .await
-        {
+        let claim = (&self.key, self.fence);
+        match calls.write_answer(claim, answer, task_state).await {
             Ok(kept) => {
                 if !kept {
-                    calls.metrics.calls.count_outcome("unkept");
-                    calls.metrics.kept.count_refused(RetainedKind::Answer);
+                    calls.mailbox.metrics.calls.count_outcome("unkept");
+                    calls.mailbox.metrics.kept.refused[RetainedKind::Answer].inc();
                 }
                 kept
             }
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "failed to store an answer for replay");
-                calls.metrics.calls.unstored.inc();
-                calls.settle_later(self.run.clone(), ClaimEnd::Unknown);
+                calls.mailbox.metrics.calls.unstored.inc();
+                calls.settle_later(self.lease(), ClaimEnd::Unknown);
                 false
             }
         }
@@ -158,45 +157,45 @@ impl Claim {
             None | Some(Delivery::NotSent) => ClaimEnd::Release,
             Some(Delivery::Unknown | Delivery::Sent) => ClaimEnd::Unknown,
         };
-        self.calls.settle_claim(&self.run, end).await;
-        self.publish_outcome(Outcome::Refused(rejection)).await;
+        self.calls.settle_claim(self.lease(), end).await;
+        self.publish_outcome(Outcome::Refused(rejection));
     }
 
     /// Publishes the head of a streamed response: from now on other callers with the key follow the stream.
     pub async fn publish_stream(&self, head: Answer, stream: String) {
-        let written = self
-            .calls
-            .table
-            .record_stream(&self.run, &head, &stream)
-            .await;
+        let written = self.calls.record_stream(self.lease(), &head, &stream).await;
         if let Err(error) = written {
             tracing::warn!(error = %Chain(&error), "failed to record a stream for replay");
-            self.calls.metrics.calls.unstored.inc();
+            self.calls.mailbox.metrics.calls.unstored.inc();
         }
         let outcome = Outcome::Stream(Arc::new(head), stream);
         self.tell.send_replace(Some(outcome));
-        self.calls.announce_scope(&self.key.scope).await;
+        self.calls.mailbox.hub.wake([Topic::call(&self.key.scope)]);
     }
 
     /// Records that the stream is over.
     pub async fn record_stream_end(mut self, task_state: Option<TaskState>) {
-        match self.calls.table.record_end(&self.run, task_state).await {
+        match self.calls.record_end(self.lease(), task_state).await {
             Ok(true) => {}
             // The head of the stream could not be written, so there is nothing to replay.
-            Ok(false) => self.calls.settle_claim(&self.run, ClaimEnd::Unknown).await,
+            Ok(false) => {
+                self.calls
+                    .settle_claim(self.lease(), ClaimEnd::Unknown)
+                    .await
+            }
             Err(error) => {
                 tracing::debug!(error = %Chain(&error), "failed to record the end of a stream");
-                self.calls.settle_later(self.run.clone(), ClaimEnd::Unknown);
+                self.calls.settle_later(self.lease(), ClaimEnd::Unknown);
             }
         }
         self.close_entry();
     }
 
-    pub(super) async fn publish_outcome(&mut self, outcome: Outcome) {
+    pub(super) fn publish_outcome(&mut self, outcome: Outcome) {
         self.tell.send_replace(Some(outcome));
         // A caller that comes now finds the outcome in the table.
         self.close_entry();
-        self.calls.announce_scope(&self.key.scope).await;
+        self.calls.mailbox.hub.wake([Topic::call(&self.key.scope)]);
     }
 
     /// Removes the entry of this call. Must run once: the key may have a new owner afterwards.
@@ -214,10 +213,10 @@ impl Drop for Claim {
         }
         match stage {
             Stage::Settled => {}
-            Stage::Ours => self.calls.settle_later(self.run.clone(), ClaimEnd::Unknown),
+            Stage::Ours => self.calls.settle_later(self.lease(), ClaimEnd::Unknown),
             Stage::Claiming => {
                 // The row may be committed all the same.
-                self.calls.settle_later(self.run.clone(), ClaimEnd::Release);
+                self.calls.settle_later(self.lease(), ClaimEnd::Release);
                 self.tell.send_replace(Some(Outcome::Nothing));
             }
         }

@@ -2,8 +2,8 @@
 //! is sent, the answer is stored before any caller gets it, and later calls with the key get the stored
 //! answer.
 //!
-//! Owns the table `idempotent_calls` and the channel `gw:idem`, which only carries wake-ups: without it,
-//! waiting requests read the table once a second. A claim is held by a process as long as it renews its
+//! Their rows are in the table of the [mailbox](super::mailbox), whose wake-ups end waits on other replicas: without
+//! them, waiting requests read the table once a second. A claim is held by a process as long as it renews its
 //! lease. The outcome of the claims of a crashed process is unknown, and they are never sent again.
 //!
 //! Invariants: one dispatch per key, whatever fails; a replayed answer is the one that was stored.
@@ -16,32 +16,26 @@ mod table;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 pub use self::claim::{Claim, UnclaimedKey};
 pub use self::outcome_watch::OutcomeWatch;
 
-use self::table::{Row, State, Table, Times};
+use self::table::Row;
 use crate::a2a::state::TaskState;
-use crate::config::Live;
-use crate::db::Db;
 use crate::deadline::ticks;
-use crate::delivery::kept_bytes::KeptBytes;
-use crate::delivery::purge::purge_regularly;
-use crate::metrics::Metrics;
+use crate::delivery::mailbox::{Lease, Mailbox, PURGE_EVERY};
+use crate::delivery::repeat;
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
-use crate::workspace::Timestamp;
-
-/// The channel on which the scopes of finished calls are announced.
-const CHANNEL: &str = "gw:idem";
+use crate::time::Timestamp;
 
 /// Duration of a lease without a renewal.
 const LEASE: Duration = Duration::from_secs(20);
@@ -53,7 +47,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(5);
 const LOOSE_MAX: usize = 10_000;
 
 /// The identity of a call: two calls with equal keys are one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Hash of the caller, the target and the idempotency key.
     scope: String,
@@ -77,6 +71,14 @@ pub enum Source {
 }
 
 impl Key {
+    /// Returns the lease on the key of the claim with this fence.
+    fn lease(&self, fence: i64) -> Lease<'_> {
+        Lease {
+            id: &self.scope,
+            fence,
+        }
+    }
+
     /// Returns the key of a call: the idempotency key `name` of the caller `owner` (`Proof::owner`) for
     /// `target`, with the hash of its method and its body as they arrived ([`call_hash`]).
     pub fn new(
@@ -154,28 +156,16 @@ pub enum KeyStatus {
     Settled(Outcome),
 }
 
+/// Calls with waiters.
+type OpenCalls = HashMap<Key, watch::Receiver<Option<Outcome>>>;
+
 /// Claims, waits for and replays calls with a key.
 pub struct Calls {
-    config: Live,
-    metrics: Arc<Metrics>,
-    table: Table,
-    bytes: Arc<KeptBytes>,
-    /// The wake-up channel; `None`: there are no other replicas.
-    shared: Option<Shared>,
-    /// The name of this process as a holder of claims.
-    holder: String,
-    /// Calls that run or are waited for on this replica, by scope. More than one per scope only briefly.
-    open: Mutex<HashMap<String, Vec<OpenCall>>>,
+    mailbox: Arc<Mailbox>,
+    /// Calls that run or are waited for on this replica. More than one per scope only briefly.
+    open: Mutex<OpenCalls>,
     /// Claims without a written end.
-    loose: Mutex<Vec<(String, ClaimEnd)>>,
-}
-
-/// A call with waiters.
-struct OpenCall {
-    body: String,
-    outcome: watch::Receiver<Option<Outcome>>,
-    /// Notified when the table may have changed.
-    news: Arc<Notify>,
+    loose: Mutex<Vec<(String, i64, ClaimEnd)>>,
 }
 
 /// The end of a claim that is to be written.
@@ -187,19 +177,9 @@ enum ClaimEnd {
 
 impl Calls {
     /// Creates it; does not touch the stores.
-    pub fn new(
-        config: Live,
-        (db, shared): (Db, Shared),
-        bytes: Arc<KeptBytes>,
-        metrics: Arc<Metrics>,
-    ) -> Arc<Self> {
+    pub fn new(mailbox: Arc<Mailbox>) -> Arc<Self> {
         Arc::new(Self {
-            config,
-            metrics,
-            table: Table(db),
-            bytes,
-            shared: (!shared.is_embedded()).then_some(shared),
-            holder: uuid::Uuid::now_v7().simple().to_string(),
+            mailbox,
             open: Mutex::default(),
             loose: Mutex::default(),
         })
@@ -214,18 +194,18 @@ impl Calls {
         if let Some(waiting) = self.find_watch(key) {
             return Ok(KeyStatus::Wait(waiting));
         }
-        let Some(row) = self.table.find(&key.scope, Timestamp::now().0).await? else {
-            return Ok(self.reserve_key(key, String::new()));
+        let Some(row) = self.find(&key.scope).await? else {
+            return Ok(self.reserve_key(key, None));
         };
         if row.body_hash != key.body {
             let waits = row.task_state.is_some_and(TaskState::is_interrupted);
             if key.follows_up && waits {
-                return Ok(self.reserve_key(key, row.run));
+                return Ok(self.reserve_key(key, Some(row.fence)));
             }
-            self.metrics.calls.count_outcome("conflict");
+            self.mailbox.metrics.calls.count_outcome("conflict");
             return Err(key_conflict());
         }
-        Ok(match self.outcome_of_row(row).await {
+        Ok(match self.outcome_of_row(key, row).await {
             Some(outcome) => KeyStatus::Settled(outcome),
             None => KeyStatus::Wait(self.wait_elsewhere(key)),
         })
@@ -244,47 +224,43 @@ impl Calls {
         if !key.follows_up {
             return Ok(());
         }
-        let row = self.table.find(&key.scope, Timestamp::now().0).await?;
+        let row = self.find(&key.scope).await?;
         let other = row.filter(|row| row.body_hash != key.body);
-        let Some((run, State::Kept(answer))) = other.map(|row| (row.run, row.state)) else {
+        let other = other.and_then(|row| Some((row.fence, row.outcome?)));
+        let Some((fence, Outcome::Whole(answer))) = other else {
             return Ok(());
         };
-        if let Some(state) = state_of(&answer).await? {
-            self.table.record_end(&run, Some(state)).await?;
+        if let Some(state) = state_of(answer.as_ref()).await? {
+            self.record_end(key.lease(fence), Some(state)).await?;
         }
         Ok(())
     }
 
     /// Returns the outcome in a row; `None`: the call is running.
-    async fn outcome_of_row(&self, row: Row) -> Option<Outcome> {
-        match row.state {
-            State::Kept(answer) => Some(Outcome::Whole(Arc::new(answer))),
-            State::Streams { answer, stream } => Some(Outcome::Stream(Arc::new(answer), stream)),
-            State::Unknown => Some(Outcome::Refused(outcome_unknown())),
-            State::Unkept => Some(Outcome::Refused(answer_not_kept())),
-            State::Running => {
-                // In a single gateway this process holds every running call; another holder has crashed.
-                let gone = match self.shared {
-                    Some(_) => row.lease_until < Timestamp::now().0,
-                    None => row.holder != self.holder,
-                };
-                if !gone {
-                    return None;
-                }
-                self.settle_claim(&row.run, ClaimEnd::Unknown).await;
-                Some(Outcome::Refused(outcome_unknown()))
-            }
+    async fn outcome_of_row(&self, key: &Key, row: Row) -> Option<Outcome> {
+        if row.outcome.is_some() {
+            return row.outcome;
         }
+        // In a single gateway this process holds every running call; another holder has crashed.
+        let gone = if self.mailbox.shared.is_embedded() {
+            row.holder != self.mailbox.holder
+        } else {
+            row.leased_until < Timestamp::now().0
+        };
+        if !gone {
+            return None;
+        }
+        let lease = key.lease(row.fence);
+        self.settle_claim(lease, ClaimEnd::Unknown).await;
+        Some(Outcome::Refused(outcome_unknown()))
     }
 
-    /// Renews leases, retries failed writes, purges lapsed rows, and listens for outcomes on other replicas.
-    /// A background task; runs until it is dropped.
+    /// Renews leases, retries failed writes and purges lapsed rows. A background task; runs until it is dropped.
     pub async fn run(&self) {
-        let purge = || self.table.purge_lapsed(Timestamp::now().0);
+        let purge = || self.purge();
         tokio::join!(
             self.renew_leases(),
-            purge_regularly("calls with a key", purge),
-            self.receive_wake_ups(),
+            repeat(PURGE_EVERY, "purge of calls with a key", purge)
         );
     }
 
@@ -292,70 +268,37 @@ impl Calls {
         let mut tick = ticks(RENEW_EVERY);
         loop {
             tick.tick().await;
-            let loose = std::mem::take(&mut *self.lock_loose());
-            for (run, end) in loose {
-                self.settle_claim(&run, end).await;
+            let loose = std::mem::take(&mut *self.loose.lock());
+            for (id, fence, end) in loose {
+                self.settle_claim(Lease { id: &id, fence }, end).await;
             }
-            if self.lock_open().is_empty() {
+            if self.open.lock().is_empty() {
                 continue;
             }
-            if let Err(error) = self
-                .table
-                .renew(&self.holder, Timestamp::now().after(LEASE).0)
-                .await
-            {
+            let until = Timestamp::now().after(LEASE);
+            if let Err(error) = self.mailbox.renew_all(until).await {
                 tracing::debug!(error = %Chain(&error), "failed to renew the leases of calls with a key; will retry");
             }
         }
     }
 
-    async fn receive_wake_ups(&self) {
-        let Some(shared) = &self.shared else { return };
-        let mut notices = shared.subscribe(CHANNEL);
-        loop {
-            if let Notice::Message(scope) = notices.next().await {
-                let open = self.lock_open();
-                let open = open.get(&scope).into_iter().flatten();
-                open.for_each(|open| open.news.notify_one());
-            }
-        }
-    }
-
     /// Writes the end of a claim, now or later.
-    async fn settle_claim(&self, run: &str, end: ClaimEnd) {
+    async fn settle_claim(&self, lease: Lease<'_>, end: ClaimEnd) {
         let written = match end {
-            ClaimEnd::Release => self.table.release(run).await,
-            ClaimEnd::Unknown => self.table.mark_unknown(run).await,
+            ClaimEnd::Release => self.mailbox.release(lease).await,
+            ClaimEnd::Unknown => self.mark_unknown(lease).await,
         };
         if let Err(error) = written {
             tracing::debug!(error = %Chain(&error), "failed to write the end of a call with a key; will retry");
-            self.settle_later(run.to_owned(), end);
+            self.settle_later(lease, end);
         }
     }
 
-    fn settle_later(&self, run: String, end: ClaimEnd) {
-        let mut loose = self.lock_loose();
+    fn settle_later(&self, lease: Lease<'_>, end: ClaimEnd) {
+        let mut loose = self.loose.lock();
         if loose.len() < LOOSE_MAX {
-            loose.push((run, end));
+            loose.push((lease.id.to_owned(), lease.fence, end));
         }
-    }
-
-    /// Wakes the waiters on other replicas. Best effort: they also poll the table.
-    async fn announce_scope(&self, scope: &str) {
-        if let Some(shared) = &self.shared
-            && let Err(error) = shared.publish(CHANNEL, scope).await
-        {
-            tracing::debug!(error = %Chain(&error), "failed to notify other replicas of an answer");
-        }
-    }
-
-    fn lock_open(&self) -> MutexGuard<'_, HashMap<String, Vec<OpenCall>>> {
-        // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_loose(&self) -> MutexGuard<'_, Vec<(String, ClaimEnd)>> {
-        self.loose.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -383,13 +326,4 @@ fn answer_not_kept() -> Rejection {
          sent again: ask for the task, or use a new key",
     )
     .with_delivery(Delivery::Sent)
-}
-
-fn claim_times(ttl: Duration) -> Times {
-    let now = Timestamp::now();
-    Times {
-        now: now.0,
-        lease_until: now.after(LEASE).0,
-        expires_at: now.after(ttl).0,
-    }
 }

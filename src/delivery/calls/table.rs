@@ -1,20 +1,19 @@
-//! Queries on the table `idempotent_calls`.
+//! The statements of calls with a key on the table of the mailbox.
+
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::{Answer, Key};
+use super::{Answer, Calls, Key, LEASE, Outcome, answer_not_kept, outcome_unknown};
 use crate::a2a::state::TaskState;
-use crate::db::Db;
-use crate::delivery::kept_bytes::{KeptBytes, kept_of};
+use crate::delivery::mailbox::{Lease, Settlement, decode_column, item_columns, query, read_json};
 use crate::store::Unavailable;
-
-/// Rows that one purge deletes at most.
-const PURGE_MAX: i64 = 1000;
+use crate::time::Timestamp;
 
 /// Bytes of the longest field value that is kept.
 const KEPT_FIELD_BYTES_MAX: usize = 1024;
@@ -24,270 +23,202 @@ const KEPT_FIELD_BYTES_MAX: usize = 1024;
 const KEPT_FIELDS: &str =
     "content-type preference-applied content-encoding a2a-version a2a-extensions x-a2a-extensions";
 
-const FIND: &str = "SELECT body_hash, run, holder, state, lease_until, status, fields, body, task_state, stream \
-     FROM idempotent_calls WHERE scope = $1 AND expires_at > $2";
-
-/// Takes a free key, one that lapsed, or that of a run that is replaced.
-const CLAIM: &str = "INSERT INTO idempotent_calls \
-     (scope, body_hash, run, holder, state, lease_until, created_at, expires_at) \
-     VALUES ($1, $2, $3, $4, 'running', $5, $6, $7) \
-     ON CONFLICT (scope) DO UPDATE SET body_hash = excluded.body_hash, run = excluded.run, \
-     holder = excluded.holder, state = 'running', lease_until = excluded.lease_until, status = NULL, \
-     fields = NULL, body = NULL, task_state = NULL, stream = NULL, kept_bytes = 0, created_at = excluded.created_at, \
-     expires_at = excluded.expires_at \
-     WHERE idempotent_calls.expires_at <= excluded.created_at OR idempotent_calls.run = $8";
-
-/// Selects `$then` if the owner's kept bytes stay within $9 with another $8 bytes.
-macro_rules! if_kept {
-    ($then:literal, $otherwise:literal) => {
-        concat!(
-            "CASE WHEN ",
-            kept_of!("$7"),
-            " + $8 <= $9 THEN ",
-            $then,
-            " ELSE ",
-            $otherwise,
-            " END"
-        )
-    };
-}
-
-const KEEP: &str = concat!(
-    "UPDATE idempotent_calls SET state = ",
-    if_kept!("'done'", "'unkept'"),
-    ", body = ",
-    if_kept!("$4", "NULL"),
-    ", kept_bytes = ",
-    if_kept!("$8", "0"),
-    ", fields = ",
-    if_kept!("$3", "'[]'"),
-    ", status = $2, task_state = $5, expires_at = $6, owner = $7 WHERE run = $1 RETURNING state"
+const FIND: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    " FROM mailbox_items WHERE id = $1 AND kind = 'keyed' AND expires_at > $2"
 );
 
-const STREAM: &str =
-    "UPDATE idempotent_calls SET status = $2, fields = $3, stream = $4 WHERE run = $1";
+/// Takes a free key, one that lapsed, or that of a claim that is replaced.
+const CLAIM: &str = "INSERT INTO mailbox_items \
+     (id, kind, owner, body, holder, fence, state, leased_until, created_at, updated_at, expires_at) \
+     VALUES ($1, 'keyed', $2, $3, $4, $5, 'running', $6, $7, $7, $8) \
+     ON CONFLICT (id) DO UPDATE SET body = excluded.body, holder = excluded.holder, fence = excluded.fence, \
+     state = 'running', leased_until = excluded.leased_until, answer = NULL, task_state = NULL, kept_bytes = 0, \
+     created_at = excluded.created_at, updated_at = excluded.updated_at, expires_at = excluded.expires_at \
+     WHERE mailbox_items.expires_at <= excluded.created_at OR mailbox_items.fence = $9";
+
+const STREAM: &str = "UPDATE mailbox_items SET answer = $3 WHERE id = $1 AND fence = $2";
 
 /// Ends a row with an answer or a recorded stream.
-const ENDED: &str = "UPDATE idempotent_calls SET state = 'done', task_state = $2 \
-     WHERE run = $1 AND status IS NOT NULL";
+const ENDED: &str = "UPDATE mailbox_items SET state = 'done', task_state = $3 \
+     WHERE id = $1 AND fence = $2 AND answer IS NOT NULL";
 
 /// A row with a recorded stream keeps it as its outcome.
-const UNKNOWN: &str = "UPDATE idempotent_calls SET state = 'unknown' \
-     WHERE run = $1 AND state = 'running' AND stream IS NULL";
+const UNKNOWN: &str = "UPDATE mailbox_items SET state = 'unknown' \
+     WHERE id = $1 AND fence = $2 AND state = 'running' AND answer IS NULL";
 
-const RELEASE: &str = "DELETE FROM idempotent_calls WHERE run = $1";
-
-const RENEW: &str =
-    "UPDATE idempotent_calls SET lease_until = $2 WHERE holder = $1 AND state = 'running'";
-
-const PURGE: &str = "DELETE FROM idempotent_calls WHERE scope IN \
-     (SELECT scope FROM idempotent_calls WHERE expires_at <= $1 LIMIT $2)";
+const PURGE: &str = "DELETE FROM mailbox_items WHERE id IN \
+     (SELECT id FROM mailbox_items WHERE kind = 'keyed' AND expires_at <= $1 LIMIT $2)";
 
 /// The row of a key.
 pub(super) struct Row {
     pub(super) body_hash: String,
-    pub(super) run: String,
+    pub(super) fence: i64,
     pub(super) holder: String,
-    pub(super) lease_until: i64,
-    pub(super) state: State,
+    pub(super) leased_until: i64,
+    /// The outcome of its call; `None`: it runs.
+    pub(super) outcome: Option<Outcome>,
     pub(super) task_state: Option<TaskState>,
 }
 
-/// The state of its call.
-pub(super) enum State {
-    Running,
-    Unknown,
-    /// The agent answered, and the answer was only passed on.
-    Unkept,
-    /// The agent answered.
-    Kept(Answer),
-    /// The agent streams, or did.
-    Streams {
-        answer: Answer,
-        stream: String,
-    },
+/// An answer as it is kept.
+#[derive(Serialize, Deserialize)]
+struct StoredAnswer {
+    status: u16,
+    fields: Vec<(String, String)>,
+    /// In Base64.
+    body: String,
+    /// The name of the stream, if it is one.
+    stream: Option<String>,
 }
 
-/// The times of a new row.
-#[derive(Clone, Copy)]
-pub(super) struct Times {
-    pub(super) now: i64,
-    pub(super) lease_until: i64,
-    pub(super) expires_at: i64,
-}
-
-pub(super) struct Table(pub(super) Db);
-
-impl Table {
-    pub(super) async fn find(&self, scope: &str, now: i64) -> Result<Option<Row>, Unavailable> {
-        let query = sqlx::query(FIND).bind(scope).bind(now);
-        let work = async {
-            let row = query.fetch_optional(self.0.pool()).await?;
-            row.as_ref().map(read_row).transpose()
+impl StoredAnswer {
+    /// Leaves out the fields that are not kept, and values that are not text.
+    fn to_json(answer: &Answer, stream: Option<&str>) -> String {
+        let fields = KEPT_FIELDS.split(' ').flat_map(|name| {
+            let values = answer.fields.get_all(name).iter();
+            let values = values.filter(|value| value.len() <= KEPT_FIELD_BYTES_MAX);
+            values.filter_map(move |value| Some((name.to_owned(), value.to_str().ok()?.to_owned())))
+        });
+        let stored = Self {
+            status: answer.status,
+            fields: fields.collect(),
+            body: STANDARD.encode(&answer.body),
+            stream: stream.map(str::to_owned),
         };
-        self.0.run("call_find", work).await
+        serde_json::to_string(&stored).expect("its members are text and numbers")
     }
 
-    /// Claims the key; true if that succeeded. `replaced`: the run that it replaces.
-    pub(super) async fn claim(
+    fn into_answer(self) -> Result<Arc<Answer>, sqlx::Error> {
+        let body = STANDARD.decode(self.body);
+        let mut fields = HeaderMap::new();
+        for (name, value) in self.fields {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::try_from(name), HeaderValue::try_from(value))
+            {
+                fields.append(name, value);
+            }
+        }
+        Ok(Arc::new(Answer {
+            status: self.status,
+            fields,
+            body: decode_column(body)?.into(),
+            kept: true,
+        }))
+    }
+}
+
+impl Calls {
+    pub(super) async fn find(&self, scope: &str) -> Result<Option<Row>, Unavailable> {
+        let find = query!(FIND, scope, Timestamp::now().0);
+        self.mailbox.fetch("call_find", find, read_row).await
+    }
+
+    /// Claims the key; true if that succeeded. `replaced`: the fence of the claim that it replaces.
+    pub(super) async fn write_claim(
         &self,
-        key: &Key,
-        (run, holder): (&str, &str),
-        times: Times,
-        replaced: &str,
+        (key, fence): (&Key, i64),
+        replaced: Option<i64>,
     ) -> Result<bool, Unavailable> {
-        let query = sqlx::query(CLAIM)
-            .bind(&key.scope)
-            .bind(&key.body)
-            .bind(run)
-            .bind(holder)
-            .bind(times.lease_until)
-            .bind(times.now)
-            .bind(times.expires_at)
-            .bind(replaced);
-        Ok(self.0.execute("call_claim", query).await? == 1)
+        let now = Timestamp::now();
+        let expires_at = now.after(self.mailbox.config.get().idempotency.ttl);
+        let claim = query!(
+            CLAIM,
+            &key.scope,
+            &key.owner,
+            &key.body,
+            &self.mailbox.holder,
+            fence
+        )
+        .bind(now.after(LEASE).0)
+        .bind(now.0)
+        .bind(expires_at.0)
+        .bind(replaced);
+        self.mailbox.change("call_claim", claim).await
     }
 
     /// Stores the answer; true if there was room for it within the bound of the key's owner.
-    pub(super) async fn store_answer(
+    pub(super) async fn write_answer(
         &self,
-        (run, owner, bytes): (&str, &str, &KeptBytes),
+        (key, fence): (&Key, i64),
         answer: &Answer,
         task_state: Option<TaskState>,
-        expires_at: i64,
     ) -> Result<bool, Unavailable> {
-        let body = STANDARD.encode(&answer.body);
-        let fields = fields_to_json(&answer.fields);
-        let length = i64::try_from(body.len() + fields.len()).unwrap_or(i64::MAX);
-        let adding = bytes.announce_bytes(owner, length);
-        let query = sqlx::query(KEEP)
-            .bind(run)
-            .bind(i64::from(answer.status))
-            .bind(fields)
-            .bind(body)
-            .bind(task_state.map(TaskState::as_str))
-            .bind(expires_at)
-            .bind(owner)
-            .bind(length)
-            .bind(adding.limit);
-        let work = async {
-            let row = self.0.fetch_changed(query).await?;
-            let state = row.map(|row| row.try_get::<String, _>("state"));
-            Ok(state.transpose()?.is_some_and(|state| state == "done"))
+        let now = Timestamp::now();
+        let end = Settlement {
+            owner: &key.owner,
+            state: "done",
+            answer: StoredAnswer::to_json(answer, None),
+            otherwise: ("unkept", None),
+            always_fits: false,
+            task_state: task_state.map(TaskState::as_str),
+            due_at: now,
+            expires_at: now.after(self.mailbox.config.get().idempotency.ttl),
         };
-        let kept = self.0.run("call_keep", work).await?;
-        if kept {
-            bytes.count_added(length);
-        }
-        Ok(kept)
+        let lease = key.lease(fence);
+        let settled = self.mailbox.settle("call_keep", lease, end, |_| Ok(()));
+        Ok(settled.await?.is_some_and(|((), is_kept)| is_kept))
     }
 
     pub(super) async fn record_stream(
         &self,
-        run: &str,
+        lease: Lease<'_>,
         answer: &Answer,
         stream: &str,
     ) -> Result<(), Unavailable> {
-        let query = sqlx::query(STREAM)
-            .bind(run)
-            .bind(i64::from(answer.status))
-            .bind(fields_to_json(&answer.fields))
-            .bind(stream);
-        self.0.execute("call_stream", query).await.map(drop)
+        let answer = StoredAnswer::to_json(answer, Some(stream));
+        let record = query!(STREAM, lease.id, lease.fence, answer);
+        self.mailbox.change("call_stream", record).await.map(drop)
     }
 
     /// Records the end; true if there was a row to end.
     pub(super) async fn record_end(
         &self,
-        run: &str,
+        lease: Lease<'_>,
         task_state: Option<TaskState>,
     ) -> Result<bool, Unavailable> {
-        let query = sqlx::query(ENDED)
-            .bind(run)
-            .bind(task_state.map(TaskState::as_str));
-        Ok(self.0.execute("call_ended", query).await? == 1)
+        let state = task_state.map(TaskState::as_str);
+        let end = query!(ENDED, lease.id, lease.fence, state);
+        self.mailbox.change("call_ended", end).await
     }
 
     /// Records that the outcome is unknown.
-    pub(super) async fn mark_unknown(&self, run: &str) -> Result<(), Unavailable> {
-        let query = sqlx::query(UNKNOWN).bind(run);
-        self.0.execute("call_unknown", query).await.map(drop)
+    pub(super) async fn mark_unknown(&self, lease: Lease<'_>) -> Result<(), Unavailable> {
+        let mark = query!(UNKNOWN, lease.id, lease.fence);
+        self.mailbox.change("call_unknown", mark).await.map(drop)
     }
 
-    /// Deletes the row: the key is free.
-    pub(super) async fn release(&self, run: &str) -> Result<(), Unavailable> {
-        let query = sqlx::query(RELEASE).bind(run);
-        self.0.execute("call_release", query).await.map(drop)
-    }
-
-    pub(super) async fn renew(&self, holder: &str, lease_until: i64) -> Result<(), Unavailable> {
-        let query = sqlx::query(RENEW).bind(holder).bind(lease_until);
-        self.0.execute("call_renew", query).await.map(drop)
-    }
-
-    /// Deletes lapsed rows. True if there may be more.
-    pub(super) async fn purge_lapsed(&self, now: i64) -> Result<bool, Unavailable> {
-        let query = sqlx::query(PURGE).bind(now).bind(PURGE_MAX);
-        let purged = self.0.execute("call_purge", query).await?;
-        Ok(i64::try_from(purged).is_ok_and(|purged| purged >= PURGE_MAX))
+    /// Deletes lapsed rows.
+    pub(super) async fn purge(&self) -> Result<(), Unavailable> {
+        let now = Timestamp::now();
+        let delete = || query!(PURGE, now.0);
+        self.mailbox
+            .delete_all("call_purge", delete)
+            .await
+            .map(drop)
     }
 }
 
 fn read_row(row: &AnyRow) -> Result<Row, sqlx::Error> {
-    let state: String = row.try_get("state")?;
-    let stream: Option<String> = row.try_get("stream")?;
-    let state = match (state.as_str(), stream) {
-        ("unknown", _) => State::Unknown,
-        ("unkept", _) => State::Unkept,
-        (_, Some(stream)) => State::Streams {
-            answer: read_answer(row)?,
-            stream,
+    let stored: Option<StoredAnswer> = read_json(row, "answer")?;
+    let outcome = match (row.try_get("state")?, stored) {
+        ("unknown", _) => Some(Outcome::Refused(outcome_unknown())),
+        ("unkept", _) => Some(Outcome::Refused(answer_not_kept())),
+        (state, Some(mut stored)) => match stored.stream.take() {
+            Some(stream) => Some(Outcome::Stream(stored.into_answer()?, stream)),
+            None if state == "done" => Some(Outcome::Whole(stored.into_answer()?)),
+            None => None,
         },
-        ("done", None) => State::Kept(read_answer(row)?),
-        _ => State::Running,
+        (_, None) => None,
     };
-    let task_state: Option<String> = row.try_get("task_state")?;
+    let task_state: Option<&str> = row.try_get("task_state")?;
     Ok(Row {
-        body_hash: row.try_get("body_hash")?,
-        run: row.try_get("run")?,
+        body_hash: row.try_get("body")?,
+        fence: row.try_get("fence")?,
         holder: row.try_get("holder")?,
-        lease_until: row.try_get("lease_until")?,
-        task_state: task_state.as_deref().and_then(TaskState::parse),
-        state,
+        leased_until: row.try_get("leased_until")?,
+        task_state: task_state.and_then(TaskState::parse),
+        outcome,
     })
-}
-
-fn read_answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
-    let status: i64 = row.try_get("status")?;
-    let fields: String = row.try_get("fields")?;
-    let body: Option<String> = row.try_get("body")?;
-    let body = STANDARD.decode(body.unwrap_or_default());
-    let wrong = |error| sqlx::Error::Decode(Box::new(error));
-    let fields: Vec<(String, String)> =
-        serde_json::from_str(&fields).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-    let mut map = HeaderMap::new();
-    for (name, value) in fields {
-        if let (Ok(name), Ok(value)) = (
-            HeaderName::try_from(name.as_str()),
-            HeaderValue::try_from(value.as_str()),
-        ) {
-            map.append(name, value);
-        }
-    }
-    Ok(Answer {
-        status: u16::try_from(status).unwrap_or(200),
-        fields: map,
-        body: Bytes::from(body.map_err(wrong)?),
-        kept: true,
-    })
-}
-
-/// Returns the fields to keep, as JSON, without values that are not text.
-fn fields_to_json(fields: &HeaderMap) -> String {
-    let kept = KEPT_FIELDS.split(' ').flat_map(|name| {
-        let values = fields.get_all(name).iter();
-        let values = values.filter(|value| value.len() <= KEPT_FIELD_BYTES_MAX);
-        values.filter_map(move |value| Some((name, value.to_str().ok()?)))
-    });
-    serde_json::json!(kept.collect::<Vec<_>>()).to_string()
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Answer, Calls, ClaimEnd, Key, KeyStatus, Outcome, Source, call_hash};
-use crate::config::{self, Config, Live};
+use crate::config::{self, Config};
 use crate::db::Db;
-use crate::delivery::kept_bytes::KeptBytes;
+use crate::delivery::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::rejection::Delivery;
 use crate::shared::Shared;
@@ -47,9 +47,7 @@ fn calls_in(folder: &tempfile::TempDir) -> Arc<Calls> {
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
-    let config = Live::from(config);
-    let bytes = KeptBytes::new(config.clone(), db.clone(), Arc::clone(&metrics));
-    Calls::new(config, (db, shared), bytes, metrics)
+    Calls::new(Mailbox::new(config.into(), (db, shared), metrics))
 }
 
 #[tokio::test]
@@ -63,24 +61,24 @@ async fn a_call_that_runs_is_found_whoever_comes_with_another_body() {
         )
     };
     let (running, other) = (key(b"1"), key(b"2"));
-    let (tell, _) = calls.open_call(&running).ok().unwrap();
-    let (_, news) = calls.open_call(&other).ok().unwrap();
+    let tell = calls.open_call(&running).ok().unwrap();
+    let others = calls.open_call(&other).ok().unwrap();
     assert!(calls.open_call(&running).is_err(), "it is waited for");
     calls.close_call(&other);
-    drop(news);
+    drop(others);
     let mut waiting = calls.find_watch(&running).expect("it runs still");
     assert!(calls.find_watch(&other).is_none());
     tell.send_replace(Some(Outcome::Nothing));
     assert!(matches!(waiting.wait_for_outcome().await, Outcome::Nothing));
     calls.close_call(&running);
-    assert!(calls.lock_open().is_empty());
+    assert!(calls.open.lock().is_empty());
 }
 
 #[tokio::test]
 async fn a_claim_that_is_over_leaves_the_key_to_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let calls = calls_in(&folder);
-    calls.table.0.migrate().await.unwrap();
+    calls.mailbox.db.migrate().await.unwrap();
     let key = Key::new(
         ("pm", "dev"),
         (Source::Field, "k"),
@@ -93,21 +91,21 @@ async fn a_claim_that_is_over_leaves_the_key_to_the_next() {
         calls.claim(unclaimed).await.unwrap().unwrap().0
     };
     let mut first = claim().await;
-    calls.settle_claim(&first.run, ClaimEnd::Release).await;
-    first.publish_outcome(Outcome::Nothing).await;
+    calls.settle_claim(first.lease(), ClaimEnd::Release).await;
+    first.publish_outcome(Outcome::Nothing);
     // Another caller claims the key before the first one drops its finished claim.
     let second = claim().await;
     drop(first);
     assert!(calls.find_watch(&key).is_some(), "it runs, and is renewed");
     drop(second);
-    assert!(calls.lock_open().is_empty());
+    assert!(calls.open.lock().is_empty());
 }
 
 #[tokio::test]
 async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let calls = calls_in(&folder);
-    calls.table.0.migrate().await.unwrap();
+    calls.mailbox.db.migrate().await.unwrap();
     for noted in [false, true] {
         let name = if noted { "noted" } else { "not" };
         let key = Key::new(
@@ -128,10 +126,10 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
             };
             claim.publish_stream(answer, "s-1".to_owned()).await;
         }
-        let run = claim.run.clone();
+        let lease = key.lease(claim.fence);
         claim.record_stream_end(None).await;
         // As when its end could not be written at once.
-        calls.settle_claim(&run, ClaimEnd::Unknown).await;
+        calls.settle_claim(lease, ClaimEnd::Unknown).await;
         let KeyStatus::Settled(outcome) = calls.look_up(&key).await.unwrap() else {
             panic!("{name} is not over");
         };

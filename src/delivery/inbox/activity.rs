@@ -4,11 +4,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::closed_set::words;
+use crate::delivery::mailbox::octets;
 use crate::identity::{WITHHELD_CONTENT, WithheldContent};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
 words! {
     /// The type of an entry.
@@ -93,21 +94,20 @@ pub struct NewActivity {
 }
 
 impl NewActivity {
-    /// Returns a message of `owner` to `workspace`.
-    pub fn message(
+    /// Returns an entry without content from `owner`.
+    pub(in crate::delivery) fn new(
         workspace: &WorkspaceId,
+        kind: ActivityType,
         source: Source,
         owner: String,
-        method: &str,
-        body: String,
     ) -> Self {
         Self {
             workspace: workspace.clone(),
-            kind: ActivityType::A2aReceive,
+            kind,
             source,
-            target: Some(workspace.clone()),
-            method: Some(method.to_owned()),
-            request_body: Some(body),
+            target: None,
+            method: None,
+            request_body: None,
             response_body: None,
             context_id: None,
             owner,
@@ -118,14 +118,26 @@ impl NewActivity {
         }
     }
 
-    /// Returns the octets of both bodies.
-    pub(super) fn bytes(&self) -> usize {
-        text_octets(self.request_body.as_ref()) + text_octets(self.response_body.as_ref())
+    /// Returns a message of `owner` to `workspace`.
+    pub fn message(
+        workspace: &WorkspaceId,
+        source: Source,
+        owner: String,
+        method: &str,
+        body: String,
+    ) -> Self {
+        Self {
+            target: Some(workspace.clone()),
+            method: Some(method.to_owned()),
+            request_body: Some(body),
+            ..Self::new(workspace, ActivityType::A2aReceive, source, owner)
+        }
     }
 
-    /// Returns [`NewActivity::bytes`] in the type of the tables.
-    pub(super) fn kept_bytes(&self) -> i64 {
-        i64::try_from(self.bytes()).unwrap_or(i64::MAX)
+    /// Returns the octets of both bodies.
+    pub(super) fn bytes(&self) -> i64 {
+        let bodies = [&self.request_body, &self.response_body];
+        bodies.into_iter().flatten().map(|body| octets(body)).sum()
     }
 
     /// Rejects texts with a NUL. PostgreSQL does not store them, and one would fail its whole batch.
@@ -149,10 +161,6 @@ impl NewActivity {
 /// True if `name` can exist: PostgreSQL rejects queries with a NUL.
 pub(super) fn is_storable(name: &str) -> bool {
     !name.contains('\0')
-}
-
-pub(super) fn text_octets(text: Option<&String>) -> usize {
-    text.map_or(0, String::len)
 }
 
 /// An entry that was committed.

@@ -12,9 +12,9 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::activity::{Activity, NewActivity};
 use super::commit::{AppendError, Entry, InboxLimits, Outcome, commit_batch};
 use super::usage::read_usage;
-use super::wake::Topic;
 use super::{Inbox, task_changed_event};
 use crate::a2a::state::TaskState;
+use crate::delivery::wake::Topic;
 use crate::explain::{Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::RetainedKind;
@@ -33,7 +33,7 @@ const QUEUE_BYTES_MAX: u32 = 64 << 20;
 const BATCH_MAX: usize = 256;
 
 /// Octets of one transaction, about: PostgreSQL must receive them within `stores.timeout`.
-const BATCH_BYTES_MAX: usize = 4 << 20;
+const BATCH_BYTES_MAX: i64 = 4 << 20;
 
 /// `Retry-After` of a full inbox: its agent must fetch and acknowledge.
 const FULL_PAUSE: Duration = Duration::from_secs(15);
@@ -98,9 +98,9 @@ impl Inbox {
             _room: room,
         };
         // Before the writer can take it out again.
-        self.metrics.inbox.waiting.inc();
+        self.mailbox.metrics.inbox.waiting.inc();
         if self.queue.waiting.try_send(pending).is_err() {
-            self.metrics.inbox.waiting.dec();
+            self.mailbox.metrics.inbox.waiting.dec();
             return Err(self.reject_overloaded());
         }
         let unanswered = || {
@@ -111,7 +111,12 @@ impl Inbox {
     }
 
     fn reject_overloaded(&self) -> Rejection {
-        self.metrics.inbox.count_refused("queue");
+        self.mailbox
+            .metrics
+            .inbox
+            .refused
+            .with_label_values(&["queue"])
+            .inc();
         queue_full()
     }
 
@@ -130,12 +135,12 @@ impl Inbox {
         if waiting.capacity() == 0 || room.available_permits() == 0 {
             return Err(queue_full());
         }
-        let max = self.config.get().inbox.max_messages;
-        let work = read_usage(&self.db, (workspace.as_str(), sender), max);
-        let held = self.db.run("inbox_look", work).await;
-        let held = held.map_err(|error| not_written(&error, Delivery::NotSent))?;
-        let within_share = held.within_share;
-        let (messages, bytes, bytes_max) = (held.messages, held.bytes, self.kept.per_owner());
+        let max = self.mailbox.config.get().inbox.max_messages;
+        let work = read_usage(&self.mailbox.db, (workspace.as_str(), sender), max);
+        let held = self.mailbox.db.run("inbox_look", work).await;
+        let (messages, within_share, bytes) =
+            held.map_err(|error| not_written(&error, Delivery::NotSent))?;
+        let bytes_max = self.mailbox.kept.per_owner();
         witness.record(|| {
             let value = json!({
                 "held": messages, "limit": max, "kept_bytes": bytes, "kept_bytes_limit": bytes_max,
@@ -146,8 +151,8 @@ impl Inbox {
         if messages >= max || !within_share {
             return Err(inbox_full(max, messages < max));
         }
-        if bytes >= bytes_max || self.kept.total_room() <= 0 {
-            return Err(self.kept.limit_rejection(NO_ROOM));
+        if bytes >= bytes_max || self.mailbox.kept.total_room() <= 0 {
+            return Err(self.mailbox.kept.limit_rejection(NO_ROOM));
         }
         Ok(())
     }
@@ -167,7 +172,7 @@ impl Inbox {
                 batch.push(next);
             }
             let count = i64::try_from(batch.len()).unwrap_or(i64::MAX);
-            self.metrics.inbox.waiting.sub(count);
+            self.mailbox.metrics.inbox.waiting.sub(count);
             self.write_batch(batch).await;
         }
     }
@@ -177,15 +182,15 @@ impl Inbox {
             .into_iter()
             .map(|pending| (pending.entry, (pending.answer, pending._room)))
             .unzip();
-        let max = self.config.get().inbox.max_messages;
+        let max = self.mailbox.config.get().inbox.max_messages;
         let room = InboxLimits {
             messages: max,
-            bytes: self.kept.per_owner(),
-            bytes_in_all: self.kept.total_room(),
+            bytes: self.mailbox.kept.per_owner(),
+            bytes_in_all: self.mailbox.kept.total_room(),
         };
         let committing = AtomicBool::new(false);
-        let work = commit_batch(&self.db, &entries, room, &committing);
-        let outcomes = match self.db.run("inbox_append", work).await {
+        let work = commit_batch(&self.mailbox.db, &entries, room, &committing);
+        let outcomes = match self.mailbox.db.run("inbox_append", work).await {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 let delivered = if committing.into_inner() {
@@ -209,15 +214,10 @@ impl Inbox {
         }
     }
 
-    /// Wakes waiters now, and again when the store, by its own clock, must have decided on the transaction.
+    /// Wakes waiters of a transaction that may be committed or not.
     pub(super) fn wake_late(&self, topics: impl IntoIterator<Item = Topic>) {
-        let topics: BTreeSet<_> = topics.into_iter().collect();
-        let (hub, late) = (Arc::clone(&self.hub), 2 * self.db.timeout());
-        tokio::spawn(async move {
-            hub.wake(topics.clone());
-            tokio::time::sleep(late).await;
-            hub.wake(topics);
-        });
+        let hub = &self.mailbox.hub;
+        hub.wake_again(topics, 2 * self.mailbox.db.timeout());
     }
 
     fn announce_entries(&self, entries: &[Entry], outcomes: &[Outcome]) {
@@ -234,27 +234,39 @@ impl Inbox {
                 continue;
             }
             written += 1;
-            self.kept.count_added(entry.new.kept_bytes());
+            self.mailbox.kept.count_added(entry.new.bytes());
             if let Some(task) = &entry.new.continues {
                 let (workspace, state) = (&entry.new.workspace, entry.continues_as);
-                self.metrics.tasks.count_state(state);
+                self.mailbox.metrics.tasks.states[state].inc();
                 self.events
                     .publish(task_changed_event(workspace, task, state));
             }
         }
-        self.metrics.inbox.record_batch(written);
-        self.hub.wake(woken);
+        self.mailbox.metrics.inbox.record_batch(written);
+        self.mailbox.hub.wake(woken);
     }
 
     fn to_rejection(&self, why: AppendError, max: i64) -> Rejection {
         match why {
             AppendError::Full | AppendError::Share => {
-                self.metrics.inbox.count_refused("full");
+                self.mailbox
+                    .metrics
+                    .inbox
+                    .refused
+                    .with_label_values(&["full"])
+                    .inc();
                 inbox_full(max, why == AppendError::Share)
             }
             AppendError::NoRoom => {
-                self.metrics.inbox.count_refused("full");
-                self.kept.count_refusal(RetainedKind::Inbox, NO_ROOM)
+                self.mailbox
+                    .metrics
+                    .inbox
+                    .refused
+                    .with_label_values(&["full"])
+                    .inc();
+                self.mailbox
+                    .kept
+                    .count_refusal(RetainedKind::Inbox, NO_ROOM)
             }
             AppendError::Over => {
                 let message = "the task is over, or has as many updates as it may have; begin another one, \
@@ -272,8 +284,8 @@ impl Inbox {
 
 /// Returns the topics that an entry changes.
 fn topics_of(entry: &Entry) -> impl Iterator<Item = Topic> {
-    let inbox = Topic::Inbox(entry.new.workspace.clone());
-    let task = entry.new.continues.clone().map(Topic::Task);
+    let inbox = Topic::inbox(&entry.new.workspace);
+    let task = entry.new.continues.as_deref().map(Topic::task);
     std::iter::once(inbox).chain(task)
 }
 
@@ -298,7 +310,7 @@ fn inbox_full(max: i64, is_share: bool) -> Rejection {
 }
 
 /// Returns the rejection for a task that does not exist, or that the caller may not see.
-pub(super) fn no_task() -> Rejection {
+pub fn no_task() -> Rejection {
     let message =
         "there is no such task for this caller: a task belongs to the caller that started it";
     Rejection::new(Reason::TaskNotFound, message)

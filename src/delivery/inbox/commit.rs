@@ -4,12 +4,11 @@
 //! numbers before one that can be read are committed, and two batches cannot deadlock.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, text_octets};
+use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK};
 use super::reply::{UPDATES_MAX, insert_update};
 use super::usage::{count_by_sender, finished_up_to, needs_shares};
 use crate::a2a::agent_reply::Update;
@@ -17,8 +16,10 @@ use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::db::{Connection, Db};
 use crate::delivery::kept_bytes::kept_of;
+use crate::delivery::mailbox::{octets, query};
+use crate::delivery::wake::row_placeholders;
 use crate::shares::Amounts;
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
 /// Rows per insert statement, the largest first: few distinct statements, so that connections can keep all of
 /// them prepared.
@@ -89,6 +90,7 @@ pub(super) enum AppendError {
 pub(super) type Outcome = Result<Activity, AppendError>;
 
 /// An inbox in this batch.
+#[derive(Default)]
 struct Head {
     /// Entries of this batch for it.
     wanted: i64,
@@ -107,6 +109,23 @@ struct Head {
     kept: i64,
     /// Bytes that it still accepts.
     room_bytes: i64,
+}
+
+impl Head {
+    /// Acknowledges the finished entries at its front.
+    async fn acknowledge_finished(
+        &mut self,
+        tx: &mut Connection,
+        workspace: &str,
+    ) -> Result<(), sqlx::Error> {
+        let finished = finished_up_to(tx, workspace, (self.last, self.acked)).await?;
+        if self.acked < finished {
+            self.acked = finished;
+            let correct = query!(CORRECT, workspace, self.last + self.wanted, self.acked);
+            correct.execute(tx).await?;
+        }
+        Ok(())
+    }
 }
 
 /// Commits all of `entries` except those that are refused, or none of them. `committing` is set once the
@@ -130,19 +149,18 @@ pub(super) async fn commit_batch(
         // An earlier entry of this batch is not in the table yet.
         let outcome = match &entry.new.id {
             Some(id) if named.contains(id) => Err(AppendError::Known),
-            _ if room.bytes_in_all < entry.new.kept_bytes() => Err(AppendError::NoRoom),
+            _ if room.bytes_in_all < entry.new.bytes() => Err(AppendError::NoRoom),
             _ => take_entry(&mut tx, entry, (&mut heads, room.messages), at).await?,
         };
         if outcome.is_ok() {
-            room.bytes_in_all -= entry.new.kept_bytes();
+            room.bytes_in_all -= entry.new.bytes();
             named.extend(&entry.new.id);
         }
         outcomes.push(outcome);
     }
     for (workspace, head) in &heads {
         if head.taken < head.wanted {
-            let correct = sqlx::query(CORRECT).bind(*workspace);
-            let correct = correct.bind(head.last + head.taken).bind(head.acked);
+            let correct = query!(CORRECT, *workspace, head.last + head.taken, head.acked);
             correct.execute(&mut *tx).await?;
         }
     }
@@ -163,7 +181,7 @@ async fn lock_heads<'e>(
     for entry in entries {
         let (count, bytes) = wanted.entry(entry.new.workspace.as_str()).or_default();
         *count += 1;
-        *bytes += entry.new.kept_bytes();
+        *bytes += entry.new.bytes();
     }
     let wanted: Vec<(&str, (i64, i64))> = wanted.into_iter().collect();
     let mut found: HashMap<String, (i64, i64, i64)> = HashMap::with_capacity(wanted.len());
@@ -193,22 +211,15 @@ async fn lock_heads<'e>(
             .get(workspace)
             .copied()
             .ok_or(sqlx::Error::RowNotFound)?;
-        let last = last - wanted;
-        let (room, taken) = (wanted, 0);
-        Ok((
-            workspace,
-            Head {
-                wanted,
-                last,
-                acked,
-                room,
-                taken,
-                senders: Amounts::default(),
-                wanted_bytes,
-                kept,
-                room_bytes: 0,
-            },
-        ))
+        let head = Head {
+            wanted,
+            last: last - wanted,
+            acked,
+            wanted_bytes,
+            kept,
+            ..Head::default()
+        };
+        Ok((workspace, head))
     };
     wanted.into_iter().map(head).collect()
 }
@@ -223,13 +234,7 @@ async fn make_room(
     max_messages: i64,
 ) -> Result<(), sqlx::Error> {
     if needs_shares(head.last + head.wanted - head.acked, max_messages) {
-        let finished = finished_up_to(tx, workspace, (head.last, head.acked)).await?;
-        if finished > head.acked {
-            head.acked = finished;
-            let correct = sqlx::query(CORRECT).bind(workspace);
-            let correct = correct.bind(head.last + head.wanted).bind(head.acked);
-            correct.execute(&mut *tx).await?;
-        }
+        head.acknowledge_finished(tx, workspace).await?;
         head.senders = count_by_sender(tx, workspace, head.acked).await?;
     }
     head.room = max_messages - (head.last - head.acked);
@@ -251,13 +256,7 @@ async fn make_room_for_bytes(
         head.wanted_bytes
     };
     if max < head.kept + wanted {
-        let finished = finished_up_to(tx, workspace, (head.last, head.acked)).await?;
-        if head.acked < finished {
-            head.acked = finished;
-            let correct = sqlx::query(CORRECT).bind(workspace);
-            let correct = correct.bind(head.last + head.wanted).bind(head.acked);
-            correct.execute(&mut *tx).await?;
-        }
+        head.acknowledge_finished(tx, workspace).await?;
     }
     while max < head.kept + wanted {
         let free = sqlx::query(FREE).bind(workspace).bind(head.acked);
@@ -283,7 +282,7 @@ async fn take_entry(
     let head = heads
         .get_mut(new.workspace.as_str())
         .ok_or(sqlx::Error::RowNotFound)?;
-    let bytes = new.kept_bytes();
+    let bytes = new.bytes();
     // A cancellation takes work from the agent. A task can be canceled once, so this is bounded.
     if entry.continues_as != TaskState::Canceled {
         if head.room <= head.taken {
@@ -388,9 +387,9 @@ async fn insert_entries(
                 .bind(new.target.as_ref().map(|id| id.as_str()))
                 .bind(new.method.as_deref())
                 .bind(new.request_body.as_deref())
-                .bind(octets_i64(new.request_body.as_ref()))
+                .bind(new.request_body.as_deref().map_or(0, octets))
                 .bind(new.response_body.as_deref())
-                .bind(octets_i64(new.response_body.as_ref()))
+                .bind(new.response_body.as_deref().map_or(0, octets))
                 .bind(status)
                 .bind(activity.task_id.as_deref())
                 .bind(activity.context_id.as_deref())
@@ -414,27 +413,6 @@ fn split_rows<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
         rows = rest;
         Some(chunk)
     })
-}
-
-/// Returns the placeholders of so many rows: `($1, $2), ($3, $4)`.
-fn row_placeholders(rows: usize, columns: usize) -> String {
-    let mut text = String::new();
-    for marker in 1..=rows * columns {
-        let first = marker % columns == 1;
-        let opening = match (first, marker) {
-            (true, 1) => "(",
-            (true, _) => "), (",
-            (false, _) => ", ",
-        };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{opening}${marker}");
-    }
-    text.push(')');
-    text
-}
-
-pub(super) fn octets_i64(text: Option<&String>) -> i64 {
-    i64::try_from(text_octets(text)).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

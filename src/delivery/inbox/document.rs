@@ -9,7 +9,7 @@ use crate::a2a::agent_reply::Update;
 use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
 /// Nesting of arrays and objects in an update at most. Stored forms add some levels, and at most 127 can be
 /// parsed.

@@ -1,23 +1,16 @@
 //! Reads and acknowledges the entries of an inbox.
 
-use std::collections::HashMap;
-use std::fmt::Write as _;
-
 use serde_json::value::RawValue;
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Inbox;
 use super::activity::{ActivityType, Item, SourceKind, is_storable};
-use super::wake::{Marks, Topic, Watch};
-use crate::delivery::page::count_fitting;
+use crate::delivery::mailbox::{count_fitting, query};
+use crate::delivery::wake::{Topic, Watch};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::store::Unavailable;
-use crate::workspace::Timestamp;
-
-/// Topics per statement.
-const LOOK_MAX: usize = 256;
+use crate::time::Timestamp;
 
 // The head of an inbox: if it has nothing new, nothing else is read.
 const HEAD: &str = "SELECT last_seq, acked_seq, \
@@ -129,7 +122,7 @@ impl Inbox {
         let work = async {
             // Woken readers take turns, since other work needs connections, too.
             let _turn = self.turns.acquire().await;
-            let mut connection = self.db.begin_reading().await?;
+            let mut connection = self.mailbox.db.begin_reading().await?;
             let head = sqlx::query(HEAD).bind(workspace.as_str());
             let Some(head) = head.fetch_optional(&mut connection).await? else {
                 return Ok(Page::EMPTY);
@@ -145,12 +138,9 @@ impl Inbox {
                 return Ok(page);
             }
             let found = select(sizes, i64::from(limit) + 1).fetch_all(&mut connection);
-            let size = |row: &AnyRow| row.try_get("bytes");
-            let found = found
-                .await?
-                .iter()
-                .map(size)
-                .collect::<Result<Vec<_>, _>>()?;
+            let found = found.await?;
+            let found = found.iter().map(|row| row.try_get("bytes"));
+            let found = found.collect::<Result<Vec<_>, _>>()?;
             let count = count_fitting(&found, limit);
             page.more = count < found.len();
             let rows = select(rows, i64::try_from(count).unwrap_or(i64::MAX))
@@ -163,7 +153,7 @@ impl Inbox {
             page.last = page.last.max(newest.unwrap_or(0));
             Ok(page)
         };
-        Ok(self.db.run("inbox_page", work).await?)
+        Ok(self.mailbox.db.run("inbox_page", work).await?)
     }
 
     /// Returns the number of the entry `id`.
@@ -174,12 +164,9 @@ impl Inbox {
         if !is_storable(id) {
             return Err(cursor_gone());
         }
-        let query = sqlx::query(POSITION).bind(id).bind(workspace.as_str());
-        let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| row.try_get("seq")).transpose()
-        };
-        let found = self.db.run("inbox_position", work).await?;
+        let find = query!(POSITION, id, workspace.as_str());
+        let read = |row: &AnyRow| row.try_get("seq");
+        let found = self.mailbox.fetch("inbox_position", find, read).await?;
         found.ok_or_else(cursor_gone)
     }
 
@@ -188,12 +175,10 @@ impl Inbox {
     /// # Errors
     /// `store_unavailable`.
     pub async fn read_acknowledged(&self, workspace: &WorkspaceId) -> Result<i64, Rejection> {
-        let query = sqlx::query(HEAD).bind(workspace.as_str());
-        let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map_or(Ok(0), |row| row.try_get("acked_seq"))
-        };
-        Ok(self.db.run("inbox_head", work).await?)
+        let head = query!(HEAD, workspace.as_str());
+        let read = |row: &AnyRow| row.try_get("acked_seq");
+        let acked = self.mailbox.fetch("inbox_head", head, read).await?;
+        Ok(acked.unwrap_or(0))
     }
 
     /// Acknowledges all entries up to `id`; returns how many were not acknowledged before. Never goes back.
@@ -205,7 +190,7 @@ impl Inbox {
             return Err(cursor_gone());
         }
         let work = async {
-            let mut tx = self.db.begin().await?;
+            let mut tx = self.mailbox.db.begin().await?;
             let lock = sqlx::query(LOCK_HEAD).bind(workspace.as_str());
             let Some(head) = lock.fetch_optional(&mut *tx).await? else {
                 return Ok(None);
@@ -222,7 +207,7 @@ impl Inbox {
             }
             Ok(Some((seq - acked).max(0)))
         };
-        let count = self.db.run("inbox_acknowledge", work).await?;
+        let count = self.mailbox.db.run("inbox_acknowledge", work).await?;
         let count = count.ok_or_else(cursor_gone)?;
         if count > 0 {
             self.to_prune.insert(workspace);
@@ -232,74 +217,8 @@ impl Inbox {
 
     /// Subscribes to new entries of an inbox, on any replica.
     pub fn watch_inbox(&self, workspace: &WorkspaceId) -> Watch {
-        self.hub.watch_topic(Topic::Inbox(workspace.clone()))
+        self.mailbox.hub.watch_topic(Topic::inbox(workspace))
     }
-
-    /// Returns the topics that have changed since the last check; all of them at the first.
-    pub(super) async fn changed_topics(
-        &self,
-        marks: &mut Marks,
-        topics: Vec<Topic>,
-    ) -> Result<Vec<Topic>, Unavailable> {
-        let mut now = Marks::with_capacity(topics.len());
-        for chunk in topics.chunks(LOOK_MAX) {
-            self.read_marks(chunk, &mut now).await?;
-        }
-        let news = now
-            .iter()
-            .filter(|(topic, mark)| marks.get(topic) != Some(mark));
-        let news = news.map(|(topic, _)| topic.clone()).collect();
-        *marks = now;
-        Ok(news)
-    }
-
-    async fn read_marks(&self, topics: &[Topic], marks: &mut Marks) -> Result<(), Unavailable> {
-        let mut inboxes = HashMap::new();
-        let mut tasks = HashMap::new();
-        for topic in topics {
-            match topic {
-                Topic::Inbox(id) => inboxes.insert(id.as_str(), topic),
-                Topic::Task(id) => tasks.insert(id.as_str(), topic),
-            };
-        }
-        let heads =
-            "SELECT workspace_id AS name, last_seq AS mark FROM inbox_heads WHERE workspace_id IN ";
-        let rows = "SELECT id AS name, updates AS mark FROM activity_logs WHERE id IN ";
-        for (text, wanted) in [(heads, inboxes), (rows, tasks)] {
-            if wanted.is_empty() {
-                continue;
-            }
-            let mut query = sqlx::query(AssertSqlSafe(format!(
-                "{text}{}",
-                list_placeholders(wanted.len())
-            )));
-            for name in wanted.keys() {
-                query = query.bind(*name);
-            }
-            let work = async {
-                for row in query.fetch_all(self.db.pool()).await? {
-                    let name: String = row.try_get("name")?;
-                    if let Some(topic) = wanted.get(name.as_str()) {
-                        marks.insert((*topic).clone(), row.try_get("mark")?);
-                    }
-                }
-                Ok(())
-            };
-            self.db.run("inbox_look", work).await?;
-        }
-        Ok(())
-    }
-}
-
-/// Returns placeholders: `($1, $2)`.
-fn list_placeholders(count: usize) -> String {
-    let mut text = String::from("($1");
-    for marker in 2..=count {
-        // Writing to a string does not fail.
-        let _ = write!(text, ", ${marker}");
-    }
-    text.push(')');
-    text
 }
 
 fn cursor_gone() -> Rejection {

@@ -2,15 +2,16 @@
 //! shared state for `registry.heartbeat_ttl`, so every gateway can count the inboxes with messages for an
 //! agent that is gone. The end of the inbox of a workspace that an operator recreates.
 
-use dashmap::DashMap;
 use sqlx::Row as _;
+use sqlx::any::AnyRow;
 use tokio::time::Instant;
 
 use super::Inbox;
 use crate::db::Connection;
+use crate::delivery::mailbox::query;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
 /// Heartbeats written within `registry.heartbeat_ttl` at most: further requests do not access the store.
 const SIGNS_PER_TTL: u32 = 3;
@@ -26,29 +27,22 @@ const UNREAD: &str = "SELECT h.workspace_id AS id FROM inbox_heads h \
         WHERE workspace_id = h.workspace_id AND seq > h.acked_seq) \
     WHERE h.last_seq > h.acked_seq AND f.activity_type = 'a2a_receive' AND f.created_at < $1 LIMIT $2";
 
-/// Time at which this gateway last wrote the heartbeat of each agent.
-#[derive(Default)]
-pub(super) struct HeartbeatTimes(DashMap<WorkspaceId, Instant>);
-
 impl Inbox {
     /// Records a heartbeat of a workspace's agent. True a few times within `registry.heartbeat_ttl`: the
     /// directory is to be notified then. Best effort: the next heartbeat comes soon.
     pub async fn record_heartbeat(&self, workspace: &WorkspaceId) -> bool {
-        let ttl = self.config.get().registry.heartbeat_ttl;
+        let ttl = self.mailbox.config.get().registry.heartbeat_ttl;
         let now = Instant::now();
         let fresh = |noted: Instant| now.duration_since(noted) < ttl / SIGNS_PER_TTL;
-        if self
-            .signs
-            .0
-            .get(workspace)
-            .is_some_and(|noted| fresh(*noted))
-        {
+        let noted = self.signs.get(workspace).map(|noted| *noted);
+        if noted.is_some_and(fresh) {
             return false;
         }
-        self.signs.0.insert(workspace.clone(), now);
+        self.signs.insert(workspace.clone(), now);
         let noted = self
+            .mailbox
             .shared
-            .set(&heartbeat_key(workspace), "1", Some(ttl))
+            .set(&heartbeat_key(workspace.as_str()), "1", Some(ttl))
             .await;
         if let Err(error) = noted {
             tracing::debug!(%error, workspace.id = %workspace, "failed to write the heartbeat of a polling agent; will retry");
@@ -59,23 +53,15 @@ impl Inbox {
     /// Returns the number of inboxes in which a message has waited longer than `registry.heartbeat_ttl`
     /// without a heartbeat of the agent on any gateway: 1,000 at most.
     pub(in crate::delivery) async fn count_unread(&self) -> Result<i64, Unavailable> {
-        let ttl = self.config.get().registry.heartbeat_ttl;
-        self.signs.0.retain(|_, noted| noted.elapsed() < ttl);
+        let ttl = self.mailbox.config.get().registry.heartbeat_ttl;
+        self.signs.retain(|_, noted| noted.elapsed() < ttl);
         let span = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         let before = Timestamp::now().0.saturating_sub(span);
-        let work = async {
-            let query = sqlx::query(UNREAD).bind(before).bind(UNREAD_MAX);
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let ids = rows.iter().map(|row| row.try_get::<String, _>("id"));
-            ids.collect::<Result<Vec<_>, _>>()
-        };
-        let ids = self.db.run("inbox_unread", work).await?;
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        let keys: Vec<String> = ids.iter().map(|id| heartbeat_key_of(id)).collect();
+        let unread = query!(UNREAD, before, UNREAD_MAX);
+        let key = |row: &AnyRow| Ok(heartbeat_key(row.try_get("id")?));
+        let keys = self.mailbox.fetch_all("inbox_unread", unread, key).await?;
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let signs = self.shared.get_many(&keys).await?;
+        let signs = self.mailbox.shared.get_many(&keys).await?;
         let missing = signs.iter().filter(|sign| sign.is_none()).count();
         Ok(i64::try_from(missing).unwrap_or(i64::MAX))
     }
@@ -86,8 +72,6 @@ const EMPTY: [&str; 2] = [
     "DELETE FROM activity_logs WHERE workspace_id = $1",
     "UPDATE inbox_heads SET acked_seq = last_seq WHERE workspace_id = $1",
 ];
-
-impl Inbox {}
 
 /// Empties the inbox of a removed workspace before its id begins a new life, in a transaction of the caller.
 ///
@@ -103,10 +87,6 @@ pub async fn empty_inbox(tx: &mut Connection, id: &WorkspaceId) -> Result<(), sq
     Ok(())
 }
 
-fn heartbeat_key(workspace: &WorkspaceId) -> String {
-    heartbeat_key_of(workspace.as_str())
-}
-
-fn heartbeat_key_of(workspace: &str) -> String {
+fn heartbeat_key(workspace: &str) -> String {
     format!("inbox:{workspace}:agent")
 }

@@ -8,7 +8,6 @@ use super::activity::{Activity, ActivityType, NewActivity, Source};
 use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::shares::Account;
 
 /// Octets of a message at most. It is part of an event, and events are kept in memory.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -95,20 +94,10 @@ impl Inbox {
     ) -> Result<Activity, Rejection> {
         notice.check()?;
         let said = serde_json::to_value(notice).unwrap_or(Value::Null);
+        let source = Source::Agent(workspace.clone());
         let new = NewActivity {
-            id: None,
-            workspace: workspace.clone(),
-            kind: ActivityType::Notify,
-            source: Source::Agent(workspace.clone()),
-            target: None,
-            method: None,
             request_body: Some(said.to_string()),
-            response_body: None,
-            context_id: None,
-            owner,
-            account: Account::default(),
-            continues: None,
-            hops: None,
+            ..NewActivity::new(workspace, ActivityType::Notify, source, owner)
         };
         let activity = self.put(new).await?;
         let event = Event::new(Kind::AgentMessage, workspace, said);

@@ -2,26 +2,19 @@
 //! `inbox.retention`. Every replica deletes small batches, so that no statement locks many rows.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use parking_lot::Mutex;
 
 use super::Inbox;
-use crate::deadline::ticks;
+use crate::delivery::mailbox::{PURGE_EVERY, Statement, query};
+use crate::delivery::repeat;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
-use crate::telemetry::Chain;
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
 /// Interval at which inboxes are pruned that were acknowledged on this replica.
 const PRUNE_EVERY: Duration = Duration::from_secs(1);
-
-/// Interval at which entries beyond the retention are deleted.
-const EXPIRE_EVERY: Duration = Duration::from_secs(60);
-
-/// Rows that one statement deletes at most.
-const ROWS_MAX: i64 = 1000;
 
 /// Inboxes that wait to be pruned at most. Further ones are pruned after their next acknowledgement.
 const WAITING_MAX: usize = 10_000;
@@ -42,63 +35,51 @@ pub(super) struct PruneQueue(Mutex<HashSet<WorkspaceId>>);
 
 impl PruneQueue {
     pub(super) fn insert(&self, workspace: &WorkspaceId) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.0.lock();
         if waiting.len() < WAITING_MAX {
             waiting.insert(workspace.clone());
         }
     }
 
     fn take(&self) -> HashSet<WorkspaceId> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 
 impl Inbox {
-    /// Prunes until it is dropped.
+    /// Deletes entries that were acknowledged on this replica, and those beyond their retention. Runs until it is dropped.
     pub(super) async fn prune(&self) {
-        let mut tick = ticks(PRUNE_EVERY);
-        let mut expired: Option<Instant> = None;
-        loop {
-            tick.tick().await;
-            let mut done = self.prune_acknowledged().await;
-            if done.is_ok() && expired.is_none_or(|at| at.elapsed() >= EXPIRE_EVERY) {
-                expired = Some(Instant::now());
-                done = self.delete_expired().await;
-            }
-            if let Err(error) = done {
-                tracing::debug!(error = %Chain(&error), "pruning of inboxes failed; will retry");
-            }
-        }
+        tokio::join!(
+            repeat(PRUNE_EVERY, "pruning of inboxes", || self
+                .prune_acknowledged()),
+            repeat(PURGE_EVERY, "purge of inboxes", || self.purge()),
+        );
     }
 
     async fn prune_acknowledged(&self) -> Result<(), Unavailable> {
-        let kept = self.config.get().inbox.max_messages;
+        let kept = self.mailbox.config.get().inbox.max_messages;
         for workspace in self.to_prune.take() {
-            let delete = || {
-                let query = sqlx::query(PRUNE).bind(workspace.as_str());
-                query.bind(kept).bind(ROWS_MAX)
-            };
-            while self.delete_rows(delete()).await? {}
+            let delete = || query!(PRUNE, workspace.as_str(), kept);
+            self.delete_entries(delete).await?;
         }
         Ok(())
     }
 
-    async fn delete_expired(&self) -> Result<(), Unavailable> {
-        let retention = self.config.get().inbox.retention;
+    /// Deletes entries beyond their retention.
+    async fn purge(&self) -> Result<(), Unavailable> {
+        let retention = self.mailbox.config.get().inbox.retention;
         let oldest = first_id_at(Timestamp::now().before(retention));
-        let delete = || sqlx::query(EXPIRE).bind(oldest.as_str()).bind(ROWS_MAX);
-        while self.delete_rows(delete()).await? {}
-        Ok(())
+        self.delete_entries(|| query!(EXPIRE, oldest.as_str()))
+            .await
     }
 
-    /// Runs a deletion. True if there may be more to delete.
-    async fn delete_rows(
+    async fn delete_entries<'q>(
         &self,
-        query: sqlx::query::Query<'_, sqlx::Any, sqlx::any::AnyArguments>,
-    ) -> Result<bool, Unavailable> {
-        let deleted = self.db.execute("inbox_prune", query).await?;
-        self.metrics.inbox.pruned.inc_by(deleted);
-        Ok(deleted >= ROWS_MAX.unsigned_abs())
+        delete: impl Fn() -> Statement<'q>,
+    ) -> Result<(), Unavailable> {
+        let deleted = self.mailbox.delete_all("inbox_prune", delete).await?;
+        self.mailbox.metrics.inbox.pruned.inc_by(deleted);
+        Ok(())
     }
 }
 

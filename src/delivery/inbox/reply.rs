@@ -10,8 +10,7 @@ use super::activity::{Activity, NewActivity, Source, is_storable};
 use super::append::no_task;
 use super::commit::{Entry, SET_CONTINUING};
 use super::document::{self, check_depth};
-use super::wake::{Topic, Watch};
-use super::{Inbox, decode_column, task_changed_event};
+use super::{Inbox, task_changed_event};
 use crate::a2a::Generation;
 use crate::a2a::agent_reply::Update;
 use crate::a2a::method::Method;
@@ -19,12 +18,13 @@ use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::db::Connection;
 use crate::delivery::kept_bytes::kept_of;
-use crate::delivery::page::count_fitting;
+use crate::delivery::mailbox::{count_fitting, decode_column, octets, query};
+use crate::delivery::wake::{Topic, Watch};
 use crate::ids::WorkspaceId;
 use crate::metrics::RetainedKind;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
 /// Updates of one task at most; one that ends it is always accepted.
 pub(super) const UPDATES_MAX: i64 = 10_000;
@@ -183,13 +183,16 @@ impl Inbox {
             let message = "a NUL character cannot be kept; leave it out";
             return Err(Rejection::new(Reason::InvalidParams, message));
         }
-        let bytes_max = self.config.get().limits.response_bytes.0;
+        let bytes_max = self.mailbox.config.get().limits.response_bytes.0;
         let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
-        let (kept_max, total_room) = (self.kept.per_owner(), self.kept.total_room());
-        let concerned = OnceLock::new();
+        let (kept_max, total_room) = (
+            self.mailbox.kept.per_owner(),
+            self.mailbox.kept.total_room(),
+        );
+        let concerned = OnceLock::<String>::new();
         let work = async {
             let at = Timestamp::now();
-            let mut tx = self.db.begin().await?;
+            let mut tx = self.mailbox.db.begin().await?;
             let locked = sqlx::query(LOCK).bind(activity).bind(target.as_str());
             let locked = locked.bind(at.0).fetch_optional(&mut *tx).await?;
             let Some(row) = locked else {
@@ -208,14 +211,17 @@ impl Inbox {
             if bytes > bytes_max {
                 return Ok(Err(too_large(bytes_max)));
             }
-            let added = text + octets_of(body);
+            let added = text + octets(body);
             let kept: i64 = row.try_get("kept")?;
             let ends = state.is_some_and(TaskState::is_terminal);
             let fits = kept + added <= kept_max || ends && added <= LAST_WORD_BYTES;
             if !fits || total_room < added {
-                return Ok(Err(self.kept.count_refusal(RetainedKind::Reply, NO_ROOM)));
+                return Ok(Err(self
+                    .mailbox
+                    .kept
+                    .count_refusal(RetainedKind::Reply, NO_ROOM)));
             }
-            self.kept.count_added(added);
+            self.mailbox.kept.count_added(added);
             let before = task.state;
             task.state = state.unwrap_or(before);
             let moved = sqlx::query(MOVE).bind(&task.id).bind(task.state.as_str());
@@ -225,22 +231,22 @@ impl Inbox {
                 others.bind(task.state.as_str()).execute(&mut *tx).await?;
             }
             let answered = sqlx::query(ANSWER).bind(activity).bind(body);
-            answered.bind(octets_of(body)).execute(&mut *tx).await?;
+            answered.bind(octets(body)).execute(&mut *tx).await?;
             tx.commit().await?;
             Ok(Ok(task))
         };
-        let replied = self.db.run("inbox_reply", work).await;
-        let concerned = concerned.into_inner().map(Topic::Task);
+        let replied = self.mailbox.db.run("inbox_reply", work).await;
+        let concerned = concerned.into_inner().as_deref().map(Topic::task);
         match &replied {
             Ok(Ok(_)) => {}
             // The task may have ended by a reply without a confirmed commit.
-            Ok(Err(_)) => self.hub.wake(concerned),
+            Ok(Err(_)) => self.mailbox.hub.wake(concerned),
             // This reply may be committed all the same.
             Err(_) => self.wake_late(concerned),
         }
         let task = replied??;
-        self.hub.wake([Topic::Task(task.id.clone())]);
-        self.metrics.tasks.count_state(task.state);
+        self.mailbox.hub.wake([Topic::task(&task.id)]);
+        self.mailbox.metrics.tasks.states[task.state].inc();
         self.events
             .publish(task_changed_event(target, &task.id, task.state));
         Ok(task)
@@ -281,12 +287,8 @@ impl Inbox {
         if !is_storable(id) {
             return Ok(None);
         }
-        let query = sqlx::query(FIND).bind(id).bind(target.as_str());
-        let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| read_task(&row)).transpose()
-        };
-        Ok(self.db.run("inbox_task", work).await?)
+        let find = query!(FIND, id, target.as_str());
+        Ok(self.mailbox.fetch("inbox_task", find, read_task).await?)
     }
 
     /// Returns the workspace of the task `id`; `None`: no inbox has it.
@@ -297,12 +299,11 @@ impl Inbox {
         if !is_storable(id) {
             return Ok(None);
         }
-        let query = sqlx::query(WHERE).bind(id);
-        let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| read_workspace(&row)).transpose()
-        };
-        Ok(self.db.run("inbox_task", work).await?)
+        let find = query!(WHERE, id);
+        Ok(self
+            .mailbox
+            .fetch("inbox_task", find, read_workspace)
+            .await?)
     }
 
     /// Returns the task as JSON, in the form of A2A 0.3, and the number of the last update in it. It is
@@ -341,14 +342,11 @@ impl Inbox {
     pub async fn updates_after(&self, task: &str, n: i64) -> Result<Vec<TaskUpdate>, Rejection> {
         let mut after = n;
         loop {
-            let query = sqlx::query(UPDATES).bind(task).bind(after);
-            let query = query.bind(UPDATES_PAGE);
-            let work = async {
-                let rows = query.fetch_all(self.db.pool()).await?;
-                let last = rows.last().map(|row| row.try_get::<i64, _>("n"));
-                Ok((read_updates(task, &rows), last.transpose()?))
-            };
-            let (updates, last) = self.db.run("inbox_updates", work).await?;
+            let query = query!(UPDATES, task, after, UPDATES_PAGE);
+            let read = |row: &AnyRow| Ok((row.try_get("n")?, read_or_skip(task, row)));
+            let rows = self.mailbox.fetch_all("inbox_updates", query, read).await?;
+            let last = rows.last().map(|(n, _)| *n);
+            let updates: Vec<_> = rows.into_iter().filter_map(|(_, update)| update).collect();
             match last {
                 Some(last) if updates.is_empty() => after = last,
                 _ => return Ok(updates),
@@ -376,17 +374,13 @@ impl Inbox {
             .bind(wanted.state.map_or("", TaskState::as_str))
             .bind(wanted.before.unwrap_or(i64::MAX))
             .bind(i64::from(wanted.limit) + 1);
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let read = |row: &AnyRow| {
-                let (task, bytes) = (read_task(row)?, row.try_get::<i64, _>("update_bytes")?);
-                let size = bytes + task.updates * UPDATE_BYTES;
-                Ok((size, (task, row.try_get("seq")?)))
-            };
-            let read = rows.iter().map(read);
-            read.collect::<Result<(Vec<i64>, Vec<(InboxTask, i64)>), sqlx::Error>>()
+        let read = |row: &AnyRow| {
+            let task = read_task(row)?;
+            let size = row.try_get::<i64, _>("update_bytes")? + task.updates * UPDATE_BYTES;
+            Ok((size, (task, row.try_get("seq")?)))
         };
-        let (sizes, mut found) = self.db.run("inbox_tasks", work).await?;
+        let found = self.mailbox.fetch_all("inbox_tasks", query, read).await?;
+        let (sizes, mut found): (Vec<i64>, Vec<(InboxTask, i64)>) = found.into_iter().unzip();
         let count = count_fitting(&sizes, wanted.limit);
         let more = count < found.len();
         found.truncate(count);
@@ -397,7 +391,7 @@ impl Inbox {
 
     /// Subscribes to changes of a task, by any replica.
     pub fn watch_task(&self, id: &str) -> Watch {
-        self.hub.watch_topic(Topic::Task(id.to_owned()))
+        self.mailbox.hub.watch_topic(Topic::task(id))
     }
 }
 
@@ -428,14 +422,10 @@ pub(super) async fn insert_update(
     at: Timestamp,
 ) -> Result<i64, sqlx::Error> {
     let body = serde_json::to_string(update).map_err(|e| sqlx::Error::Encode(Box::new(e)))?;
-    let length = octets_of(&body);
+    let length = octets(&body);
     let insert = sqlx::query(INSERT_UPDATE).bind(task).bind(n).bind(body);
     insert.bind(at.0).execute(&mut *tx).await?;
     Ok(length)
-}
-
-fn octets_of(text: &str) -> i64 {
-    i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
 
 fn read_workspace(row: &AnyRow) -> Result<WorkspaceId, sqlx::Error> {
@@ -457,15 +447,13 @@ fn read_task(row: &AnyRow) -> Result<InboxTask, sqlx::Error> {
     })
 }
 
-fn read_updates(task: &str, rows: &[AnyRow]) -> Vec<TaskUpdate> {
-    let read = |row: &AnyRow| {
-        let read = read_update(row);
-        if let Err(error) = &read {
-            tracing::error!(task, error = %Chain(error), "unreadable task update; skipped");
-        }
-        read.ok()
-    };
-    rows.iter().filter_map(read).collect()
+/// Reads an update. One that cannot be read is left out.
+fn read_or_skip(task: &str, row: &AnyRow) -> Option<TaskUpdate> {
+    let read = read_update(row);
+    if let Err(error) = &read {
+        tracing::error!(task, error = %Chain(error), "unreadable task update; skipped");
+    }
+    read.ok()
 }
 
 fn read_update(row: &AnyRow) -> Result<TaskUpdate, sqlx::Error> {

@@ -1,11 +1,14 @@
-//! The room in an inbox: the entries that are not acknowledged, in all and by sender. No sender has more than half of
-//! what the others leave.
+//! The contents of an inbox: the entries that are not acknowledged, in all and by sender, and the age of the oldest. No
+//! sender has more than half of what the others leave.
 
-use sqlx::Row as _;
-
+use super::Inbox;
 use crate::db::{Connection, Db};
+use crate::delivery::backlog::Backlog;
 use crate::delivery::kept_bytes::kept_of;
+use crate::delivery::mailbox::query;
+use crate::ids::WorkspaceId;
 use crate::shares::{Account, Amounts};
+use crate::store::Unavailable;
 
 const HEAD: &str = concat!(
     "SELECT last_seq, acked_seq, ",
@@ -21,15 +24,20 @@ const FIRST_OPEN: &str = "SELECT seq FROM activity_logs WHERE workspace_id = $1 
 const SENDERS: &str = "SELECT account, account_group, COUNT(*) AS entries FROM activity_logs \
     WHERE workspace_id = $1 AND seq > $2 GROUP BY account, account_group";
 
-/// The contents of an inbox.
-pub(super) struct InboxUsage {
-    /// Entries that count toward the bound.
-    pub(super) messages: i64,
-    /// True if one more is within the share of the sender.
-    pub(super) within_share: bool,
-    /// Bytes that are kept for its workspace.
-    pub(super) bytes: i64,
-}
+// One index lookup for each inbox with unacknowledged entries. Numbers have no gaps, so the first such entry
+// that is still there gives their count.
+const BACKLOG: &str = "SELECT CAST(COALESCE(SUM(h.last_seq - f.seq + 1), 0) AS BIGINT) AS entries, \
+    MIN(f.created_at) AS oldest \
+    FROM inbox_heads h JOIN activity_logs f ON f.workspace_id = h.workspace_id \
+    AND f.seq = (SELECT MIN(seq) FROM activity_logs \
+        WHERE workspace_id = h.workspace_id AND seq > h.acked_seq) \
+    WHERE h.last_seq > h.acked_seq";
+
+const BACKLOG_OF: &str = "SELECT h.last_seq - f.seq + 1 AS entries, f.created_at AS oldest \
+    FROM inbox_heads h JOIN activity_logs f ON f.workspace_id = h.workspace_id \
+    AND f.seq = (SELECT MIN(seq) FROM activity_logs \
+        WHERE workspace_id = h.workspace_id AND seq > h.acked_seq) \
+    WHERE h.workspace_id = $1 AND h.last_seq > h.acked_seq";
 
 /// Returns the number up to which all unacknowledged entries are finished.
 pub(super) async fn finished_up_to(
@@ -37,18 +45,18 @@ pub(super) async fn finished_up_to(
     workspace: &str,
     (last, acked): (i64, i64),
 ) -> Result<i64, sqlx::Error> {
-    let open = sqlx::query(FIRST_OPEN).bind(workspace).bind(acked);
-    let open = open.fetch_optional(connection).await?;
-    let open = open.map(|row| row.try_get::<i64, _>("seq")).transpose()?;
+    let open = sqlx::query_scalar(FIRST_OPEN).bind(workspace).bind(acked);
+    let open: Option<i64> = open.fetch_optional(connection).await?;
     Ok(open.map_or(last, |seq| seq - 1))
 }
 
-/// Returns the contents of an inbox, as a batch of one entry would find them.
+/// Returns the entries that count toward the bound of an inbox, whether one more is within the share of the sender, and
+/// the bytes that are kept for its workspace: as a batch of one entry would find them.
 pub(super) async fn read_usage(
     db: &Db,
     (workspace, sender): (&str, Account),
     max_messages: i64,
-) -> Result<InboxUsage, sqlx::Error> {
+) -> Result<(i64, bool, i64), sqlx::Error> {
     let mut connection = db.begin_reading().await?;
     let head = sqlx::query_as(HEAD).bind(workspace);
     let head: Option<(i64, i64, i64)> = head.fetch_optional(&mut connection).await?;
@@ -60,11 +68,8 @@ pub(super) async fn read_usage(
             .max(acked);
         by_sender = count_by_sender(&mut connection, workspace, acked).await?;
     }
-    Ok(InboxUsage {
-        messages: last - acked,
-        within_share: by_sender.has_share(sender, max_messages),
-        bytes,
-    })
+    let within_share = by_sender.has_share(sender, max_messages);
+    Ok((last - acked, within_share, bytes))
 }
 
 /// True if a sender may have its share of so many entries. A user of an org has at least a quarter of an inbox.
@@ -86,4 +91,23 @@ pub(super) async fn count_by_sender(
         senders.add_rows(Account { own, group }, entries);
     }
     Ok(senders)
+}
+
+impl Inbox {
+    /// Returns the unacknowledged entries of a workspace's inbox.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn backlog_of(&self, workspace: &WorkspaceId) -> Result<Backlog, Unavailable> {
+        let query = query!(BACKLOG_OF, workspace.as_str());
+        let found = self.mailbox.fetch("inbox_backlog_of", query, Backlog::read);
+        Ok(found.await?.unwrap_or_default())
+    }
+
+    /// Returns the unacknowledged entries of all inboxes.
+    pub(in crate::delivery) async fn read_backlog(&self) -> Result<Backlog, Unavailable> {
+        let query = sqlx::query(BACKLOG);
+        let found = self.mailbox.fetch("inbox_backlog", query, Backlog::read);
+        Ok(found.await?.unwrap_or_default())
+    }
 }

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::closed_set::words;
+use crate::delivery::mailbox::Lease;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::workspace::Timestamp;
@@ -74,13 +75,13 @@ pub struct Call {
 }
 
 /// A delegated task.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     /// The task as text.
     pub text: String,
     /// Number of gateways that the call has passed, this one included.
     pub hops: u32,
-    /// The address of the client that delegated; `None`: accepted by a release that did not store it.
+    /// The address of the client that delegated, if it is known.
     pub client: Option<IpAddr>,
     /// The run that it serves, if its request named one.
     pub run: Option<TaskRun>,
@@ -97,7 +98,8 @@ pub struct TaskRun {
 }
 
 /// The content to send.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Content {
     /// A text, from which a message is made when the target's generation of A2A is known.
     Task(Task),
@@ -188,10 +190,8 @@ pub struct Job {
     pub deadline: Timestamp,
     /// The task in the target's inbox that it waits for.
     pub inbox_task: Option<String>,
-    /// The agent's result.
-    pub result: Option<Box<RawValue>>,
-    /// The error, if there is no result: the agent's JSON-RPC error, or the gateway's in the same form.
-    pub error: Option<Box<RawValue>>,
+    /// The agent's result or JSON-RPC error, or the gateway's error in the same form.
+    pub(super) answer: Option<Box<RawValue>>,
     /// Time of acceptance.
     pub created_at: Timestamp,
     /// Time of the last change of state.
@@ -201,6 +201,27 @@ pub struct Job {
 }
 
 impl Job {
+    /// Returns the agent's result.
+    pub fn result(&self) -> Option<&RawValue> {
+        self.answer
+            .as_deref()
+            .filter(|_| self.state == State::Completed)
+    }
+
+    /// Returns the error, if there is no result.
+    pub fn error(&self) -> Option<&RawValue> {
+        self.answer
+            .as_deref()
+            .filter(|_| self.state != State::Completed)
+    }
+
+    pub(super) fn lease(&self) -> Lease<'_> {
+        Lease {
+            id: &self.id,
+            fence: self.fence,
+        }
+    }
+
     /// Returns the pause before the next attempt after nothing was delivered: 1 s, 2 s, 4 s … 30 s.
     pub fn backoff(&self) -> Duration {
         let doublings = u32::try_from(self.attempts).unwrap_or(u32::MAX).min(5);
@@ -234,13 +255,13 @@ impl Ending {
         read.err().map(|why| Self::Failed(unreadable_answer(&why)))
     }
 
-    /// Returns the state, the result and the error to store.
-    pub(super) fn to_columns(&self) -> (State, Option<String>, Option<String>) {
+    /// Returns the state and the answer to store.
+    pub(super) fn to_columns(&self) -> (State, String) {
         match self {
-            Self::Result(result) => (State::Completed, Some(result.get().to_owned()), None),
-            Self::Error(error) => (State::Failed, None, Some(error.get().to_owned())),
-            Self::Failed(why) => (State::Failed, None, Some(to_rpc_error(why).to_string())),
-            Self::Expired(why) => (State::Expired, None, Some(to_rpc_error(why).to_string())),
+            Self::Result(result) => (State::Completed, result.get().to_owned()),
+            Self::Error(error) => (State::Failed, error.get().to_owned()),
+            Self::Failed(why) => (State::Failed, to_rpc_error(why).to_string()),
+            Self::Expired(why) => (State::Expired, to_rpc_error(why).to_string()),
         }
     }
 }
@@ -264,6 +285,13 @@ pub(super) fn to_rpc_error(why: &Rejection) -> Value {
         error[name] = value.into();
     }
     error
+}
+
+/// Returns the error of a job whose target, or delegator, was removed before it was made.
+pub(super) fn removed_target() -> Value {
+    let why =
+        "the workspace was removed, and its id was given away again: delegate to the present one";
+    to_rpc_error(&Rejection::new(Reason::WorkspaceRemoved, why).with_delivery(Delivery::Unknown))
 }
 
 /// Returns the rejection of a call that expired.
@@ -330,12 +358,12 @@ mod tests {
         let deep = "[".repeat(200) + &"]".repeat(200);
         for text in [&*deep, "1e999", "\"\\ud800\""] {
             let answer = || RawValue::from_string(text.to_owned()).unwrap();
-            let (state, result, _) = Ending::Result(answer()).to_columns();
-            assert_eq!((state, result.as_deref()), (State::Completed, Some(text)));
+            let stored = Ending::Result(answer()).to_columns();
+            assert_eq!(stored, (State::Completed, text.to_owned()));
             for ending in [Ending::Result(answer()), Ending::Error(answer())] {
-                let (state, result, error) = ending.as_unreadable().unwrap().to_columns();
-                assert_eq!((state, result), (State::Failed, None));
-                assert!(error.unwrap().contains("agent_protocol_error"));
+                let (state, error) = ending.as_unreadable().unwrap().to_columns();
+                assert_eq!(state, State::Failed);
+                assert!(error.contains("agent_protocol_error"));
             }
         }
         let answer = RawValue::from_string("[1]".to_owned()).unwrap();
@@ -344,14 +372,14 @@ mod tests {
 
     #[test]
     fn a_refusal_becomes_a_json_rpc_error_with_its_facts() {
-        let (state, result, error) = Ending::Failed(sender_lost()).to_columns();
-        assert_eq!((state, result), (State::Failed, None));
-        let error: Value = serde_json::from_str(&error.unwrap()).unwrap();
+        let (state, error) = Ending::Failed(sender_lost()).to_columns();
+        assert_eq!(state, State::Failed);
+        let error: Value = serde_json::from_str(&error).unwrap();
         assert_eq!(error["code"], -32_000);
         assert_eq!(error["reason"], "agent_protocol_error");
         assert_eq!(error["delivered"], "unknown");
-        let (state, _, error) = Ending::Expired(deadline_expired(Delivery::NotSent)).to_columns();
+        let (state, error) = Ending::Expired(deadline_expired(Delivery::NotSent)).to_columns();
         assert_eq!(state, State::Expired);
-        assert!(error.unwrap().contains(r#""delivered":"false""#));
+        assert!(error.contains(r#""delivered":"false""#));
     }
 }

@@ -1,7 +1,8 @@
 //! Jobs: delegations between workspaces (`docs/reference/a2a.md`, "Delegations") and calls that were deferred because
 //! the target was unavailable (`docs/reference/a2a.md`, "`Prefer: respond-async`"). One state machine serves both.
 //!
-//! Owns the table `delegations` ([`table`]). A row is inserted by [`Jobs::accept`] and claimed by [`Jobs::claim_due`].
+//! Their rows are in the table of the [mailbox](super::mailbox). A row is inserted by [`Jobs::accept`] and claimed by
+//! [`Jobs::claim_due`].
 //! Its sender records that the call is about to leave ([`Jobs::record_dispatch`]), then how it ended
 //! ([`Jobs::finish_job`]) or that nothing was delivered ([`Jobs::put_back`]). The data plane sends
 //! (`proxy/dispatch/`). [`scan`] looks for passed deadlines, jobs of crashed replicas, undelivered results and rows
@@ -11,20 +12,18 @@
 //! sends it, and it is never sent again, whatever crashes; access is not decided here.
 
 mod job;
-mod listeners;
-mod removal;
 mod result;
 mod scan;
-mod sql;
 mod table;
 pub mod task;
 mod unavailable;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::json;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval, sleep};
 
@@ -34,20 +33,18 @@ pub use self::job::{
 };
 pub use self::unavailable::Attempt;
 
-pub use self::removal::end_jobs_of;
-pub use self::result::{DelegationView, ReplyFilter};
+pub use self::result::{DelegationView, Listeners, ReplyFilter};
+pub use self::table::end_jobs_of;
 
-use self::listeners::Listeners;
-use self::table::{Claim, Table};
+use self::job::answer_not_kept;
+use self::table::{CANCEL, Claim, DISPATCH, PARK, PUT_BACK, Table, UNPARK, read_job};
 use self::unavailable::UnavailableTargets;
 use crate::coherence::{Coherence, Invalidation};
-use crate::config::Live;
-use crate::db::Db;
-use crate::delivery::backlog::Backlog;
 use crate::delivery::inbox::Inbox;
+use crate::delivery::mailbox::{Mailbox, Settlement, query};
 use crate::events::{self, Event, Events, PayloadSubject};
 use crate::ids::WorkspaceId;
-use crate::metrics::{Metrics, RetainedKind};
+use crate::metrics::RetainedKind;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -68,17 +65,20 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Attempts to put a job back.
 const PUT_BACK_TRIES: u32 = 3;
 
+/// Answers up to this size are kept also where `limits.kept_bytes` are used up: delegations are bounded by
+/// number.
+const SMALL_ANSWER_BYTES: usize = 4096;
+
 /// The rejection of a delegation for which there is no room. The limits follow.
 const NO_ROOM: &str =
     "there is no room for another delegation or deferred call: what is kept for this caller has";
 
 /// Accepts, claims and finishes jobs.
 pub struct Jobs {
-    config: Live,
-    table: Table,
+    mailbox: Arc<Mailbox>,
+    pub(super) table: Table,
     inbox: Arc<Inbox>,
     events: Arc<Events>,
-    metrics: Arc<Metrics>,
     started: Timestamp,
     /// Notified when there may be something to send.
     news: Notify,
@@ -106,12 +106,10 @@ pub struct AcceptedJob {
 impl Jobs {
     /// Creates it; does not touch the stores.
     pub fn new(
-        config: Live,
-        db: Db,
+        mailbox: Arc<Mailbox>,
         inbox: Arc<Inbox>,
         events: Arc<Events>,
         coherence: &Coherence,
-        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let targets = Arc::<UnavailableTargets>::default();
         let invalidated = Arc::clone(&targets);
@@ -129,11 +127,10 @@ impl Jobs {
             async {}
         });
         Arc::new(Self {
-            table: Table::new(db),
+            table: Table(Arc::clone(&mailbox)),
+            mailbox,
             inbox,
-            config,
             events,
-            metrics,
             started: Timestamp::now(),
             news: Notify::new(),
             targets,
@@ -143,21 +140,9 @@ impl Jobs {
         })
     }
 
-    fn last_failed_renewal(&self) -> Option<Instant> {
-        *self
-            .unrenewed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Stops giving up jobs, since the process ends.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
-    }
-
-    /// Returns the backlog of unsent jobs of all callers.
-    pub(super) async fn read_backlog(&self) -> Result<Backlog, Unavailable> {
-        self.table.read_backlog().await
     }
 
     /// Accepts a call to be made later. It is committed when this returns.
@@ -167,33 +152,31 @@ impl Jobs {
     /// `invalid_params`; `store_unavailable`: then the outcome is unknown.
     pub async fn accept(&self, new: &NewJob) -> Result<AcceptedJob, Rejection> {
         if let Some(known) = self.find_accepted(new).await? {
-            return known;
+            return Ok(known);
         }
         let (id, now) = (new.fresh_id(), Timestamp::now());
-        let unfinished_max = self.config.get().delegation.max_pending;
-        let kept = self.inbox.kept_bytes();
-        let inserted = self
-            .table
-            .insert((&id, now), new, unfinished_max, kept)
-            .await;
+        let unfinished_max = self.mailbox.config.get().delegation.max_pending;
+        let inserted = self.table.insert((&id, now), new, unfinished_max).await;
         // The row may be committed all the same, so an idempotency key of the request is not free.
         let inserted =
             inserted.map_err(|away| Rejection::from(away).with_delivery(Delivery::Unknown));
         if !inserted? {
             // A concurrent request inserted the same key.
             return match self.find_accepted(new).await? {
-                Some(known) => known,
+                Some(known) => Ok(known),
                 None => Err(self.rejection_when_full(new, unfinished_max).await),
             };
         }
-        self.metrics.jobs.count_accepted(new.kind().as_str());
+        self.mailbox
+            .metrics
+            .jobs
+            .accepted
+            .with_label_values(&[new.kind().as_str()])
+            .inc();
         let changed = match new.kind() {
             Kind::Delegation => new.source.as_ref().map(|source| {
                 let payload = json!({"delegation_id": id, "target_id": new.target.as_str()});
-                Event::new(events::Kind::DelegationSent, source, payload).restrict_members(
-                    PayloadSubject::from_workspaces([&new.target]),
-                    &["target_id"],
-                )
+                delegation_event(events::Kind::DelegationSent, (source, &new.target), payload)
             }),
             Kind::Deferred => Some(task::accepted_event(&new.target, &id)),
         };
@@ -209,10 +192,7 @@ impl Jobs {
         })
     }
 
-    async fn find_accepted(
-        &self,
-        new: &NewJob,
-    ) -> Result<Option<Result<AcceptedJob, Rejection>>, Rejection> {
+    async fn find_accepted(&self, new: &NewJob) -> Result<Option<AcceptedJob>, Rejection> {
         let Some(key) = &new.idempotency_key else {
             return Ok(None);
         };
@@ -226,22 +206,19 @@ impl Jobs {
         };
         if !same || job.target != new.target {
             let message = "the key was used for something else; use a key for one thing only";
-            return Ok(Some(Err(Rejection::new(
-                Reason::IdempotencyConflict,
-                message,
-            ))));
+            return Err(Rejection::new(Reason::IdempotencyConflict, message));
         }
-        Ok(Some(Ok(AcceptedJob {
+        Ok(Some(AcceptedJob {
             id: job.id,
             state: job.state,
             known: true,
             created_at: job.created_at,
-        })))
+        }))
     }
 
     async fn rejection_when_full(&self, new: &NewJob, unfinished_max: i64) -> Rejection {
-        self.metrics.jobs.count_refused();
-        let kept = self.inbox.kept_bytes();
+        self.mailbox.metrics.jobs.refused.inc();
+        let kept = &self.mailbox.kept;
         if let Ok(false) = kept.has_room(&new.owner, new.content.bytes()).await {
             return kept.count_refusal(RetainedKind::Delegation, NO_ROOM);
         }
@@ -274,7 +251,7 @@ impl Jobs {
         before: &str,
         limit: u32,
     ) -> Result<(Vec<Job>, bool), Rejection> {
-        Ok(self.table.list(owner, before, limit).await?)
+        Ok(self.table.read_page(owner, before, limit).await?)
     }
 
     /// Cancels a deferred call that was not sent; `None`: it was sent, or is over.
@@ -282,9 +259,10 @@ impl Jobs {
     /// # Errors
     /// `store_unavailable`.
     pub async fn cancel(&self, id: &str) -> Result<Option<Job>, Rejection> {
-        let canceled = self.table.cancel(id, Timestamp::now()).await?;
+        let cancel = query!(CANCEL, id, Timestamp::now().0);
+        let canceled = self.mailbox.fetch("job_cancel", cancel, read_job).await?;
         if let Some(job) = &canceled {
-            self.publish_change(job);
+            self.publish_change(job, job.state);
         }
         Ok(canceled)
     }
@@ -305,14 +283,19 @@ impl Jobs {
         let now = Timestamp::now();
         let returned = self.targets.take();
         for target in &returned {
-            if let Err(error) = self.table.unpark_target(target, now).await {
+            let unpark = query!(UNPARK, target.as_str(), now.0);
+            if let Err(error) = self.mailbox.change("job_unpark", unpark).await {
                 self.targets.put_back(returned);
                 return Err(error);
             }
         }
-        self.table
-            .claim(Claim::Due, now, now.after(LEASE), limit)
-            .await
+        self.table.claim(Claim::Due, now, limit).await
+    }
+
+    /// Claims jobs that were sent by a gateway that is gone.
+    #[cfg(test)]
+    pub(super) async fn claim_lost(&self, limit: u32) -> Result<Vec<Job>, Unavailable> {
+        self.table.claim(Claim::Lost, Timestamp::now(), limit).await
     }
 
     /// Renews the lease of a job. Resolves when another holder has claimed it nevertheless.
@@ -322,14 +305,11 @@ impl Jobs {
         loop {
             tick.tick().await;
             let until = Timestamp::now().after(LEASE);
-            match self.table.renew(job, until).await {
+            match self.mailbox.renew(job.lease(), until).await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    *self
-                        .unrenewed
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                    *self.unrenewed.lock() = Some(Instant::now());
                     tracing::debug!(error = %Chain(&error), "failed to renew the lease of a job; will retry")
                 }
             }
@@ -342,33 +322,31 @@ impl Jobs {
     /// When the store cannot be asked; then it must not be sent, and may be given up as lost.
     pub async fn record_dispatch(&self, job: &Job) -> Result<bool, Unavailable> {
         let now = Timestamp::now();
-        let begun = self
-            .table
-            .mark_dispatched(job, now.after(LEASE), now)
-            .await?;
+        let dispatch = query!(DISPATCH, &job.id, job.fence, now.after(LEASE).0, now.0);
+        let begun = self.mailbox.change("job_dispatch", dispatch).await?;
         if begun {
-            self.publish_dispatched(job);
+            self.publish_change(job, State::Dispatched);
         }
         Ok(begun)
-    }
-
-    fn publish_dispatched(&self, job: &Job) {
-        let state = State::Dispatched;
-        self.publish_change(&Job {
-            state,
-            ..job.clone()
-        });
     }
 
     /// Makes a job due again after `pause`, since nothing was delivered. `tried`: it counts as an attempt.
     /// True if that was written; otherwise it is due when its lease ends.
     pub async fn put_back(&self, job: &Job, pause: Duration, tried: bool) -> bool {
         let now = Timestamp::now();
-        let put = self.table.put_back(job, now.after(pause), tried, now).await;
+        let put = query!(
+            PUT_BACK,
+            &job.id,
+            job.fence,
+            now.after(pause).0,
+            i64::from(tried),
+            now.0
+        );
+        let put = self.mailbox.change("job_put_back", put).await;
         if let Err(error) = &put {
             tracing::debug!(error = %Chain(error), "failed to put a job back");
         } else if tried {
-            self.metrics.jobs.retries.inc();
+            self.mailbox.metrics.jobs.retries.inc();
         }
         put.is_ok()
     }
@@ -395,7 +373,8 @@ impl Jobs {
         let target = attempt.target();
         self.targets.mark_unavailable(target);
         let now = Timestamp::now();
-        if let Err(error) = self.table.park_target(target, now.after(pause), now).await {
+        let park = query!(PARK, target.as_str(), now.after(pause).0, now.0);
+        if let Err(error) = self.mailbox.change("job_park", park).await {
             tracing::debug!(error = %Chain(&error), "failed to put off the jobs of a target");
         }
         attempt.record_failure();
@@ -439,16 +418,33 @@ impl Jobs {
             .as_unreadable()
             .filter(|_| job.kind == Kind::Deferred);
         let ending = unreadable.as_ref().unwrap_or(ending);
-        let columns = self.columns_that_fit(job, ending).await?;
-        let now = Timestamp::now();
-        let finished = self.table.finish_job(job, columns, now, now.after(GRACE));
-        let finished = match finished.await? {
+        let (state, answer) = ending.to_columns();
+        let (state_otherwise, unkept) = Ending::Failed(answer_not_kept()).to_columns();
+        let end = Settlement {
+            owner: &job.owner,
+            state: state.as_str(),
+            always_fits: answer.len() <= SMALL_ANSWER_BYTES,
+            answer,
+            otherwise: (state_otherwise.as_str(), Some(unkept)),
+            task_state: None,
+            due_at: Timestamp::now().after(GRACE),
+            expires_at: job.deadline,
+        };
+        let settled = self
+            .mailbox
+            .settle("job_finish", job.lease(), end, read_job);
+        let finished = match settled.await? {
             None if doubted => {
                 let row = self.table.find(&job.id).await?;
                 // A new claim raises the fence.
                 row.filter(|row| row.fence == job.fence && row.state.is_final())
             }
-            finished => finished,
+            settled => settled.map(|(job, is_kept)| {
+                if !is_kept {
+                    self.mailbox.metrics.kept.refused[RetainedKind::Result].inc();
+                }
+                job
+            }),
         };
         match &finished {
             None => tracing::warn!(
@@ -456,30 +452,28 @@ impl Jobs {
                 "job was given up as lost before its answer came"
             ),
             Some(finished) => {
-                let (kind, state) = (finished.kind.as_str(), finished.state.as_str());
-                self.metrics.jobs.count_finished(kind, state);
-                self.publish_change(finished);
+                let labels = [finished.kind.as_str(), finished.state.as_str()];
+                let finished_jobs = &self.mailbox.metrics.jobs.finished;
+                finished_jobs.with_label_values(&labels).inc();
+                self.publish_change(finished, finished.state);
             }
         }
         Ok(finished)
     }
 
     /// Publishes an event with ids and states, never content.
-    fn publish_change(&self, job: &Job) {
+    fn publish_change(&self, job: &Job, state: State) {
         let event = match (job.kind, &job.source) {
             (Kind::Delegation, Some(source)) => {
                 let mut payload = json!({
                     "delegation_id": job.id,
                     "target_id": job.target.as_str(),
-                    "status": job.state.as_str(),
+                    "status": state.as_str(),
                 });
-                let kind = match job.state {
+                let kind = match state {
                     State::Completed => events::Kind::DelegationComplete,
                     State::Failed | State::Expired => {
-                        let error = job
-                            .error
-                            .as_ref()
-                            .map(|error| task::error_reason(error.get()));
+                        let error = job.error().map(|error| task::error_reason(error.get()));
                         payload["error"] = error.into();
                         events::Kind::DelegationFailed
                     }
@@ -487,13 +481,19 @@ impl Jobs {
                         events::Kind::DelegationStatus
                     }
                 };
-                Event::new(kind, source, payload).restrict_members(
-                    PayloadSubject::from_workspaces([&job.target]),
-                    &["target_id"],
-                )
+                delegation_event(kind, (source, &job.target), payload)
             }
-            _ => task::changed_event(job),
+            _ => task::changed_event(job, state),
         };
         self.events.publish(event);
     }
+}
+
+fn delegation_event(
+    kind: events::Kind,
+    (source, target): (&WorkspaceId, &WorkspaceId),
+    payload: Value,
+) -> Event {
+    let target = PayloadSubject::from_workspaces([target]);
+    Event::new(kind, source, payload).restrict_members(target, &["target_id"])
 }

@@ -2,20 +2,24 @@
 //! across crashes. A job that was itself delivered to an inbox ends with its task there.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, answer_not_kept, deadline_expired};
+use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, deadline_expired};
+use super::table::{IN_INBOX, TOLD, WAITING_FOR, read_job};
 use super::{Jobs, RETRY_PAUSE};
 use crate::a2a::Generation;
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{ActivityType, Inbox, InboxTask, NewActivity, Source};
-use crate::metrics::{Metrics, RetainedKind};
+use crate::delivery::mailbox::query;
+use crate::metrics::Metrics;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -24,10 +28,6 @@ use crate::workspace::Timestamp;
 
 /// Jobs that wait for tasks in inboxes, read at once.
 const WAITING_PAGE: u32 = 64;
-
-/// Answers up to this size are kept also where `limits.kept_bytes` are used up: delegations are bounded by
-/// number.
-const SMALL_ANSWER_BYTES: usize = 4096;
 
 /// A delegation in the API's form. The agent's answer is embedded as it came: parsing it into a tree would
 /// lose digits and take many times the memory, and some answers cannot be parsed.
@@ -49,19 +49,10 @@ impl<'a> DelegationView<'a> {
             delegation_id: &job.id,
             target_id: job.target.as_str(),
             status: job.state.as_str(),
-            result: job.result.as_deref().filter(|_| sees_content),
-            error: job.error.as_deref().filter(|_| sees_content),
+            result: job.result().filter(|_| sees_content),
+            error: job.error().filter(|_| sees_content),
         }
     }
-}
-
-/// Returns the error of a job whose target, or delegator, was removed before it was made.
-pub(super) fn removed_target() -> Value {
-    let why =
-        "the workspace was removed, and its id was given away again: delegate to the present one";
-    super::job::to_rpc_error(
-        &Rejection::new(Reason::WorkspaceRemoved, why).with_delivery(Delivery::Unknown),
-    )
 }
 
 impl Jobs {
@@ -71,29 +62,29 @@ impl Jobs {
         if let (Kind::Delegation, Some(source)) = (job.kind, &job.source) {
             let shown = match serde_json::to_string(&DelegationView::new(job, true)) {
                 Ok(shown) => shown,
-                Err(error) => return count_undelivered(&self.metrics, &job.id, &error.to_string()),
+                Err(error) => {
+                    return count_undelivered(&self.mailbox.metrics, &job.id, &error.to_string());
+                }
             };
+            let (kind, from) = (
+                ActivityType::DelegateResult,
+                Source::Agent(job.target.clone()),
+            );
             let entry = NewActivity {
-                workspace: source.clone(),
-                kind: ActivityType::DelegateResult,
-                source: Source::Agent(job.target.clone()),
                 target: Some(source.clone()),
-                method: None,
-                request_body: None,
                 response_body: Some(shown),
-                context_id: None,
-                owner: job.owner.clone(),
-                account: Account::default(),
-                continues: None,
                 hops: Some(job.content.hops()),
                 id: Some(entry_id(job)),
+                ..NewActivity::new(source, kind, from, job.owner.clone())
             };
             match self.inbox.put(entry).await {
                 Ok(_) => {}
                 Err(known) if known.reason == Reason::Conflict => {}
-                Err(why) => return count_undelivered(&self.metrics, &job.id, why.reason.as_str()),
+                Err(why) => {
+                    return count_undelivered(&self.mailbox.metrics, &job.id, why.reason.as_str());
+                }
             }
-            if let Err(error) = self.table.mark_delivered(&job.id).await {
+            if let Err(error) = self.mailbox.change("job_told", query!(TOLD, &job.id)).await {
                 tracing::debug!(error = %Chain(&error), "failed to record that a delegation result was delivered");
             }
         }
@@ -129,7 +120,8 @@ impl Jobs {
         // The message is in the inbox, so no later failure may report that it is not. Until the job's row
         // names the task, the agent's answer does not reach the job.
         let noted = loop {
-            match self.table.record_in_inbox(job, &id, Timestamp::now()).await {
+            let record = query!(IN_INBOX, &job.id, job.fence, &id, Timestamp::now().0);
+            match self.mailbox.change("job_in_inbox", record).await {
                 Ok(noted) => break noted,
                 Err(error) => {
                     tracing::warn!(job = job.id, error = %Chain(&error), "failed to record that a job is in an inbox; retrying");
@@ -138,7 +130,7 @@ impl Jobs {
             }
         };
         if noted {
-            self.publish_dispatched(job);
+            self.publish_change(job, State::Dispatched);
         } else if let Ok(Some(now)) = self.table.find(&job.id).await
             && now.state == State::Canceled
         {
@@ -149,25 +141,6 @@ impl Jobs {
             let _ = canceled.await;
         }
         Ok(())
-    }
-
-    /// Returns the columns to store for an end. For a large answer without room it is stored that the answer
-    /// came.
-    pub(super) async fn columns_that_fit(
-        &self,
-        job: &Job,
-        ending: &Ending,
-    ) -> Result<(State, Option<String>, Option<String>), Unavailable> {
-        let columns = ending.to_columns();
-        let answer = columns.1.as_ref().or(columns.2.as_ref());
-        let bytes = answer.map_or(0, String::len);
-        if bytes <= SMALL_ANSWER_BYTES
-            || self.inbox.kept_bytes().has_room(&job.owner, bytes).await?
-        {
-            return Ok(columns);
-        }
-        self.metrics.kept.count_refused(RetainedKind::Result);
-        Ok(Ending::Failed(answer_not_kept()).to_columns())
     }
 
     /// Writes the end of a job, in one attempt, and reports it.
@@ -193,13 +166,18 @@ impl Jobs {
     /// `store_unavailable`.
     pub async fn task_ended(&self, task: &InboxTask) -> Result<(), Rejection> {
         if task.state.is_terminal()
-            && let Some(job) = self.table.waiting_for(&task.id).await?
+            && let Some(job) = self.find_waiting_for(&task.id).await?
             && let Some(ending) = judged_ending(self, &job, task).await
         {
             // One attempt only: the agent waits for its response.
             self.finish_now(&job, &ending).await?;
         }
         Ok(())
+    }
+
+    async fn find_waiting_for(&self, task: &str) -> Result<Option<Job>, Unavailable> {
+        let query = query!(WAITING_FOR, task);
+        self.mailbox.fetch("job_waiting_for", query, read_job).await
     }
 
     /// Ends jobs that expired, or that wait for a task which is over: of the next page beyond the id `after`,
@@ -272,7 +250,7 @@ async fn read_ending(inbox: &Inbox, task: &InboxTask) -> Option<Ending> {
     } else {
         Ending::Error
     };
-    to_raw(&match task.state {
+    to_raw_value(&match task.state {
         TaskState::Completed => document,
         state => json!({
             "code": Reason::AgentProtocolError.rpc_code(),
@@ -280,6 +258,7 @@ async fn read_ending(inbox: &Inbox, task: &InboxTask) -> Option<Ending> {
             "data": document,
         }),
     })
+    .ok()
     .map(ending)
 }
 
@@ -321,6 +300,39 @@ fn pruned_unanswered() -> Rejection {
     Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
-fn to_raw(value: &Value) -> Option<Box<RawValue>> {
-    to_raw_value(value).ok()
+/// A listener for jobs that are given up here, with the reason.
+type GiveUpListener = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
+
+/// The listeners of jobs. None until they are set.
+#[derive(Default)]
+pub struct Listeners(ArcSwapOption<ListenerSet>);
+
+/// The listeners that are set.
+pub(super) struct ListenerSet {
+    pub(super) given_up: GiveUpListener,
+    /// Judges what agents that poll reply.
+    pub(super) judge: ReplyFilter,
+}
+
+impl Listeners {
+    /// Sets the listener for jobs that end without a further attempt to send (too late, or lost), and the judge of what
+    /// agents that poll reply to jobs.
+    pub fn set(
+        &self,
+        given_up: impl Fn(&Job, &Rejection) + Send + Sync + 'static,
+        judge: ReplyFilter,
+    ) {
+        let given_up = Box::new(given_up);
+        self.0
+            .store(Some(Arc::new(ListenerSet { given_up, judge })));
+    }
+
+    /// Drops them.
+    pub fn clear(&self) {
+        self.0.store(None);
+    }
+
+    pub(super) fn get(&self) -> Option<Arc<ListenerSet>> {
+        self.0.load_full()
+    }
 }

@@ -5,14 +5,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
 use tokio::time::Instant;
 
 use super::job::{Ending, Job, deadline_expired, sender_lost};
 use super::result::{catch_panic, count_undelivered};
-use super::table::Claim;
+use super::table::{Claim, TAKE_UNTOLD, UNTOLD, read_job};
 use super::{GRACE, Jobs, LEASE, RENEWAL};
 use crate::deadline::ticks;
-use crate::delivery::purge::purge_regularly;
+use crate::delivery::mailbox::{PURGE_EVERY, query};
+use crate::delivery::repeat;
 use crate::rejection::{Delivery, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -27,18 +30,16 @@ const BATCH: u32 = 64;
 /// Ends of jobs that are written concurrently.
 const AT_ONCE: usize = 8;
 
-/// Longest pause between two attempts to deliver a result: a full inbox may be emptied.
-const UNTOLD_PAUSE_MAX: Duration = Duration::from_secs(60);
-
-/// Rows that one statement purges.
-const PURGE_BATCH: u32 = 500;
+/// Longest pause between two attempts to deliver a result, in milliseconds: a full inbox may be emptied.
+const UNTOLD_PAUSE_MAX_MS: i64 = 60_000;
 
 impl Jobs {
     /// Scans and purges. A background task; runs until it is dropped.
     pub async fn run(&self) {
+        let purge = || self.table.purge();
         tokio::join!(
             self.scan_regularly(),
-            purge_regularly("jobs", || self.purge_expired())
+            repeat(PURGE_EVERY, "purge of jobs", purge)
         );
     }
 
@@ -46,14 +47,14 @@ impl Jobs {
         let mut tick = ticks(EVERY);
         // On an SQLite file this process is the only worker: leases from before its start have no holder.
         let mut waiting = String::new();
-        let alone = self.table.is_alone();
+        let alone = self.mailbox.db.is_embedded();
         let mut fresh = alone;
         let mut clock = ScanClock::new(Instant::now(), alone);
         loop {
             tick.tick().await;
             let looked = async {
                 if fresh {
-                    self.table.end_leases(self.started.after(LEASE)).await?;
+                    self.mailbox.end_leases(self.started.after(LEASE)).await?;
                     fresh = false;
                 }
                 // Boxed, as is the path that ends a job: the stack of a thread is not deep enough for all of
@@ -79,14 +80,14 @@ impl Jobs {
                 return Ok(());
             }
             let now = Timestamp::now();
-            let until = now.after(LEASE);
-            let overdue = self.table.claim(Claim::Overdue, now, until, BATCH).await?;
-            let spares = clock.must_spare(Instant::now(), self.last_failed_renewal());
+            let overdue = self.table.claim(Claim::Overdue, now, BATCH).await?;
+            let unrenewed = *self.unrenewed.lock();
+            let spares = clock.must_spare(Instant::now(), unrenewed);
             let lost = match spares {
                 true => Vec::new(),
                 false => self
                     .table
-                    .claim(Claim::Lost, now, until, BATCH)
+                    .claim(Claim::Lost, now, BATCH)
                     .await
                     .inspect_err(|_| clock.extend_grace(Instant::now()))?,
             };
@@ -144,26 +145,22 @@ impl Jobs {
     /// attempt, so that one that cannot be delivered does not hold up the others, even if it crashes this
     /// process.
     async fn deliver_results(&self) -> Result<usize, Unavailable> {
-        let now = Timestamp::now();
-        let untold = self.table.list_undelivered(now, BATCH).await?;
+        let (mailbox, now) = (&self.mailbox, Timestamp::now());
+        let query = query!(UNTOLD, now.0, i64::from(BATCH));
+        let read = |row: &AnyRow| row.try_get::<String, _>("id");
+        let untold = mailbox.fetch_all("job_untold", query, read).await?;
         for id in &untold {
-            let taken = self.table.take_undelivered(id, now, UNTOLD_PAUSE_MAX).await;
+            let take = query!(TAKE_UNTOLD, id, now.0, UNTOLD_PAUSE_MAX_MS);
+            let taken = mailbox.fetch("job_take_untold", take, read_job).await;
             let taken = taken.inspect_err(|error| {
-                count_undelivered(&self.metrics, id, &Chain(error).to_string())
+                count_undelivered(&self.mailbox.metrics, id, &Chain(error).to_string())
             });
             let Some(job) = taken? else { continue };
             if catch_panic(id, self.put_result(&job)).await.is_none() {
-                count_undelivered(&self.metrics, id, "a bug");
+                count_undelivered(&self.mailbox.metrics, id, "a bug");
             }
         }
         Ok(untold.len())
-    }
-
-    /// Purges jobs beyond their retention. True if there may be more.
-    async fn purge_expired(&self) -> Result<bool, Unavailable> {
-        let before = Timestamp::now().before(self.config.get().delegation.retention);
-        let purged = self.table.purge_ended(before, PURGE_BATCH).await?;
-        Ok(purged >= u64::from(PURGE_BATCH))
     }
 }
 

@@ -1,28 +1,133 @@
-//! Queries on the table `delegations`. The SQL is in [`sql`](super::sql).
+//! The statements of jobs on the table of the mailbox.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::job::{Content, Job, Kind, NewJob, State, Task};
-use super::sql::{
-    ANY_DUE, ANY_LOST, ANY_OVERDUE, BACKLOG, CALLERS, CANCEL, CLAIM, DISPATCH, END_LEASES, FIND,
-    FIND_KEY, FINISH, IN_INBOX, INSERT, LIST, LIST_SIZES, LOST, OVERDUE, PARK, PURGE, PUT_BACK,
-    RENEW, TAKE_UNTOLD, TOLD, UNPARK, UNTOLD, WAITING, WAITING_FOR,
-};
-use crate::db::Db;
+use super::LEASE;
+use super::job::{Job, Kind, NewJob, State, removed_target};
+use crate::db::Connection;
 use crate::delivery::backlog::Backlog;
-use crate::delivery::kept_bytes::KeptBytes;
-use crate::delivery::page::count_fitting;
+use crate::delivery::kept_bytes::kept_of;
+use crate::delivery::mailbox::{
+    Mailbox, count_fitting, decode_column, item_columns, octets, query, read_json,
+};
 use crate::identity::stored_account;
 use crate::ids::WorkspaceId;
 use crate::shares::Amounts;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
-/// The rows to claim.
+// The bounds are counted in the same statement. Concurrent inserts of several replicas may exceed them by
+// their number.
+// A caller has none for the target, or has one more within half of what the others leave of $15.
+const INSERT: &str = concat!(
+    "INSERT INTO mailbox_items (id, kind, owner, caller, source_id, target_id, body, idempotency_key, state, priority, \
+    due_at, expires_at, created_at, updated_at, kept_bytes) \
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9, $10, $11, $10, $10, $13 \
+    WHERE (SELECT COUNT(*) FROM mailbox_items \
+        WHERE owner = $3 AND state IN ('pending', 'dispatched')) < $12 \
+    AND (SELECT COUNT(*) FROM mailbox_items \
+        WHERE target_id = $6 AND state IN ('pending', 'dispatched')) < $12 \
+    AND (SELECT COUNT(CASE WHEN caller = $4 THEN 1 END) \
+        * (COUNT(CASE WHEN caller = $4 THEN 1 END) + COUNT(*) + 2 - $15) FROM mailbox_items \
+        WHERE target_id = $6 AND state IN ('pending', 'dispatched')) <= 0 \
+    AND ",
+    kept_of!("$3"),
+    " + $13 <= $14 ON CONFLICT DO NOTHING"
+);
+
+const CALLERS: &str = "SELECT caller, COUNT(*) AS jobs FROM mailbox_items \
+    WHERE target_id = $1 AND state IN ('pending', 'dispatched') GROUP BY caller";
+
+const FIND: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    " FROM mailbox_items WHERE id = $1 AND kind <> 'keyed'"
+);
+
+const FIND_KEY: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    " FROM mailbox_items WHERE kind = $1 AND owner = $2 AND idempotency_key = $3 \
+     AND state NOT IN ('failed', 'expired')"
+);
+
+// Sizes are read first, so that rows that do not fit into a page are not read.
+const LIST_SIZES: &str = "SELECT CAST(OCTET_LENGTH(body) + COALESCE(OCTET_LENGTH(answer), 0) AS BIGINT) AS bytes \
+    FROM mailbox_items WHERE owner = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) ORDER BY id DESC LIMIT $3";
+
+const LIST: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    " FROM mailbox_items WHERE owner = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) ORDER BY id DESC LIMIT $3"
+);
+
+pub(super) const DISPATCH: &str = "UPDATE mailbox_items \
+    SET state = 'dispatched', attempts = attempts + 1, leased_until = $3, updated_at = $4 \
+    WHERE id = $1 AND fence = $2 AND state = 'pending'";
+
+// Raises the fence: later writes of the former holder have no effect.
+pub(super) const PUT_BACK: &str = "UPDATE mailbox_items \
+    SET state = 'pending', leased_until = 0, fence = fence + 1, due_at = $3, attempts = attempts + $4, updated_at = $5 \
+    WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
+
+pub(super) const PARK: &str = "UPDATE mailbox_items SET due_at = $2 \
+    WHERE target_id = $1 AND state = 'pending' AND leased_until <= $3 AND due_at < $2";
+
+pub(super) const UNPARK: &str = "UPDATE mailbox_items SET due_at = $2 \
+    WHERE target_id = $1 AND state = 'pending' AND due_at > $2";
+
+pub(super) const IN_INBOX: &str = "UPDATE mailbox_items \
+    SET state = 'dispatched', inbox_task = $3, attempts = attempts + 1, leased_until = 0, updated_at = $4 \
+    WHERE id = $1 AND fence = $2 AND state = 'pending'";
+
+pub(super) const WAITING: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    " FROM mailbox_items WHERE state = 'dispatched' AND inbox_task IS NOT NULL AND id > $1 ORDER BY id LIMIT $2"
+);
+
+pub(super) const WAITING_FOR: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    " FROM mailbox_items WHERE state = 'dispatched' AND inbox_task = $1"
+);
+
+pub(super) const CANCEL: &str = concat!(
+    "UPDATE mailbox_items SET state = 'canceled', fence = fence + 1, leased_until = 0, updated_at = $2 \
+     WHERE id = $1 AND state = 'pending' RETURNING ",
+    item_columns!()
+);
+
+// In an ended row `due_at` is the time of the next delivery attempt.
+pub(super) const UNTOLD: &str =
+    "SELECT id FROM mailbox_items WHERE untold = 1 AND due_at <= $1 ORDER BY due_at LIMIT $2";
+
+// The row is put off before its delivery, for as long again as it has waited, and $3 at most.
+pub(super) const TAKE_UNTOLD: &str = concat!(
+    "UPDATE mailbox_items SET due_at = $2 + CASE WHEN $2 - updated_at > $3 THEN $3 ELSE $2 - updated_at END \
+     WHERE id = $1 AND untold = 1 AND due_at <= $2 RETURNING ",
+    item_columns!()
+);
+
+pub(super) const TOLD: &str = "UPDATE mailbox_items SET untold = 0 WHERE id = $1";
+
+// A new life of an id has no jobs of the earlier one: those for it fail, and the results of its own are told to no inbox.
+// Raises the fence: their holders can write nothing any more.
+const END_OF: &str = "UPDATE mailbox_items SET fence = fence + 1, leased_until = 0, updated_at = $3, \
+    untold = CASE WHEN source_id = $1 THEN 0 \
+      WHEN kind = 'delegation' AND state IN ('pending', 'dispatched') THEN 1 ELSE untold END, \
+    due_at = CASE WHEN state IN ('pending', 'dispatched') THEN $3 ELSE due_at END, \
+    answer = CASE WHEN state IN ('pending', 'dispatched') THEN $2 ELSE answer END, \
+    state = CASE WHEN state IN ('pending', 'dispatched') THEN 'failed' ELSE state END \
+    WHERE source_id = $1 OR (target_id = $1 AND state IN ('pending', 'dispatched'))";
+
+const BACKLOG: &str = "SELECT COUNT(*) AS entries, MIN(created_at) AS oldest FROM mailbox_items WHERE state = 'pending'";
+
+/// The jobs to claim.
 #[derive(Clone, Copy)]
 pub(super) enum Claim {
     /// Jobs to be sent now.
@@ -33,19 +138,35 @@ pub(super) enum Claim {
     Lost,
 }
 
-/// The table `delegations`.
-pub(super) struct Table {
-    db: Db,
+impl Claim {
+    /// Returns the condition on their rows at the time `$1`, and their order.
+    const fn conditions(self) -> [&'static str; 2] {
+        match self {
+            // No pause is ever ten times the longest one (`BACKOFF_MAX`): such a row was written while the clock was
+            // ahead, and is due.
+            Self::Due => [
+                "state = 'pending' AND (due_at <= $1 OR due_at > $1 + 300000) AND leased_until <= $1 AND expires_at > $1",
+                " ORDER BY priority DESC, created_at, id",
+            ],
+            Self::Overdue => [
+                "state = 'pending' AND expires_at <= $1 AND leased_until <= $1",
+                "",
+            ],
+            Self::Lost => [
+                "state = 'dispatched' AND leased_until <= $1 AND inbox_task IS NULL",
+                "",
+            ],
+        }
+    }
 }
 
-impl Table {
-    pub(super) fn new(db: Db) -> Self {
-        Self { db }
-    }
+/// The jobs in the table of the mailbox.
+pub(in crate::delivery) struct Table(pub(super) Arc<Mailbox>);
 
-    /// True if this process is the only one that uses the table.
-    pub(super) fn is_alone(&self) -> bool {
-        self.db.is_embedded()
+impl Table {
+    pub(super) async fn find(&self, id: &str) -> Result<Option<Job>, Unavailable> {
+        let find = query!(FIND, id);
+        self.0.fetch("job_find", find, read_job).await
     }
 
     /// Inserts a job. False if its owner or its target has `unfinished_max` jobs already, its caller has its share of
@@ -55,35 +176,24 @@ impl Table {
         (id, now): (&str, Timestamp),
         new: &NewJob,
         unfinished_max: i64,
-        bytes: &KeptBytes,
     ) -> Result<bool, Unavailable> {
         if !self.within_share(new, unfinished_max).await? {
             return Ok(false);
         }
-        let (task, call) = match &new.content {
-            Content::Task(task) => (Some(task), None),
-            Content::Call(call) => (None, serde_json::to_string(call).ok()),
-        };
         let is_told_apart = stored_account(&new.caller).own != 0;
         let share_of = if is_told_apart {
             unfinished_max
         } else {
             i64::from(u32::MAX)
         };
-        let kept = text_bytes(task.map(|task| task.text.as_str())) + text_bytes(call.as_deref());
+        let body = serde_json::to_string(&new.content).expect("its members are text and numbers");
+        let kept = octets(&body);
+        let bytes = &self.0.kept;
         let adding = bytes.announce_bytes(&new.owner, kept);
-        let client = task.and_then(|task| task.client);
-        let run = task.and_then(|task| task.run.as_ref());
-        let run = run.and_then(|run| serde_json::to_string(run).ok());
-        let query = sqlx::query(INSERT)
-            .bind(id)
-            .bind(new.kind().as_str())
-            .bind(&new.owner)
-            .bind(&new.caller)
+        let insert = query!(INSERT, id, new.kind().as_str(), &new.owner, &new.caller)
             .bind(new.source.as_ref().map(WorkspaceId::as_str))
             .bind(new.target.as_str())
-            .bind(task.map(|task| task.text.as_str()))
-            .bind(call)
+            .bind(body)
             .bind(new.idempotency_key.as_deref())
             .bind(new.priority)
             .bind(now.0)
@@ -91,11 +201,8 @@ impl Table {
             .bind(unfinished_max)
             .bind(kept)
             .bind(adding.limit)
-            .bind(task.map_or(1, |task| i64::from(task.hops)))
-            .bind(client.map(|client| client.to_string()))
-            .bind(run)
             .bind(share_of);
-        let inserted = self.db.execute("job_insert", query).await? > 0;
+        let inserted = self.0.change("job_insert", insert).await?;
         if inserted {
             bytes.count_added(kept);
         }
@@ -104,9 +211,9 @@ impl Table {
 
     /// True if one more job is within the share of its caller among the unfinished ones for its target.
     pub(super) async fn within_share(&self, new: &NewJob, max: i64) -> Result<bool, Unavailable> {
+        let db = &self.0.db;
         let query = sqlx::query_as(CALLERS).bind(new.target.as_str());
-        let rows = self.db.run("job_callers", query.fetch_all(self.db.pool()));
-        let rows: Vec<(String, i64)> = rows.await?;
+        let rows: Vec<(String, i64)> = db.run("job_callers", query.fetch_all(db.pool())).await?;
         let mut callers = Amounts::default();
         for (caller, jobs) in rows {
             callers.add_rows(stored_account(&caller), jobs);
@@ -115,20 +222,10 @@ impl Table {
     }
 
     /// Returns the backlog of unsent jobs of all callers.
-    pub(super) async fn read_backlog(&self) -> Result<Backlog, Unavailable> {
-        let work = async {
-            let row = sqlx::query(BACKLOG).fetch_one(self.db.pool()).await?;
-            let oldest: Option<i64> = row.try_get("oldest")?;
-            Ok(Backlog {
-                entries: row.try_get("entries")?,
-                oldest: oldest.map(Timestamp),
-            })
-        };
-        self.db.run("job_backlog", work).await
-    }
-
-    pub(super) async fn find(&self, id: &str) -> Result<Option<Job>, Unavailable> {
-        self.fetch_job("job_find", sqlx::query(FIND).bind(id)).await
+    pub(in crate::delivery) async fn read_backlog(&self) -> Result<Backlog, Unavailable> {
+        let query = sqlx::query(BACKLOG);
+        let found = self.0.fetch("job_backlog", query, Backlog::read);
+        Ok(found.await?.unwrap_or_default())
     }
 
     /// Finds the job of an idempotency key, except one that failed or expired.
@@ -138,175 +235,75 @@ impl Table {
         owner: &str,
         key: &str,
     ) -> Result<Option<Job>, Unavailable> {
-        let query = sqlx::query(FIND_KEY)
-            .bind(kind.as_str())
-            .bind(owner)
-            .bind(key);
-        self.fetch_job("job_find_key", query).await
+        let query = query!(FIND_KEY, kind.as_str(), owner, key);
+        self.0.fetch("job_find_key", query, read_job).await
     }
 
     /// Returns delegations of `owner` before the id `before`, newest first, and whether there are more. At
     /// most `limit`; fewer, and at least one, when they are large.
-    pub(super) async fn list(
+    pub(super) async fn read_page(
         &self,
         owner: &str,
         before: &str,
         limit: u32,
     ) -> Result<(Vec<Job>, bool), Unavailable> {
-        let select = |text: &'static str, limit: i64| {
-            let query = sqlx::query(text).bind(owner).bind(before);
-            query.bind(limit)
-        };
+        let db = &self.0.db;
         let work = async {
-            let sizes = select(LIST_SIZES, i64::from(limit) + 1);
-            let sizes = sizes.fetch_all(self.db.pool()).await?;
-            let size = |row: &AnyRow| row.try_get("bytes");
-            let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+            let sizes = sqlx::query_scalar(LIST_SIZES).bind(owner).bind(before);
+            let sizes = sizes.bind(i64::from(limit) + 1).fetch_all(db.pool());
+            let sizes: Vec<i64> = sizes.await?;
             let count = count_fitting(&sizes, limit);
-            let rows = select(LIST, i64::try_from(count).unwrap_or(i64::MAX));
-            let rows = rows.fetch_all(self.db.pool()).await?;
-            Ok((read_jobs(&rows), count < sizes.len()))
+            let rows = query!(
+                LIST,
+                owner,
+                before,
+                i64::try_from(count).unwrap_or(i64::MAX)
+            );
+            let rows = rows.fetch_all(db.pool()).await?;
+            let jobs = rows.iter().filter_map(read_or_skip).collect();
+            Ok((jobs, count < sizes.len()))
         };
-        self.db.run("job_list", work).await
+        db.run("job_list", work).await
     }
 
-    /// Claims at most `limit` jobs until `until`, unless the lease is renewed; the greatest priority first,
-    /// then the oldest.
+    /// Claims at most `limit` jobs for the time of a lease; the greatest priority first, then the oldest. Raises the
+    /// fence: their former holders can write nothing any more.
     pub(super) async fn claim(
         &self,
         what: Claim,
         now: Timestamp,
-        until: Timestamp,
         limit: u32,
     ) -> Result<Vec<Job>, Unavailable> {
-        let (any, text) = match what {
-            Claim::Due => (ANY_DUE, CLAIM),
-            Claim::Overdue => (ANY_OVERDUE, OVERDUE),
-            Claim::Lost => (ANY_LOST, LOST),
-        };
-        let text = self.passing_by_locked(text);
-        let any = sqlx::query(any).bind(now.0);
-        let claim = sqlx::query(AssertSqlSafe(text)).bind(until.0).bind(now.0);
-        let claim = claim.bind(i64::from(limit));
+        let [of, order] = what.conditions();
+        let lock = self.0.skip_locked();
+        let any = format!("SELECT id FROM mailbox_items WHERE {of} LIMIT 1");
+        let claim = format!(
+            "UPDATE mailbox_items SET leased_until = $2, fence = fence + 1 \
+             WHERE id IN (SELECT id FROM mailbox_items WHERE {of}{order} LIMIT $3{lock}) AND {of} RETURNING {}",
+            item_columns!()
+        );
+        let claim = query!(
+            AssertSqlSafe(claim),
+            now.0,
+            now.after(LEASE).0,
+            i64::from(limit)
+        );
+        let pool = self.0.db.pool();
         let work = async {
-            if any.fetch_optional(self.db.pool()).await?.is_none() {
+            // Checked first, so that a second without such rows writes nothing.
+            let any = query!(AssertSqlSafe(any), now.0);
+            if any.fetch_optional(pool).await?.is_none() {
                 return Ok(Vec::new());
             }
-            let mut claimed = read_jobs(&claim.fetch_all(self.db.pool()).await?);
+            let rows = claim.fetch_all(pool).await?;
+            let mut claimed: Vec<Job> = rows.iter().filter_map(read_or_skip).collect();
             claimed.sort_by(|one, other| {
                 let age = (one.created_at, &one.id).cmp(&(other.created_at, &other.id));
                 other.priority.cmp(&one.priority).then(age)
             });
             Ok(claimed)
         };
-        self.db.run("job_claim", work).await
-    }
-
-    /// Skips locked rows: two replicas that claim at the same moment take different rows and do not wait for
-    /// each other's locks. SQLite has one writer at a time.
-    fn passing_by_locked(&self, [before, after]: [&str; 2]) -> String {
-        let lock = if self.db.is_embedded() {
-            ""
-        } else {
-            " FOR UPDATE SKIP LOCKED"
-        };
-        format!("{before}{lock}{after}")
-    }
-
-    /// Records that the call is about to leave. False: another holder has claimed it, or it was given up.
-    pub(super) async fn mark_dispatched(
-        &self,
-        job: &Job,
-        until: Timestamp,
-        now: Timestamp,
-    ) -> Result<bool, Unavailable> {
-        let query = sqlx::query(DISPATCH).bind(&job.id).bind(job.fence);
-        let query = query.bind(until.0).bind(now.0);
-        Ok(self.db.execute("job_dispatch", query).await? > 0)
-    }
-
-    /// Renews a lease. False: another holder has claimed the job.
-    pub(super) async fn renew(&self, job: &Job, until: Timestamp) -> Result<bool, Unavailable> {
-        let query = sqlx::query(RENEW)
-            .bind(&job.id)
-            .bind(job.fence)
-            .bind(until.0);
-        Ok(self.db.execute("job_renew", query).await? > 0)
-    }
-
-    /// Makes a job due again at `due_at`, since nothing was delivered.
-    pub(super) async fn put_back(
-        &self,
-        job: &Job,
-        due_at: Timestamp,
-        tried: bool,
-        now: Timestamp,
-    ) -> Result<(), Unavailable> {
-        let query = sqlx::query(PUT_BACK).bind(&job.id).bind(job.fence);
-        let query = query.bind(due_at.0).bind(i64::from(tried)).bind(now.0);
-        self.db.execute("job_put_back", query).await.map(drop)
-    }
-
-    /// Makes all jobs for `target` due no earlier than `until`.
-    pub(super) async fn park_target(
-        &self,
-        target: &WorkspaceId,
-        until: Timestamp,
-        now: Timestamp,
-    ) -> Result<(), Unavailable> {
-        let query = sqlx::query(PARK)
-            .bind(target.as_str())
-            .bind(until.0)
-            .bind(now.0);
-        self.db.execute("job_park", query).await.map(drop)
-    }
-
-    /// Makes all jobs for `target` due now.
-    pub(super) async fn unpark_target(
-        &self,
-        target: &WorkspaceId,
-        now: Timestamp,
-    ) -> Result<(), Unavailable> {
-        let query = sqlx::query(UNPARK).bind(target.as_str()).bind(now.0);
-        self.db.execute("job_unpark", query).await.map(drop)
-    }
-
-    /// Returns the job as it is afterwards; `None`: another holder has claimed it. A result that is not
-    /// delivered by `tell_at` is [undelivered](Self::list_undelivered).
-    pub(super) async fn finish_job(
-        &self,
-        job: &Job,
-        (state, result, error): (State, Option<String>, Option<String>),
-        now: Timestamp,
-        tell_at: Timestamp,
-    ) -> Result<Option<Job>, Unavailable> {
-        let kept = text_bytes(result.as_deref()) + text_bytes(error.as_deref());
-        let query = sqlx::query(FINISH)
-            .bind(&job.id)
-            .bind(job.fence)
-            .bind(state.as_str())
-            .bind(result)
-            .bind(error)
-            .bind(now.0)
-            .bind(tell_at.0)
-            .bind(kept);
-        self.fetch_job("job_finish", query).await
-    }
-
-    /// Records that the job is in the target's inbox, as `task`: the lease ends, and the job ends with that
-    /// task.
-    pub(super) async fn record_in_inbox(
-        &self,
-        job: &Job,
-        task: &str,
-        now: Timestamp,
-    ) -> Result<bool, Unavailable> {
-        let query = sqlx::query(IN_INBOX)
-            .bind(&job.id)
-            .bind(job.fence)
-            .bind(task)
-            .bind(now.0);
-        Ok(self.db.execute("job_in_inbox", query).await? > 0)
+        self.0.db.run("job_claim", work).await
     }
 
     /// Returns the jobs that wait for a task in an inbox, beyond the id `after`, and the id to continue from:
@@ -316,167 +313,73 @@ impl Table {
         after: &str,
         limit: u32,
     ) -> Result<(Vec<Job>, String), Unavailable> {
-        let query = sqlx::query(WAITING).bind(after).bind(i64::from(limit));
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let full = usize::try_from(limit).is_ok_and(|limit| limit <= rows.len());
-            let next = match rows.last().filter(|_| full) {
-                Some(last) => last.try_get("id")?,
-                None => String::new(),
-            };
-            Ok((read_jobs(&rows), next))
-        };
-        self.db.run("job_waiting", work).await
+        let query = query!(WAITING, after, i64::from(limit));
+        let read = |row: &AnyRow| Ok((row.try_get("id")?, read_or_skip(row)));
+        let rows: Vec<(String, _)> = self.0.fetch_all("job_waiting", query, read).await?;
+        let full = usize::try_from(limit).is_ok_and(|limit| limit <= rows.len());
+        let last = rows.last().filter(|_| full);
+        let next = last.map(|(id, _)| id.clone()).unwrap_or_default();
+        Ok((rows.into_iter().filter_map(|(_, job)| job).collect(), next))
     }
 
-    /// Returns the job that waits for this task.
-    pub(super) async fn waiting_for(&self, task: &str) -> Result<Option<Job>, Unavailable> {
-        self.fetch_job("job_waiting_for", sqlx::query(WAITING_FOR).bind(task))
-            .await
-    }
-
-    /// Returns the job as it is afterwards; `None`: it is not pending.
-    pub(super) async fn cancel(
-        &self,
-        id: &str,
-        now: Timestamp,
-    ) -> Result<Option<Job>, Unavailable> {
-        let query = sqlx::query(CANCEL).bind(id).bind(now.0);
-        self.fetch_job("job_cancel", query).await
-    }
-
-    async fn fetch_job(
-        &self,
-        operation: &'static str,
-        query: sqlx::query::Query<'_, sqlx::Any, sqlx::any::AnyArguments>,
-    ) -> Result<Option<Job>, Unavailable> {
-        let work = async {
-            let row = self.db.fetch_changed(query).await?;
-            row.as_ref().map(read_job).transpose()
-        };
-        self.db.run(operation, work).await
-    }
-
-    /// Returns the ids of jobs with a result to deliver to the delegator now; the longest waiting first.
-    pub(super) async fn list_undelivered(
-        &self,
-        now: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<String>, Unavailable> {
-        let query = sqlx::query(UNTOLD).bind(now.0).bind(i64::from(limit));
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(|row| row.try_get("id")).collect()
-        };
-        self.db.run("job_untold", work).await
-    }
-
-    /// Claims one of those and puts it off, by `pause_max` at most. `None`: another replica has claimed it.
-    pub(super) async fn take_undelivered(
-        &self,
-        id: &str,
-        now: Timestamp,
-        pause_max: Duration,
-    ) -> Result<Option<Job>, Unavailable> {
-        let pause_max = i64::try_from(pause_max.as_millis()).unwrap_or(i64::MAX);
-        let query = sqlx::query(TAKE_UNTOLD).bind(id).bind(now.0);
-        self.fetch_job("job_take_untold", query.bind(pause_max))
-            .await
-    }
-
-    pub(super) async fn mark_delivered(&self, id: &str) -> Result<(), Unavailable> {
-        let query = sqlx::query(TOLD).bind(id);
-        self.db.execute("job_told", query).await.map(drop)
-    }
-
-    /// Ends leases that end before `until`, since their holder is gone.
-    pub(super) async fn end_leases(&self, until: Timestamp) -> Result<(), Unavailable> {
-        let query = sqlx::query(END_LEASES).bind(until.0);
-        self.db.execute("job_end_leases", query).await.map(drop)
-    }
-
-    /// Deletes at most `limit` ended jobs, and returns their number.
-    pub(super) async fn purge_ended(
-        &self,
-        before: Timestamp,
-        limit: u32,
-    ) -> Result<u64, Unavailable> {
-        let text = self.passing_by_locked(PURGE);
-        let query = sqlx::query(AssertSqlSafe(text))
-            .bind(before.0)
-            .bind(i64::from(limit));
-        self.db.execute("job_purge", query).await
+    /// Deletes jobs beyond their retention.
+    pub(super) async fn purge(&self) -> Result<(), Unavailable> {
+        let before = Timestamp::now().before(self.0.config.get().delegation.retention);
+        let lock = self.0.skip_locked();
+        let text = format!(
+            "DELETE FROM mailbox_items WHERE id IN (SELECT id FROM mailbox_items \
+             WHERE state IN ('completed', 'failed', 'expired', 'canceled') AND untold = 0 AND updated_at < $1 \
+             LIMIT $2{lock})"
+        );
+        let delete = || query!(AssertSqlSafe(text.clone()), before.0);
+        self.0.delete_all("job_purge", delete).await.map(drop)
     }
 }
 
-fn text_bytes(text: Option<&str>) -> i64 {
-    i64::try_from(text.map_or(0, str::len)).unwrap_or(i64::MAX)
+/// Fails the unfinished jobs of a removed workspace and those for it before its id begins a new life, in a transaction
+/// of the caller. No inbox is told of the results of its own.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn end_jobs_of(
+    tx: &mut Connection,
+    id: &WorkspaceId,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let end = query!(END_OF, id.as_str(), removed_target().to_string(), now.0);
+    end.execute(tx).await.map(drop)
 }
 
-/// Parses rows. One that cannot be read is left out.
-fn read_jobs(rows: &[AnyRow]) -> Vec<Job> {
-    let read = |row: &AnyRow| {
-        let read = read_job(row);
-        if let Err(error) = &read {
-            let id: String = row.try_get("id").unwrap_or_default();
-            tracing::error!(job = id, error = %Chain(error), "unreadable job row; skipped");
-        }
-        read.ok()
-    };
-    rows.iter().filter_map(read).collect()
+/// Reads a row. One that cannot be read is left out.
+fn read_or_skip(row: &AnyRow) -> Option<Job> {
+    let read = read_job(row);
+    if let Err(error) = &read {
+        let id: String = row.try_get("id").unwrap_or_default();
+        tracing::error!(job = id, error = %Chain(error), "unreadable job row; skipped");
+    }
+    read.ok()
 }
 
-fn read_job(row: &AnyRow) -> Result<Job, sqlx::Error> {
-    let (task, call): (Option<String>, Option<String>) =
-        (row.try_get("task")?, row.try_get("call")?);
-    let content = match (task, call) {
-        (Some(text), _) => {
-            let hops: i64 = row.try_get("hops")?;
-            let client: Option<String> = row.try_get("client")?;
-            let run: Option<String> = row.try_get("run")?;
-            Content::Task(Task {
-                text,
-                hops: u32::try_from(hops).unwrap_or(u32::MAX),
-                client: client.and_then(|client| client.parse().ok()),
-                run: run.as_deref().map(parse_json).transpose()?,
-            })
-        }
-        (None, call) => Content::Call(parse_json(call.as_deref().unwrap_or_default())?),
-    };
-    let raw = |column: &str| -> Result<_, sqlx::Error> {
-        let text: Option<String> = row.try_get(column)?;
-        text.as_deref().map(parse_json).transpose()
-    };
-    let source: Option<String> = row.try_get("source_id")?;
+pub(super) fn read_job(row: &AnyRow) -> Result<Job, sqlx::Error> {
+    let word = || sqlx::Error::Decode("an unknown word".into());
+    let workspace = |id: &str| decode_column(WorkspaceId::parse(id));
+    let source: Option<&str> = row.try_get("source_id")?;
     Ok(Job {
         id: row.try_get("id")?,
-        kind: require_word(Kind::parse(row.try_get("kind")?))?,
+        kind: Kind::parse(row.try_get("kind")?).ok_or_else(word)?,
         owner: row.try_get("owner")?,
         caller: row.try_get("caller")?,
-        source: source.as_deref().map(parse_workspace).transpose()?,
-        target: parse_workspace(row.try_get("target_id")?)?,
-        content,
-        state: require_word(State::parse(row.try_get("state")?))?,
+        source: source.map(workspace).transpose()?,
+        target: workspace(row.try_get("target_id")?)?,
+        content: read_json(row, "body")?.ok_or_else(word)?,
+        state: State::parse(row.try_get("state")?).ok_or_else(word)?,
         priority: row.try_get("priority")?,
         attempts: row.try_get("attempts")?,
-        deadline: Timestamp(row.try_get("deadline")?),
+        deadline: Timestamp(row.try_get("expires_at")?),
         inbox_task: row.try_get("inbox_task")?,
-        result: raw("result")?,
-        error: raw("error")?,
+        answer: read_json(row, "answer")?,
         created_at: Timestamp(row.try_get("created_at")?),
         updated_at: Timestamp(row.try_get("updated_at")?),
         fence: row.try_get("fence")?,
     })
-}
-
-fn parse_workspace(id: &str) -> Result<WorkspaceId, sqlx::Error> {
-    WorkspaceId::parse(id).map_err(|error| sqlx::Error::Decode(Box::new(error)))
-}
-
-fn require_word<T>(parsed: Option<T>) -> Result<T, sqlx::Error> {
-    parsed.ok_or_else(|| sqlx::Error::Decode("an unknown word".into()))
-}
-
-fn parse_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, sqlx::Error> {
-    serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }

@@ -21,14 +21,12 @@ pub fn from_job(job: &Job) -> Value {
     let mut shown = build_task(&job.id, to_task_state(job.state), job.updated_at);
     let read = |answer: &RawValue| {
         let read = serde_json::from_str::<Value>(answer.get());
-        // Jobs of the current release do not end with such answers.
         read.map_err(|why| to_rpc_error(&unreadable_answer(&why)))
     };
     let mut failed = job
-        .error
-        .as_deref()
+        .error()
         .map(|error| read(error).unwrap_or_else(|why| why));
-    if let Some(result) = &job.result {
+    if let Some(result) = job.result() {
         let answer = match read(result) {
             Ok(result) => json!({"result": result}),
             Err(why) => {
@@ -97,10 +95,10 @@ fn to_task_state(state: State) -> TaskState {
     }
 }
 
-/// Returns the event for a deferred call that changed: the state that its task shows, which may be the
+/// Returns the event for a deferred call that is in `state` now: the state that its task shows, which may be the
 /// agent's.
-pub(super) fn changed_event(job: &Job) -> Event {
-    let shown = match job.state {
+pub(super) fn changed_event(job: &Job, state: State) -> Event {
+    let shown = match state {
         State::Completed => from_job(job)["status"]["state"].take(),
         other => to_task_state(other).as_str().into(),
     };
@@ -135,7 +133,7 @@ mod tests {
     fn an_answer_that_cannot_be_read_is_a_failed_task() {
         let now = Timestamp::now();
         let raw = |text: &str| RawValue::from_string(text.to_owned()).ok();
-        let job = |result, error| Job {
+        let job = |state, answer| Job {
             id: "job-1".into(),
             kind: JobKind::Deferred,
             owner: "caller".into(),
@@ -148,27 +146,26 @@ mod tests {
                 client: None,
                 run: None,
             }),
-            state: State::Completed,
+            state,
             priority: 50,
             attempts: 1,
             deadline: now.after(Duration::from_secs(1)),
             inbox_task: None,
-            result,
-            error,
+            answer,
             created_at: now,
             updated_at: now,
             fence: 1,
         };
         for odd in ["1e999", "\"\\ud800\"", &"[".repeat(200)[..]] {
             let odd = odd.to_owned() + &"]".repeat(odd.matches('[').count());
-            let shown = from_job(&job(raw(&odd), None));
+            let shown = from_job(&job(State::Completed, raw(&odd)));
             assert_eq!(shown["status"]["state"], "failed", "{odd}");
             let error = &shown["metadata"]["error"];
             assert_eq!(error["reason"], "agent_protocol_error", "{odd}");
-            let shown = from_job(&job(None, raw(&odd)));
+            let shown = from_job(&job(State::Failed, raw(&odd)));
             assert_eq!(shown["metadata"]["error"]["delivered"], "true", "{odd}");
         }
-        let shown = from_job(&job(raw("[1]"), None));
+        let shown = from_job(&job(State::Completed, raw("[1]")));
         assert_eq!(shown["metadata"], json!({"result": [1]}));
     }
 }

@@ -1,8 +1,9 @@
 //! Targets with jobs that were put off on this replica, and those of them that have changed since.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::ids::WorkspaceId;
@@ -44,13 +45,8 @@ pub struct Attempt {
 }
 
 impl UnavailableTargets {
-    fn lock(&self) -> MutexGuard<'_, Targets> {
-        // Each step leaves the sets consistent, so a panic elsewhere cannot have broken them.
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn begin_attempt(self: &Arc<Self>, target: &WorkspaceId) -> Attempt {
-        let mut targets = self.lock();
+        let mut targets = self.targets.lock();
         let tried = targets.tried.entry(target.clone()).or_default();
         tried.attempts += 1;
         Attempt {
@@ -61,7 +57,7 @@ impl UnavailableTargets {
     }
 
     pub(super) fn mark_unavailable(&self, target: &WorkspaceId) {
-        let mut targets = self.lock();
+        let mut targets = self.targets.lock();
         if targets.away.len() < AWAY_MAX {
             targets.away.insert(target.clone());
         }
@@ -69,7 +65,7 @@ impl UnavailableTargets {
 
     /// Marks the target as changed. `None`: all targets may have.
     pub(super) fn mark_changed(&self, target: Option<&WorkspaceId>) {
-        let mut targets = self.lock();
+        let mut targets = self.targets.lock();
         let changed: Vec<WorkspaceId> = match target {
             Some(target) => {
                 if let Some(tried) = targets.tried.get_mut(target) {
@@ -97,12 +93,12 @@ impl UnavailableTargets {
 
     /// Takes the targets that have changed since they were put off, each once.
     pub(super) fn take(&self) -> HashSet<WorkspaceId> {
-        std::mem::take(&mut self.lock().changed)
+        std::mem::take(&mut self.targets.lock().changed)
     }
 
     /// Puts targets back after a failure to make their jobs due.
     pub(super) fn put_back(&self, changed: HashSet<WorkspaceId>) {
-        self.lock().changed.extend(changed);
+        self.targets.lock().changed.extend(changed);
     }
 }
 
@@ -116,7 +112,7 @@ impl Attempt {
     /// again, since no other notification follows. Other attempts are not notified: two that fail would make
     /// each other retry for ever.
     pub(super) fn record_failure(self) {
-        let mut targets = self.away.lock();
+        let mut targets = self.away.targets.lock();
         let changes = targets.tried.get(&self.target).map(|tried| tried.changes);
         if changes == Some(self.changes) {
             return;
@@ -130,7 +126,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let mut targets = self.away.lock();
+        let mut targets = self.away.targets.lock();
         if let Some(tried) = targets.tried.get_mut(&self.target) {
             tried.attempts -= 1;
             if tried.attempts == 0 {
@@ -158,7 +154,7 @@ mod tests {
         targets.mark_unavailable(&id());
         attempt.record_failure();
         assert_eq!(targets.take(), HashSet::from([id()]));
-        assert!(targets.lock().tried.is_empty());
+        assert!(targets.targets.lock().tried.is_empty());
     }
 
     #[test]

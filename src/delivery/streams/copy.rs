@@ -1,20 +1,23 @@
 //! Copies stream logs to the shared state in the background, so that a stream can be resumed on another
 //! replica. Events that are copied late, since the store was unavailable, appear there late. Events that the
-//! bounds dropped meanwhile are a gap.
+//! bounds dropped meanwhile are a gap. Copies that the store lost, after a restart without data or without the latest
+//! writes, are written again as long as their logs are kept here. Without it, readers on other replicas would wait for
+//! an end that is never written.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+use super::Streams;
 use super::stream_log::{StreamAccess, StreamEnd, StreamLog, UncopiedEvents};
-use super::{Streams, key, requeue_lost};
 use crate::deadline::ticks;
 use crate::shared::Shared;
 use crate::store::Unavailable;
@@ -24,7 +27,7 @@ use crate::telemetry::Chain;
 const COPY_EVERY: Duration = Duration::from_millis(20);
 
 /// Streams that are copied concurrently.
-pub(super) const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 64;
 
 /// Pause between two attempts while the store is unavailable.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -39,10 +42,37 @@ pub(super) const REPLICA_TTL: Duration = Duration::from_secs(8);
 /// Time that shutdown waits for events that are not copied yet.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
+/// Key names in the shared state.
+pub(super) mod key {
+    use uuid::Uuid;
+
+    /// Returns the key of the events, by number.
+    pub(in crate::delivery) fn events(id: Uuid) -> String {
+        format!("gw:stream:{}", id.simple())
+    }
+
+    /// Returns the key of the metadata: the caller and the writer.
+    pub(in crate::delivery) fn meta(id: Uuid) -> String {
+        format!("gw:stream-meta:{}", id.simple())
+    }
+
+    /// Returns the key of the reader's heartbeat: present while another replica reads the stream.
+    pub(in crate::delivery) fn reader(id: Uuid) -> String {
+        format!("gw:stream-reader:{}", id.simple())
+    }
+
+    /// Returns the key of a replica's heartbeat: present while the writer lives.
+    pub(in crate::delivery) fn replica(id: &str) -> String {
+        format!("gw:replica:{id}")
+    }
+}
+
 /// An entry that is an event.
 pub(super) const EVENT: u8 = b'e';
+
 /// An entry that is the end, with the bytes behind the last event.
 pub(super) const WHOLE: u8 = b'w';
+
 /// An entry that is the end of a stream that was broken off.
 pub(super) const LOST: u8 = b'l';
 
@@ -81,24 +111,14 @@ impl Copies {
 
     /// Writes a heartbeat of this replica, unless one was written within `KNOWN_EVERY`.
     async fn write_heartbeat(&self) -> Result<(), Unavailable> {
-        let signed = |at: Option<Instant>| {
-            let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
-            if at.is_some() {
-                *signed = at;
-            }
-            *signed
-        };
-        if signed(None).is_some_and(|at| at.elapsed() < KNOWN_EVERY) {
+        let lock_signed = || self.signed.lock();
+        if lock_signed().is_some_and(|at| at.elapsed() < KNOWN_EVERY) {
             return Ok(());
         }
         let alive = key::replica(&self.replica);
         self.shared.set(&alive, "", Some(REPLICA_TTL)).await?;
-        signed(Some(Instant::now()));
+        *lock_signed() = Some(Instant::now());
         Ok(())
-    }
-
-    fn lock_queue(&self) -> MutexGuard<'_, Vec<Arc<StreamLog>>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,7 +127,7 @@ impl Streams {
     pub(super) fn copy_later(&self, kept: &Arc<StreamLog>) {
         let Some(copies) = &self.copies else { return };
         if !kept.queued.swap(true, Ordering::AcqRel) {
-            copies.lock_queue().push(Arc::clone(kept));
+            copies.queue.lock().push(Arc::clone(kept));
             copies.queued.notify_one();
         }
     }
@@ -128,7 +148,7 @@ impl Streams {
             if let Err(error) = self.delete_gone(copies).await {
                 tracing::debug!(error = %Chain(&error), "failed to delete copies of evicted streams; they stay until they lapse");
             }
-            let queue = std::mem::take(&mut *copies.lock_queue());
+            let queue = std::mem::take(&mut *copies.queue.lock());
             let mut failed = false;
             for some in queue.chunks(AT_ONCE) {
                 let tries = some.iter().map(|kept| self.copy_one(copies, kept));
@@ -154,7 +174,7 @@ impl Streams {
     /// Deletes the copies of logs that were evicted here, so that the store keeps no more than this replica
     /// does.
     async fn delete_gone(&self, copies: &Copies) -> Result<(), Unavailable> {
-        let gone = std::mem::take(&mut self.lock_logs().gone);
+        let gone = std::mem::take(&mut self.logs.lock().gone);
         for some in gone.chunks(AT_ONCE) {
             let keys = some
                 .iter()
@@ -173,7 +193,7 @@ impl Streams {
             return Ok(());
         };
         let ttl = self.config.get().stream.log_ttl;
-        if !kept.is_known() {
+        if !kept.known.load(Ordering::Acquire) {
             self.publish_meta(copies, kept, ttl).await?;
         }
         let entries = to_entries(&uncopied);
@@ -201,7 +221,7 @@ impl Streams {
         let shared = &copies.shared;
         copies.write_heartbeat().await?;
         shared.set(&key::meta(kept.id), &meta, Some(ttl)).await?;
-        kept.mark_known();
+        kept.known.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -214,7 +234,7 @@ impl Streams {
         loop {
             tick.tick().await;
             let open: Vec<_> = {
-                let logs = self.lock_logs();
+                let logs = self.logs.lock();
                 let open = logs.by_id.values().filter(|kept| kept.is_open());
                 open.map(Arc::clone).collect()
             };
@@ -250,7 +270,9 @@ impl Streams {
             }
         }
         let Some(ttl) = renew else { return Ok(()) };
-        let known = open.iter().filter(|kept| kept.is_known());
+        let known = open
+            .iter()
+            .filter(|kept| kept.known.load(Ordering::Acquire));
         let keys: Vec<String> = known
             .flat_map(|kept| [key::meta(kept.id), key::events(kept.id)])
             .collect();
@@ -273,7 +295,7 @@ impl Streams {
     }
 
     fn is_copied(&self) -> bool {
-        self.copies.is_none() || self.lock_logs().by_id.values().all(|kept| kept.is_copied())
+        self.copies.is_none() || self.logs.lock().by_id.values().all(|kept| kept.is_copied())
     }
 }
 
@@ -292,4 +314,54 @@ fn to_entries(uncopied: &UncopiedEvents) -> Vec<(u64, Bytes)> {
     });
     entries.extend(end.map(|end| (uncopied.up_to + 1, end)));
     entries
+}
+
+/// Looks for lost copies if the connection to the store was lost since the last check, and queues them
+/// again. Must not run while logs are copied.
+///
+/// # Errors
+/// When the store is unavailable: the check is to be repeated.
+async fn requeue_lost(streams: &Streams, copies: &Copies) -> Result<(), Unavailable> {
+    // Read before the check: losses during the check are found by the next one.
+    let losses = copies.shared.loss_count();
+    if copies.losses.load(Ordering::Relaxed) == losses {
+        return Ok(());
+    }
+    let known: Vec<Arc<StreamLog>> = {
+        let logs = streams.logs.lock();
+        let known = logs
+            .by_id
+            .values()
+            .filter(|kept| kept.known.load(Ordering::Acquire));
+        known.map(Arc::clone).collect()
+    };
+    for some in known.chunks(AT_ONCE) {
+        let looks = some.iter().map(|kept| has_copy(copies, kept));
+        for (kept, there) in some.iter().zip(join_all(looks).await) {
+            if !there? {
+                kept.mark_uncopied();
+                streams.copy_later(kept);
+            }
+        }
+    }
+    copies.losses.store(losses, Ordering::Relaxed);
+    Ok(())
+}
+
+/// True if other replicas can read the copied entries. Otherwise the rest of the copy is deleted, since entry
+/// numbers must increase.
+async fn has_copy(copies: &Copies, kept: &StreamLog) -> Result<bool, Unavailable> {
+    let shared = &copies.shared;
+    let events = key::events(kept.id);
+    if shared.get(&key::meta(kept.id)).await?.is_some() {
+        let Some(last) = kept.last_copied() else {
+            return Ok(true);
+        };
+        let found = shared.read_numbered(&events, last - 1, 1).await?;
+        if found.first().is_some_and(|(n, _)| *n == last) {
+            return Ok(true);
+        }
+    }
+    shared.delete(&[&events]).await?;
+    Ok(false)
 }

@@ -3,18 +3,14 @@
 //! event.
 //!
 //! The path of an event never waits: [`LogWriter::append`] numbers and keeps it. With several replicas a background
-//! task copies logs to the shared state (`copy.rs`), where other replicas read them (`remote.rs`); copies
-//! that the store lost are written again (`recovery.rs`). Owns `gw:stream:{id}` (the events),
+//! task copies logs to the shared state (`copy.rs`), where other replicas read them (`remote.rs`). Owns `gw:stream:{id}` (the events),
 //! `gw:stream-meta:{id}` (the caller), `gw:stream-reader:{id}` (a reader on another replica) and
 //! `gw:replica:{id}` (the writer's heartbeat).
 //!
 //! Invariants: only its caller can read a stream; missing events are reported as a gap.
 
 mod copy;
-mod key;
-mod linger;
 mod reader;
-mod recovery;
 mod remote;
 mod stream_log;
 mod writer;
@@ -24,25 +20,24 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-pub use self::linger::LingeringStream;
 pub use self::reader::Reader;
-pub use self::writer::LogWriter;
+pub use self::writer::{LingeringStream, LogWriter};
 
 use self::copy::Copies;
-use self::recovery::requeue_lost;
 use self::stream_log::{Bounds, ByteCounters, StreamAccess, StreamLog};
 use crate::config::Live;
 use crate::deadline::ticks;
+use crate::delivery::mailbox::Mailbox;
 use crate::dialect::ReplyForm;
 use crate::ids::WorkspaceIncarnation;
 use crate::metrics::Metrics;
-use crate::shared::Shared;
 use crate::shares::{Bound, Shares};
 
 /// Interval between checks for logs beyond their retention.
@@ -81,15 +76,16 @@ struct Logs {
 
 impl Streams {
     /// Creates it; does not touch the stores.
-    pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(mailbox: &Mailbox) -> Arc<Self> {
+        let shared = mailbox.shared.clone();
         Arc::new(Self {
             logs: Mutex::default(),
             held: Arc::default(),
             copies: (!shared.is_embedded()).then(|| Copies::new(shared)),
             readers: Arc::default(),
             lingering: Arc::default(),
-            config,
-            metrics,
+            config: mailbox.config.clone(),
+            metrics: Arc::clone(&mailbox.metrics),
         })
     }
 
@@ -104,7 +100,7 @@ impl Streams {
         if self.config.get().stream.log_events == 0 {
             return None;
         }
-        let mut logs = self.lock_logs();
+        let mut logs = self.logs.lock();
         logs.drop_expired(Instant::now());
         if !self.make_room(&mut logs, stream_log::COST) {
             drop(logs);
@@ -127,7 +123,7 @@ impl Streams {
             target: target.to_string(),
             form,
         };
-        let mut logs = self.lock_logs();
+        let mut logs = self.logs.lock();
         let held = ByteCounters {
             all: Arc::clone(&self.held),
             own: logs.held_by(&access.owner),
@@ -158,14 +154,14 @@ impl Streams {
         let mut tick = ticks(EXPIRE_EVERY);
         loop {
             tick.tick().await;
-            self.lock_logs().drop_expired(Instant::now());
+            self.logs.lock().drop_expired(Instant::now());
             self.metrics.streams.log_bytes.set(self.held_bytes());
         }
     }
 
     /// Returns the log of a stream on this replica.
     fn find_local(&self, id: Uuid) -> Option<Arc<StreamLog>> {
-        let mut logs = self.lock_logs();
+        let mut logs = self.logs.lock();
         logs.drop_expired(Instant::now());
         logs.by_id.get(&id).map(Arc::clone)
     }
@@ -173,7 +169,7 @@ impl Streams {
     /// Starts the retention of a log that ended.
     fn start_retention(&self, kept: &Arc<StreamLog>) {
         let until = Instant::now() + self.config.get().stream.log_ttl;
-        self.lock_logs().ended.push_back((until, kept.id));
+        self.logs.lock().ended.push_back((until, kept.id));
         self.copy_later(kept);
     }
 
@@ -182,7 +178,7 @@ impl Streams {
     fn make_room(&self, logs: &mut Logs, bytes: usize) -> bool {
         let max = self.config.get().stream.logs_bytes.bytes();
         while self.held.load(Ordering::Relaxed) + bytes > max {
-            if !logs.forget_early() {
+            if !logs.forget_early(0) {
                 return false;
             }
         }
@@ -198,7 +194,7 @@ impl Streams {
             grown.drop_oldest_bytes(beyond);
         }
         let max = self.config.get().stream.logs_bytes.bytes();
-        if self.held.load(Ordering::Relaxed) <= max || self.make_room(&mut self.lock_logs(), 0) {
+        if self.held.load(Ordering::Relaxed) <= max || self.make_room(&mut self.logs.lock(), 0) {
             return;
         }
         grown.drop_oldest_bytes(self.held.load(Ordering::Relaxed) - max);
@@ -228,17 +224,12 @@ impl Streams {
     fn held_bytes(&self) -> i64 {
         i64::try_from(self.held.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
     }
-
-    fn lock_logs(&self) -> MutexGuard<'_, Logs> {
-        // Each step leaves the logs consistent, so a panic elsewhere cannot have broken them.
-        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Logs {
     fn drop_expired(&mut self, now: Instant) {
         while self.ended.front().is_some_and(|(until, _)| *until <= now) {
-            self.forget_oldest();
+            self.evict(0);
         }
     }
 
@@ -255,46 +246,32 @@ impl Logs {
         held
     }
 
-    /// Evicts the log of a caller that ended first. True if there was one.
+    /// Evicts the log of a caller that ended first, for want of room. True if there was one.
     fn forget_oldest_of(&mut self, owner: &str) -> bool {
-        let is_of_owner = |id: &Uuid| {
-            self.by_id
-                .get(id)
-                .is_some_and(|kept| kept.access.owner == owner)
+        let is_of_owner = |(_, id): &(Instant, Uuid)| {
+            let log = self.by_id.get(id);
+            log.is_some_and(|kept| kept.access.owner == owner)
         };
-        let Some(at) = self.ended.iter().position(|(_, id)| is_of_owner(id)) else {
-            return false;
-        };
-        let gone = self
-            .ended
-            .remove(at)
-            .and_then(|(_, id)| self.by_id.remove(&id));
-        self.queue_deletion(gone.as_ref().map(|kept| kept.id));
-        gone.inspect(|kept| kept.release()).is_some()
+        let at = self.ended.iter().position(is_of_owner);
+        at.is_some_and(|at| self.forget_early(at))
     }
 
-    /// Evicts the log that ended first, for want of room.
-    fn forget_early(&mut self) -> bool {
-        let oldest = self.ended.front().map(|(_, id)| *id);
-        self.queue_deletion(oldest);
-        self.forget_oldest()
-    }
-
-    /// Queues the copy of a log for deletion. Beyond `GONE_MAX` the copy lapses by its time to live.
-    fn queue_deletion(&mut self, id: Option<Uuid>) {
+    /// Evicts a log that ended, for want of room. True if there is one. Its copy is deleted; beyond `GONE_MAX` it lapses
+    /// by its time to live.
+    fn forget_early(&mut self, at: usize) -> bool {
+        let gone = self.evict(at);
         if self.gone.len() < GONE_MAX {
-            self.gone.extend(id);
+            self.gone.extend(gone);
         }
+        gone.is_some()
     }
 
-    /// Drops the log that ended first. True if there was one.
-    fn forget_oldest(&mut self) -> bool {
-        let Some((_, id)) = self.ended.pop_front() else {
-            return false;
-        };
+    /// Drops a log that ended.
+    fn evict(&mut self, at: usize) -> Option<Uuid> {
+        let (_, id) = self.ended.remove(at)?;
         if let Some(kept) = self.by_id.remove(&id) {
             kept.release();
         }
-        true
+        Some(id)
     }
 }

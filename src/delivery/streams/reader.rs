@@ -90,23 +90,19 @@ impl Streams {
             Rejection::new(Reason::Overloaded, message).with_retry_after(again)
         })?;
         let place = (share, InProgress::begin(&self.metrics.streams.readers));
-        let source = self.find_source((owner, target), stream).await?;
-        let mut source = source.ok_or_else(not_found)?;
+        let opened = self.follow_stream((owner, target), stream, request_id);
+        let mut reader = opened.await?.ok_or_else(not_found)?;
         let after = after.map_or(Ok(0), |after| parse_number(after, stream))?;
-        let came = match &mut source {
+        let came = match &mut reader.source {
             Source::Local(stream) => after <= stream.0.last_number(),
             Source::Remote(stream) => stream.may_have(after).await?,
         };
         if !came {
             return Err(no_event());
         }
-        Ok(Reader {
-            source,
-            after,
-            request_id,
-            over: false,
-            _place: Some(place),
-        })
+        reader.after = after;
+        reader._place = Some(place);
+        Ok(reader)
     }
 
     /// As [`Streams::open`] from the first event, for a request that is counted elsewhere. `None`: there is
@@ -204,13 +200,9 @@ impl Reader {
             "the stream was broken off: it had no reader for stream.linger, or the gateway that had it is gone; ask for the task",
         )
         .with_delivery(Delivery::Unknown);
-        let form = match &self.source {
-            Source::Local(stream) => &stream.0.access.form,
-            Source::Remote(stream) => &stream.access().form,
-        };
-        let stream = match &self.source {
-            Source::Local(stream) => stream.0.id,
-            Source::Remote(stream) => stream.id(),
+        let (form, stream) = match &self.source {
+            Source::Local(stream) => (&stream.0.access.form, stream.0.id),
+            Source::Remote(stream) => (&stream.access().form, stream.id()),
         };
         let stream = stream.simple().to_string();
         rejection.last_event(form, &self.request_id, &stream, framing)

@@ -6,8 +6,7 @@ use bytes::BytesMut;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::copy::{EVENT, Meta, REPLICA_TTL, WHOLE};
-use super::key;
+use super::copy::{EVENT, Meta, REPLICA_TTL, WHOLE, key};
 use super::stream_log::{LogRead, StreamAccess, StreamEnd};
 use crate::shared::Shared;
 use crate::store::Unavailable;

@@ -1,6 +1,7 @@
-//! The writing side of one stream.
+//! The writing side of one stream, also after its caller has disconnected.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +9,8 @@ use bytes::Bytes;
 use super::Streams;
 use super::stream_log::StreamLog;
 use crate::a2a::stamp::Stamper;
+use crate::metrics::InProgress;
+use crate::shares::{Account, Bound, Share};
 
 /// Numbers and keeps the events of one stream. A log that is dropped before [`LogWriter::end`] was broken off.
 pub struct LogWriter {
@@ -66,5 +69,49 @@ impl Drop for LogWriter {
         // No effect after `end`.
         self.kept.record_end(None);
         self.streams.start_retention(&self.kept);
+    }
+}
+
+/// A stream that goes on without its caller. Dropping it frees its place.
+pub struct LingeringStream {
+    streams: Arc<Streams>,
+    _place: (Share, InProgress),
+}
+
+impl LogWriter {
+    /// Lets the stream go on for readers that resume it. `None`: `stream.lingering` streams do so already, its caller
+    /// has half of what others leave of them, or `stream.linger` is 0.
+    pub fn linger(&self) -> Option<LingeringStream> {
+        let (bound, linger) = {
+            let stream = &self.streams.config.get().stream;
+            (Bound::with_places(stream.lingering), stream.linger)
+        };
+        if linger.is_zero() {
+            return None;
+        }
+        let metrics = &self.streams.metrics.streams;
+        let account = Account::of_owner(&self.kept.access.owner);
+        let Ok(share) = self.streams.lingering.take(account, 1, bound) else {
+            metrics.lingered.with_label_values(&["full"]).inc();
+            return None;
+        };
+        self.kept.record_read();
+        self.kept.lingers.store(true, Ordering::Release);
+        Some(LingeringStream {
+            streams: Arc::clone(&self.streams),
+            _place: (share, InProgress::begin(&metrics.lingering)),
+        })
+    }
+}
+
+impl LingeringStream {
+    /// Counts how it ended, by a label of a closed set: `ended`, `unread`, `drained`.
+    pub fn record_end(&self, how: &'static str) {
+        self.streams
+            .metrics
+            .streams
+            .lingered
+            .with_label_values(&[how])
+            .inc();
     }
 }

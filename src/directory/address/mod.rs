@@ -2,20 +2,13 @@
 //! claimed in SQL for one workspace, and the checked address is the one dialled.
 
 mod addresses;
-mod decision;
 mod endpoint;
-mod nameservers;
-mod origins;
-mod own_listeners;
 mod policy;
 mod resolver;
-mod unreachable;
-mod vetting;
 
-pub use self::addresses::{Addresses, AgentAddress};
-pub use self::decision::AddressDecision;
+pub(super) use self::addresses::NamedUrls;
+pub use self::addresses::{AddressDecision, Addresses, AgentAddress};
 pub use self::endpoint::Endpoint;
 pub use self::policy::Policy;
 pub use self::resolver::LookupFor;
 pub(super) use self::resolver::Resolver;
-pub(super) use self::vetting::{NamedUrls, VettedUrls};

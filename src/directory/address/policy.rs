@@ -4,78 +4,58 @@
 //! one dialled. URLs are parsed in [`super::endpoint`]. Rules: `docs/design/security.md`, "Addresses that the
 //! gateway connects to (SSRF)".
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 
 use crate::config::{AddressProfile, AgentPrefix, Config};
 
-const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
-    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
-}
-
-const fn v6(s: [u16; 8], prefix: u8) -> Ipv6Net {
-    Ipv6Net::new_assert(
-        Ipv6Addr::new(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]),
-        prefix,
-    )
-}
-
-/// Always forbidden: no agent is there, and some of these addresses hand out credentials.
-const NEVER_V4: [Ipv4Net; 7] = [
-    v4(0, 0, 0, 0, 8),          // unspecified, "this network"
-    v4(100, 100, 100, 200, 32), // Alibaba's metadata service
-    v4(168, 63, 129, 16, 32),   // Azure's host agent: metadata behind a public address
-    v4(169, 254, 0, 0, 16),     // link-local, metadata
-    v4(192, 0, 0, 192, 32),     // Oracle's metadata service
-    v4(224, 0, 0, 0, 4),        // multicast
-    v4(255, 255, 255, 255, 32), // broadcast
+/// Ranges of addresses. The first that has an address decides; an address in none is never allowed.
+const RANGES: [(Range, &str); 32] = [
+    // No agent is there, and some of these addresses hand out credentials.
+    (Range::Never, "0.0.0.0/8"),          // unspecified, "this network"
+    (Range::Never, "100.100.100.200/32"), // Alibaba's metadata service
+    (Range::Never, "168.63.129.16/32"),   // Azure's host agent: metadata behind a public address
+    (Range::Never, "169.254.0.0/16"),     // link-local, metadata
+    (Range::Never, "192.0.0.192/32"),     // Oracle's metadata service
+    (Range::Never, "224.0.0.0/4"),        // multicast
+    (Range::Never, "255.255.255.255/32"), // broadcast
+    (Range::Reserved, "100.64.0.0/10"),   // carrier NAT
+    (Range::Reserved, "192.0.0.0/24"),    // protocol assignments
+    (Range::Reserved, "192.0.2.0/24"),    // documentation
+    (Range::Reserved, "192.88.99.0/24"),  // 6to4 relays, withdrawn
+    (Range::Reserved, "198.18.0.0/15"),   // benchmark
+    (Range::Reserved, "198.51.100.0/24"), // documentation
+    (Range::Reserved, "203.0.113.0/24"),  // documentation
+    (Range::Reserved, "240.0.0.0/4"),     // reserved
+    // Loopback and private: as `address.allow` lists them.
+    (Range::Private, "127.0.0.0/8"),
+    (Range::Private, "10.0.0.0/8"),
+    (Range::Private, "172.16.0.0/12"),
+    (Range::Private, "192.168.0.0/16"),
+    (Range::Public, "0.0.0.0/0"),
+    (Range::Never, "fd00:42::42/128"), // Scaleway's metadata service
+    (Range::Never, "fd00:ec2::/32"),   // Amazon's instance services: metadata, credentials
+    (Range::Never, "fd00:a9fe:a9fe::1/128"), // Akamai's metadata service
+    (Range::Never, "fd20:ce::254/128"), // Google's metadata service
+    (Range::Private, "::1/128"),
+    (Range::Private, "fc00::/7"),
+    (Range::Reserved, "2001:2::/48"),   // benchmark
+    (Range::Reserved, "2001:10::/28"),  // ORCHID, withdrawn
+    (Range::Reserved, "2001:20::/28"),  // ORCHIDv2: hashes, not routed
+    (Range::Reserved, "2001:db8::/32"), // documentation
+    (Range::Reserved, "3fff::/20"),     // documentation
+    (Range::Public, "2000::/3"), // global unicast; every other one is local, multicast or reserved
 ];
 
-/// Not opened by `address.allow`, but by `trusted_agents`.
-const RESERVED_V4: [Ipv4Net; 8] = [
-    v4(100, 64, 0, 0, 10),   // carrier NAT
-    v4(192, 0, 0, 0, 24),    // protocol assignments
-    v4(192, 0, 2, 0, 24),    // documentation
-    v4(192, 88, 99, 0, 24),  // 6to4 relays, withdrawn
-    v4(198, 18, 0, 0, 15),   // benchmark
-    v4(198, 51, 100, 0, 24), // documentation
-    v4(203, 0, 113, 0, 24),  // documentation
-    v4(240, 0, 0, 0, 4),     // reserved
-];
-
-/// Loopback and private: as `address.allow` lists them.
-const PRIVATE_V4: [Ipv4Net; 4] = [
-    v4(127, 0, 0, 0, 8),
-    v4(10, 0, 0, 0, 8),
-    v4(172, 16, 0, 0, 12),
-    v4(192, 168, 0, 0, 16),
-];
-
-/// Forbidden parts of [`PRIVATE_V6`].
-const NEVER_V6: [Ipv6Net; 4] = [
-    v6([0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x42], 128), // Scaleway's metadata service
-    v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0], 32), // Amazon's instance services: metadata, credentials
-    v6([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1], 128), // Akamai's metadata service
-    v6([0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254], 128), // Google's metadata service
-];
-
-/// Reserved parts of [`GLOBAL_V6`].
-const RESERVED_V6: [Ipv6Net; 5] = [
-    v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48),     // benchmark
-    v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28),  // ORCHID, withdrawn
-    v6([0x2001, 0x20, 0, 0, 0, 0, 0, 0], 28),  // ORCHIDv2: hashes, not routed
-    v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), // documentation
-    v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),     // documentation
-];
-
-/// The global unicast space; every other address is local, multicast or reserved.
-const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
-const PRIVATE_V6: Ipv6Net = v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7);
-/// Translator prefix with an IPv4 address in the last 32 bits.
-const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
-const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16);
-const TEREDO: Ipv6Net = v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 32);
+static NETS: LazyLock<Vec<(Range, IpNet)>> = LazyLock::new(|| {
+    let parse = |net: &str| {
+        net.parse::<IpNet>()
+            .expect("each range is written as a network")
+    };
+    RANGES.map(|(range, net)| (range, parse(net))).into()
+});
 
 /// Agents that may be at an address of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,56 +131,30 @@ fn canonical_addresses(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
     let IpAddr::V6(six) = address else {
         return (address, None);
     };
-    let s = six.segments();
     if let Some(mapped) = six.to_ipv4_mapped() {
         return (mapped.into(), None);
     }
-    if NAT64.contains(&six) {
-        return (embedded_v4(s[6], s[7]).into(), None);
+    match six.segments() {
+        // NAT64, 6to4.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            (embedded_v4(high, low), None)
+        }
+        // Teredo.
+        [0x2001, 0, high, low, .., client_high, client_low] => {
+            let client = embedded_v4(!client_high, !client_low);
+            (embedded_v4(high, low), Some(client))
+        }
+        _ => (address, None),
     }
-    if SIX_TO_FOUR.contains(&six) {
-        return (embedded_v4(s[1], s[2]).into(), None);
-    }
-    if TEREDO.contains(&six) {
-        let client = embedded_v4(!s[6], !s[7]).into();
-        return (embedded_v4(s[2], s[3]).into(), Some(client));
-    }
-    (address, None)
 }
 
 fn range_of(address: IpAddr) -> Range {
-    match address {
-        IpAddr::V4(address) => {
-            let within = |nets: &[Ipv4Net]| nets.iter().any(|net| net.contains(&address));
-            if within(&NEVER_V4) {
-                Range::Never
-            } else if within(&RESERVED_V4) {
-                Range::Reserved
-            } else if within(&PRIVATE_V4) {
-                Range::Private
-            } else {
-                Range::Public
-            }
-        }
-        IpAddr::V6(address) => {
-            let within = |nets: &[Ipv6Net]| nets.iter().any(|net| net.contains(&address));
-            if within(&NEVER_V6) {
-                Range::Never
-            } else if within(&RESERVED_V6) {
-                Range::Reserved
-            } else if address.is_loopback() || PRIVATE_V6.contains(&address) {
-                Range::Private
-            } else if GLOBAL_V6.contains(&address) {
-                Range::Public
-            } else {
-                Range::Never
-            }
-        }
-    }
+    let found = NETS.iter().find(|(_, net)| net.contains(&address));
+    found.map_or(Range::Never, |(range, _)| *range)
 }
 
-fn embedded_v4(high: u16, low: u16) -> Ipv4Addr {
-    Ipv4Addr::from((u32::from(high) << 16) | u32::from(low))
+fn embedded_v4(high: u16, low: u16) -> IpAddr {
+    Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)).into()
 }
 
 #[cfg(test)]
@@ -257,6 +211,7 @@ pub(super) mod tests {
         "64:ff9b::a00:1",
         "2002:a00:1::1",
     ];
+
     /// Addresses for trusted agents only.
     const RESERVED: [&str; 22] = [
         "100.64.0.1",

@@ -8,37 +8,45 @@
 //! the system's resolver, or by the servers of `address.nameservers`.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use moka::future::Cache;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::endpoint::{Endpoint, Target};
-use super::nameservers::{LOOKUP_MAX, LookupError, Nameservers, look_up};
-use super::own_listeners::OwnListeners;
 use super::policy::Policy;
-use super::unreachable::{left_name, unknown_name};
 use crate::config::live::DerivedGuard;
-use crate::config::{Derived, Live};
+use crate::config::{Config, Derived, Live};
 use crate::explain::{Fact, Source, Witness};
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Bound, Share, Shares};
 use crate::stage::Stage;
 
 /// Lifetime of an answer. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
+
 /// Lifetime of a failure: shields the resolver from a caller that retries.
 const FAILURE_TTL: Duration = Duration::from_secs(1);
+
 /// Maximum names in the cache.
 const NAMES_MAX: u64 = 10_000;
+
 /// Maximum concurrent look-ups, including those that no request awaits any more.
 const LOOKUPS_MAX: usize = 64;
+
 /// Maximum wait for a fresh answer if there is an earlier address.
 const FRESH_WITHIN: Duration = Duration::from_millis(100);
+
 /// Lifetime of an agent's last good address while its name is resolved again.
 const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
 
@@ -67,9 +75,8 @@ impl LookupFor {
     /// For a call of `account` to an agent.
     pub fn for_call(account: Account) -> Self {
         Self {
-            account,
             last_good: true,
-            fresh: false,
+            ..Self::for_url(account)
         }
     }
 
@@ -77,8 +84,7 @@ impl LookupFor {
     pub fn for_url(account: Account) -> Self {
         Self {
             account,
-            last_good: false,
-            fresh: false,
+            ..Self::default()
         }
     }
 
@@ -90,9 +96,8 @@ impl LookupFor {
     /// For a registration: requires a fresh answer, since it decides which workspace holds the server.
     pub(super) fn for_registration() -> Self {
         Self {
-            account: REGISTRATIONS,
-            last_good: false,
             fresh: true,
+            ..Self::for_claim()
         }
     }
 }
@@ -269,13 +274,13 @@ impl NameCache {
             return (self.resolve(name, asker.account, None).await, Source::Dns);
         };
         // One request resolves the name again; the others use the earlier answer.
-        if !self.lock_asking().insert(Arc::clone(name)) {
+        if !self.asking.lock().insert(Arc::clone(name)) {
             return (good, Source::Memory);
         }
         let (names, asked) = (Arc::clone(self), Arc::clone(name));
         let asking = tokio::spawn(async move {
             let answer = names.resolve(&asked, asker.account, None).await;
-            names.lock_asking().remove(&asked);
+            names.asking.lock().remove(&asked);
             answer
         });
         match timeout(FRESH_WITHIN, asking).await {
@@ -348,10 +353,6 @@ impl NameCache {
             Err(late) => Err(LookupError::NoAnswer(Some(Arc::new(late)))),
         }
     }
-
-    fn lock_asking(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Reports the addresses of the host, and the one that is dialled, to the witness.
@@ -386,6 +387,187 @@ fn pick_one(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<
     let first = answers.iter().find(|address| address.is_ipv4());
     let first = first.or(answers.first()).copied();
     first.ok_or_else(|| unknown_name(endpoint, None))
+}
+
+/// Rejects an endpoint at one address that its name does not have any more.
+pub(super) fn left_name(endpoint: &Endpoint) -> Rejection {
+    let title = endpoint.title;
+    let message = format!(
+        "the name in {title} does not have the address of this instance any more: try again"
+    );
+    Rejection::new(Reason::AgentUnreachable, message).with_delivery(Delivery::NotSent)
+}
+
+/// Rejects an endpoint whose name has no address. `failure`: of the look-up.
+pub(super) fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
+    let title = endpoint.title;
+    let message =
+        format!("the name in {title} has no address: check it, and the DNS that the gateway asks");
+    let refusal =
+        Rejection::new(Reason::AgentUnreachable, message).with_delivery(Delivery::NotSent);
+    Rejection {
+        cause: failure,
+        ..refusal
+    }
+}
+
+/// Timeout of a look-up.
+pub(super) const LOOKUP_MAX: Duration = Duration::from_secs(2);
+
+/// Cause of a failed look-up, if it is known.
+pub(super) type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
+
+/// Failed look-up of a name.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum LookupError {
+    /// The answer has no address.
+    #[error("the name has no address")]
+    NoAddress(Failure),
+    /// No answer came in time.
+    #[error("the look-up was not answered in time")]
+    NoAnswer(Failure),
+}
+
+impl LookupError {
+    /// Returns the cause, if it is known.
+    pub(super) fn into_failure(self) -> Failure {
+        let (Self::NoAddress(failure) | Self::NoAnswer(failure)) = self;
+        failure
+    }
+}
+
+/// Resolver in use.
+pub(super) struct Nameservers {
+    /// Resolver for the servers of `address.nameservers`; `None`: the system's resolver.
+    pub(super) resolver: Option<TokioResolver>,
+    /// Addresses of these servers.
+    nameservers: Vec<SocketAddr>,
+}
+
+impl Nameservers {
+    /// Keeps the resolver of `before` with its sockets if the servers are the same.
+    pub(super) fn new(config: &Config, before: Option<&Self>) -> Self {
+        let nameservers = config.address.nameservers.clone();
+        let kept = before.filter(|before| before.nameservers == nameservers);
+        Self {
+            resolver: match kept {
+                Some(kept) => kept.resolver.clone(),
+                None if nameservers.is_empty() => None,
+                None => build_resolver(&nameservers),
+            },
+            nameservers,
+        }
+    }
+}
+
+/// Creates a resolver for these servers without a cache, since [`NameCache`] is one.
+fn build_resolver(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
+    let servers = nameservers.iter().map(|server| {
+        let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
+        connections.iter_mut().for_each(|c| c.port = server.port());
+        NameServerConfig::new(server.ip(), true, connections.into())
+    });
+    let config = ResolverConfig::from_name_servers(servers.collect());
+    let provider = TokioRuntimeProvider::default();
+    let mut builder = TokioResolver::builder_with_config(config, provider);
+    let options = builder.options_mut();
+    options.cache_size = 0;
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.use_hosts_file = ResolveHosts::Never;
+    options.timeout = LOOKUP_MAX / 2;
+    options.attempts = 1;
+    // Fails for a path of certificates only, and there is none.
+    builder.build().ok()
+}
+
+/// Looks up the addresses of a name.
+///
+/// # Errors
+/// [`LookupError`].
+pub(super) async fn look_up(
+    name: &str,
+    resolver: Option<TokioResolver>,
+) -> Result<Vec<IpAddr>, LookupError> {
+    let Some(resolver) = resolver else {
+        let answers = tokio::net::lookup_host((name, 0)).await;
+        let answers = answers.map_err(|error| LookupError::NoAddress(Some(Arc::new(error))))?;
+        return Ok(answers.map(|answer| answer.ip()).collect());
+    };
+    match resolver.lookup_ip(name).await {
+        Ok(answers) => Ok(answers.iter().collect()),
+        Err(error) if error.is_no_records_found() => {
+            Err(LookupError::NoAddress(Some(Arc::new(error))))
+        }
+        Err(error) => Err(LookupError::NoAnswer(Some(Arc::new(error)))),
+    }
+}
+
+/// Discard port. No packet is sent, so any port will do.
+const DISCARD: u16 = 9;
+
+/// Addresses at which this process listens.
+pub(super) struct OwnListeners {
+    listeners: [SocketAddr; 2],
+    /// Scheme (true: https) and host of the public URL.
+    public: Option<(bool, String)>,
+}
+
+impl OwnListeners {
+    pub(super) fn new(config: &Config) -> Self {
+        let public = config.server.public_url.as_ref().map(|url| {
+            let host = &url[url::Position::BeforeHost..url::Position::AfterPort];
+            (url.scheme() == "https", host.to_owned())
+        });
+        Self {
+            listeners: [config.server.listen, config.admin.listen],
+            public,
+        }
+    }
+
+    /// Checks that `endpoint`, with `address` of its host, is not this process.
+    ///
+    /// # Errors
+    /// `address_forbidden`.
+    pub(super) fn check_endpoint(
+        &self,
+        endpoint: &Endpoint,
+        address: IpAddr,
+    ) -> Result<(), Rejection> {
+        let address = address.to_canonical();
+        let is_listener = |listener: &SocketAddr| {
+            let ip = listener.ip().to_canonical();
+            listener.port() == endpoint.port
+                && (ip == address || (ip.is_unspecified() && is_of_this_machine(address)))
+        };
+        let is_public = self
+            .public
+            .as_ref()
+            .is_some_and(|(tls, host)| (*tls, host) == (endpoint.tls, &endpoint.host));
+        if !is_public && !self.listeners.iter().any(is_listener) {
+            return Ok(());
+        }
+        let title = endpoint.title;
+        let message = format!(
+            "{title} is an address of this gateway: name the one at which the agent listens"
+        );
+        Err(Rejection::new(Reason::AddressForbidden, message))
+    }
+}
+
+/// True if a connection to `address` stays on this machine: then the system uses that address as the source,
+/// too. Reads the system's routes and sends no packet.
+pub(super) fn is_of_this_machine(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(address) if address.is_loopback() => return true,
+        IpAddr::V6(address) if address.is_loopback() => return true,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, DISCARD))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
 }
 
 #[cfg(test)]
@@ -494,5 +676,63 @@ mod tests {
         });
         drop((freed, held));
         assert_eq!(names.places.total(), 0);
+    }
+}
+
+#[cfg(test)]
+mod nameservers_tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn the_same_servers_are_asked_on_after_a_reload() {
+        let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
+        assert!(Nameservers::new(&config, None).resolver.is_none());
+        config.address.nameservers = vec!["127.0.0.1:5353".parse().unwrap()];
+        let first = Nameservers::new(&config, None);
+        assert!(first.resolver.is_some());
+        assert!(Nameservers::new(&config, Some(&first)).resolver.is_some());
+        config.address.nameservers.clear();
+        assert!(Nameservers::new(&config, Some(&first)).resolver.is_none());
+    }
+}
+
+#[cfg(test)]
+mod own_listeners_tests {
+    use super::super::policy::tests::shipped;
+    use super::*;
+
+    fn own(listen: &str, admin: &str, public: Option<&str>) -> OwnListeners {
+        let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
+        config.server.listen = listen.parse().unwrap();
+        config.admin.listen = admin.parse().unwrap();
+        config.server.public_url = public.map(|url| url.parse().unwrap());
+        OwnListeners::new(&config)
+    }
+
+    fn refuses(own: &OwnListeners, url: &str, address: &str) -> bool {
+        let endpoint = Endpoint::parse(url, &shipped()).unwrap();
+        own.check_endpoint(&endpoint, address.parse().unwrap())
+            .is_err()
+    }
+
+    #[test]
+    fn a_listener_is_known_by_every_address_that_reaches_it() {
+        let narrow = own("127.0.0.1:8080", "127.0.0.1:9090", None);
+        assert!(refuses(&narrow, "http://127.0.0.1:8080/", "127.0.0.1"));
+        assert!(refuses(&narrow, "http://a.test:9090/", "::ffff:127.0.0.1"));
+        assert!(!refuses(&narrow, "http://127.0.0.1:8081/", "127.0.0.1"));
+        assert!(!refuses(&narrow, "http://127.0.0.2:8080/", "127.0.0.2"));
+        let wide = own("0.0.0.0:8080", "[::]:9090", Some("https://gw.example/x"));
+        for (url, address) in [
+            ("http://127.0.0.2:8080/", "127.0.0.2"),
+            ("http://a.test:9090/", "::1"),
+            ("http://a.test:9090/", "127.8.0.1"),
+            ("https://gw.example/workspaces/a/a2a", "192.0.2.1"),
+        ] {
+            assert!(refuses(&wide, url, address), "{url}");
+        }
+        assert!(!refuses(&wide, "http://a.test:8080/", "8.8.8.8"));
+        assert!(!refuses(&wide, "http://gw.example/", "192.0.2.1"));
     }
 }

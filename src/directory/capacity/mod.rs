@@ -3,18 +3,12 @@
 //!
 //! All of it is of this replica. Nothing is read from a store for a call.
 
-mod learned_limit;
-mod outcome;
-mod queue;
+mod slot;
 mod slots;
 mod target;
-mod targets;
-mod watch;
 
-pub use self::outcome::{CallOutcome, OwnTimeouts};
-use self::queue::Queue;
-pub use self::slots::{NoSlot, Slot, Slots, TargetSlots};
+pub use self::slot::{CallOutcome, NoSlot, OwnTimeouts, Slot, TargetSlots};
+pub use self::slots::Slots;
+use self::slots::TargetName;
 use self::target::Target;
 pub use self::target::{CallKind, CapacityView};
-use self::targets::{TargetName, Targets};
-use self::watch::CapacityWatch;

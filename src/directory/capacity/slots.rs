@@ -1,414 +1,100 @@
-//! Slots of targets: one for each call in progress. The count outlives the target's cached entry.
+//! Slots of all targets of this replica: workspaces, or their instances. Each target is held weakly: it lives as long as a
+//! cached entry, a slot, or its open breaker holds it. Those with a breaker that is not closed are kept, announced, and
+//! looked at for signs of life.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::{Instant, timeout_at};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
 
-use super::outcome::{CallOutcome, OwnTimeouts};
-use super::target::{ActiveCall, CapacityRefusal, Terms};
-use super::{CallKind, CapacityView, CapacityWatch, Queue, Target, TargetName, Targets};
+use super::target::Terms;
+use super::{CapacityView, Target, TargetSlots};
 use crate::config::Config;
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::Presence;
-use crate::explain::{Fact, Source, Witness};
 use crate::ids::{InstanceId, WorkspaceId};
-use crate::metrics::{AgentFailure, InProgress, Metrics, QueueOutcome};
-use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Account, Bound, Share, ShareRefusal};
-use crate::stage::Stage;
+use crate::metrics::Metrics;
+use crate::time::Timestamp;
+use crate::workspace::Status;
 
-/// A call in progress. Dropping it frees the slot, also after a panic of the exchange.
-#[derive(Debug)]
-pub struct Slot {
-    target: Arc<Target>,
-    terms: Arc<Terms>,
-    call: ActiveCall,
-    answering: bool,
-    /// The clocks of the call that are the gateway's own.
-    own_timeouts: OwnTimeouts,
-    outcome: Option<CallOutcome>,
-    /// True if the breaker has counted the outcome.
-    settled: bool,
-    share: Option<Share>,
-}
+/// Number of workspaces after which unused ones are first removed.
+const SWEEP_LEN_MIN: usize = 1024;
 
-/// Rejection of a call for which there is no slot.
-#[derive(Debug)]
-pub struct NoSlot {
-    /// The rejection.
-    pub why: Rejection,
-    /// True if one may become free soon.
-    pub(super) may_wait: bool,
-}
+/// Pause between two looks at the lease of a target.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-impl From<NoSlot> for Rejection {
-    fn from(no_slot: NoSlot) -> Self {
-        no_slot.why
-    }
-}
+/// Time after which a target that nothing calls is forgotten: its breaker counts as closed.
+const KEPT_MAX: Duration = Duration::from_secs(600);
 
-impl Slot {
-    pub(super) fn take(
-        target: &Arc<Target>,
-        terms: &Arc<Terms>,
-        account: Account,
-        kind: CallKind,
-    ) -> Result<Self, NoSlot> {
-        let call = target.begin_call(account, kind, terms).map_err(|why| {
-            if matches!(why, CapacityRefusal::Learned(_)) && !target.calls.holds_any(account) {
-                target.mark_contended();
-            }
-            capacity_refused(target, why)
-        })?;
-        let shared = call.shared.unwrap_or(terms.limit).min(terms.limit);
-        let share = target.calls.take(account, 1, Bound::with_places(shared));
-        let share = share.map_err(|full| {
-            // Not by dropping a slot, which would serve the queue.
-            target.end_call(call, None, (false, false), terms);
-            slots_full(full, shared)
-        })?;
-        target.watch.metrics.target_permits.inc();
-        Ok(Self {
-            target: Arc::clone(target),
-            terms: Arc::clone(terms),
-            call,
-            answering: false,
-            own_timeouts: OwnTimeouts::default(),
-            outcome: None,
-            settled: false,
-            share: Some(share),
-        })
-    }
+/// The same for a target that is in no cached entry: its instance or its workspace has left.
+const KEPT_ALONE: Duration = Duration::from_secs(60);
 
-    /// Records that the agent has begun to answer with a stream.
-    pub fn record_stream_start(&mut self) {
-        if !std::mem::replace(&mut self.answering, true) {
-            self.target.record_stream_start(&mut self.call, &self.terms);
-        }
-    }
+/// Pause between two looks for targets to forget, while there are any.
+const FORGET_PAUSE: Duration = Duration::from_secs(15);
 
-    /// Sets which clocks of the call are the gateway's own.
-    pub fn set_own_timeouts(&mut self, own_timeouts: OwnTimeouts) {
-        self.own_timeouts = own_timeouts;
-    }
-
-    /// Sets what the call tells of the agent. The first outcome counts; without one it tells nothing.
-    pub fn finish(&mut self, outcome: CallOutcome) {
-        self.finish_unless(|_| Some(outcome));
-    }
-
-    /// Sets the outcome if there is none yet.
-    pub fn finish_unless(&mut self, outcome: impl FnOnce(OwnTimeouts) -> Option<CallOutcome>) {
-        if self.outcome.is_some() {
-            return;
-        }
-        self.outcome = outcome(self.own_timeouts);
-        if let Some(outcome) = self.outcome {
-            self.settled = self.target.count_early(self.call, outcome, &self.terms);
-        }
-    }
-
-    /// Takes a retry from the target's budget: a fifth of its calls, and one a second.
-    pub fn may_retry(&self) -> bool {
-        let may = self.target.may_retry();
-        let metrics = &self.target.watch.metrics.capacity;
-        let counter = if may {
-            &metrics.retries
-        } else {
-            &metrics.retries_refused
-        };
-        counter.inc();
-        may
-    }
-
-    /// Records whether a connection to the agent could be made.
-    pub fn record_dial(&self, connected: bool) {
-        self.target.record_dial(connected);
-    }
-
-    /// Takes the turn to connect to an agent that refuses connections.
-    ///
-    /// # Errors
-    /// The time of the next turn: ten a second, for all calls that wait.
-    pub fn take_redial(&self) -> Result<(), Instant> {
-        self.target.take_redial()?;
-        self.target.watch.metrics.capacity.retries.inc();
-        Ok(())
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        if let Some(share) = self.share.take() {
-            drop(share);
-            self.target.watch.metrics.target_permits.dec();
-        }
-        self.target.end_call(
-            self.call,
-            self.outcome,
-            (self.answering, self.settled),
-            &self.terms,
-        );
-        self.target.serve_queue();
-    }
-}
-
-/// Slots of one target.
-#[derive(Debug)]
-pub struct TargetSlots {
-    target: Arc<Target>,
-    terms: Arc<Terms>,
-}
-
-impl TargetSlots {
-    /// Takes a slot for a call of `account`.
-    ///
-    /// # Errors
-    /// `agent_busy` if all are taken, the caller has half of the slots that other callers leave, the learned limit is
-    /// reached, or the breaker is open.
-    pub fn take(&self, account: Account, kind: CallKind) -> Result<Slot, NoSlot> {
-        // Calls that wait come first. One that is left could not have the place.
-        self.target.serve_queue();
-        Slot::take(&self.target, &self.terms, account, kind)
-    }
-
-    /// Waits for a slot after `refused`, if `limits.target_queue` allows it. Dropping the future leaves the queue.
-    ///
-    /// # Errors
-    /// As [`TargetSlots::take`], after `limits.target_queue_wait` or at `deadline`.
-    pub async fn wait(
-        &self,
-        refused: NoSlot,
-        account: Account,
-        kind: CallKind,
-        deadline: Instant,
-    ) -> Result<Slot, Rejection> {
-        let terms = &self.terms;
-        if !refused.may_wait || terms.queue == 0 {
-            return Err(refused.why);
-        }
-        let metrics = &self.target.watch.metrics.capacity;
-        let Ok(mut ticket) = Queue::enter(&self.target, account, kind, terms) else {
-            metrics.count_queue_wait(QueueOutcome::Full);
-            return Err(queue_full(refused.why, terms.queue));
-        };
-        let mut wait = QueueWait::start(&self.target.watch);
-        let until = deadline.min(Instant::now() + terms.queue_wait);
-        let answered = timeout_at(until, ticket.wait()).await;
-        let (outcome, answer) = match answered {
-            Ok(Some(Ok(slot))) => (QueueOutcome::Placed, Ok(slot)),
-            Ok(Some(Err(why))) => (QueueOutcome::Refused, Err(why)),
-            Ok(None) => (QueueOutcome::Refused, Err(refused.why)),
-            Err(_) if until == deadline => (QueueOutcome::Left, Err(refused.why)),
-            Err(_) => (
-                QueueOutcome::TimedOut,
-                Err(wait_timed_out(refused.why, terms.queue_wait)),
-            ),
-        };
-        wait.outcome = outcome;
-        answer
-    }
-
-    /// Counts a failed probe of the agent for its breaker.
-    pub fn probe_failed(&self, cause: AgentFailure) {
-        self.target.probe_failed(cause, &self.terms);
-    }
-
-    /// Checks that there is a free slot for a call of `account`, and reports the facts to `witness`.
-    ///
-    /// # Errors
-    /// As [`TargetSlots::take`].
-    pub fn check(
-        &self,
-        account: Account,
-        kind: CallKind,
-        witness: &mut impl Witness,
-    ) -> Result<(), Rejection> {
-        let (taken, limit) = (self.target.calls.total(), self.terms.limit);
-        witness.record(|| {
-            let view = self.target.capacity_view(Some(account));
-            let mut value = json!({"taken": taken, "limit": limit, "of": "this replica"});
-            value["breaker"] = json!(view.breaker);
-            for (name, known) in [
-                (
-                    "breaker_cause",
-                    view.failure.map(|cause| json!(cause.as_str())),
-                ),
-                (
-                    "learned_limit",
-                    view.learned_limit.map(|limit| json!(limit)),
-                ),
-                (
-                    "learned_limit_streams",
-                    view.learned_limit_streams.map(|limit| json!(limit)),
-                ),
-                ("waiting", (view.queued > 0).then(|| json!(view.queued))),
-                (
-                    "last_failure",
-                    view.failures_in_a_row.map(|(number, cause, age)| {
-                        json!({"cause": cause.as_str(), "failures_in_a_row": number,
-                            "age_seconds": age.as_secs()})
-                    }),
-                ),
-            ] {
-                if let Some(known) = known {
-                    value[name] = known;
-                }
-            }
-            Fact::new(Stage::Slots, Source::Memory, value)
-        });
-        let open = self.target.check_call(account, kind, &self.terms);
-        open.map_err(|why| capacity_refused(&self.target, why).why)?;
-        let looked = self
-            .target
-            .calls
-            .check_one(account, Bound::with_places(limit));
-        looked.map_err(|full| slots_full(full, limit).why)
-    }
-
-    /// True if only the share of its caller keeps a call of `account` from a slot.
-    pub fn is_short_of_share(&self, account: Account) -> bool {
-        let calls = &self.target.calls;
-        let looked = calls.check_one(account, Bound::with_places(self.terms.limit));
-        matches!(looked, Err(ShareRefusal::Share | ShareRefusal::Each))
-    }
-
-    /// Returns the state of the breaker for calls of `account`: `closed`, `open` or `trying`.
-    pub fn breaker_state(&self, account: Account) -> &'static str {
-        self.target.capacity_view(Some(account)).breaker
-    }
-
-    /// Returns the number of calls in progress.
-    pub fn in_progress(&self) -> usize {
-        self.target.calls.total()
-    }
-
-    /// True while fewer calls are in progress than the limit allows.
-    pub fn has_place(&self) -> bool {
-        self.target.calls.total() < self.terms.limit
-    }
-
-    /// True unless the breaker refuses calls of `account`. While it does, signs of life at other replicas are looked for.
-    pub fn is_available(&self, account: Account) -> bool {
-        let looked = self
-            .target
-            .check_call(account, CallKind::Unary, &self.terms);
-        let is_open = matches!(looked, Err(CapacityRefusal::Breaker(..)));
-        if is_open {
-            self.target.watch.look_for_life(&self.target);
-        }
-        !is_open
-    }
-}
-
-/// A call in the queue, for the metrics.
-struct QueueWait {
-    watch: Arc<CapacityWatch>,
-    _waiting: InProgress,
-    outcome: QueueOutcome,
-}
-
-impl QueueWait {
-    fn start(watch: &Arc<CapacityWatch>) -> Self {
-        Self {
-            _waiting: InProgress::begin(&watch.metrics.capacity.queued),
-            watch: Arc::clone(watch),
-            // Unless it comes to its end.
-            outcome: QueueOutcome::Left,
-        }
-    }
-}
-
-impl Drop for QueueWait {
-    fn drop(&mut self) {
-        self.watch.metrics.capacity.count_queue_wait(self.outcome);
-    }
-}
-
-fn agent_busy(message: impl Into<std::borrow::Cow<'static, str>>, after: Duration) -> Rejection {
-    Rejection::new(Reason::AgentBusy, message)
-        .with_retry_after(after)
-        .with_delivery(Delivery::NotSent)
-}
-
-fn slots_full(full: ShareRefusal, limit: usize) -> NoSlot {
-    let message = match full {
-        ShareRefusal::All => {
-            "the workspace has as many calls in progress as it takes (limits.target_concurrency, or its max_concurrent); \
-             try again shortly"
-        }
-        ShareRefusal::Share | ShareRefusal::Each => {
-            "calls of this caller have half of the places that others leave at the workspace (limits.target_concurrency, \
-             or its max_concurrent); try again shortly"
-        }
-    };
-    let why = agent_busy(message, Duration::from_secs(1)).with_fact("limit", limit);
-    NoSlot {
-        why: why.with_share(full != ShareRefusal::All),
-        may_wait: true,
-    }
-}
-
-fn queue_full(why: Rejection, queue: usize) -> Rejection {
-    let message = format!(
-        "{}; its queue is full, too, or the part that one caller may have of it (limits.target_queue, {queue})",
-        why.message
-    );
-    Rejection {
-        message: message.into(),
-        ..why
-    }
-    .with_fact("queue", queue)
-}
-
-fn wait_timed_out(why: Rejection, wait: Duration) -> Rejection {
-    let message = format!(
-        "no place became free at the workspace within {} (limits.target_queue_wait); try again shortly",
-        humantime::format_duration(wait)
-    );
-    Rejection {
-        message: message.into(),
-        ..why
-    }
-}
-
-/// Returns the rejection by the breaker or the learned limit.
-fn capacity_refused(target: &Arc<Target>, why: CapacityRefusal) -> NoSlot {
-    match why {
-        CapacityRefusal::Learned(limit) => {
-            let message = format!(
-                "the agent refused more than {limit} calls at once before; try again shortly (concurrency.adaptive)"
-            );
-            NoSlot {
-                why: agent_busy(message, Duration::from_secs(1)).with_fact("learned_limit", limit),
-                may_wait: true,
-            }
-        }
-        CapacityRefusal::Breaker(after, failure) => {
-            target.watch.look_for_life(target);
-            let message = "the agent failed too often lately, in calls of this caller or of several (breaker.failures, \
-                breaker.ratio): wait for Retry-After";
-            // Rounded up: a caller that comes a moment too early would be refused once more.
-            let after = Duration::from_secs(after.as_secs() + 1);
-            let why = agent_busy(message, after).with_fact("breaker", "open");
-            NoSlot {
-                why: match failure {
-                    Some(cause) => why.with_fact("cause", cause.as_str()),
-                    None => why,
-                },
-                may_wait: false,
-            }
-        }
-    }
-}
+/// Name of a target: a workspace, and its instance if it has named ones.
+pub(super) type TargetName = (WorkspaceId, Option<InstanceId>);
 
 /// Slots of all targets.
-#[derive(Debug)]
 pub struct Slots {
-    targets: Arc<Targets>,
-    watch: Arc<CapacityWatch>,
+    pub(super) metrics: Arc<Metrics>,
+    announcer: Arc<Announcer>,
+    presence: Arc<Presence>,
+    targets: Mutex<Targets>,
+    open: Mutex<HashMap<TargetName, OpenBreaker>>,
+    /// Length of `open`, read without its lock.
+    len: AtomicUsize,
+    /// True while a task looks for targets to forget.
+    is_forgetting: AtomicBool,
+}
+
+impl std::fmt::Debug for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slots")
+            .field("open", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Targets by workspace.
+#[derive(Default)]
+struct Targets {
+    by_workspace: HashMap<WorkspaceId, Vec<Weak<Target>>>,
+    sweep_len: usize,
+}
+
+impl Targets {
+    fn find_all(&self, id: &WorkspaceId) -> impl Iterator<Item = Arc<Target>> {
+        let targets = self.by_workspace.get(id).into_iter().flatten();
+        targets.filter_map(Weak::upgrade)
+    }
+
+    /// Removes workspaces without targets in use, each time their number has doubled.
+    fn sweep(&mut self) {
+        if self.by_workspace.len() < self.sweep_len.max(SWEEP_LEN_MIN) {
+            return;
+        }
+        let used = |targets: &mut Vec<Weak<Target>>| targets.iter().any(|t| t.strong_count() > 0);
+        self.by_workspace.retain(|_, targets| used(targets));
+        self.sweep_len = 2 * self.by_workspace.len();
+    }
+}
+
+/// A breaker that is not closed.
+struct OpenBreaker {
+    /// Keeps the target.
+    target: Arc<Target>,
+    /// Time at which it was first opened, by the clock of leases.
+    since: Timestamp,
+    /// The last look at the lease, or call.
+    looked_at: Instant,
+    /// False: it is open to callers that fail alone, which is no news of the agent.
+    is_shown: bool,
 }
 
 impl Slots {
@@ -416,32 +102,75 @@ impl Slots {
         metrics: &Arc<Metrics>,
         announcer: &Arc<Announcer>,
         presence: &Arc<Presence>,
-    ) -> Self {
-        let targets = Arc::new(Targets::default());
-        Self {
-            watch: CapacityWatch::new(Arc::clone(&targets), metrics, announcer, presence),
-            targets,
-        }
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: Arc::clone(metrics),
+            announcer: Arc::clone(announcer),
+            presence: Arc::clone(presence),
+            targets: Mutex::default(),
+            open: Mutex::default(),
+            len: AtomicUsize::new(0),
+            is_forgetting: AtomicBool::new(false),
+        })
+    }
+
+    fn find_all(&self, id: &WorkspaceId) -> Vec<Arc<Target>> {
+        self.targets.lock().find_all(id).collect()
+    }
+
+    /// Returns a target that is in use.
+    fn find(&self, id: &WorkspaceId, instance: Option<&InstanceId>) -> Option<Arc<Target>> {
+        let targets = self.targets.lock();
+        let mut all = targets.find_all(id);
+        all.find(|target| target.name.1.as_ref() == instance)
     }
 
     /// Returns the number of calls of `id` in progress at this replica.
     pub fn in_progress(&self, id: &WorkspaceId) -> usize {
-        let targets = self.targets.find_all(id);
+        let targets = self.find_all(id);
         targets.iter().map(|target| target.calls.total()).sum()
     }
 
     /// Returns the capacity of `id`, or of each of its instances, at this replica. Empty: no call of it is remembered.
     pub fn capacity_views(&self, id: &WorkspaceId) -> Vec<CapacityView> {
-        let targets = self.targets.find_all(id);
-        targets
-            .iter()
-            .map(|target| target.capacity_view(None))
-            .collect()
+        let targets = self.find_all(id);
+        let views = targets.iter().map(|target| target.capacity_view(None));
+        views.collect()
     }
 
-    /// True while the breakers of all targets of `id` are not closed.
-    pub fn is_open(&self, id: &WorkspaceId) -> bool {
-        self.watch.is_open(id)
+    /// Returns the slots of `id`, or of its instance, of which `limit` is the ceiling, with those of the calls in progress
+    /// taken.
+    pub(in crate::directory) fn for_target(
+        self: &Arc<Self>,
+        (id, instance): (&WorkspaceId, Option<&InstanceId>),
+        limit: usize,
+        config: &Config,
+    ) -> TargetSlots {
+        let mut all = self.targets.lock();
+        if !all.by_workspace.contains_key(id) {
+            all.sweep();
+        }
+        let known = all
+            .find_all(id)
+            .find(|target| target.name.1.as_ref() == instance);
+        let target = known.unwrap_or_else(|| {
+            let name = (id.clone(), instance.cloned());
+            let target = Arc::new(Target::new(name, Arc::clone(self)));
+            let targets = all.by_workspace.entry(id.clone()).or_default();
+            targets.retain(|target| target.strong_count() > 0);
+            targets.push(Arc::downgrade(&target));
+            target
+        });
+        TargetSlots {
+            target,
+            terms: Arc::new(Terms {
+                limit,
+                adaptive: config.concurrency.adaptive,
+                breaker: config.breaker.clone(),
+                queue: config.limits.target_queue,
+                queue_wait: config.limits.target_queue_wait,
+            }),
+        }
     }
 
     /// Forgets the learned limits of an agent that registers, and lets the next call to it try.
@@ -451,7 +180,7 @@ impl Slots {
         instance: Option<&InstanceId>,
         began: Instant,
     ) {
-        if let Some(target) = self.targets.find(id, instance) {
+        if let Some(target) = self.find(id, instance) {
             target.forget_limits();
             target.let_try(began);
         }
@@ -464,34 +193,162 @@ impl Slots {
         instance: Option<&InstanceId>,
         began: Instant,
     ) {
-        if self.watch.is_any_open()
-            && let Some(target) = self.targets.find(id, instance)
+        if self.is_any_open()
+            && let Some(target) = self.find(id, instance)
         {
             target.let_try(began);
         }
     }
 
-    /// Returns the slots of `id`, or of its instance, of which `limit` is the ceiling, with those of the calls in progress
-    /// taken.
-    pub(in crate::directory) fn for_target(
-        &self,
-        (id, instance): (&WorkspaceId, Option<&InstanceId>),
-        limit: usize,
-        config: &Config,
-    ) -> TargetSlots {
-        let name = TargetName {
-            workspace: id.clone(),
-            instance: instance.cloned(),
-        };
-        TargetSlots {
-            target: self.targets.get_or_create(name, &self.watch),
-            terms: Arc::new(Terms {
-                limit,
-                adaptive: config.concurrency.adaptive,
-                breaker: config.breaker.clone(),
-                queue: config.limits.target_queue,
-                queue_wait: config.limits.target_queue_wait,
-            }),
+    fn is_any_open(&self) -> bool {
+        self.len.load(Ordering::Acquire) > 0
+    }
+
+    /// True while the breakers of all targets of `id` are not closed.
+    pub fn is_open(&self, id: &WorkspaceId) -> bool {
+        if !self.is_any_open() {
+            return false;
         }
+        let targets = self.find_all(id);
+        !targets.is_empty() && targets.iter().all(|target| target.is_open())
+    }
+
+    /// Keeps a target with a breaker that has opened, and announces it.
+    pub(super) fn record_open(self: &Arc<Self>, target: &Arc<Target>) {
+        let (view, is_shown) = (target.capacity_view(None), target.is_open());
+        let cause = view.failure.map_or("unknown", |cause| cause.as_str());
+        if let Some(cause) = view.failure.filter(|_| is_shown) {
+            self.metrics.capacity.opened[cause].inc();
+        }
+        let open = OpenBreaker {
+            target: Arc::clone(target),
+            since: Timestamp::now(),
+            looked_at: Instant::now(),
+            is_shown,
+        };
+        let mut all = self.open.lock();
+        let before = all.insert(target.name.clone(), open);
+        if !target.is_open_to_any() {
+            // It closed meanwhile.
+            all.remove(&target.name);
+        }
+        self.note_len(&all);
+        drop(all);
+        self.forget_later();
+        if before.is_some_and(|before| before.is_shown || !is_shown) {
+            return;
+        }
+        let seconds = view.retry_after.unwrap_or_default().as_secs();
+        let (workspace, instance) = &target.name;
+        let instance = instance.as_ref().map(InstanceId::as_str);
+        if !is_shown {
+            tracing::info!(workspace.id = %workspace, instance.id = instance, "the breaker of an agent opened for one \
+                caller, others go on: see GET /explain of it");
+            return;
+        }
+        tracing::warn!(workspace.id = %workspace, instance.id = instance, cause, seconds, "the breaker of an agent \
+            opened: no call is sent to it; see GET /explain");
+        // Other instances take the calls.
+        if self.is_open(workspace) {
+            let payload = json!({"breaker": "open", "cause": cause});
+            self.announcer
+                .announce_status_with(workspace, Status::Degraded, payload);
+        }
+    }
+
+    /// Forgets a target with a breaker that has closed, and announces it.
+    pub(super) fn record_close(&self, target: &Arc<Target>) {
+        self.metrics.capacity.breakers_closed.inc();
+        let (workspace, instance) = &target.name;
+        let others = self.find_all(workspace);
+        let others_open = others
+            .iter()
+            .all(|other| Arc::ptr_eq(other, target) || other.is_open());
+        let mut all = self.open.lock();
+        match all.get_mut(&target.name) {
+            Some(open) if target.is_open_to_any() => open.is_shown = false,
+            _ => drop(all.remove(&target.name)),
+        }
+        self.note_len(&all);
+        drop(all);
+        let instance = instance.as_ref().map(InstanceId::as_str);
+        tracing::info!(workspace.id = %workspace, instance.id = instance, "the breaker of an agent closed");
+        if !others_open {
+            return;
+        }
+        let payload = json!({"breaker": "closed"});
+        self.announcer
+            .announce_status_with(workspace, Status::Online, payload);
+        // Its row may have another status by now.
+        if let Ok(runtime) = Handle::try_current() {
+            let (announcer, id) = (Arc::clone(&self.announcer), workspace.clone());
+            runtime
+                .spawn(async move { announcer.announce_if_overtaken(&id, Status::Online).await });
+        }
+    }
+
+    /// Looks for a heartbeat or registration at another replica since the breaker opened, in the background, at most
+    /// each second.
+    pub(super) fn look_for_life(self: &Arc<Self>, target: &Arc<Target>) {
+        let mut all = self.open.lock();
+        let Some(open) = all.get_mut(&target.name) else {
+            return;
+        };
+        if open.looked_at.elapsed() < LOOK_PAUSE {
+            return;
+        }
+        open.looked_at = Instant::now();
+        let since = open.since;
+        drop(all);
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let (watch, target) = (Arc::clone(self), Arc::clone(target));
+        runtime.spawn(async move {
+            let (workspace, instance) = &target.name;
+            let leases = &watch.presence.leases;
+            let renewed = leases.renewal_time(workspace, instance.as_ref(), since);
+            if let Ok(Some(at)) = renewed.await
+                && at > since
+            {
+                target.let_try(Instant::now());
+            }
+        });
+    }
+
+    /// Forgets targets that nothing calls any more, in the background, until no breaker is open.
+    fn forget_later(self: &Arc<Self>) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        if self.is_forgetting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let watch = Arc::downgrade(self);
+        runtime.spawn(async move {
+            loop {
+                sleep(FORGET_PAUSE).await;
+                let Some(watch) = watch.upgrade() else { return };
+                let mut all = watch.open.lock();
+                all.retain(|_, one| {
+                    let is_alone = Arc::strong_count(&one.target) == 1;
+                    let kept = if is_alone { KEPT_ALONE } else { KEPT_MAX };
+                    one.looked_at.elapsed() < kept && one.target.is_open_to_any()
+                });
+                watch.note_len(&all);
+                if all.is_empty() {
+                    // Under the lock: an opening that comes now begins a task of its own.
+                    watch.is_forgetting.store(false, Ordering::Release);
+                    return;
+                }
+            }
+        });
+    }
+
+    fn note_len(&self, all: &HashMap<TargetName, OpenBreaker>) {
+        self.len.store(all.len(), Ordering::Release);
+        let shown = all.values().filter(|one| one.is_shown).count();
+        let len = i64::try_from(shown).unwrap_or(i64::MAX);
+        self.metrics.capacity.breakers_open.set(len);
     }
 }

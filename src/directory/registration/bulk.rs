@@ -4,10 +4,10 @@
 use super::change::{self, Change, Registrations, VettedChange};
 use super::lifecycle::status_after_resume;
 use super::register::Creation;
-use super::tree_rules::{Editor, org_below};
+use super::tree_rules::Editor;
 use super::urls::is_listed;
 use crate::directory::address::Endpoint;
-use crate::directory::rejections::{workspace_id_taken, workspace_removed};
+use crate::directory::rejections::workspace_removed;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{
@@ -83,8 +83,8 @@ impl<'r> BulkRegistrations<'r> {
     /// # Errors
     /// As [`Registrations::create`], but `conflict`.
     pub async fn vet_creation(self, creation: &Creation) -> Result<NewWorkspace, Rejection> {
-        let urls = self.0.vet_new(creation).await?;
-        self.0.prepare(creation, urls).await
+        let vetted = self.0.vet_new(creation).await?;
+        self.0.prepare(creation, &vetted).await
     }
 
     /// Checks an update as [`Registrations::change`] does, apart from its row.
@@ -172,23 +172,6 @@ impl<'r> BulkRegistrations<'r> {
         self.0.announcer.announce_removal(id, line);
         Ok(self.0.presence.withdraw(id).await?)
     }
-}
-
-/// Returns the org of a new workspace `id` below the first of `line`, which must accept it as a child.
-///
-/// # Errors
-/// `conflict`.
-pub fn org_of_new(
-    id: &WorkspaceId,
-    line: &[Step],
-    org: Option<&str>,
-) -> Result<Option<String>, Rejection> {
-    org_below(id, line, org)
-}
-
-/// Returns the rejection of an id that a workspace has, or had.
-pub fn id_taken() -> Rejection {
-    workspace_id_taken()
 }
 
 /// Returns the URLs of a workspace that an operator lists, the first one first; `None`: there is no list.

@@ -7,13 +7,13 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 
 use super::recheck::Recheck;
 use super::tree_rules::{Editor, apply_move};
 use super::urls::{check_urls, settle_resolve, settle_urls};
 use super::validate::check_label;
-use crate::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use crate::directory::address::{Addresses, NamedUrls, Resolver};
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::{HeartbeatBuffer, Presence};
@@ -29,71 +29,89 @@ use crate::store::Run;
 use crate::time::Timestamp;
 use crate::trust::{Seal, SealedSecret};
 use crate::workspace::{
-    CallerProof, DeliveryMode, Liveness, Move, Origins, Resolve, SealedTls, Settings, Status,
-    StoredWake, Surroundings, Workspace, WorkspaceChange, Workspaces, credential_base,
+    DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, SettingsPatch, Status, StoredWake,
+    Surroundings, Workspace, WorkspaceChange, WorkspaceSettings, Workspaces, credential_base,
     is_base_of_operator,
 };
 
-/// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.
+/// Requested change, or the settings of a new workspace: a patch, with what its members say.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// Display name.
-    pub name: Option<String>,
-    /// Purpose of the agent, as free text.
-    pub role: Option<Option<String>>,
+    /// The patch.
+    pub patch: SettingsPatch,
     /// New parent and org.
     pub place: Move,
-    /// URL that its agent listens at.
-    pub url: Option<Option<String>>,
-    /// URL on the agents' own network.
-    pub internal_url: Option<Option<String>>,
-    /// URLs of its instances, for assumed liveness. Operators only.
-    pub urls: Option<Option<Vec<String>>>,
-    /// URL that its card is fetched from.
-    pub card_url: Option<Option<String>>,
-    /// Delivery mode: push or poll.
-    pub delivery_mode: Option<DeliveryMode>,
-    /// Maximum calls in progress.
-    pub max_concurrent: Option<Option<u32>>,
-    /// Source of its liveness.
-    pub liveness: Option<Liveness>,
-    /// Completion mode for incomplete calls.
-    pub complete: Option<Option<CompletionMode>>,
-    /// True if callers may ask for push notifications.
-    pub push_notifications: Option<Option<bool>>,
-    /// Access to its card. Set by operators only.
-    pub card_access: Option<Option<CardAccess>>,
-    /// Proof in the tokens that it gets with calls.
-    pub proof: Option<Option<CallerProof>>,
-    /// Translation of calls.
-    pub bridge: Option<Option<Bridging>>,
-    /// HTTP status of refusals of its JSON-RPC calls.
-    pub refusal_status: Option<Option<RefusalStatus>>,
-    /// Addresses of its name that get calls, for assumed liveness. Operators only.
-    pub resolve: Option<Option<Resolve>>,
     /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
-    /// TLS towards the agent. Operators only.
+    /// TLS towards the agent.
     pub upstream_tls: Option<Option<UpstreamTls>>,
-    /// Waker of the agent while it sleeps. Operators only.
+    /// Waker of the agent while it sleeps.
     pub wake: Option<Option<Wake>>,
-    /// Probe of the agent, for assumed liveness. Operators only.
+    /// Probe of the agent, for assumed liveness.
     pub probe: Option<Option<Probe>>,
-    /// Status set by a provisioner.
-    pub status: Option<Status>,
     /// Second check of the editor.
     pub recheck: Option<Recheck>,
+}
+
+impl Change {
+    /// Reads a patch.
+    ///
+    /// # Errors
+    /// `invalid_workspace_id`, `invalid_params`.
+    pub fn parse(patch: SettingsPatch) -> Result<Self, Rejection> {
+        let not_json = |_| invalid("`probe` is no JSON");
+        Ok(Self {
+            place: Move {
+                parent_id: try_map(&patch.parent_id, |id| Ok(WorkspaceId::parse(id)?))?,
+                org: patch.org.clone(),
+            },
+            upstream_auth: try_map(&patch.upstream_auth, |json| UpstreamAuth::parse(json))?,
+            upstream_tls: try_map(&patch.upstream_tls, |json| UpstreamTls::parse(json))?,
+            wake: try_map(&patch.wake, |json| Wake::parse(json))?,
+            probe: try_map(&patch.probe, |json| {
+                Probe::parse(&to_raw_value(json).map_err(not_json)?)
+            })?,
+            patch,
+            recheck: None,
+        })
+    }
+
+    /// Returns the URLs that it names.
+    fn named_urls(&self) -> NamedUrls<'_> {
+        let patch = &self.patch;
+        NamedUrls {
+            url: patch.url.as_ref().and_then(Option::as_deref),
+            internal_url: patch.internal_url.as_ref().and_then(Option::as_deref),
+            card_url: patch.card_url.as_ref().and_then(Option::as_deref),
+            urls: patch
+                .urls
+                .as_ref()
+                .and_then(Option::as_deref)
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// Converts a value, if there is one that is no `null`.
+fn try_map<S, T>(
+    said: &Option<Option<S>>,
+    convert: impl FnOnce(&S) -> Result<T, Rejection>,
+) -> Result<Option<Option<T>>, Rejection> {
+    let said = said
+        .as_ref()
+        .map(|said| said.as_ref().map(convert).transpose());
+    said.transpose()
 }
 
 /// Change with checked URLs and a sealed credential.
 pub(super) struct VettedChange<'a> {
     change: &'a Change,
-    url: Option<Option<String>>,
-    internal_url: Option<Option<String>>,
-    card_url: Option<Option<String>>,
-    urls: Option<Option<Vec<String>>>,
+    pub(super) url: Option<Option<String>>,
+    pub(super) internal_url: Option<Option<String>>,
+    pub(super) card_url: Option<Option<String>>,
+    pub(super) urls: Option<Option<Vec<String>>>,
     pub(super) origins: Origins,
-    upstream_auth: Option<Option<SealedSecret>>,
+    pub(super) upstream_auth: Option<Option<SealedSecret>>,
     upstream_tls: Option<Option<SealedTls>>,
     wake: Option<Option<StoredWake>>,
 }
@@ -125,7 +143,7 @@ impl Registrations {
         let takes_calls =
             workspace.status == Status::Online && workspace.delivery_mode == DeliveryMode::Push;
         if let Some(read) = self.card_reader.get().filter(|_| takes_calls) {
-            let options = AgentOptions::from_workspace(workspace, &self.views.config.get());
+            let options = AgentOptions::from_workspace(workspace, &self.views.core.config.get());
             if workspace.url.is_none() || !options.has_card {
                 read(&workspace.id);
             }
@@ -168,7 +186,7 @@ impl Registrations {
         done.map_err(|why| why.after_commit(false))?;
         if vetted.has_urls() {
             // At another place the agent may be well.
-            self.views.slots.reset_target(id, None, began);
+            self.views.core.slots.reset_target(id, None, began);
             self.views.resolution.learnt.forget_place(id).await;
         }
         self.read_card_of(&changed.after);
@@ -254,53 +272,33 @@ impl Registrations {
         change: &'a Change,
         editor: Editor,
     ) -> Result<VettedChange<'a>, Rejection> {
-        let sealed = |auth: &UpstreamAuth| auth.seal(&self.seal, id);
-        let upstream_auth = change.upstream_auth.as_ref();
-        let upstream_auth = upstream_auth.map(|auth| auth.as_ref().map(sealed).transpose());
-        let sealed = |tls: &UpstreamTls| tls.seal(&self.seal, id);
-        let upstream_tls = change.upstream_tls.as_ref();
-        let upstream_tls = upstream_tls.map(|tls| tls.as_ref().map(sealed).transpose());
-        let said = |url: &'a Option<Option<String>>| url.as_ref().and_then(Option::as_deref);
-        let named = NamedUrls {
-            url: said(&change.url),
-            internal_url: said(&change.internal_url),
-            card_url: said(&change.card_url),
-            urls: change
-                .urls
-                .as_ref()
-                .and_then(Option::as_deref)
-                .unwrap_or_default(),
-        };
+        let patch = &change.patch;
         let may_share = editor == Editor::Operator;
-        let urls = self.addresses.vet_urls(id, named, may_share).await?;
+        let urls = self
+            .addresses
+            .vet_urls(id, change.named_urls(), may_share)
+            .await?;
+        let wake = match &change.wake {
+            Some(Some(wake)) => {
+                let url = self.addresses.vet_waker(&wake.as_view().url).await?;
+                Some(Some(wake.seal(&self.seal, id, url)?))
+            }
+            said => said.as_ref().map(|_| None),
+        };
         Ok(VettedChange {
             change,
-            url: change.url.as_ref().map(|_| urls.url),
-            internal_url: change.internal_url.as_ref().map(|_| urls.internal_url),
-            card_url: change.card_url.as_ref().map(|_| urls.card_url),
-            urls: change
+            url: patch.url.as_ref().map(|_| urls.url),
+            internal_url: patch.internal_url.as_ref().map(|_| urls.internal_url),
+            card_url: patch.card_url.as_ref().map(|_| urls.card_url),
+            urls: patch
                 .urls
                 .as_ref()
                 .map(|said| said.as_ref().map(|_| urls.urls)),
             origins: urls.origins,
-            upstream_auth: upstream_auth.transpose()?,
-            upstream_tls: upstream_tls.transpose()?,
-            wake: match &change.wake {
-                Some(wake) => Some(self.vet_wake(id, wake.as_ref()).await?),
-                None => None,
-            },
+            upstream_auth: try_map(&change.upstream_auth, |auth| auth.seal(&self.seal, id))?,
+            upstream_tls: try_map(&change.upstream_tls, |tls| tls.seal(&self.seal, id))?,
+            wake,
         })
-    }
-
-    /// Checks the URL of a waker, and seals its header fields.
-    pub(super) async fn vet_wake(
-        &self,
-        id: &WorkspaceId,
-        wake: Option<&Wake>,
-    ) -> Result<Option<StoredWake>, Rejection> {
-        let Some(wake) = wake else { return Ok(None) };
-        let url = self.addresses.vet_waker(&wake.as_view().url).await?;
-        wake.seal(&self.seal, id, url).map(Some)
     }
 
     /// Writes the changed URL keys, and a lease if the workspace must send heartbeats from now on.
@@ -339,26 +337,27 @@ impl Registrations {
 
 /// Runs the checks that need no row.
 pub(super) fn check(change: &Change) -> Result<(), Rejection> {
+    let patch = &change.patch;
     let labels = [
-        ("name", change.name.as_ref()),
-        ("role", change.role.as_ref().and_then(Option::as_ref)),
-        ("org", change.place.org.as_ref().and_then(Option::as_ref)),
+        ("name", patch.name.as_ref()),
+        ("role", patch.role.as_ref().and_then(Option::as_ref)),
+        ("org", patch.org.as_ref().and_then(Option::as_ref)),
     ];
     for (name, label) in labels {
         label.map_or(Ok(()), |label| check_label(name, label))?;
     }
-    if let Some(Some(urls)) = &change.urls {
+    if let Some(Some(urls)) = &patch.urls {
         check_urls(urls)?;
-        if change.url.is_some() || change.internal_url.is_some() {
+        if patch.url.is_some() || patch.internal_url.is_some() {
             return Err(invalid(
                 "urls takes the place of url and internal_url: leave them out",
             ));
         }
     }
-    if change.max_concurrent == Some(Some(0)) {
+    if patch.max_concurrent == Some(Some(0)) {
         return Err(invalid("max_concurrent must be at least 1, or null"));
     }
-    match change.status {
+    match patch.status {
         Some(Status::Online | Status::Degraded) => Err(invalid(
             "status cannot be set to online or degraded: registrations and heartbeats do that, and resume",
         )),
@@ -376,6 +375,20 @@ impl VettedChange<'_> {
     pub(super) fn has_urls(&self) -> bool {
         self.url.is_some() || self.internal_url.is_some() || self.urls.is_some()
     }
+
+    /// Sets all settings that the change says, apart from the place.
+    pub(super) fn apply_to(&self, settings: &mut WorkspaceSettings) {
+        settings.apply_plain(&self.change.patch);
+        set_if_given(&mut settings.url, &self.url);
+        set_if_given(&mut settings.internal_url, &self.internal_url);
+        set_if_given(&mut settings.card_url, &self.card_url);
+        set_if_given(&mut settings.upstream_auth, &self.upstream_auth);
+        set_if_given(&mut settings.upstream_tls, &self.upstream_tls);
+        set_if_given(&mut settings.wake, &self.wake);
+        if let Some(probe) = &self.change.probe {
+            settings.probe = probe.as_ref().map(|probe| probe.as_stored().clone());
+        }
+    }
 }
 
 pub(super) fn decide_settings(
@@ -387,36 +400,23 @@ pub(super) fn decide_settings(
     let change = vetted.change;
     let mut settings = Settings::from_workspace(workspace);
     apply_move(workspace, around, &change.place, editor, &mut settings)?;
-    set_if_given(&mut settings.name, &change.name);
-    set_if_given(&mut settings.role, &change.role);
-    set_if_given(&mut settings.url, &vetted.url);
-    set_if_given(&mut settings.internal_url, &vetted.internal_url);
-    set_if_given(&mut settings.card_url, &vetted.card_url);
-    set_if_given(&mut settings.delivery_mode, &change.delivery_mode);
-    set_if_given(&mut settings.max_concurrent, &change.max_concurrent);
-    set_if_given(&mut settings.liveness, &change.liveness);
-    set_if_given(&mut settings.complete, &change.complete);
-    set_if_given(&mut settings.push_notifications, &change.push_notifications);
-    set_if_given(&mut settings.card_access, &change.card_access);
-    set_if_given(&mut settings.proof, &change.proof);
-    set_if_given(&mut settings.bridge, &change.bridge);
-    set_if_given(&mut settings.refusal_status, &change.refusal_status);
-    set_if_given(&mut settings.resolve, &change.resolve);
-    set_if_given(&mut settings.upstream_auth, &vetted.upstream_auth);
-    set_if_given(&mut settings.upstream_tls, &vetted.upstream_tls);
-    set_if_given(&mut settings.wake, &vetted.wake);
-    settle_probe(change, &mut settings)?;
+    vetted.apply_to(&mut settings);
+    let patch = &change.patch;
+    let new_kind = patch.liveness.is_some() || patch.delivery_mode.is_some();
+    if settings.probe.is_some() && (new_kind || change.probe.is_some()) {
+        require_probed(settings.liveness, settings.delivery_mode)?;
+    }
     settle_urls(
         workspace,
         &around.instances,
-        change,
+        patch,
         vetted.urls.as_ref(),
         &mut settings,
     )?;
-    settle_resolve(workspace, change, &settings)?;
-    let says_url = change.url.is_some() || change.urls.is_some();
+    settle_resolve(workspace, patch, &settings)?;
+    let says_url = patch.url.is_some() || patch.urls.is_some();
     settle_credential(workspace, around, vetted, editor, &mut settings);
-    if says_url || change.card_url.is_some() || change.upstream_tls.is_some() {
+    if says_url || patch.card_url.is_some() || patch.upstream_tls.is_some() {
         let has_tls = settings.upstream_tls.is_some();
         let url = called_at(&settings.url, &settings.card_url, settings.liveness);
         require_https(has_tls, url)?;
@@ -424,11 +424,8 @@ pub(super) fn decide_settings(
             require_https(has_tls, Some(&one.url))?;
         }
     }
-    settings.status = next_status(workspace, &settings, change)?;
-    let said = says_url
-        || change.card_url.is_some()
-        || change.delivery_mode.is_some()
-        || change.liveness.is_some();
+    settings.status = next_status(workspace, &settings, patch.status)?;
+    let said = says_url || patch.card_url.is_some() || new_kind;
     let needed = settings.liveness == Liveness::Assumed || settings.status.is_up();
     if said && needed && !is_reachable(&settings) {
         return Err(invalid(
@@ -442,12 +439,12 @@ pub(super) fn decide_settings(
 fn next_status(
     workspace: &Workspace,
     settings: &Settings,
-    change: &Change,
+    said: Option<Status>,
 ) -> Result<Status, Rejection> {
     let assumed_now = settings.liveness == Liveness::Assumed
         && workspace.liveness != Liveness::Assumed
         && is_reachable(settings);
-    match (change.status, workspace.status) {
+    match (said, workspace.status) {
         (Some(status), before) if before == Status::Paused && status != before => Err(conflict(
             "the workspace is paused: POST /workspaces/{id}/resume first",
         )),
@@ -496,17 +493,6 @@ fn settle_credential(
     }
 }
 
-fn settle_probe(change: &Change, settings: &mut Settings) -> Result<(), Rejection> {
-    let said = change.probe.as_ref();
-    let said = said.map(|said| said.as_ref().map(|probe| probe.as_stored().clone()));
-    set_if_given(&mut settings.probe, &said);
-    let may_differ = change.liveness.is_some() || change.delivery_mode.is_some() || said.is_some();
-    if settings.probe.is_some() && may_differ {
-        require_probed(settings.liveness, settings.delivery_mode)?;
-    }
-    Ok(())
-}
-
 fn set_if_given<T: Clone>(setting: &mut T, said: &Option<T>) {
     if let Some(said) = said {
         setting.clone_from(said);
@@ -514,7 +500,7 @@ fn set_if_given<T: Clone>(setting: &mut T, said: &Option<T>) {
 }
 
 /// True if messages can be delivered: it has a URL or an inbox.
-pub(super) fn is_reachable(settings: &Settings) -> bool {
+pub(super) fn is_reachable(settings: &WorkspaceSettings) -> bool {
     settings.delivery_mode == DeliveryMode::Poll
         || called_at(&settings.url, &settings.card_url, settings.liveness).is_some()
 }

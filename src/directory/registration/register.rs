@@ -5,21 +5,19 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::change::{Change, Registrations};
+use super::change::{Change, Registrations, VettedChange, check};
 use super::recheck::{Recheck, is_foreign, require_still_own};
 use super::registrar::{
     Registrar, build_creation, check_registrar, foreign_workspace, mode_of, not_registered,
 };
 use super::tree_rules::{Editor, org_below, require_within};
-use super::urls::{check_urls, instances_at, require_resolvable};
-use super::validate::{check_card, check_label};
-use crate::config::{Bridging, CardAccess, CompletionMode};
-use crate::directory::address::{NamedUrls, VettedUrls};
-use crate::directory::probing::{Probe, require_probed};
+use super::urls::{instances_at, require_resolvable};
+use super::validate::check_card;
+use crate::directory::address::NamedUrls;
+use crate::directory::probing::require_probed;
 use crate::directory::rejections::{invalid, workspace_id_taken, workspace_removed};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
-use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
-use crate::directory::waking::Wake;
+use crate::directory::upstream::require_https;
 use crate::identity::NewEnrolment;
 use crate::ids::{InstanceId, WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::Rejection;
@@ -27,7 +25,8 @@ use crate::store::Run;
 use crate::time::Timestamp;
 use crate::workspace::{
     CallerProof, CreateOutcome, DeliveryMode, InstanceRegistration, Liveness, Move, NewWorkspace,
-    RegistrationUpdate, Resolve, Status, Step, Workspace, credential_base, default_instance,
+    RegistrationUpdate, Resolve, Status, Step, Workspace, WorkspaceSettings, credential_base,
+    default_instance,
 };
 
 /// Registration of an agent.
@@ -67,56 +66,27 @@ pub struct RegistrationResult {
 pub struct Creation {
     /// Id of the workspace.
     pub id: WorkspaceId,
-    /// Display name.
-    pub name: String,
-    /// Parent workspace.
-    pub parent_id: Option<WorkspaceId>,
+    /// Its settings, a name among them. Without an org it belongs to that of its parent.
+    pub change: Change,
     /// The root of the subtree that it must be in: of the org token that creates it.
     pub within: Option<WorkspaceIncarnation>,
-    /// Org of the workspace; `None`: the parent's org.
-    pub org: Option<String>,
-    /// Purpose of the agent, as free text.
-    pub role: Option<String>,
-    /// Delivery mode: push or poll.
-    pub delivery_mode: DeliveryMode,
-    /// URL that its agent listens at.
-    pub url: Option<String>,
-    /// URL on the agents' own network.
-    pub internal_url: Option<String>,
-    /// URL that its card is fetched from.
-    pub card_url: Option<String>,
-    /// URLs of its instances, for assumed liveness. Operators only.
-    pub urls: Option<Vec<String>>,
-    /// Maximum calls in progress.
-    pub max_concurrent: Option<u32>,
-    /// Source of its liveness.
-    pub liveness: Liveness,
-    /// Completion mode for incomplete calls.
-    pub complete: Option<CompletionMode>,
-    /// True if callers may ask for push notifications.
-    pub push_notifications: Option<bool>,
-    /// Access to its card. Set by operators only.
-    pub card_access: Option<CardAccess>,
-    /// Proof in the tokens that it gets with calls.
-    pub proof: Option<CallerProof>,
-    /// Translation of calls.
-    pub bridge: Option<Bridging>,
-    /// Addresses of its name that get calls, for assumed liveness. Operators only.
-    pub resolve: Option<Resolve>,
-    /// Credential with which the gateway calls the agent.
-    pub upstream_auth: Option<UpstreamAuth>,
-    /// TLS towards the agent. Operators only.
-    pub upstream_tls: Option<UpstreamTls>,
-    /// Waker of the agent while it sleeps. Operators only.
-    pub wake: Option<Wake>,
-    /// Probe of the agent, for assumed liveness. Operators only.
-    pub probe: Option<Probe>,
     /// Enrolment token that is stored with it.
     pub enrolment: Option<NewEnrolment>,
     /// Creator of the workspace.
     pub editor: Editor,
-    /// Second check of the creator.
-    pub recheck: Option<Recheck>,
+}
+
+impl Creation {
+    /// Returns the creation of a workspace by an operator, without an enrolment token.
+    pub fn by_operator(id: WorkspaceId, change: Change) -> Self {
+        Self {
+            id,
+            change,
+            within: None,
+            enrolment: None,
+            editor: Editor::Operator,
+        }
+    }
 }
 
 impl Registrations {
@@ -178,9 +148,12 @@ impl Registrations {
         let created = found.is_none();
         if created {
             let creation = build_creation(&registration.id, mode, registrar);
-            check_creation(&creation)?;
+            let mut vetted = self.vet_new(&creation).await?;
+            (vetted.url, vetted.internal_url) =
+                (Some(urls.url.clone()), Some(urls.internal_url.clone()));
+            (vetted.card_url, vetted.origins) = (Some(urls.card_url.clone()), urls.origins.clone());
             // In one transaction with its origins, so that a rejection leaves no workspace behind.
-            match self.write_new(&creation, urls.clone(), Run::Real).await? {
+            match self.write_new(&creation, &vetted, Run::Real).await? {
                 CreateOutcome::Done(_) => {}
                 CreateOutcome::Taken if foreign => return Err(foreign_workspace()),
                 CreateOutcome::Taken => return Ok(None),
@@ -286,7 +259,10 @@ impl Registrations {
             Err(away) => Err(away.into()),
         };
         done.map_err(|why| why.after_commit(false))?;
-        self.views.slots.reset_target(id, instance.as_ref(), began);
+        self.views
+            .core
+            .slots
+            .reset_target(id, instance.as_ref(), began);
         self.views.resolution.learnt.forget_place(id).await;
         self.read_card_of(&workspace);
         let status = workspace.status;
@@ -300,8 +276,8 @@ impl Registrations {
     /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id
     /// is or was taken; the parent cannot have children), `store_unavailable`.
     pub async fn create(&self, creation: &Creation, run: Run) -> Result<Workspace, Rejection> {
-        let urls = self.vet_new(creation).await?;
-        match self.write_new(creation, urls, run).await? {
+        let vetted = self.vet_new(creation).await?;
+        match self.write_new(creation, &vetted, run).await? {
             CreateOutcome::Done(workspace) => Ok(*workspace),
             CreateOutcome::Taken => Err(workspace_id_taken()),
             CreateOutcome::OriginTaken(taken) => Err(taken.into()),
@@ -309,26 +285,23 @@ impl Registrations {
     }
 
     /// Checks a creation, apart from its place, and its URLs.
-    pub(super) async fn vet_new(&self, creation: &Creation) -> Result<VettedUrls, Rejection> {
+    pub(super) async fn vet_new<'c>(
+        &self,
+        creation: &'c Creation,
+    ) -> Result<VettedChange<'c>, Rejection> {
         check_creation(creation)?;
-        let urls = NamedUrls {
-            url: creation.url.as_deref(),
-            internal_url: creation.internal_url.as_deref(),
-            card_url: creation.card_url.as_deref(),
-            urls: creation.urls.as_deref().unwrap_or_default(),
-        };
-        let may_share = creation.editor == Editor::Operator;
-        self.addresses.vet_urls(&creation.id, urls, may_share).await
+        self.vet_change(&creation.id, &creation.change, creation.editor)
+            .await
     }
 
-    /// Writes a new workspace with these URLs.
+    /// Writes a new workspace.
     async fn write_new(
         &self,
         creation: &Creation,
-        urls: VettedUrls,
+        vetted: &VettedChange<'_>,
         run: Run,
     ) -> Result<CreateOutcome, Rejection> {
-        let new = self.prepare(creation, urls).await?;
+        let new = self.prepare(creation, vetted).await?;
         let created = self.insert(&new, creation, run).await?;
         if let CreateOutcome::Done(workspace) = &created
             && !run.is_dry()
@@ -346,70 +319,36 @@ impl Registrations {
         self.read_card_of(workspace);
     }
 
-    /// Returns the row of a new workspace with these URLs, in the org that the creation says. Checks its creator again after
-    /// the last look-up of a name.
+    /// Returns the row of a new workspace, in the org that the creation says. Checks its creator again after the last
+    /// look-up of a name.
     pub(super) async fn prepare(
         &self,
         creation: &Creation,
-        urls: VettedUrls,
+        vetted: &VettedChange<'_>,
     ) -> Result<NewWorkspace, Rejection> {
-        let VettedUrls {
-            url,
-            internal_url,
-            card_url,
-            urls,
-            origins,
-        } = urls;
-        let instances = instances_at(&urls, &[], Timestamp::now())?;
-        let url = url.or_else(|| urls.first().cloned());
-        let id = creation.id.clone();
-        let assumed = creation.liveness == Liveness::Assumed;
-        let called = called_at(&url, &card_url, creation.liveness);
-        let by_operator = creation.editor == Editor::Operator;
-        let place = called.map(|url| credential_base(url, by_operator));
-        let auth = creation.upstream_auth.as_ref();
-        let auth = auth.map(|auth| Ok::<_, Rejection>((auth.seal(&self.seal, &id)?, place)));
-        let tls = creation.upstream_tls.as_ref();
-        require_https(tls.is_some(), called)?;
-        for url in &urls {
-            require_https(tls.is_some(), Some(url))?;
+        let mut settings = WorkspaceSettings::default();
+        vetted.apply_to(&mut settings);
+        settings.parent_id = creation.change.place.parent_id.clone().flatten();
+        let urls = vetted.urls.as_ref().and_then(Option::as_deref);
+        let urls = urls.unwrap_or_default();
+        let instances = instances_at(urls, &[], Timestamp::now())?;
+        settings.url = settings.url.or_else(|| urls.first().cloned());
+        if settings.liveness == Liveness::Assumed {
+            settings.status = Status::Online;
         }
-        let tls = tls.map(|tls| tls.seal(&self.seal, &id));
-        let wake = self.vet_wake(&id, creation.wake.as_ref()).await?;
-        Recheck::run(creation.recheck.as_ref()).await?;
+        let called = called_at(&settings.url, &settings.card_url, settings.liveness);
+        for url in called.into_iter().chain(urls.iter().map(String::as_str)) {
+            require_https(settings.upstream_tls.is_some(), Some(url))?;
+        }
+        let by_operator = creation.editor == Editor::Operator;
+        let place = called.filter(|_| settings.upstream_auth.is_some());
+        settings.upstream_auth_base = place.map(|url| credential_base(url, by_operator));
+        Recheck::run(creation.change.recheck.as_ref()).await?;
         Ok(NewWorkspace {
-            id,
-            name: creation.name.clone(),
-            role: creation.role.clone(),
-            parent_id: creation.parent_id.clone(),
-            org: creation.org.clone(),
-            status: if assumed {
-                Status::Online
-            } else {
-                Status::Provisioning
-            },
-            delivery_mode: creation.delivery_mode,
-            liveness: creation.liveness,
-            url,
-            internal_url,
-            card_url,
-            agent_card: None,
-            upstream_auth: auth.transpose()?,
-            upstream_tls: tls.transpose()?,
-            wake,
-            probe: creation
-                .probe
-                .as_ref()
-                .map(|probe| probe.as_stored().clone()),
-            complete: creation.complete,
-            push_notifications: creation.push_notifications,
-            card_access: creation.card_access,
-            proof: creation.proof,
-            bridge: creation.bridge,
-            resolve: creation.resolve,
-            max_concurrent: creation.max_concurrent,
+            id: creation.id.clone(),
+            settings,
             instances,
-            origins,
+            origins: vetted.origins.clone(),
             enrolment: creation.enrolment.clone(),
         })
     }
@@ -429,7 +368,7 @@ impl Registrations {
         run: Run,
     ) -> Result<CreateOutcome, Rejection> {
         let (id, now) = (&new.id, Timestamp::now());
-        let Some(parent) = &creation.parent_id else {
+        let Some(parent) = &new.settings.parent_id else {
             let created = self.workspaces.create(new, now, run).await;
             self.announcer
                 .invalidate_left(&new.origins, run, &created)
@@ -444,7 +383,7 @@ impl Registrations {
             if is_above {
                 return Err(workspace_id_taken());
             }
-            org_below(id, line, creation.org.as_deref())
+            org_below(id, line, new.settings.org.as_deref())
         };
         let created = self.workspaces.create_below(parent, new, (now, run), judge);
         let created = created.await;
@@ -461,37 +400,31 @@ impl Registrations {
 /// Checks a creation without reading a store.
 fn check_creation(creation: &Creation) -> Result<(), Rejection> {
     creation.id.check_new()?;
-    check_label("name", &creation.name)?;
-    for (name, label) in [("role", &creation.role), ("org", &creation.org)] {
-        label.as_deref().map_or(Ok(()), |l| check_label(name, l))?;
+    check(&creation.change)?;
+    let patch = &creation.change.patch;
+    let (liveness, mode) = (
+        patch.liveness.unwrap_or_default(),
+        patch.delivery_mode.unwrap_or_default(),
+    );
+    let (url, card_url) = (
+        patch.url.clone().flatten(),
+        patch.card_url.clone().flatten(),
+    );
+    let has_list = matches!(patch.urls, Some(Some(_)));
+    if matches!(creation.change.probe, Some(Some(_))) {
+        require_probed(liveness, mode)?;
     }
-    if creation.max_concurrent == Some(0) {
-        return Err(invalid("max_concurrent must be at least 1"));
+    if patch.resolve == Some(Some(Resolve::Each)) {
+        require_resolvable((liveness, mode), url.as_deref(), has_list)?;
     }
-    if creation.probe.is_some() {
-        require_probed(creation.liveness, creation.delivery_mode)?;
+    let assumed = liveness == Liveness::Assumed;
+    if has_list && !assumed {
+        return Err(invalid(
+            "urls needs \"liveness\":\"assumed\": instances that send heartbeats register with an instance_id",
+        ));
     }
-    if creation.resolve == Some(Resolve::Each) {
-        let kind = (creation.liveness, creation.delivery_mode);
-        require_resolvable(kind, creation.url.as_deref(), creation.urls.is_some())?;
-    }
-    let assumed = creation.liveness == Liveness::Assumed;
-    if let Some(urls) = &creation.urls {
-        check_urls(urls)?;
-        if creation.url.is_some() || creation.internal_url.is_some() {
-            return Err(invalid(
-                "urls takes the place of url and internal_url: leave them out",
-            ));
-        }
-        if !assumed {
-            return Err(invalid(
-                "urls needs \"liveness\":\"assumed\": instances that send heartbeats register with an instance_id",
-            ));
-        }
-    }
-    let nowhere = creation.urls.is_none()
-        && called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
-    if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
+    let nowhere = !has_list && called_at(&url, &card_url, liveness).is_none();
+    if assumed && mode == DeliveryMode::Push && nowhere {
         return Err(invalid(
             "liveness assumed needs the url at which the agent listens, or its card_url: it will not register; \
              an agent that fetches its messages needs neither, but \"delivery_mode\":\"poll\"",

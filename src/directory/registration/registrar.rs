@@ -1,12 +1,13 @@
 //! Callers of registrations, and what each may register.
 
 use super::validate::check_label;
-use super::{Creation, Editor, Registration};
+use super::{Change, Creation, Editor, Registration};
 use crate::directory::rejections::{invalid, not_found, not_permitted, workspace_removed};
 use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{
-    DeliveryMode, INSTANCES_MAX, Liveness, Move, RegistrationError, Status, Workspace,
+    DeliveryMode, INSTANCES_MAX, Liveness, Move, RegistrationError, SettingsPatch, Status,
+    Workspace,
 };
 
 /// Caller of a registration; it decides which members are allowed.
@@ -108,36 +109,29 @@ pub(super) fn build_creation(
         Registrar::Itself | Registrar::Operator(_) => (terms.org, None),
     };
     let root = || within.as_ref().map(|root| root.id.clone());
+    let parent_id = terms.parent_id.or_else(root);
+    let patch = SettingsPatch {
+        name: Some(terms.name.unwrap_or_else(|| id.to_string())),
+        org: Some(org.clone()),
+        delivery_mode: Some(delivery_mode),
+        ..SettingsPatch::default()
+    };
     Creation {
         id: id.clone(),
-        name: terms.name.unwrap_or_else(|| id.as_str().to_owned()),
-        parent_id: terms.parent_id.or_else(root),
+        change: Change {
+            patch,
+            place: Move {
+                parent_id: Some(parent_id),
+                org: Some(org),
+            },
+            ..Change::default()
+        },
         within,
-        org,
-        role: None,
-        delivery_mode,
-        url: None,
-        internal_url: None,
-        card_url: None,
-        urls: None,
-        max_concurrent: None,
-        liveness: Liveness::Heartbeat,
-        complete: None,
-        push_notifications: None,
-        card_access: None,
-        proof: None,
-        bridge: None,
-        resolve: None,
-        upstream_auth: None,
-        upstream_tls: None,
-        wake: None,
-        probe: None,
         enrolment: None,
         editor: match registrar {
             Registrar::Operator(_) => Editor::Operator,
             Registrar::Org { .. } | Registrar::Itself => Editor::Org,
         },
-        recheck: None,
     }
 }
 

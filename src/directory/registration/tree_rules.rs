@@ -37,8 +37,11 @@ pub(super) fn require_within(
     ))
 }
 
-/// Returns the org of `id` below the first of `line`, which must accept it as a child.
-pub(super) fn org_below(
+/// Returns the org of the new workspace `id` below the first of `line`, which must accept it as a child.
+///
+/// # Errors
+/// `conflict`.
+pub fn org_below(
     id: &WorkspaceId,
     line: &[Step],
     org: Option<&str>,

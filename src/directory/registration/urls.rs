@@ -4,13 +4,13 @@
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::Change;
 use crate::directory::rejections::{conflict, invalid};
 use crate::ids::InstanceId;
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
 use crate::workspace::{
-    DeliveryMode, INSTANCES_MAX, Liveness, Resolve, Settings, StoredInstance, Workspace,
+    DeliveryMode, INSTANCES_MAX, Liveness, Resolve, Settings, SettingsPatch, StoredInstance,
+    Workspace,
 };
 
 /// Beginning of the ids of listed instances.
@@ -86,14 +86,14 @@ pub(super) fn require_resolvable(
 /// Checks `resolve` after a change of it, or of a setting that it needs.
 pub(super) fn settle_resolve(
     workspace: &Workspace,
-    change: &Change,
+    patch: &SettingsPatch,
     settings: &Settings,
 ) -> Result<(), Rejection> {
-    let may_differ = change.resolve.is_some()
-        || change.liveness.is_some()
-        || change.delivery_mode.is_some()
-        || change.url.is_some()
-        || change.urls.is_some();
+    let may_differ = patch.resolve.is_some()
+        || patch.liveness.is_some()
+        || patch.delivery_mode.is_some()
+        || patch.url.is_some()
+        || patch.urls.is_some();
     if settings.resolve != Some(Resolve::Each) || !may_differ {
         return Ok(());
     }
@@ -129,7 +129,7 @@ fn id_at(url: &str) -> Result<InstanceId, Rejection> {
 pub(super) fn settle_urls(
     workspace: &Workspace,
     old: &[StoredInstance],
-    change: &Change,
+    patch: &SettingsPatch,
     urls: Option<&Option<Vec<String>>>,
     settings: &mut Settings,
 ) -> Result<(), Rejection> {
@@ -153,14 +153,14 @@ pub(super) fn settle_urls(
             ));
         }
         None if workspace.instances == 0 => {}
-        None if change.url.is_none() && change.internal_url.is_none() => {}
+        None if patch.url.is_none() && patch.internal_url.is_none() => {}
         None if settings.liveness != Liveness::Assumed => {
             return Err(conflict(
                 "the instances of the workspace registered their own URLs: deregister them first \
                  (POST /registry/deregister without instance_id)",
             ));
         }
-        None if change.url.is_none() => {
+        None if patch.url.is_none() => {
             return Err(conflict(
                 "internal_url is of an agent at one url, and the workspace has urls: say url first",
             ));

@@ -7,6 +7,9 @@
 //! | answers | away | the row, its status included: no lease can be read, and heartbeats still reach SQL |
 //! | away | answers | the row of up to `directory.stale` ago, with the shared state's URLs and lease |
 //! | away | away | the entry of up to `directory.stale` ago |
+//!
+//! Follows changes of URL keys by other programs, as the shared state notifies them. Most notifications are
+//! renewals by heartbeats, so a cached entry is dropped only if the value differs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,30 +18,20 @@ use std::time::Duration;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use super::destination::{Agent, Destination, Destinations, ResolutionFailure};
-use super::entry::{Entry, Facts, ReadTimes};
-use super::instances::{InstanceFacts, urls_of};
-use crate::coherence::{Coherence, CoherentCache, Invalidation};
-use crate::config::Live;
-use crate::directory::liveness::{
-    AgentUrls, HeartbeatBuffer, Lease, Presence, Pulse, SharedValues, must_beat,
-};
+use super::destination::{Agent, Destination, ResolutionFailure};
+use super::entry::{CachedInstance, Entry, Facts, ReadTimes, urls_of};
+use crate::coherence::{CachedState, CoherentCache, Invalidation};
+use crate::directory::core::Core;
+use crate::directory::liveness::{AgentUrls, Lease, Pulse, SharedValues, must_beat};
 use crate::directory::rejections::not_found;
 use crate::ids::WorkspaceId;
-use crate::metrics::{self, Metrics};
+use crate::metrics;
 use crate::rejection::Rejection;
+use crate::shared::Notice;
 use crate::stage::Stage;
 use crate::store::Unavailable;
-use crate::time::Timestamp;
-use crate::workspace::{StoredInstance, Workspace, Workspaces};
-
-/// State of SQL at a load.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sql {
-    Answers,
-    /// SQL does not answer; the row was read at this time.
-    Away(Instant),
-}
+use crate::time::{Timestamp, to_millis};
+use crate::workspace::{StoredInstance, Workspace};
 
 /// The directory's cache.
 pub struct Entries {
@@ -47,12 +40,7 @@ pub struct Entries {
     pub(crate) known: Cache<WorkspaceId, Arc<Entry>>,
     /// Place to which the credential of each workspace moved last, as it was told.
     moved: Cache<WorkspaceId, String>,
-    pub(super) workspaces: Workspaces,
-    pub(super) presence: Arc<Presence>,
-    pub(super) heartbeats: Arc<HeartbeatBuffer>,
-    pub(super) destinations: Destinations,
-    pub(super) coherence: Arc<Coherence>,
-    config: Live,
+    pub(in crate::directory) core: Arc<Core>,
     /// Counter of changes of workspaces; a load compares it to detect that it was overtaken.
     changes: Arc<AtomicU64>,
     /// Start of the outage of SQL, in milliseconds after `started`; 0: SQL answers.
@@ -63,17 +51,11 @@ pub struct Entries {
 }
 
 impl Entries {
-    pub(crate) fn new(
-        workspaces: Workspaces,
-        destinations: Destinations,
-        coherence: &Arc<Coherence>,
-        metrics: Arc<Metrics>,
-    ) -> Arc<Self> {
-        let config = destinations.config.clone();
-        let entries_max = config.get().directory.cache_entries;
+    pub(in crate::directory) fn new(core: Arc<Core>) -> Arc<Self> {
+        let entries_max = core.config.get().directory.cache_entries;
         let cache = CoherentCache::new(
-            Arc::clone(coherence),
-            metrics,
+            Arc::clone(&core.coherence),
+            Arc::clone(&core.metrics),
             metrics::Cache::Directory,
             (entries_max, Some(|entry: &Arc<Entry>| entry.weight())),
             |entry: &Arc<Entry>| entry.is_current(),
@@ -82,22 +64,16 @@ impl Entries {
             .max_capacity(entries_max)
             .weigher(|_, entry: &Arc<Entry>| entry.weight())
             .build();
-        let presence = Arc::clone(&destinations.presence);
         let entries = Self {
             cache,
             known,
             moved: Cache::new(entries_max),
-            workspaces,
-            heartbeats: Arc::clone(&destinations.heartbeats),
-            destinations,
-            coherence: Arc::clone(coherence),
-            config,
             changes: Arc::default(),
             outage_since: AtomicU64::new(0),
             started: Instant::now(),
             // The embedded store has no other writer, and this process's writes invalidate.
-            watched: Arc::new(AtomicBool::new(presence.is_embedded())),
-            presence,
+            watched: Arc::new(AtomicBool::new(core.shared.is_embedded())),
+            core,
         };
         entries.drop_on_invalidation();
         Arc::new(entries)
@@ -116,20 +92,14 @@ impl Entries {
         &self,
         id: &WorkspaceId,
     ) -> Result<(Arc<Entry>, bool), Rejection> {
-        if let Some(entry) = self.cache.get(id) {
-            return Ok((entry, true));
-        }
-        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
-        let loaded = Box::pin(self.cache.get_or_load(id, || self.load(id))).await;
-        match loaded {
-            Ok(entry) => Ok((entry, false)),
-            Err(error) => Err(Rejection::from(Unavailable::clone(&error))),
-        }
+        let (entry, remembered) = self.cache.get_or_read(id, || self.load(id)).await?;
+        Ok((entry, remembered.is_some()))
     }
 
     async fn load(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Unavailable> {
         let changes = self.changes.load(Ordering::Acquire);
-        let (row, shared) = tokio::join!(self.workspaces.find(id), self.presence.read(id));
+        let (row, shared) =
+            tokio::join!(self.core.workspaces.find(id), self.core.presence.read(id));
         let read = match row {
             Ok(row) => {
                 let instances = self.instance_rows(row.as_ref()).await;
@@ -140,8 +110,7 @@ impl Entries {
         match read {
             Ok((row, rows)) => {
                 self.outage_since.store(0, Ordering::Release);
-                let stores = (shared.ok(), Sql::Answers);
-                let entry = Arc::new(self.assemble(id, row, rows, stores).await);
+                let entry = Arc::new(self.assemble(id, row, rows, (shared.ok(), None)).await);
                 self.known.insert(id.clone(), Arc::clone(&entry)).await;
                 if self.changes.load(Ordering::Acquire) != changes {
                     self.known.invalidate(id).await;
@@ -152,29 +121,26 @@ impl Entries {
         }
     }
 
-    /// `rows`: those of its instances.
+    /// `rows`: those of its instances. `away_since`: when the row was read, if SQL does not answer.
     async fn assemble(
         &self,
         id: &WorkspaceId,
         row: Option<Workspace>,
         rows: Vec<StoredInstance>,
-        (shared, sql): (Option<SharedValues>, Sql),
+        (shared, away_since): (Option<SharedValues>, Option<Instant>),
     ) -> Entry {
         let now = Instant::now();
         let read_at = ReadTimes {
-            row: match sql {
-                Sql::Answers => now,
-                Sql::Away(read_at) => read_at,
-            },
+            row: away_since.unwrap_or(now),
             shared: shared.is_some().then_some(now),
-            stale: sql != Sql::Answers,
+            stale: away_since.is_some(),
         };
         let Some(workspace) = row else {
             return self.evaluate(Facts {
                 workspace: None,
                 urls: AgentUrls::default(),
                 pulse: Pulse::AsItsStatus,
-                instances: Vec::new(),
+                instances: Box::default(),
                 whole: true,
                 read_at,
             });
@@ -189,15 +155,15 @@ impl Entries {
         let pulse = shared.as_ref().map_or(Pulse::AsItsStatus, |shared| {
             self.pulse_of(&workspace, shared.lease)
         });
-        let whole = shared.is_some() && are_whole && sql == Sql::Answers;
-        let (url, internal_url) = shared.map_or((None, None), |s| (s.url, s.internal_url));
-        let urls = AgentUrls::from_parts(&workspace, url, internal_url);
+        let whole = shared.is_some() && are_whole && away_since.is_none();
+        let urls = shared.map(|shared| shared.urls).unwrap_or_default();
+        let urls = AgentUrls::from_parts(&workspace, urls);
         self.tell_move(&workspace, &urls).await;
         self.evaluate(Facts {
             urls,
             workspace: Some(workspace),
             pulse,
-            instances,
+            instances: instances.into(),
             whole,
             read_at,
         })
@@ -206,11 +172,11 @@ impl Entries {
     /// Tells a move of a credential by another program, once.
     async fn tell_move(&self, workspace: &Workspace, urls: &AgentUrls) {
         let id = &workspace.id;
-        let Some(to) = self.destinations.moved_credential(workspace, urls) else {
+        let Some(to) = self.core.moved_credential(workspace, urls) else {
             return self.moved.invalidate(id).await;
         };
         if self.moved.get(id).await.as_ref() != Some(&to) {
-            self.presence.announcer.announce_credential(workspace, &to);
+            self.core.announcer.announce_credential(workspace, &to);
             self.moved.insert(id.clone(), to).await;
         }
     }
@@ -220,13 +186,13 @@ impl Entries {
             || Err(ResolutionFailure::at_check(Stage::State)(not_found())),
             |workspace| {
                 let (urls, instances) = (&facts.urls, &facts.instances);
-                self.destinations
-                    .find(workspace, urls, facts.pulse, instances)
+                self.core
+                    .find_destination(workspace, urls, facts.pulse, instances)
             },
         );
         facts.urls = urls_of(&facts.instances, facts.urls, &reach);
         let watched = Arc::clone(&self.watched);
-        Entry::new(facts, reach, self.coherence.max_age(), watched)
+        Entry::new(facts, reach, self.core.coherence.max_age(), watched)
     }
 
     /// Returns the agent of a workspace with assumed liveness, also while its status keeps calls from it.
@@ -242,15 +208,9 @@ impl Entries {
             return Ok(agent);
         }
         // Kept with the entry, so that the decision about its addresses is, too.
-        let made = entry.agent_in_any_status.get_or_init(|| {
-            let instances: Vec<_> = entry
-                .instances
-                .iter()
-                .map(InstanceFacts::from_cached)
-                .collect();
-            self.destinations
-                .agent_of(workspace, &entry.urls, &instances)
-        });
+        let made = entry
+            .agent_in_any_status
+            .get_or_init(|| self.core.agent_of(workspace, &entry.urls, &entry.instances));
         made.clone().map_err(|not_reached| not_reached.why)
     }
 
@@ -258,15 +218,13 @@ impl Entries {
         if !must_beat(workspace) {
             return Pulse::AsItsStatus;
         }
-        let last_seen = self.heartbeats.last_sign_of(workspace);
-        match lease {
-            Lease::Held(left) => Pulse::Beats(left),
-            Lease::Missing => self
-                .presence
-                .leases
-                .benefit_of_doubt(last_seen, Timestamp::now())
-                .map_or(Pulse::Lapsed, Pulse::Beats),
-        }
+        let last_seen = self.core.heartbeats.last_sign_of(workspace);
+        let leases = &self.core.presence.leases;
+        let alive_for = match lease {
+            Lease::Held(left) => Some(left),
+            Lease::Missing => leases.benefit_of_doubt(last_seen, Timestamp::now()),
+        };
+        alive_for.map_or(Pulse::Lapsed, Pulse::Beats)
     }
 
     /// Returns the last entry before SQL stopped answering, if it is recent enough.
@@ -277,7 +235,7 @@ impl Entries {
     ) -> Option<Arc<Entry>> {
         let outage = self.outage_duration();
         let known = self.known.get(id).await?;
-        let stale = self.config.get().directory.stale;
+        let stale = self.core.config.get().directory.stale;
         let age = known.loaded_at.elapsed();
         if outage >= stale || age >= known.age_max.saturating_add(stale) {
             return None;
@@ -285,7 +243,7 @@ impl Entries {
         tracing::debug!(workspace.id = %id, "SQL does not answer; using the last known state");
         let entry = match shared {
             Some(shared) => {
-                let stores = (Some(shared), Sql::Away(known.read_at.row));
+                let stores = (Some(shared), Some(known.read_at.row));
                 let rows = known.instances.iter().map(|one| one.row.clone()).collect();
                 self.assemble(id, known.workspace.clone(), rows, stores)
                     .await
@@ -297,7 +255,7 @@ impl Entries {
                 instances: known
                     .instances
                     .iter()
-                    .map(InstanceFacts::from_cached)
+                    .map(CachedInstance::without_store)
                     .collect(),
                 whole: false,
                 read_at: ReadTimes {
@@ -312,8 +270,7 @@ impl Entries {
 
     /// Duration of the current outage of SQL; it begins now if SQL answered until now.
     fn outage_duration(&self) -> Duration {
-        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let now = now.max(1);
+        let now = to_millis(self.started.elapsed()).max(1);
         let first = self
             .outage_since
             .compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
@@ -325,8 +282,8 @@ impl Entries {
     /// SQL, since its row is read now.
     fn drop_on_invalidation(&self) {
         let (cache, known) = (self.cache.clone(), self.known.clone());
-        let (changes, heartbeats) = (Arc::clone(&self.changes), Arc::clone(&self.heartbeats));
-        self.coherence.on_invalidation(move |what| {
+        let (changes, heartbeats) = (Arc::clone(&self.changes), Arc::clone(&self.core.heartbeats));
+        self.core.coherence.on_invalidation(move |what| {
             let (cache, known, heartbeats) =
                 (cache.clone(), known.clone(), Arc::clone(&heartbeats));
             changes.fetch_add(1, Ordering::AcqRel);
@@ -342,12 +299,103 @@ impl Entries {
                     // After a gap all entries are loaded again. If no store answers then, the last known entries
                     // count, for `directory.stale`.
                     Invalidation::Everything => cache.forget_all(),
-                    Invalidation::Credential(_)
-                    | Invalidation::Grant(..)
-                    | Invalidation::Lineage(_)
-                    | Invalidation::Stops => {}
+                    _ => {}
                 }
             }
         });
     }
+}
+
+/// Workspaces per round trip.
+const BATCH_MAX: usize = 250;
+
+impl Entries {
+    /// Follows changes of URL keys by other programs. A background task of the server that runs until the
+    /// process ends; without it such a change counts after 1 s.
+    pub async fn follow_url_keys(&self) {
+        if self.core.shared.is_embedded() {
+            return;
+        }
+        let mut changes = self.core.presence.url_changes();
+        let mut was_up = false;
+        loop {
+            let mut ids = Vec::new();
+            let mut notice = Some(changes.next().await);
+            while let Some(received) = notice {
+                match received {
+                    Notice::Message(key) => ids.extend(self.core.presence.id_of(&key)),
+                    Notice::Down => {
+                        self.watched.store(false, Ordering::Release);
+                        // The store behind the link may have lost its data.
+                        if was_up {
+                            self.core.presence.leases.start_doubt();
+                        }
+                    }
+                    Notice::Up => {
+                        if was_up {
+                            self.core.presence.leases.start_doubt();
+                        }
+                        // Notifications during the gap were missed. Drop the entries before the link counts as
+                        // up.
+                        self.core.coherence.apply(&Invalidation::Everything).await;
+                        self.watched.store(true, Ordering::Release);
+                        was_up = true;
+                    }
+                }
+                notice = (ids.len() < BATCH_MAX)
+                    .then(|| changes.try_next())
+                    .flatten();
+            }
+            self.drop_changed(ids).await;
+        }
+    }
+
+    /// Drops the entries of `ids` that have other URLs than the keys. On this replica only: each replica
+    /// receives the notifications.
+    async fn drop_changed(&self, mut ids: Vec<WorkspaceId>) {
+        ids.sort_unstable();
+        ids.dedup();
+        let mut cached = Vec::new();
+        for id in ids {
+            match self.cache.cached_state(&id) {
+                CachedState::Value(entry) => cached.push((id, entry)),
+                // A load in progress may have read the old value.
+                CachedState::Loading => self.core.coherence.apply(&Invalidation::Address(id)).await,
+                CachedState::Nothing => {}
+            }
+        }
+        let found = self
+            .core
+            .presence
+            .stored_values(cached.iter().map(|(id, _)| id))
+            .await;
+        for (n, (id, entry)) in cached.into_iter().enumerate() {
+            let same = match found.get(n) {
+                Some([url, internal_url, lease]) => {
+                    // A lease that another program deleted is a lapse.
+                    let lives = lease.is_some() || !matches!(entry.pulse, Pulse::Beats(_));
+                    lives && is_of(&entry, url.as_ref(), internal_url.as_ref())
+                }
+                // The key could not be read.
+                _ => false,
+            };
+            if !same {
+                self.core.coherence.apply(&Invalidation::Address(id)).await;
+            }
+        }
+    }
+}
+
+/// True if `entry` has the URLs that follow from the values of the keys.
+fn is_of(entry: &Arc<Entry>, url: Option<&String>, internal_url: Option<&String>) -> bool {
+    let Some(row) = &entry.workspace else {
+        return false;
+    };
+    // The keys are not used for a workspace with instances.
+    if row.instances > 0 {
+        return entry.whole;
+    }
+    let host = url.or(row.url.as_ref());
+    let internal = internal_url.or(row.internal_url.as_ref()).or(host);
+    entry.whole && entry.urls.host.as_ref() == host && entry.urls.internal.as_ref() == internal
 }

@@ -101,12 +101,11 @@ async fn a_breaker_survives_reloads_and_a_heartbeat_lets_one_call_try() {
 #[tokio::test]
 async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open() {
     let room = room().await;
-    let outsider = Creation {
-        liveness: Liveness::Assumed,
-        url: registration("x").url,
-        max_concurrent: Some(10),
-        ..creation("x")
-    };
+    let outsider = creation_with("x", |said| {
+        said.liveness = Some(Liveness::Assumed);
+        said.url = Some(registration("x").url);
+        said.max_concurrent = Some(Some(10));
+    });
     room.directory
         .registrations
         .create(&outsider, Run::Real)

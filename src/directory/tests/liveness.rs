@@ -73,11 +73,10 @@ async fn the_sweep_finds_what_lapsed_and_only_that() {
     }
     room.set_status("dead", Status::Degraded).await;
     room.set_status("paused", Status::Paused).await;
-    let assumed = Creation {
-        liveness: Liveness::Assumed,
-        url: registration("x").url,
-        ..creation("outsider")
-    };
+    let assumed = creation_with("outsider", |said| {
+        said.liveness = Some(Liveness::Assumed);
+        said.url = Some(registration("x").url);
+    });
     room.directory
         .registrations
         .create(&assumed, Run::Real)
@@ -323,9 +322,9 @@ async fn a_status_for_which_the_store_did_not_answer_is_told_if_it_was_changed()
     let set = room.workspaces.set_status(&a, from, to, at).await;
     assert!(set.unwrap());
     // Nobody publishes here: what was told waits.
-    let told = || room.metrics.queues.events_kept.get();
+    let told = || room.metrics.queues.entries[crate::metrics::Queue::EventsKept].get();
     let before = told();
-    let announcer = &room.directory.heartbeats.announcer;
+    let announcer = &room.directory.heartbeats.core.announcer;
     let made = announcer.announce_status_if_made(&a, at);
     let other = at.after(Duration::from_millis(1));
     let other = announcer.announce_status_if_made(&a, other);

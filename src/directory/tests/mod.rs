@@ -15,7 +15,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Run;
 use crate::time::Timestamp;
-use crate::workspace::{DeliveryMode, Liveness, Status};
+use crate::workspace::{DeliveryMode, Liveness, SettingsPatch, Status};
 
 mod capacity;
 mod instances;
@@ -106,34 +106,16 @@ fn card(text: &str) -> Box<RawValue> {
 }
 
 fn creation(name: &str) -> Creation {
-    Creation {
-        within: None,
-        id: id(name),
-        name: name.to_owned(),
-        parent_id: None,
-        org: None,
-        role: None,
-        delivery_mode: DeliveryMode::Push,
-        url: None,
-        internal_url: None,
-        card_url: None,
-        urls: None,
-        max_concurrent: None,
-        liveness: Liveness::Heartbeat,
-        complete: None,
-        push_notifications: None,
-        card_access: None,
-        proof: None,
-        bridge: None,
-        resolve: None,
-        editor: Editor::Operator,
-        upstream_auth: None,
-        upstream_tls: None,
-        wake: None,
-        probe: None,
-        enrolment: None,
-        recheck: None,
-    }
+    creation_with(name, |_| {})
+}
+
+fn creation_with(name: &str, say: impl FnOnce(&mut SettingsPatch)) -> Creation {
+    let mut patch = SettingsPatch {
+        name: Some(name.to_owned()),
+        ..SettingsPatch::default()
+    };
+    say(&mut patch);
+    Creation::by_operator(id(name), Change::parse(patch).unwrap())
 }
 
 fn registration(name: &str) -> Registration {

@@ -174,10 +174,7 @@ async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
             .await
             .unwrap();
     }
-    let elsewhere = Creation {
-        org: Some("other".to_owned()),
-        ..creation("x")
-    };
+    let elsewhere = creation_with("x", |said| said.org = Some(Some("other".to_owned())));
     room.directory
         .registrations
         .create(&elsewhere, Run::Real)
@@ -285,7 +282,10 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
         .register(&with("HTTP://0x7f.1:9001/a/../b"), &Registrar::Itself)
         .await
         .unwrap();
-    for kept in [done.workspace.url, done.workspace.internal_url] {
+    for kept in [
+        done.workspace.url.clone(),
+        done.workspace.internal_url.clone(),
+    ] {
         assert_eq!(kept.as_deref(), Some("http://127.0.0.1:9001/b"));
     }
     for wrong in [
@@ -301,10 +301,9 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
         )
         .await;
         assert_eq!(outcome, Some(Reason::InvalidParams), "{wrong:?}");
-        let creation = Creation {
-            card_url: Some(wrong.to_owned()),
-            ..creation("new")
-        };
+        let creation = creation_with("new", |said| {
+            said.card_url = Some(Some(wrong.to_owned()));
+        });
         let outcome = reason(room.directory.registrations.create(&creation, Run::Real)).await;
         assert_eq!(outcome, Some(Reason::InvalidParams), "{wrong:?}");
     }
@@ -327,10 +326,7 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
 #[tokio::test]
 async fn a_creation_is_checked_and_an_id_is_given_once() {
     let room = room().await;
-    let acme = Creation {
-        org: Some("acme".to_owned()),
-        ..creation("p")
-    };
+    let acme = creation_with("p", |said| said.org = Some(Some("acme".to_owned())));
     let parent = room
         .directory
         .registrations
@@ -338,10 +334,7 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
         .await
         .unwrap();
     assert_eq!(parent.status, Status::Provisioning);
-    let child = Creation {
-        parent_id: Some(id("p")),
-        ..creation("c")
-    };
+    let child = creation_with("c", |said| said.parent_id = Some(Some("p".to_owned())));
     let made = room
         .directory
         .registrations
@@ -353,35 +346,46 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
         Some("acme"),
         "whom its parent belongs to"
     );
-    let with = |change: fn(&mut Creation)| {
-        let mut creation = creation("new");
-        change(&mut creation);
-        creation
-    };
+    let with = |say: fn(&mut SettingsPatch)| creation_with("new", say);
     for (creation, expected) in [
         (acme, Reason::Conflict),
-        (with(|c| c.parent_id = Some(id("ghost"))), Reason::Conflict),
-        (with(|c| c.parent_id = Some(id("new"))), Reason::Conflict),
+        (
+            with(|c| c.parent_id = Some(Some("ghost".into()))),
+            Reason::Conflict,
+        ),
+        (
+            with(|c| c.parent_id = Some(Some("new".into()))),
+            Reason::Conflict,
+        ),
         (
             with(|c| {
-                c.parent_id = Some(id("p"));
-                c.org = Some("other".into());
+                c.parent_id = Some(Some("p".into()));
+                c.org = Some(Some("other".into()));
             }),
             Reason::Conflict,
         ),
-        (with(|c| c.name = String::new()), Reason::InvalidParams),
-        (with(|c| c.role = Some("a\0".into())), Reason::InvalidParams),
-        (with(|c| c.max_concurrent = Some(0)), Reason::InvalidParams),
         (
-            with(|c| c.liveness = Liveness::Assumed),
+            with(|c| c.name = Some(String::new())),
             Reason::InvalidParams,
         ),
         (
-            with(|c| c.url = Some("ftp://127.0.0.1/".into())),
+            with(|c| c.role = Some(Some("a\0".into()))),
+            Reason::InvalidParams,
+        ),
+        (
+            with(|c| c.max_concurrent = Some(Some(0))),
+            Reason::InvalidParams,
+        ),
+        (
+            with(|c| c.liveness = Some(Liveness::Assumed)),
+            Reason::InvalidParams,
+        ),
+        (
+            with(|c| c.url = Some(Some("ftp://127.0.0.1/".into()))),
             Reason::AddressForbidden,
         ),
         (
-            with(|c| c.card_url = Some("http://0.0.0.0/".into())),
+            with(|c| c.card_url = Some(Some("http://0.0.0.0/".into()))),
             Reason::AddressForbidden,
         ),
     ] {
@@ -399,10 +403,7 @@ async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id
         .await
         .unwrap();
     room.set_status("p", Status::Removed).await;
-    let orphan = Creation {
-        parent_id: Some(id("p")),
-        ..creation("new")
-    };
+    let orphan = creation_with("new", |said| said.parent_id = Some(Some("p".to_owned())));
     assert_eq!(
         reason(room.directory.registrations.create(&orphan, Run::Real)).await,
         Some(Reason::Conflict)
@@ -412,13 +413,12 @@ async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id
 #[tokio::test]
 async fn an_assumed_workspace_is_online_without_heartbeats() {
     let room = room().await;
-    let outsider = Creation {
-        liveness: Liveness::Assumed,
-        url: registration("x").url,
-        max_concurrent: Some(1),
-        complete: Some(CompletionMode::Off),
-        ..creation("x")
-    };
+    let outsider = creation_with("x", |said| {
+        said.liveness = Some(Liveness::Assumed);
+        said.url = Some(registration("x").url);
+        said.max_concurrent = Some(Some(1));
+        said.complete = Some(Some(CompletionMode::Off));
+    });
     room.directory
         .registrations
         .create(&outsider, Run::Real)

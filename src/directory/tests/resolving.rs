@@ -137,12 +137,11 @@ async fn an_address_that_differs_from_the_row_gets_the_credential_only_if_an_ope
         let room =
             room_with(|config| config.registry.shared_addresses_move_credentials = goes_along)
                 .await;
-        let new = Creation {
-            url: Some("http://127.0.0.1:9001/".to_owned()),
-            liveness: Liveness::Assumed,
-            upstream_auth: Some(UpstreamAuth::parse(&card(r#""s3cret""#)).unwrap()),
-            ..creation("a")
-        };
+        let new = creation_with("a", |said| {
+            said.url = Some(Some("http://127.0.0.1:9001/".to_owned()));
+            said.liveness = Some(Liveness::Assumed);
+            said.upstream_auth = Some(Some(card(r#""s3cret""#)));
+        });
         let registrations = &room.directory.registrations;
         registrations.create(&new, Run::Real).await.unwrap();
         for (url, has_it) in [

@@ -10,12 +10,12 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::secret::{open_for, seal_for};
+use super::{open_for, seal_for};
 use crate::config::{NEVER_TO_AGENTS, PASSED_TO_AGENTS};
 use crate::directory::address::Endpoint;
-use crate::directory::rejections::{RETRY_AFTER, invalid};
+use crate::directory::rejections::invalid;
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 use crate::trust::{Seal, SealedSecret};
 use crate::workspace::Workspace;
 
@@ -117,7 +117,7 @@ impl UpstreamAuth {
 
     /// Seals it for the row of `id`; it opens for no other row.
     pub(crate) fn seal(&self, seal: &Seal, id: &WorkspaceId) -> Result<SealedSecret, Rejection> {
-        seal_for(seal, id.as_str(), &self.to_secret())
+        seal_for(seal, (id, "upstream_auth"), &self.to_secret())
     }
 
     /// Returns the credential of the agent of `workspace` for the endpoint that is about to be dialled; `None` also
@@ -136,17 +136,12 @@ impl UpstreamAuth {
         if !is_vouched && !workspace.has_credential_for(&dialled.url()) {
             return Ok(None);
         }
-        let id = &workspace.id;
-        let auth = open_for(seal, id.as_str(), sealed, Self::of_secret);
-        auth.map(Some).map_err(|error| {
-            tracing::error!(%error, workspace.id = %id, "The credential for calling this agent (upstream_auth) cannot be opened; its messages are refused");
-            Rejection::new(
-                Reason::StoreUnavailable,
-                "the gateway cannot open the credential with which it calls this agent: an operator sets upstream_auth again, or restores the key that sealed it",
-            )
-            .with_retry_after(RETRY_AFTER)
-            .with_cause(error)
-        })
+        let row = (&workspace.id, "upstream_auth");
+        let wrong = (
+            "The credential for calling this agent (upstream_auth) cannot be opened; its messages are refused",
+            "the gateway cannot open the credential with which it calls this agent: an operator sets upstream_auth again, or restores the key that sealed it",
+        );
+        open_for(seal, row, sealed, Self::of_secret, wrong).map(Some)
     }
 }
 
@@ -235,6 +230,7 @@ fn is_field_value(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rejection::Reason;
 
     fn parse(json: &str) -> Result<UpstreamAuth, Rejection> {
         UpstreamAuth::parse(&RawValue::from_string(json.to_owned()).unwrap())

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::secret::{open_for, seal_for};
-use crate::directory::rejections::{RETRY_AFTER, invalid};
+use super::{open_for, seal_for};
+use crate::directory::rejections::invalid;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
@@ -130,7 +130,7 @@ impl UpstreamTls {
     /// Seals it for the row of `id`; it opens for no other row.
     pub(crate) fn seal(&self, seal: &Seal, id: &WorkspaceId) -> Result<SealedTls, Rejection> {
         Ok(SealedTls {
-            sealed: seal_for(seal, &seal_owner(id), &self.whole)?,
+            sealed: seal_for(seal, (id, "upstream_tls"), &self.whole)?,
             about: serde_json::value::to_raw_value(&self.summarize()).map_err(|error| {
                 Rejection::new(Reason::Internal, "the certificates cannot be written down")
                     .with_cause(error)
@@ -144,17 +144,12 @@ impl UpstreamTls {
         let Some(kept) = &workspace.upstream_tls else {
             return Ok(None);
         };
-        let id = &workspace.id;
-        let tls = open_for(seal, &seal_owner(id), &kept.sealed, Self::of_secret);
-        tls.map(Some).map_err(|error| {
-            tracing::error!(%error, workspace.id = %id, "The certificates for calling this agent (upstream_tls) cannot be opened; its messages are refused");
-            Rejection::new(
-                Reason::StoreUnavailable,
-                "the gateway cannot open the certificates with which it calls this agent: an operator sets upstream_tls again, or restores the key that sealed it",
-            )
-            .with_retry_after(RETRY_AFTER)
-            .with_cause(error)
-        })
+        let row = (&workspace.id, "upstream_tls");
+        let wrong = (
+            "The certificates for calling this agent (upstream_tls) cannot be opened; its messages are refused",
+            "the gateway cannot open the certificates with which it calls this agent: an operator sets upstream_tls again, or restores the key that sealed it",
+        );
+        open_for(seal, row, &kept.sealed, Self::of_secret, wrong).map(Some)
     }
 }
 
@@ -182,11 +177,6 @@ pub(crate) fn require_https(has_tls: bool, url: Option<&str>) -> Result<(), Reje
         ));
     }
     Ok(())
-}
-
-/// Owner for sealing, distinct from that of the column beside it. `:` is in no workspace id.
-fn seal_owner(id: &WorkspaceId) -> String {
-    format!("{id}:upstream_tls")
 }
 
 #[cfg(test)]

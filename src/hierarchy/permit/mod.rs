@@ -4,16 +4,11 @@
 //! unrelated targets get the same answer, so that ids cannot be probed (`docs/reference/credentials.md`,
 //! "CanCommunicate").
 
-mod refusals;
-
 use std::sync::Arc;
 
-pub(super) use self::refusals::not_found;
-use self::refusals::{denial_rejection, not_permitted, realm_rejection, require_life};
 use super::grant::Grants;
 use super::lineage::{LineageLookup, Lineages};
-use super::reach::{explain_denial, unknown_workspace};
-use super::realm::{Realm, RealmDenial};
+use super::reach::{Realm, RealmDenial, explain_denial, unknown_workspace};
 use super::{Denial, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
@@ -225,7 +220,7 @@ impl Hierarchy {
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<LineageLookup, Rejection> {
-        let found = self.look_up(target).await?;
+        let found = self.lineages.find(target).await?;
         witness.record(|| found.to_fact(Stage::TargetPlace, target));
         Ok(found)
     }
@@ -287,7 +282,8 @@ impl Hierarchy {
         caller: &WorkspaceId,
         target: &WorkspaceId,
     ) -> Result<Result<Rule, String>, Rejection> {
-        let (one, other) = tokio::try_join!(self.look_up(caller), self.look_up(target))?;
+        let (one, other) =
+            tokio::try_join!(self.lineages.find(caller), self.lineages.find(target))?;
         let said = match (&one.lineage, &other.lineage) {
             (Some(from), Some(to)) => {
                 let said = self.find_rule(from, to).await?;
@@ -325,7 +321,8 @@ impl Hierarchy {
         lower: &WorkspaceIncarnation,
     ) -> Result<bool, Rejection> {
         let born_at = lower.born_at;
-        let (upper, lower) = tokio::try_join!(self.find(upper), self.find(&lower.id))?;
+        let (upper, lower) =
+            tokio::try_join!(self.load_lineage(upper), self.load_lineage(&lower.id))?;
         let (Some(upper), Some(lower)) = (upper, lower) else {
             return Ok(false);
         };
@@ -348,26 +345,27 @@ impl Hierarchy {
             let own = own.lineage.ok_or_else(not_found)?;
             require_present(&own)?;
             refuse_paused_caller(&own)?;
-            let rule = decide(&own, &own, self.lineage_reach()).map_err(denial_rejection)?;
+            let rule = decide(&own, &own, self.lineage_reach()).map_err(deny)?;
             return Ok((rule, Arc::clone(&own), own));
         }
         // Both are always looked up, so that an unknown target takes the same path as a denied one.
-        let (one, other) = tokio::try_join!(self.look_up(caller), self.look_up(target))?;
+        let (one, other) =
+            tokio::try_join!(self.lineages.find(caller), self.lineages.find(target))?;
         witness.record(|| one.to_fact(Stage::CallerPlace, caller));
         witness.record(|| other.to_fact(Stage::TargetPlace, target));
         let Some(from) = one.lineage else {
-            return Err(realm_rejection(RealmDenial::Caller));
+            return Err(deny(RealmDenial::Caller));
         };
         refuse_paused_caller(&from)?;
         let why = match &other.lineage {
             Some(to) => match self.find_rule_with_witness(&from, to, witness).await? {
                 Ok(rule) => return Ok((rule, from, Arc::clone(to))),
-                Err(why) => denial_rejection(why),
+                Err(why) => deny(why),
             },
             None => {
                 // The same look-up as for one in another place.
                 self.grants.has_grant(caller, target, &mut ()).await?;
-                realm_rejection(RealmDenial::Target)
+                deny(RealmDenial::Target)
             }
         };
         Err(self.refuse_in_equal_time(why, target, other.source).await)
@@ -380,10 +378,9 @@ impl Hierarchy {
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<Arc<Lineage>, Rejection> {
-        let realm =
-            Realm::from_principal(principal).ok_or_else(|| realm_rejection(RealmDenial::Caller))?;
+        let realm = Realm::from_principal(principal).ok_or_else(|| deny(RealmDenial::Caller))?;
         if realm.excludes(target) {
-            return Err(realm_rejection(RealmDenial::List));
+            return Err(deny(RealmDenial::List));
         }
         let found = self.find_target(target, witness).await?;
         let why = match found.lineage {
@@ -397,7 +394,7 @@ impl Hierarchy {
             None => RealmDenial::Target,
         };
         Err(self
-            .refuse_in_equal_time(realm_rejection(why), target, found.source)
+            .refuse_in_equal_time(deny(why), target, found.source)
             .await)
     }
 
@@ -406,7 +403,7 @@ impl Hierarchy {
     /// # Errors
     /// `not_permitted`; `store_unavailable`.
     pub async fn require_running(&self, id: &WorkspaceId) -> Result<(), Rejection> {
-        match self.find(id).await? {
+        match self.load_lineage(id).await? {
             Some(place) => refuse_paused_caller(&place),
             None => Ok(()),
         }
@@ -417,15 +414,6 @@ impl Hierarchy {
         self.config.get().access.lineage
     }
 
-    pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Rejection> {
-        Ok(self.look_up(id).await?.lineage)
-    }
-
-    async fn look_up(&self, id: &WorkspaceId) -> Result<LineageLookup, Rejection> {
-        let found = self.lineages.find(id).await;
-        found.map_err(|error| Rejection::from(Unavailable::clone(&error)))
-    }
-
     /// Returns the place of `id`; `None` if it never existed.
     ///
     /// # Errors
@@ -434,15 +422,13 @@ impl Hierarchy {
         &self,
         id: &WorkspaceId,
     ) -> Result<Option<Arc<Lineage>>, Unavailable> {
-        let found = self.lineages.find(id).await;
-        let found = found.map_err(|error| Unavailable::clone(&error))?;
-        Ok(found.lineage)
+        Ok(self.lineages.find(id).await?.lineage)
     }
 
     /// Reports the place of the workspace `caller` to `witness`, or that there is none; nothing if the store is
     /// away.
     pub async fn report_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
-        if let Ok(found) = self.look_up(caller).await {
+        if let Ok(found) = self.lineages.find(caller).await {
             witness.record(|| found.to_fact(Stage::CallerPlace, caller));
         }
     }
@@ -472,13 +458,10 @@ impl Hierarchy {
 }
 
 fn require_present(target: &Lineage) -> Result<(), Rejection> {
-    if target.removed {
-        return Err(Rejection::new(
-            Reason::WorkspaceRemoved,
-            "the workspace was removed; an operator gives its id away again with \"recreate\": true (POST /workspaces)",
-        ));
+    match target.removed {
+        true => Err(workspace_removed()),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Rejects a paused caller: it calls no workspace, itself included. That a paused target is not called is no matter of
@@ -496,3 +479,50 @@ fn refuse_paused_caller(caller: &Lineage) -> Result<(), Rejection> {
 
 #[cfg(test)]
 mod tests;
+
+/// Returns the one rejection for all callers that may not know more. The cause is for the log.
+fn deny(why: impl std::error::Error + Send + Sync + 'static) -> Rejection {
+    not_permitted().with_cause(why)
+}
+
+fn not_permitted() -> Rejection {
+    Rejection::new(
+        Reason::NotPermitted,
+        "this credential may not reach that workspace: workspaces reach themselves, their parent, \
+         children and siblings, and whom they were granted; POST /registry/check-access tells an \
+         operator why not",
+    )
+}
+
+/// Rejection of an id that no workspace has.
+pub fn not_found() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceNotFound,
+        "there is no workspace of this id: create it with POST /workspaces",
+    )
+}
+
+/// Rejection of a workspace that was removed.
+pub fn workspace_removed() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceRemoved,
+        "the workspace was removed; an operator gives its id away again with \"recreate\": true (POST /workspaces)",
+    )
+}
+
+/// Rejects a proof of an earlier life of its workspace, and a pair token for an earlier life of its target.
+fn require_life(proof: &Proof, permit: &Permit) -> Result<(), Rejection> {
+    if let Some(from) = permit.caller_lineage()
+        && from.born_at != proof.born_at
+    {
+        return Err(deny(RealmDenial::Caller));
+    }
+    match (proof.pair_generation, permit.target_lineage()) {
+        (Some(generation), Some(to)) if generation < to.born_at => Err(Rejection::new(
+            Reason::NotPermitted,
+            "the pair token is for a workspace of this id that was removed; GET /registry/discover/{id} gives one for \
+             the present one",
+        )),
+        _ => Ok(()),
+    }
+}

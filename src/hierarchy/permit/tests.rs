@@ -9,7 +9,7 @@ use crate::ids::RequestId;
 use crate::shared::Shared;
 use crate::store::Run;
 use crate::time::Timestamp;
-use crate::workspace::{DeliveryMode, Liveness, NewWorkspace, Status};
+use crate::workspace::{NewWorkspace, Status, WorkspaceSettings};
 
 struct Room {
     hierarchy: Hierarchy,
@@ -82,31 +82,16 @@ impl Room {
     async fn create(&self, name: &str, parent: Option<&str>, org: Option<&str>) {
         let new = NewWorkspace {
             id: id(name),
-            name: name.to_owned(),
-            role: None,
-            parent_id: parent.map(id),
-            org: org.map(str::to_owned),
-            status: Status::Online,
-            delivery_mode: DeliveryMode::Push,
-            liveness: Liveness::Heartbeat,
-            url: None,
-            internal_url: None,
-            card_url: None,
-            agent_card: None,
-            complete: None,
-            push_notifications: None,
-            card_access: None,
-            proof: None,
-            bridge: None,
-            resolve: None,
+            settings: WorkspaceSettings {
+                name: name.to_owned(),
+                parent_id: parent.map(id),
+                org: org.map(str::to_owned),
+                status: Status::Online,
+                ..WorkspaceSettings::default()
+            },
             origins: Default::default(),
-            upstream_auth: None,
-            upstream_tls: None,
-            wake: None,
-            probe: None,
             enrolment: None,
             instances: Vec::new(),
-            max_concurrent: None,
         };
         self.workspaces
             .create(&new, Timestamp::now(), Run::Real)

@@ -16,8 +16,8 @@ use futures_util::future::join_all;
 use serde::Deserialize;
 use tokio::sync::Notify;
 
-use super::proof::{CredentialKind, KeyName, Principal, Signer, VerifiedToken, is_valid_name};
-use super::refusal::Refusal;
+use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, is_valid_name, open_proof};
+use super::refusal::{AuthError, Refusal};
 use crate::config;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -37,15 +37,7 @@ const FETCH_TIMING: FetchTiming = FetchTiming {
 /// Workspaces in one token at most.
 const WORKSPACES_MAX: usize = 200;
 
-/// The reason why a foreign token proves nothing.
-pub(super) enum ForeignTokenError {
-    /// The token is invalid.
-    Refused(Refusal),
-    /// The keys of its issuer are unavailable.
-    Unavailable(Rejection),
-}
-
-impl From<TokenError> for ForeignTokenError {
+impl From<TokenError> for AuthError {
     fn from(error: TokenError) -> Self {
         Self::Refused(Refusal::Foreign(error))
     }
@@ -53,53 +45,35 @@ impl From<TokenError> for ForeignTokenError {
 
 /// One entry of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum IssuerSettings {
-    /// Its tokens are of browser users.
-    Users(config::Issuer),
-    /// Its tokens are of workloads, each of which is a workspace.
-    Workspaces(config::WorkspaceIssuer),
+struct IssuerSettings {
+    named: config::Issuer,
+    /// The rules of a platform: its tokens are of workloads, each of which is a workspace. `None`: they are of browser users.
+    platform: Option<config::WorkspaceIssuer>,
 }
 
 impl IssuerSettings {
     fn from_config(auth: &config::Auth) -> Vec<Self> {
-        let users = auth.issuers.iter().cloned().map(Self::Users);
+        let users = auth.issuers.iter().cloned();
+        let users = users.map(|named| (named, None));
         let platforms = auth.workspace_issuers.iter().cloned();
-        users.chain(platforms.map(Self::Workspaces)).collect()
-    }
-
-    fn issuer(&self) -> &str {
-        match self {
-            Self::Users(settings) => &settings.issuer,
-            Self::Workspaces(settings) => &settings.issuer,
-        }
-    }
-
-    fn audience(&self) -> &str {
-        match self {
-            Self::Users(settings) => &settings.audience,
-            Self::Workspaces(settings) => &settings.audience,
-        }
-    }
-
-    fn jwks_url(&self) -> &url::Url {
-        match self {
-            Self::Users(settings) => &settings.jwks_url,
-            Self::Workspaces(settings) => &settings.jwks_url,
-        }
+        let platforms = platforms.map(|platform| (platform.to_issuer(), Some(platform)));
+        let all = users.chain(platforms);
+        all.map(|(named, platform)| Self { named, platform })
+            .collect()
     }
 
     fn config_key(&self) -> &'static str {
-        match self {
-            Self::Users(_) => "auth.issuers",
-            Self::Workspaces(_) => "auth.workspace_issuers",
+        match self.platform {
+            None => "auth.issuers",
+            Some(_) => "auth.workspace_issuers",
         }
     }
 
     /// Returns the kind of the credentials that its tokens are.
     fn kind(&self) -> CredentialKind {
-        match self {
-            Self::Users(_) => CredentialKind::Canvas,
-            Self::Workspaces(_) => CredentialKind::Workload,
+        match self.platform {
+            None => CredentialKind::Canvas,
+            Some(_) => CredentialKind::Workload,
         }
     }
 }
@@ -153,7 +127,7 @@ impl Issuers {
             .iter()
             .filter(|issuer| issuer.settings.kind() == CredentialKind::Workload);
         platforms
-            .map(|issuer| issuer.settings.issuer().to_owned())
+            .map(|issuer| issuer.settings.named.issuer.clone())
             .collect()
     }
 
@@ -174,10 +148,7 @@ impl Issuers {
     }
 
     /// Verifies `token`. `None`: it does not name one of these issuers.
-    pub(super) async fn verify(
-        &self,
-        token: &str,
-    ) -> Result<Option<VerifiedToken>, ForeignTokenError> {
+    pub(super) async fn verify(&self, token: &str) -> Result<Option<Proof>, AuthError> {
         let all = self.all.load();
         if all.is_empty() {
             return Ok(None);
@@ -201,7 +172,7 @@ impl Issuers {
         &self,
         named: KeyName,
         kind: CredentialKind,
-    ) -> Result<Option<Signer>, ForeignTokenError> {
+    ) -> Result<Option<Signer>, AuthError> {
         let issuer = named
             .issuer
             .as_deref()
@@ -218,7 +189,9 @@ impl Issuers {
 
     fn find_issuer(&self, name: &str) -> Option<Arc<Issuer>> {
         let all = self.all.load();
-        let found = all.iter().find(|issuer| issuer.settings.issuer() == name);
+        let found = all
+            .iter()
+            .find(|issuer| issuer.settings.named.issuer == name);
         found.map(Arc::clone)
     }
 }
@@ -233,7 +206,10 @@ struct Issuer {
 
 impl Issuer {
     fn new(settings: IssuerSettings) -> Self {
-        let (name, url) = (settings.issuer().to_owned(), settings.jwks_url().clone());
+        let (name, url) = (
+            settings.named.issuer.clone(),
+            settings.named.jwks_url.clone(),
+        );
         Self {
             published: RemoteKeySet::new(name, url, FETCH_TIMING),
             rules: body_hash(format!("{settings:?}").as_bytes()),
@@ -241,58 +217,55 @@ impl Issuer {
         }
     }
 
-    async fn verify(&self, token: &str, leeway: u64) -> Result<VerifiedToken, ForeignTokenError> {
+    async fn verify(&self, token: &str, leeway: u64) -> Result<Proof, AuthError> {
         let head = TokenHead::parse_foreign(token)?;
         let key = self.fetch_key(&head).await?;
-        let (issuer, audience) = (self.settings.issuer(), self.settings.audience());
-        let (principal, expires_at, in_org) = match &self.settings {
-            IssuerSettings::Users(_) => {
+        let config::Issuer {
+            issuer, audience, ..
+        } = &self.settings.named;
+        let (principal, expires_at, in_org) = match &self.settings.platform {
+            None => {
                 let claims: Claims = key.verify(token, &head, leeway, issuer, audience)?;
                 check_issued_at(claims.iat, leeway)?;
                 let expires_at = claims.exp;
                 (claims.into_principal()?, expires_at, None)
             }
-            IssuerSettings::Workspaces(settings) => {
+            Some(platform) => {
                 let claims: workload::Claims =
                     key.verify(token, &head, leeway, issuer, audience)?;
                 check_issued_at(claims.iat, leeway)?;
-                let workload = workload::identify_workload(settings, &claims)
-                    .map_err(ForeignTokenError::Refused)?;
+                let workload = workload::identify_workload(platform, &claims)?;
                 let principal = Principal::Workspace { id: workload.id };
                 (principal, claims.exp, workload.org)
             }
         };
         let named = KeyName {
-            issuer: Some(issuer.to_owned()),
+            issuer: Some(issuer.clone()),
             rules: Some(self.rules.clone()),
             head: head.with_kid(key.kid()),
         };
-        Ok(VerifiedToken {
+        // It counts until the end of its leeway.
+        let expires_at = whole_seconds(expires_at).saturating_add_unsigned(leeway);
+        Ok(Proof {
             principal,
             kind: self.settings.kind(),
-            // It counts until the end of its leeway.
-            expires_at: whole_seconds(expires_at)
-                .saturating_add_unsigned(leeway)
-                .saturating_mul(1000),
-            signer: Signer { named, key },
-            maker: None,
-            only_to: None,
+            expires_at: Some(expires_at.saturating_mul(1000)),
+            signer: Some(Signer { named, key }),
             in_org,
-            pair_generation: None,
+            ..open_proof()
         })
     }
 
-    async fn fetch_key(&self, head: &TokenHead) -> Result<Arc<PublicKey>, ForeignTokenError> {
+    async fn fetch_key(&self, head: &TokenHead) -> Result<Arc<PublicKey>, AuthError> {
         if let Some(Some(key)) = self.find_key(head) {
             return Ok(key);
         }
         let refreshed = self.published.refresh().await;
-        refreshed
-            .map_err(|TooManyWaiters| ForeignTokenError::Unavailable(self.keys_unavailable()))?;
+        refreshed.map_err(|TooManyWaiters| AuthError::Unavailable(self.keys_unavailable()))?;
         match self.find_key(head) {
             Some(Some(key)) => Ok(key),
             Some(None) => Err(TokenError::UnknownKey.into()),
-            None => Err(ForeignTokenError::Unavailable(self.keys_unavailable())),
+            None => Err(AuthError::Unavailable(self.keys_unavailable())),
         }
     }
 
@@ -303,7 +276,7 @@ impl Issuer {
     }
 
     fn keys_unavailable(&self) -> Rejection {
-        let (issuer, key) = (self.settings.issuer(), self.settings.config_key());
+        let (issuer, key) = (&self.settings.named.issuer, self.settings.config_key());
         let why = self.published.last_fetch();
         Rejection::new(
             Reason::StoreUnavailable,
@@ -332,7 +305,7 @@ struct Claims {
     exp: f64,
     iat: Option<f64>,
     org: Option<String>,
-    workspaces: Option<Vec<String>>,
+    workspaces: Option<Vec<WorkspaceId>>,
 }
 
 impl Claims {
@@ -343,12 +316,10 @@ impl Claims {
         if !named || listed > WORKSPACES_MAX {
             return Err(TokenError::Claims);
         }
-        let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
-        let workspaces = self.workspaces.map(parse).transpose();
         Ok(Principal::Canvas {
             user: self.sub,
             org: self.org,
-            workspaces: workspaces.map_err(|_| TokenError::Claims)?,
+            workspaces: self.workspaces,
             confined: false,
             within: None,
         })

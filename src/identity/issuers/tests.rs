@@ -101,7 +101,7 @@ async fn without_keys_the_issuer_is_named() {
     let issuers = Issuers::new(&settings(&["https://login.test"]), metrics);
     // {"alg":"EdDSA","kid":"k"} and {"iss":"https://login.test"}.
     let token = "eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.eyJpc3MiOiJodHRwczovL2xvZ2luLnRlc3QifQ.AA";
-    let Err(ForeignTokenError::Unavailable(rejection)) = issuers.verify(token).await else {
+    let Err(AuthError::Unavailable(rejection)) = issuers.verify(token).await else {
         panic!("keys out of nowhere");
     };
     assert_eq!(rejection.reason, Reason::StoreUnavailable);

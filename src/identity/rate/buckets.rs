@@ -3,8 +3,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Buckets of one set: a key can be in any of them.
 const WAYS: usize = 8;
@@ -183,9 +184,7 @@ impl Buckets {
 
     fn lock_set(&self, place: usize) -> MutexGuard<'_, [Bucket; WAYS]> {
         // Each step leaves the set consistent, so a panic elsewhere cannot have broken it.
-        self.sets[place]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.sets[place].lock()
     }
 
     /// Called with the set locked, so that a drain that clears the mark sees the request.

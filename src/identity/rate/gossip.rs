@@ -80,7 +80,7 @@ impl Rates {
                     Ok(()) => RateShare::Told,
                     Err(_) => RateShare::Lost,
                 };
-                metrics.count_rate_share(outcome, count);
+                metrics.rate_shares[outcome].inc_by(count);
                 // Requests that came in meanwhile are published in the next round.
                 if !more {
                     break;
@@ -94,7 +94,7 @@ impl Rates {
         loop {
             // Gossip that was missed while the link was down is forgiven.
             if let Notice::Message(text) = subscription.next().await {
-                metrics.count_rate_share(RateShare::Heard, self.apply_update(&text));
+                metrics.rate_shares[RateShare::Heard].inc_by(self.apply_update(&text));
             }
         }
     }

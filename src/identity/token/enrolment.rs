@@ -100,12 +100,13 @@ const REDEEM: &str = concat!(
     " AND ",
     is_unused!("$3")
 );
-const RESTORE: &str = "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
+pub(super) const RESTORE: &str =
+    "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
 
 // Idempotent, as are revocations of other tokens.
 const REVOKE: &str = "UPDATE enrolment_tokens SET revoked_at = COALESCE(revoked_at, $3) \
     WHERE workspace_id = $1 AND id = $2 RETURNING token_hash";
-const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
+pub(super) const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND token_hash <> $3";
 const END_WITH_LAST: &str = concat!(
     "UPDATE enrolment_tokens AS t SET revoked_at = $2 \
@@ -118,7 +119,7 @@ const END_WITH_LAST: &str = concat!(
 );
 
 // Below a removed workspace there is none. A set, so that a cycle ends.
-const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
+pub(super) const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
     WHERE by_org = 1 AND revoked_at IS NULL AND expires_at > $2 AND workspace_id IN ( \
       WITH RECURSIVE below (id, status) AS ( \
         SELECT id, status FROM workspaces WHERE id = $1 \
@@ -230,15 +231,7 @@ impl Tokens {
             .bind(hash.to_hex())
             .bind(now)
             .bind(now - REDEEMING_MS);
-        let work = async { query.execute(self.db.pool()).await };
-        let done = self.db.run("redeem_enrolment", work).await?;
-        Ok(done.rows_affected() == 1)
-    }
-
-    pub(crate) async fn restore(&self, hash: CredentialHash) -> Result<(), Unavailable> {
-        let query = sqlx::query(RESTORE).bind(hash.to_hex());
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("restore_enrolment", work).await.map(|_| ())
+        Ok(self.db.execute("redeem_enrolment", query).await? == 1)
     }
 
     /// Revokes a token and returns its hash; `None`: the workspace never had it.
@@ -260,21 +253,6 @@ impl Tokens {
         self.db.run("revoke_enrolment", work).await
     }
 
-    /// Ends all enrolment tokens of a workspace except the one of hash `but`, which its registration uses up.
-    pub(crate) async fn end_enrolments(
-        &self,
-        workspace: &WorkspaceId,
-        but: Option<CredentialHash>,
-        now: i64,
-    ) -> Result<(), Unavailable> {
-        let query = sqlx::query(END_ALL)
-            .bind(workspace.as_str())
-            .bind(now)
-            .bind(but.map(CredentialHash::to_hex).unwrap_or_default());
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("end_enrolments", work).await.map(|_| ())
-    }
-
     /// Ends the enrolment tokens of a workspace that has no live token but `last`, and returns their ids.
     pub(crate) async fn end_enrolments_with_last(
         &self,
@@ -291,15 +269,5 @@ impl Tokens {
             Ok(ended)
         };
         self.db.run("end_enrolments", work).await
-    }
-
-    /// Ends the enrolment tokens that org tokens made of a workspace and of those below it, in a transaction of the caller.
-    pub(crate) async fn end_enrolments_below_in(
-        tx: &mut Connection,
-        workspace: &WorkspaceId,
-        now: i64,
-    ) -> Result<(), sqlx::Error> {
-        let query = sqlx::query(END_BELOW).bind(workspace.as_str()).bind(now);
-        query.execute(tx).await.map(drop)
     }
 }

@@ -10,7 +10,7 @@ mod uses;
 
 use secrecy::SecretString;
 use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::{AssertSqlSafe, FromRow, Row};
 
 pub use self::enrolment::{EnrolmentMaker, NewEnrolment};
 pub use self::operators::OperatorRow;
@@ -20,8 +20,10 @@ pub use self::orgs::OrgTokenRow;
 use self::orgs::OrgTokens;
 pub(super) use self::revoke::Owner;
 pub(super) use self::uses::UseQueue;
+use super::Issuance;
 use super::credential::{CredentialHash, Form, NewCredential};
-use crate::db::Db;
+use super::proof::{Principal, Proof, ResolvedCredential};
+use crate::db::{Connection, Db};
 use crate::ids::{WorkspaceId, WorkspaceIncarnation};
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
@@ -112,20 +114,16 @@ pub struct TokenRow {
     pub expires_at: Option<i64>,
 }
 
-/// A live token of a workspace, as authentication needs it.
-pub(super) struct WorkspaceTokenRecord {
-    pub(super) token_id: String,
-    pub(super) workspace: WorkspaceId,
-    pub(super) last_used_at: Option<i64>,
-    pub(super) expires_at: Option<i64>,
-    /// Time at which the life of the workspace began; 0: the first.
-    pub(super) born_at: i64,
-}
-
-impl WorkspaceTokenRecord {
-    /// True from the end of the token on.
-    pub(super) fn has_expired(&self) -> bool {
-        self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
+impl FromRow<'_, AnyRow> for TokenRow {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            token_id: row.try_get(0)?,
+            prefix: row.try_get(1)?,
+            label: row.try_get(2)?,
+            created_at: row.try_get(3)?,
+            last_used_at: row.try_get(4)?,
+            expires_at: row.try_get(5)?,
+        })
     }
 }
 
@@ -136,9 +134,8 @@ pub(super) type LiveToken = (Option<String>, CredentialHash);
 #[derive(Clone, Copy)]
 pub(super) enum TokenHolder<'a> {
     Workspace(&'a WorkspaceId),
-    Org(&'a str),
-    /// Of the subtree of a workspace in an org.
-    Subtree(&'a str, &'a WorkspaceIncarnation),
+    /// An org, or the subtree of a workspace in it.
+    Org(&'a str, Option<&'a WorkspaceIncarnation>),
     Operator,
 }
 
@@ -163,37 +160,35 @@ pub(super) enum IssueOutcome {
 #[derive(Clone)]
 pub(super) struct Tokens {
     db: Db,
+    /// Those of orgs.
+    pub(super) orgs: OrgTokens,
+    /// Those of operators.
+    pub(super) operators: OperatorTokens,
 }
 
 impl Tokens {
     pub(super) fn new(db: Db) -> Self {
-        Self { db }
-    }
-
-    /// Returns those of operators.
-    pub(super) fn operators(&self) -> OperatorTokens<'_> {
-        OperatorTokens::new(&self.db)
-    }
-
-    /// Returns those of orgs.
-    pub(super) fn orgs(&self) -> OrgTokens<'_> {
-        OrgTokens::new(&self.db)
+        Self {
+            orgs: OrgTokens { db: db.clone() },
+            operators: OperatorTokens { db: db.clone() },
+            db,
+        }
     }
 
     pub(super) async fn find_workspace(
         &self,
         hash: CredentialHash,
-    ) -> Result<Option<WorkspaceTokenRecord>, Unavailable> {
+    ) -> Result<Option<ResolvedCredential>, Unavailable> {
         let work = async {
             let query = sqlx::query(FIND_WORKSPACE).bind(hash.to_hex());
             let row = query.fetch_optional(self.db.pool()).await?;
             row.map(|row| {
-                Ok(WorkspaceTokenRecord {
-                    token_id: row.try_get(0)?,
-                    workspace: read_workspace_id(&row, 1)?,
-                    last_used_at: row.try_get(2)?,
+                let id = read_workspace_id(&row, 1)?;
+                Ok(ResolvedCredential {
+                    last_use: Some((row.try_get(0)?, row.try_get(2)?)),
                     expires_at: row.try_get(3)?,
                     born_at: row.try_get(4)?,
+                    ..ResolvedCredential::new(Principal::Workspace { id })
                 })
             })
             .transpose()
@@ -207,7 +202,7 @@ impl Tokens {
         id: &WorkspaceId,
     ) -> Result<WorkspaceState, Unavailable> {
         let query = sqlx::query_as(FIND_WORKSPACE_STATE).bind(id.as_str());
-        let work = async { query.fetch_optional(self.db.pool()).await };
+        let work = query.fetch_optional(self.db.pool());
         let row: Option<(String, Option<String>, i64)> = self.db.run("find_place", work).await?;
         Ok(match row {
             None => WorkspaceState::Absent,
@@ -224,7 +219,7 @@ impl Tokens {
         let query = sqlx::query_scalar(IS_OVER)
             .bind(workspace.as_str())
             .bind(Timestamp::now().0);
-        let work = async { query.fetch_one(self.db.pool()).await };
+        let work = query.fetch_one(self.db.pool());
         let ended: i64 = self.db.run("ended_tokens", work).await?;
         Ok(ended > 0)
     }
@@ -243,8 +238,7 @@ impl Tokens {
         for id in token_ids {
             query = query.bind(id);
         }
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("note_use", work).await.map(|_| ())
+        self.db.execute("note_use", query).await.map(drop)
     }
 
     /// Inserts a token for `workspace`, if it has fewer than `live_max` live ones.
@@ -292,27 +286,8 @@ impl Tokens {
         let query = sqlx::query_scalar(COUNT_WORKSPACE)
             .bind(workspace.as_str())
             .bind(Timestamp::now().0);
-        let work = async { query.fetch_one(self.db.pool()).await };
+        let work = query.fetch_one(self.db.pool());
         self.db.run("count_tokens", work).await
-    }
-
-    pub(super) async fn list_workspace(
-        &self,
-        workspace: &WorkspaceId,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
-        let work = async {
-            let query = sqlx::query(LIST_WORKSPACE)
-                .bind(workspace.as_str())
-                .bind(after)
-                .bind(Timestamp::now().0)
-                .bind(Timestamp::now().0 - enrolment::REDEEMING_MS)
-                .bind(i64::from(limit));
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_token_row).collect()
-        };
-        self.db.run("list_tokens", work).await
     }
 
     /// Returns all live tokens of one holder: of a workspace or an org at most [`LIVE_TOKENS_MAX`].
@@ -323,15 +298,137 @@ impl Tokens {
         let work = async {
             let (text, owner) = match of {
                 TokenHolder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
-                TokenHolder::Org(_) | TokenHolder::Subtree(..) => {
-                    return self.orgs().list_live(of).await;
-                }
+                TokenHolder::Org(org, root) => return self.orgs.list_live_of_org(org, root).await,
                 TokenHolder::Operator => (operators::LIVE, operators::LIVE_BUT),
             };
             let query = sqlx::query(text).bind(owner).bind(Timestamp::now().0);
             read_live_tokens(&query.fetch_all(self.db.pool()).await?)
         };
         self.db.run("live_tokens", work).await
+    }
+}
+
+impl Issuance {
+    /// Returns live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        let query = sqlx::query_as(LIST_WORKSPACE)
+            .bind(workspace.as_str())
+            .bind(after)
+            .bind(Timestamp::now().0)
+            .bind(Timestamp::now().0 - enrolment::REDEEMING_MS)
+            .bind(i64::from(limit));
+        let work = query.fetch_all(self.tokens.db.pool());
+        self.tokens.db.run("list_tokens", work).await
+    }
+
+    /// Returns live tokens of `org`, those of its subtrees included, after the token id `after` (empty: from the first),
+    /// oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_org(
+        &self,
+        org: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<OrgTokenRow>, Unavailable> {
+        let query = sqlx::query_as(orgs::LIST).bind(org).bind(after);
+        let work = query.bind(i64::from(limit));
+        let work = work.fetch_all(self.tokens.db.pool());
+        self.tokens.db.run("list_tokens", work).await
+    }
+
+    /// Returns live tokens of operators after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_operators(
+        &self,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<OperatorRow>, Unavailable> {
+        let work = async {
+            let query = sqlx::query(operators::LIST)
+                .bind(after)
+                .bind(Timestamp::now().0)
+                .bind(i64::from(limit));
+            let rows = query.fetch_all(self.tokens.db.pool()).await?;
+            rows.iter().map(operators::read_operator_row).collect()
+        };
+        self.tokens.db.run("list_operator_tokens", work).await
+    }
+
+    /// Makes an enrolment token valid again after its registration failed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; an operator then has to issue a workspace token.
+    pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
+        let Some(hash) = proof.hash else {
+            return Ok(());
+        };
+        let query = sqlx::query(enrolment::RESTORE).bind(hash.to_hex());
+        self.tokens
+            .db
+            .execute("restore_enrolment", query)
+            .await
+            .map(drop)
+    }
+
+    /// Ends the enrolment tokens of `workspace`, which has registered, except the one behind `proof`, which
+    /// is used up already.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn end_enrolments(
+        &self,
+        workspace: &WorkspaceId,
+        proof: &Proof,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(enrolment::END_ALL)
+            .bind(workspace.as_str())
+            .bind(Timestamp::now().0)
+            .bind(proof.hash.map(CredentialHash::to_hex).unwrap_or_default());
+        self.tokens
+            .db
+            .execute("end_enrolments", query)
+            .await
+            .map(drop)
+    }
+
+    /// Ends the enrolment tokens that org tokens made of a workspace that leaves its place, and of those below it, in the
+    /// transaction of the change: their makers need not look after the new place. No replica keeps them in a cache.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn end_enrolments_below_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        let query = sqlx::query(enrolment::END_BELOW)
+            .bind(workspace.as_str())
+            .bind(now.0);
+        query.execute(tx).await.map(drop)
+    }
+
+    /// Revokes every token of a removed workspace before its id begins a new life, in a transaction of the caller. Returns what
+    /// [`Issuance::forget_revoked`] takes after its commit.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn revoke_all_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        revoke::revoke_all_since(tx, workspace, Timestamp::now().0).await
     }
 }
 
@@ -357,17 +454,6 @@ fn read_live_tokens(rows: &[AnyRow]) -> Result<Vec<LiveToken>, sqlx::Error> {
         }
     }
     Ok(live)
-}
-
-fn read_token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {
-    Ok(TokenRow {
-        token_id: row.try_get(0)?,
-        prefix: row.try_get(1)?,
-        label: row.try_get(2)?,
-        created_at: row.try_get(3)?,
-        last_used_at: row.try_get(4)?,
-        expires_at: row.try_get(5)?,
-    })
 }
 
 fn read_workspace_id(row: &AnyRow, column: usize) -> Result<WorkspaceId, sqlx::Error> {

@@ -9,7 +9,6 @@ use crate::db::Db;
 use crate::identity::credential::CredentialHash;
 use crate::identity::role::{Operator, Person, Role};
 use crate::store::{Run, Unavailable};
-use crate::time::Timestamp;
 
 /// The row that serializes the first starts of several replicas. It does not have the form of a hash, so it
 /// is no token's.
@@ -41,7 +40,7 @@ const INSERT_SESSION: &str = "INSERT INTO operator_tokens \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 const DELETE_SESSIONS: &str =
     "DELETE FROM operator_tokens WHERE subject IS NOT NULL AND expires_at < $1";
-const LIST: &str = "SELECT role, id, label, issuer, subject, name, expires_at, prefix, created_at \
+pub(super) const LIST: &str = "SELECT role, id, label, issuer, subject, name, expires_at, prefix, created_at \
     FROM operator_tokens WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2) \
       AND role IN ('read', 'operate', 'admin') AND id > $1 ORDER BY id LIMIT $3";
 
@@ -52,13 +51,6 @@ pub(super) const LIVE: &str = "SELECT CAST(NULL AS TEXT), token_hash, created_at
     WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2) ORDER BY 3 LIMIT 200";
 /// The first parameter of [`LIVE`].
 pub(super) const LIVE_BUT: &str = FIRST_START;
-
-/// Hash of the token `$2`, revoked or not; `$1` is empty.
-pub(super) const HASH: &str =
-    "SELECT token_hash FROM operator_tokens WHERE CAST($1 AS TEXT) = '' AND id = $2";
-/// Revokes the token `$2` at `$3`; `$1` is empty.
-pub(super) const REVOKE: &str = "UPDATE operator_tokens SET revoked_at = COALESCE(revoked_at, $3) \
-    WHERE CAST($1 AS TEXT) = '' AND id = $2 RETURNING token_hash";
 
 /// A live token of an operator, as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,18 +67,15 @@ pub struct OperatorRow {
     pub expires_at: Option<i64>,
 }
 
-/// Tokens of operators in the database.
-pub(in crate::identity) struct OperatorTokens<'a> {
-    db: &'a Db,
+/// The tables.
+#[derive(Clone)]
+pub(in crate::identity) struct OperatorTokens {
+    pub(super) db: Db,
 }
 
-impl<'a> OperatorTokens<'a> {
-    pub(super) fn new(db: &'a Db) -> Self {
-        Self { db }
-    }
-
+impl OperatorTokens {
     /// Returns the operator of the token with this hash, and the time at which the token ends, in milliseconds since 1970.
-    pub(in crate::identity) async fn find(
+    pub(in crate::identity) async fn find_operator(
         &self,
         hash: CredentialHash,
     ) -> Result<Option<(Operator, Option<i64>)>, Unavailable> {
@@ -101,7 +90,7 @@ impl<'a> OperatorTokens<'a> {
 
     /// Stores the admin token of `hash`, if there is no other one; concurrent first starts are serialized by
     /// the first-start row. True if it is stored.
-    pub(in crate::identity) async fn create_first(
+    pub(in crate::identity) async fn insert_first_admin(
         &self,
         hash: CredentialHash,
         now: i64,
@@ -126,7 +115,7 @@ impl<'a> OperatorTokens<'a> {
     }
 
     /// Inserts a token with a role. True if there was room for it.
-    pub(in crate::identity) async fn issue(
+    pub(in crate::identity) async fn insert_operator(
         &self,
         role: Role,
         terms: &TokenTerms,
@@ -148,7 +137,7 @@ impl<'a> OperatorTokens<'a> {
     }
 
     /// Inserts the token of a person's session, and deletes those of sessions that are long over.
-    pub(in crate::identity) async fn issue_session(
+    pub(in crate::identity) async fn insert_session(
         &self,
         (role, person): (Role, &Person),
         expires_at: i64,
@@ -172,25 +161,9 @@ impl<'a> OperatorTokens<'a> {
         };
         self.db.run("issue_session", work).await.map(|_| ())
     }
-
-    pub(in crate::identity) async fn list(
-        &self,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<OperatorRow>, Unavailable> {
-        let work = async {
-            let query = sqlx::query(LIST)
-                .bind(after)
-                .bind(Timestamp::now().0)
-                .bind(i64::from(limit));
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_operator_row).collect()
-        };
-        self.db.run("list_operator_tokens", work).await
-    }
 }
 
-fn read_operator_row(row: &AnyRow) -> Result<OperatorRow, sqlx::Error> {
+pub(super) fn read_operator_row(row: &AnyRow) -> Result<OperatorRow, sqlx::Error> {
     Ok(OperatorRow {
         token_id: row.try_get(1)?,
         prefix: row.try_get(7)?,

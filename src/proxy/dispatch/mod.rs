@@ -7,6 +7,7 @@ mod sender;
 
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
+use crate::deadline::ticks;
 use crate::delivery::jobs::{Content, Job};
 use crate::directory::{CallKind, Destination, Slot};
 use crate::explain::Live;
@@ -17,14 +18,14 @@ use crate::proxy::policy::{ask_about_reply, check_access, permit_target};
 use crate::proxy::services::Context;
 use crate::proxy::wake::wake_workspace;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::{Account, Bound, Share, Shares};
 use crate::stage::Stage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::task::JoinSet;
 
 /// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
 /// send, and for calls that wait for their time.
@@ -51,63 +52,42 @@ pub struct Dispatcher {
     sender: Sender,
 }
 
+/// The places of calls in progress: each target has some, and so there are some for others.
+const PLACES: Bound = Bound {
+    all: RUNNING_MAX,
+    least: RUNNING_PER_TARGET_MAX,
+    each: RUNNING_PER_TARGET_MAX,
+};
+
 /// Calls in progress on this replica.
 #[derive(Default)]
 struct RunningCalls {
-    calls: JoinSet<WorkspaceId>,
-    of_target: HashMap<WorkspaceId, usize>,
+    calls: JoinSet<()>,
+    places: Arc<Shares>,
 }
 
 impl RunningCalls {
-    fn has_room(&self, target: &WorkspaceId) -> bool {
-        self.of_target.get(target).copied().unwrap_or_default() < RUNNING_PER_TARGET_MAX
+    /// Takes a place for one more call to the target. `None`: it has as many as it may.
+    fn take_place(&self, target: &WorkspaceId) -> Option<Share> {
+        let account = Account::of_owner(target.as_str());
+        self.places.take(account, 1, PLACES).ok()
     }
 
-    fn spawn(&mut self, target: WorkspaceId, call: impl Future<Output = ()> + Send + 'static) {
-        *self.of_target.entry(target.clone()).or_default() += 1;
+    fn spawn(&mut self, place: Option<Share>, call: impl Future<Output = ()> + Send + 'static) {
         self.calls.spawn(async move {
+            let _place = place;
             call.await;
-            target
         });
-    }
-
-    /// Resolves when one of them ends; never if there is none.
-    async fn wait_for_one(&mut self) {
-        match self.calls.join_next().await {
-            Some(ended) => self.release(ended),
-            None => std::future::pending().await,
-        }
-    }
-
-    fn remove_ended(&mut self) {
-        while let Some(ended) = self.calls.try_join_next() {
-            self.release(ended);
-        }
-    }
-
-    fn release(&mut self, ended: Result<WorkspaceId, JoinError>) {
-        let Ok(target) = ended else {
-            // A bug: the target of the call is unknown, so the counts are reset.
-            return self.of_target.clear();
-        };
-        if let Some(count) = self.of_target.get_mut(&target) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.of_target.remove(&target);
-            }
-        }
     }
 }
 
-/// Decision about a call.
-enum SendDecision {
-    /// Admitted, with its slot among the target's calls, if it takes one.
-    Now(Box<AdmittedCall>, Option<Slot>),
-    /// Not now: the target is away, or busy. True if it counts as an attempt.
+/// The reason why a call is not sent now.
+enum Refusal {
+    /// The target is away, or busy. True if it counts as an attempt.
     Later(Rejection, bool),
-    /// Not while a stop covers it. Its target is not away, and gets other calls.
+    /// A stop covers it. Its target is not away, and gets other calls.
     Stopped,
-    /// Never.
+    /// It can never be sent.
     Never(Rejection),
 }
 
@@ -140,17 +120,16 @@ impl Dispatcher {
     pub async fn run(&self) {
         let gateway = &self.context.gateway;
         let mut running = RunningCalls::default();
-        let mut tick = interval(LOOK_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(LOOK_EVERY);
         let mut more = false;
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
                 () = gateway.delivery.jobs.wait_for_news() => {}
-                () = running.wait_for_one(), if more => {}
+                Some(_) = running.calls.join_next(), if more => {}
                 () = gateway.drain.wait_for_leave() => break,
             }
-            running.remove_ended();
+            while running.calls.try_join_next().is_some() {}
             more = self.send_due(&mut running).await;
         }
         while running.calls.join_next().await.is_some() {}
@@ -176,21 +155,21 @@ impl Dispatcher {
                     continue;
                 }
                 let attempt = jobs.begin_attempt(&job.target);
-                let decision = if running.has_room(&job.target) {
-                    self.decide_sending(&job).await
-                } else {
-                    SendDecision::Later(target_busy(), false)
+                let place = running.take_place(&job.target);
+                let admitted = match place {
+                    Some(_) => self.admit(&job).await,
+                    None => Err(Refusal::Later(target_busy(), false)),
                 };
-                match decision {
-                    SendDecision::Now(admitted, slot) => {
-                        let (sender, target) = (self.sender.clone(), job.target.clone());
-                        running.spawn(target, sender.send(job, attempt, admitted, slot));
+                match admitted {
+                    Ok((admitted, slot)) => {
+                        let sender = self.sender.clone();
+                        running.spawn(place, sender.send(job, attempt, admitted, slot));
                     }
                     // Calls of others are not put off with it.
-                    SendDecision::Later(why, _) if why.is_share_exhausted() => {
+                    Err(Refusal::Later(why, _)) if why.is_share_exhausted() => {
                         jobs.put_back(&job, job.backoff(), true).await;
                     }
-                    SendDecision::Later(why, tried) => {
+                    Err(Refusal::Later(why, tried)) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
                         let reason = why.reason.as_str();
                         tracing::debug!(job = job.id, reason, ?pause, "deferred call postponed");
@@ -198,16 +177,15 @@ impl Dispatcher {
                         jobs.park_target(attempt, pause).await;
                         away.insert(job.target, pause);
                     }
-                    SendDecision::Stopped => {
+                    Err(Refusal::Stopped) => {
                         tracing::debug!(
                             job = job.id,
                             "deferred call waits: an operator stopped it"
                         );
                         jobs.put_back(&job, STOPPED_PAUSE, false).await;
                     }
-                    SendDecision::Never(why) => {
-                        let (sender, target) = (self.sender.clone(), job.target.clone());
-                        running.spawn(target, sender.give_up(job, why));
+                    Err(Refusal::Never(why)) => {
+                        running.spawn(place, self.sender.clone().give_up(job, why));
                     }
                 }
             }
@@ -225,28 +203,26 @@ impl Dispatcher {
         }
     }
 
-    /// Runs the checks of a message in their order, except those of a request.
-    async fn decide_sending(&self, job: &Job) -> SendDecision {
+    /// Runs the checks of a message in their order, except those of a request. Returns the call, with its slot among the
+    /// target's calls if it takes one.
+    async fn admit(&self, job: &Job) -> Result<(Box<AdmittedCall>, Option<Slot>), Refusal> {
         let gateway = &self.context.gateway;
         let Some(proof) = gateway.identity.restore_proof(&job.caller) else {
             let message = "the call was accepted in auth.mode = \"open\", which is over";
             let why = Rejection::new(Reason::NotPermitted, message);
-            return SendDecision::Never(why.mark_not_sent());
+            return Err(Refusal::Never(why.mark_not_sent()));
         };
-        let permit = match permit_target(gateway, &proof, &job.target, &mut Live).await {
-            Ok(permit) => permit,
-            Err(why) => return decide_rejected(why),
-        };
-        match check_access(gateway, &permit, &mut Live) {
-            Err(why) if why.reason == Reason::Stopped => return SendDecision::Stopped,
-            Err(why) => return decide_rejected(why),
-            Ok(()) => {}
-        }
+        let permit = permit_target(gateway, &proof, &job.target, &mut Live).await;
+        let permit = permit.map_err(refuse)?;
+        check_access(gateway, &permit, &mut Live).map_err(|why| match why.reason {
+            Reason::Stopped => Refusal::Stopped,
+            _ => refuse(why),
+        })?;
         let destination = match gateway.resolution.resolve(&permit).await {
             Ok(destination) => destination,
             Err(why) => {
                 self.wake_target(&job.target).await;
-                return decide_rejected(why);
+                return Err(refuse(why));
             }
         };
         let mut admitted = AdmittedCall {
@@ -260,18 +236,17 @@ impl Dispatcher {
             preference: None,
             turn: None,
         };
-        if let Err(why) = assign_instance(gateway, &mut admitted, &parse_refs(job)).await {
-            return decide_rejected(why.at(Stage::Instance));
-        }
+        let assigned = assign_instance(gateway, &mut admitted, &parse_refs(job)).await;
+        assigned.map_err(|why| refuse(why.at(Stage::Instance)))?;
         let account = admitted.allowed.account();
         let slot = match &admitted.destination {
-            Destination::Agent(agent) => match agent.slots.take(account, CallKind::Unary) {
-                Ok(slot) => Some(slot),
-                Err(busy) => return SendDecision::Later(busy.why.at(Stage::Slots), false),
-            },
+            Destination::Agent(agent) => {
+                let slot = agent.slots.take(account, CallKind::Unary);
+                Some(slot.map_err(|busy| Refusal::Later(busy.why.at(Stage::Slots), false))?)
+            }
             Destination::Inbox(_) => None,
         };
-        SendDecision::Now(Box::new(admitted), slot)
+        Ok((Box::new(admitted), slot))
     }
 }
 
@@ -293,11 +268,11 @@ fn parse_refs(job: &Job) -> Refs {
 }
 
 /// Decides about a call that was rejected before it was sent.
-fn decide_rejected(why: Rejection) -> SendDecision {
+fn refuse(why: Rejection) -> Refusal {
     if is_transient(why.reason) {
-        SendDecision::Later(why, true)
+        Refusal::Later(why, true)
     } else {
-        SendDecision::Never(why.mark_not_sent())
+        Refusal::Never(why.mark_not_sent())
     }
 }
 

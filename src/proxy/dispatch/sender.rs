@@ -406,7 +406,7 @@ impl Sender {
             let org = exchange.call.proof().and_then(|one| one.principal.org());
             let owner = (job.owner.as_str(), org);
             if let Some(life) = exchange.call.life() {
-                tasks.record_owner(owner, &life, &task, Some(over)).await;
+                tasks.record_owner(owner, &life, &task, Some(over));
             }
         }
         Ok(AttemptResult::Over(ending))

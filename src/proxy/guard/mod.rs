@@ -5,33 +5,40 @@
 //! phases share. A call is asked about in its final form, right before it is sent or stored
 //! ([`super::policy`]); an answer or event as its caller gets it ([`super::filters`], [`stream`]).
 
-mod answers;
 mod document;
-pub(in crate::proxy) mod facts;
-mod patterns;
 mod server;
 pub(in crate::proxy) mod stream;
 
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header;
+use pingora::http::ResponseHeader;
+use regex::{NoExpand, Regex};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
 use crate::a2a::method::Method;
-use crate::a2a::texts::retain_call_members;
+use crate::a2a::texts::{Root, answers_call, retain_call_members, walk_strings, with_strings};
 use crate::config::{
     Config, Derived, Guard as Settings, GuardMode, GuardPhase, GuardStream, OnFailure,
+    PatternAction,
 };
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::metrics::GuardVerdict;
+use crate::offload;
 use crate::proxy::guard::document::{Document, DocumentForm};
-pub(in crate::proxy) use crate::proxy::guard::facts::CallFacts;
-pub(in crate::proxy) use crate::proxy::guard::facts::parse_trace;
-use crate::proxy::guard::patterns::Patterns;
 use crate::proxy::guard::server::{GuardClient, GuardServer};
 use crate::proxy::guard_verdicts::Verdicts;
+use crate::proxy::http1::reject_answer;
 use crate::rejection::{Delivery, Reason, Rejection};
-use bytes::Bytes;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::Instant;
+use crate::shares::Account;
 
 /// Longest reason of a guard that callers get, in characters.
 const REASON_MAX: usize = 500;
@@ -263,7 +270,7 @@ impl Guards {
         &self,
         method: Method,
         target: (&WorkspaceId, Option<&str>),
-    ) -> Vec<serde_json::Value> {
+    ) -> Vec<Value> {
         let guards = self.guards_for(method, target);
         let explained = guards.iter().map(|guard| {
             let settings = &guard.settings;
@@ -418,7 +425,7 @@ impl CallGuards {
         asked: Instant,
     ) {
         let elapsed = asked.elapsed();
-        let metrics = &self.client.metrics.guards;
+        let metrics = &self.client.gateway.metrics.guards;
         metrics.record_verdict(&guard.name, phase.as_str(), verdict, elapsed);
         self.verdicts.add(&guard.name, phase, verdict, elapsed);
     }
@@ -460,5 +467,400 @@ impl Drop for PendingVerdict {
         if let Some(late) = self.0.verdicts.end_pending() {
             self.0.client.record_verdicts(&self.0.facts, late);
         }
+    }
+}
+
+// Answers and events that guards are asked about, as their readers read them.
+
+impl CallGuards {
+    /// True if a verdict counts in `phase`.
+    fn is_enforced(&self, phase: GuardPhase) -> bool {
+        self.guards.iter().any(|guard| {
+            let settings = &guard.settings;
+            settings.mode == GuardMode::Enforce && settings.phases.contains(&phase)
+        })
+    }
+
+    /// Reads an answer, or the data of an event. What is no JSON is a string. `None`: it is not judged, and no verdict on
+    /// it would count.
+    ///
+    /// # Errors
+    /// `agent_protocol_error`: its reader may read something else than guards would.
+    fn read_answer(&self, phase: GuardPhase, body: &Bytes) -> Result<Option<Document>, Rejection> {
+        match self.parse_answer(body) {
+            Ok(document) => Ok(Some(document)),
+            Err(why) if self.is_enforced(phase) => Err(why),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn parse_answer(&self, body: &Bytes) -> Result<Document, Rejection> {
+        let refused = |message: &'static str| Err(reject_answer(message));
+        let json = match body.strip_prefix(b"\xef\xbb\xbf") {
+            Some(json) => body.slice_ref(json),
+            None => body.clone(),
+        };
+        if json.contains(&0) || std::str::from_utf8(&json).is_err() {
+            return refused("the agent's answer is not UTF-8");
+        }
+        let is_rpc = self.side.is_rpc;
+        if is_rpc && !answers_call(&json, self.side.rpc_id.as_deref()) {
+            return refused("the agent's answer is one to another call, by its id or jsonrpc");
+        }
+        match Document::parse(json, DocumentForm::Answer { is_rpc }) {
+            Some(document) if !document.is_broken() => Ok(document),
+            _ => refused("the agent's answer looks like JSON and is none, or nests too deeply"),
+        }
+    }
+
+    /// Checks the head of an answer.
+    ///
+    /// # Errors
+    /// The reason in words: its charset is none that guards read, or it is a stream where guards are asked about
+    /// answers.
+    pub(in crate::proxy) fn refuse_by_head(
+        &self,
+        head: &ResponseHeader,
+        is_stream: bool,
+    ) -> Result<(), &'static str> {
+        let phase = match is_stream {
+            true => GuardPhase::Event,
+            false => GuardPhase::Response,
+        };
+        if self.is_enforced(phase) && !names_utf8(head) {
+            return Err("the agent's answer has another charset than UTF-8");
+        }
+        let only_answers = |guard: &Arc<Guard>| {
+            let settings = &guard.settings;
+            settings.mode == GuardMode::Enforce
+                && settings.phases.contains(&GuardPhase::Response)
+                && !guard.covers_events()
+        };
+        if is_stream && !self.streams && self.guards.iter().any(only_answers) {
+            return Err("the agent answered with a stream, of which a guard would not be asked");
+        }
+        Ok(())
+    }
+}
+
+/// True if no `Content-Type` names another charset than UTF-8.
+fn names_utf8(head: &ResponseHeader) -> bool {
+    let types = head.headers.get_all(header::CONTENT_TYPE);
+    types.iter().all(|value| {
+        let value = value.as_bytes().to_ascii_lowercase();
+        let value = String::from_utf8_lossy(&value);
+        let charsets = value.split("charset").skip(1).map(|said| {
+            let said = said.trim_start().trim_start_matches('=').trim_start();
+            said.trim_start_matches('"')
+        });
+        charsets.into_iter().all(|said| {
+            let end = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
+            let said = said.split(end).next().unwrap_or_default();
+            matches!(said, "utf-8" | "utf8" | "us-ascii")
+        })
+    })
+}
+
+// The facts of a call that questions to guards name.
+
+/// Longest id of a task, a context or a run that questions name.
+const ID_MAX: usize = 512;
+
+/// The facts of a call, the same in all phases.
+#[derive(Serialize)]
+pub(in crate::proxy) struct CallFacts {
+    /// `X-Request-Id`.
+    pub(in crate::proxy) request_id: String,
+    /// The method as its caller spells it.
+    pub(in crate::proxy) method: String,
+    /// The caller.
+    pub(in crate::proxy) caller: Party,
+    /// The account of the caller: its questions take a share of the guard's places.
+    #[serde(skip)]
+    pub(in crate::proxy) account: Account,
+    /// The target.
+    pub(in crate::proxy) target: Party,
+    /// The rule that permits the call.
+    pub(in crate::proxy) rule: &'static str,
+    /// The trace that the call is part of, for [`CallFacts::run_id`].
+    #[serde(skip)]
+    pub(in crate::proxy) trace: Option<String>,
+    /// `run_id` in `metadata`.
+    #[serde(skip)]
+    pub(in crate::proxy) run: OnceLock<String>,
+}
+
+/// The caller or the target of a call.
+#[derive(Serialize)]
+pub(in crate::proxy) struct Party {
+    /// Its name in records.
+    pub(in crate::proxy) id: String,
+    /// Its org.
+    pub(in crate::proxy) org: Option<String>,
+    /// The kind of a caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::proxy) kind: Option<&'static str>,
+}
+
+/// The names in a payload.
+#[derive(Default)]
+struct PayloadNames {
+    task: Option<String>,
+    context: Option<String>,
+}
+
+/// The members of a message, a task or an event with names, and those that hold one of these.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NamedMembers<'a> {
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    task_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    context_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    task: Option<Box<NamedMembers<'a>>>,
+    message: Option<Box<NamedMembers<'a>>>,
+    status_update: Option<Box<NamedMembers<'a>>>,
+    artifact_update: Option<Box<NamedMembers<'a>>>,
+}
+
+impl CallFacts {
+    /// Returns the run of the call: `metadata.run_id` of its message, or the trace that it is part of.
+    fn run_id(&self) -> Option<&str> {
+        self.run.get().or(self.trace.as_ref()).map(String::as_str)
+    }
+
+    /// Records the run that a message names.
+    fn record_run(&self, document: &Document) {
+        let beside = document.metadata();
+        let own = || {
+            let named = serde_json::from_slice::<NamedMembers<'_>>(document.payload());
+            Some(named.ok()?.metadata?.get().as_bytes())
+        };
+        let run = beside.and_then(read_run).or_else(|| read_run(own()?));
+        if let Some(run) = run {
+            let _ = self.run.set(run);
+        }
+    }
+
+    /// Returns the names in a document.
+    fn read_names(document: &Document) -> PayloadNames {
+        let named = serde_json::from_slice::<NamedMembers<'_>>(document.payload());
+        let Ok(named) = named else {
+            return PayloadNames::default();
+        };
+        let inner = [
+            named.task,
+            named.status_update,
+            named.artifact_update,
+            named.message,
+        ];
+        let named = match inner.into_iter().flatten().next() {
+            Some(inner) if named.task_id.is_none() && named.context_id.is_none() => *inner,
+            _ => NamedMembers {
+                id: named.id,
+                task_id: named.task_id,
+                context_id: named.context_id,
+                ..NamedMembers::default()
+            },
+        };
+        let short = |id: Cow<'_, str>| (id.len() <= ID_MAX).then(|| id.into_owned());
+        PayloadNames {
+            task: named.task_id.or(named.id).and_then(short),
+            context: named.context_id.and_then(short),
+        }
+    }
+}
+
+fn read_run(metadata: &[u8]) -> Option<String> {
+    let metadata = serde_json::from_slice::<Value>(metadata).ok()?;
+    let run = metadata.get("run_id")?.as_str()?;
+    (!run.is_empty() && run.len() <= ID_MAX).then(|| run.to_owned())
+}
+
+/// Returns the trace of a `traceparent` field.
+pub(in crate::proxy) fn parse_trace(traceparent: &str) -> Option<String> {
+    let id = traceparent.split('-').nth(1)?;
+    let hex = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    hex.then(|| id.to_owned())
+}
+
+// The built-in guard of regular expressions. It looks at all strings that a sender chooses, `metadata` and names of
+// members that the protocol does not have included; not at identifiers, words of the protocol and encoded bytes that
+// have the shape of such.
+
+/// Why the patterns do not judge a document.
+const UNREADABLE: &str = "cannot read it, or what it would be with masks";
+
+/// The patterns of one guard.
+struct Patterns(Vec<Pattern>);
+
+#[derive(Clone)]
+struct Pattern {
+    name: String,
+    regex: Regex,
+    action: PatternAction,
+}
+
+/// Result of the patterns for a text.
+enum MatchResult {
+    Nothing,
+    Rejected(String),
+    Masked(Vec<u8>),
+    Broken,
+}
+
+impl Patterns {
+    /// Compiles the patterns of a guard. They were checked with the configuration.
+    fn new(guard: &Settings) -> Self {
+        let patterns = guard.patterns.iter().filter_map(|pattern| {
+            Some(Pattern {
+                name: pattern.name.clone(),
+                regex: pattern.compile().ok()?,
+                action: pattern.action,
+            })
+        });
+        Self(patterns.collect())
+    }
+
+    /// Judges a document, and masks what is to be masked in it.
+    async fn judge_document(&self, document: &mut Document) -> Judgement {
+        let root = document.root();
+        let matched = if offload::is_long(document.as_json().len()) {
+            let (patterns, json) = (self.0.clone(), document.as_json().clone());
+            Box::pin(offload::run(move || match_all(&patterns, &json, root))).await
+        } else {
+            match_all(&self.0, document.as_json(), root)
+        };
+        match matched {
+            MatchResult::Nothing => Judgement::Pass,
+            MatchResult::Rejected(name) => Judgement::Reject(format!("pattern `{name}` matches")),
+            MatchResult::Masked(json) => match document.replace_json(json) {
+                true => Judgement::Replaced,
+                false => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
+            },
+            MatchResult::Broken => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
+        }
+    }
+}
+
+fn match_all(patterns: &[Pattern], json: &[u8], root: Root) -> MatchResult {
+    let mut rejected = None;
+    let mut masked = Vec::new();
+    let walked = walk_strings(json, root, |found| {
+        let mut text = found.text;
+        let mut changed = false;
+        for pattern in patterns {
+            if !pattern.regex.is_match(&text) {
+                continue;
+            }
+            match pattern.action {
+                PatternAction::Reject => {
+                    rejected.get_or_insert(&pattern.name);
+                    return;
+                }
+                PatternAction::Mask => {
+                    let mask = format!("[{}]", pattern.name);
+                    let said = pattern.regex.replace_all(&text, NoExpand(&mask));
+                    text = Cow::Owned(said.into_owned());
+                    changed = true;
+                }
+            }
+        }
+        if changed {
+            masked.push((found.range, text.into_owned()));
+        }
+    });
+    match (walked, std::str::from_utf8(json)) {
+        _ if rejected.is_some() => MatchResult::Rejected(rejected.cloned().unwrap_or_default()),
+        (Ok(()), _) if masked.is_empty() => MatchResult::Nothing,
+        (Ok(()), Ok(text)) => MatchResult::Masked(with_strings(text, masked)),
+        _ => MatchResult::Broken,
+    }
+}
+
+#[cfg(test)]
+mod answer_tests {
+    use super::*;
+
+    #[test]
+    fn only_utf_8_is_read() {
+        for (content_type, is) in [
+            ("application/json", true),
+            ("application/json; charset=utf-8", true),
+            ("text/event-stream;Charset=\"UTF-8\"; x=y", true),
+            ("application/json; charset=utf-16le", false),
+            ("application/json; charset=utf-7", false),
+            ("text/plain; charset=\"utf-8-x\"", false),
+            ("text/plain; charset=utf-8; charset = utf-16", false),
+        ] {
+            let mut head = ResponseHeader::build(200, None).unwrap();
+            head.append_header(header::CONTENT_TYPE, content_type)
+                .unwrap();
+            assert_eq!(names_utf8(&head), is, "{content_type}");
+            head.append_header(header::CONTENT_TYPE, "a/b; charset=utf-32")
+                .unwrap();
+            assert!(!names_utf8(&head), "{content_type}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod pattern_tests {
+    use super::*;
+
+    fn patterns(each: &[(&str, &str, PatternAction)]) -> Vec<Pattern> {
+        let each = each.iter().map(|(name, regex, action)| Pattern {
+            name: (*name).to_owned(),
+            regex: Regex::new(regex).unwrap(),
+            action: *action,
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn texts_names_and_metadata_are_matched_and_identifiers_are_not() {
+        let both = patterns(&[
+            ("card", "[0-9]{4}-[0-9]{4}", PatternAction::Reject),
+            ("email", "[a-z]+@[a-z]+", PatternAction::Mask),
+        ]);
+        let json = |json: &str| match match_all(&both, json.as_bytes(), Root::Typed) {
+            MatchResult::Nothing => "nothing".to_owned(),
+            MatchResult::Rejected(name) => format!("rejected {name}"),
+            MatchResult::Masked(json) => String::from_utf8(json).unwrap(),
+            MatchResult::Broken => "broken".to_owned(),
+        };
+        for rejected in [
+            r#"{"parts":[{"text":"1234-5678"}]}"#,
+            r#"{"parts":[{"text":"1234\u002d5678"}]}"#,
+            r#"{"parts":[{"data":{"1234-5678":1}}]}"#,
+            r#"{"params":{"metadata":{"x":["1234-5678"]}}}"#,
+            r#"{"artifacts":[{"description":"1234-5678"}]}"#,
+            r#"{"parts":[{"text":"a@b"},{"text":"1234-5678"}]}"#,
+            r#"{"error":{"code":1,"data":{"id":"1234-5678"}}}"#,
+            r#"{"kind":"1234-5678"}"#,
+            r#"{"status":{"timestamp":"1234-5678"}}"#,
+            r#"{"parts":[{"type":"1234-5678"}]}"#,
+            r#"{"extensions":["1234-5678"]}"#,
+            r#"{"tenant":"1234-5678"}"#,
+            r#"{"1234-5678":1}"#,
+        ] {
+            assert_eq!(json(rejected), "rejected card", "{rejected}");
+        }
+        let masked = json(r#"{"a":1.0,"parts":[{"text":"to a@b, \"c@d\""},{"data":{"e@f":"g"}}]}"#);
+        assert_eq!(
+            masked,
+            r#"{"a":1.0,"parts":[{"text":"to [email], \"[email]\""},{"data":{"[email]":"g"}}]}"#
+        );
+        for passed in [
+            r#"{"messageId":"1234-5678","parts":[{"raw":"AAAA"}]}"#,
+            r#"{"parts":[{"text":"hello"}]}"#,
+        ] {
+            assert_eq!(json(passed), "nothing", "{passed}");
+        }
+        assert_eq!(json("{"), "broken");
     }
 }

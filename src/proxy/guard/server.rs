@@ -2,11 +2,11 @@
 //! connections of its own.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header;
+use parking_lot::Mutex;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,16 +16,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::a2a::texts::nests_too_deep;
 use crate::audit::{Detail, Draft, EventType};
 use crate::breaker::{Breaker, BreakerChange, Phase};
-use crate::config::{self, Config, Guard, GuardPhase, Live, OnFailure};
+use crate::config::{self, Guard, GuardPhase, OnFailure};
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::metrics::{GuardVerdict, Metrics};
+use crate::metrics::GuardVerdict;
 use crate::offload;
-use crate::proxy::fetch::BufferedRequest;
+use crate::proxy::fetch::{BufferedRequest, audience_of, signed_head};
 use crate::proxy::guard::document::Document;
-use crate::proxy::guard::facts::CallFacts;
-use crate::proxy::guard::{Judgement, TOO_DEEP};
+use crate::proxy::guard::{CallFacts, Judgement, TOO_DEEP};
 use crate::proxy::upstream::{Upstream, WireRequest, build_peer, refuse_redirect};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Bound, Share, Shares};
@@ -41,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ANSWER_BESIDE: usize = 64 * 1024;
 
 /// The field of the token if the guard's own field is `Authorization`.
-const TOKEN_FIELD: &str = "x-a2a-guard-token: ";
+const TOKEN_FIELD: &str = "x-a2a-guard-token";
 
 /// Breaker of a guard: five failures in a row open it; those of one caller alone, for that one.
 const BREAKER: config::Breaker = config::Breaker {
@@ -54,26 +53,19 @@ const BREAKER: config::Breaker = config::Breaker {
 
 /// Client of the servers of guards: connections, keys, addresses.
 pub(super) struct GuardClient {
-    gateway: Arc<Gateway>,
-    config: Live,
-    upstream: Upstream,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) upstream: Upstream,
 }
 
 impl GuardClient {
     pub(super) fn new(gateway: &Arc<Gateway>, drain: &Arc<Drain>) -> Self {
-        let config = gateway.config.clone();
-        let threads = config.get().server.threads();
+        let threads = gateway.config().server.threads();
         Self {
             upstream: Upstream::new(POOL_SIZE, threads, Arc::clone(drain)),
-            metrics: Arc::clone(&gateway.metrics),
             gateway: Arc::clone(gateway),
-            config,
         }
     }
-}
 
-impl GuardClient {
     /// Records verdicts that no record of an exchange has.
     pub(super) fn record_verdicts(&self, facts: &CallFacts, verdicts: Detail) {
         let draft = Draft {
@@ -167,10 +159,6 @@ impl GuardServer {
         }
     }
 
-    fn lock_breaker(&self) -> MutexGuard<'_, Breaker<GuardVerdict>> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks about a document, and changes it if the guard replaces its payload.
     pub(super) async fn judge_document(
         &self,
@@ -222,7 +210,7 @@ impl GuardServer {
         let (now, allows) = (Instant::now(), guard.on_failure == OnFailure::Allow);
         let patience = deadline.saturating_duration_since(now);
         let admission = {
-            let mut breaker = self.lock_breaker();
+            let mut breaker = self.breaker.lock();
             match breaker.admit(facts.account, patience, || now) {
                 // What passes without a question is no sender's choice: it is asked while it judges others.
                 Err(_) if allows && breaker.reported_circuit(None).phase == Phase::Closed => None,
@@ -244,7 +232,8 @@ impl GuardServer {
         let turned = admission.and_then(|admission| {
             let call = (admission, facts.account);
             let verdict = failure.map(|failure| failure.verdict);
-            self.lock_breaker()
+            self.breaker
+                .lock()
                 .record_outcome(call, verdict, &BREAKER, Instant::now())
         });
         if let (Some(turned), Some(failure)) = (turned, failure) {
@@ -286,33 +275,17 @@ impl GuardServer {
         let addresses = &client.gateway.directory.addresses;
         let found = addresses.guard_address(&self.url).await;
         let (endpoint, address) = found.map_err(|why| request_failure(&why))?;
-        let config: Arc<Config> = client.config.snapshot();
-        let scheme = if endpoint.tls { "https" } else { "http" };
-        let audience = format!("{scheme}://{}", endpoint.host);
+        let config = client.gateway.config.snapshot();
         let hash = offload::run_on_body(&question, body_hash).await;
         let signed = &client.gateway.identity.signed;
-        let token = signed.issue_guard(&guard.name, audience, hash);
+        let token = signed.issue_guard(&guard.name, audience_of(&endpoint), hash);
         let token = token.map_err(|why| request_failure(&why))?;
-        let mut wire = format!(
-            "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\naccept: application/json\r\n\
-             user-agent: a2a-gateway\r\ncontent-length: {}\r\n",
-            endpoint.path_and_query,
-            endpoint.host,
+        let wire = signed_head(
+            ("POST", &endpoint),
             question.len(),
-        )
-        .into_bytes();
-        let mut before = "authorization: Bearer ";
-        if let Some((name, value)) = guard.header.as_ref().and_then(|header| header.parts()) {
-            if name == header::AUTHORIZATION {
-                before = TOKEN_FIELD;
-            }
-            for part in [name.as_str(), ": ", value, "\r\n"] {
-                wire.extend_from_slice(part.as_bytes());
-            }
-        }
-        for part in [before, token.expose_secret(), "\r\n\r\n"] {
-            wire.extend_from_slice(part.as_bytes());
-        }
+            guard.header.as_ref().and_then(|header| header.parts()),
+            (token.expose_secret(), TOKEN_FIELD),
+        );
         let connect = config.timeouts.connect.min(guard.timeout);
         let question = BufferedRequest {
             peer: &build_peer(address, endpoint.tls, &endpoint.sni, connect),
@@ -322,7 +295,9 @@ impl GuardServer {
             idle: config.upstream.idle,
             late: guard_timeout,
         };
-        let asked = question.send(&client.upstream, &client.metrics).await;
+        let asked = question
+            .send(&client.upstream, &client.gateway.metrics)
+            .await;
         let (head, body) = asked.map_err(|why| request_failure(&why))?;
         refuse_redirect(&head).map_err(|why| request_failure(&why))?;
         if !head.status.is_success() {

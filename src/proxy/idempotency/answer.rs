@@ -217,7 +217,7 @@ async fn relay_stream(
 }
 
 /// Returns the last event of a stream that goes on without this reader.
-fn last_event(exchange: &mut Exchange, name: &str, why: &Rejection) -> Bytes {
+pub(in crate::proxy) fn last_event(exchange: &mut Exchange, name: &str, why: &Rejection) -> Bytes {
     exchange.record_rejection(why);
     why.last_event(
         &exchange.call.reply_form(),

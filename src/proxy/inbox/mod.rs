@@ -11,7 +11,7 @@ use crate::a2a::bridge::write_task;
 use crate::a2a::completion_steps::CompletionSteps;
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
-use crate::delivery::inbox::{Inbox, InboxTask, Source, TaskQuery};
+use crate::delivery::inbox::{Inbox, InboxTask, Source, TaskQuery, no_task};
 use crate::directory::AgentOptions;
 use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
@@ -32,6 +32,7 @@ use crate::proxy::services::Request;
 use crate::proxy::upstream_request::{inbox_side, translate_for_inbox};
 use crate::rejection::{AtStage as _, Reason, Rejection};
 use crate::stage::Stage;
+use crate::tasks::may_see;
 use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
@@ -180,14 +181,12 @@ impl CallerInbox<'_> {
             .find_task(&self.target, id)
             .await
             .at(Stage::Tasks)?;
-        let task = task.ok_or_else(no_task)?;
-        let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
-        if !tasks
-            .may_ask(hierarchy, &self.proof, &task.owner)
+        let task = task.ok_or_else(no_task).at(Stage::Tasks)?;
+        if !may_see(&self.gateway.hierarchy, &self.proof, &task.owner)
             .await
             .at(Stage::Tasks)?
         {
-            return Err(no_task());
+            return Err(no_task().at(Stage::Tasks));
         }
         Ok(task)
     }
@@ -322,12 +321,4 @@ fn message_source(proof: &Proof) -> Source {
         Some(id) => Source::Agent(id.clone()),
         None => Source::Canvas,
     }
-}
-
-fn no_task() -> Rejection {
-    Rejection::new(
-        Reason::TaskNotFound,
-        "there is no such task for this caller: a task belongs to the caller that started it",
-    )
-    .at(Stage::Tasks)
 }

@@ -117,7 +117,7 @@ impl OutgoingMessage<'_> {
         let owner = (owner.as_str(), None);
         let life = request.exchange.call.life();
         if let Some(life) = &life {
-            tasks.record_owner(owner, life, &task.id, None).await;
+            tasks.record_owner(owner, life, &task.id, None);
         }
         if request.exchange.call.method() == Method::SendStreamingMessage {
             let first = self

@@ -1,7 +1,7 @@
 //! Stream of a polling agent's task: its present state, then each update, until its turn ends.
 
 use bytes::Bytes;
-use http::{HeaderValue, header};
+use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use serde_json::Value;
@@ -15,21 +15,13 @@ use crate::ids::stream_id;
 use crate::metrics::InProgress;
 use crate::proxy::filters::Rewrite;
 use crate::proxy::guard::stream::{EventCheck, EventGuard};
+use crate::proxy::idempotency::answer::last_event;
 use crate::proxy::inbox::{ResponseContext, own_head};
-use crate::proxy::listener::{
-    client_disconnected, internal_error, send_head, set_chunked, write_within,
-};
+use crate::proxy::listener::{begin_stream, client_disconnected, internal_error, write_within};
 use crate::proxy::record::{Answered, Exchange, ExchangeError};
 use crate::proxy::services::Request;
 use crate::proxy::upstream::{shutting_down, timed_out};
-use crate::rejection::{Delivery, Rejection, STREAM};
-
-/// Result of a wait.
-enum WaitOutcome {
-    News,
-    Keepalive,
-    Cut(Rejection),
-}
+use crate::rejection::{Delivery, Rejection};
 
 /// Follows the task, from its document `first` on, to the end of its agent's turn.
 pub(super) async fn stream_task(
@@ -43,10 +35,14 @@ pub(super) async fn stream_task(
     let mut watch = inbox.watch_task(&task.id);
     let _open = InProgress::begin(&request.exchange.call.metrics().open_streams);
     let name = stream_id().simple().to_string();
-    let head = stream_head(request, &response, &name)?;
+    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal_error)?;
+    own.append_header(header::CONTENT_TYPE, "text/event-stream")
+        .map_err(internal_error)?;
+    let head = own_head(request, own, &response)?;
     let exchange = &mut *request.exchange;
-    let deadline = Instant::now() + exchange.call.config().timeouts.write;
-    send_head(request.session, deadline, Box::new(head)).await?;
+    exchange.record.set_status(200);
+    exchange.record_stream();
+    begin_stream(request.session, exchange, head, &name).await?;
     let end = exchange.call.started() + exchange.call.config().timeouts.stream;
     let (proof, callee) = (exchange.call.proof(), exchange.call.target());
     let mut stream = TaskStream {
@@ -79,48 +75,15 @@ pub(super) async fn stream_task(
                 return Ok(Answered);
             }
         }
-        if waits {
-            match stream
-                .wait(&mut watch, gateway.drain.wait_for_leave())
-                .await?
-            {
-                WaitOutcome::News => {}
-                WaitOutcome::Keepalive => {
-                    let comment = Framing::default().keepalive_comment(false);
-                    stream.send(comment.into(), false).await?;
-                }
-                WaitOutcome::Cut(rejection) => {
-                    let event = stream.last_event(&rejection);
-                    stream.send(event, true).await?;
-                    return Ok(Answered);
-                }
-            }
+        let leave = gateway.drain.wait_for_leave();
+        if waits && let Some(why) = stream.wait(&mut watch, leave).await? {
+            let event = last_event(stream.exchange, &stream.name, &why);
+            stream.send(event, true).await?;
+            return Ok(Answered);
         }
     }
     stream.write(String::new(), true).await?;
     Ok(Answered)
-}
-
-fn stream_head(
-    request: &mut Request<'_>,
-    response: &ResponseContext,
-    name: &str,
-) -> Result<ResponseHeader, Rejection> {
-    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal_error)?;
-    for (name, value) in [
-        (header::CONTENT_TYPE.as_str(), "text/event-stream"),
-        (header::CACHE_CONTROL.as_str(), "no-cache"),
-        ("x-accel-buffering", "no"),
-    ] {
-        own.append_header(name, HeaderValue::from_static(value))
-            .map_err(internal_error)?;
-    }
-    let mut head = own_head(request, own, response)?;
-    head.insert_header(STREAM, name).map_err(internal_error)?;
-    set_chunked(request.session, &mut head).map_err(internal_error)?;
-    request.exchange.record.set_status(200);
-    request.exchange.record_stream();
-    Ok(head)
 }
 
 /// A stream in progress.
@@ -141,26 +104,34 @@ struct TaskStream<'a> {
 }
 
 impl TaskStream<'_> {
-    /// Waits for an update, a timer or the end of the stream.
+    /// Waits for an update or the next keepalive. Returns the reason why the stream is cut, if it is.
     async fn wait(
         &mut self,
         watch: &mut Watch,
         drain: impl Future<Output = ()>,
-    ) -> Result<WaitOutcome, ExchangeError> {
-        let keepalive = self.written + self.exchange.call.config().stream.keepalive;
-        let wake = keepalive.min(self.end);
+    ) -> Result<Option<Rejection>, ExchangeError> {
+        let wake = self.keepalive_at().min(self.end);
         tokio::select! {
             biased;
-            () = watch.changed() => Ok(WaitOutcome::News),
-            () = sleep_until(wake) => Ok(if self.end <= wake {
-                WaitOutcome::Cut(timed_out("stream"))
-            } else {
-                WaitOutcome::Keepalive
-            }),
-            why = cut_off(&mut self.cut_off) => Ok(WaitOutcome::Cut(why)),
-            () = drain => Ok(WaitOutcome::Cut(shutting_down(Delivery::Sent))),
-            () = client_disconnected(self.session) => Err(ExchangeError::CallerLeft),
+            () = watch.changed() => return Ok(None),
+            () = sleep_until(wake) => {}
+            why = cut_off(&mut self.cut_off) => return Ok(Some(why)),
+            () = drain => return Ok(Some(shutting_down(Delivery::Sent))),
+            () = client_disconnected(self.session) => return Err(ExchangeError::CallerLeft),
         }
+        if self.end <= wake {
+            return Ok(Some(timed_out("stream")));
+        }
+        self.send_keepalive().await.map(|()| None)
+    }
+
+    fn keepalive_at(&self) -> Instant {
+        self.written + self.exchange.call.config().stream.keepalive
+    }
+
+    async fn send_keepalive(&mut self) -> Result<(), ExchangeError> {
+        let comment = Framing::default().keepalive_comment(false);
+        self.send(comment.into(), false).await
     }
 
     /// Writes an event, unless guards withhold it. False: it was the last one, with the reason of a guard.
@@ -179,7 +150,7 @@ impl TaskStream<'_> {
         match rejected {
             None => Ok(true),
             Some(why) => {
-                let event = self.last_event(&why);
+                let event = last_event(self.exchange, &self.name, &why);
                 self.send(event, true).await?;
                 Ok(false)
             }
@@ -194,14 +165,10 @@ impl TaskStream<'_> {
     ) -> Result<(Bytes, Option<Rejection>), ExchangeError> {
         let mut asked = std::pin::pin!(check.check_events(bytes, false));
         loop {
-            let keepalive = self.written + self.exchange.call.config().stream.keepalive;
             tokio::select! {
                 biased;
                 passed = &mut asked => return Ok(passed),
-                () = sleep_until(keepalive) => {
-                    let comment = Framing::default().keepalive_comment(false);
-                    self.send(comment.into(), false).await?;
-                }
+                () = sleep_until(self.keepalive_at()) => self.send_keepalive().await?,
                 () = client_disconnected(self.session) => return Err(ExchangeError::CallerLeft),
             }
         }
@@ -216,18 +183,6 @@ impl TaskStream<'_> {
         write_within(deadline, self.session.write_response_body(bytes, last)).await?;
         self.written = Instant::now();
         Ok(())
-    }
-
-    /// Returns the last event of a stream that is cut, with the reason.
-    fn last_event(&mut self, cut: &Rejection) -> Bytes {
-        self.exchange.record_rejection(cut);
-        let form = self.exchange.call.reply_form();
-        cut.last_event(
-            &form,
-            self.exchange.call.request_id(),
-            &self.name,
-            Framing::default(),
-        )
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::a2a::Generation;
 use crate::metrics::Format;
-use crate::proxy::cards::store::AHEAD_MAX;
+use crate::proxy::cards::AHEAD_MAX;
 
 const CALL_1_0: &str = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hi"}]}}}"#;
 const CALL_0_3: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
@@ -29,7 +29,7 @@ impl Speaker {
                 let request = read_request(&mut stream).await;
                 let answer = self.answer(&request, port);
                 if !request.is_empty() {
-                    recorded.lock().unwrap().push(request);
+                    recorded.lock().push(request);
                 }
                 let _ = stream.write_all(answer.as_bytes()).await;
             }

@@ -13,10 +13,11 @@ mod size;
 mod streams;
 mod versions;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -24,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::listener::{Listener, serve_http1};
+use super::listener::{Connections, serve_http1};
 use super::*;
 use crate::config::Config;
 use crate::config::load::DEFAULT;
@@ -41,7 +42,7 @@ const CARD: &str = r#"{"name":"n","protocolVersion":"0.3.0"}"#;
 
 /// A gateway behind a listener, and the agent of its workspace `target`.
 struct TestGateway {
-    listener: Arc<Listener<Router>>,
+    listener: Arc<Connections<Router>>,
     admin: SecretString,
     agent: Agent,
     /// A port at which no agent listens, for the next workspace.
@@ -112,7 +113,7 @@ impl Agent {
             let mut open = Vec::new();
             while let Ok((mut stream, _)) = socket.accept().await {
                 let request = read_request(&mut stream).await;
-                recorded.lock().unwrap().push(request);
+                recorded.lock().push(request);
                 let _ = stream.write_all(answer.text.as_bytes()).await;
                 if answer.resets {
                     stream.set_zero_linger().unwrap();
@@ -130,7 +131,7 @@ impl Agent {
     }
 
     fn requests(&self) -> Vec<String> {
-        self.requests.lock().unwrap().clone()
+        self.requests.lock().clone()
     }
 }
 

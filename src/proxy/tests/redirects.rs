@@ -23,7 +23,7 @@ async fn start(status: u16, location: &str) -> (TestGateway, Arc<Mutex<Vec<Strin
                 ),
                 false => unary_answer(ANSWER),
             };
-            recorded.lock().unwrap().push(request);
+            recorded.lock().push(request);
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
@@ -53,7 +53,7 @@ async fn a_redirect_at_the_same_server_is_followed_and_kept() {
         let (gateway, requests, token) = start(status, location).await;
         let reply = call(&gateway, fields).await;
         assert_eq!((reply.status, reply.body.as_str()), (200, ANSWER));
-        let asked = std::mem::take(&mut *requests.lock().unwrap());
+        let asked = std::mem::take(&mut *requests.lock());
         let [first, second] = &asked[..] else {
             panic!("two requests: {asked:?}");
         };
@@ -62,7 +62,7 @@ async fn a_redirect_at_the_same_server_is_followed_and_kept() {
         assert_eq!(rest(first), rest(second), "nothing else differs");
         // The next call goes there.
         assert_eq!(call(&gateway, &[]).await.status, 200);
-        let asked = std::mem::take(&mut *requests.lock().unwrap());
+        let asked = std::mem::take(&mut *requests.lock());
         assert_eq!(asked.len(), 1, "{asked:?}");
         assert!(asked[0].starts_with("POST /a2a/?k=1 HTTP/1.1"), "{asked:?}");
         let fact = gateway.explain_call("moved").await;

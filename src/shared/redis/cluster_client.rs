@@ -133,7 +133,7 @@ impl ClusterClient<'_> {
                     asking: false,
                 },
                 (None, None) => Redirect {
-                    node: shards.masters().first().cloned().unwrap_or_default(),
+                    node: shards.masters.first().cloned().unwrap_or_default(),
                     asking: false,
                 },
             };

@@ -43,83 +43,86 @@ return {life, string.format('%.0f', total), string.format('%.0f', taken), tostri
 
 type Answer = (String, String, String, String);
 
-/// Changes counters, and takes shares of what is left.
-pub(in crate::shared) async fn count_units(
-    redis: &Arc<Redis>,
-    counts: &[CounterChange],
-) -> Result<Vec<CounterState>, Cause> {
-    let now = Timestamp::now().0;
-    let change = |count: &CounterChange| {
-        let mut eval = cmd("EVAL");
-        eval.arg(COUNT).arg(2).arg(&count.key).arg(&count.index);
-        eval.arg(&count.life).arg(new_life()).arg(count.add);
-        eval.arg(count.want)
-            .arg(count.limit)
-            .arg(to_millis(count.ttl));
-        eval.arg(u8::from(count.renews)).arg(now).arg(&count.member);
-        eval.arg(LISTED_MAX).arg(PART);
-        eval
-    };
-    let answers = redis
-        .send_batched(counts.iter().map(change).collect())
-        .await?;
-    let read = |answer: Value| {
-        let (life, total, taken, left): Answer =
-            from_redis_value(answer).map_err(|error| Arc::new(error) as Cause)?;
-        Ok(CounterState {
-            life,
-            total: total.parse().unwrap_or(0),
-            taken: taken.parse().unwrap_or(0),
-            left: Duration::from_millis(left.parse().unwrap_or(0)),
-        })
-    };
-    answers.into_iter().map(read).collect()
-}
+impl Redis {
+    /// Changes counters, and takes shares of what is left.
+    pub(in crate::shared) async fn count_units(
+        self: &Arc<Self>,
+        counts: &[CounterChange],
+    ) -> Result<Vec<CounterState>, Cause> {
+        let now = Timestamp::now().0;
+        let change = |count: &CounterChange| {
+            let mut eval = cmd("EVAL");
+            eval.arg(COUNT).arg(2).arg(&count.key).arg(&count.index);
+            eval.arg(&count.life).arg(new_life()).arg(count.add);
+            eval.arg(count.want)
+                .arg(count.limit)
+                .arg(to_millis(count.ttl));
+            eval.arg(u8::from(count.renews)).arg(now).arg(&count.member);
+            eval.arg(LISTED_MAX).arg(PART);
+            eval
+        };
+        let answers = self
+            .send_batched(counts.iter().map(change).collect())
+            .await?;
+        let read = |answer: Value| {
+            let (life, total, taken, left): Answer =
+                from_redis_value(answer).map_err(|error| Arc::new(error) as Cause)?;
+            Ok(CounterState {
+                life,
+                total: total.parse().unwrap_or(0),
+                taken: taken.parse().unwrap_or(0),
+                left: Duration::from_millis(left.parse().unwrap_or(0)),
+            })
+        };
+        answers.into_iter().map(read).collect()
+    }
 
-/// Returns the total of a counter.
-pub(in crate::shared) async fn read_total(redis: &Redis, key: &str) -> Result<u64, Cause> {
-    let value = redis.get(key).await?;
-    let total = value.as_deref().and_then(|value| value.split_once(' '));
-    Ok(total.and_then(|(total, _)| total.parse().ok()).unwrap_or(0))
-}
+    /// Returns the total of a counter.
+    pub(in crate::shared) async fn read_total(&self, key: &str) -> Result<u64, Cause> {
+        let value = self.get(key).await?;
+        let total = value.as_deref().and_then(|value| value.split_once(' '));
+        Ok(total.and_then(|(total, _)| total.parse().ok()).unwrap_or(0))
+    }
 
-/// Returns the counters of an index that were used last.
-pub(in crate::shared) async fn list_counters(
-    redis: &Redis,
-    index: &str,
-    key: impl Fn(&str) -> String,
-) -> Result<Vec<(String, CounterState)>, Cause> {
-    let mut names = pipe();
-    names.cmd("ZREVRANGE").arg(index).arg(0).arg(LISTED_MAX - 1);
-    let names: Vec<String> = redis.query_one(&names, RetryLimit::Once).await?;
-    if names.is_empty() {
-        return Ok(Vec::new());
+    /// Returns the counters of an index that were used last.
+    pub(in crate::shared) async fn list_counters(
+        &self,
+        index: &str,
+        key: impl Fn(&str) -> String,
+    ) -> Result<Vec<(String, CounterState)>, Cause> {
+        let mut names = pipe();
+        names.cmd("ZREVRANGE").arg(index).arg(0).arg(LISTED_MAX - 1);
+        let names: Vec<String> = self.query_one(&names, RetryLimit::Once).await?;
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut reads = pipe();
+        for name in &names {
+            let key = key(name);
+            reads.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
+        }
+        let values: Vec<Value> = self.query(&reads, RetryLimit::Once).await?;
+        let mut values = values.into_iter();
+        let mut counted = Vec::new();
+        for name in names {
+            let (Some(value), Some(left)) = (values.next(), values.next()) else {
+                break;
+            };
+            let value: Option<String> = from_redis_value(value).unwrap_or_default();
+            let left: i64 = from_redis_value(left).unwrap_or_default();
+            // A counter that has lapsed stays in the index until newer ones displace it.
+            let Some((total, life)) = value.as_deref().and_then(|value| value.split_once(' '))
+            else {
+                continue;
+            };
+            let counter = CounterState {
+                life: life.to_owned(),
+                total: total.parse().unwrap_or(0),
+                taken: 0,
+                left: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
+            };
+            counted.push((name, counter));
+        }
+        Ok(counted)
     }
-    let mut reads = pipe();
-    for name in &names {
-        let key = key(name);
-        reads.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
-    }
-    let values: Vec<Value> = redis.query(&reads, RetryLimit::Once).await?;
-    let mut values = values.into_iter();
-    let mut counted = Vec::new();
-    for name in names {
-        let (Some(value), Some(left)) = (values.next(), values.next()) else {
-            break;
-        };
-        let value: Option<String> = from_redis_value(value).unwrap_or_default();
-        let left: i64 = from_redis_value(left).unwrap_or_default();
-        // A counter that has lapsed stays in the index until newer ones displace it.
-        let Some((total, life)) = value.as_deref().and_then(|value| value.split_once(' ')) else {
-            continue;
-        };
-        let counter = CounterState {
-            life: life.to_owned(),
-            total: total.parse().unwrap_or(0),
-            taken: 0,
-            left: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
-        };
-        counted.push((name, counter));
-    }
-    Ok(counted)
 }

@@ -113,7 +113,7 @@ async fn open_connections(
     let shards = connections.shards(cluster).await?;
     let nodes: Vec<&Address> = match at {
         LinkTarget::Owner(channel) => vec![shards.owner_of(channel.as_bytes())?],
-        LinkTarget::Masters => shards.masters().iter().collect(),
+        LinkTarget::Masters => shards.masters.iter().collect(),
     };
     let lines = nodes
         .into_iter()
@@ -239,7 +239,7 @@ async fn check_node(
         return Ok(());
     };
     cluster.mark_stale_before(epoch);
-    if connections.shards(cluster).await?.masters() == shards.masters() {
+    if connections.shards(cluster).await?.masters == shards.masters {
         Ok(())
     } else {
         Err(Arc::new(LinkError::OtherMasters))

@@ -8,12 +8,12 @@
 //! drops packets would cut the gateway off until the kernel gives up, after a quarter of an hour.
 
 mod cluster_client;
-pub(super) mod counters;
+mod counters;
 mod link;
 mod numbered_logs;
 mod ordered;
 mod probe;
-pub(super) mod scripts;
+mod scripts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use self::cluster_client::ClusterClient;
 use self::link::{LinkTarget, PROBE_EVERY, PROBE_MAX, SubscribeCommand, keep_up};
-pub(super) use self::probe::{read_clock, refuses_writes, write_probe};
+pub(super) use self::probe::refuses_writes;
 use super::connections::Connections;
 use super::log::{BATCH_MAX, Entry, EntryId, LogRead};
 use super::server::{Server, to_cause};
@@ -47,7 +47,7 @@ enum RetryLimit {
 }
 
 pub(super) struct Redis {
-    connections: Arc<Connections>,
+    pub(super) connections: Arc<Connections>,
     timeout: Duration,
     /// By runtime; bounded by the requests in progress.
     queued: DashMap<Id, Vec<QueuedCommands>>,
@@ -67,14 +67,6 @@ impl Redis {
             timeout,
             queued: DashMap::new(),
         })
-    }
-
-    pub(super) fn loss_count(&self) -> u64 {
-        self.connections.loss_count()
-    }
-
-    pub(super) fn move_count(&self) -> u64 {
-        self.connections.move_count()
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<String>, Cause> {
@@ -97,10 +89,18 @@ impl Redis {
         value: &str,
         ttl: Option<Duration>,
     ) -> Result<(), Cause> {
-        self.set_many(&[(key, value)], ttl).await
+        self.set_each(&[(key, value)], ttl).await
     }
 
     pub(super) async fn set_many(
+        self: &Arc<Self>,
+        values: &[(&str, &str)],
+        ttl: Duration,
+    ) -> Result<(), Cause> {
+        self.set_each(values, Some(ttl)).await
+    }
+
+    async fn set_each(
         self: &Arc<Self>,
         values: &[(&str, &str)],
         ttl: Option<Duration>,
@@ -219,7 +219,7 @@ impl Redis {
         Ok(())
     }
 
-    pub(super) async fn log_append(
+    pub(super) async fn append(
         &self,
         log: &str,
         texts: &[String],

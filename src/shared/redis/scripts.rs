@@ -18,34 +18,35 @@ const TAKE: &str =
 const INCREMENT: &str =
     "redis.call('SET', KEYS[1], 0, 'NX', 'PX', ARGV[1]) return redis.call('INCR', KEYS[1])";
 
-/// Returns the value of a key and its remaining time to live, if it has one.
-pub(in crate::shared) async fn get_with_ttl(
-    redis: &Redis,
-    key: &str,
-) -> Result<Option<(String, Option<Duration>)>, Cause> {
-    let script = eval_command(GET_WITH_TTL, key);
-    let (value, ttl): (Option<String>, i64) = redis.query_one(&script, RetryLimit::Once).await?;
-    // Negative: the key has no time to live.
-    let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
-    Ok(value.map(|value| (value, ttl)))
-}
+impl Redis {
+    /// Returns the value of a key and its remaining time to live, if it has one.
+    pub(in crate::shared) async fn get_with_ttl(
+        &self,
+        key: &str,
+    ) -> Result<Option<(String, Option<Duration>)>, Cause> {
+        let script = eval_command(GET_WITH_TTL, key);
+        let (value, ttl): (Option<String>, i64) = self.query_one(&script, RetryLimit::Once).await?;
+        // Negative: the key has no time to live.
+        let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
+        Ok(value.map(|value| (value, ttl)))
+    }
 
-/// Reads and deletes a key.
-pub(in crate::shared) async fn take(redis: &Redis, key: &str) -> Result<Option<String>, Cause> {
-    redis
-        .query_one(&eval_command(TAKE, key), RetryLimit::Never)
-        .await
-}
+    /// Reads and deletes a key.
+    pub(in crate::shared) async fn take(&self, key: &str) -> Result<Option<String>, Cause> {
+        self.query_one(&eval_command(TAKE, key), RetryLimit::Never)
+            .await
+    }
 
-/// Increments a counter.
-pub(in crate::shared) async fn increment(
-    redis: &Redis,
-    key: &str,
-    ttl: Duration,
-) -> Result<i64, Cause> {
-    let mut increment = eval_command(INCREMENT, key);
-    increment.arg(to_millis(ttl));
-    redis.query_one(&increment, RetryLimit::Never).await
+    /// Increments a counter.
+    pub(in crate::shared) async fn increment(
+        &self,
+        key: &str,
+        ttl: Duration,
+    ) -> Result<i64, Cause> {
+        let mut increment = eval_command(INCREMENT, key);
+        increment.arg(to_millis(ttl));
+        self.query_one(&increment, RetryLimit::Never).await
+    }
 }
 
 fn eval_command(text: &str, key: &str) -> Pipeline {

@@ -157,7 +157,7 @@ async fn only_what_is_gone_is_replaced_and_a_task_that_has_ended_is_written_once
         "it is not gone"
     );
     assert_eq!(at(Subject::Task("t")).await, Some(instance("b")));
-    let queued = || room.metrics.queues.task_notes.get();
+    let queued = || room.metrics.queues.entries[crate::metrics::Queue::TaskNotes].get();
     let before = queued();
     for _ in 0..10 {
         let mut asked = binder(&room, "b");

@@ -105,12 +105,10 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     let room = room("memory").await;
     let ann = canvas("ann", Some("acme"));
     room.tasks
-        .record_owner((&ann.owner(), None), &life("dev"), "t-1", None)
-        .await;
+        .record_owner((&ann.owner(), None), &life("dev"), "t-1", None);
     let other = canvas("ann", Some("globex"));
     room.tasks
-        .record_owner((&other.owner(), None), &life("dev"), "t-1", None)
-        .await;
+        .record_owner((&other.owner(), None), &life("dev"), "t-1", None);
     assert_eq!(room.sees(&ann, "t-1").await, Ok(()));
     for foreign in [
         other,
@@ -145,8 +143,7 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     assert_eq!(at, Some(id("dev")));
     // Another agent cannot redirect its caller's requests to itself.
     room.tasks
-        .record_owner((&ann.owner(), None), &life("ops"), "t-1", None)
-        .await;
+        .record_owner((&ann.owner(), None), &life("ops"), "t-1", None);
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
     let elsewhere = room.tasks.target_of(&canvas("bob", None), "t-1").await;
@@ -158,11 +155,9 @@ async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_ta
     let room = room("memory").await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .record_owner((&ann.owner(), None), &life("dev"), "a", None)
-        .await;
+        .record_owner((&ann.owner(), None), &life("dev"), "a", None);
     room.tasks
-        .record_owner((&bob.owner(), None), &life("dev"), "b", None)
-        .await;
+        .record_owner((&bob.owner(), None), &life("dev"), "b", None);
     let asked = ["a", "b", "c"].map(str::to_owned);
     let seen = |proof: Proof, target: &'static str| {
         let (room, asked) = (&room, &asked);
@@ -188,8 +183,7 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .record_owner((&ann.owner(), None), &life("dev"), "t", None)
-        .await;
+        .record_owner((&ann.owner(), None), &life("dev"), "t", None);
     assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     room.tasks.flush().await;
     // Another process reads it from the store.
@@ -209,8 +203,7 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     room.tasks
-        .record_owner((&bob.owner(), None), &life("dev"), "t", None)
-        .await;
+        .record_owner((&bob.owner(), None), &life("dev"), "t", None);
     assert_eq!(room.sees(&ann, "t").await, Err(Reason::TaskNotFound));
 }
 
@@ -224,15 +217,13 @@ async fn what_was_anothers_before_a_restart_is_not_drawn_to_who_comes_first_afte
     };
     run(&room.tasks);
     room.tasks
-        .record_owner((&ann.owner(), None), &life("dev"), "t", None)
-        .await;
+        .record_owner((&ann.owner(), None), &life("dev"), "t", None);
     room.tasks.flush().await;
     let again = room.again();
     run(&again.tasks);
     again
         .tasks
-        .record_owner((&bob.owner(), None), &life("dev"), "t", None)
-        .await;
+        .record_owner((&bob.owner(), None), &life("dev"), "t", None);
     again.tasks.flush().await;
     assert_eq!(again.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     assert_eq!(again.sees(&ann, "t").await, Ok(()));
@@ -245,13 +236,11 @@ async fn a_caller_that_starts_many_tasks_forgets_its_own_oldest_ones() {
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .record_owner((&ann.owner(), None), &life("dev"), "t-ann", None)
-        .await;
+        .record_owner((&ann.owner(), None), &life("dev"), "t-ann", None);
     for number in 0..1000 {
         let task = format!("t-{number}");
         room.tasks
-            .record_owner((&bob.owner(), None), &life("dev"), &task, None)
-            .await;
+            .record_owner((&bob.owner(), None), &life("dev"), &task, None);
         // Keep the queue of notes within its bound.
         if number % 500 == 0 {
             room.tasks.flush().await;
@@ -277,8 +266,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     .await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .record_owner((&ann.owner(), None), &life("dev"), "t-0", None)
-        .await;
+        .record_owner((&ann.owner(), None), &life("dev"), "t-0", None);
     assert_eq!(room.sees(&ann, "t-0").await, Ok(()));
     assert_eq!(room.sees(&bob, "t-0").await, Err(Reason::TaskNotFound));
     assert_eq!(room.sees(&bob, "t-x").await, Err(Reason::StoreUnavailable));
@@ -290,8 +278,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     for number in 1..NOTES_MAX + 10 {
         let task = format!("t-{number}");
         room.tasks
-            .record_owner((&ann.owner(), None), &life("dev"), &task, None)
-            .await;
+            .record_owner((&ann.owner(), None), &life("dev"), &task, None);
     }
     // One caller takes half of the places, and the next one half of the rest.
     let half = u64::try_from(NOTES_MAX / 2).unwrap();
@@ -299,8 +286,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     for number in 0..half {
         let task = format!("u-{number}");
         room.tasks
-            .record_owner((&bob.owner(), None), &life("dev"), &task, None)
-            .await;
+            .record_owner((&bob.owner(), None), &life("dev"), &task, None);
     }
     assert_eq!(
         room.metrics.tasks.notes_dropped.get(),

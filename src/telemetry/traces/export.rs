@@ -4,8 +4,8 @@
 //! span, and limits the log about an unavailable collector to one line a minute.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -19,13 +19,14 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor as _,
 };
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use url::Url;
 
 use crate::config::{OtlpProtocol, Telemetry};
 use crate::ids::ReplicaId;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SpanOutcome};
 use crate::telemetry::Chain;
 
 /// Maximum number of queued spans. A span takes about 2 KiB, hence 8 MiB.
@@ -105,7 +106,7 @@ impl Sender {
     pub(super) fn send(&self, span: SpanData) {
         let metrics = &self.metrics.telemetry;
         if metrics.spans_waiting.get() >= SPANS_WAITING_MAX {
-            metrics.spans_dropped.inc();
+            metrics.spans[SpanOutcome::Dropped].inc();
             return;
         }
         metrics.spans_waiting.inc();
@@ -233,8 +234,8 @@ impl SpanExporter for CountingExporter {
         let metrics = &self.metrics.telemetry;
         metrics.spans_waiting.sub(i64::try_from(count).unwrap_or(0));
         match &exported {
-            Ok(()) => metrics.spans_exported.inc_by(count),
-            Err(_) => metrics.spans_failed.inc_by(count),
+            Ok(()) => metrics.spans[SpanOutcome::Exported].inc_by(count),
+            Err(_) => metrics.spans[SpanOutcome::Failed].inc_by(count),
         }
         self.log_outcome(&exported);
         exported
@@ -250,7 +251,7 @@ impl fmt::Debug for CountingExporter {
 impl CountingExporter {
     /// Logs when exports begin to fail, once a minute while they do, and when they succeed again.
     fn log_outcome(&self, exported: &OTelSdkResult) {
-        let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.trouble.lock();
         match (exported, *told) {
             (Ok(()), Some(_)) => {
                 *told = None;

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -113,8 +113,7 @@ impl Folder {
     /// Returns the time since the next key was created, which is the longest it can have been
     /// published.
     pub(super) fn next_age(&self, now: SystemTime) -> Option<Duration> {
-        let made = fs::metadata(self.path_of(NEXT)).and_then(|data| data.modified());
-        now.duration_since(made.ok()?).ok()
+        now.duration_since(self.written_at(NEXT)?).ok()
     }
 
     /// Returns the time since when the active key signs, as far as the folder shows it. The name of
@@ -122,9 +121,8 @@ impl Folder {
     /// it was placed there by hand; if there is no retired key, there was no rotation yet. Then the
     /// time of the file counts.
     pub(super) fn active_since(&self) -> Option<(SystemTime, KeyTimeSource)> {
-        let active = self.path_of(ACTIVE);
-        let written = fs::metadata(&active).and_then(|data| data.modified()).ok();
-        let kid = read_key(&active).ok()?.kid().to_owned();
+        let written = self.written_at(ACTIVE);
+        let kid = read_key(&self.path_of(ACTIVE)).ok()?.kid().to_owned();
         // An interrupted rotation may have given the active key a retired name.
         let before = |gone: &RetiredKey| !gone.path.ends_with(retired_name(gone.at, &kid));
         let retired = self.list_retired().ok()?.into_iter().find(before);
@@ -140,15 +138,13 @@ impl Folder {
     /// Returns the time at which the next key's file was written: the earliest it can have been
     /// published.
     pub(super) fn next_since(&self) -> Option<(SystemTime, KeyTimeSource)> {
-        let written = fs::metadata(self.path_of(NEXT)).and_then(|data| data.modified());
-        Some((written.ok()?, KeyTimeSource::File))
+        Some((self.written_at(NEXT)?, KeyTimeSource::File))
     }
 
     /// Returns the time since the active key was created. It keeps the time of its file when it
     /// becomes active.
     pub(super) fn active_age(&self, now: SystemTime) -> Option<Duration> {
-        let made = fs::metadata(self.path_of(ACTIVE)).and_then(|data| data.modified());
-        now.duration_since(made.ok()?).ok()
+        now.duration_since(self.written_at(ACTIVE)?).ok()
     }
 
     /// Makes the next key active, retires the active key, and creates a new next key. Deletes
@@ -260,6 +256,11 @@ impl Folder {
         KeyError::NotPublished { path }
     }
 
+    fn written_at(&self, name: &str) -> Option<SystemTime> {
+        let metadata = fs::metadata(self.path_of(name)).ok()?;
+        metadata.modified().ok()
+    }
+
     fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -273,7 +274,6 @@ impl Folder {
         let file = options
             .open(&path)
             .map_err(|error| file::io_error("lock", &path, error))?;
-        restrict(&file).map_err(|error| file::io_error("restrict", &path, error))?;
         let until = Instant::now() + LOCK_WAIT_MAX;
         loop {
             match file.try_lock() {
@@ -285,14 +285,6 @@ impl Folder {
             }
         }
     }
-}
-
-/// Makes the file accessible to its owner only, even if an earlier release created it.
-fn restrict(file: &fs::File) -> io::Result<()> {
-    if file.metadata()?.permissions().mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    file.set_permissions(fs::Permissions::from_mode(0o600))
 }
 
 fn retired_name(at: SystemTime, kid: &str) -> String {

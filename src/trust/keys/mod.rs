@@ -7,12 +7,13 @@ mod signing;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -26,7 +27,7 @@ use self::signing::SigningKey;
 use super::jwks::{KeySet, PublicKey};
 use super::token::{LEEWAY_SECONDS, TokenError, TokenHead};
 use crate::closed_set::words;
-use crate::metrics::KeyAges;
+use crate::metrics::{KeyMetrics, set_count};
 
 /// Most reads of the folder that concurrent rotations may invalidate before the last one is used.
 const READS_MAX: u32 = 5;
@@ -265,7 +266,7 @@ impl Keys {
     /// # Errors
     /// [`KeyError`]; the previous keys stay in force.
     pub fn refresh(&self) -> Result<bool, KeyError> {
-        let _one_reads = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_reads = self.reading.lock();
         let ring = self.ring.load();
         let unchanged = self.folder.take_snapshot().ok() == ring.snapshot;
         if unchanged && !ring.is_outdated(SystemTime::now()) {
@@ -277,15 +278,23 @@ impl Keys {
         Ok(true)
     }
 
-    /// Returns the ages of the keys for metrics. Blocks for as long as the disk does.
-    pub fn measure_ages(&self) -> KeyAges {
+    /// Sets the metrics of the keys. Blocks for as long as the disk does.
+    pub fn record_ages(&self, metrics: &KeyMetrics) {
         let now = SystemTime::now();
         let retired = |key: &&KeyInfo| matches!(key.state, KeyState::Retired { .. });
-        let seconds = |age: Duration| age.as_secs_f64();
-        KeyAges {
-            active: self.folder.active_age(now).map_or(0.0, seconds),
-            next: self.folder.next_age(now).map(seconds),
-            retired: self.ring.load().known.iter().filter(retired).count(),
+        let retired = self.ring.load().known.iter().filter(retired).count();
+        let (active, next) = (self.folder.active_age(now), self.folder.next_age(now));
+        let counts = [
+            ("active", 1),
+            ("next", usize::from(next.is_some())),
+            ("retired", retired),
+        ];
+        for (state, count) in counts {
+            set_count(&metrics.count.with_label_values(&[state]), count);
+        }
+        for (state, age) in [("active", active), ("next", next)] {
+            let seconds = age.map_or(0.0, |age| age.as_secs_f64());
+            metrics.age.with_label_values(&[state]).set(seconds);
         }
     }
 

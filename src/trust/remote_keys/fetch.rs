@@ -7,6 +7,7 @@ use http::header::{ACCEPT, CACHE_CONTROL};
 use http::{HeaderMap, StatusCode};
 use reqwest::redirect::Policy;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use url::Url;
 
@@ -38,7 +39,7 @@ pub struct FetchFailure {
 }
 
 impl FetchFailure {
-    fn new(outcome: JwksFetch, cause: impl Into<Cause>) -> Self {
+    pub(in crate::trust) fn new(outcome: JwksFetch, cause: impl Into<Cause>) -> Self {
         Self {
             outcome,
             cause: cause.into(),
@@ -79,7 +80,7 @@ pub(in crate::trust) fn build_client(url: &Url) -> Result<reqwest::Client, reqwe
 }
 
 /// Fetches the keys and the time for which they are valid.
-pub(super) async fn fetch_keys(
+pub(in crate::trust) async fn fetch_keys(
     client: &reqwest::Client,
     url: &Url,
 ) -> Result<(KeySet, Duration), FetchFailure> {
@@ -98,15 +99,21 @@ pub async fn fetch_issuer(url: &Url) -> Result<String, FetchFailure> {
     struct GatewayMetadata {
         issuer: String,
     }
-    let client = build_client(url).map_err(FetchFailure::from_reqwest)?;
-    let (body, _) = fetch_document(&client, url).await?;
-    let metadata: GatewayMetadata =
-        serde_json::from_slice(&body).map_err(|e| FetchFailure::new(JwksFetch::Invalid, e))?;
+    let metadata: GatewayMetadata = fetch_json(url).await?;
     Ok(metadata.issuer)
 }
 
+/// Fetches a JSON document once.
+pub(in crate::trust) async fn fetch_json<T: DeserializeOwned>(
+    url: &Url,
+) -> Result<T, FetchFailure> {
+    let client = build_client(url).map_err(FetchFailure::from_reqwest)?;
+    let (body, _) = fetch_document(&client, url).await?;
+    serde_json::from_slice(&body).map_err(|e| FetchFailure::new(JwksFetch::Invalid, e))
+}
+
 /// Fetches the document at `url` and the time for which it is valid.
-pub(in crate::trust) async fn fetch_document(
+async fn fetch_document(
     client: &reqwest::Client,
     url: &Url,
 ) -> Result<(Vec<u8>, Duration), FetchFailure> {

@@ -14,8 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use url::Url;
 
-use self::fetch::fetch_keys;
-pub(super) use self::fetch::{FETCH_MAX, build_client, fetch_document, read_bounded};
+pub(super) use self::fetch::{FETCH_MAX, build_client, fetch_json, fetch_keys, read_bounded};
 pub use self::fetch::{FetchFailure, fetch_issuer};
 use super::KeySet;
 use crate::metrics::{JwksFetch, Metrics};
@@ -79,10 +78,8 @@ impl RemoteKeySet {
     pub fn new(issuer: String, url: Url, timing: FetchTiming) -> Self {
         Self {
             issuer,
-            client: build_client(&url).map_err(|error| FetchFailure {
-                outcome: JwksFetch::Unreachable,
-                cause: error.into(),
-            }),
+            client: build_client(&url)
+                .map_err(|error| FetchFailure::new(JwksFetch::Unreachable, error)),
             url,
             timing,
             known: ArcSwapOption::empty(),
@@ -111,7 +108,7 @@ impl RemoteKeySet {
                     (failure.outcome, self.fetch_pause())
                 }
             };
-            metrics.count_jwks_fetch(outcome);
+            metrics.jwks_fetches[outcome].inc();
             let before = self.fetches.borrow().outcome;
             if outcome == JwksFetch::Fetched && before != Some(outcome) {
                 let keys = self.known.load().as_ref().map_or(0, |k| k.keys.len());
@@ -185,10 +182,9 @@ impl RemoteKeySet {
     }
 
     async fn fetch(&self) -> Result<Duration, FetchFailure> {
-        let client = self.client.as_ref().map_err(|failure| FetchFailure {
-            outcome: failure.outcome,
-            cause: failure.cause.to_string().into(),
-        })?;
+        let client = self.client.as_ref();
+        let client = client
+            .map_err(|failure| FetchFailure::new(failure.outcome, failure.cause.to_string()))?;
         let (keys, age) = fetch_keys(client, &self.url).await?;
         if keys.is_empty() {
             tracing::warn!(

@@ -111,7 +111,7 @@ on_embedded! {
         let detail = &record["detail"];
         assert_eq!((&detail["org"], &detail["parent_id"]), (&json!("globex"), &Value::Null));
         assert_eq!((&detail["url"], &detail["upstream_auth"]), (&json!("http://127.0.0.1:10"), &json!("header")));
-        assert_eq!(detail["changed"], json!(["max_concurrent", "org", "parent_id", "url", "upstream_auth"]));
+        assert_eq!(detail["changed"], json!(["max_concurrent", "org", "url", "parent_id", "upstream_auth"]));
         let agent = Agent::json("{}").await;
         gateway.seat("own", "", agent).await;
         let records = recorded(&gateway, "event_type=WORKSPACE_REGISTERED", 1).await;

@@ -88,7 +88,7 @@ fn message(target: &str, token: &str) -> Request {
 #[tokio::test]
 async fn every_route_takes_an_operators_token_and_no_other_page() {
     let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
-    for (method, path) in CONSOLE_ROUTES.iter().chain(API_ROUTES) {
+    for (method, path) in CONSOLE_ROUTES.iter().chain(API_ROUTES.iter()) {
         let path = path.replace("{id}", "target");
         let path = path.replace("{token_id}", "x").replace("{grant_id}", "x");
         let request = || Request::new(method, &path);

@@ -16,7 +16,7 @@ use a2a_gateway::db::Db;
 use a2a_gateway::delivery::inbox::{
     Activity, ActivityType, Filter, Inbox, Item, NewActivity, Source, Start,
 };
-use a2a_gateway::delivery::kept_bytes::KeptBytes;
+use a2a_gateway::delivery::mailbox::Mailbox;
 use a2a_gateway::events::Events;
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::{Format, Metrics};
@@ -74,11 +74,10 @@ impl Room {
         db.migrate().await.unwrap();
         let live = Live::from(config.clone());
         let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
-        let kept = KeptBytes::new(live.clone(), db.clone(), Arc::clone(&metrics));
-        let stores = (db.clone(), shared);
-        let inbox = Inbox::new(live, stores, kept, events, Arc::clone(&metrics));
+        let mailbox = Mailbox::new(live, (db.clone(), shared), Arc::clone(&metrics));
+        let inbox = Inbox::new(Arc::clone(&mailbox), events);
         let running = Arc::clone(&inbox);
-        tokio::spawn(async move { running.run().await });
+        tokio::spawn(async move { tokio::join!(running.run(), mailbox.run()) });
         Self {
             inbox,
             metrics,

@@ -24,12 +24,12 @@ on_both_pairs! {
         gateway.kill();
         // Its leases are over. Its clock was ahead and is put right: that delays nothing.
         let db = open_db(&gateway.sql_url());
-        let later = sqlx::query("UPDATE delegations SET due_at = due_at + 3600000, leased_until = 0");
+        let later = sqlx::query("UPDATE mailbox_items SET due_at = due_at + 3600000, leased_until = 0");
         later.execute(db.pool()).await.unwrap();
         gateway.restart().await;
         assert_eq!(delegation(&gateway, &caller, &accepted).await["status"], "pending");
         until("it is due", async || {
-            let due = sqlx::query_scalar::<_, i64>("SELECT due_at FROM delegations WHERE target_id = 'target'");
+            let due = sqlx::query_scalar::<_, i64>("SELECT due_at FROM mailbox_items WHERE target_id = 'target'");
             due.fetch_one(db.pool()).await.unwrap() - Timestamp::now().0 < 60_000
         }).await;
         pause(&gateway, "target", "resume").await;

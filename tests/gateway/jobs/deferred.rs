@@ -144,7 +144,7 @@ on_both_pairs! {
             }
             // All were tried, so that none is just being tried alone when the target takes one again.
             let db = open_db(&gateway.sql_url());
-            let put_off = "SELECT COUNT(*) FROM delegations WHERE leased_until = 0 AND due_at > created_at";
+            let put_off = "SELECT COUNT(*) FROM mailbox_items WHERE leased_until = 0 AND due_at > created_at";
             until("all are put off", async || {
                 sqlx::query_scalar::<_, i64>(put_off).fetch_one(db.pool()).await.unwrap() == 4
             }).await;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use a2a_gateway::config::{self, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::delivery::inbox::{Filter, Inbox, Item, Start};
-use a2a_gateway::delivery::kept_bytes::KeptBytes;
+use a2a_gateway::delivery::mailbox::Mailbox;
 use a2a_gateway::events::Events;
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
@@ -108,8 +108,8 @@ impl Inboxes {
         db.migrate().await.unwrap();
         let live = Live::from(config);
         let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
-        let kept = KeptBytes::new(live.clone(), db.clone(), Arc::clone(&metrics));
-        let inbox = Inbox::new(live, (db.clone(), shared), kept, events, metrics);
+        let mailbox = Mailbox::new(live, (db.clone(), shared), metrics);
+        let inbox = Inbox::new(mailbox, events);
         Self(inbox, db)
     }
 

@@ -80,7 +80,7 @@ on_both_pairs! {
 /// What SQL refuses until [`allow`]: as if it went away between two statements.
 async fn refuse(inboxes: &Inboxes, column: &str) {
     let trigger = format!(
-        "CREATE TRIGGER refuses BEFORE UPDATE OF {column} ON delegations BEGIN SELECT RAISE(ABORT, 'no'); END"
+        "CREATE TRIGGER refuses BEFORE UPDATE OF {column} ON mailbox_items BEGIN SELECT RAISE(ABORT, 'no'); END"
     );
     inboxes.sql(&trigger).await;
 }
@@ -113,7 +113,7 @@ async fn what_is_in_an_inbox_is_sent_once_and_answered_and_fails_when_it_is_forg
     let id = delegate(&gateway, &caller, "poller", "x").await;
     let entry = sent(2).await;
     delegation_in(&gateway, &caller, &id, "dispatched").await;
-    refuse(&inboxes, "result").await;
+    refuse(&inboxes, "answer").await;
     reply(&gateway, &entry).await;
     delegation_in(&gateway, &caller, &id, "dispatched").await;
     allow(&inboxes).await;

@@ -64,7 +64,7 @@ on_both_pairs! {
         let id = delegate(&gateway, &caller, "poller", "x").await;
         delegation_in(&gateway, &caller, &id, "dispatched").await;
         let inboxes = Inboxes::of(&gateway).await;
-        inboxes.sql("UPDATE delegations SET deadline = created_at").await;
+        inboxes.sql("UPDATE mailbox_items SET expires_at = created_at").await;
         let late = delegation_in(&gateway, &caller, &id, "expired").await;
         assert_eq!(late["error"]["delivered"], "true");
         inboxes.results("caller", 1).await;

@@ -35,7 +35,7 @@ on_both_pairs! {
         let id = delegate(&gateway, &caller, "target", "hello").await;
         // Without the word that it is back, the next try is minutes away.
         let db = open_db(&gateway.sql_url());
-        let later = "UPDATE delegations SET due_at = due_at + 240000 WHERE leased_until = 0 AND due_at > created_at";
+        let later = "UPDATE mailbox_items SET due_at = due_at + 240000 WHERE leased_until = 0 AND due_at > created_at";
         until("it is put off", async || sqlx::query(later).execute(db.pool()).await.unwrap().rows_affected() == 1).await;
         assert_eq!(target.agent.count(), 0);
         pause(&gateway, "target", "resume").await;

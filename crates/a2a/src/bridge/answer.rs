@@ -2,7 +2,7 @@
 
 use super::error;
 use super::exchange::Exchange;
-use super::failure::{Failure, Fault};
+use super::failure::Failure;
 use super::nodes::TASK;
 use super::omitted_members::OmittedMembers;
 use super::pass::{Pass, Settings};
@@ -64,6 +64,9 @@ impl Shape {
 /// The media type of errors, in each binding and generation (A2A 1.0, 11.6).
 const OF_ERRORS: &str = "application/json";
 
+/// A result that was written, or an error in the caller's form.
+type Written = Result<Result<WrittenResult, String>, Failure>;
+
 /// The members of a JSON-RPC response, once they were walked over.
 #[derive(Default)]
 struct Response {
@@ -97,8 +100,8 @@ impl Exchange {
         check_encoding(body)?;
         let mut pass = Pass::new(body, self.pass_settings());
         let told = self.write_response(&mut pass, shape);
-        let (status, is_error) = match told.map_err(Fault::of_answer)? {
-            Ok(told) if told.is_unknown => return Err(Fault::NoResult.of_answer()),
+        let (status, is_error) = match told.map_err(Failure::of_answer)? {
+            Ok(told) if told.is_unknown => return Err(Failure::NO_RESULT),
             // 201 is none of JSON-RPC, 204 has no body, and a result is no error.
             Ok(_) => (200, false),
             Err(_) if self.caller.is_rpc() => (status, true),
@@ -142,11 +145,8 @@ impl Exchange {
         if !wanted {
             return answer;
         }
-        let mut body = b"data: ".to_vec();
-        body.extend(answer.body.iter().map(|byte| match byte {
-            b'\n' | b'\r' => b' ',
-            byte => *byte,
-        }));
+        let mut body = [&b"data: "[..], &answer.body].concat();
+        flatten_lines(&mut body);
         body.extend_from_slice(b"\n\n");
         Answer {
             body,
@@ -169,11 +169,7 @@ impl Exchange {
 
     /// Writes the response of the agent that follows, as a whole text. Returns its error, if it is one, in the
     /// caller's form; callers of HTTP+JSON get it as another body.
-    pub(super) fn write_response(
-        &self,
-        pass: &mut Pass<'_>,
-        shape: Shape,
-    ) -> Result<Result<WrittenResult, String>, Fault> {
+    pub(super) fn write_response(&self, pass: &mut Pass<'_>, shape: Shape) -> Written {
         let told = if self.agent.is_rpc() {
             self.write_from_rpc(pass, shape)?
         } else {
@@ -183,11 +179,7 @@ impl Exchange {
         Ok(told)
     }
 
-    fn write_from_rpc(
-        &self,
-        pass: &mut Pass<'_>,
-        shape: Shape,
-    ) -> Result<Result<WrittenResult, String>, Fault> {
+    fn write_from_rpc(&self, pass: &mut Pass<'_>, shape: Shape) -> Written {
         let mut response = Response::default();
         self.write_members(pass, shape, &mut response)?;
         let is_rpc = self.caller.is_rpc();
@@ -207,14 +199,10 @@ impl Exchange {
             Some(told) => told,
             None if shape == Shape::Nothing => {
                 pass.put(if is_rpc { "\"result\":" } else { "" });
-                pass.put(if pass.settings.to == Form::V0 {
-                    "null"
-                } else {
-                    "{}"
-                });
+                pass.put_nothing();
                 WrittenResult::default()
             }
-            None => return Err(Fault::NoResult),
+            None => return Err(Failure::NO_RESULT),
         };
         if is_rpc {
             pass.close();
@@ -228,20 +216,18 @@ impl Exchange {
         pass: &mut Pass<'_>,
         shape: Shape,
         response: &mut Response,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Failure> {
         let is_rpc = self.caller.is_rpc();
         if pass.walker.peek() != Some(b'{') {
             pass.walker.read_value()?;
-            return Err(Fault::NoResult);
+            return Err(Failure::NO_RESULT);
         }
         if is_rpc {
             pass.out.push(b'{');
         }
-        let mut more = pass.walker.enter_container(b'{', b'}')?;
-        while more {
-            let name = pass.walker.read_name()?;
+        pass.walk_members(|pass, name| {
             let is_null = pass.walker.peek() == Some(b'n');
-            match &*name.unescaped {
+            match name {
                 b"result" if !is_null => {
                     let (start, end) = std::mem::take(&mut response.range);
                     pass.out.drain(start..end);
@@ -255,14 +241,12 @@ impl Exchange {
                 b"result" | b"error" => drop(pass.walker.read_value()?),
                 b"jsonrpc" | b"id" => {
                     let value = pass.walker.read_value()?;
-                    let is_id = *name.unescaped == *b"id";
-                    let has = if is_id {
-                        &mut response.has_id
-                    } else {
-                        &mut response.has_version
+                    let (has, name) = match name {
+                        b"id" => (&mut response.has_id, "id"),
+                        _ => (&mut response.has_version, "jsonrpc"),
                     };
                     if is_rpc && !std::mem::replace(has, true) {
-                        pass.put_member(if is_id { "id" } else { "jsonrpc" }, value);
+                        pass.put_member(name, value);
                     }
                 }
                 _ => {
@@ -270,29 +254,22 @@ impl Exchange {
                     pass.left.add("response", "other");
                 }
             }
-            more = pass.walker.has_more(b'}')?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Writes a body of HTTP+JSON.
-    fn write_from_rest(
-        &self,
-        pass: &mut Pass<'_>,
-        shape: Shape,
-    ) -> Result<Result<WrittenResult, String>, Fault> {
+    fn write_from_rest(&self, pass: &mut Pass<'_>, shape: Shape) -> Written {
         let is_rpc = self.caller.is_rpc();
         let start = pass.out.len();
         if is_rpc {
-            self.start_response(pass);
+            for part in self.response_start() {
+                pass.put(part);
+            }
             pass.put("\"result\":");
         }
         if pass.walker.peek().is_none() && shape == Shape::Nothing {
-            pass.put(if pass.settings.to == Form::V0 {
-                "null"
-            } else {
-                "{}"
-            });
+            pass.put_nothing();
             pass.put(if is_rpc { "}" } else { "" });
             return Ok(Ok(WrittenResult::default()));
         }
@@ -315,22 +292,25 @@ impl Exchange {
 
     /// Writes an error in the caller's form.
     pub(super) fn put_error(&self, pass: &mut Pass<'_>, error: &str) {
+        pass.put(&self.error_body(error, 200).1);
+    }
+
+    /// Returns the status and the body for an error of JSON-RPC, in the caller's form.
+    pub(super) fn error_body(&self, error: &str, status: u16) -> (u16, String) {
         if self.caller.is_rpc() {
-            self.start_response(pass);
-            pass.put("\"error\":");
-            pass.put(error);
-            pass.out.push(b'}');
+            (
+                status,
+                self.response_start().concat() + "\"error\":" + error + "}",
+            )
         } else {
-            let (_, body) = error::to_http_error(error, 200, self);
-            pass.put(&body);
+            error::to_http_error(error, status, self)
         }
     }
 
-    /// Begins a response of JSON-RPC.
-    fn start_response(&self, pass: &mut Pass<'_>) {
-        pass.put(r#"{"jsonrpc":"2.0","id":"#);
-        pass.put(self.id.as_deref().unwrap_or("null"));
-        pass.out.push(b',');
+    /// Returns the beginning of a response of JSON-RPC.
+    pub(super) fn response_start(&self) -> [&str; 3] {
+        let id = self.id.as_deref().unwrap_or("null");
+        [r#"{"jsonrpc":"2.0","id":"#, id, ","]
     }
 
     /// Returns the answer for an error of HTTP+JSON.
@@ -341,15 +321,7 @@ impl Exchange {
     }
 
     fn with_error(&self, status: u16, error: &str) -> Answer {
-        let (status, body) = if self.caller.is_rpc() {
-            let id = self.id.as_deref().unwrap_or("null");
-            (
-                status,
-                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#),
-            )
-        } else {
-            error::to_http_error(error, status, self)
-        };
+        let (status, body) = self.error_body(error, status);
         Answer {
             status,
             body: body.into_bytes(),
@@ -368,7 +340,7 @@ impl Exchange {
             return Ok(self.error_from_http(status, body));
         }
         if is_of_a2a(body) {
-            return Err(Fault::NoResult.of_answer());
+            return Err(Failure::NO_RESULT);
         }
         Ok(Answer {
             status,
@@ -381,7 +353,7 @@ impl Exchange {
 }
 
 /// Writes a result, in the form that it has, whatever the agent's card says.
-pub(super) fn write_shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<WrittenResult, Fault> {
+pub(super) fn write_shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<WrittenResult, Failure> {
     let said = match shape {
         Shape::Outcome(_) | Shape::Task => detect_form(pass),
         Shape::Push | Shape::PushList | Shape::Nothing | Shape::Same => pass.settings.from,
@@ -398,18 +370,14 @@ fn write_as_said(
     pass: &mut Pass<'_>,
     shape: Shape,
     is_other: bool,
-) -> Result<WrittenResult, Fault> {
+) -> Result<WrittenResult, Failure> {
     let is_same = pass.settings.from == pass.settings.to
         && !(is_other && pass.settings.to == Form::V1)
         || shape == Shape::Same;
     match shape {
         Shape::Nothing => {
             pass.walker.read_value()?;
-            pass.put(if pass.settings.to == Form::V0 {
-                "null"
-            } else {
-                "{}"
-            });
+            pass.put_nothing();
         }
         _ if is_same => {
             let value = pass.walker.read_value()?;
@@ -424,8 +392,14 @@ fn write_as_said(
     Ok(WrittenResult::default())
 }
 
+/// Makes one line of the data of an event.
+pub(super) fn flatten_lines(data: &mut [u8]) {
+    let breaks = data.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r'));
+    breaks.for_each(|byte| *byte = b' ');
+}
+
 /// Writes a list of push configurations: 0.3's JSON-RPC has an array, the others have it in an object.
-fn push_list(pass: &mut Pass<'_>) -> Result<(), Fault> {
+fn push_list(pass: &mut Pass<'_>) -> Result<(), Failure> {
     if pass.settings.to != Form::V0 {
         pass.put("{\"configs\":");
     }
@@ -433,19 +407,17 @@ fn push_list(pass: &mut Pass<'_>) -> Result<(), Fault> {
     if pass.settings.from == Form::V0 {
         pass.put_list("configs", |pass| push_config_of_task(pass, None))?;
     } else if pass.is_object()? {
-        let mut more = pass.walker.enter_container(b'{', b'}')?;
-        while more {
-            let name = pass.walker.read_name()?;
-            if *name.unescaped == *b"configs" && pass.walker.peek() == Some(b'[') {
+        pass.walk_members(|pass, name| {
+            if name == b"configs" && pass.walker.peek() == Some(b'[') {
                 pass.out.truncate(start);
                 pass.put_list("configs", |pass| push_config_of_task(pass, None))?;
             } else if !pass.walker.read_value()?.is_void() {
                 pass.left.add("push_list", "other");
             }
-            more = pass.walker.has_more(b'}')?;
-        }
+            Ok(())
+        })?;
     } else {
-        return Err(Fault::NoResult);
+        return Err(Failure::NO_RESULT);
     }
     if pass.out.len() == start {
         pass.put("[]");
@@ -461,32 +433,21 @@ fn push_list(pass: &mut Pass<'_>) -> Result<(), Fault> {
 /// # Errors
 /// [`Failure::Answer`].
 pub(super) fn check_encoding(text: &[u8]) -> Result<(), Failure> {
-    match std::str::from_utf8(text) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(Fault::Encoding.of_answer()),
-    }
+    std::str::from_utf8(text)
+        .map(drop)
+        .or(Err(Failure::NOT_UTF8))
 }
 
 /// Returns true for JSON with a member of a response or a result, and for what only begins like JSON. The errors of
 /// proxies and frameworks are objects with other members, or no JSON; so are heartbeats in a stream.
 pub(super) fn is_of_a2a(body: &[u8]) -> bool {
-    const MEMBERS: [&str; 10] = [
-        "jsonrpc",
-        "result",
-        "kind",
-        "task",
-        "parts",
-        "contextId",
-        "taskId",
-        "statusUpdate",
-        "artifactUpdate",
-        "artifacts",
-    ];
+    const MEMBERS: &str =
+        "jsonrpc result kind task parts contextId taskId statusUpdate artifactUpdate artifacts";
     let text = String::from_utf8_lossy(body);
     let text = text.trim_start_matches('\u{feff}').trim();
     let fields = crate::fields::Fields::parse(text);
     match fields {
-        Some(fields) => MEMBERS.iter().any(|member| fields.contains(member)),
+        Some(fields) => MEMBERS.split(' ').any(|member| fields.contains(member)),
         None => text.starts_with(['{', '[']),
     }
 }

@@ -12,8 +12,8 @@
 use super::omitted_members::OmittedMembers;
 use super::schemes::{Shape, convert_requirements, convert_schemes};
 use super::sides::{RequestedVersion, Side, parse_version};
-use crate::card::Binding;
-use crate::fields::{Fields, array_elements, join_array, quote_string, value_kind};
+use crate::card::write_interface;
+use crate::fields::{Fields, join_array, quote_string, unescape_string, value_kind};
 use crate::generation::Generation;
 use crate::json::Kind;
 
@@ -40,14 +40,8 @@ impl RequestedForm {
         }
     }
 
-    const fn includes(self, generation: Generation) -> bool {
-        match self {
-            Self::Both => true,
-            Self::Only(only) => matches!(
-                (only, generation),
-                (Generation::V0, Generation::V0) | (Generation::V1, Generation::V1)
-            ),
-        }
+    fn includes(self, generation: Generation) -> bool {
+        self != Self::Only(generation.other())
     }
 }
 
@@ -62,53 +56,61 @@ pub struct Facts<'a> {
     pub native: &'a [Generation],
 }
 
-/// Members of both generations, with one name and one form.
-const SHARED: [&str; 8] = [
-    "name",
-    "description",
-    "version",
-    "provider",
-    "documentationUrl",
-    "iconUrl",
-    "defaultInputModes",
-    "defaultOutputModes",
-];
+/// The members of one object of a card.
+struct Members {
+    /// Those that are written apart: they have other names or forms, or are of one generation.
+    apart: &'static str,
+    /// The others of 1.0.
+    known: &'static str,
+    /// True if one without a value is left out, whatever its name.
+    omits_null: bool,
+}
 
-/// Members of both with other names or forms, and of one of them.
-const TRANSLATED: [&str; 12] = [
-    "capabilities",
-    "skills",
-    "security",
-    "securityRequirements",
-    "securitySchemes",
-    "signatures",
-    "protocolVersion",
-    "url",
-    "preferredTransport",
-    "additionalInterfaces",
-    "supportedInterfaces",
-    "supportsAuthenticatedExtendedCard",
-];
+const CARD: Members = Members {
+    apart: "capabilities skills security securityRequirements securitySchemes signatures protocolVersion url \
+            preferredTransport additionalInterfaces supportedInterfaces supportsAuthenticatedExtendedCard",
+    known: "name description version provider documentationUrl iconUrl defaultInputModes defaultOutputModes",
+    omits_null: false,
+};
 
-/// Members of a skill in 1.0.
-const OF_SKILL: [&str; 8] = [
-    "id",
-    "name",
-    "description",
-    "tags",
-    "examples",
-    "inputModes",
-    "outputModes",
-    "securityRequirements",
-];
+const SKILL: Members = Members {
+    apart: "security securityRequirements",
+    known: "id name description tags examples inputModes outputModes",
+    omits_null: true,
+};
 
-/// Members of `capabilities` in 1.0.
-const CAPABILITIES: [&str; 4] = [
-    "streaming",
-    "pushNotifications",
-    "extensions",
-    "extendedAgentCard",
-];
+const CAPABILITIES: Members = Members {
+    apart: "extendedAgentCard",
+    known: "streaming pushNotifications extensions",
+    omits_null: true,
+};
+
+impl Members {
+    /// Copies the members of an object that are not written apart. Clients of 0.3 take members that they do not know;
+    /// others are omitted for those of 1.0.
+    fn copy(
+        &self,
+        from: &Fields<'_>,
+        to: &mut Fields<'_>,
+        asked: RequestedForm,
+        mut omit: impl FnMut(&str),
+    ) {
+        let has = |list: &str, name: &str| list.split_ascii_whitespace().any(|one| one == name);
+        for (name, value) in from.iter() {
+            let name = unescape_string(name).filter(|name| !has(self.apart, name));
+            let Some(name) = name else { continue };
+            let is_known = has(self.known, &name);
+            if (is_known || self.omits_null) && value_kind(value) == Kind::Null {
+                continue;
+            }
+            if is_known || asked.includes(Generation::V0) {
+                to.push(&name, value.to_owned());
+            } else {
+                omit(&name);
+            }
+        }
+    }
+}
 
 /// The version of 0.3's cards, and those of interfaces.
 const CARD_VERSION: &str = "0.3.0";
@@ -124,28 +126,7 @@ pub fn translate_card(
     let from = Fields::parse(text)?;
     let mut left = OmittedMembers::default();
     let mut to = Fields::default();
-    let (v0, v1) = (
-        asked.includes(Generation::V0),
-        asked.includes(Generation::V1),
-    );
-    for (name, value) in from.iter() {
-        let Some(name) = serde_json::from_str::<String>(name).ok() else {
-            continue;
-        };
-        if TRANSLATED.contains(&name.as_str()) {
-            continue;
-        }
-        if let Some(shared) = SHARED.iter().find(|shared| **shared == name) {
-            if value_kind(value) != Kind::Null {
-                to.set(shared, value.to_owned());
-            }
-        } else if v0 {
-            // Clients of 0.3 take members that they do not know.
-            to.push(&name, value.to_owned());
-        } else {
-            left.add("card", "other");
-        }
-    }
+    CARD.copy(&from, &mut to, asked, |_| left.add("card", "other"));
     for modes in ["defaultInputModes", "defaultOutputModes"] {
         if !to.contains(modes) {
             to.set(modes, "[]");
@@ -154,24 +135,11 @@ pub fn translate_card(
     write_interfaces(&from, &mut to, asked, facts);
     write_capabilities(&from, &mut to, asked, facts, &mut left);
     write_security(&from, &mut to, asked, &mut left);
-    let skills = from
-        .get("skills")
-        .and_then(array_elements)
-        .unwrap_or_default();
-    let skills = skills
-        .into_iter()
-        .filter_map(|one| convert_skill(one, v0, v1, &mut left));
+    let skills = from.get_list("skills").into_iter();
+    let skills = skills.filter_map(|one| convert_skill(one, asked, &mut left));
     let skills: Vec<String> = skills.collect();
     to.set("skills", join_array(&skills));
     Some((to.to_json(), left))
-}
-
-/// Returns the word of a binding in cards.
-const fn binding_word(binding: Binding) -> &'static str {
-    match binding {
-        Binding::JsonRpc => "JSONRPC",
-        Binding::HttpJson => "HTTP+JSON",
-    }
 }
 
 fn write_interfaces(
@@ -180,12 +148,8 @@ fn write_interfaces(
     asked: RequestedForm,
     facts: &Facts<'_>,
 ) {
-    let own = from.get("supportedInterfaces").and_then(array_elements);
-    let own: Vec<Fields<'_>> = own
-        .into_iter()
-        .flatten()
-        .filter_map(Fields::parse)
-        .collect();
+    let own = from.get_list("supportedInterfaces").into_iter();
+    let own: Vec<Fields<'_>> = own.filter_map(Fields::parse).collect();
     if asked.includes(Generation::V1) {
         // Cards of 0.3 name their preferred interface among the additional ones, too.
         let sides = facts.sides.iter().enumerate();
@@ -194,12 +158,7 @@ fn write_interfaces(
             let same = own.iter().find(|one| is_of(one, *side));
             let written = same.map(Fields::to_json);
             written.unwrap_or_else(|| {
-                let version = side.generation.version();
-                format!(
-                    r#"{{"url":{},"protocolBinding":"{}","protocolVersion":"{version}"}}"#,
-                    quote_string(facts.base),
-                    binding_word(side.binding)
-                )
+                write_interface(facts.base, side.binding, side.generation.version())
             })
         });
         let listed: Vec<String> = listed.collect();
@@ -218,20 +177,14 @@ fn write_interfaces(
     let stated = from
         .get_text("protocolVersion")
         .filter(|stated| stated.starts_with("0."));
-    to.set(
-        "protocolVersion",
-        quote_string(stated.as_deref().unwrap_or(CARD_VERSION)),
-    );
-    to.set("url", quote_string(facts.base));
-    to.set(
-        "preferredTransport",
-        quote_string(binding_word(first.binding)),
-    );
+    to.set_text("protocolVersion", stated.as_deref().unwrap_or(CARD_VERSION));
+    to.set_text("url", facts.base);
+    to.set_text("preferredTransport", first.binding.name());
     let others = sides.map(|side| {
         format!(
             r#"{{"url":{},"transport":"{}"}}"#,
             quote_string(facts.base),
-            binding_word(side.binding)
+            side.binding.name()
         )
     });
     let others: Vec<String> = others.collect();
@@ -244,7 +197,7 @@ fn write_interfaces(
 fn is_of(interface: &Fields<'_>, side: Side) -> bool {
     let binding = interface.get_text("protocolBinding").unwrap_or_default();
     let said = parse_version(interface.get_text("protocolVersion").as_deref());
-    binding.eq_ignore_ascii_case(binding_word(side.binding))
+    binding.eq_ignore_ascii_case(side.binding.name())
         && said == RequestedVersion::Generation(side.generation)
 }
 
@@ -255,39 +208,23 @@ fn write_capabilities(
     facts: &Facts<'_>,
     left: &mut OmittedMembers,
 ) {
-    let said = from
-        .get("capabilities")
-        .and_then(Fields::parse)
-        .unwrap_or_default();
+    let said = from.get_object("capabilities").unwrap_or_default();
     let extended = said
-        .get("extendedAgentCard")
-        .filter(|said| value_kind(said) == Kind::Bool);
-    let extended = extended.or_else(|| from.get("supportsAuthenticatedExtendedCard"));
-    let extended = extended
-        .filter(|said| value_kind(said) == Kind::Bool)
+        .get_of("extendedAgentCard", Kind::Bool)
+        .or_else(|| from.get_of("supportsAuthenticatedExtendedCard", Kind::Bool))
         .map(str::to_owned);
     let mut written = Fields::default();
-    for (name, value) in said.iter() {
-        let Some(name) = serde_json::from_str::<String>(name).ok() else {
-            continue;
-        };
-        let known = CAPABILITIES.contains(&name.as_str());
-        if name == "extendedAgentCard" || value_kind(value) == Kind::Null {
-            continue;
-        }
-        if known || asked.includes(Generation::V0) {
-            written.push(&name, value.to_owned());
-        } else {
-            left.add(
-                "card",
-                if name == "stateTransitionHistory" {
-                    "stateTransitionHistory"
-                } else {
-                    "other"
-                },
-            );
-        }
-    }
+    CAPABILITIES.copy(&said, &mut written, asked, |name| {
+        let is_history = name == "stateTransitionHistory";
+        left.add(
+            "card",
+            if is_history {
+                "stateTransitionHistory"
+            } else {
+                "other"
+            },
+        );
+    });
     // Clients of 0.3 do not say what they read; those of 1.0 use an agent's own interface, which comes first.
     let reader = match asked {
         RequestedForm::Both => Generation::V0,
@@ -324,51 +261,33 @@ fn write_security(
     if let Some(schemes) = said.and_then(|said| convert_schemes(said, shapes, left)) {
         to.set("securitySchemes", schemes);
     }
+    write_requirements(from, to, asked);
+}
+
+/// Writes the requirements of a card or a skill.
+fn write_requirements(from: &Fields<'_>, to: &mut Fields<'_>, asked: RequestedForm) {
     let required = from
         .get("securityRequirements")
         .or_else(|| from.get("security"));
+    let Some(required) = required else { return };
     for (name, generation) in [
         ("security", Generation::V0),
         ("securityRequirements", Generation::V1),
     ] {
-        let list = required.filter(|_| asked.includes(generation));
-        if let Some(list) = list.and_then(|list| convert_requirements(list, generation)) {
+        let list = convert_requirements(required, generation);
+        if let Some(list) = list.filter(|_| asked.includes(generation)) {
             to.set(name, list);
         }
     }
 }
 
-fn convert_skill(text: &str, v0: bool, v1: bool, left: &mut OmittedMembers) -> Option<String> {
+fn convert_skill(text: &str, asked: RequestedForm, left: &mut OmittedMembers) -> Option<String> {
     let from = Fields::parse(text)?;
     let mut to = Fields::default();
-    for (name, value) in from.iter() {
-        let name = serde_json::from_str::<String>(name).ok()?;
-        if matches!(name.as_str(), "security" | "securityRequirements")
-            || value_kind(value) == Kind::Null
-        {
-            continue;
-        }
-        if v0 || OF_SKILL.contains(&name.as_str()) {
-            to.push(&name, value.to_owned());
-        } else {
-            left.add("skill", "other");
-        }
-    }
+    SKILL.copy(&from, &mut to, asked, |_| left.add("skill", "other"));
     if !to.contains("tags") {
         to.set("tags", "[]");
     }
-    let required = from
-        .get("securityRequirements")
-        .or_else(|| from.get("security"));
-    if let Some(required) = required {
-        for (is_asked, name, generation) in [
-            (v0, "security", Generation::V0),
-            (v1, "securityRequirements", Generation::V1),
-        ] {
-            if let Some(list) = convert_requirements(required, generation).filter(|_| is_asked) {
-                to.set(name, list);
-            }
-        }
-    }
+    write_requirements(&from, &mut to, asked);
     Some(to.to_json())
 }

@@ -1,6 +1,6 @@
 //! Errors: of JSON-RPC in either generation, and as bodies of HTTP+JSON.
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::exchange::Exchange;
 use crate::error::{DOMAIN, DefinedError, RpcError, error_info};
@@ -18,23 +18,22 @@ pub(super) fn to_rpc_error(error: &str, caller: Generation) -> String {
     let fields = Fields::parse(error).unwrap_or_default();
     let code = fields.get("code").and_then(|code| code.parse().ok());
     let code: i64 = code.unwrap_or(INTERNAL);
-    let message = fields
-        .get("message")
-        .filter(|message| value_kind(message) == Kind::String);
-    let message = message.map_or_else(
+    let message = fields.get_of("message", Kind::String).map_or_else(
         || quote_string(&unescape_string(error).unwrap_or_else(|| "the agent failed".to_owned())),
         str::to_owned,
     );
-    let data = fields
-        .get("data")
-        .filter(|data| value_kind(data) != Kind::Null);
+    let data = fields.get_given("data");
     let data = match caller {
         Generation::V0 => data.map(str::to_owned),
         Generation::V1 => error_details(code, data),
     };
-    let data = data
-        .map(|data| format!(r#","data":{data}"#))
-        .unwrap_or_default();
+    write_error(code, &message, data.as_deref())
+}
+
+/// Writes an error of JSON-RPC; `message` and `data` are JSON.
+fn write_error(code: i64, message: &str, data: Option<&str>) -> String {
+    let data = data.map(|data| format!(r#","data":{data}"#));
+    let data = data.unwrap_or_default();
     format!(r#"{{"code":{code},"message":{message}{data}}}"#)
 }
 
@@ -75,11 +74,9 @@ pub(super) fn from_http_error(
 ) -> (u16, String) {
     let text = std::str::from_utf8(body).unwrap_or_default().trim();
     let top = Fields::parse(text).unwrap_or_default();
-    let inner = top.get("error").and_then(Fields::parse);
+    let inner = top.get_object("error");
     let inner = inner.as_ref().unwrap_or(&top);
-    let details = inner
-        .get("details")
-        .filter(|details| value_kind(details) == Kind::Array);
+    let details = inner.get_of("details", Kind::Array);
     let said = details
         .and_then(reason_code)
         .or_else(|| own_code(&top))
@@ -94,29 +91,17 @@ pub(super) fn from_http_error(
     let data = details
         .filter(|details| *details != "[]")
         .or_else(|| top.get("data"));
-    let data = data
-        .map(|data| format!(r#","data":{data}"#))
-        .unwrap_or_default();
-    let error = format!(
-        r#"{{"code":{},"message":{}{data}}}"#,
-        code.unwrap_or(INTERNAL),
-        quote_string(&message)
-    );
+    let error = write_error(code.unwrap_or(INTERNAL), &quote_string(&message), data);
     let status = if code.is_some() { 200 } else { status };
     (status, to_rpc_error(&error, caller))
 }
 
 /// Returns the code of the first ErrorInfo whose reason A2A defines.
 fn reason_code(details: &str) -> Option<i64> {
-    let reasons = array_elements(details)?;
-    let mut reasons = reasons
-        .into_iter()
-        .filter_map(|detail| Fields::parse(detail)?.get_text("reason"));
-    reasons.find_map(|reason| {
-        let mut codes = -32_009..=-32_001;
-        codes.find(|code| {
-            DefinedError::from_code(*code).is_some_and(|defined| defined.reason == reason)
-        })
+    let mut details = array_elements(details)?.into_iter();
+    details.find_map(|detail| {
+        let reason = Fields::parse(detail)?.get_text("reason")?;
+        DefinedError::code_of_reason(&reason)
     })
 }
 
@@ -140,8 +125,5 @@ const fn code_of_status(status: u16, method: Method) -> Option<i64> {
 
 /// Returns an error with details of no other kind.
 pub(super) fn new_error(code: i64, message: &str, caller: Generation) -> String {
-    to_rpc_error(
-        &format!(r#"{{"code":{code},"message":{}}}"#, Value::from(message)),
-        caller,
-    )
+    to_rpc_error(&write_error(code, &quote_string(message), None), caller)
 }

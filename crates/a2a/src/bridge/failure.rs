@@ -74,6 +74,25 @@ fn send_in(generation: Generation) -> &'static str {
 }
 
 impl Failure {
+    /// The result is none of those that its method has.
+    pub(super) const NO_RESULT: Self = Self::Answer(
+        "it is no result of this method; an agent that speaks another version than its card says needs a new card",
+    );
+    /// A text of the agent is not UTF-8.
+    pub(super) const NOT_UTF8: Self = Self::Answer("it is not UTF-8");
+
+    /// Returns the failure of an answer for what stopped the pass over it.
+    pub(super) const fn of_answer(self) -> Self {
+        Self::Answer(match self {
+            Self::NotJson(_) => "it is not JSON",
+            Self::TooDeep => "it is nested too deep",
+            Self::Twice(_) => "a member stands in it twice",
+            Self::Params(_) => "a member has another type than A2A defines",
+            Self::TooLong => "it is too long in the other generation",
+            other => return other,
+        })
+    }
+
     /// Returns the code of JSON-RPC.
     pub fn code(&self) -> i64 {
         match self {
@@ -116,58 +135,11 @@ impl Failure {
     }
 }
 
-/// The reason that a pass over a body stopped, before it is known on which side the fault is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The syntax.
-    Walk(WalkError),
-    /// A member stands twice.
-    Twice(&'static str),
-    /// A member has another type than its table says, or a value without a translation.
-    Shape(&'static str),
-    /// The result is too long.
-    TooLong,
-    /// The bytes of a file have two meanings.
-    FileBytes,
-    /// A text of the agent is not UTF-8.
-    Encoding,
-    /// The result is none of those that its method has.
-    NoResult,
-}
-
-impl From<WalkError> for Fault {
+impl From<WalkError> for Failure {
     fn from(error: WalkError) -> Self {
-        Self::Walk(error)
-    }
-}
-
-impl Fault {
-    /// Returns the failure of a request.
-    pub(super) const fn of_request(self) -> Failure {
-        match self {
-            Self::Walk(WalkError::Syntax(at)) => Failure::NotJson(at),
-            Self::Walk(WalkError::TooDeep) => Failure::TooDeep,
-            Self::Twice(name) => Failure::Twice(name),
-            Self::Shape(name) => Failure::Params(name),
-            Self::TooLong => Failure::TooLong,
-            Self::FileBytes => Failure::FileBytes,
-            Self::NoResult | Self::Encoding => Failure::Params("params"),
+        match error {
+            WalkError::Syntax(at) => Self::NotJson(at),
+            WalkError::TooDeep => Self::TooDeep,
         }
-    }
-
-    /// Returns the failure of an answer.
-    pub(super) const fn of_answer(self) -> Failure {
-        Failure::Answer(match self {
-            Self::Walk(WalkError::Syntax(_)) => "it is not JSON",
-            Self::Walk(WalkError::TooDeep) => "it is nested too deep",
-            Self::Twice(_) => "a member stands in it twice",
-            Self::Shape(_) => "a member has another type than A2A defines",
-            Self::TooLong => "it is too long in the other generation",
-            Self::FileBytes => return Failure::FileBytes,
-            Self::Encoding => "it is not UTF-8",
-            Self::NoResult => {
-                "it is no result of this method; an agent that speaks another version than its card says needs a new card"
-            }
-        })
     }
 }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memchr2;
 
-use super::failure::Fault;
+use super::failure::Failure;
 use super::pass::Pass;
 use super::table::{FileBytes, Form};
 use crate::json::Value;
@@ -27,13 +27,13 @@ const BINARY: [&str; 8] = [
 /// proto, and not that of its JSON-RPC.
 ///
 /// # Errors
-/// [`Fault::FileBytes`] if the bytes could be read, or are going to be read, in either way.
+/// [`Failure::FileBytes`] if the bytes could be read, or are going to be read, in either way.
 pub(super) fn put_bytes(
     pass: &mut Pass<'_>,
     value: Value,
     media_type: Option<Value>,
     is_of_proto: bool,
-) -> Result<(), Fault> {
+) -> Result<(), Failure> {
     let (from, to, files) = (pass.settings.from, pass.settings.to, pass.settings.files);
     let text = value.unescaped(pass.text);
     if from == Form::V0Rest && is_of_proto {
@@ -50,7 +50,7 @@ pub(super) fn put_bytes(
             && files != FileBytes::Once
         {
             if files == FileBytes::Unknown && !is_binary() {
-                return Err(Fault::FileBytes);
+                return Err(Failure::FileBytes);
             }
             put_text(pass, &standardize(&inner));
             return Ok(());
@@ -60,7 +60,7 @@ pub(super) fn put_bytes(
         FileBytes::Twice if to == Form::V0Rest => {
             put_text(pass, STANDARD.encode(&*standardize(&text)).as_bytes());
         }
-        FileBytes::Unknown if to == Form::V0Rest => return Err(Fault::FileBytes),
+        FileBytes::Unknown if to == Form::V0Rest => return Err(Failure::FileBytes),
         _ => match standardize(&text) {
             Cow::Owned(text) if from == Form::V1 && is_plain(&text) => put_text(pass, &text),
             _ => pass.copy(value),

@@ -70,7 +70,7 @@ mod request;
 mod result;
 mod route;
 mod rules;
-mod schemes;
+pub(crate) mod schemes;
 mod sides;
 mod stored;
 mod stream;

@@ -13,11 +13,11 @@
 
 use memchr::memmem;
 
-use super::failure::Fault;
+use super::failure::Failure;
 use super::file_bytes::put_bytes;
 use super::pass::Pass;
 use super::table::{Form, to_camel_case};
-use crate::json::{Kind, Name, Value};
+use crate::json::{Kind, Value};
 use crate::walker::Walker;
 
 /// The member of `metadata` that marks a wrapped value.
@@ -92,12 +92,12 @@ impl Part {
 
 /// Writes the part that follows. One without a content that is known is refused in a request, and
 /// left out of an answer.
-pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Fault> {
+pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Failure> {
     let mut part = Part::default();
     read_part(pass, &mut part)?;
     let Some(content) = part.find_content(pass.text) else {
         if pass.settings.is_request {
-            return Err(Fault::Shape(LABEL));
+            return Err(Failure::Params(LABEL));
         }
         pass.left.add(LABEL, "part");
         return Ok(());
@@ -126,35 +126,22 @@ pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn read_part(pass: &mut Pass<'_>, part: &mut Part) -> Result<(), Fault> {
+fn read_part(pass: &mut Pass<'_>, part: &mut Part) -> Result<(), Failure> {
     if pass.walker.peek() != Some(b'{') {
-        return Err(Fault::Shape(LABEL));
+        return Err(Failure::Params(LABEL));
     }
     let form = pass.settings.from;
-    let mut more = pass.walker.enter_container(b'{', b'}')?;
-    while more {
-        let name = pass.walker.read_name()?;
+    pass.walk_members(|pass, name| {
         let is_object = pass.walker.peek() == Some(b'{');
-        match &*name.unescaped {
-            b"file" if form.is_v0() && is_object => {
-                read_inner(pass, |pass, name| {
-                    let said = respell_name(name);
-                    keep_value(
-                        pass,
-                        part.slot_of_file(said.as_deref().unwrap_or(&name.unescaped)),
-                    )
-                })?;
-            }
-            _ => {
-                let said = respell_name(&name);
-                keep_value(
-                    pass,
-                    part.slot(form, said.as_deref().unwrap_or(&name.unescaped)),
-                )?;
-            }
+        if name == b"file" && form.is_v0() && is_object {
+            return pass.walk_members(|pass, name| {
+                let said = to_camel_case(name);
+                keep_value(pass, part.slot_of_file(said.as_deref().unwrap_or(name)))
+            });
         }
-        more = pass.walker.has_more(b'}')?;
-    }
+        let said = to_camel_case(name);
+        keep_value(pass, part.slot(form, said.as_deref().unwrap_or(name)))
+    })?;
     // Without a kind it is the proto's form, which nests the data.
     if form == Form::V0Rest && part.kind.is_none() {
         part.data = part
@@ -164,42 +151,22 @@ fn read_part(pass: &mut Pass<'_>, part: &mut Part) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Walks over the object in a member.
-fn read_inner<'a>(
-    pass: &mut Pass<'a>,
-    mut each: impl FnMut(&mut Pass<'a>, &Name<'a>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    let mut more = pass.walker.enter_container(b'{', b'}')?;
-    while more {
-        let name = pass.walker.read_name()?;
-        each(pass, &name)?;
-        more = pass.walker.has_more(b'}')?;
-    }
-    Ok(())
-}
-
 /// Walks over a value and keeps its position; counts one without a slot.
 fn keep_value(
     pass: &mut Pass<'_>,
     slot: Option<(&mut Option<Value>, &'static str)>,
-) -> Result<(), Fault> {
-    let value = pass.walker.read_value()?;
-    match slot {
-        Some((slot, name)) => {
-            if slot.replace(value).is_some() && pass.settings.is_request {
-                return Err(Fault::Twice(name));
-            }
-        }
-        None => pass.left.add(LABEL, "other"),
+) -> Result<(), Failure> {
+    if let Some((slot, name)) = slot {
+        return pass.fill_slot(slot, name);
     }
+    pass.walker.read_value()?;
+    pass.left.add(LABEL, "other");
     Ok(())
 }
 
 fn put_kind(pass: &mut Pass<'_>, kind: &str) {
     if pass.settings.to == Form::V0 {
-        pass.put("\"kind\":\"");
-        pass.put(kind);
-        pass.put("\",");
+        pass.put_word("kind", kind);
     }
 }
 
@@ -226,7 +193,7 @@ fn file_part(
     content: Value,
     is_bytes: bool,
     part: &Part,
-) -> Result<(), Fault> {
+) -> Result<(), Failure> {
     let [bytes, uri, media_type, filename] = match pass.settings.to {
         Form::V1 => ["raw", "url", "mediaType", "filename"],
         Form::V0 => ["bytes", "uri", "mimeType", "name"],
@@ -330,13 +297,6 @@ fn put_members_but_flag(pass: &mut Pass<'_>, metadata: Value) -> bool {
         Ok(value)
     });
     out.len() > before
-}
-
-/// Returns the name in camel case if it is in snake case.
-fn respell_name<'n>(name: &'n Name<'_>) -> Option<std::borrow::Cow<'n, [u8]>> {
-    name.unescaped
-        .contains(&b'_')
-        .then(|| to_camel_case(&name.unescaped))?
 }
 
 /// Returns the last member `wanted` of an object that was read before.

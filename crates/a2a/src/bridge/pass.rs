@@ -1,8 +1,9 @@
 //! One pass over JSON text into one buffer ([`Pass`]). `rules.rs` says along which tables.
 
-use super::failure::Fault;
+use super::failure::Failure;
 use super::omitted_members::OmittedMembers;
 use super::table::{FileBytes, Form};
+use crate::fields::quote_string;
 use crate::json::Value;
 use crate::state::TaskState;
 use crate::walker::Walker;
@@ -90,6 +91,35 @@ impl<'a> Pass<'a> {
         self.out.push(b',');
     }
 
+    /// Writes `"name":"word",`.
+    pub(super) fn put_word(&mut self, name: &str, word: &str) {
+        self.put_name(name);
+        self.put_string(word);
+        self.out.push(b',');
+    }
+
+    /// Writes a string that needs no escape.
+    pub(super) fn put_string(&mut self, text: &str) {
+        self.out.push(b'"');
+        self.put(text);
+        self.out.push(b'"');
+    }
+
+    /// Writes the tenant of the agent's interface as a member.
+    pub(super) fn put_tenant(&mut self, tenant: &str) {
+        self.put_name("tenant");
+        self.put(&quote_string(tenant));
+        self.out.push(b',');
+    }
+
+    /// Writes the result of a method that has none.
+    pub(super) fn put_nothing(&mut self) {
+        self.put(match self.settings.to {
+            Form::V0 => "null",
+            Form::V1 | Form::V0Rest => "{}",
+        });
+    }
+
     pub(super) fn put_name(&mut self, name: &str) {
         self.out.push(b'"');
         self.put(name);
@@ -97,7 +127,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Returns true if the next value is an object; skips another one.
-    pub(super) fn is_object(&mut self) -> Result<bool, Fault> {
+    pub(super) fn is_object(&mut self) -> Result<bool, Failure> {
         let is = self.walker.peek() == Some(b'{');
         if !is {
             self.walker.read_value()?;
@@ -105,10 +135,37 @@ impl<'a> Pass<'a> {
         Ok(is)
     }
 
+    /// Walks over the object that follows. `each` gets the unescaped name of a member and walks over its value.
+    pub(super) fn walk_members(
+        &mut self,
+        mut each: impl FnMut(&mut Self, &[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut more = self.walker.enter_container(b'{', b'}')?;
+        while more {
+            let name = self.walker.read_name()?;
+            each(self, name.unescaped.as_ref())?;
+            more = self.walker.has_more(b'}')?;
+        }
+        Ok(())
+    }
+
+    /// Walks over a value and keeps its position for the member `name`.
+    pub(super) fn fill_slot(
+        &mut self,
+        slot: &mut Option<Value>,
+        name: &'static str,
+    ) -> Result<(), Failure> {
+        let value = self.walker.read_value()?;
+        if slot.replace(value).is_some() && self.settings.is_request {
+            return Err(Failure::Twice(name));
+        }
+        Ok(())
+    }
+
     /// Checks that the result does not outgrow its text.
-    pub(super) fn check_length(&self) -> Result<(), Fault> {
+    pub(super) fn check_length(&self) -> Result<(), Failure> {
         if self.out.len() - self.start > 4 * self.text.len() + GROWTH_BYTES {
-            return Err(Fault::TooLong);
+            return Err(Failure::TooLong);
         }
         Ok(())
     }
@@ -117,10 +174,10 @@ impl<'a> Pass<'a> {
     pub(super) fn put_list(
         &mut self,
         label: &'static str,
-        mut each: impl FnMut(&mut Self) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
+        mut each: impl FnMut(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         if self.walker.peek() != Some(b'[') {
-            return Err(Fault::Shape(label));
+            return Err(Failure::Params(label));
         }
         self.out.push(b'[');
         let mut more = self.walker.enter_container(b'[', b']')?;

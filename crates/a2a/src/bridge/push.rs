@@ -3,7 +3,7 @@
 
 use percent_encoding::percent_decode;
 
-use super::failure::Fault;
+use super::failure::Failure;
 use super::pass::Pass;
 use super::table::{Form, to_camel_case};
 use crate::fields::{quote_string, unescape_string};
@@ -37,7 +37,7 @@ struct Authentication {
 }
 
 /// Writes the configuration that follows, without its task.
-pub(super) fn push_config(pass: &mut Pass<'_>) -> Result<(), Fault> {
+pub(super) fn push_config(pass: &mut Pass<'_>) -> Result<(), Failure> {
     let mut config = Config::default();
     read_config(pass, &mut config)?;
     pass.push = true;
@@ -48,7 +48,7 @@ pub(super) fn push_config(pass: &mut Pass<'_>) -> Result<(), Fault> {
 }
 
 /// Writes the configuration of a task that follows. `task`: the id that its path has.
-pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Result<(), Fault> {
+pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Result<(), Failure> {
     let mut config = Config::default();
     read_config(pass, &mut config)?;
     pass.push = true;
@@ -68,28 +68,25 @@ pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Re
     let id = id.is_some_and(|id| is_split(&String::from_utf8_lossy(&id)));
     let names = pass.settings.is_request && pass.settings.to == Form::V0Rest;
     if names && (id || pass.task.as_deref().is_some_and(is_split)) {
-        return Err(Fault::Shape(if id { "id" } else { "taskId" }));
+        return Err(Failure::Params(if id { "id" } else { "taskId" }));
     }
     pass.out.push(b'{');
-    match pass.settings.to {
-        Form::V1 => {
-            put_task(pass, "taskId", task.as_deref());
-            put_config(pass, &config);
-            put_tenant(pass);
+    if pass.settings.to == Form::V1 {
+        put_task(pass, "taskId", task.as_deref());
+        put_config(pass, &config);
+        if let Some(tenant) = pass.settings.tenant.filter(|_| pass.settings.is_request) {
+            pass.put_tenant(tenant);
         }
-        Form::V0 => {
-            put_task(pass, "taskId", Some(task.as_deref().unwrap_or("\"\"")));
-            pass.put("\"pushNotificationConfig\":{");
-            put_config(pass, &config);
-            pass.close();
-        }
-        Form::V0Rest => {
+    } else {
+        if pass.settings.to == Form::V0Rest {
             let name = name_of(pass, task.as_deref(), config.id);
             put_task(pass, "name", Some(&name));
-            pass.put("\"pushNotificationConfig\":{");
-            put_config(pass, &config);
-            pass.close();
+        } else {
+            put_task(pass, "taskId", Some(task.as_deref().unwrap_or("\"\"")));
         }
+        pass.put("\"pushNotificationConfig\":{");
+        put_config(pass, &config);
+        pass.close();
     }
     pass.close();
     Ok(())
@@ -103,22 +100,14 @@ fn put_task(pass: &mut Pass<'_>, name: &str, task: Option<&str>) {
     }
 }
 
-fn put_tenant(pass: &mut Pass<'_>) {
-    if let Some(tenant) = pass.settings.tenant.filter(|_| pass.settings.is_request) {
-        pass.put_name("tenant");
-        pass.put(&quote_string(tenant));
-        pass.out.push(b',');
-    }
-}
-
 /// Returns the task in a resource name of HTTP+JSON 0.3.
 ///
 /// # Errors
 /// A request names it percent-encoded: the checks before read the name as it is spelled.
-fn task_of(pass: &Pass<'_>, name: Value) -> Result<Option<String>, Fault> {
+fn task_of(pass: &Pass<'_>, name: Value) -> Result<Option<String>, Failure> {
     let said = name.unescaped(pass.text);
     if pass.settings.is_request && said.contains(&b'%') {
-        return Err(Fault::Shape("name"));
+        return Err(Failure::Params("name"));
     }
     let said = std::str::from_utf8(&said).unwrap_or_default();
     let task = said
@@ -136,91 +125,69 @@ fn name_of(pass: &Pass<'_>, task: Option<&str>, id: Option<Value>) -> String {
     quote_string(&format!("tasks/{task}/pushNotificationConfigs/{id}"))
 }
 
-fn read_config(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Fault> {
+fn read_config(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Failure> {
     if pass.walker.peek() != Some(b'{') {
-        return Err(Fault::Shape(LABEL));
+        return Err(Failure::Params(LABEL));
     }
     let is_v1 = pass.settings.from == Form::V1;
-    let mut more = pass.walker.enter_container(b'{', b'}')?;
-    while more {
-        let name = pass.walker.read_name()?;
-        let said = to_camel_case(&name.unescaped).unwrap_or_default();
+    pass.walk_members(|pass, name| {
         let is_object = pass.walker.peek() == Some(b'{');
-        match &*said {
+        match &*to_camel_case(name).unwrap_or_default() {
             b"pushNotificationConfig" | b"config" if !is_v1 && is_object => {
-                read_config(pass, config)?;
+                read_config(pass, config)
             }
-            b"authentication" if is_object => read_authentication(pass, config)?,
-            b"taskId" => fill_slot(pass, &mut config.task, "taskId")?,
-            b"id" => fill_slot(pass, &mut config.id, "id")?,
-            b"url" => fill_slot(pass, &mut config.url, "url")?,
-            b"token" => fill_slot(pass, &mut config.token, "token")?,
-            b"name" if !is_v1 => fill_slot(pass, &mut config.name, "name")?,
-            b"configId" if !is_v1 => fill_slot(pass, &mut config.config_id, "configId")?,
-            b"parent" if !is_v1 => drop(pass.walker.read_value()?),
+            b"authentication" if is_object => read_authentication(pass, config),
+            b"taskId" => pass.fill_slot(&mut config.task, "taskId"),
+            b"id" => pass.fill_slot(&mut config.id, "id"),
+            b"url" => pass.fill_slot(&mut config.url, "url"),
+            b"token" => pass.fill_slot(&mut config.token, "token"),
+            b"name" if !is_v1 => pass.fill_slot(&mut config.name, "name"),
+            b"configId" if !is_v1 => pass.fill_slot(&mut config.config_id, "configId"),
+            b"parent" if !is_v1 => Ok(pass.walker.read_value().map(drop)?),
             b"tenant" if is_v1 => {
-                fill_slot(pass, &mut config.tenant, "tenant")?;
                 pass.left.add(LABEL, "tenant");
+                pass.fill_slot(&mut config.tenant, "tenant")
             }
             _ => {
-                let value = pass.walker.read_value()?;
-                if value.kind != Kind::Null {
+                if pass.walker.read_value()?.kind != Kind::Null {
                     pass.left.add(LABEL, "other");
                 }
+                Ok(())
             }
         }
-        more = pass.walker.has_more(b'}')?;
-    }
+    })?;
     config.id = config.id.or(config.config_id);
     Ok(())
 }
 
-fn fill_slot(
-    pass: &mut Pass<'_>,
-    slot: &mut Option<Value>,
-    name: &'static str,
-) -> Result<(), Fault> {
-    let value = pass.walker.read_value()?;
-    if slot.replace(value).is_some() && pass.settings.is_request {
-        return Err(Fault::Twice(name));
-    }
-    Ok(())
-}
-
-fn read_authentication(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Fault> {
+fn read_authentication(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Failure> {
+    const LABEL: &str = "authentication";
     let mut found = Authentication::default();
-    let mut more = pass.walker.enter_container(b'{', b'}')?;
-    while more {
-        let name = pass.walker.read_name()?;
-        match &*name.unescaped {
-            b"scheme" => fill_slot(pass, &mut found.scheme, "scheme")?,
-            b"credentials" => fill_slot(pass, &mut found.credentials, "credentials")?,
-            b"schemes" if pass.walker.peek() == Some(b'[') => {
-                let (mut first, mut count) = (None, 0);
-                let list = pass.walker.walk_array(|walker| {
-                    let value = walker.read_value()?;
-                    count += 1;
-                    first.get_or_insert(value);
-                    Ok(())
-                })?;
-                (found.scheme, found.schemes) = (first, Some(list));
-                for _ in 1..if pass.settings.to == Form::V1 {
-                    count
-                } else {
-                    1
-                } {
-                    pass.left.add("authentication", "schemes");
+    pass.walk_members(|pass, name| match name {
+        b"scheme" => pass.fill_slot(&mut found.scheme, "scheme"),
+        b"credentials" => pass.fill_slot(&mut found.credentials, "credentials"),
+        b"schemes" if pass.walker.peek() == Some(b'[') => {
+            let mut first = None;
+            let (to, left) = (pass.settings.to, &mut pass.left);
+            let list = pass.walker.walk_array(|walker| {
+                let value = walker.read_value()?;
+                if first.is_some() && to == Form::V1 {
+                    left.add(LABEL, "schemes");
                 }
-            }
-            _ => {
-                pass.walker.read_value()?;
-                pass.left.add("authentication", "other");
-            }
+                first.get_or_insert(value);
+                Ok(())
+            })?;
+            (found.scheme, found.schemes) = (first, Some(list));
+            Ok(())
         }
-        more = pass.walker.has_more(b'}')?;
-    }
+        _ => {
+            pass.walker.read_value()?;
+            pass.left.add(LABEL, "other");
+            Ok(())
+        }
+    })?;
     if config.authentication.replace(found).is_some() && pass.settings.is_request {
-        return Err(Fault::Twice("authentication"));
+        return Err(Failure::Twice(LABEL));
     }
     Ok(())
 }
@@ -228,16 +195,16 @@ fn read_authentication(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), F
 fn put_config(pass: &mut Pass<'_>, config: &Config) {
     let is_v0 = pass.settings.to.is_v0();
     let given = |value: Option<Value>| value.filter(|value| !value.is_void());
-    if let Some(id) = given(config.id) {
-        pass.put_member("id", id);
-    }
-    match given(config.url) {
-        Some(url) => pass.put_member("url", url),
-        None if pass.settings.to == Form::V0 => pass.put("\"url\":\"\","),
-        None => {}
-    }
-    if let Some(token) = given(config.token) {
-        pass.put_member("token", token);
+    for (name, value) in [
+        ("id", config.id),
+        ("url", config.url),
+        ("token", config.token),
+    ] {
+        match given(value) {
+            Some(value) => pass.put_member(name, value),
+            None if name == "url" && pass.settings.to == Form::V0 => pass.put("\"url\":\"\","),
+            None => {}
+        }
     }
     let Some(authentication) = &config.authentication else {
         return;

@@ -3,7 +3,7 @@
 use memchr::memmem;
 
 use super::exchange::{AgentRequest, Call, Exchange};
-use super::failure::{Failure, Fault};
+use super::failure::Failure;
 use super::nodes::{CANCEL, CARD, GET, PUSH_GET, PUSH_LIST, SEND, SUBSCRIBE};
 use super::part::find_member;
 use super::pass::{Pass, Settings};
@@ -33,15 +33,14 @@ impl<'a> Bridge<'a> {
     ) -> Result<(AgentRequest, Exchange), Failure> {
         let name = self.agent_method(method)?;
         let mut exchange = Exchange::new(self.caller, self.agent, method, None);
-        let (sent, no_history) = match call {
-            Call::Rpc(body) => self.translate_rpc(method, name, body, &mut exchange)?,
+        exchange.files = self.files;
+        let sent = match call {
+            Call::Rpc(body) => self.translate_rpc(name, body, &mut exchange)?,
             Call::Rest { tail, query, body } => {
                 let route = Route::from_request(method, self.caller.generation, tail, query, body)?;
-                self.translate_route(method, name, &route, &mut exchange)?
+                self.translate_route(name, &route, &mut exchange)?
             }
         };
-        exchange.without_history = no_history;
-        exchange.files = self.files;
         Ok((sent, exchange))
     }
 
@@ -58,7 +57,7 @@ impl<'a> Bridge<'a> {
         let route = Route::from_request(subscribe, self.caller.generation, tail, query, body)?;
         let mut exchange = Exchange::new(self.caller, self.agent, method, None);
         let name = self.agent_method(method)?;
-        Ok(self.translate_route(method, name, &route, &mut exchange)?.0)
+        self.translate_route(name, &route, &mut exchange)
     }
 
     /// Returns the name of the method at the agent.
@@ -67,13 +66,11 @@ impl<'a> Bridge<'a> {
         if self.crosses_generations() && method.is_of_push() {
             return Err(Failure::Push { agent });
         }
-        if method == Method::ListTasks
-            && self.caller.generation == Generation::V1
-            && self.crosses_generations()
-        {
+        let from = self.caller.generation;
+        if self.crosses_generations() && (method, from) == (Method::ListTasks, Generation::V1) {
             return Err(Failure::List);
         }
-        let both = method.name_in(self.caller.generation);
+        let both = method.name_in(from);
         let name = both.and_then(|_| method.name_in(agent));
         name.ok_or(Failure::Method { agent })
     }
@@ -102,68 +99,58 @@ impl<'a> Bridge<'a> {
 
     fn translate_rpc(
         &self,
-        method: Method,
         name: &'static str,
         body: &[u8],
         exchange: &mut Exchange,
-    ) -> Result<(AgentRequest, bool), Failure> {
+    ) -> Result<AgentRequest, Failure> {
+        let method = exchange.method;
         let settings = self.settings(self.caller.wire_form(), self.form_of_params(method));
         let mut pass = Pass::new(body, settings);
-        let call = write_call(&mut pass, method, name, self.agent.is_rpc());
-        exchange.id = call.map_err(Fault::of_request)?;
-        self.finish_request(method, name, pass, None)
+        exchange.id = write_call(&mut pass, method, name, self.agent.is_rpc())?;
+        self.finish_request(name, pass, None, exchange)
     }
 
     fn translate_route(
         &self,
-        method: Method,
         name: &'static str,
         route: &Route<'_>,
         exchange: &mut Exchange,
-    ) -> Result<(AgentRequest, bool), Failure> {
+    ) -> Result<AgentRequest, Failure> {
+        let method = exchange.method;
         // Parameters of a path are written in the names of 1.0.
         let from = if route.is_body {
             self.caller.wire_form()
         } else {
             Form::V1
         };
-        let mut pass = Pass::new(
-            route.params.as_bytes(),
-            self.settings(from, self.form_of_params(method)),
-        );
+        let settings = self.settings(from, self.form_of_params(method));
+        let mut pass = Pass::new(route.params.as_bytes(), settings);
         let is_rpc = self.agent.is_rpc();
         if is_rpc {
             exchange.id = Some(ID.to_owned());
-            pass.put(r#"{"jsonrpc":"2.0","id":"#);
-            pass.put(ID);
-            pass.put(r#","method":""#);
-            pass.put(name);
-            pass.put(r#"","params":"#);
+            pass.put(&format!(
+                r#"{{"jsonrpc":"2.0","id":{ID},"method":"{name}","params":"#
+            ));
         }
         let task = route.task.as_deref();
-        let walked = write_params(&mut pass, method, task).and_then(|()| {
-            pass.walker.expect_end()?;
-            Ok(())
-        });
-        walked.map_err(Fault::of_request)?;
-        if is_rpc {
-            pass.out.push(b'}');
-        }
-        self.finish_request(method, name, pass, task)
+        write_params(&mut pass, method, task)?;
+        pass.walker.expect_end()?;
+        pass.put(if is_rpc { "}" } else { "" });
+        self.finish_request(name, pass, task, exchange)
     }
 
     fn finish_request(
         &self,
-        method: Method,
         name: &'static str,
         pass: Pass<'_>,
         task: Option<&str>,
-    ) -> Result<(AgentRequest, bool), Failure> {
+        exchange: &mut Exchange,
+    ) -> Result<AgentRequest, Failure> {
         let agent = self.agent.generation;
         if pass.push && self.crosses_generations() {
             return Err(Failure::Push { agent });
         }
-        let (no_history, named) = (pass.no_history, pass.task);
+        exchange.without_history = pass.no_history;
         let mut sent = AgentRequest {
             verb: "POST",
             target: None,
@@ -175,10 +162,10 @@ impl<'a> Bridge<'a> {
             left_out: pass.left,
         };
         if !self.agent.is_rpc() {
-            let task = named.as_deref().or(task);
-            route::direct_request(&mut sent, method, agent, self.tenant, task)?;
+            let task = pass.task.as_deref().or(task);
+            route::direct_request(&mut sent, exchange.method, agent, self.tenant, task)?;
         }
-        Ok((sent, no_history))
+        Ok(sent)
     }
 }
 
@@ -213,19 +200,17 @@ fn write_call(
     method: Method,
     name: &str,
     is_rpc: bool,
-) -> Result<Option<String>, Fault> {
+) -> Result<Option<String>, Failure> {
     let (mut id, mut has_params) = (None, false);
     if pass.walker.peek() != Some(b'{') {
-        return Err(Fault::Shape("params"));
+        return Err(Failure::Params("params"));
     }
     if is_rpc {
         pass.out.push(b'{');
     }
-    let mut more = pass.walker.enter_container(b'{', b'}')?;
-    while more {
-        let member = pass.walker.read_name()?;
-        match &*member.unescaped {
-            b"params" if has_params => return Err(Fault::Twice("params")),
+    pass.walk_members(|pass, member| {
+        match member {
+            b"params" if has_params => return Err(Failure::Twice("params")),
             b"params" => {
                 has_params = true;
                 pass.put(if is_rpc { "\"params\":" } else { "" });
@@ -234,7 +219,7 @@ fn write_call(
             }
             b"id" => {
                 let value = pass.walker.read_value()?;
-                if matches!(value.kind, Kind::Number | Kind::String) {
+                if value.is_rpc_id() {
                     id = Some(String::from_utf8_lossy(value.raw(pass.text)).into_owned());
                 }
                 if is_rpc {
@@ -244,7 +229,7 @@ fn write_call(
             b"jsonrpc" => {
                 let value = pass.walker.read_value()?;
                 if value.raw(pass.text) != b"\"2.0\"" {
-                    return Err(Fault::Shape("jsonrpc"));
+                    return Err(Failure::Params("jsonrpc"));
                 }
                 if is_rpc {
                     pass.put_member("jsonrpc", value);
@@ -253,9 +238,7 @@ fn write_call(
             b"method" => {
                 pass.walker.read_value()?;
                 if is_rpc {
-                    pass.put("\"method\":\"");
-                    pass.put(name);
-                    pass.put("\",");
+                    pass.put_word("method", name);
                 }
             }
             _ => {
@@ -263,12 +246,12 @@ fn write_call(
                 pass.left.add("call", "other");
             }
         }
-        more = pass.walker.has_more(b'}')?;
-    }
+        Ok(())
+    })?;
     pass.walker.expect_end()?;
     if !has_params {
         if method.sends() {
-            return Err(Fault::Shape("message"));
+            return Err(Failure::Params("message"));
         }
         pass.put(if is_rpc { "\"params\":{}" } else { "{}" });
     }
@@ -279,7 +262,7 @@ fn write_call(
 }
 
 /// Writes the parameters that follow.
-fn write_params(pass: &mut Pass<'_>, method: Method, task: Option<&str>) -> Result<(), Fault> {
+fn write_params(pass: &mut Pass<'_>, method: Method, task: Option<&str>) -> Result<(), Failure> {
     if method == Method::CreatePushConfig {
         return push_config_of_task(pass, task);
     }

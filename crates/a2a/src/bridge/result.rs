@@ -1,6 +1,6 @@
 //! Results of sends and events of streams: 1.0 has the kind around them, 0.3 has it among their members.
 
-use super::failure::Fault;
+use super::failure::Failure;
 use super::nodes::{ARTIFACT_UPDATE, MESSAGE, RESULT, STATUS_UPDATE, TASK, result};
 use super::part::find_member;
 use super::pass::Pass;
@@ -124,23 +124,23 @@ pub(super) fn detect_form(pass: &mut Pass<'_>) -> Form {
 }
 
 /// Writes the result that follows: a task or a message, and with `updates` also an update.
-pub(super) fn write_outcome(pass: &mut Pass<'_>, updates: bool) -> Result<WrittenResult, Fault> {
+pub(super) fn write_outcome(pass: &mut Pass<'_>, updates: bool) -> Result<WrittenResult, Failure> {
     if pass.walker.peek() != Some(b'{') {
         pass.walker.read_value()?;
-        return Err(Fault::NoResult);
+        return Err(Failure::NO_RESULT);
     }
     let told = match pass.settings.from {
         Form::V0 => write_flat(pass)?,
         Form::V1 | Form::V0Rest => write_wrapped(pass)?,
     };
     if told.kind.is_some_and(|kind| kind.is_update() && !updates) {
-        return Err(Fault::NoResult);
+        return Err(Failure::NO_RESULT);
     }
     Ok(told)
 }
 
 /// Writes a result whose `kind` is among its members.
-fn write_flat(pass: &mut Pass<'_>) -> Result<WrittenResult, Fault> {
+fn write_flat(pass: &mut Pass<'_>) -> Result<WrittenResult, Failure> {
     let start = pass.out.len();
     let mut written = write_members(pass, &RESULT)?;
     let Some(kind) = detect_kind(pass, &written) else {
@@ -212,17 +212,14 @@ fn detect_kind(pass: &Pass<'_>, written: &WrittenMembers) -> Option<Kind> {
 }
 
 /// Writes a result with its kind around it. A task without that is taken for one, too.
-fn write_wrapped(pass: &mut Pass<'_>) -> Result<WrittenResult, Fault> {
+fn write_wrapped(pass: &mut Pass<'_>) -> Result<WrittenResult, Failure> {
     let (start, open) = (pass.out.len(), pass.walker.position());
     let (mut found, mut others) = (None, 0);
     let (mut has_id, mut has_status) = (false, false);
-    let mut more = pass.walker.enter_container(b'{', b'}')?;
-    while more {
-        let name = pass.walker.read_name()?;
-        let kind = Kind::from_wrapper(&name.unescaped, pass.settings.from);
-        has_id |= *name.unescaped == *b"id";
-        has_status |= *name.unescaped == *b"status";
-        match kind {
+    pass.walk_members(|pass, name| {
+        has_id |= name == b"id";
+        has_status |= name == b"status";
+        match Kind::from_wrapper(name, pass.settings.from) {
             Some(kind) if pass.walker.peek() == Some(b'{') => {
                 // Of two the last one counts, as for a member that stands twice.
                 pass.out.truncate(start);
@@ -235,8 +232,8 @@ fn write_wrapped(pass: &mut Pass<'_>) -> Result<WrittenResult, Fault> {
                 others += u32::from(value.kind != JsonKind::Null);
             }
         }
-        more = pass.walker.has_more(b'}')?;
-    }
+        Ok(())
+    })?;
     if found.is_none() && has_id && has_status {
         let after = std::mem::replace(&mut pass.walker, Walker::from(pass.text, open));
         put_result(pass, Kind::Task)?;
@@ -254,7 +251,7 @@ fn write_wrapped(pass: &mut Pass<'_>) -> Result<WrittenResult, Fault> {
     })
 }
 
-fn put_result(pass: &mut Pass<'_>, kind: Kind) -> Result<(), Fault> {
+fn put_result(pass: &mut Pass<'_>, kind: Kind) -> Result<(), Failure> {
     if pass.settings.to == Form::V0 {
         return write_node(pass, kind.node());
     }

@@ -51,53 +51,41 @@ impl<'a> Route<'a> {
         if method == Method::CreatePushConfig {
             return Ok(Self::from_body(body, task));
         }
-        let mut params = Vec::new();
+        let mut params = Fields::default();
         let of_push = method.is_of_push();
         if let Some(task) = task.filter(|_| method.is_of_a_task()) {
-            params.push((
-                if of_push { "taskId" } else { "id" }.to_owned(),
-                quote_string(&task),
-            ));
+            params.push(if of_push { "taskId" } else { "id" }, quote_string(&task));
         }
         if let Some(config) = decoded(3).filter(|_| of_push) {
-            params.push(("id".to_owned(), quote_string(&config)));
+            params.push("id", quote_string(&config));
         }
         for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-            let name = if name == "history_length" {
-                "historyLength".into()
-            } else {
-                name
+            let name = match &*name {
+                "A2A-Version" | "configId" => continue,
+                "history_length" => "historyLength",
+                name => name,
             };
-            if name == "A2A-Version" || name == "configId" {
-                continue;
-            }
             // 0 is "all" in 0.3, where 1.0 leaves the parameter out.
-            if generation == Generation::V0 && name == "historyLength" && value == "0" {
+            if generation == Generation::V0 && (name, &*value) == ("historyLength", "0") {
                 continue;
             }
-            let bare =
-                BARE.contains(&&*name) && serde_json::from_str::<serde_json::Value>(&value).is_ok();
-            params.push((
-                name.into_owned(),
-                if bare {
+            let is_bare =
+                BARE.contains(&name) && serde_json::from_str::<serde_json::Value>(&value).is_ok();
+            params.push(
+                name,
+                if is_bare {
                     value.into_owned()
                 } else {
                     quote_string(&value)
                 },
-            ));
+            );
         }
-        if method == Method::CancelTask
-            && let Some(fields) = Fields::parse(body)
-            && let Some(metadata) = fields.get("metadata")
-        {
-            params.push(("metadata".to_owned(), metadata.to_owned()));
+        let body = Fields::parse(body).filter(|_| method == Method::CancelTask);
+        if let Some(metadata) = body.as_ref().and_then(|body| body.get("metadata")) {
+            params.push("metadata", metadata.to_owned());
         }
-        let members = params
-            .iter()
-            .map(|(name, value)| format!("{}:{value}", quote_string(name)));
-        let members: Vec<String> = members.collect();
         Ok(Self {
-            params: format!("{{{}}}", members.join(",")).into(),
+            params: params.to_json().into(),
             is_body: false,
             task: None,
         })
@@ -159,13 +147,8 @@ pub(super) fn direct_request(
         Generation::V1 => tenant_prefix(tenant)?,
     };
     if method.sends() {
-        let streams = method == Method::SendStreamingMessage;
-        let path = if streams {
-            "message:stream"
-        } else {
-            "message:send"
-        };
-        sent.target = Some(first + path);
+        let verb = if method.streams() { "stream" } else { "send" };
+        sent.target = Some(format!("{first}message:{verb}"));
         return Ok(());
     }
     let text = String::from_utf8(std::mem::take(&mut sent.body)).unwrap_or_default();
@@ -205,7 +188,7 @@ fn call_path(
         Some(task) => encode_segment(task).ok_or(Failure::Params(name)),
         None => id_of(name),
     };
-    let configs = || Ok(format!("tasks/{}/pushNotificationConfigs", task()?));
+    let configs = || Ok::<_, Failure>(format!("tasks/{}/pushNotificationConfigs", task()?));
     // 0.3 may leave out the configuration's id; its SDKs give a task's only one the task's own id.
     let config = || match fields.get("id") {
         None if method == Method::GetPushConfig => task(),
@@ -241,28 +224,22 @@ fn wrap_push_config(fields: &Fields<'_>, text: &str, task: Option<&str>) -> Stri
 /// # Errors
 /// [`Failure::Params`] for a context that is no id.
 fn build_query(fields: &Fields<'_>, method: Method) -> Result<String, Failure> {
-    let names: &[&str] = match method {
-        Method::GetTask => &["historyLength"],
-        Method::ListPushConfigs => &["pageSize", "pageToken"],
-        Method::ListTasks => &[
-            "contextId",
-            "status",
-            "pageSize",
-            "pageToken",
-            "historyLength",
-            "statusTimestampAfter",
-            "includeArtifacts",
-        ],
-        _ => &[],
+    let names = match method {
+        Method::GetTask => "historyLength",
+        Method::ListPushConfigs => "pageSize pageToken",
+        Method::ListTasks => {
+            "contextId status pageSize pageToken historyLength statusTimestampAfter includeArtifacts"
+        }
+        _ => "",
     };
     let mut query = url::form_urlencoded::Serializer::new(String::new());
-    for name in names {
-        let Some(value) = fields.get(name).filter(|value| *value != "null") else {
+    for name in names.split_ascii_whitespace() {
+        let Some(value) = fields.get_given(name) else {
             continue;
         };
         let said = fields.get_text(name);
         let is_id = |id: &str| id.is_empty() || is_segment(id);
-        if *name == "contextId" && !said.as_deref().is_some_and(is_id) {
+        if name == "contextId" && !said.as_deref().is_some_and(is_id) {
             return Err(Failure::Params(name));
         }
         query.append_pair(name, said.as_deref().unwrap_or(value));

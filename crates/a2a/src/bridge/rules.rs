@@ -1,15 +1,12 @@
 //! The rules of the tables: how each member of a typed object is written ([`write_node`]).
 
-use std::borrow::Cow;
-
-use super::failure::Fault;
+use super::failure::Failure;
 use super::nodes::{CONFIGURATION, MESSAGE, SEND, STATUS, STATUS_UPDATE};
 use super::part::write_part;
 use super::pass::Pass;
 use super::push::push_config;
 use super::table::{Form, Node, ROWS_MAX, Row, Rule};
 use super::words::{self, Role};
-use crate::fields::quote_string;
 use crate::json::{Kind, Value};
 use crate::state::TaskState;
 
@@ -26,10 +23,10 @@ pub(super) struct WrittenMembers {
 }
 
 /// Writes the typed object that follows.
-pub(super) fn write_node(pass: &mut Pass<'_>, node: &'static Node) -> Result<(), Fault> {
+pub(super) fn write_node(pass: &mut Pass<'_>, node: &'static Node) -> Result<(), Failure> {
     let written = write_members(pass, node)?;
     if node.label == SEND.label && written.kept & 1 << 1 == 0 {
-        return Err(Fault::Shape("message"));
+        return Err(Failure::Params("message"));
     }
     write_missing(pass, node, &written);
     pass.close();
@@ -40,9 +37,9 @@ pub(super) fn write_node(pass: &mut Pass<'_>, node: &'static Node) -> Result<(),
 pub(super) fn write_members(
     pass: &mut Pass<'_>,
     node: &'static Node,
-) -> Result<WrittenMembers, Fault> {
+) -> Result<WrittenMembers, Failure> {
     if pass.walker.peek() != Some(b'{') {
-        return Err(Fault::Shape(node.label));
+        return Err(Failure::Params(node.label));
     }
     let mut written = WrittenMembers {
         seen: 0,
@@ -55,23 +52,16 @@ pub(super) fn write_members(
     }
     pass.out.push(b'{');
     if pass.settings.to == Form::V0 && !node.kind.is_empty() {
-        pass.put_name("kind");
-        pass.put("\"");
-        pass.put(node.kind);
-        pass.put("\",");
+        pass.put_word("kind", node.kind);
     }
-    let mut more = pass.walker.enter_container(b'{', b'}')?;
-    while more {
-        let name = pass.walker.read_name()?;
-        match node.find(pass.settings.from, &name.unescaped) {
-            Some(at) => write_row(pass, node, at, &mut written)?,
-            None => {
-                pass.walker.read_value()?;
-                pass.left.add(node.label, "other");
-            }
+    pass.walk_members(|pass, name| {
+        if let Some(at) = node.find(pass.settings.from, name) {
+            return write_row(pass, node, at, &mut written);
         }
-        more = pass.walker.has_more(b'}')?;
-    }
+        pass.walker.read_value()?;
+        pass.left.add(node.label, "other");
+        Ok(())
+    })?;
     Ok(written)
 }
 
@@ -81,12 +71,12 @@ fn write_row(
     node: &'static Node,
     at: usize,
     written: &mut WrittenMembers,
-) -> Result<(), Fault> {
+) -> Result<(), Failure> {
     let row = &node.rows[at];
     let bit = 1 << at;
     if written.seen & bit != 0 {
         if pass.settings.is_request {
-            return Err(Fault::Twice(row.label()));
+            return Err(Failure::Twice(row.label()));
         }
         remove_written(pass, at, written);
     }
@@ -134,7 +124,11 @@ pub(super) fn remove_written(pass: &mut Pass<'_>, at: usize, written: &mut Writt
 }
 
 /// Writes the value that follows. Returns false if it counts as missing.
-fn write_value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> Result<bool, Fault> {
+fn write_value(
+    pass: &mut Pass<'_>,
+    node: &'static Node,
+    row: &'static Row,
+) -> Result<bool, Failure> {
     if pass.walker.peek() == Some(b'n') {
         pass.walker.read_value()?;
         return Ok(false);
@@ -162,7 +156,7 @@ fn write_value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> R
         }
         Rule::Parts => pass.put_list("parts", write_part)?,
         Rule::Role => {
-            let said = read_word(pass)?;
+            let said = pass.walker.read_value()?.token(pass.text);
             let role = Role::read(&said);
             if role == Role::Unspecified {
                 pass.left.add(node.label, "role");
@@ -170,14 +164,12 @@ fn write_value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> R
             pass.put(role.as_json(pass.settings.to));
         }
         Rule::State => {
-            let said = read_word(pass)?;
+            let said = pass.walker.read_value()?.token(pass.text);
             pass.state = words::parse_state(&said);
             if !words::is_state_word(&said, pass.state) {
                 pass.left.add(node.label, "state");
             }
-            pass.put("\"");
-            pass.put(words::state_word(pass.state, pass.settings.to));
-            pass.put("\"");
+            pass.put_string(words::state_word(pass.state, pass.settings.to));
         }
         Rule::Time => return write_time(pass, node),
         Rule::Wait => return write_wait(pass),
@@ -188,16 +180,7 @@ fn write_value(pass: &mut Pass<'_>, node: &'static Node, row: &'static Row) -> R
     Ok(true)
 }
 
-/// Returns the unescaped string that follows, or the token of another value.
-fn read_word<'a>(pass: &mut Pass<'a>) -> Result<Cow<'a, [u8]>, Fault> {
-    let value = pass.walker.read_value()?;
-    Ok(match value.kind {
-        Kind::String => value.unescaped(pass.text),
-        _ => Cow::Borrowed(value.raw(pass.text)),
-    })
-}
-
-fn write_time(pass: &mut Pass<'_>, node: &'static Node) -> Result<bool, Fault> {
+fn write_time(pass: &mut Pass<'_>, node: &'static Node) -> Result<bool, Failure> {
     let value = pass.walker.read_value()?;
     if pass.settings.to == Form::V0 && !value.is_void() {
         pass.copy(value);
@@ -210,14 +193,12 @@ fn write_time(pass: &mut Pass<'_>, node: &'static Node) -> Result<bool, Fault> {
         }
         return Ok(false);
     };
-    pass.put("\"");
-    pass.put(&time);
-    pass.put("\"");
+    pass.put_string(&time);
     Ok(true)
 }
 
 /// `blocking` is the default in 0.3's JSON-RPC and in 1.0, where `returnImmediately` is its opposite.
-fn write_wait(pass: &mut Pass<'_>) -> Result<bool, Fault> {
+fn write_wait(pass: &mut Pass<'_>) -> Result<bool, Failure> {
     let value = pass.walker.read_value()?;
     let said = value.raw(pass.text) == b"true";
     let waits = said != (pass.settings.from == Form::V1);
@@ -229,12 +210,8 @@ fn write_wait(pass: &mut Pass<'_>) -> Result<bool, Fault> {
     Ok(true)
 }
 
-fn write_history_length(pass: &mut Pass<'_>) -> Result<bool, Fault> {
-    let value = pass.walker.read_value()?;
-    let token = match value.kind {
-        Kind::String => value.unescaped(pass.text),
-        _ => Cow::Borrowed(value.raw(pass.text)),
-    };
+fn write_history_length(pass: &mut Pass<'_>) -> Result<bool, Failure> {
+    let token = pass.walker.read_value()?.token(pass.text);
     let length = std::str::from_utf8(&token).ok();
     let length = length.and_then(|token| token.parse::<i64>().ok());
     match length {
@@ -245,7 +222,7 @@ fn write_history_length(pass: &mut Pass<'_>) -> Result<bool, Fault> {
             return Ok(false);
         }
         Some(0..) => {}
-        _ => return Err(Fault::Shape("historyLength")),
+        _ => return Err(Failure::Params("historyLength")),
     }
     pass.out.extend_from_slice(&token);
     Ok(true)
@@ -265,14 +242,9 @@ fn write_missing(pass: &mut Pass<'_>, node: &'static Node, written: &WrittenMemb
             }
         }
         Form::V1 => {
-            let takes = node
-                .rows
-                .first()
-                .is_some_and(|row| row.names[1] == "tenant");
+            let takes = node.rows[0].names[1] == "tenant";
             if let Some(tenant) = pass.settings.tenant.filter(|_| takes && missing(0)) {
-                pass.put_name("tenant");
-                pass.put(&quote_string(tenant));
-                pass.out.push(b',');
+                pass.put_tenant(tenant);
             }
         }
         // Its default is not to wait, which its SDKs take a missing member for.

@@ -1,25 +1,32 @@
 //! Security schemes and requirements of cards: 0.3 has the `type` of a scheme in it, 1.0 around it.
 
 use super::omitted_members::OmittedMembers;
-use crate::fields::{Fields, array_elements, join_array, quote_string};
+use crate::fields::{Fields, array_elements, join_array};
 use crate::generation::Generation;
 
-/// The types of schemes, with their names in 1.0.
-const TYPES: [(&str, &str); 5] = [
-    ("apiKey", "apiKeySecurityScheme"),
-    ("http", "httpAuthSecurityScheme"),
-    ("oauth2", "oauth2SecurityScheme"),
-    ("openIdConnect", "openIdConnectSecurityScheme"),
-    ("mutualTLS", "mtlsSecurityScheme"),
-];
-
-/// The members of the types, in 0.3. `in` is `location` in 1.0.
-const MEMBERS: [&[&str]; 5] = [
-    &["in", "name", "description"],
-    &["scheme", "bearerFormat", "description"],
-    &["flows", "oauth2MetadataUrl", "description"],
-    &["openIdConnectUrl", "description"],
-    &["description"],
+/// The types of schemes: in 0.3, in 1.0, and their members in 0.3. `in` is `location` in 1.0.
+pub(crate) const TYPES: [(&str, &str, &[&str]); 5] = [
+    (
+        "apiKey",
+        "apiKeySecurityScheme",
+        &["in", "name", "description"],
+    ),
+    (
+        "http",
+        "httpAuthSecurityScheme",
+        &["scheme", "bearerFormat", "description"],
+    ),
+    (
+        "oauth2",
+        "oauth2SecurityScheme",
+        &["flows", "oauth2MetadataUrl", "description"],
+    ),
+    (
+        "openIdConnect",
+        "openIdConnectSecurityScheme",
+        &["openIdConnectUrl", "description"],
+    ),
+    ("mutualTLS", "mtlsSecurityScheme", &["description"]),
 ];
 
 /// The OAuth flows of 0.3, in the order in which one is kept where one is allowed. The SDK for JavaScript has
@@ -69,49 +76,51 @@ pub(super) fn convert_schemes(
 }
 
 fn convert_scheme(scheme: &Fields<'_>, shape: Shape, left: &mut OmittedMembers) -> Option<String> {
-    let is_v0 = scheme.get_text("type").is_some();
-    let kind = match scheme.get_text("type") {
-        Some(said) => TYPES.iter().position(|(v0, _)| *v0 == said)?,
-        None => TYPES.iter().position(|(_, v1)| scheme.contains(v1))?,
-    };
-    let inner = scheme.get(TYPES[kind].1).and_then(Fields::parse);
+    let said = scheme.get_text("type");
+    let (v0_type, v1_type, members) = TYPES.into_iter().find(|(v0, v1, _)| match &said {
+        Some(said) => said == v0,
+        None => scheme.contains(v1),
+    })?;
+    let inner = scheme.get_object(v1_type);
+    let is_v0 = said.is_some();
     let from = if is_v0 { scheme } else { inner.as_ref()? };
     let mut to = Fields::default();
     if shape != Shape::V1 {
-        to.set("type", quote_string(TYPES[kind].0));
+        to.set_text("type", v0_type);
     }
-    for name in MEMBERS[kind] {
-        let (read, write) = match *name {
-            "in" => (
-                if is_v0 { "in" } else { "location" },
-                if shape == Shape::V1 { "location" } else { "in" },
-            ),
-            name => (name, name),
-        };
-        let value = from
-            .get(read)
-            .filter(|value| !matches!(*value, "null" | "\"\""));
-        let value = match (*name, value) {
-            ("in", value) => {
-                let said = from
-                    .get_text(read)
-                    .filter(|said| PLACES.contains(&said.as_str()));
-                if said.is_none() && value.is_some() {
+    let place_in = |is_v0| if is_v0 { "in" } else { "location" };
+    for name in members.iter().copied() {
+        match name {
+            "in" => {
+                let read = place_in(is_v0);
+                let said = from.get_text(read);
+                let place = PLACES
+                    .into_iter()
+                    .find(|place| said.as_deref() == Some(*place));
+                if place.is_none() && has_value(from, read) {
                     left.add("card", "location");
                 }
-                Some(quote_string(&said.unwrap_or_else(|| PLACES[0].to_owned())))
+                to.set_text(place_in(shape != Shape::V1), place.unwrap_or(PLACES[0]));
             }
-            ("flows", value) => Some(convert_flows(value.unwrap_or("{}"), shape, left)),
-            (_, value) => value.map(str::to_owned),
-        };
-        if let Some(value) = value {
-            to.set(write, value);
+            "flows" => {
+                let flows = from.get("flows").filter(|_| has_value(from, "flows"));
+                to.set(name, convert_flows(flows.unwrap_or("{}"), shape, left));
+            }
+            _ if has_value(from, name) => {
+                to.set(name, from.get(name).unwrap_or_default().to_owned());
+            }
+            _ => {}
         }
     }
     Some(match shape {
-        Shape::V1 => format!("{{\"{}\":{}}}", TYPES[kind].1, to.to_json()),
+        Shape::V1 => format!("{{\"{v1_type}\":{}}}", to.to_json()),
         _ => to.to_json(),
     })
+}
+
+fn has_value(fields: &Fields<'_>, name: &str) -> bool {
+    let value = fields.get(name);
+    value.is_some_and(|value| !matches!(value, "null" | "\"\""))
 }
 
 /// Returns the OAuth flows: 1.0 has one, 0.3 has no `deviceCode` and requires `scopes`.
@@ -120,7 +129,7 @@ fn convert_flows(text: &str, shape: Shape, left: &mut OmittedMembers) -> String 
     let mut written = Fields::default();
     let mut count = 0;
     for name in FLOWS {
-        let Some(mut flow) = flows.get(name).and_then(Fields::parse) else {
+        let Some(mut flow) = flows.get_object(name) else {
             continue;
         };
         count += 1;
@@ -152,12 +161,9 @@ fn convert_flows(text: &str, shape: Shape, left: &mut OmittedMembers) -> String 
 /// Returns a list of requirements in the form of `to`: `{"a":["s"]}` or
 /// `{"schemes":{"a":{"list":["s"]}}}`. `None`: it is no list.
 pub(super) fn convert_requirements(text: &str, to: Generation) -> Option<String> {
-    let list = array_elements(text)?;
-    let list: Vec<String> = list
-        .into_iter()
-        .filter_map(|one| convert_requirement(one, to))
-        .collect();
-    Some(join_array(&list))
+    let list = array_elements(text)?.into_iter();
+    let list = list.filter_map(|one| convert_requirement(one, to));
+    Some(join_array(&list.collect::<Vec<_>>()))
 }
 
 fn convert_requirement(text: &str, to: Generation) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::failure::{Failure, Fault};
+use super::failure::Failure;
 use super::nodes::TASK;
 use super::pass::{Pass, Settings};
 use super::result::write_outcome;
@@ -18,7 +18,7 @@ use crate::generation::Generation;
 pub fn write_result(generation: Generation, said: &Value) -> Result<String, Failure> {
     write_as(generation, said, |pass| {
         let told = write_outcome(pass, true)?;
-        told.kind.map(drop).ok_or(Fault::NoResult)
+        told.kind.map(drop).ok_or(Failure::NO_RESULT)
     })
 }
 
@@ -33,7 +33,7 @@ pub fn write_task(generation: Generation, task: &Value) -> Result<String, Failur
 fn write_as(
     generation: Generation,
     said: &Value,
-    write: impl FnOnce(&mut Pass<'_>) -> Result<(), Fault>,
+    write: impl FnOnce(&mut Pass<'_>) -> Result<(), Failure>,
 ) -> Result<String, Failure> {
     let text = said.to_string();
     if generation == Generation::V0 {
@@ -49,7 +49,7 @@ fn write_as(
         tenant: None,
     };
     let mut pass = Pass::new(text.as_bytes(), settings);
-    write(&mut pass).map_err(Fault::of_answer)?;
+    write(&mut pass).map_err(Failure::of_answer)?;
     Ok(String::from_utf8_lossy(&pass.out).into_owned())
 }
 

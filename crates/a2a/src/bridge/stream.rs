@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::answer::{Shape, check_encoding, is_of_a2a};
+use super::answer::{Shape, check_encoding, flatten_lines, is_of_a2a};
 use super::error;
 use super::exchange::Exchange;
-use super::failure::{Failure, Fault};
+use super::failure::Failure;
 use super::omitted_members::OmittedMembers;
 use super::pass::Pass;
 use super::result::{Kind, WrittenResult};
-use crate::event::{Framing, data_value, final_event, line_end, split_lines};
+use crate::event::{Framing, data_value, final_event, join_data, line_end, split_lines};
 use crate::fields::Fields;
 use crate::generation::Generation;
 use crate::json::without_mark;
@@ -76,85 +76,79 @@ impl Stream {
         out: &mut Vec<u8>,
     ) -> Result<TranslatedEvent, Failure> {
         check_encoding(block)?;
-        let (data, pieces) = join_data(block);
+        let data = join_data(block, usize::MAX).unwrap_or_default();
         if data.iter().all(u8::is_ascii_whitespace) {
             out.extend_from_slice(block);
             return Ok(TranslatedEvent::default());
         }
         let start = out.len();
-        let end = line_end(block);
-        let mut buffer = std::mem::take(out);
-        let mut rest = split_lines(block);
-        for line in rest.by_ref() {
-            if data_value(line).is_some() {
-                break;
-            }
-            put_line(&mut buffer, line, end);
+        let told = self.write_block(block, &data, matches!(data, Cow::Owned(_)), out);
+        if told.as_ref().map_or(true, |told| told.is_skipped) {
+            out.truncate(start);
         }
-        buffer.extend_from_slice(b"data: ");
-        let at = buffer.len();
-        let mut pass = Pass::append_to(buffer, &data, self.exchange.pass_settings());
+        told
+    }
+
+    /// Writes a block with this data, which `is_joined` of several lines. What is written of one that is left out, or
+    /// that cannot be translated, does not count.
+    fn write_block(
+        &mut self,
+        block: &[u8],
+        data: &[u8],
+        is_joined: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<TranslatedEvent, Failure> {
+        let (start, end) = (out.len(), line_end(block));
+        let mut rest = split_lines(block);
+        for line in rest.by_ref().take_while(|line| data_value(line).is_none()) {
+            put_line(out, line, end);
+        }
+        out.extend_from_slice(b"data: ");
+        let at = out.len();
+        let settings = self.exchange.pass_settings();
+        let mut pass = Pass::append_to(std::mem::take(out), data, settings);
         let is_named =
             split_lines(block).any(|line| matches!(line, b"event: error" | b"event:error"));
         let written = self.write_event(&mut pass, is_named);
-        let (mut buffer, mut left_out) = (pass.out, pass.left);
-        if !is_named && is_filler(&data, written.is_err()) {
-            buffer.truncate(start);
-            *out = buffer;
-            left_out.add("event", "other");
-            return Ok(TranslatedEvent {
-                is_skipped: true,
-                left_out,
-                ..TranslatedEvent::default()
-            });
-        }
-        let Ok((outcome, is_error)) = written else {
-            buffer.truncate(start);
-            *out = buffer;
-            return written
-                .map(|_| TranslatedEvent::default())
-                .map_err(Fault::of_answer);
-        };
-        // Some agents of 0.3 begin with the task, too.
-        let snapshot = self.snapshot.take();
-        let repeats = snapshot.is_some() && snapshot == self.task_hash(&buffer[at..]);
+        *out = pass.out;
         let mut told = TranslatedEvent {
-            kind: outcome.kind,
-            state: outcome.state,
-            is_error,
-            is_skipped: outcome.is_unknown || repeats,
-            left_out,
+            left_out: pass.left,
             ..TranslatedEvent::default()
         };
+        if !is_named && is_filler(data, written.is_err()) {
+            told.is_skipped = true;
+            told.left_out.add("event", "other");
+            return Ok(told);
+        }
+        let outcome;
+        (outcome, told.is_error) = written.map_err(Failure::of_answer)?;
+        (told.kind, told.state) = (outcome.kind, outcome.state);
+        // Some agents of 0.3 begin with the task, too.
+        let snapshot = self.snapshot.take();
+        let repeats = snapshot.is_some() && snapshot == self.task_hash(&out[at..]);
         if outcome.is_unknown {
             told.left_out.add("event", "other");
         }
+        told.is_skipped = outcome.is_unknown || repeats;
         if told.is_skipped {
-            buffer.truncate(start);
-            *out = buffer;
             return Ok(told);
         }
-        if pieces > 1 {
-            let breaks = buffer[at..]
-                .iter_mut()
-                .filter(|byte| matches!(byte, b'\n' | b'\r'));
-            breaks.for_each(|byte| *byte = b' ');
+        if is_joined {
+            flatten_lines(&mut out[at..]);
         }
-        buffer.extend_from_slice(end);
+        out.extend_from_slice(end);
         for line in rest.filter(|line| data_value(line).is_none()) {
-            put_line(&mut buffer, line, end);
+            put_line(out, line, end);
         }
-        let is_rest_error = is_error && !self.exchange.caller.is_rpc();
-        if is_rest_error && !split_lines(&buffer[start..at]).any(|line| line.starts_with(b"event:"))
-        {
+        let is_rest_error = told.is_error && !self.exchange.caller.is_rpc();
+        if is_rest_error && !split_lines(&out[start..at]).any(|line| line.starts_with(b"event:")) {
             let name = [b"event: error", end].concat();
-            buffer.splice(start..start, name);
+            out.splice(start..start, name);
         }
-        told.is_led = self.insert_first_task(&outcome, start, end, &mut buffer);
-        self.began |= !is_error;
+        told.is_led = self.insert_first_task(&outcome, start, end, out);
+        self.began |= !told.is_error;
         told.ends = outcome.kind == Some(Kind::StatusUpdate)
             && outcome.state.is_some_and(TaskState::is_terminal);
-        *out = buffer;
         Ok(told)
     }
 
@@ -164,7 +158,7 @@ impl Stream {
         &self,
         pass: &mut Pass<'_>,
         is_named: bool,
-    ) -> Result<(WrittenResult, bool), Fault> {
+    ) -> Result<(WrittenResult, bool), Failure> {
         let exchange = &self.exchange;
         if is_named && !exchange.agent.is_rpc() {
             let generation = exchange.caller.generation;
@@ -211,8 +205,8 @@ impl Stream {
         let mut lead = b"data: ".to_vec();
         let is_rpc = exchange.caller.is_rpc();
         if is_rpc {
-            let id = exchange.id.as_deref().unwrap_or("null");
-            lead.extend_from_slice(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"#).as_bytes());
+            lead.extend_from_slice(exchange.response_start().concat().as_bytes());
+            lead.extend_from_slice(b"\"result\":");
         }
         lead.extend_from_slice(br#"{"task":{"#);
         lead.extend_from_slice(&outcome.ids);
@@ -247,10 +241,10 @@ impl Stream {
             Err(error)
         } else {
             let told = exchange.write_response(&mut pass, Shape::Outcome(false));
-            told.map_err(Fault::of_answer)?
+            told.map_err(Failure::of_answer)?
         };
         let error = match told {
-            Ok(told) if told.kind != Some(Kind::Task) => return Err(Fault::NoResult.of_answer()),
+            Ok(told) if told.kind != Some(Kind::Task) => return Err(Failure::NO_RESULT),
             // Agents of 0.3 say it in their own way, or leave the stream open.
             Ok(told) if told.state.is_some_and(TaskState::is_terminal) => {
                 let message = "the task has ended, so nothing follows; get it by its id";
@@ -258,8 +252,9 @@ impl Stream {
             }
             Ok(told) => {
                 self.began = true;
-                pass.put("\n\n");
-                let event = flatten_lines(pass.out);
+                let mut event = pass.out;
+                flatten_lines(&mut event);
+                event.extend_from_slice(b"\n\n");
                 self.snapshot = self.task_hash(&event["data: ".len()..]);
                 let told = TranslatedEvent {
                     kind: told.kind,
@@ -303,14 +298,8 @@ impl Stream {
     }
 
     fn error_event(&self, error: &str, framing: Framing) -> bytes::Bytes {
-        let exchange = &self.exchange;
-        if exchange.caller.is_rpc() {
-            let id = exchange.id.as_deref().unwrap_or("null");
-            let json = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
-            return final_event(None, &json, framing);
-        }
-        let (_, body) = error::to_http_error(error, 200, exchange);
-        final_event(Some("error"), &body, framing)
+        let name = (!self.exchange.caller.is_rpc()).then_some("error");
+        final_event(name, &self.exchange.error_body(error, 200).1, framing)
     }
 }
 
@@ -322,35 +311,7 @@ fn is_filler(data: &[u8], is_unread: bool) -> bool {
         .is_none_or(|rest| rest.trim_ascii_start() == b"}" || is_unread && !is_of_a2a(data))
 }
 
-/// Returns an event whose data is one line.
-fn flatten_lines(mut event: Vec<u8>) -> Vec<u8> {
-    let body = event.len().saturating_sub(2);
-    let breaks = event[..body]
-        .iter_mut()
-        .filter(|byte| matches!(byte, b'\n' | b'\r'));
-    breaks.for_each(|byte| *byte = b' ');
-    event
-}
-
 fn put_line(out: &mut Vec<u8>, line: &[u8], end: &[u8]) {
     out.extend_from_slice(line);
     out.extend_from_slice(end);
-}
-
-/// Returns the `data` lines of a block, joined, and their number.
-fn join_data(block: &[u8]) -> (Cow<'_, [u8]>, usize) {
-    let mut data = split_lines(block).filter_map(data_value);
-    let first = data.next().unwrap_or_default();
-    let Some(second) = data.next() else {
-        return (Cow::Borrowed(first), 1);
-    };
-    let mut joined = Vec::with_capacity(block.len());
-    joined.extend_from_slice(first);
-    let mut pieces = 1;
-    for line in std::iter::once(second).chain(data) {
-        joined.push(b'\n');
-        joined.extend_from_slice(line);
-        pieces += 1;
-    }
-    (Cow::Owned(joined), pieces)
 }

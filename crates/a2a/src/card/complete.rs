@@ -48,21 +48,19 @@ pub(super) fn respell_members(card: &mut Fields<'_>) {
 /// those of the registry.
 pub(super) fn fill_missing(card: &mut Fields<'_>, name: &str, role: Option<&str>) {
     if card.get_text("name").is_none_or(|said| said.is_empty()) {
-        card.set("name", quote_string(name));
+        card.set_text("name", name);
     }
     if card.get_text("description").is_none() {
-        card.set("description", quote_string(role.unwrap_or(name)));
+        card.set_text("description", role.unwrap_or(name));
     }
     if card.get_text("version").is_none() {
         // `1` instead of `"1"`: the intention is clear.
-        let number = card
-            .get("version")
-            .filter(|v| value_kind(v) == Kind::Number);
-        let version = number.unwrap_or(VERSION).to_owned();
-        card.set("version", quote_string(&version));
+        let version = card.get_of("version", Kind::Number);
+        let version = version.unwrap_or(VERSION).to_owned();
+        card.set_text("version", &version);
     }
     if interfaces::is_v0(card) && card.get_text("protocolVersion").is_none() {
-        card.set("protocolVersion", quote_string(PROTOCOL_VERSION));
+        card.set_text("protocolVersion", PROTOCOL_VERSION);
     }
     for modes in ["defaultInputModes", "defaultOutputModes"] {
         let value = card.get(modes).unwrap_or_default();
@@ -73,41 +71,45 @@ pub(super) fn fill_missing(card: &mut Fields<'_>, name: &str, role: Option<&str>
             card.set(modes, one.unwrap_or_else(|| MODES.to_owned()));
         }
     }
-    let skills = complete_skills(card.get("skills").unwrap_or_default());
+    let skills = complete_skills(&card.get_list("skills"));
     card.set("skills", skills);
     complete_provider(card);
 }
 
 /// Writes the flags, with `pushNotifications` off if the gateway disables them.
 pub(super) fn set_capabilities(card: &mut Fields<'_>, push_notifications: bool) {
-    let value = card.get("capabilities").unwrap_or_default().to_owned();
-    let mut capabilities = Fields::parse(&value).unwrap_or_default();
+    let mut capabilities = card.get_object("capabilities").unwrap_or_default();
     capabilities.rename(&[
         ("push_notifications", "pushNotifications"),
         ("state_transition_history", "stateTransitionHistory"),
         ("extended_agent_card", "extendedAgentCard"),
     ]);
     for flag in FLAGS {
-        if capabilities
-            .get(flag)
-            .is_some_and(|v| value_kind(v) != Kind::Bool)
-        {
+        if capabilities.get_of(flag, Kind::Bool).is_none() {
             capabilities.remove(flag);
         }
     }
     if !push_notifications {
         capabilities.set("pushNotifications", "false");
     }
-    card.set("capabilities", capabilities.to_json());
+    let capabilities = capabilities.to_json();
+    card.set("capabilities", capabilities);
 }
 
-fn complete_skills(value: &str) -> String {
+fn complete_skills(skills: &[&str]) -> String {
     let mut made = 0;
-    let skills = array_elements(value).unwrap_or_default();
     let complete = |(at, skill): (usize, &str)| {
         if let Some(name) = unescape_string(skill) {
             made += 1;
-            return (made <= SKILLS_MADE_MAX).then(|| skill_of(&name, at));
+            if made > SKILLS_MADE_MAX {
+                return None;
+            }
+            let mut fields = Fields::default();
+            if !name.is_empty() {
+                fields.set_text("id", &name);
+            }
+            complete_skill(&mut fields, at);
+            return Some(fields.to_json());
         }
         let mut fields = Fields::parse(skill)?;
         fields.rename(&[
@@ -117,35 +119,22 @@ fn complete_skills(value: &str) -> String {
         complete_skill(&mut fields, at);
         Some(fields.to_json())
     };
-    let complete: Vec<String> = skills
-        .into_iter()
-        .enumerate()
-        .filter_map(complete)
-        .collect();
-    join_array(&complete)
-}
-
-fn skill_of(name: &str, at: usize) -> String {
-    let mut fields = Fields::default();
-    if !name.is_empty() {
-        fields.set("id", quote_string(name));
-    }
-    complete_skill(&mut fields, at);
-    fields.to_json()
+    let skills = skills.iter().copied().enumerate();
+    join_array(&skills.filter_map(complete).collect::<Vec<_>>())
 }
 
 fn complete_skill(skill: &mut Fields<'_>, at: usize) {
     let id = skill.get_text("id").or_else(|| skill.get_text("name"));
     let id = id.unwrap_or_else(|| format!("skill-{}", at + 1));
     if skill.get_text("id").is_none() {
-        skill.set("id", quote_string(&id));
+        skill.set_text("id", &id);
     }
     if skill.get_text("name").is_none() {
-        skill.set("name", quote_string(&id));
+        skill.set_text("name", &id);
     }
     if skill.get_text("description").is_none() {
         let name = skill.get_text("name").unwrap_or(id);
-        skill.set("description", quote_string(&name));
+        skill.set_text("description", &name);
     }
     if skill.get("tags").and_then(array_elements).is_none() {
         skill.set("tags", "[]");
@@ -154,19 +143,17 @@ fn complete_skill(skill: &mut Fields<'_>, at: usize) {
 
 /// Completes the provider. It is optional, but must have all members if it is present.
 fn complete_provider(card: &mut Fields<'_>) {
-    let Some(value) = card.get("provider").map(str::to_owned) else {
+    let Some(value) = card.get_given("provider") else {
         return;
     };
-    let whole = Fields::parse(&value)
-        .is_some_and(|p| p.get_text("organization").is_some() && p.get_text("url").is_some());
-    if whole || value_kind(&value) == Kind::Null {
-        return;
-    }
-    let Some(mut provider) = Fields::parse(&value).filter(|p| p.get_text("organization").is_some())
-    else {
-        card.remove("provider");
-        return;
+    let provider = Fields::parse(value).filter(|p| p.get_text("organization").is_some());
+    let provider = match provider {
+        Some(provider) if provider.get_text("url").is_some() => return,
+        Some(mut provider) => {
+            provider.set_text("url", "");
+            provider.to_json()
+        }
+        None => return card.remove("provider"),
     };
-    provider.set("url", quote_string(""));
-    card.set("provider", provider.to_json());
+    card.set("provider", provider);
 }

@@ -11,7 +11,7 @@
 
 use url::Url;
 
-use crate::fields::{Fields, array_elements, join_array, quote_string, value_kind};
+use crate::fields::{Fields, join_array};
 use crate::generation::Generation;
 use crate::json::Kind;
 
@@ -90,14 +90,13 @@ pub(super) fn respell_members(card: &mut Fields<'_>) {
             .get_text("protocolVersion")
             .is_some_and(|said| said.starts_with("0.2"))
     {
-        card.set("protocolVersion", quote_string(VERSION_0_3));
+        card.set_text("protocolVersion", VERSION_0_3);
     }
 }
 
 /// Returns true if the card has the list of 1.0.
 pub(super) fn is_v1(card: &Fields<'_>) -> bool {
-    let list = card.get("supportedInterfaces").and_then(array_elements);
-    list.is_some_and(|list| !list.is_empty())
+    !card.get_list("supportedInterfaces").is_empty()
 }
 
 /// Returns true if clients of 0.x can find an interface in it, or if it has none at all. A `url`
@@ -109,57 +108,49 @@ pub(super) fn is_v0(card: &Fields<'_>) -> bool {
 
 /// Returns true if the card has an address of the agent, readable or not.
 pub(super) fn are_in(card: &Fields<'_>) -> bool {
-    let url = card
-        .get("url")
-        .is_some_and(|url| value_kind(url) == Kind::String);
-    let listed = |name| {
-        let list = card.get(name).and_then(array_elements);
-        list.is_some_and(|list| !list.is_empty())
-    };
+    let listed = |name| !card.get_list(name).is_empty();
+    let url = card.get_of("url", Kind::String).is_some();
     url || listed("supportedInterfaces") || listed("additionalInterfaces")
 }
 
 /// Returns all interfaces of the card, the preferred one first in each generation.
 pub(super) fn list_interfaces(card: &Fields<'_>) -> Vec<Interface> {
     let mut found = Vec::new();
+    let interface =
+        |binding: Option<String>, otherwise, url: Option<String>, generation| Interface {
+            binding: Binding::parse(binding.as_deref().unwrap_or(otherwise)),
+            url: url.unwrap_or_default(),
+            generation,
+            tenant: None,
+        };
     for element in read_list(card, "supportedInterfaces") {
         let binding = element.get_text("protocolBinding");
+        let generation = parse_generation(element.get_text("protocolVersion"), Generation::V1);
         found.push(Interface {
-            binding: Binding::parse(binding.as_deref().unwrap_or("JSONRPC")),
-            url: element.get_text("url").unwrap_or_default(),
-            generation: parse_generation(element.get_text("protocolVersion"), Generation::V1),
             tenant: element.get_text("tenant"),
+            ..interface(binding, "JSONRPC", element.get_text("url"), generation)
         });
     }
     let generation = parse_generation(card.get_text("protocolVersion"), Generation::V0);
     if let Some(url) = card.get_text("url") {
         let transport = card.get_text("preferredTransport");
-        found.push(Interface {
-            binding: Binding::parse(transport.as_deref().unwrap_or("JSONRPC")),
-            url,
-            generation,
-            tenant: None,
-        });
+        found.push(interface(transport, "JSONRPC", Some(url), generation));
     }
     for element in read_list(card, "additionalInterfaces") {
-        found.push(Interface {
-            binding: element
-                .get_text("transport")
-                .and_then(|t| Binding::parse(&t)),
-            url: element.get_text("url").unwrap_or_default(),
+        let transport = element.get_text("transport");
+        found.push(interface(
+            transport,
+            "",
+            element.get_text("url"),
             generation,
-            tenant: None,
-        });
+        ));
     }
     found
 }
 
 pub(super) fn parse_generation(version: Option<String>, otherwise: Generation) -> Generation {
-    match version
-        .as_deref()
-        .and_then(|version| version.split('.').next())
-    {
-        Some("0") => Generation::V0,
+    match version {
+        Some(version) if version.split('.').next() == Some("0") => Generation::V0,
         Some(_) => Generation::V1,
         None => otherwise,
     }
@@ -196,26 +187,31 @@ fn served_v1(card: &Fields<'_>, base: &str) -> String {
         let Some(binding) = Binding::parse(binding.as_deref().unwrap_or("JSONRPC")) else {
             continue;
         };
-        element.set("protocolBinding", quote_string(binding.name()));
+        element.set_text("protocolBinding", binding.name());
         if stated.is_none() {
-            element.set("protocolVersion", quote_string(VERSION_1));
+            element.set_text("protocolVersion", VERSION_1);
         }
         // The gateway has no routes of HTTP+JSON with a tenant in front, and names it to the agent itself.
         if element.get_text("tenant").is_none() || binding == Binding::HttpJson {
             element.remove("tenant");
         }
-        element.set("url", quote_string(base));
+        element.set_text("url", base);
         served.push(element.to_json());
     }
     if served.is_empty() {
         let version = version.unwrap_or_else(|| VERSION_1.to_owned());
-        served.push(format!(
-            r#"{{"url":{},"protocolBinding":"JSONRPC","protocolVersion":{}}}"#,
-            quote_string(base),
-            quote_string(&version)
-        ));
+        served.push(write_interface(base, Binding::JsonRpc, &version));
     }
     join_array(&served)
+}
+
+/// Writes an interface of 1.0.
+pub(crate) fn write_interface(url: &str, binding: Binding, version: &str) -> String {
+    let mut written = Fields::default();
+    written.set_text("url", url);
+    written.set_text("protocolBinding", binding.name());
+    written.set_text("protocolVersion", version);
+    written.to_json()
 }
 
 fn serve_v0(card: &mut Fields<'_>, base: &str) {
@@ -225,8 +221,8 @@ fn serve_v0(card: &mut Fields<'_>, base: &str) {
         let transport = element.get_text("transport");
         if let Some(binding) = transport.and_then(|word| Binding::parse(&word)) {
             first.get_or_insert(binding);
-            element.set("transport", quote_string(binding.name()));
-            element.set("url", quote_string(base));
+            element.set_text("transport", binding.name());
+            element.set_text("url", base);
             served.push(element.to_json());
         }
     }
@@ -235,19 +231,18 @@ fn serve_v0(card: &mut Fields<'_>, base: &str) {
     } else {
         card.set("additionalInterfaces", join_array(&served));
     }
-    card.set("url", quote_string(base));
+    card.set_text("url", base);
     if card.contains("preferredTransport") {
         let preferred = card.get_text("preferredTransport");
         let preferred = preferred.and_then(|word| Binding::parse(&word)).or(first);
         let preferred = preferred.unwrap_or(Binding::JsonRpc);
-        card.set("preferredTransport", quote_string(preferred.name()));
+        card.set_text("preferredTransport", preferred.name());
     }
 }
 
 /// Returns the readable elements of a list of interfaces.
 fn read_list<'c>(card: &'c Fields<'_>, name: &str) -> Vec<Fields<'c>> {
-    let elements = card.get(name).and_then(array_elements).unwrap_or_default();
-    let readable = elements.into_iter().filter_map(Fields::parse);
+    let readable = card.get_list(name).into_iter().filter_map(Fields::parse);
     let mut list: Vec<_> = readable.take(INTERFACES_MAX).collect();
     for element in &mut list {
         element.rename(&[

@@ -17,6 +17,7 @@ mod signed;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::interfaces::write_interface;
 pub use self::interfaces::{Binding, Interface};
 
 pub use self::agent_sides::{AgentSide, AgentSides};
@@ -86,13 +87,8 @@ impl<'a> Card<'a> {
     pub fn parse_fetched(text: &'a [u8]) -> Result<Self, CardError> {
         let card = Self::parse(text)?;
         let named = card.fields.get_text("name").is_some();
-        let offers = [
-            "url",
-            "supportedInterfaces",
-            "additionalInterfaces",
-            "skills",
-        ];
-        if named || offers.iter().any(|member| card.fields.contains(member)) {
+        let offers = "url supportedInterfaces additionalInterfaces skills";
+        if named || offers.split(' ').any(|member| card.fields.contains(member)) {
             Ok(card)
         } else {
             Err(CardError::NoCard)
@@ -124,11 +120,7 @@ impl<'a> Card<'a> {
     /// # Errors
     /// [`CardError::TooLong`].
     pub fn into_served(mut self, facts: &Facts<'_>) -> Result<String, CardError> {
-        let addresses = collect_addresses(
-            facts.hidden,
-            &interfaces::list_interfaces(&self.fields),
-            facts.base,
-        );
+        let addresses = collect_addresses(facts.hidden, &self.fields, facts.base);
         let card = &mut self.fields;
         complete::fill_missing(card, facts.name, facts.role);
         interfaces::point_at(facts.base, card);
@@ -156,7 +148,7 @@ pub fn says_push(card: &serde_json::Value) -> Option<bool> {
 pub fn conceal_addresses(text: &str, base: &str, hidden: &[String]) -> Result<String, CardError> {
     let mut card = Fields::parse(text).ok_or(CardError::Form)?;
     interfaces::respell_members(&mut card);
-    let addresses = collect_addresses(hidden, &interfaces::list_interfaces(&card), base);
+    let addresses = collect_addresses(hidden, &card, base);
     if interfaces::are_in(&card) {
         interfaces::point_at(base, &mut card);
     } else if addresses.replace(text.to_owned(), base) == text {
@@ -166,7 +158,8 @@ pub fn conceal_addresses(text: &str, base: &str, hidden: &[String]) -> Result<St
 }
 
 /// Returns the addresses to conceal: those that the gateway knows, and those in the card.
-fn collect_addresses(hidden: &[String], interfaces: &[Interface], base: &str) -> Addresses {
+fn collect_addresses(hidden: &[String], card: &Fields<'_>, base: &str) -> Addresses {
+    let interfaces = interfaces::list_interfaces(card);
     let known = hidden.iter().map(String::as_str);
     let told = interfaces.iter().map(|interface| interface.url.as_str());
     Addresses::from_urls(known.chain(told), base)
@@ -182,10 +175,8 @@ fn conceal_card(
     card.remove("signatures");
     // Pages and pictures on the agent's own host, which callers cannot open.
     for page in ["documentationUrl", "iconUrl"] {
-        if card
-            .get_text(page)
-            .is_some_and(|url| addresses.are_in(&url))
-        {
+        let url = card.get_text(page);
+        if url.is_some_and(|url| addresses.are_in(&url)) {
             card.remove(page);
         }
     }

@@ -2,7 +2,7 @@
 //! the agent's own scheme. In the form of the card's generation; of both in a hybrid card.
 
 use super::interfaces;
-use crate::fields::{Fields, array_elements, join_array};
+use crate::fields::{Fields, join_array};
 
 /// The security scheme in the card.
 const V0_SCHEME: &str = r#""type":"http","scheme":"bearer""#;
@@ -33,11 +33,8 @@ pub(super) fn declare_scheme(card: &mut Fields<'_>) {
         card.set("authentication", r#"{"schemes":["bearer"]}"#);
     }
     // They name the agent's schemes, which are removed.
-    let skills = card
-        .get("skills")
-        .and_then(array_elements)
-        .unwrap_or_default();
-    let skills: Vec<String> = skills.into_iter().map(without_security).collect();
+    let skills = card.get_list("skills").into_iter();
+    let skills: Vec<String> = skills.map(without_security).collect();
     let skills = join_array(&skills);
     card.set("skills", skills);
 }

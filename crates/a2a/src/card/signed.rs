@@ -7,6 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::bridge::schemes::TYPES;
 use crate::fields::Fields;
 
 /// The parts of a value that remain when it is parsed into the types of 1.0.
@@ -161,13 +162,10 @@ fn modernise_scheme(scheme: &mut Value) {
     let Some(members) = scheme.as_object_mut() else {
         return;
     };
-    let named = match members.remove("type").as_ref().and_then(Value::as_str) {
-        Some("apiKey") => "apiKeySecurityScheme",
-        Some("http") => "httpAuthSecurityScheme",
-        Some("oauth2") => "oauth2SecurityScheme",
-        Some("openIdConnect") => "openIdConnectSecurityScheme",
-        Some("mutualTLS") => "mtlsSecurityScheme",
-        _ => return,
+    let said = members.remove("type");
+    let said = said.as_ref().and_then(Value::as_str);
+    let Some((_, named, _)) = TYPES.into_iter().find(|(v0, ..)| said == Some(*v0)) else {
+        return;
     };
     if let Some(place) = members.remove("in") {
         members.insert("location".into(), place);
@@ -186,21 +184,17 @@ fn retain_shape(value: Value, shape: &Shape) -> Value {
                 let value = members.remove(*name)?;
                 Some(((*name).to_owned(), retain_shape(value, shape)))
             };
-            known
-                .iter()
-                .filter_map(kept_member)
-                .collect::<Map<_, _>>()
-                .into()
+            let kept = known.iter().filter_map(kept_member);
+            kept.collect::<Map<_, _>>().into()
         }
         (List(element), Value::Array(list)) => {
             let list = list.into_iter().map(|one| retain_shape(one, element));
             list.collect::<Vec<_>>().into()
         }
         (Shape::Map(of), Value::Object(members)) => {
-            let members = members
-                .into_iter()
-                .map(|(name, one)| (name, retain_shape(one, of)));
-            members.collect::<Map<_, _>>().into()
+            let members = members.into_iter();
+            let kept = members.map(|(name, one)| (name, retain_shape(one, of)));
+            kept.collect::<Map<_, _>>().into()
         }
         (_, value) => value,
     }

@@ -1,5 +1,7 @@
 //! One block of a stream, taken apart and written again ([`Block`]).
 
+use std::borrow::Cow;
+
 use crate::event;
 
 /// The values of an `event` line that the protocol uses.
@@ -19,19 +21,10 @@ pub struct Block<'a> {
 impl<'a> Block<'a> {
     /// Reads a block, as [`event::split_blocks`] returns them.
     pub fn parse(block: &'a [u8]) -> Self {
-        let (mut data, mut name): (Option<Vec<u8>>, _) = (None, None);
-        let mut is_whole = false;
+        let (mut name, mut is_whole) = (None, false);
         for line in event::split_lines(block) {
             is_whole |= line.is_empty();
-            if let Some(said) = event::data_value(line) {
-                match &mut data {
-                    None => data = Some(said.to_vec()),
-                    Some(data) => {
-                        data.push(b'\n');
-                        data.extend_from_slice(said);
-                    }
-                }
-            } else if let Some(said) = line.strip_prefix(b"event:") {
+            if let Some(said) = line.strip_prefix(b"event:") {
                 let said = said.strip_prefix(b" ").unwrap_or(said);
                 name = Some(said).filter(|said| NAMES.contains(said));
             }
@@ -40,7 +33,7 @@ impl<'a> Block<'a> {
             name,
             line_end: event::line_end(block),
             is_whole,
-            data,
+            data: event::join_data(block, usize::MAX).map(Cow::into_owned),
         }
     }
 

@@ -9,18 +9,16 @@ use crate::walker::Walker;
 /// Returns a call without the members that JSON-RPC does not have. `None`: it has no others.
 pub fn retain_call_members(text: &str) -> Option<Vec<u8>> {
     let (mut others, mut edits) = (MemberChanges::default(), Edits::default());
-    let mut has_others = false;
     let object = Walker::new(text.as_bytes()).walk_object(|walker, name| {
         let value = walker.read_value()?;
         if !matches!(&*name.unescaped, b"jsonrpc" | b"id" | b"method" | b"params") {
             others.remove(&name.with_value(value));
-            has_others = true;
         }
         Ok(value)
     });
-    let object = object.ok().filter(|_| has_others)?;
+    let object = object.ok()?;
     others.add_edits(&object, text, &mut edits);
-    Some(edits.apply(text))
+    edits.apply(text)
 }
 
 /// Returns the strings `id` and `jsonrpc` of a call that do not have the shape of such.

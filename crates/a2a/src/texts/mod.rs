@@ -155,7 +155,9 @@ pub fn with_strings(text: &str, changed: Vec<(Range<usize>, String)>) -> Vec<u8>
     for (range, said) in changed {
         edits.replace(range, serde_json::Value::from(said).to_string());
     }
-    edits.apply(text)
+    edits
+        .apply(text)
+        .unwrap_or_else(|| text.as_bytes().to_vec())
 }
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ pub struct Payload {
 }
 
 impl Payload {
-    fn whole_body(body: &[u8], root: Root) -> Self {
+    fn new(range: Range<usize>, root: Root) -> Self {
         Self {
-            range: 0..body.len(),
+            range,
             root,
             metadata: None,
             beside: Vec::new(),
@@ -41,16 +41,13 @@ pub fn find_request_payload(body: &[u8], is_rpc: bool, sends: bool) -> Option<Pa
     let params = if is_rpc {
         match only_member(body, 0, b"params")? {
             Some(params) => params.start..params.end,
-            None => return Some(Payload::whole_body(body, Root::Free)),
+            None => return Some(Payload::new(0..body.len(), Root::Free)),
         }
     } else {
         0..body.len()
     };
-    let other = Payload {
-        range: params.clone(),
-        ..Payload::whole_body(body, Root::Typed)
-    };
     let mut walker = Walker::from(body, params.start);
+    let other = Payload::new(params, Root::Typed);
     if !sends || walker.peek() != Some(b'{') {
         return Some(other);
     }
@@ -89,7 +86,7 @@ pub fn find_answer_payload(body: &[u8], is_rpc: bool) -> Option<Payload> {
     if walker.peek() != Some(b'{') {
         walker.read_value().ok()?;
         walker.expect_end().ok()?;
-        return Some(Payload::whole_body(body, Root::Free));
+        return Some(Payload::new(0..body.len(), Root::Free));
     }
     let (mut result, mut error, mut plain) = (None, None, is_rpc);
     let read = walker.walk_object(|walker, name| {
@@ -110,16 +107,13 @@ pub fn find_answer_payload(body: &[u8], is_rpc: bool) -> Option<Payload> {
     });
     read.ok()?;
     walker.expect_end().ok()?;
-    let at = |value: Value, root| Payload {
-        range: value.start..value.end,
-        ..Payload::whole_body(body, root)
-    };
+    let at = |value: Value, root| Payload::new(value.start..value.end, root);
     Some(match (result, error) {
         (Some(result), None) if plain && result.kind == Kind::String => at(result, Root::Free),
         (Some(result), None) if plain => at(result, Root::Typed),
         (None, Some(error)) if plain => at(error, Root::Free),
-        (_, Some(_)) => Payload::whole_body(body, Root::Free),
-        _ => Payload::whole_body(body, Root::Typed),
+        (_, Some(_)) => Payload::new(0..body.len(), Root::Free),
+        _ => Payload::new(0..body.len(), Root::Typed),
     })
 }
 

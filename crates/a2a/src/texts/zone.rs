@@ -81,61 +81,28 @@ impl Shape {
     }
 }
 
-/// Names of members that the protocol has in its typed objects, besides those of a [`Shape`].
-const NAMES: [&[u8]; 52] = [
-    b"acceptedOutputModes",
-    b"append",
-    b"artifact",
-    b"artifactUpdate",
-    b"artifacts",
-    b"authentication",
-    b"blocking",
-    b"code",
-    b"configuration",
-    b"content",
-    b"credentials",
-    b"data",
-    b"description",
-    b"error",
-    b"extensions",
-    b"file",
-    b"fileWithUri",
-    b"filename",
-    b"final",
-    b"history",
-    b"historyLength",
-    b"includeArtifacts",
-    b"lastChunk",
-    b"lastModified",
-    b"lastUpdatedAfter",
-    b"mediaType",
-    b"message",
-    b"metadata",
-    b"mimeType",
-    b"name",
-    b"pageSize",
-    b"params",
-    b"parts",
-    b"pushNotificationConfig",
-    b"pushNotificationConfigId",
-    b"pushNotificationConfigs",
-    b"result",
-    b"returnImmediately",
-    b"scheme",
-    b"schemes",
-    b"status",
-    b"statusUpdate",
-    b"task",
-    b"taskPushNotificationConfig",
-    b"tasks",
-    b"tenant",
-    b"text",
-    b"token",
-    b"totalSize",
-    b"update",
-    b"uri",
-    b"url",
-];
+/// Returns true for a member that the protocol has in its typed objects, besides those of a [`Shape`].
+const fn is_protocol_name(name: &[u8]) -> bool {
+    match name {
+        b"append" | b"artifact" | b"artifactUpdate" | b"artifacts" | b"authentication"
+        | b"blocking" | b"code" | b"configuration" | b"content" | b"credentials" | b"data"
+        | b"description" | b"error" | b"extensions" | b"file" | b"fileWithUri" | b"filename"
+        | b"final" | b"history" | b"historyLength" | b"includeArtifacts" | b"lastChunk"
+        | b"lastModified" | b"lastUpdatedAfter" | b"mediaType" | b"message" | b"metadata"
+        | b"mimeType" | b"name" | b"pageSize" | b"params" | b"parts" | b"result"
+        | b"returnImmediately" | b"scheme" | b"schemes" | b"status" | b"statusUpdate" | b"task"
+        | b"tasks" | b"tenant" | b"text" | b"token" | b"totalSize" | b"update" | b"uri"
+        | b"url" => true,
+        _ => matches!(
+            name,
+            b"acceptedOutputModes"
+                | b"pushNotificationConfig"
+                | b"pushNotificationConfigId"
+                | b"pushNotificationConfigs"
+                | b"taskPushNotificationConfig"
+        ),
+    }
+}
 
 impl Zone {
     /// Returns the zone of the value of a member.
@@ -181,7 +148,7 @@ impl Zone {
         match self {
             Self::Data | Self::Meta | Self::Shaped(_) => true,
             Self::Node | Self::Parts | Self::Part | Self::File => {
-                Shape::of_member(name).is_none() && !NAMES.contains(&name)
+                Shape::of_member(name).is_none() && !is_protocol_name(name)
             }
         }
     }

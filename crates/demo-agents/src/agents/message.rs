@@ -24,23 +24,20 @@ impl Prompt {
     /// Returns the fault that names the missing or wrong member.
     pub(super) fn from_params(params: &Value, tasks: &Tasks) -> Result<Self, Fault> {
         let message = &params["message"];
-        if !message.is_object() {
-            return Err(Fault::invalid_params(
-                "params.message is required, and is an object",
-            ));
-        }
-        if message["messageId"].as_str().is_none_or(str::is_empty) {
-            return Err(Fault::invalid_params(
-                "message.messageId is required, and is a string",
-            ));
-        }
-        if !matches!(message["role"].as_str(), Some("user" | "agent")) {
-            return Err(Fault::invalid_params(
-                "message.role is required: `user` or `agent`",
-            ));
-        }
-        if !(message["kind"].is_null() || message["kind"] == "message") {
-            return Err(Fault::invalid_params("message.kind must be `message`"));
+        let is_of_message = message["kind"].is_null() || message["kind"] == "message";
+        let wrong = if !message.is_object() {
+            "params.message is required, and is an object"
+        } else if message["messageId"].as_str().is_none_or(str::is_empty) {
+            "message.messageId is required, and is a string"
+        } else if !matches!(message["role"].as_str(), Some("user" | "agent")) {
+            "message.role is required: `user` or `agent`"
+        } else if !is_of_message {
+            "message.kind must be `message`"
+        } else {
+            ""
+        };
+        if !wrong.is_empty() {
+            return Err(Fault::invalid_params(wrong));
         }
         let text = join_texts(&message["parts"])?;
         // These agents never ask the caller for input, so no task takes a second message.
@@ -65,28 +62,19 @@ impl Prompt {
 }
 
 fn join_texts(parts: &Value) -> Result<String, Fault> {
-    let parts = parts
-        .as_array()
-        .filter(|parts| !parts.is_empty())
-        .ok_or(Fault::invalid_params(
-            "message.parts is required, and is not empty",
-        ))?;
-    let mut lines = Vec::new();
-    for part in parts {
-        match part["kind"].as_str() {
-            Some("text") => lines.push(
-                part["text"]
-                    .as_str()
-                    .ok_or(Fault::invalid_params("a text part needs `text`"))?,
-            ),
-            Some("file") if part["file"].is_object() => lines.push("(a file)"),
-            Some("data") if part["data"].is_object() => lines.push("(data)"),
-            _ => {
-                return Err(Fault::invalid_params(
-                    "a part has `kind`: `text`, `file` or `data`, and the member of that name",
-                ));
-            }
-        }
-    }
-    Ok(lines.join("\n"))
+    let parts = parts.as_array().filter(|parts| !parts.is_empty());
+    let wrong = Fault::invalid_params("message.parts is required, and is not empty");
+    let texts = parts.ok_or(wrong)?.iter().map(|part| {
+        let wrong = match part["kind"].as_str() {
+            Some("text") => match part["text"].as_str() {
+                Some(text) => return Ok(text),
+                None => "a text part needs `text`",
+            },
+            Some("file") if part["file"].is_object() => return Ok("(a file)"),
+            Some("data") if part["data"].is_object() => return Ok("(data)"),
+            _ => "a part has `kind`: `text`, `file` or `data`, and the member of that name",
+        };
+        Err(Fault::invalid_params(wrong))
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }

@@ -20,6 +20,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
+use clap::ValueEnum as _;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::channel::Channel;
 use serde_json::{Value, json};
@@ -56,42 +57,37 @@ pub(super) enum Kind {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Echo => "echo",
-            Self::Flaky => "flaky",
-            Self::Slow => "slow",
-            Self::Broken => "broken",
-        })
+        let word = self.to_possible_value();
+        f.write_str(word.expect("no kind is skipped").get_name())
     }
 }
 
 impl Kind {
-    /// Returns the description and the example message of the agent's card.
-    fn describe_skill(self) -> (&'static str, &'static str) {
+    /// Returns the description and the example message of the agent's card, and what is in front of its answers.
+    const fn describe(self) -> [&'static str; 3] {
         match self {
-            Self::Echo => ("Says back what it is told.", "hello"),
-            Self::Flaky => (
+            Self::Echo => ["Says back what it is told.", "hello", "echo"],
+            Self::Flaky => [
                 "Fails three times out of four, each time in another way.",
                 "are you there?",
-            ),
-            Self::Slow => (
+                "this time it worked",
+            ],
+            Self::Slow => [
                 "Works for three seconds and streams its progress.",
                 "plan the release",
-            ),
-            Self::Broken => (
+                "done in 10 steps",
+            ],
+            Self::Broken => [
                 "Answers 503 five times, then works three times.",
                 "are you up?",
-            ),
+                "up again",
+            ],
         }
     }
 
     fn to_script(self, text: &str) -> Script {
-        match self {
-            Self::Echo => Script::at_once(format!("echo: {text}")),
-            Self::Flaky => Script::at_once(format!("this time it worked: {text}")),
-            Self::Slow => Script::in_steps(text),
-            Self::Broken => Script::at_once(format!("up again: {text}")),
-        }
+        let [_, _, front] = self.describe();
+        Script::new(self == Self::Slow, format!("{front}: {text}"))
     }
 }
 
@@ -168,7 +164,7 @@ impl Agent {
 }
 
 fn build_card(kind: Kind, url: &Url) -> Value {
-    let (description, example) = kind.describe_skill();
+    let [description, example, _] = kind.describe();
     json!({
         "protocolVersion": "0.3.0",
         "name": format!("{kind} (example)"),
@@ -220,17 +216,13 @@ async fn answer_call(
 ) -> Result<Response, Fault> {
     let result = |value: Value| json_response(StatusCode::OK, &call.result_response(&value));
     match call.method.as_str() {
-        "message/send" => {
+        method @ ("message/send" | "message/stream") => {
             let prompt = Prompt::from_params(&call.params, &state.tasks)?;
             if let Some(failure) = inject_failure(state, call).await {
                 return Ok(failure);
             }
-            send_message(state, prompt, caller).await.map(result)
-        }
-        "message/stream" => {
-            let prompt = Prompt::from_params(&call.params, &state.tasks)?;
-            if let Some(failure) = inject_failure(state, call).await {
-                return Ok(failure);
+            if method == "message/send" {
+                return send_message(state, prompt, caller).await.map(result);
             }
             let task = state.tasks.create(&prompt)?;
             let response = stream_task(&task, call);
@@ -261,15 +253,10 @@ async fn send_message(
 ) -> Result<Value, Fault> {
     let script = state.kind.to_script(&prompt.text);
     if state.kind != Kind::Slow {
-        return Ok(json!({
-            "kind": "message",
-            "messageId": uuid::Uuid::new_v4().to_string(),
-            "contextId": prompt.context_id,
-            "role": "agent",
-            "parts": [{"kind": "text", "text": script.answer}],
-            // The caller that the gateway has authenticated; canvas users have none.
-            "metadata": {"caller": caller},
-        }));
+        let mut message = task::agent_message(&prompt.context_id, &script.answer);
+        // The caller that the gateway has authenticated; canvas users have none.
+        message["metadata"] = json!({"caller": caller});
+        return Ok(message);
     }
     let task = state.tasks.create(&prompt)?;
     let work = tokio::spawn(Arc::clone(&task).run_script(script));
@@ -286,18 +273,12 @@ async fn inject_failure(state: &AgentState, call: &Call) -> Option<Response> {
         return None;
     }
     let turn = state.turns.fetch_add(1, Ordering::Relaxed);
-    if state.kind == Kind::Broken {
-        let fails = turn % 8 < 5;
-        let fault = Fault::INTERNAL.error_response(&call.id);
-        return fails.then(|| json_response(StatusCode::SERVICE_UNAVAILABLE, &fault));
-    }
-    match turn % 4 {
-        0 => Some(json_response(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            &Fault::INTERNAL.error_response(&call.id),
-        )),
-        1 => Some(cut_response(call)),
-        2 => {
+    let fail = |status| json_response(status, &Fault::INTERNAL.error_response(&call.id));
+    match (state.kind, turn % 8) {
+        (Kind::Broken, turn) => (turn < 5).then(|| fail(StatusCode::SERVICE_UNAVAILABLE)),
+        (_, 0 | 4) => Some(fail(StatusCode::INTERNAL_SERVER_ERROR)),
+        (_, 1 | 5) => Some(cut_response(call)),
+        (_, 2 | 6) => {
             tokio::time::sleep(HANG).await;
             None
         }

@@ -1,9 +1,10 @@
 //! Tasks of an example agent: their state, the work on them and their subscribers.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, broadcast};
 
@@ -38,18 +39,10 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Returns a script without progress events.
-    pub(super) fn at_once(answer: String) -> Self {
-        Self { steps: &[], answer }
-    }
-
-    /// Returns the slow agent's script.
-    pub(super) fn in_steps(text: &str) -> Self {
-        let answer = format!("done in {} steps: {text}", STEPS.len());
-        Self {
-            steps: &STEPS,
-            answer,
-        }
+    /// Returns a script, with the progress of the slow agent if it `is_slow`.
+    pub(super) fn new(is_slow: bool, answer: String) -> Self {
+        let steps: &[&str] = if is_slow { &STEPS } else { &[] };
+        Self { steps, answer }
     }
 }
 
@@ -87,14 +80,9 @@ impl Task {
         }
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, TaskState> {
-        // A panic cannot leave the state half written: each change is one assignment.
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the task as an A2A object.
     pub(super) fn snapshot(&self) -> Value {
-        self.to_json(&self.lock_state())
+        self.to_json(&self.now.lock())
     }
 
     fn to_json(&self, now: &TaskState) -> Value {
@@ -110,7 +98,7 @@ impl Task {
 
     /// Returns the current task, whether it has ended, and a receiver of its later events.
     pub(super) fn subscribe(&self) -> (Value, bool, broadcast::Receiver<Arc<Value>>) {
-        let now = self.lock_state();
+        let now = self.now.lock();
         (self.to_json(&now), now.ended, self.events.subscribe())
     }
 
@@ -146,20 +134,14 @@ impl Task {
     /// Moves the task to a state and sends the event to its subscribers; `false` if the task had
     /// ended.
     fn move_to(&self, state: &str, text: Option<&str>, last: bool) -> bool {
-        let mut now = self.lock_state();
+        let mut now = self.now.lock();
         if now.ended {
             return false;
         }
         let mut status = json!({"state": state, "timestamp": timestamp()});
         if let Some(text) = text {
-            status["message"] = json!({
-                "kind": "message",
-                "messageId": uuid::Uuid::new_v4().to_string(),
-                "taskId": self.id,
-                "contextId": self.context_id,
-                "role": "agent",
-                "parts": [{"kind": "text", "text": text}],
-            });
+            status["message"] = agent_message(&self.context_id, text);
+            status["message"]["taskId"] = json!(self.id);
         }
         now.status = status;
         now.ended = last;
@@ -174,7 +156,7 @@ impl Task {
     }
 
     fn add_artifact(&self, text: &str) -> bool {
-        let mut now = self.lock_state();
+        let mut now = self.now.lock();
         if now.ended {
             return false;
         }
@@ -208,18 +190,14 @@ impl Task {
 pub(super) struct Tasks(Mutex<VecDeque<Arc<Task>>>);
 
 impl Tasks {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Task>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Creates a task.
     ///
     /// # Errors
     /// If all tasks in memory are still in progress.
     pub(super) fn create(&self, prompt: &Prompt) -> Result<Arc<Task>, Fault> {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         if all.len() >= TASKS_MAX {
-            let ended = all.iter().position(|task| task.lock_state().ended);
+            let ended = all.iter().position(|task| task.now.lock().ended);
             all.remove(ended.ok_or(Fault::BUSY)?);
         }
         let task = Arc::new(Task::new(prompt));
@@ -229,7 +207,7 @@ impl Tasks {
 
     /// Returns the task with this id.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Task>> {
-        self.lock().iter().find(|task| task.id == id).cloned()
+        self.0.lock().iter().find(|task| task.id == id).cloned()
     }
 
     /// Returns the task that `params.id` names.
@@ -242,6 +220,17 @@ impl Tasks {
         ))?;
         self.find(id).ok_or(Fault::TASK)
     }
+}
+
+/// Returns a message of an agent.
+pub(super) fn agent_message(context_id: &str, text: &str) -> Value {
+    json!({
+        "kind": "message",
+        "messageId": uuid::Uuid::new_v4().to_string(),
+        "contextId": context_id,
+        "role": "agent",
+        "parts": [{"kind": "text", "text": text}],
+    })
 }
 
 /// Returns the current time in RFC 3339, in UTC with milliseconds.

@@ -8,7 +8,6 @@ mod page;
 mod seed;
 mod sleeper;
 
-use std::error::Error;
 use std::io::{self, IsTerminal as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -17,12 +16,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
-use self::page::Style;
-use self::seed::{DemoGateway, SeedError};
-use crate::{Gateway, USAGE, print};
+use self::seed::DemoGateway;
+use crate::{Failure, Gateway, USAGE, print, run_until_stopped};
 
 /// The ports that are tried for the admin listener, in order.
 const ADMIN_PORTS: std::ops::RangeInclusive<u16> = 9090..=9190;
@@ -37,6 +34,8 @@ const FREE_PORT_TRIES: usize = 100;
 /// Time for the gateway to shut down after Ctrl-C: `server.drain`, which is 1 s here, and a margin
 /// for its stores.
 const END: Duration = Duration::from_secs(3);
+
+const NO_WAKER: &str = "cannot open a port for the waker";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,66 +61,24 @@ pub struct Arguments {
     set: Vec<String>,
 }
 
-/// The demo could not start.
-#[derive(Debug, thiserror::Error)]
-enum DemoError {
-    #[error("cannot listen on {address}; choose another with {option}")]
-    Listen {
-        address: SocketAddr,
-        option: &'static str,
-        #[source]
-        source: io::Error,
-    },
-    #[error("no port from {} to {} is free; choose one with --admin-listen", ADMIN_PORTS.start(), ADMIN_PORTS.end())]
-    NoAdminPort,
-    #[error("--set {key} does not move the demo, {option} does")]
-    Elsewhere {
-        key: &'static str,
-        option: &'static str,
-    },
-    #[error("cannot open a port for the waker")]
-    Waker(#[source] io::Error),
-    #[error("cannot use the folder {}", folder.display())]
-    Folder {
-        folder: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error(transparent)]
-    Config(Box<dyn Error>),
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
-    #[error("the demo cannot be set up")]
-    Seed(#[from] SeedError),
-    #[error("cannot print")]
-    Print(#[source] io::Error),
-}
-
 /// Runs the demo until Ctrl-C.
 pub fn run(arguments: &Arguments, gateway: Gateway) -> ExitCode {
-    match run_demo(arguments, gateway) {
-        Ok(code) => code,
-        Err(error @ (DemoError::Config(_) | DemoError::Elsewhere { .. })) => {
-            (gateway.print_error)(&error);
-            ExitCode::from(USAGE)
-        }
-        Err(error) => {
-            (gateway.print_error)(&error);
-            ExitCode::FAILURE
-        }
-    }
+    run_demo(arguments, gateway).unwrap_or_else(|error| {
+        (gateway.print_error)(&error);
+        ExitCode::from(error.code)
+    })
 }
 
 /// Prepares ports, folder and settings, starts the demo thread, then runs the gateway.
-fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError> {
+fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure> {
     let listen = find_free_address(arguments.listen, "--listen")?;
     let admin = match arguments.admin_listen {
         Some(address) => find_free_address(address, "--admin-listen")?,
         None => find_admin_address(listen)?,
     };
     // Kept open: another program could take the port until the waker serves.
-    let waker = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(DemoError::Waker)?;
-    let waker_address = waker.local_addr().map_err(DemoError::Waker)?;
+    let waker = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::because(NO_WAKER))?;
+    let waker_address = waker.local_addr().map_err(Failure::because(NO_WAKER))?;
     let folder = Folder::open(arguments.data.as_deref())?;
     let operator = operator_token();
     let settings = demo_settings(
@@ -129,7 +86,13 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoErr
         folder.path(),
         &arguments.set,
     );
-    let prepared = (gateway.prepare)(settings, &operator).map_err(DemoError::Config)?;
+    let prepared = match (gateway.prepare)(settings, &operator) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            (gateway.print_error)(&*error);
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
     // The page and the agents use these two addresses.
     let places = [
         ("server.listen", "--listen", listen, prepared.listen),
@@ -142,7 +105,9 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoErr
     ];
     for (key, option, ours, set) in places {
         if ours != set {
-            return Err(DemoError::Elsewhere { key, option });
+            return Err(Failure::usage(format!(
+                "--set {key} does not move the demo, {option} does"
+            )));
         }
     }
     let demo = DemoGateway {
@@ -175,50 +140,27 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoErr
             }
             std::process::exit(code)
         })
-        .map_err(DemoError::Thread)?;
+        .map_err(Failure::because("cannot start a thread"))?;
     let code = (prepared.serve)();
     drop(folder);
     Ok(code)
 }
 
 /// Runs everything but the gateway (agents, hierarchy, page) until Ctrl-C.
-fn run_agents(demo: &DemoGateway) -> Result<(), DemoError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("demo")
-        .enable_all()
-        .build()
-        .map_err(DemoError::Thread)?;
-    let ended: Result<(), DemoError> = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(DemoError::Thread)?;
-        let play = async {
-            let issued = demo.seed().await?;
-            let style = choose_style(io::stdout().is_terminal());
-            print(&page::format_page(demo, &issued, style)).map_err(DemoError::Print)?;
-            demo.keep_alive(&issued).await;
-            Ok(())
-        };
-        tokio::select! {
-            ended = play => ended,
-            _ = tokio::signal::ctrl_c() => Ok(()),
-            _ = terminate.recv() => Ok(()),
-        }
-    });
-    ended?;
-    // The agents end with their runtime. The gateway got the same signal and needs time to shut
-    // down.
-    drop(runtime);
+fn run_agents(demo: &DemoGateway) -> Result<(), Failure> {
+    let work = async {
+        let issued = demo.seed().await;
+        let issued = issued.map_err(Failure::because("the demo cannot be set up"))?;
+        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+        let is_bold = io::stdout().is_terminal() && !is_plain;
+        print(&page::format_page(demo, &issued, is_bold))?;
+        demo.keep_alive(&issued).await;
+        Ok(())
+    };
+    run_until_stopped(work, std::future::ready(()))?;
+    // The agents have ended. The gateway got the same signal and needs time to shut down.
     std::thread::sleep(END);
     Ok(())
-}
-
-/// Returns bold headings for a terminal, unless `NO_COLOR` is set.
-fn choose_style(terminal: bool) -> Style {
-    if terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()) {
-        Style::Bold
-    } else {
-        Style::Plain
-    }
 }
 
 /// Returns the demo's settings, then `set`, which overrides them. A demo must not touch stores that are configured
@@ -247,7 +189,7 @@ fn demo_settings(
 }
 
 /// Returns the address after a test bind; port 0 becomes a free one.
-fn find_free_address(address: SocketAddr, option: &'static str) -> Result<SocketAddr, DemoError> {
+fn find_free_address(address: SocketAddr, option: &'static str) -> Result<SocketAddr, Failure> {
     if address.port() == 0 {
         let random = || SocketAddr::new(address.ip(), rand::random_range(FREE_PORTS));
         let mut some = std::iter::repeat_with(random).take(FREE_PORT_TRIES);
@@ -255,21 +197,23 @@ fn find_free_address(address: SocketAddr, option: &'static str) -> Result<Socket
             return Ok(found);
         }
     }
-    TcpListener::bind(address)
-        .and_then(|listener| listener.local_addr())
-        .map_err(|source| DemoError::Listen {
-            address,
-            option,
-            source,
-        })
+    let bound = TcpListener::bind(address).and_then(|listener| listener.local_addr());
+    bound.map_err(Failure::because(format!(
+        "cannot listen on {address}; choose another with {option}"
+    )))
 }
 
-fn find_admin_address(listen: SocketAddr) -> Result<SocketAddr, DemoError> {
+fn find_admin_address(listen: SocketAddr) -> Result<SocketAddr, Failure> {
     ADMIN_PORTS
         .filter(|port| *port != listen.port())
         .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         .find_map(|address| find_free_address(address, "--admin-listen").ok())
-        .ok_or(DemoError::NoAdminPort)
+        .ok_or_else(|| {
+            let (first, last) = (ADMIN_PORTS.start(), ADMIN_PORTS.end());
+            Failure::new(format!(
+                "no port from {first} to {last} is free; choose one with --admin-listen"
+            ))
+        })
 }
 
 /// Returns the URL of a listener as seen from this machine.
@@ -293,7 +237,7 @@ struct Folder {
 }
 
 impl Folder {
-    fn open(data: Option<&Path>) -> Result<Self, DemoError> {
+    fn open(data: Option<&Path>) -> Result<Self, Failure> {
         use std::os::unix::fs::DirBuilderExt as _;
         let path = data.map_or_else(
             || std::env::temp_dir().join(format!("a2a-gateway-demo-{}", uuid::Uuid::new_v4())),
@@ -304,10 +248,10 @@ impl Folder {
             .recursive(true)
             .mode(0o700)
             .create(&path)
-            .map_err(|source| DemoError::Folder {
-                folder: path.clone(),
-                source,
-            })?;
+            .map_err(Failure::because(format!(
+                "cannot use the folder {}",
+                path.display()
+            )))?;
         Ok(Self {
             path,
             is_kept: data.is_some(),

@@ -10,13 +10,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::post;
-use gateway_client::{Registry, RegistryError};
+use gateway_client::Registry;
 use http::StatusCode;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
+use crate::Failure;
 use crate::agents::{Agent, Kind};
 
 /// The workspace of the agent.
@@ -72,30 +73,20 @@ async fn wake(State(waker): State<Arc<Waker>>, Path(id): Path<String>) -> Status
     StatusCode::ACCEPTED
 }
 
-/// The agent could not be run.
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error("cannot open a port")]
-    Port(#[from] io::Error),
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-}
-
 impl Waker {
     /// Starts the agent, registers it, and deregisters it when it stops.
-    async fn run_agent(&self) -> Result<(), RunError> {
+    async fn run_agent(&self) -> Result<(), Failure> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let agent = Agent::bind(Kind::Echo, any, None).await?;
+        let agent = Agent::bind(Kind::Echo, any, None).await;
+        let agent = agent.map_err(Failure::because("cannot open a port"))?;
         let body = json!({"id": SLEEPER, "url": agent.url(), "agent_card": agent.card()});
         let serving = tokio::spawn(timeout(2 * AWAKE, agent.serve()));
         self.registry.register(&self.token, &body).await?;
         sleep(AWAKE).await;
         let leave = json!({"workspace_id": SLEEPER});
-        let left = self
-            .registry
-            .post("/registry/deregister", &self.token, &leave);
-        let left = left.await;
+        let path = "/registry/deregister";
+        let left = self.registry.post(path, &self.token, &leave).await;
         serving.abort();
-        left.map(drop).map_err(RunError::from)
+        Ok(left.map(drop)?)
     }
 }

@@ -7,16 +7,19 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gateway_client::{BEAT, Registry, RegistryError, Request};
+use gateway_client::{BEAT, Registry, Request};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
 use super::sleeper::{self, SLEEPER};
+use crate::Failure;
 use crate::agents::{Agent, Kind};
 
 /// Time for the gateway to open its ports and create its tables.
 const START: Duration = Duration::from_secs(30);
+
+const NO_AGENT: &str = "cannot start an example agent";
 
 /// Interval between two readiness checks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -26,7 +29,6 @@ pub(super) struct DemoWorkspace {
     pub(super) id: &'static str,
     pub(super) role: &'static str,
     pub(super) parent: Option<&'static str>,
-    pub(super) org: &'static str,
     /// The workspace's agent; a workspace without one only calls others.
     pub(super) agent: Option<Kind>,
 }
@@ -34,37 +36,18 @@ pub(super) struct DemoWorkspace {
 /// The workspaces: a parent, two children, a grandchild; and a parent with two children of another org. Parents come
 /// before their children.
 pub(super) const WORKSPACES: [DemoWorkspace; 7] = [
-    DemoWorkspace::new("acme-pm", "plans", None, "acme", Some(Kind::Echo)),
-    DemoWorkspace::new(
-        "acme-dev",
-        "builds",
-        Some("acme-pm"),
-        "acme",
-        Some(Kind::Slow),
-    ),
-    DemoWorkspace::new("acme-intern", "learns", Some("acme-dev"), "acme", None),
-    DemoWorkspace::new(
-        "acme-qa",
-        "tests",
-        Some("acme-pm"),
-        "acme",
-        Some(Kind::Flaky),
-    ),
-    DemoWorkspace::new("rival-spy", "listens", None, "rival", None),
+    DemoWorkspace::new("acme-pm", "plans", None, Some(Kind::Echo)),
+    DemoWorkspace::new("acme-dev", "builds", Some("acme-pm"), Some(Kind::Slow)),
+    DemoWorkspace::new("acme-intern", "learns", Some("acme-dev"), None),
+    DemoWorkspace::new("acme-qa", "tests", Some("acme-pm"), Some(Kind::Flaky)),
+    DemoWorkspace::new("rival-spy", "listens", None, None),
     DemoWorkspace::new(
         "rival-ops",
         "repairs",
         Some("rival-spy"),
-        "rival",
         Some(Kind::Broken),
     ),
-    DemoWorkspace::new(
-        SLEEPER,
-        "sleeps",
-        Some("rival-spy"),
-        "rival",
-        Some(Kind::Echo),
-    ),
+    DemoWorkspace::new(SLEEPER, "sleeps", Some("rival-spy"), Some(Kind::Echo)),
 ];
 
 impl DemoWorkspace {
@@ -72,16 +55,19 @@ impl DemoWorkspace {
         id: &'static str,
         role: &'static str,
         parent: Option<&'static str>,
-        org: &'static str,
         agent: Option<Kind>,
     ) -> Self {
         Self {
             id,
             role,
             parent,
-            org,
             agent,
         }
+    }
+
+    /// Returns its org, with which its id begins.
+    fn org(&self) -> &'static str {
+        self.id.split_once('-').map_or("", |(org, _)| org)
     }
 }
 
@@ -117,34 +103,9 @@ impl IssuedTokens {
     }
 }
 
-/// The demo could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SeedError {
-    #[error("the gateway was not ready within {START:?}")]
-    NotReady,
-    #[error("cannot start an example agent")]
-    Agent(#[source] io::Error),
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    #[error("cannot keep the tokens in {}", path.display())]
-    Tokens {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error(
-        "{0} is known to the gateway, and its token is not in the folder of --data; remove the folder or take another"
-    )]
-    TokenLost(&'static str),
-    #[error("the gateway gave {0} no token")]
-    NoToken(&'static str),
-    #[error("the first message had no result: {0}")]
-    NoResult(String),
-}
-
 impl DemoGateway {
     /// Starts the agents, creates and registers the workspaces, and sends a first message.
-    pub(super) async fn seed(&self) -> Result<IssuedTokens, SeedError> {
+    pub(super) async fn seed(&self) -> Result<IssuedTokens, Failure> {
         self.wait_until_ready().await?;
         let registry = Registry::new(self.public.clone());
         let mut tokens = self.load_tokens()?;
@@ -157,7 +118,8 @@ impl DemoGateway {
             self.save_tokens(&tokens)?;
         }
         let night = tokens.get(SLEEPER).cloned().unwrap_or_default();
-        sleeper::serve(&self.waker, self.public.clone(), &night).map_err(SeedError::Agent)?;
+        sleeper::serve(&self.waker, self.public.clone(), &night)
+            .map_err(Failure::because(NO_AGENT))?;
         let sleeps = json!({"workspace_id": SLEEPER});
         registry
             .post("/registry/deregister", &night, &sleeps)
@@ -187,7 +149,7 @@ impl DemoGateway {
         }
     }
 
-    async fn wait_until_ready(&self) -> Result<(), SeedError> {
+    async fn wait_until_ready(&self) -> Result<(), Failure> {
         let deadline = Instant::now() + START;
         let mut url = self.admin.clone();
         url.set_path("/readyz");
@@ -198,7 +160,9 @@ impl DemoGateway {
             }
             sleep(LOOK).await;
         }
-        Err(SeedError::NotReady)
+        Err(Failure::new(format!(
+            "the gateway was not ready within {START:?}"
+        )))
     }
 
     /// Creates one workspace, starts its agent and registers it. Returns its token.
@@ -207,7 +171,7 @@ impl DemoGateway {
         registry: &Registry,
         workspace: &DemoWorkspace,
         kept: Option<&String>,
-    ) -> Result<String, SeedError> {
+    ) -> Result<String, Failure> {
         let delivery = if workspace.agent.is_some() {
             "push"
         } else {
@@ -218,27 +182,27 @@ impl DemoGateway {
             "name": workspace.id,
             "role": workspace.role,
             "parent_id": workspace.parent,
-            "org": workspace.org,
+            "org": workspace.org(),
             "delivery_mode": delivery,
         });
+        let no_token = || Failure::new(format!("the gateway gave {} no token", workspace.id));
         let credential = match registry.post("/workspaces", &self.operator, &wanted).await {
-            Ok(answer) => answer["enrolment_token"]
-                .as_str()
-                .ok_or(SeedError::NoToken(workspace.id))?
-                .to_owned(),
+            Ok(answer) => answer["enrolment_token"].as_str().map(str::to_owned).ok_or_else(no_token)?,
             // The folder was kept: the workspace exists since an earlier run.
-            Err(error) if error.status() == Some(409) => {
-                kept.cloned().ok_or(SeedError::TokenLost(workspace.id))?
-            }
+            Err(error) if error.status() == Some(409) => kept.cloned().ok_or_else(|| {
+                Failure::new(format!(
+                    "{} is known to the gateway, and its token is not in the folder of --data; remove the folder or take another",
+                    workspace.id
+                ))
+            })?,
             Err(error) => return Err(error.into()),
         };
         let mut body = json!({"id": workspace.id, "delivery_mode": delivery});
         match workspace.agent {
             Some(kind) => {
                 let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-                let agent = Agent::bind(kind, any, None)
-                    .await
-                    .map_err(SeedError::Agent)?;
+                let agent = Agent::bind(kind, any, None).await;
+                let agent = agent.map_err(Failure::because(NO_AGENT))?;
                 body["url"] = json!(agent.url());
                 body["agent_card"] = agent.card().clone();
                 if workspace.id != SLEEPER {
@@ -253,7 +217,7 @@ impl DemoGateway {
             .register(&credential, &body)
             .await?
             .or_else(|| kept.cloned())
-            .ok_or(SeedError::NoToken(workspace.id))
+            .ok_or_else(no_token)
     }
 
     /// Sends the page's first command before the page is printed, to check that it has a result.
@@ -261,7 +225,7 @@ impl DemoGateway {
         &self,
         registry: &Registry,
         issued: &IssuedTokens,
-    ) -> Result<(), SeedError> {
+    ) -> Result<(), Failure> {
         let message = json!({"message": {"text": "hello"}});
         let token = issued.token("acme-dev");
         let answer = registry
@@ -270,11 +234,13 @@ impl DemoGateway {
         if answer["result"].is_object() {
             Ok(())
         } else {
-            Err(SeedError::NoResult(answer.to_string()))
+            Err(Failure::new(format!(
+                "the first message had no result: {answer}"
+            )))
         }
     }
 
-    fn load_tokens(&self) -> Result<BTreeMap<String, String>, SeedError> {
+    fn load_tokens(&self) -> Result<BTreeMap<String, String>, Failure> {
         let Some(path) = &self.tokens_file else {
             return Ok(BTreeMap::new());
         };
@@ -285,7 +251,7 @@ impl DemoGateway {
         }
     }
 
-    fn save_tokens(&self, tokens: &BTreeMap<String, String>) -> Result<(), SeedError> {
+    fn save_tokens(&self, tokens: &BTreeMap<String, String>) -> Result<(), Failure> {
         use std::io::Write as _;
         use std::os::unix::fs::OpenOptionsExt as _;
         let Some(path) = &self.tokens_file else {
@@ -302,11 +268,8 @@ impl DemoGateway {
     }
 }
 
-fn tokens_error(path: &Path, source: io::Error) -> SeedError {
-    SeedError::Tokens {
-        path: path.to_owned(),
-        source,
-    }
+fn tokens_error(path: &Path, source: io::Error) -> Failure {
+    Failure::because(format!("cannot keep the tokens in {}", path.display()))(source)
 }
 
 #[cfg(test)]

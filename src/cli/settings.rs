@@ -1,0 +1,32 @@
+//! Settings of a gateway on this machine, for commands that work on its files.
+
+use std::path::PathBuf;
+
+use super::failure::{Failure, OrFail as _};
+use crate::config::load::{Layers, LoadedConfig, load};
+
+/// Where settings come from, beside the environment.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(super) struct ConfigFlags {
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one setting, such as --set keys.dir=/var/lib/a2a-gateway/keys; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl ConfigFlags {
+    /// Returns the sources of the settings.
+    pub(super) fn into_layers(self) -> Layers {
+        Layers::of_this_process(self.config, self.set)
+    }
+
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// One of them is wrong.
+    pub(super) fn load(self) -> Result<LoadedConfig, Failure> {
+        load(&self.into_layers()).or_usage()
+    }
+}
