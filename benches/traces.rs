@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use a2a_gateway::config::{Config, Live, Ratio};
 use a2a_gateway::ids::ReplicaId;
-use a2a_gateway::metrics::Metrics;
+use a2a_gateway::metrics::{Metrics, SpanOutcome};
 use a2a_gateway::telemetry::traces::{KeyValue, Parent, SpanKind, Status, Traces, context};
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -108,10 +108,11 @@ fn traces(c: &mut Criterion) {
         });
     }
     let counted = &metrics.telemetry;
-    let (exported, dropped) = (counted.spans_exported.get(), counted.spans_dropped.get());
+    let count = |outcome| counted.spans[outcome].get();
+    let (exported, dropped) = (count(SpanOutcome::Exported), count(SpanOutcome::Dropped));
     // How much of it found no room: then a span costs less.
     assert_eq!(
-        counted.spans_failed.get(),
+        count(SpanOutcome::Failed),
         0,
         "{exported} exported, {dropped} dropped"
     );

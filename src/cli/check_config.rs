@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use super::failure::{Failure, OrFail as _};
-use crate::config::load::{DEFAULT, Layers, LoadedConfig, load};
+use kernel::config::load::{DEFAULT, Layers, LoadedConfig, load};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use super::terminal::{print, print_note};
 use super::{USAGE, block_on};
-use crate::telemetry::Chain;
+use kernel::telemetry::Chain;
 
 /// Why a command has no result: what standard error says, with the next step, and the exit status.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::print_note;
 use super::settings::ConfigFlags;
 use super::table::align_columns;
-use crate::trust::{self, KeyInfo, KeyState, PUBLISHED_FIRST, SigningAlgorithm};
+use trust::{self, KeyInfo, KeyState, PUBLISHED_FIRST, SigningAlgorithm};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

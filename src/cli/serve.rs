@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use super::USAGE;
 use super::failure::OrFail as _;
-use crate::config::Live;
-use crate::config::load::{Layers, LoadedConfig, load};
-use crate::gateway::OpenError;
 use crate::server::ServeError;
-use crate::telemetry::{self, Chain};
+use assembly::gateway::OpenError;
+use kernel::config::Live;
+use kernel::config::load::{Layers, LoadedConfig, load};
+use kernel::telemetry::{self, Chain};
 
 /// Examples of the command; the arguments are those of the program itself, too.
 pub(super) const EXAMPLES: &str = "\

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::failure::{Failure, OrFail as _};
-use crate::config::load::{Layers, LoadedConfig, load};
+use kernel::config::load::{Layers, LoadedConfig, load};
 
 /// Where settings come from, beside the environment.
 #[derive(clap::Args, Clone, Debug, Default)]

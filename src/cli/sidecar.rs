@@ -8,12 +8,12 @@ use url::Url;
 use super::access::{is_bare, is_loopback};
 use super::failure::{Failure, OrFail as _};
 use super::settings::ConfigFlags;
-use crate::config::load::{Layers, LoadedConfig, Source, load};
-use crate::config::{Live, Server};
-use crate::ids::WorkspaceId;
 use crate::server;
-use crate::sidecar::{Agent, CardAccess, Issuer, Settings, UnboundTokens};
-use crate::telemetry::{self, Chain};
+use assembly::sidecar::{Agent, CardAccess, Issuer, Settings, UnboundTokens};
+use kernel::config::load::{Layers, LoadedConfig, Source, load};
+use kernel::config::{Live, Server};
+use kernel::ids::WorkspaceId;
+use kernel::telemetry::{self, Chain};
 
 /// Settings of a sidecar that differ from the gateway's defaults. The gateway in front has the
 /// timeouts that callers see, and it sends the keep-alive comments of streams: the sidecar's
@@ -218,7 +218,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::sidecar::Issuer;
+    use assembly::sidecar::Issuer;
 
     #[derive(clap::Parser)]
     struct Line {

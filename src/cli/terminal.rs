@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, Read as _, Write};
 
-use crate::telemetry::Chain;
+use kernel::telemetry::Chain;
 
 /// Longest line that a user writes, in bytes.
 const LINE_MAX: u64 = 4096;

@@ -26,8 +26,11 @@ wrong arguments.";
 /// The file broke off.
 const BROKEN: &str = "the file is not whole, ask again";
 
+/// Formats a cell.
+type Format = fn(&Value) -> String;
+
 /// Columns of sums: title, member, and form.
-const SUMS: [(&str, &str, fn(&Value) -> String); 7] = [
+const SUMS: [(&str, &str, Format); 7] = [
     ("CALLS", "calls", format_cell),
     ("STREAMS", "streams", format_cell),
     ("REFUSED", "refused", format_cell),

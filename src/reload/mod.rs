@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
-use crate::audit::change::{operator_token_hash, settings_as_json};
-use crate::audit::{Draft, EventType};
-use crate::coherence::Invalidation;
-use crate::config::load::ADMIN_TOKEN;
-use crate::config::load::{ConfigError, Layers, Problem, Source, load};
-use crate::config::reload::{Change, Outcome};
-use crate::gateway::Gateway;
-use crate::rejection::Reason;
-use crate::telemetry::{self, Chain};
+use assembly::gateway::Gateway;
+use audit::change::{operator_token_hash, settings_as_json};
+use audit::{Draft, EventType};
+use kernel::config::load::ADMIN_TOKEN;
+use kernel::config::load::{ConfigError, Layers, Problem, Source, load};
+use kernel::config::reload::{Change, Outcome};
+use kernel::rejection::Reason;
+use kernel::telemetry::{self, Chain};
+use stores::coherence::Invalidation;
 
 /// Keys, or prefixes of keys, that cached facts depend on: the principal of a credential, the access to a
 /// call, the permitted addresses of agents.

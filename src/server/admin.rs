@@ -36,8 +36,8 @@ use tracing::Dispatch;
 use super::accept_failures::{AcceptFailures, DescriptorReserve};
 use super::background::exit_unopened;
 use super::sockets::{HandoverWatch, Socket};
-use crate::metrics::{ConnectionCut, Metrics};
-use crate::telemetry::log;
+use kernel::metrics::{ConnectionCut, Metrics};
+use kernel::telemetry::log;
 
 /// Maximum number of connections: 16 consoles with six browser connections each, and space for scrapers and
 /// probes.

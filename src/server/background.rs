@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tracing::Dispatch;
 
 use super::ServeError;
-use crate::telemetry::log;
+use kernel::telemetry::log;
 
 /// Logs the error and exits, because the listener is indispensable. Its address was free at startup, so
 /// another process that started at the same moment has taken it.

@@ -7,10 +7,10 @@ use tokio::sync::watch;
 
 use super::signals::ShutdownMode;
 use super::{PreparedServer, ServeError};
-use crate::config::Live;
-use crate::config::load::Layers;
-use crate::drain::Drain;
-use crate::telemetry::log;
+use kernel::config::Live;
+use kernel::config::load::Layers;
+use kernel::drain::Drain;
+use kernel::telemetry::log;
 
 /// A server beside the other work of a process. It ends at once when this is dropped.
 pub struct ServerHandle {

@@ -24,13 +24,13 @@ use self::admin::AdminListener;
 use self::background::Background;
 use self::signals::{SignalHandlers, Signals};
 use self::sockets::Sockets;
-use crate::config::Live;
-use crate::config::load::Layers;
-use crate::gateway::{Gateway, OpenError};
-use crate::metrics::Metrics;
-use crate::proxy::DataPlane;
-use crate::telemetry::traces::{Traces, TracesError};
 use crate::{control, reload};
+use assembly::gateway::{Gateway, OpenError};
+use data_plane::DataPlane;
+use kernel::config::Live;
+use kernel::config::load::Layers;
+use kernel::metrics::Metrics;
+use kernel::telemetry::traces::{Traces, TracesError};
 
 /// The reason why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +116,7 @@ impl PreparedServer {
         let plane = DataPlane::new(Arc::clone(&gateway), control.clone(), traces.clone());
         let working = Arc::clone(&gateway);
         let rooms = Background::notifying_service("rooms", |ready| run_rooms(working, ready));
-        let router = crate::admin::router(
+        let router = control_plane::admin::router(
             Arc::clone(&gateway),
             Some(plane.explainer().into_fn()),
             &control,

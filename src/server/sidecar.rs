@@ -11,13 +11,13 @@ use super::in_process::ServerHandle;
 use super::signals::{SignalHandlers, Signals, watch_sidecar};
 use super::sockets::Sockets;
 use super::{AdminListener, ServeError, pingora_server, threads};
-use crate::admin;
-use crate::config::Live;
-use crate::ids::ReplicaId;
-use crate::metrics::Metrics;
-use crate::proxy::sidecar_connections;
-use crate::sidecar::{Settings, Sidecar};
-use crate::telemetry::traces::Traces;
+use assembly::sidecar::{Settings, Sidecar};
+use control_plane::admin;
+use data_plane::sidecar_connections;
+use kernel::config::Live;
+use kernel::ids::ReplicaId;
+use kernel::metrics::Metrics;
+use kernel::telemetry::traces::Traces;
 
 /// Serves until SIGTERM or SIGINT. `admin` is the address of the admin listener, if there is one.
 ///

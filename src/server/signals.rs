@@ -16,10 +16,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::sockets::{Sockets, notify_supervisor};
-use crate::config::Live;
-use crate::drain::Drain;
-use crate::gateway::Gateway;
-use crate::telemetry::traces::Traces;
+use assembly::gateway::Gateway;
+use kernel::config::Live;
+use kernel::drain::Drain;
+use kernel::telemetry::traces::Traces;
 
 /// Time for remaining exchanges to send their last event or error after the drain, or after a second signal.
 const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -72,7 +72,7 @@ async fn a_host_that_is_not_ours_is_misdirected_over_http2_too() {
 #[tokio::test]
 async fn a_handshake_that_fails_is_logged_with_its_peer_and_cause() {
     let builder = Builder::new(Pair::Embedded).set("timeouts.request_head", "8s");
-    let builder = builder.set("telemetry.log", "info,a2a_gateway::proxy=debug");
+    let builder = builder.set("telemetry.log", "info,a2a_gateway_data_plane=debug");
     let secure = Secure::start(builder).await;
     let mut connections = Vec::new();
     for (bytes, cause) in [

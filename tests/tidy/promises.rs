@@ -19,7 +19,7 @@ fn assert_has_each(file: &str, words: impl IntoIterator<Item = String>) {
 
 /// The names of the metrics.
 fn find_metrics() -> BTreeSet<String> {
-    let sources = read_sources(&["src/metrics"]);
+    let sources = read_sources(&["crates/kernel/src/metrics"]);
     let strings = sources.iter().flat_map(|source| source.product.split('"'));
     let names = strings.filter(|word| !word.ends_with('_') && is_metric(word));
     names.map(str::to_owned).collect()
@@ -59,7 +59,10 @@ fn openapi_has_exactly_the_routes_that_there_are() {
         .map(|(method, path)| format!("{method} {path}"));
     let mut routes: BTreeSet<String> = routes.collect();
     // The others of the admin listener: every one is read.
-    for route in read_text("src/admin/mod.rs").split(".route(").skip(1) {
+    for route in read_text("crates/control-plane/src/admin/mod.rs")
+        .split(".route(")
+        .skip(1)
+    {
         routes.insert(format!("GET {}", route.split('"').nth(1).unwrap()));
     }
     let mut described = BTreeSet::new();

@@ -109,7 +109,7 @@ fn the_glossary_names_items_that_there_are() {
                 let room = names.remove(0);
                 let inside = sources.iter().filter(|source| {
                     let part = source.path.iter().nth(1).unwrap().to_string_lossy();
-                    part.trim_end_matches(".rs") == room
+                    part.replace('-', "_") == room
                 });
                 let products = inside.map(|source| &*source.product);
                 words = products.flat_map(split_words).collect::<BTreeSet<_>>();

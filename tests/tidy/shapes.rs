@@ -19,9 +19,12 @@ const PROXY_CIRCLE_MAX: usize = 3;
 
 /// Types over the limits: methods and files of each.
 const LARGE_TYPES: &[(&str, usize, usize)] = &[
+    ("access::Workspaces", 24, 5),
     ("audit::Audit", 17, 4),
-    ("delivery::Inbox", 36, 9),
-    ("workspace::Workspaces", 24, 5),
+    ("directory::Stops", 35, 4),
+    ("mailbox::Calls", 21, 4),
+    ("mailbox::Inbox", 36, 9),
+    ("stores::Redis", 32, 6),
 ];
 
 /// Files that import each other in a circle, other than through the door of their folder.
@@ -127,7 +130,7 @@ fn files_import_each_other_in_no_circle_but_through_their_folders_door() {
 
 #[test]
 fn a_circle_in_the_data_plane_has_few_files() {
-    let is_inside = |module: &[String]| module.len() > 2 && module[1] == "proxy";
+    let is_inside = |module: &[String]| module.len() > 1 && module[0] == "crates/data-plane/src";
     let mut circles = find_circles(|own, target| is_inside(own) && is_inside(target));
     circles.retain(|circle| circle.len() > PROXY_CIRCLE_MAX);
     assert!(circles.is_empty(), "{circles:#?}");

@@ -8,35 +8,33 @@ use crate::tree::{
     PROGRAM, Source, assert_lacks, list_files, read_sources, read_text, split_words,
 };
 
-/// The folders of `src` that stand over the rooms, in the order of `lib.rs`.
-const PLANES: [&str; 5] = ["proxy", "control", "admin", "server", "cli"];
-
-/// The planes that no other plane imports, but for those that assemble them.
-const APART: [&str; 3] = ["proxy", "control", "admin"];
-
 #[test]
-fn rooms_keep_their_walls() {
-    let clocks = "tokio:: pingora axum .await Instant::now SystemTime::now";
+fn crates_keep_their_walls() {
+    let clocks = "tokio:: Instant::now SystemTime::now .await";
     assert_lacks(&read_sources(&["crates/a2a/src"]), clocks);
-    // The demo and its agents are for the binary alone.
-    let mut library = read_sources(&["src"]);
-    library.retain(|source| !source.path.ends_with("src/main.rs"));
-    assert_lacks(&library, "demo_agents");
-    let mut hierarchy = read_sources(&["src/hierarchy"]);
+    let mut hierarchy = read_sources(&["crates/access/src/hierarchy"]);
     hierarchy.retain(|source| source.path.ends_with("hierarchy/mod.rs"));
     assert_eq!(hierarchy.len(), 1);
     assert_lacks(&hierarchy, "sqlx redis:: Instant::now");
-    let planes = read_sources(&["src/proxy", "src/control", "src/admin"]);
-    assert_lacks(&planes, "sqlx redis::");
-    let mut rooms = read_sources(&["src"]);
-    rooms.retain(|source| {
-        let module = name_module(&source.path);
-        let room = module.get(1).map_or("", String::as_str);
-        let is_above = room == "main" || PLANES.contains(&room);
-        // Files of certificates are read with Pingora's TLS.
-        !is_above && !source.path.ends_with("config/tls_pair.rs")
-    });
-    assert_lacks(&rooms, "pingora:: axum::");
+    // Cargo holds a crate to its dependencies, so the manifests are the walls.
+    for (crates, denied) in [
+        ("data-plane control-plane", "sqlx redis rusqlite"),
+        (
+            "stores trust access audit directory mailbox assembly",
+            "pingora axum hyper",
+        ),
+        ("data-plane", "control-plane"),
+        ("control-plane", "data-plane"),
+    ] {
+        for name in crates.split(' ') {
+            let manifest = read_text(format!("crates/{name}/Cargo.toml"));
+            let (product, _) = manifest.split_once("[dev-dependencies]").unwrap();
+            for other in denied.split(' ') {
+                let line = format!("\n{other}.workspace");
+                assert!(!product.contains(&line), "{name} depends on {other}");
+            }
+        }
+    }
 }
 
 /// Fails for an import that is denied, by the names of the module and of what it imports.
@@ -49,20 +47,11 @@ fn assert_no_import(is_denied: impl Fn(&[String], &[String]) -> bool) {
     }
 }
 
-#[test]
-fn no_plane_imports_another() {
-    let is_plane = |room: &String| APART.contains(&room.as_str());
-    assert_no_import(|from, to| {
-        let (from, to) = (from.get(1), to.get(1));
-        from != to && from.is_some_and(is_plane) && to.is_some_and(is_plane)
-    });
-}
-
-/// The modules that a file declares, or takes for its own (`pub use a2a`), in their order.
+/// The modules that a file declares, in their order.
 fn list_modules(file: &str) -> Vec<String> {
     let text = read_text(file);
     let names = text.lines().filter_map(|line| {
-        let mut starts = ["mod ", "pub mod ", "pub use "].iter();
+        let mut starts = ["mod ", "pub mod "].iter();
         let name = starts.find_map(|start| line.strip_prefix(start))?;
         Some(name.strip_suffix(';')?.to_owned())
     });
@@ -85,28 +74,20 @@ fn assert_each_imports_those_above_it(file: &str) {
 }
 
 #[test]
-fn each_module_imports_only_those_above_it() {
-    assert_each_imports_those_above_it("src/lib.rs");
-    // So no room imports a plane.
-    let order = list_modules("src/lib.rs");
-    assert_eq!(order[order.len() - PLANES.len()..], PLANES);
-}
-
-#[test]
 fn each_module_of_the_data_plane_imports_only_those_above_it() {
-    assert_each_imports_those_above_it("src/proxy/mod.rs");
+    assert_each_imports_those_above_it("crates/data-plane/src/lib.rs");
 }
 
 #[test]
 fn redis_commands_have_one_home() {
     let mut elsewhere = read_sources(&PROGRAM);
-    elsewhere.retain(|source| !source.path.starts_with("src/shared/redis"));
+    elsewhere.retain(|source| !source.path.starts_with("crates/stores/src/shared/redis"));
     assert_lacks(&elsewhere, "redis::cmd");
 }
 
 /// The tables that the migrations create.
 fn list_tables() -> BTreeSet<String> {
-    let migrations = list_files("src/db/migrations");
+    let migrations = list_files("crates/stores/src/db/migrations");
     let text: String = migrations.iter().map(read_text).collect();
     let created = text.split("CREATE TABLE ").skip(1);
     let names = created.map(|text| text.trim_start_matches("IF NOT EXISTS "));
@@ -117,12 +98,12 @@ fn list_tables() -> BTreeSet<String> {
 /// The folder of a table whose statements stand in several files.
 fn find_folder(table: &str) -> Option<&'static Path> {
     let folder = match table {
-        "workspaces" => "src/workspace",
-        "activity_logs" | "inbox_heads" | "mailbox_items" => "src/delivery",
-        "enrolment_tokens" | "org_tokens" => "src/identity/token",
-        "workspace_auth_tokens" => "src/identity/token",
-        "audit_blocks" | "audit_chains" | "audit_replicas" | "audit_seen" => "src/audit",
-        "audit_words" | "structure_events" => "src/audit",
+        "workspaces" => "crates/access/src/workspace",
+        "activity_logs" | "inbox_heads" | "mailbox_items" => "crates/mailbox/src",
+        "enrolment_tokens" | "org_tokens" => "crates/access/src/identity/token",
+        "workspace_auth_tokens" => "crates/access/src/identity/token",
+        "audit_blocks" | "audit_chains" | "audit_replicas" | "audit_seen" => "crates/audit/src",
+        "audit_words" | "structure_events" => "crates/audit/src",
         _ => return None,
     };
     Some(Path::new(folder))

@@ -14,7 +14,7 @@ pub(super) use self::contexts::{Context, Contexts, names_for_shells};
 use super::client::{self, Client};
 use super::failure::{Failure, OrFail as _};
 use super::parse_http_url;
-use crate::config::load::{Layers, load};
+use kernel::config::load::{Layers, load};
 
 /// Variable with the token of a caller.
 const TOKEN: &str = "A2A_GATEWAY_TOKEN";

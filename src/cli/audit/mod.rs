@@ -15,14 +15,12 @@ use self::report::{AnchorUse, format_report};
 use super::failure::{Failure, OrFail as _};
 use super::settings::ConfigFlags;
 use super::{print, print_note};
-use crate::audit::{
-    Filter, Line, Records, Report, Scope, Verifier, anchored_statements, filter_values,
-};
-use crate::config::{AuditAnchor, Config, open_regular};
-use crate::db::Db;
-use crate::metrics::Metrics;
-use crate::trust::{self, KeySet};
-use crate::workspace::Timestamp;
+use access::workspace::Timestamp;
+use audit::{Filter, Line, Records, Report, Scope, Verifier, anchored_statements, filter_values};
+use kernel::config::{AuditAnchor, Config, open_regular};
+use kernel::metrics::Metrics;
+use stores::db::Db;
+use trust::{self, KeySet};
 
 /// Replaces `stores.timeout`: a page of records may take longer, and no caller waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::audit::Report;
+use audit::Report;
 
 /// A file of signed chain heads that the chains were checked against.
 pub(super) struct AnchorUse {

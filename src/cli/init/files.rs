@@ -15,7 +15,7 @@ use url::Url;
 use super::{Answers, Stores, Supervisor};
 use crate::cli::access::to_loopback;
 use crate::cli::failure::Failure;
-use crate::identity::{CredentialHash, new_admin_token};
+use access::identity::{CredentialHash, new_admin_token};
 
 const CONFIG: &str = "gateway.toml";
 const TOKEN: &str = "admin-token";

@@ -12,8 +12,8 @@ use url::{Url, form_urlencoded};
 
 use super::failure::Failure;
 use super::parse_http_url;
-use crate::config::load::{Layers, load};
-use crate::telemetry::Chain;
+use kernel::config::load::{Layers, load};
+use kernel::telemetry::Chain;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,7 +10,7 @@ use super::{Answers, Arguments, Stores, Supervisor};
 use crate::cli::failure::Failure;
 use crate::cli::parse_http_url;
 use crate::cli::terminal::{ask_line, write_prompt};
-use crate::ids::host_name;
+use kernel::ids::host_name;
 
 /// Callers on the network need a name.
 const NO_PUBLIC_URL: &str =

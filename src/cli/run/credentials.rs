@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::cli::access::token_alone;
-use crate::config::refuse_exposed;
-use crate::telemetry::Chain;
+use kernel::config::refuse_exposed;
+use kernel::telemetry::Chain;
 
 /// Largest token file, in bytes: twice the longest token that a gateway takes.
 const TOKEN_FILE_MAX: u64 = 16 * 1024;

@@ -12,9 +12,9 @@ use url::Url;
 
 use super::credentials::{Credentials, is_enrolment};
 use super::location::{AgentLocation, CardError};
-use crate::drain::Drain;
-use crate::ids::{InstanceId, WorkspaceId};
-use crate::telemetry::Chain;
+use kernel::drain::Drain;
+use kernel::ids::{InstanceId, WorkspaceId};
+use kernel::telemetry::Chain;
 
 /// Time until the next heartbeat, until the gateway has said how long one counts.
 const FIRST_THIRD: Duration = Duration::from_secs(10);

@@ -30,13 +30,13 @@ use self::process::{AgentEnvironment, AgentProcess, Signals, exit_code};
 use super::failure::{Failure, OrFail as _};
 use super::settings::ConfigFlags;
 use super::{build_runtime, parse_http_url, sidecar};
-use crate::config::Live;
-use crate::config::load::{LoadedConfig, load};
-use crate::ids::{InstanceId, WorkspaceId, host_name};
 use crate::server::in_process::ServerHandle;
 use crate::server::sidecar::start;
-use crate::sidecar::Settings;
-use crate::telemetry;
+use assembly::sidecar::Settings;
+use kernel::config::Live;
+use kernel::config::load::{LoadedConfig, load};
+use kernel::ids::{InstanceId, WorkspaceId, host_name};
+use kernel::telemetry;
 
 /// What cannot be watched.
 const UNWATCHED: &str = "cannot watch the agent or signals";

@@ -15,8 +15,8 @@ use super::client::{body_of, format_json, path_of};
 use super::complete;
 use super::failure::{Failure, OrFail as _};
 use super::terminal::read_input;
-use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
-use crate::trust::{
+use access::identity::{CANVAS_SCOPE, CANVAS_TYP};
+use trust::{
     KeySet, LEEWAY_SECONDS, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
     claimed_audience, decode_unverified, own_type,
 };

@@ -129,7 +129,7 @@ async fn a_token_of_a_call_has_the_hash_of_what_guards_made_of_it() {
     assert!(sent.text().contains(MASK));
     let token = sent.field("authorization").expect("a caller token");
     let token = token.strip_prefix("Bearer ").unwrap();
-    let [_, claims] = a2a_gateway::trust::decode_unverified(token).unwrap();
+    let [_, claims] = trust::decode_unverified(token).unwrap();
     assert_eq!(claims["bh"], hash(&sent.body));
 }
 

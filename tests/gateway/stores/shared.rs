@@ -232,6 +232,25 @@ async fn a_watch_on_redis_hears_other_programs_lapsing_keys_and_a_flush() {
 }
 
 #[tokio::test]
+async fn of_many_who_add_at_once_none_removes_one_of_the_newest() {
+    let redis = Redis::start();
+    let shared = open_shared(&redis.url());
+    let adds = (0..64).map(|n| {
+        let shared = shared.clone();
+        async move {
+            shared
+                .add_newest("newest", &n.to_string(), 10, MINUTE)
+                .await
+        }
+    });
+    let removed: Vec<_> = join_all(adds.map(tokio::spawn)).await;
+    let removed = removed.into_iter().flat_map(|add| add.unwrap().unwrap());
+    let removed: std::collections::BTreeSet<String> = removed.collect();
+    assert_eq!(redis.command(&["ZCARD", "newest"]).trim(), "10");
+    assert_eq!(removed.len(), 54, "each of the others is reported");
+}
+
+#[tokio::test]
 async fn watching_nothing_hears_nothing() {
     for shared in each() {
         let mut watch = shared.watch_keys(Vec::new());

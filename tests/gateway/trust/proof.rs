@@ -263,6 +263,6 @@ async fn a_rotation_and_another_issuer_make_another_token() {
     let renamed = json!("https://renamed.example.com");
     in_force(gateway, "tokens.issuer", renamed).await;
     let third = family.arriving().await;
-    let [_, said] = a2a_gateway::trust::decode_unverified(&third).unwrap();
+    let [_, said] = trust::decode_unverified(&third).unwrap();
     assert_eq!(said["iss"], "https://renamed.example.com");
 }

@@ -155,7 +155,7 @@ async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
             rotate(folder.path(), SigningAlgorithm::EdDsa).unwrap();
         }
         let ours = Keys::load_or_create(folder.path()).unwrap();
-        let pair = a2a_gateway::trust::Pair {
+        let pair = trust::Pair {
             caller: "one",
             target: "two",
             rule: "sibling",

@@ -1,0 +1,465 @@
+//! Authentication: from the field `Authorization` to a proof. In steady state no store is read: a valid
+//! credential is cached until it is revoked, ages or expires.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::future::Cache;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::credential::{Credential, CredentialHash, Form, NewCredential};
+use super::issuance::Issuance;
+use super::issuers::Issuers;
+use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::refusal::{AuthError, Refusal, unauthenticated};
+use super::signed_tokens::SignedTokens;
+use super::token::{Tokens, UseQueue};
+use super::workspace_states::{WorkspaceRefusal, WorkspaceStates};
+use kernel::config::{self, AuthMode, Config, Derived, Live};
+use kernel::metrics::{self, CredentialFlaw, Metrics};
+use kernel::rejection::{Reason, Rejection};
+use kernel::time::Timestamp;
+use stores::coherence::{Coherence, CoherentCache, Invalidation};
+use stores::db::Db;
+use stores::store::Unavailable;
+use trust::{Keys, TokenError};
+
+/// Entries of the cache of rejected credentials. It is a cache of its own, so that guesses evict no valid
+/// credential.
+const REFUSALS_MAX: u64 = 10_000;
+
+/// Lifetime of a rejected credential: it damps retry loops, and a token that another program writes into the
+/// table works within a second.
+const REFUSAL_TTL: Duration = Duration::from_secs(1);
+
+/// Authenticates credentials.
+pub struct Identity {
+    /// Opaque tokens: issued, listed, revoked.
+    pub tokens: Issuance,
+    /// Signed tokens.
+    pub signed: SignedTokens,
+    pub(super) config: Live,
+    pub(super) issuers: Issuers,
+    metrics: Arc<Metrics>,
+    pub(super) table: Tokens,
+    /// Hashes from the configuration and the environment.
+    pub(super) admins: Derived<Vec<CredentialHash>>,
+    pub(super) proofs: CoherentCache<CredentialHash, Arc<Proof>>,
+    /// The workspaces that tokens of platforms name.
+    pub(super) workspaces: WorkspaceStates,
+    refusals: Cache<CredentialHash, Refusal>,
+    /// The proof of requests without a credential, in open mode.
+    open: Arc<Proof>,
+    uses: UseQueue,
+}
+
+impl Identity {
+    /// Creates it; does not touch the stores.
+    pub fn new(
+        config: Live,
+        db: Db,
+        keys: Arc<Keys>,
+        coherence: Arc<Coherence>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let proofs = CoherentCache::new(
+            Arc::clone(&coherence),
+            Arc::clone(&metrics),
+            metrics::Cache::Credentials,
+            (config.get().directory.cache_entries, None),
+            |proof: &Arc<Proof>| proof.is_current(),
+        );
+        let table = Tokens::new(db);
+        let entries_max = config.get().directory.cache_entries;
+        let workspaces = WorkspaceStates::new(&coherence, &metrics, entries_max, table.clone());
+        drop_on_invalidation(&coherence, &proofs, &workspaces);
+        Self {
+            issuers: Issuers::new(&config.get().auth, Arc::clone(&metrics)),
+            metrics,
+            tokens: Issuance {
+                tokens: table.clone(),
+                coherence,
+            },
+            signed: SignedTokens::new(config.clone(), keys),
+            table,
+            admins: Derived::new(&config, |config, _| admin_hashes(config)),
+            config,
+            proofs,
+            workspaces,
+            refusals: Cache::builder()
+                .max_capacity(REFUSALS_MAX)
+                .time_to_live(REFUSAL_TTL)
+                .build(),
+            open: Arc::new(open_proof()),
+            uses: UseQueue::default(),
+        }
+    }
+
+    /// Returns the proof of a request without a credential: none, except in open mode.
+    pub(super) fn open_mode_proof(&self) -> Option<Arc<Proof>> {
+        let open = self.config.get().auth.mode == AuthMode::Open;
+        open.then(|| Arc::clone(&self.open))
+    }
+
+    /// Records uses of tokens, and keeps the keys of foreign issuers fresh, outside of requests. A background
+    /// task; runs until it is dropped.
+    pub async fn run(&self) {
+        tokio::join!(self.uses.run(&self.table), self.issuers.run());
+    }
+
+    /// Replaces `auth.issuers` and `auth.workspace_issuers`. Tokens of an issuer that is removed are invalid at once.
+    pub fn set_issuers(&self, auth: &config::Auth) {
+        self.issuers.set(auth);
+    }
+
+    /// Creates an admin token if there is none, neither configured nor stored. The caller prints it once. Of
+    /// several replicas that start at the same time, all but one get `None`. A retry must pass the same
+    /// `candidate`: if the store timed out, it may be stored already.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn ensure_admin_token(
+        &self,
+        candidate: &FirstAdmin,
+    ) -> Result<Option<SecretString>, Unavailable> {
+        if !self.admins.get().is_empty() {
+            return Ok(None);
+        }
+        let NewCredential { hash, text, .. } = &candidate.0;
+        let made = self
+            .table
+            .operators
+            .insert_first_admin(*hash, Timestamp::now().0)
+            .await?;
+        Ok(made.then(|| text.clone()))
+    }
+
+    /// Returns the principal that the value of an `Authorization` field proves. `None`: the request has no
+    /// such field.
+    ///
+    /// # Errors
+    /// `unauthenticated`, also for an enrolment token, which only [`Identity::authenticate_enrolment`] accepts;
+    /// `not_permitted` for a pair token, which only [`Identity::authenticate_message`] accepts;
+    /// `store_unavailable` when the credential cannot be read.
+    pub async fn authenticate(
+        &self,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let proof = self.authenticate_message(authorization).await?;
+        refuse_pair(&proof)?;
+        Ok(proof)
+    }
+
+    /// As [`Identity::authenticate`], for a message, where a pair token for the target is valid as well. The
+    /// target is compared with the permit.
+    ///
+    /// # Errors
+    /// As [`Identity::authenticate`], except for pair tokens.
+    pub async fn authenticate_message(
+        &self,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let proof = self.verify(authorization).await?;
+        self.require_workspace(proof).await
+    }
+
+    /// Rejects a platform's token if its workspace does not stand. Does nothing for any other credential.
+    async fn require_workspace(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
+        if let Some(why) = self.workspaces.find_refusal(&proof).await? {
+            return Err(self.reject_workspace(&proof, why));
+        }
+        self.with_present_life(proof).await
+    }
+
+    /// Sets the life of the workspace that a signed credential names. A pair token of an earlier life proves nothing.
+    pub(super) async fn with_present_life(
+        &self,
+        proof: Arc<Proof>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let Some(born_at) = self.workspaces.find_born_at(&proof).await? else {
+            return Ok(proof);
+        };
+        if proof.pair_generation.is_some_and(|issued| issued < born_at) {
+            return Err(self.count_refusal(Refusal::Unknown));
+        }
+        if proof.born_at == born_at {
+            return Ok(proof);
+        }
+        let proof = Proof {
+            born_at,
+            ..Proof::clone(&proof)
+        };
+        Ok(Arc::new(proof.with_account()))
+    }
+
+    fn reject_workspace(&self, proof: &Proof, why: WorkspaceRefusal) -> Rejection {
+        let (flaw, rejection) = why.to_rejection(proof);
+        self.metrics.refusals.credentials[flaw].inc();
+        rejection
+    }
+
+    /// Returns the principal that a credential proves, apart from the workspace behind the token of a platform.
+    async fn verify(&self, authorization: Option<&[u8]>) -> Result<Arc<Proof>, Rejection> {
+        let Some(field) = authorization else {
+            return self.open_mode_proof().ok_or_else(|| {
+                self.count_flaw(
+                    CredentialFlaw::Missing,
+                    "send `Authorization: Bearer <token>` with a workspace, canvas, org or admin token",
+                )
+            });
+        };
+        let credential = self.parse(field)?;
+        if credential.form == Form::Enrolment {
+            return Err(self.count_flaw(
+                CredentialFlaw::Misplaced,
+                "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with",
+            ));
+        }
+        if credential.form == Form::Ticket {
+            return Err(self.count_flaw(
+                CredentialFlaw::Misplaced,
+                "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else",
+            ));
+        }
+        let hash = credential.hash();
+        // Most credentials are valid, so the cache of rejected ones is read second.
+        if let Some(proof) = self.proofs.get(&hash) {
+            return self.require_maker(hash, proof).await;
+        }
+        if let Some(refusal) = self.refusals.get(&hash).await {
+            return Err(self.count_refusal(refusal));
+        }
+        let load = || self.load(credential, hash);
+        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+        let loaded = Box::pin(self.proofs.get_or_load(&hash, load)).await;
+        match loaded {
+            Ok(proof) => self.require_maker(hash, proof).await,
+            Err(error) => match &*error {
+                AuthError::Refused(refusal) => {
+                    // The key may become known at any moment.
+                    if *refusal != Refusal::Signed(TokenError::UnknownKey) {
+                        Box::pin(self.refusals.insert(hash, *refusal)).await;
+                    }
+                    Err(self.count_refusal(*refusal))
+                }
+                AuthError::Unavailable(rejection) => Err(rejection.clone()),
+            },
+        }
+    }
+
+    /// Rejects a canvas token if its maker's org token has ended. Does nothing for any other credential.
+    async fn require_maker(
+        &self,
+        hash: CredentialHash,
+        proof: Arc<Proof>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        if proof.maker.is_none() || self.is_maker_unrevoked(&proof).await? {
+            return Ok(proof);
+        }
+        // Cached as rejected, so that its next use reads no store.
+        self.proofs.forget(&hash);
+        Box::pin(self.refusals.insert(hash, Refusal::Unknown)).await;
+        Err(self.count_refusal(Refusal::Unknown))
+    }
+
+    /// As [`Identity::authenticate`], for the one route that accepts an enrolment token, and the token of a platform for a
+    /// workspace that does not exist. The token stays unused; [`Issuance::redeem_enrolment`] uses it up.
+    ///
+    /// # Errors
+    /// As [`Identity::authenticate`].
+    pub async fn authenticate_enrolment(
+        &self,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let credential = match authorization.map(Credential::parse) {
+            Some(Ok(credential)) if credential.form == Form::Enrolment => credential,
+            _ => {
+                let proof = self.verify(authorization).await?;
+                refuse_pair(&proof)?;
+                // The registration itself refuses a workspace that does not exist.
+                return match self.workspaces.find_refusal(&proof).await? {
+                    Some(WorkspaceRefusal::Elsewhere) => {
+                        Err(self.reject_workspace(&proof, WorkspaceRefusal::Elsewhere))
+                    }
+                    _ => self.with_present_life(proof).await,
+                };
+            }
+        };
+        let hash = credential.hash();
+        // Never cached: it is presented once.
+        let found = self.table.find_enrolment(hash, Timestamp::now().0).await?;
+        let id = found.ok_or_else(|| {
+            self.count_flaw(
+                CredentialFlaw::Unknown,
+                "the enrolment token is unknown, used or older than 24 h; ask an operator for a token of the workspace",
+            )
+        })?;
+        let principal = Principal::Workspace { id };
+        let mut proof = new_proof(principal, CredentialKind::Enrolment, credential, hash);
+        proof.hash = Some(hash);
+        Ok(Arc::new(proof))
+    }
+
+    fn parse<'a>(&self, field: &'a [u8]) -> Result<Credential<'a>, Rejection> {
+        Credential::parse(field).map_err(|_| {
+            self.count_flaw(
+                CredentialFlaw::Form,
+                "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
+            )
+        })
+    }
+
+    fn count_refusal(&self, refusal: Refusal) -> Rejection {
+        self.metrics.refusals.credentials[refusal.flaw()].inc();
+        refusal.to_rejection()
+    }
+
+    /// Counts a credential that proves nothing, and returns its rejection.
+    fn count_flaw(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
+        self.metrics.refusals.credentials[flaw].inc();
+        unauthenticated(message)
+    }
+
+    async fn load(
+        &self,
+        credential: Credential<'_>,
+        hash: CredentialHash,
+    ) -> Result<Arc<Proof>, AuthError> {
+        let unknown = AuthError::Refused(Refusal::Unknown);
+        let kind = match credential.form {
+            Form::Workspace => CredentialKind::Workspace,
+            Form::Org => CredentialKind::Org,
+            Form::Admin => CredentialKind::Admin,
+            Form::Jwt => return self.load_signed(credential, hash).await,
+            // `authenticate` has rejected them.
+            Form::Enrolment | Form::Ticket => return Err(unknown),
+        };
+        let found = self.find_credential(kind, hash).await?.ok_or(unknown)?;
+        if found.has_expired() {
+            return Err(AuthError::Refused(Refusal::Over));
+        }
+        if let Some((token_id, last_used_at)) = found.last_use {
+            self.uses.record(token_id, last_used_at);
+        }
+        let mut proof = new_proof(found.principal, kind, credential, hash);
+        proof.expires_at = found.expires_at;
+        proof.born_at = found.born_at;
+        proof.operator = found.operator;
+        Ok(Arc::new(proof))
+    }
+
+    /// Verifies a token of the foreign issuer that it names, or else a canvas or pair token of this
+    /// gateway.
+    async fn load_signed(
+        &self,
+        credential: Credential<'_>,
+        hash: CredentialHash,
+    ) -> Result<Arc<Proof>, AuthError> {
+        let text = credential.text();
+        let foreign = self.issuers.verify(text).await?;
+        let signed = match foreign {
+            Some(signed) => signed,
+            None => match self.signed.verify(text) {
+                // Another replica may have created the key just now.
+                Err(Refusal::Signed(TokenError::UnknownKey)) => {
+                    self.signed
+                        .reload_keys()
+                        .await
+                        .map_err(AuthError::Unavailable)?;
+                    self.signed.verify(text)
+                }
+                known => known,
+            }?,
+        };
+        let proof = Proof {
+            prefix: credential.prefix().to_owned(),
+            credential: Some(hash),
+            ..signed
+        };
+        // The issuer is part of a canvas user's name.
+        Ok(Arc::new(proof.with_account()))
+    }
+
+    /// Restores the principal from the output of [`Proof::to_stored`]. No request can create such a proof, and
+    /// permits are checked again with it. `None`: the text is invalid, or it is from open mode, which is off
+    /// now.
+    pub fn restore_proof(&self, stored: &str) -> Option<Proof> {
+        Proof::from_stored(stored, self.open_mode_proof().is_some())
+    }
+}
+
+/// The admin token to be stored by a first start.
+pub struct FirstAdmin(NewCredential);
+
+impl Default for FirstAdmin {
+    /// Generates a new one.
+    fn default() -> Self {
+        Self(NewCredential::new(Form::Admin))
+    }
+}
+
+/// Returns the hashes of the admin tokens in the configuration and the environment.
+fn admin_hashes(config: &Config) -> Vec<CredentialHash> {
+    let listed = config.auth.admin_token_sha256.iter().copied();
+    let token = config.auth.admin_token.as_ref();
+    listed
+        .map(CredentialHash::from)
+        .chain(token.map(|token| CredentialHash::digest(token.expose_secret())))
+        .collect()
+}
+
+/// Rejects a pair token, which is for messages only.
+fn refuse_pair(proof: &Proof) -> Result<(), Rejection> {
+    if proof.only_to.is_none() {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Reason::NotPermitted,
+        "a pair token is good for calls to its own target, POST /workspaces/{id}/a2a, and for nothing else; send the workspace's own token",
+    ))
+}
+
+fn drop_on_invalidation(
+    coherence: &Coherence,
+    proofs: &CoherentCache<CredentialHash, Arc<Proof>>,
+    workspaces: &WorkspaceStates,
+) {
+    let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
+    coherence.on_invalidation(move |what| {
+        let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
+        async move {
+            match what {
+                Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
+                    Some(hash) => proofs.forget(&hash),
+                    None => proofs.forget_all(),
+                },
+                Invalidation::Everything => {
+                    proofs.forget_all();
+                    workspaces.forget_all();
+                }
+                Invalidation::Lineage(_) => workspaces.forget_all(),
+                // A proof contains only the workspace's id; other modules cache its other facts.
+                Invalidation::Address(_)
+                | Invalidation::Grant(..)
+                | Invalidation::Stops
+                | Invalidation::Workspace(_) => {}
+            }
+        }
+    });
+}
+
+fn new_proof(
+    principal: Principal,
+    kind: CredentialKind,
+    credential: Credential<'_>,
+    hash: CredentialHash,
+) -> Proof {
+    Proof {
+        principal,
+        kind,
+        prefix: credential.prefix().to_owned(),
+        credential: Some(hash),
+        ..open_proof()
+    }
+    .with_account()
+}

@@ -1,0 +1,342 @@
+//! Tokens that this gateway signs and accepts: canvas tokens, which are short-lived JWTs for browser users, and
+//! pair tokens (`docs/reference/credentials.md`, "Pair tokens"), each of which proves a workspace to one target.
+//! Pair tokens are issued at discovery, and for forwarded requests, where only the target accepts them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use super::caller_tokens::{CallerToken, CallerTokens};
+use super::credential::CredentialHash;
+use super::proof::{
+    CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
+};
+use super::refusal::Refusal;
+use kernel::config::Live;
+use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
+use kernel::rejection::{Reason, Rejection};
+use kernel::time::Timestamp;
+use trust::{
+    GUARD_SCOPE, GUARD_TYP, Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, SignError,
+    TOKEN_BYTES_MAX, TokenError, WAKE_SCOPE, WAKE_TYP, claimed_audience, own_type,
+};
+
+/// The `typ` of the header, so that no other token of this gateway is accepted as one.
+pub const CANVAS_TYP: &str = "a2a-canvas+jwt";
+
+/// The only scope.
+pub const CANVAS_SCOPE: &str = "a2a:canvas";
+
+/// Default lifetime: a working hour, since a canvas token cannot be revoked.
+pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);
+
+/// Longest lifetime that can be requested.
+pub const CANVAS_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The claims of the token. Times are seconds since 1970.
+#[derive(Debug, Serialize, Deserialize)]
+struct Claims {
+    iss: String,
+    aud: String,
+    sub: String,
+    iat: i64,
+    nbf: i64,
+    exp: i64,
+    jti: String,
+    scope: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    org: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workspaces: Option<Vec<WorkspaceId>>,
+    /// SHA-256 of the org token with which it was made: it ends with that token, and reaches only that org.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    via: Option<CredentialHash>,
+    /// The root of that org token's subtree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    within: Option<WorkspaceIncarnation>,
+}
+
+/// A canvas token to be issued.
+#[derive(Clone, Copy)]
+pub struct NewCanvas<'a> {
+    /// The user.
+    pub user: &'a str,
+    /// The org that the user can reach.
+    pub org: Option<&'a str>,
+    /// If present, only these workspaces.
+    pub workspaces: Option<&'a [WorkspaceId]>,
+    /// The lifetime.
+    pub ttl: Duration,
+    /// The caller that issues it. With an org token it ends with that token, and reaches no more than it.
+    pub maker: Option<&'a Proof>,
+}
+
+/// A pair token to be returned to a caller.
+#[derive(Debug)]
+pub struct IssuedPair {
+    /// The token.
+    pub token: SecretString,
+    /// Expiry: milliseconds since 1970.
+    pub expires_at: i64,
+    /// The lifetime.
+    pub ttl: Duration,
+}
+
+/// Signs and verifies tokens.
+pub struct SignedTokens {
+    pub(super) config: Live,
+    pub(super) keys: Arc<Keys>,
+    caller_tokens: CallerTokens,
+}
+
+impl SignedTokens {
+    pub(super) fn new(config: Live, keys: Arc<Keys>) -> Self {
+        Self {
+            caller_tokens: CallerTokens::new(config.clone(), Arc::clone(&keys)),
+            config,
+            keys,
+        }
+    }
+
+    /// Signs a canvas token: for its workspaces if given, else for all of its org. Returns the token and its
+    /// expiry, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// `invalid_params` when a name or the lifetime is out of bounds, or the list is too long.
+    pub fn issue_canvas(&self, new: &NewCanvas<'_>) -> Result<(String, i64), Rejection> {
+        let NewCanvas {
+            user,
+            org,
+            workspaces,
+            ttl,
+            maker,
+        } = *new;
+        check_name("user", user)?;
+        if let Some(org) = org {
+            check_name("org", org)?;
+        }
+        if ttl < Duration::from_secs(1) || ttl > CANVAS_TTL_MAX {
+            return Err(Rejection::new(
+                Reason::InvalidParams,
+                "`ttl_seconds` is a whole number from 1 to 86400",
+            ));
+        }
+        let now = Timestamp::now().0 / 1000;
+        let exp = now + i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX - now);
+        let issuer = self.config.get().issuer();
+        let maker = maker.filter(|maker| maker.kind == CredentialKind::Org);
+        let claims = Claims {
+            aud: issuer.clone(),
+            iss: issuer,
+            sub: user.to_owned(),
+            iat: now,
+            nbf: now,
+            exp,
+            jti: uuid::Uuid::now_v7().to_string(),
+            scope: CANVAS_SCOPE.to_owned(),
+            org: org.map(str::to_owned),
+            workspaces: workspaces.map(<[WorkspaceId]>::to_vec),
+            via: maker.and_then(|maker| maker.credential),
+            within: maker.and_then(|maker| maker.principal.within()).cloned(),
+        };
+        let token = self.keys.sign(CANVAS_TYP, &claims).map_err(|error| {
+            Rejection::new(Reason::Internal, "the token could not be signed").with_cause(error)
+        })?;
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(Rejection::new(
+                Reason::InvalidParams,
+                "`workspaces` is too long for a token of 8192 bytes: name fewer, or an `org` instead",
+            ));
+        }
+        Ok((token, exp * 1000))
+    }
+
+    /// Verifies a canvas token of this gateway.
+    fn verify_canvas(&self, token: &str) -> Result<Proof, TokenError> {
+        let issuer = self.config.get().issuer();
+        let verified = self.keys.verify(token, CANVAS_TYP, &issuer, &issuer)?;
+        let claims: Claims = verified.claims;
+        if claims.scope != CANVAS_SCOPE {
+            return Err(TokenError::Claims);
+        }
+        Ok(Proof {
+            principal: Principal::Canvas {
+                user: claims.sub,
+                org: claims.org,
+                workspaces: claims.workspaces,
+                confined: claims.via.is_some(),
+                within: claims.within,
+            },
+            kind: CredentialKind::Canvas,
+            expires_at: Some(claims.exp.saturating_mul(1000)),
+            signer: Some(Signer::from_own_key(verified.head, verified.key)),
+            maker: claims.via,
+            ..open_proof()
+        })
+    }
+
+    /// Issues a token with which the caller of `pair`, a workspace, may message its target for
+    /// `tokens.pair_ttl`, and not beyond the end of the credential that `maker` proved.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn issue_pair(&self, pair: Pair<'_>, maker: &Proof) -> Result<IssuedPair, Rejection> {
+        let config = self.config.get();
+        let now = Timestamp::now();
+        let left = maker.ends_at().map(|end| Timestamp(end).since(now));
+        // Its end has whole seconds.
+        let left = left.map_or(Duration::MAX, |left| left.max(Duration::from_secs(1)));
+        let ttl = config
+            .tokens
+            .pair_ttl
+            .min(Duration::from_secs(left.as_secs()));
+        let claims = PairClaims::new(config.issuer(), pair, now, ttl);
+        Ok(IssuedPair {
+            token: self
+                .keys
+                .sign(PAIR_TYP, &claims)
+                .map_err(|error| sign_failure("pair", error))?
+                .into(),
+            expires_at: claims.exp.saturating_mul(1000),
+            ttl,
+        })
+    }
+
+    /// Returns a token that proves the caller to the target of `pair`: one that is used for all of its calls for half
+    /// its lifetime.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn caller_token_for_pair(&self, pair: Pair<'_>) -> Result<Arc<CallerToken>, Rejection> {
+        self.caller_tokens
+            .token_for_pair(pair, Timestamp::now())
+            .map_err(|error| sign_failure("pair", error))
+    }
+
+    /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
+    /// `method` with a body of this hash ([`body_hash`](trust::body_hash)).
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn caller_token_for_request(
+        &self,
+        pair: Pair<'_>,
+        method: Option<&str>,
+        body_hash: String,
+    ) -> Result<Arc<CallerToken>, Rejection> {
+        self.caller_tokens
+            .sign_for_request(pair, method, body_hash)
+            .map_err(|error| sign_failure("pair", error))
+    }
+
+    /// Issues the token that proves the gateway to the waker of `workspace`, at the origin `audience`.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn issue_wake(
+        &self,
+        workspace: &WorkspaceId,
+        audience: String,
+    ) -> Result<SecretString, Rejection> {
+        let service = (workspace.as_str(), audience);
+        let signed = self.sign_for_service(WAKE_TYP, service, WAKE_SCOPE, None);
+        signed.map_err(|error| sign_failure("wake", error))
+    }
+
+    /// Issues the token that proves the gateway to the guard `name` at the origin `audience`, with a question whose body
+    /// has the hash `bh`.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn issue_guard(
+        &self,
+        name: &str,
+        audience: String,
+        bh: String,
+    ) -> Result<SecretString, Rejection> {
+        let signed = self.sign_for_service(GUARD_TYP, (name, audience), GUARD_SCOPE, Some(bh));
+        signed.map_err(|error| sign_failure("guard", error))
+    }
+
+    fn sign_for_service(
+        &self,
+        typ: &str,
+        service: (&str, String),
+        scope: &'static str,
+        bh: Option<String>,
+    ) -> Result<SecretString, SignError> {
+        let issuer = self.config.get().issuer();
+        let claims = ServiceClaims::new(issuer, service, scope, bh, Timestamp::now());
+        self.keys.sign(typ, &claims).map(SecretString::from)
+    }
+
+    /// Drops the caller tokens that are not used again.
+    pub fn drop_stale(&self) {
+        self.caller_tokens.drop_stale(Timestamp::now());
+    }
+
+    /// Verifies a pair token of this gateway.
+    fn verify_pair(&self, token: &str) -> Result<Proof, Refusal> {
+        let signed = Refusal::Signed;
+        let issuer = self.config.get().issuer();
+        // The audience is compared with the target later, when the target is known.
+        let audience = claimed_audience(token).ok_or(signed(TokenError::Claims))?;
+        let verified = self.keys.verify(token, PAIR_TYP, &issuer, &audience);
+        let verified = verified.map_err(signed)?;
+        let claims = PairClaims::validate(verified.claims).map_err(signed)?;
+        if claims.is_forwarded() {
+            return Err(Refusal::Forwarded);
+        }
+        let id = |text: &str| WorkspaceId::parse(text).map_err(|_| signed(TokenError::Claims));
+        Ok(Proof {
+            principal: Principal::Workspace {
+                id: id(&claims.sub)?,
+            },
+            kind: CredentialKind::Pair,
+            expires_at: Some(claims.exp.saturating_mul(1000)),
+            signer: Some(Signer::from_own_key(verified.head, verified.key)),
+            only_to: Some(id(&claims.aud)?),
+            pair_generation: Some(claims.generation),
+            ..open_proof()
+        })
+    }
+
+    /// Verifies a canvas token or a pair token of this gateway.
+    pub(super) fn verify(&self, token: &str) -> Result<Proof, Refusal> {
+        if own_type(token).as_deref() == Some(PAIR_TYP) {
+            return self.verify_pair(token);
+        }
+        self.verify_canvas(token).map_err(Refusal::Signed)
+    }
+
+    /// Reads the trust keys again, since the key of a token is unknown.
+    pub(super) async fn reload_keys(&self) -> Result<(), Rejection> {
+        self.keys.reload_for_unknown_key().await.map_err(|error| {
+            Rejection::new(
+                Reason::StoreUnavailable,
+                "the token names a key that is not known, and keys.dir cannot be read to look for it; the log says why",
+            )
+            .with_retry_after(Duration::from_secs(1))
+            .with_cause(error)
+        })
+    }
+}
+
+fn check_name(member: &str, name: &str) -> Result<(), Rejection> {
+    if is_valid_name(name) {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Reason::InvalidParams,
+        format!(
+            "`{member}` has 1 to {NAME_CHARS_MAX} characters, none of them a control character"
+        ),
+    ))
+}
+
+fn sign_failure(kind: &str, error: SignError) -> Rejection {
+    let message = format!("the {kind} token could not be signed");
+    Rejection::new(Reason::Internal, message).with_cause(error)
+}

@@ -1,0 +1,7 @@
+//! Who calls, and what the caller may do: identity, workspaces, the hierarchy, caps.
+
+pub mod caps;
+pub mod explain;
+pub mod hierarchy;
+pub mod identity;
+pub mod workspace;

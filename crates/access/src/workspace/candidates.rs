@@ -1,0 +1,378 @@
+//! Pages of workspaces: the candidates of a page by their place in the table, in order of id.
+//! [`crate::hierarchy`] decides about each; a candidate is not a permission.
+//!
+//! Each branch of a page is limited in the database, so that a page of 100,000 roots reads one page.
+
+use std::collections::HashSet;
+
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::row::{read_step, read_workspace};
+use super::sql::COLUMNS;
+use super::{Status, Step, Timestamp, Workspace, Workspaces};
+use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
+use stores::store::Unavailable;
+
+/// Part of a list to read.
+#[derive(Clone, Copy, Debug)]
+pub struct CandidateQuery<'a> {
+    /// Only workspaces with this text in their name or role.
+    pub search: Option<&'a Search>,
+    /// Only workspaces in this status; `None`: all except removed ones.
+    pub status: Option<Status>,
+    /// Only ids after this one.
+    pub after: &'a str,
+    /// Maximum number.
+    pub limit: u32,
+}
+
+/// Subject of a page.
+#[derive(Clone, Copy, Debug)]
+pub enum CandidateScope<'a> {
+    /// All workspaces.
+    Everyone,
+    /// Workspaces of one org; `None` counts as one org, too.
+    Org(Option<&'a str>),
+    /// Workspaces with these ids.
+    Listed(&'a [WorkspaceId]),
+    /// The workspaces of a subtree.
+    Subtree(Subtree<'a>),
+    /// Workspaces near one workspace: related to it, or granted to it.
+    Near(NearScope<'a>),
+}
+
+/// A workspace of an org and all below it, as the hierarchy is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Subtree<'a> {
+    /// The org; `None` counts as one org, too.
+    pub org: Option<&'a str>,
+    /// The workspace, in the life that is meant: a later life of its id has no subtree.
+    pub root: &'a WorkspaceIncarnation,
+}
+
+impl Subtree<'_> {
+    /// Returns its ids, removed workspaces included; `None`: there are more than `max`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn load_ids(
+        &self,
+        workspaces: &Workspaces,
+        max: usize,
+    ) -> Result<Option<HashSet<String>>, Unavailable> {
+        let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
+        let limit = i64::try_from(max).map_or(i64::MAX, |max| max.saturating_add(1));
+        let query = sqlx::query_scalar(AssertSqlSafe(text))
+            .bind(self.root.id.as_str())
+            .bind(self.root.born_at)
+            .bind(self.org.unwrap_or_default())
+            .bind(limit);
+        let work = async { query.fetch_all(workspaces.db.pool()).await };
+        let ids: Vec<String> = workspaces.db.run("workspace_subtree", work).await?;
+        Ok((ids.len() <= max).then(|| ids.into_iter().collect()))
+    }
+}
+
+/// Returns a query of the ids of a [`Subtree`], removed ones included: a removed workspace is where it was, and none is
+/// below it. `root`, `born_at` and `org` are markers of parameters; the org is `''` for none.
+pub fn ids_below(root: &str, born_at: &str, org: &str) -> String {
+    format!(
+        "WITH RECURSIVE below (id, status) AS ( \
+           SELECT id, status FROM workspaces \
+             WHERE id = {root} AND born_at = {born_at} AND COALESCE(org, '') = {org} AND status <> 'removed' \
+           UNION SELECT w.id, w.status FROM workspaces w JOIN below ON w.parent_id = below.id \
+             WHERE below.status <> 'removed') \
+         SELECT id FROM below"
+    )
+}
+
+/// The workspace that the page is about.
+#[derive(Clone, Copy, Debug)]
+pub struct NearScope<'a> {
+    /// Id of the workspace.
+    pub id: &'a WorkspaceId,
+    /// Parent workspace.
+    pub parent_id: Option<&'a WorkspaceId>,
+    /// Org that the workspace belongs to.
+    pub org: Option<&'a str>,
+    /// True if all ancestors and descendants count, not only parent and children.
+    pub lines: bool,
+    /// True if the workspace itself counts.
+    pub itself: bool,
+    /// Time at which grants must hold.
+    pub now: Timestamp,
+}
+
+/// Candidate of a page.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its place in the hierarchy.
+    pub step: Step,
+    /// Length of its card.
+    pub card_bytes: u64,
+}
+
+/// Text to search for in names and roles, ignoring case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// Pattern for `LIKE`, in lower case.
+    pattern: String,
+    /// Upper and lower case of each character that a database may not fold.
+    foldings: Vec<(String, String)>,
+}
+
+impl Search {
+    /// Creates a search for the literal `text`.
+    pub fn new(text: &str) -> Self {
+        let mut pattern = String::from("%");
+        let mut foldings: Vec<(String, String)> = Vec::new();
+        for lower in text.chars().flat_map(char::to_lowercase) {
+            if matches!(lower, '%' | '_' | '!') {
+                pattern.push('!');
+            }
+            pattern.push(lower);
+            let upper: String = lower.to_uppercase().collect();
+            let lower = lower.to_string();
+            // A letter that becomes two (ß) cannot be folded back.
+            let folds = !lower.is_ascii() && upper != lower && upper.chars().count() == 1;
+            if folds && foldings.iter().all(|(_, known)| *known != lower) {
+                foldings.push((upper, lower));
+            }
+        }
+        pattern.push('%');
+        Self { pattern, foldings }
+    }
+}
+
+impl Workspaces {
+    /// Returns the candidates of the page, in order of id.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn find_candidates(
+        &self,
+        among: CandidateScope<'_>,
+        query: &CandidateQuery<'_>,
+    ) -> Result<Vec<Candidate>, Unavailable> {
+        let statement = Statement::build(among, query);
+        let mut query = sqlx::query(AssertSqlSafe(statement.text));
+        for value in &statement.values {
+            query = match value {
+                Value::Text(text) => query.bind(text.as_str()),
+                Value::Number(number) => query.bind(*number),
+            };
+        }
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let candidates = rows.iter().map(|row| {
+                let card_bytes: i64 = row.try_get("card_bytes")?;
+                Ok(Candidate {
+                    step: read_step(row)?,
+                    card_bytes: u64::try_from(card_bytes).unwrap_or(0),
+                })
+            });
+            candidates.collect()
+        };
+        self.db.run("workspace_candidates", work).await
+    }
+
+    /// Returns those of `ids` that exist, removed or not, in order of id.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn find_many(&self, ids: &[WorkspaceId]) -> Result<Vec<Workspace>, Unavailable> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places: Vec<_> = (1..=ids.len()).map(|n| format!("${n}")).collect();
+        let places = places.join(", ");
+        let text = format!(
+            "SELECT {} FROM workspaces WHERE id IN ({places}) ORDER BY id",
+            *COLUMNS
+        );
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for id in ids {
+            query = query.bind(id.as_str());
+        }
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(read_workspace).collect()
+        };
+        self.db.run("workspace_find_many", work).await
+    }
+}
+
+enum Value {
+    Text(String),
+    Number(i64),
+}
+
+/// SQL text and its parameters.
+struct Statement {
+    text: String,
+    values: Vec<Value>,
+}
+
+impl Statement {
+    fn build(among: CandidateScope<'_>, query: &CandidateQuery<'_>) -> Self {
+        let mut all = Self {
+            text: String::new(),
+            values: Vec::new(),
+        };
+        let wanted = all.build_filter(query);
+        let limit = all.bind_number(i64::from(query.limit));
+        let (lines, which) = match among {
+            CandidateScope::Everyone => (String::new(), wanted),
+            CandidateScope::Org(org) => {
+                let org = all.bind_text(org.unwrap_or_default());
+                let which = format!("COALESCE(w.org, '') = {org} AND {wanted}");
+                (String::new(), which)
+            }
+            CandidateScope::Listed(ids) => {
+                let places: Vec<_> = ids.iter().map(|id| all.bind_text(id.as_str())).collect();
+                // An empty list is not valid SQL.
+                let places = if places.is_empty() {
+                    "NULL".to_owned()
+                } else {
+                    places.join(", ")
+                };
+                (String::new(), format!("w.id IN ({places}) AND {wanted}"))
+            }
+            CandidateScope::Subtree(Subtree { org, root }) => {
+                let (id, born_at) = (
+                    all.bind_text(root.id.as_str()),
+                    all.bind_number(root.born_at),
+                );
+                let org = all.bind_text(org.unwrap_or_default());
+                let below = ids_below(&id, &born_at, &org);
+                let which =
+                    format!("w.id IN ({below}) AND COALESCE(w.org, '') = {org} AND {wanted}");
+                (String::new(), which)
+            }
+            CandidateScope::Near(near) => {
+                let branches = all.build_branches(&near).into_iter().enumerate().map(|(n, branch)| {
+                    format!(
+                        "SELECT id FROM (SELECT w.id FROM workspaces w WHERE {branch} AND {wanted} \
+                         ORDER BY w.id LIMIT {limit}) AS branch_{n}"
+                    )
+                });
+                let branches: Vec<_> = branches.collect();
+                let lines = if near.lines {
+                    all.build_lines(&near)
+                } else {
+                    String::new()
+                };
+                (lines, format!("w.id IN ({})", branches.join(" UNION ")))
+            }
+        };
+        all.text = format!(
+            "{lines}SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, w.born_at, \
+             CAST(COALESCE(OCTET_LENGTH(w.agent_card), 0) AS BIGINT) AS card_bytes \
+             FROM workspaces w WHERE {which} ORDER BY w.id LIMIT {limit}"
+        );
+        all
+    }
+
+    fn bind_text(&mut self, text: &str) -> String {
+        self.values.push(Value::Text(text.to_owned()));
+        format!("${}", self.values.len())
+    }
+
+    fn bind_number(&mut self, number: i64) -> String {
+        self.values.push(Value::Number(number));
+        format!("${}", self.values.len())
+    }
+
+    /// Writes the conditions of each branch.
+    fn build_filter(&mut self, query: &CandidateQuery<'_>) -> String {
+        let after = self.bind_text(query.after);
+        let mut wanted = match query.status {
+            Some(status) => {
+                let status = self.bind_text(status.as_str());
+                format!("w.id > {after} AND w.status = {status}")
+            }
+            None => format!("w.id > {after} AND w.status <> 'removed'"),
+        };
+        if let Some(search) = query.search {
+            let pattern = self.bind_text(&search.pattern);
+            let (mut name, mut role) = ("LOWER(w.name)".to_owned(), "LOWER(w.role)".to_owned());
+            for (upper, lower) in &search.foldings {
+                let (upper, lower) = (self.bind_text(upper), self.bind_text(lower));
+                name = format!("REPLACE({name}, {upper}, {lower})");
+                role = format!("REPLACE({role}, {upper}, {lower})");
+            }
+            wanted.push_str(&format!(
+                " AND ({name} LIKE {pattern} ESCAPE '!' \
+                 OR (w.role IS NOT NULL AND {role} LIKE {pattern} ESCAPE '!'))"
+            ));
+        }
+        wanted
+    }
+
+    /// Returns one condition for each way to be near.
+    fn build_branches(&mut self, near: &NearScope<'_>) -> Vec<String> {
+        let id = self.bind_text(near.id.as_str());
+        let org = self.bind_text(near.org.unwrap_or_default());
+        let now = self.bind_number(near.now.0);
+        let same_org = format!("COALESCE(w.org, '') = {org} AND w.id <> {id}");
+        let mut branches = vec![
+            format!("w.parent_id = {id} AND {same_org}"),
+            format!(
+                "w.id <> {id} AND w.id IN (SELECT g.target_id FROM access_grants g \
+                 WHERE g.caller_id = {id} AND g.removed_at IS NULL \
+                 AND (g.expires_at IS NULL OR g.expires_at > {now}))"
+            ),
+        ];
+        if let Some(parent) = near.parent_id {
+            let parent = self.bind_text(parent.as_str());
+            branches.push(format!("w.id = {parent} AND {same_org}"));
+            branches.push(format!("w.parent_id = {parent} AND {same_org}"));
+        } else {
+            branches.push(format!("w.parent_id IS NULL AND {same_org}"));
+        }
+        if near.lines {
+            branches.push(format!("w.id IN (SELECT id FROM above) AND {same_org}"));
+            branches.push(format!("w.id IN (SELECT id FROM below) AND {same_org}"));
+        }
+        if near.itself {
+            branches.push(format!("w.id = {id}"));
+        }
+        branches
+    }
+
+    /// Adds all ancestors and descendants. Both ends stop at a removed workspace, and at one that was seen
+    /// before.
+    fn build_lines(&mut self, near: &NearScope<'_>) -> String {
+        let id = self.bind_text(near.id.as_str());
+        let parent = self.bind_text(near.parent_id.map_or("", WorkspaceId::as_str));
+        format!(
+            "WITH RECURSIVE above (id, parent_id) AS ( \
+               SELECT id, parent_id FROM workspaces WHERE id = {parent} AND status <> 'removed' \
+               UNION SELECT w.id, w.parent_id FROM workspaces w JOIN above ON w.id = above.parent_id \
+                 WHERE w.status <> 'removed'), \
+             below (id) AS ( \
+               SELECT id FROM workspaces WHERE parent_id = {id} AND status <> 'removed' \
+               UNION SELECT w.id FROM workspaces w JOIN below ON w.parent_id = below.id \
+                 WHERE w.status <> 'removed') "
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_is_folded_and_its_wildcards_are_letters() {
+        let plain = Search::new("Design");
+        assert_eq!(
+            (plain.pattern.as_str(), plain.foldings.len()),
+            ("%design%", 0)
+        );
+        assert_eq!(Search::new("50%_!").pattern, "%50!%!_!!%");
+        let umlauts = Search::new("ÄäÖß日");
+        assert_eq!(umlauts.pattern, "%ääöß日%");
+        let foldings: Vec<_> = umlauts.foldings.iter().map(|(u, l)| (&**u, &**l)).collect();
+        assert_eq!(foldings, [("Ä", "ä"), ("Ö", "ö")]);
+    }
+}

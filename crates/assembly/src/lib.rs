@@ -1,0 +1,8 @@
+//! The rooms, assembled for both planes.
+
+pub mod access_watch;
+pub mod console;
+pub mod gateway;
+pub mod pages;
+pub mod policy;
+pub mod sidecar;

@@ -1,0 +1,128 @@
+//! The document of a policy: what operators set of workspaces, grants and stops, and nothing that agents report or that is
+//! secret. Absent members have their defaults; a member with its default is left out of an export.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::problems::Problems;
+use access::workspace::PolicyEntry;
+use kernel::rejection::{Reason, Rejection};
+
+/// The version of the format.
+pub(super) const VERSION: u32 = 1;
+
+/// A document as it was sent, its entries as text: as values they would take many times their bytes. A section that is
+/// absent is not the policy's: nothing of it is changed or removed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawDocument {
+    version: u32,
+    revision: Option<String>,
+    #[serde(default)]
+    recreate: bool,
+    workspaces: Option<Vec<Box<RawValue>>>,
+    grants: Option<Vec<Box<RawValue>>>,
+    stops: Option<Vec<Box<RawValue>>>,
+}
+
+/// A grant of a document.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrantEntry {
+    pub(super) caller_id: String,
+    pub(super) target_id: String,
+    pub(super) note: Option<String>,
+    pub(super) expires_at: Option<String>,
+}
+
+/// A stop of a document.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopEntry {
+    pub(super) scope: Map<String, Value>,
+    pub(super) mode: String,
+    pub(super) reason: String,
+    pub(super) expires_at: Option<String>,
+}
+
+/// An entry, with its place in the document.
+#[derive(Debug)]
+pub(super) struct LocatedEntry<T> {
+    pub(super) path: String,
+    pub(super) entry: Box<T>,
+}
+
+/// A document with members of the right types.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) revision: Option<String>,
+    pub(super) recreate: bool,
+    pub(super) workspaces: Option<Vec<LocatedEntry<PolicyEntry>>>,
+    pub(super) grants: Option<Vec<LocatedEntry<GrantEntry>>>,
+    pub(super) stops: Option<Vec<LocatedEntry<StopEntry>>>,
+}
+
+impl Document {
+    /// Reads the entries. Those that cannot be read are noted in `problems`.
+    ///
+    /// # Errors
+    /// `invalid_params`: another version, or more entries than `limits.policy_workspaces`.
+    pub(super) fn read(
+        raw: RawDocument,
+        max: usize,
+        problems: &mut Problems,
+    ) -> Result<Self, Rejection> {
+        if raw.version != VERSION {
+            let message = format!("`version` is {VERSION} in this release");
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        }
+        for section in [&raw.workspaces, &raw.grants, &raw.stops] {
+            if section.as_ref().is_some_and(|entries| entries.len() > max) {
+                return Err(too_many(max));
+            }
+        }
+        Ok(Self {
+            revision: raw.revision,
+            recreate: raw.recreate,
+            workspaces: read_section("workspaces", raw.workspaces, problems),
+            grants: read_section("grants", raw.grants, problems),
+            stops: read_section("stops", raw.stops, problems),
+        })
+    }
+}
+
+fn read_section<T: for<'de> Deserialize<'de>>(
+    name: &str,
+    entries: Option<Vec<Box<RawValue>>>,
+    problems: &mut Problems,
+) -> Option<Vec<LocatedEntry<T>>> {
+    let mut read = Vec::new();
+    for (n, entry) in entries?.into_iter().enumerate() {
+        let path = format!("{name}[{n}]");
+        let mut reader = serde_json::Deserializer::from_str(entry.get());
+        match serde_path_to_error::deserialize(&mut reader) {
+            Ok(entry) => read.push(LocatedEntry { path, entry }),
+            Err(error) => problems.add_member(&path, &error),
+        }
+    }
+    Some(read)
+}
+
+/// Returns the rejection of more objects than a policy may have.
+pub(super) fn too_many(max: usize) -> Rejection {
+    let message = format!(
+        "a policy has at most {max} workspaces and as many grants (limits.policy_workspaces): raise it, or use the single \
+         routes"
+    );
+    Rejection::new(Reason::Conflict, message).with_fact("limit", max)
+}
+
+/// Returns the members of an entry that are said, but for its names.
+pub(super) fn members_without<T: Serialize>(entry: &T, names: &[&str]) -> Map<String, Value> {
+    let Value::Object(mut members) = json!(entry) else {
+        return Map::new();
+    };
+    members.retain(|name, value| !value.is_null() && !names.contains(&name.as_str()));
+    members
+}

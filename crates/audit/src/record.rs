@@ -1,0 +1,376 @@
+//! The audit record: its draft, its event types, and its canonical form with the hash that links it to the
+//! record before.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use opentelemetry::TraceId;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::hash::{digest, to_canonical};
+use a2a::names;
+use access::identity::Proof;
+use access::workspace::Timestamp;
+use kernel::closed_set::words;
+use kernel::ids::{RequestId, WorkspaceId};
+use kernel::telemetry::MaskedAddress;
+
+words! {
+    /// The event that a record reports. Its name is the member `event_type` and a metrics label.
+    EventType {
+        /// An exchange on an A2A route, with any outcome.
+        A2aCall => "A2A_CALL",
+        /// A caller resumed a stream after it lost the connection.
+        StreamResumed => "STREAM_RESUMED",
+        /// An operator read what was said: tasks, an inbox, delegations, a stream, events, an extended card.
+        ContentRead => "CONTENT_READ",
+        /// A workspace was created.
+        WorkspaceCreated => "WORKSPACE_CREATED",
+        /// An operator changed a workspace: its parent, address or limits.
+        WorkspaceChanged => "WORKSPACE_CHANGED",
+        /// A workspace was removed.
+        WorkspaceRemoved => "WORKSPACE_REMOVED",
+        /// A workspace was paused.
+        WorkspacePaused => "WORKSPACE_PAUSED",
+        /// A workspace was resumed.
+        WorkspaceResumed => "WORKSPACE_RESUMED",
+        /// An agent registered.
+        WorkspaceRegistered => "WORKSPACE_REGISTERED",
+        /// An agent deregistered.
+        WorkspaceDeregistered => "WORKSPACE_DEREGISTERED",
+        /// An instance of an agent takes no new calls from now on.
+        InstanceDraining => "INSTANCE_DRAINING",
+        /// The status of a workspace changed; `detail.status` is the new one.
+        WorkspaceStatus => "WORKSPACE_STATUS",
+        /// The gateway asked the waker of a workspace to start its agent; `detail.wake` is the outcome.
+        WorkspaceWake => "WORKSPACE_WAKE",
+        /// The credential for an agent goes to another address, which another program wrote to the shared state.
+        CredentialMoved => "CREDENTIAL_MOVED",
+        /// The card of an agent changed.
+        CardUpdated => "CARD_UPDATED",
+        /// A token was issued to a workspace, an org, a canvas user or a watcher, or for one pair.
+        TokenIssued => "TOKEN_ISSUED",
+        /// A token was revoked.
+        TokenRevoked => "TOKEN_REVOKED",
+        /// A person signed in at the console, or was refused.
+        OperatorSignedIn => "OPERATOR_SIGNED_IN",
+        /// A person signed out of the console.
+        OperatorSignedOut => "OPERATOR_SIGNED_OUT",
+        /// A grant was created.
+        GrantCreated => "GRANT_CREATED",
+        /// A grant was removed.
+        GrantRemoved => "GRANT_REMOVED",
+        /// An operator stopped calls.
+        StopCreated => "STOP_CREATED",
+        /// A stop was released, or expired; `detail.by` says which.
+        StopReleased => "STOP_RELEASED",
+        /// An operator applied a policy; `detail.changes` has the changes, a hundred in each record.
+        PolicyApplied => "POLICY_APPLIED",
+        /// The tasks of a stop were canceled at their agents; `detail` counts them by outcome.
+        StopTasksCanceled => "STOP_TASKS_CANCELED",
+        /// Guards judged a reply of an agent that polls, or a call after its record was written; `detail.guards` has the
+        /// verdicts.
+        GuardsJudged => "GUARDS_JUDGED",
+        /// A workspace delegated a task to another.
+        DelegationCreated => "DELEGATION_CREATED",
+        /// An agent replied to an entry of its inbox.
+        MessageReplied => "MESSAGE_REPLIED",
+        /// An agent sent a message to its user.
+        MessageNotified => "MESSAGE_NOTIFIED",
+        /// The trust keys in force on this replica changed.
+        KeysChanged => "KEYS_CHANGED",
+        /// The configuration in force on this replica changed.
+        ConfigChanged => "CONFIG_CHANGED",
+        /// A changed configuration was invalid; the old one stays in force.
+        ConfigRefused => "CONFIG_REFUSED",
+        /// The first record of a replica.
+        AuditStarted => "AUDIT_STARTED",
+        /// A signature over all records before this one.
+        AuditCheckpoint => "AUDIT_CHECKPOINT",
+        /// Records were lost for lack of space; `detail.count` is their number.
+        AuditLost => "AUDIT_LOST",
+        /// Records older than `audit.retention` were removed.
+        AuditPruned => "AUDIT_PRUNED",
+        /// The last record of a replica that shut down cleanly.
+        AuditStopped => "AUDIT_STOPPED",
+    }
+}
+
+/// An event, as the code that causes it passes it to the audit. It shares instead of copying where it can:
+/// a draft is built at the end of each exchange, and converted to a [`Record`] by another task.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The time of the event.
+    pub time: Timestamp,
+    /// The event type.
+    pub event_type: EventType,
+    /// The id of the request.
+    pub request_id: Option<RequestId>,
+    /// The trace that the event is part of.
+    pub trace_id: Option<TraceId>,
+    /// The proven identity of the caller.
+    pub proof: Option<Arc<Proof>>,
+    /// The address of the client, as far as it may be recorded.
+    pub client: Option<MaskedAddress>,
+    /// The workspace that was called or changed.
+    pub target: Option<WorkspaceId>,
+    /// The caller's org.
+    pub org: Option<String>,
+    /// The rule that permitted the call.
+    pub rule: Option<&'static str>,
+    /// The JSON-RPC method, from a closed set.
+    pub method: Option<&'static str>,
+    /// `answered`, `done`, `caller_left`, or the reason of a rejection.
+    pub outcome: &'static str,
+    /// The HTTP status; 0 if none was sent.
+    pub status: u16,
+    /// Size of the request body in bytes.
+    pub request_bytes: u64,
+    /// Size of the response body in bytes.
+    pub response_bytes: u64,
+    /// Duration in milliseconds.
+    pub duration_ms: u64,
+    /// The id of the task.
+    pub task_id: Option<String>,
+    /// The generations between which the call was translated, as in `X-A2A-Bridged`.
+    pub bridged: Option<&'static str>,
+    /// Details of a change: names, never content.
+    pub detail: Option<Detail>,
+}
+
+/// The canonical form (RFC 8785) of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail(String);
+
+impl Detail {
+    /// Returns the canonical form of `members`; `None` if it has none.
+    pub fn new(members: impl Into<Value>) -> Option<Self> {
+        to_canonical(&members.into()).map(Self)
+    }
+
+    /// Takes text that is canonical already.
+    pub const fn from_canonical(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns it with one member more, or with another value of that member.
+    #[must_use]
+    pub fn with_member(&self, name: &str, value: Value) -> Self {
+        let mut members: Map<String, Value> = serde_json::from_str(&self.0).unwrap_or_default();
+        members.insert(name.to_owned(), value);
+        Self::new(members).unwrap_or_else(|| self.clone())
+    }
+}
+
+impl Default for Detail {
+    fn default() -> Self {
+        Self("{}".to_owned())
+    }
+}
+
+impl Draft {
+    /// Creates a draft of an event that no request caused.
+    pub fn new(event_type: EventType) -> Self {
+        Self {
+            time: Timestamp::now(),
+            event_type,
+            request_id: None,
+            trace_id: None,
+            proof: None,
+            client: None,
+            target: None,
+            org: None,
+            rule: None,
+            method: None,
+            outcome: DONE,
+            status: 0,
+            request_bytes: 0,
+            response_bytes: 0,
+            duration_ms: 0,
+            task_id: None,
+            bridged: None,
+            detail: None,
+        }
+    }
+
+    /// Returns the draft with `detail`.
+    #[must_use]
+    pub fn with_detail(mut self, detail: Value) -> Self {
+        self.detail = Detail::new(detail);
+        self
+    }
+
+    /// Returns the draft with the operator who caused the event, if one did, in the detail.
+    #[must_use]
+    pub(super) fn with_operator(mut self) -> Self {
+        let proof = self.proof.as_ref();
+        let operator = proof.and_then(|proof| proof.operator.as_ref());
+        if let Some(operator) = operator.map(|operator| operator.to_json()) {
+            let detail = self.detail.take().unwrap_or_default();
+            self.detail = Some(detail.with_member(OPERATOR, operator.into()));
+        }
+        self
+    }
+
+    /// Returns the draft with `target`.
+    #[must_use]
+    pub fn with_target(mut self, target: &WorkspaceId) -> Self {
+        self.target = Some(target.clone());
+        self
+    }
+}
+
+/// The member of a detail that names the operator.
+const OPERATOR: &str = "operator";
+
+/// The outcome of a change that was made.
+pub const DONE: &str = "done";
+
+/// One record of a chain. Its members in this order, without `hash`, are its canonical form (RFC 8785). The
+/// hexadecimal SHA-256 of that form is its hash, and `prev` is the hash of the record before it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record<'a> {
+    /// The generations between which a call was translated, the caller's first. The member is absent in records of
+    /// calls that were not translated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridged: Option<Cow<'a, str>>,
+    /// The caller, in the spelling of logs; `None` if the request was unauthenticated, or if there was no
+    /// request.
+    pub caller: Option<Cow<'a, str>>,
+    /// The address or the network of the client. The member is absent where the address is
+    /// not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<Cow<'a, str>>,
+    /// The kind of the credential.
+    pub credential_kind: Option<Cow<'a, str>>,
+    /// The first 8 characters of the credential.
+    pub credential_prefix: Option<Cow<'a, str>>,
+    /// Details of a change.
+    pub detail: Option<Cow<'a, RawValue>>,
+    /// Duration in milliseconds.
+    pub duration_ms: i64,
+    /// The name of an [`EventType`].
+    pub event_type: Cow<'a, str>,
+    /// The hash of this record, which covers all records before it. Not part of the canonical form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// The JSON-RPC method.
+    pub method: Option<Cow<'a, str>>,
+    /// The caller's org.
+    pub org: Option<Cow<'a, str>>,
+    /// The outcome.
+    pub outcome: Cow<'a, str>,
+    /// The hash of the record before; zeros in the first record.
+    pub prev: Cow<'a, str>,
+    /// The replica that owns the chain.
+    pub replica: Cow<'a, str>,
+    /// Size of the request body in bytes.
+    pub request_bytes: i64,
+    /// The request id.
+    pub request_id: Option<Cow<'a, str>>,
+    /// Size of the response body in bytes.
+    pub response_bytes: i64,
+    /// The rule that permitted the call.
+    pub rule: Option<Cow<'a, str>>,
+    /// The sequence number in the chain, from 1.
+    pub seq: i64,
+    /// The HTTP status; 0 if none was sent.
+    pub status: i64,
+    /// The workspace that was called or changed.
+    pub target: Option<Cow<'a, str>>,
+    /// The id of the task.
+    pub task_id: Option<Cow<'a, str>>,
+    /// The time of the event, RFC 3339 with milliseconds.
+    pub time: Cow<'a, str>,
+    /// The id of the trace, in hexadecimal.
+    pub trace_id: Option<Cow<'a, str>>,
+}
+
+impl Record<'_> {
+    /// True if the hash matches the serialized form exactly as this gateway writes it.
+    pub(super) fn is_as_written(&self) -> bool {
+        serde_json::to_string(&self.without_hash()).is_ok_and(|text| self.has_hash_of(&text))
+    }
+
+    /// True if the hash matches the canonical form (RFC 8785), however the record was formatted.
+    pub(super) fn is_whole(&self) -> bool {
+        let same = || {
+            let json = serde_json::to_value(self.without_hash()).ok()?;
+            // The hash may cover one of two duplicate keys, and a reader may take the other.
+            let is_plain = |detail: &RawValue| {
+                names::scan_names(detail.get(), &[]).is_ok_and(|found| found.duplicate.is_none())
+            };
+            let plain = self.detail.as_deref().is_none_or(is_plain);
+            to_canonical(&json).filter(|text| plain && self.has_hash_of(text))
+        };
+        self.is_as_written() || same().is_some()
+    }
+
+    fn has_hash_of(&self, text: &str) -> bool {
+        hex::encode(digest(text.as_bytes())) == self.hash()
+    }
+
+    fn without_hash(&self) -> Self {
+        Self {
+            hash: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the recorded hash.
+    pub fn hash(&self) -> &str {
+        self.hash.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the record as a JSON object.
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+/// Parses the detail of a row, which may have been tampered with.
+pub(super) fn parse_detail(text: String) -> Option<Box<RawValue>> {
+    // An export has one record in each line.
+    let plain = !text.contains(char::is_control);
+    let read = plain.then(|| RawValue::from_string(text.clone()).ok());
+    let as_text = || RawValue::from_string(to_canonical(&Value::String(text))?).ok();
+    read.flatten().or_else(as_text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::chain::Chain;
+
+    #[test]
+    fn a_record_read_in_another_form_has_the_same_hash() {
+        let draft = Draft::new(EventType::A2aCall).with_detail(json!({"b": 1, "a": "ä\u{7f}\n\""}));
+        let chained = Chain::new("here-1").push(draft);
+        let mut record: Record = serde_json::from_str(&chained.canonical_text("here-1")).unwrap();
+        record.hash = Some(hex::encode(chained.hash));
+        let pretty = serde_json::to_string_pretty(&record.to_json()).unwrap();
+        let read: Record = serde_json::from_str(&pretty).unwrap();
+        assert!(read.is_whole());
+        let changed = pretty.replace("\"b\": 1", "\"b\": 2");
+        let read: Record = serde_json::from_str(&changed).unwrap();
+        assert!(!read.is_whole());
+    }
+
+    #[test]
+    fn every_word_names_one_event() {
+        for event in EventType::ALL {
+            assert_eq!(EventType::parse(event.as_str()), Some(*event));
+        }
+        assert_eq!(EventType::parse("A2A"), None);
+    }
+}

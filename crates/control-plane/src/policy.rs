@@ -1,0 +1,128 @@
+//! `/policy`: workspaces, grants and stops as one document (`docs/reference/http-api.md`, "Policy"). Operators only.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::body::{Bodies, PolicyJson};
+use super::dry_run::Applier;
+use super::extract::Caller;
+use access::identity::ClientAddr;
+use assembly::gateway::Gateway;
+use assembly::policy::{self, ApplyOptions, ApplyOutcome, RawDocument};
+use audit::change::ChangeFacts;
+use audit::{Detail, Draft, EventType};
+use kernel::ids::RequestId;
+use kernel::rejection::Rejection;
+
+/// Changes that one record of the audit names.
+const CHANGES_OF_A_RECORD: usize = 100;
+
+/// `GET /policy`.
+pub(super) async fn export_policy(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Extension(bodies): Extension<Bodies>,
+) -> Result<Response, Rejection> {
+    caller.require_operator()?;
+    let _turn = bodies.policies.take(&caller.0).await?;
+    let text = policy::export_document(&gateway).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// Facts of a request for its records.
+pub(super) struct RequestOrigin {
+    id: Option<RequestId>,
+    client: Option<ClientAddr>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for RequestOrigin {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
+        Ok(Self {
+            id: parts.extensions.get().cloned(),
+            client: parts.extensions.get().copied(),
+        })
+    }
+}
+
+/// `POST /policy`.
+pub(super) async fn apply_policy(
+    State(gateway): State<Arc<Gateway>>,
+    Applier { caller, prune }: Applier,
+    origin: RequestOrigin,
+    PolicyJson(raw, _turn): PolicyJson<RawDocument>,
+) -> Result<Response, Rejection> {
+    let options = ApplyOptions {
+        dry_run: caller.run().is_dry(),
+        prune,
+        by: caller.0.principal.name().into_owned(),
+        operator: caller.0.operator.clone(),
+    };
+    let applied = policy::apply_document(&gateway, raw, &options).await?;
+    if caller.run().is_dry() {
+        return Ok(Answer(applied).into_response());
+    }
+    // Also of one that did not reach the shared state: it was committed.
+    let about = record_changes(&gateway, &caller, origin, &applied, prune);
+    Ok(match applied.published {
+        Ok(()) => (Extension(about), Answer(applied)).into_response(),
+        Err(why) => (Extension(about), why).into_response(),
+    })
+}
+
+/// Records all changes, [`CHANGES_OF_A_RECORD`] in each record. Returns the facts of the first, which the frame writes.
+fn record_changes(
+    gateway: &Gateway,
+    caller: &Caller,
+    origin: RequestOrigin,
+    applied: &ApplyOutcome,
+    prune: bool,
+) -> ChangeFacts {
+    let about = ChangeFacts::default()
+        .with_fact("changed", applied.changes.len())
+        .with_fact("prune", prune)
+        .with_fact("revision", applied.revision.as_str());
+    let mut parts = applied.changes.chunks(CHANGES_OF_A_RECORD);
+    let first = parts.next().unwrap_or_default();
+    let client = gateway
+        .audit
+        .mask_client(origin.client.map(|client| client.0));
+    for (n, part) in parts.enumerate() {
+        let detail = json!({"changes": changes_for_record(part), "part": n + 2, "revision": applied.revision});
+        gateway.audit.record(Draft {
+            request_id: origin.id.clone(),
+            status: 200,
+            detail: Detail::new(detail),
+            proof: Some(Arc::clone(&caller.0)),
+            client,
+            ..Draft::new(EventType::PolicyApplied)
+        });
+    }
+    about
+        .with_fact("changes", changes_for_record(first))
+        .with_fact("part", 1)
+}
+
+/// Returns changes as records have them: names and the names of members, never values.
+fn changes_for_record(changes: &[Box<RawValue>]) -> Value {
+    let of = |change: &RawValue| {
+        let change: Value = serde_json::from_str(change.get()).unwrap_or_default();
+        let fields = change["fields"].as_array().into_iter().flatten();
+        let fields: Vec<&Value> = fields.map(|field| &field["field"]).collect();
+        let mut facts =
+            json!({"action": change["action"], "kind": change["kind"], "name": change["name"]});
+        if !fields.is_empty() {
+            facts["fields"] = json!(fields);
+        }
+        facts
+    };
+    changes.iter().map(|change| of(change)).collect()
+}

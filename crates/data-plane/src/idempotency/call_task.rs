@@ -1,0 +1,339 @@
+//! A call in a task of its own: it runs to its end, even if its caller disconnects.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, header};
+use pingora::http::ResponseHeader;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::http1::{AnswerReader, broken_http};
+use crate::listener::internal_error;
+use crate::record::{Exchange, outcome_of_rejection, search_answer};
+use crate::response::{OutboundCall, refuse_answer};
+use crate::sse::{AgentStream, EventPace, StreamSetup};
+use crate::trace::CallSpan;
+use crate::upstream::{
+    AgentConnection, CancelWatch, PoolHandle, Relay, SentCall, await_head, follow_redirect,
+    is_event_stream, next_piece, too_large,
+};
+use a2a::event::last_data;
+use a2a::state::TaskState;
+use access::identity::Proof;
+use assembly::access_watch::AccessBasis;
+use directory::CallOutcome;
+use directory::tasks::Learner;
+use kernel::config::Config;
+use kernel::dialect::ReplyForm;
+use kernel::ids::{RequestId, WorkspaceIncarnation};
+use kernel::rejection::{Delivery, Reason, Rejection};
+use kernel::shares::Share;
+use mailbox::calls::{Answer, Claim};
+
+/// Maximum pieces of a stream that wait for the caller, each of one read.
+const LIVE_PIECES: usize = 4;
+
+/// A call in progress, with its context.
+pub(super) struct CallTask {
+    relay: Arc<Relay>,
+    forward: OutboundCall,
+    config: Arc<Config>,
+    request_id: RequestId,
+    form: ReplyForm,
+    proof: Option<Arc<Proof>>,
+    target: Option<WorkspaceIncarnation>,
+    span: Option<Box<CallSpan>>,
+    /// Time at which the request head had been read.
+    started: Instant,
+}
+
+impl CallTask {
+    /// Takes the parts of the exchange that the call needs.
+    pub(super) fn new(relay: Arc<Relay>, exchange: &mut Exchange, forward: OutboundCall) -> Self {
+        let span = exchange.record.detach_call_span();
+        Self {
+            relay,
+            forward,
+            config: Arc::clone(exchange.call.config()),
+            request_id: exchange.call.request_id().clone(),
+            form: exchange.call.reply_form(),
+            proof: exchange.call.proof().cloned(),
+            target: exchange.call.life(),
+            span,
+            started: exchange.call.started(),
+        }
+    }
+
+    /// Starts the call. Its stream is passed to the caller piece by piece, with backpressure while the caller
+    /// is connected.
+    pub(super) fn start(
+        mut self,
+        claim: Claim,
+        connection: AgentConnection,
+    ) -> mpsc::Receiver<Bytes> {
+        let (live, pieces) = mpsc::channel(LIVE_PIECES);
+        let running = self.relay.drain.count_work();
+        tokio::spawn(async move {
+            let _running = running;
+            let mut cut = self.relay.watch_call(
+                self.proof.as_ref(),
+                self.target.as_ref().map(|target| &target.id),
+            );
+            // Ends with this task.
+            let mut span = self.span.take();
+            if let Some(span) = &mut span {
+                span.record_sent();
+            }
+            let sent = self.send(connection, &mut cut).await;
+            if let (Some(span), Ok((_, head))) = (&mut span, &sent) {
+                span.record_status(head.status);
+            }
+            match sent {
+                Err(rejection) => {
+                    self.record_failure(&rejection);
+                    reject_claim(claim, span, rejection).await;
+                }
+                Ok((upstream, head)) if is_event_stream(&head) => {
+                    // A stop ends it by `cut_off`.
+                    let cut = CancelWatch::for_drain(&self.relay.drain);
+                    self.store_stream(upstream, (&head, cut), claim, live).await;
+                }
+                Ok((upstream, head)) => {
+                    let reply = (self.form.clone(), self.request_id.clone());
+                    match self.read_whole(upstream, head, &mut cut).await {
+                        Ok(answer) => {
+                            let task_state = TaskState::from_answer(&answer.body);
+                            claim.record_answer(answer, task_state).await;
+                        }
+                        // The verdict of a guard is final: the agent is not asked again.
+                        Err(why) if why.reason == Reason::GuardRejected => {
+                            let answer = rejection_answer(&why, &reply);
+                            claim.record_rejection(why, &answer).await;
+                        }
+                        Err(rejection) => reject_claim(claim, span, rejection).await,
+                    }
+                }
+            }
+        });
+        pieces
+    }
+
+    /// Sends the call, and awaits the head of an acceptable response.
+    async fn send(
+        &mut self,
+        connection: AgentConnection,
+        cut: &mut CancelWatch,
+    ) -> Result<(AnswerReader, ResponseHeader), Rejection> {
+        let turn = self.forward.turn.take();
+        let (relay, clocks) = (&self.relay, &self.forward.clocks);
+        let send = relay.upstream.send_over(
+            connection,
+            &self.forward.peer,
+            &self.forward.call,
+            clocks.total,
+            (&relay.metrics, self.forward.slot.as_ref()),
+        );
+        let mut upstream = tokio::select! {
+            biased;
+            sent = send => sent?,
+            why = cut.cancelled(Delivery::Unknown) => return Err(why),
+        };
+        drop(turn);
+        let awaited = await_head(None, &mut upstream, clocks, cut).await;
+        awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
+        let mut head = *upstream.take_head()?;
+        let follows = self.forward.follows.is_some();
+        self.forward.call.keep_for_redirect(follows);
+        let place = self.target.as_ref().map(|target| &target.id);
+        let call = SentCall {
+            peer: &self.forward.peer,
+            call: &self.forward.call,
+            agent: self.forward.follows.as_ref(),
+            place: place.filter(|_| self.forward.keeps_place),
+        };
+        let again = follow_redirect(relay, None, call, &head.fields, clocks, cut).await;
+        let again = again.map_err(|ended| ended.into_rejection(|| broken_http(None)));
+        if let Some(again) = again? {
+            upstream = again.0;
+            head = *again.1;
+        }
+        let limit = self.config.limits.response_bytes.0;
+        let rewrite = self.forward.rewrite.as_ref();
+        refuse_answer(&head, (limit, rewrite), self.forward.slot.as_mut())?;
+        Ok((upstream, head.fields))
+    }
+
+    /// Records what a rejection says of the agent.
+    fn record_failure(&mut self, why: &Rejection) {
+        if let Some(slot) = &mut self.forward.slot {
+            slot.finish_unless(|patience| outcome_of_rejection(why, patience));
+        }
+    }
+
+    /// Reads the stream to its end: for its caller, and into the log, which all other readers use.
+    async fn store_stream(
+        self,
+        upstream: AnswerReader,
+        (head, cut): (&ResponseHeader, CancelWatch),
+        claim: Claim,
+        live: mpsc::Sender<Bytes>,
+    ) {
+        let (Some(streams), Some(target)) = (&self.relay.streams, &self.target) else {
+            // Calls with a key belong to the gateway, which keeps streams.
+            return claim.record_refusal(broken_http(None)).await;
+        };
+        let owner = self.proof.as_ref().map(|proof| proof.owner());
+        let owner = owner.unwrap_or_default();
+        // Each reader has its own cut-off, for its own credential.
+        let cut_off =
+            self.relay
+                .cut_off(AccessBasis::Caller, self.proof.as_ref(), Some(&target.id));
+        let log = streams.begin_needed(owner, target, self.form.clone());
+        let name = log.name();
+        let begun = StreamSetup {
+            clocks: self.forward.clocks,
+            cut,
+            framed: head.headers.contains_key(header::CONTENT_LENGTH)
+                || head.headers.contains_key(header::TRANSFER_ENCODING),
+            rewrite: self.forward.rewrite,
+            expects_events: self.forward.expected.judges(head),
+            snapshot: None,
+            learner: self.forward.learner,
+            slot: self.forward.slot,
+            cut_off,
+        };
+        let ids = (self.request_id, self.form);
+        let pace = EventPace::new(Arc::clone(&self.relay.metrics), self.started);
+        let mut feed = AgentStream::new((upstream, pace), begun, self.config, ids, Some(log));
+        match build_answer(&self.relay, head, Bytes::new()) {
+            Ok(answer) => claim.publish_stream(answer, name).await,
+            Err(rejection) => return claim.record_refusal(rejection).await,
+        }
+        let mut task_state = None;
+        loop {
+            let arrived = feed.wait().await;
+            let passed = feed.process(arrived).await;
+            if let Some(data) = last_data(&passed.bytes) {
+                task_state = TaskState::from_answer(&data);
+            }
+            if !passed.bytes.is_empty() {
+                // A caller that left does not block the stream.
+                let _ = live.send(passed.bytes).await;
+            }
+            if passed.over {
+                drop(live);
+                return claim.record_stream_end(task_state).await;
+            }
+        }
+    }
+
+    /// Reads the response to its end.
+    async fn read_whole(
+        self,
+        upstream: AnswerReader,
+        mut head: ResponseHeader,
+        cut: &mut CancelWatch,
+    ) -> Result<Answer, Rejection> {
+        let (mut forward, relay) = (self.forward, &self.relay);
+        let status = head.status.as_u16();
+        let body = BodyReader {
+            relay,
+            upstream,
+            learner: forward.learner.take(),
+            limit: self.config.limits.response_bytes.0,
+            share: forward.share,
+        };
+        let idle = self.config.upstream.idle;
+        let home = relay.upstream.pool_handle(idle);
+        let body = body.read(home, &forward.clocks, cut).await;
+        let (expected, slot) = (forward.expected, forward.slot.as_mut());
+        let judge = |body: &[u8]| expected.refuse_unreadable(&head, (body, true), slot);
+        let body = body.and_then(|body| judge(&body).map(|()| body));
+        if let Some(slot) = &mut forward.slot {
+            slot.finish_unless(|patience| match &body {
+                Ok(_) => Some(CallOutcome::from_status(status)),
+                Err(why) => outcome_of_rejection(why, patience),
+            });
+        }
+        let body = body?;
+        let body = match forward.rewrite {
+            Some(rewrite) => {
+                let answer = (&mut head, body);
+                let changed = rewrite.rewrite_body_within(answer, forward.clocks.total, cut);
+                changed.await?
+            }
+            None => body,
+        };
+        build_answer(relay, &head, body)
+    }
+}
+
+/// Ends the call with a rejection.
+async fn reject_claim(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: Rejection) {
+    if let Some(span) = &mut span {
+        span.record_failure(rejection.reason);
+    }
+    drop(span);
+    claim.record_refusal(rejection).await;
+}
+
+/// Returns a rejection as the answer that its caller gets.
+fn rejection_answer(rejection: &Rejection, (form, request_id): &(ReplyForm, RequestId)) -> Answer {
+    let json = HeaderValue::from_static("application/json");
+    Answer {
+        status: rejection.status_in(form.dialect),
+        fields: HeaderMap::from_iter([(header::CONTENT_TYPE, json)]),
+        body: rejection.to_body(form, request_id).into(),
+        kept: true,
+    }
+}
+
+/// Returns a response as it is kept: with the fields that are passed on only.
+fn build_answer(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rejection> {
+    let head = relay.response_fields.get().filter_head(head);
+    let head = head.map_err(internal_error)?;
+    Ok(Answer {
+        status: head.status.as_u16(),
+        fields: head.headers.clone(),
+        body,
+        kept: true,
+    })
+}
+
+/// A response in one body, held whole: it is stored before it is sent.
+struct BodyReader<'a> {
+    relay: &'a Relay,
+    upstream: AnswerReader,
+    learner: Option<Box<Learner>>,
+    limit: u64,
+    /// Share in the caller's memory bound, as for the request.
+    share: Share,
+}
+
+impl BodyReader<'_> {
+    async fn read(
+        mut self,
+        home: PoolHandle<'_>,
+        clocks: &crate::upstream::Clocks,
+        cut: &mut CancelWatch,
+    ) -> Result<Bytes, Rejection> {
+        let mut body = BytesMut::new();
+        loop {
+            let piece = next_piece(None, &mut self.upstream, clocks, cut).await;
+            let Some(piece) = piece.map_err(|ended| ended.into_rejection(|| broken_http(None)))?
+            else {
+                break;
+            };
+            if (body.len() + piece.len()) as u64 > self.limit {
+                return Err(too_large(self.limit));
+            }
+            let taken = self.relay.load.reserve(&mut self.share, piece.len());
+            taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
+            search_answer(&mut self.learner, &self.relay.metrics, &piece).await;
+            body.extend_from_slice(&piece);
+        }
+        home.check_in(self.upstream);
+        Ok(body.freeze())
+    }
+}

@@ -1,0 +1,1020 @@
+//! The caller's side: accepts connections, within bounds in total and for each address, terminates TLS, reads the heads of
+//! HTTP/1 within their clocks, and writes heads and answers.
+
+use std::collections::HashMap;
+use std::future::{pending, poll_fn};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use std::{fmt, io};
+
+use async_trait::async_trait;
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http::{HeaderName, HeaderValue, header};
+use parking_lot::Mutex;
+use pingora::http::ResponseHeader;
+use pingora::listeners::tls::Acceptor;
+use pingora::protocols::http::{ReusableHttpStream, ServerSession};
+use pingora::protocols::l4::stream::Stream as L4Stream;
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::tls::SslDigest;
+use pingora::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::http1::{
+    AbortCause, ChunkParser, Failure, HeadError, HeadScanner, NOSNIFF, ONE_WRITE, ScannedHead,
+    poll_read,
+};
+use crate::http2;
+use crate::record::{Answered, Exchange, ExchangeError, box_in_place};
+use kernel::config::{Derived, Live, Server};
+use kernel::dialect::{Dialect, ReplyForm};
+use kernel::drain::Drain;
+use kernel::ids::RequestId;
+use kernel::metrics::{ConnectionCut, Metrics};
+use kernel::rejection::{REFUSED, Reason, Rejection, STREAM};
+use kernel::shares::SlotGuard;
+use kernel::stage::Stage;
+
+/// Maximum time for sending the reason to a rejected connection.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Maximum rejected connections that are being answered at once; further ones are only closed.
+const FAREWELLS_MAX: usize = 256;
+
+/// The application of a listener: its HTTP front end, bounded by `server.max_connections`, and the service behind it.
+pub struct Connections<S> {
+    pub(super) config: Live,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) drain: Arc<Drain>,
+    pub(super) service: S,
+    open: AtomicUsize,
+    refused: AtomicUsize,
+    addresses: AddressCounts,
+    tls: Derived<Option<Arc<Acceptor>>>,
+}
+
+impl<S: Service> Connections<S> {
+    /// Creates the application of a listener with `service` behind it.
+    pub(super) fn new(config: Live, metrics: Arc<Metrics>, drain: Arc<Drain>, service: S) -> Self {
+        Self {
+            tls: Derived::new(&config, |config, _| {
+                let serving = config.server.tls.serving.as_ref()?;
+                Some(Arc::new(Acceptor::from_server_config(serving.config())))
+            }),
+            config,
+            metrics,
+            drain,
+            service,
+            open: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+            addresses: AddressCounts::default(),
+        }
+    }
+
+    /// Serves a connection that was accepted from `peer`, to its end, on this thread. `guard` is dropped at the end.
+    pub fn spawn_connection(
+        self: &Arc<Self>,
+        socket: TcpStream,
+        peer: SocketAddr,
+        guard: impl Send + 'static,
+    ) {
+        // It fails on a connection that is closed already, which the first read finds out.
+        let _ = socket.set_nodelay(true);
+        let mut stream = L4Stream::from(socket);
+        let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
+        let _ = digest.peer_addr.set(Some(peer.into()));
+        stream.set_socket_digest(digest);
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let _guard = guard;
+            this.serve_connection(Box::new(stream)).await;
+        });
+    }
+
+    /// Terminates TLS, if it is configured. `None` if the handshake failed or did not end in time.
+    async fn accept_tls(&self, stream: Stream, deadline: Instant) -> Option<Stream> {
+        match (*self.tls.get()).clone() {
+            None => Some(stream),
+            // Boxed, here and below: an established connection should not hold the state of its handshake.
+            Some(acceptor) => Box::pin(self.handshake_tls(acceptor, stream, deadline)).await,
+        }
+    }
+
+    async fn handshake_tls(
+        &self,
+        acceptor: Arc<Acceptor>,
+        stream: Stream,
+        deadline: Instant,
+    ) -> Option<Stream> {
+        let peer = stream.get_socket_digest();
+        let peer = peer.and_then(|digest| digest.peer_addr().map(ToString::to_string));
+        // The listener is plain TCP, so every connection begins here.
+        let mut stream = stream.into_any().downcast::<L4Stream>().ok()?;
+        let mut first = [0];
+        let begun = timeout_at(deadline, stream.try_peek(&mut first)).await;
+        if matches!(begun, Ok(Ok(_))) && first[0].is_ascii_uppercase() {
+            self.metrics.connections_cut[ConnectionCut::Handshake].inc();
+            self.answer_plain_http(*stream).await;
+            return None;
+        }
+        let why = match timeout_at(deadline, acceptor.tls_handshake(*stream)).await {
+            Ok(Ok(stream)) => return Some(Box::new(stream)),
+            Ok(Err(error)) => error.to_string(),
+            Err(late) => late.to_string(),
+        };
+        // Debug only: any client could otherwise fill the log.
+        tracing::debug!(peer, error = why, "TLS handshake failed");
+        self.metrics.connections_cut[ConnectionCut::Handshake].inc();
+        None
+    }
+
+    /// Answers a plain HTTP request on a TLS port with a hint, unencrypted.
+    async fn answer_plain_http(&self, stream: L4Stream) {
+        let Some(_farewell) = SlotGuard::take(&self.refused, FAREWELLS_MAX) else {
+            return;
+        };
+        let message = "this port speaks TLS (server.tls.cert); write https:// instead of http://";
+        let rejection = Rejection::new(Reason::InvalidRequest, message);
+        send_farewell(&mut (Box::new(stream) as Stream), &rejection).await;
+    }
+
+    /// Sends a 503 before closing, unless too many rejected connections are already being answered.
+    async fn refuse_connection(&self, stream: Stream, why: ConnectionCut, message: &'static str) {
+        self.metrics.connections_cut[why].inc();
+        let Some(_farewell) = SlotGuard::take(&self.refused, FAREWELLS_MAX) else {
+            return;
+        };
+        let Some(mut stream) = self.accept_tls(stream, Instant::now() + FAREWELL).await else {
+            return;
+        };
+        // HTTP/2 callers cannot read this. They see a closed connection and should retry as well.
+        let rejection =
+            Rejection::new(Reason::Overloaded, message).with_retry_after(Duration::from_secs(1));
+        send_farewell(&mut stream, &rejection).await;
+    }
+
+    /// Records that connections are accepted.
+    pub fn mark_open(&self) {
+        self.drain.open();
+    }
+
+    /// Serves one connection to its end, if there is a slot for it.
+    async fn serve_connection(self: &Arc<Self>, stream: Stream) {
+        let (deadline, max, each, proxied) = {
+            let config = self.config.get();
+            let peer = peer_address(&stream);
+            let each = config.server.connections_per_address;
+            let each = AddressCounts::limit_for(&config.server, peer, each);
+            let proxied = peer.is_some_and(|peer| is_proxy(&config.server, peer));
+            let deadline = Instant::now() + config.timeouts.request_head;
+            (deadline, config.server.max_connections, each, proxied)
+        };
+        let Some(_slot) = SlotGuard::take(&self.open, max) else {
+            let message = "as many connections as may be are open (server.max_connections)";
+            return Box::pin(self.refuse_connection(stream, ConnectionCut::Full, message)).await;
+        };
+        let _connected = self.drain.count_connection();
+        let Some(_of_address) = self.addresses.count_connection(each) else {
+            let message = "too many connections from one address (server.connections_per_address)";
+            return Box::pin(self.refuse_connection(stream, ConnectionCut::Address, message)).await;
+        };
+        let Some(stream) = self.accept_tls(stream, deadline).await else {
+            return;
+        };
+        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            let host = (&self.config, &*self.metrics, &*self.drain);
+            let serve_request = |session| {
+                let listener = Arc::clone(self);
+                async move {
+                    let begun = Instant::now();
+                    let served = listener.serve_request(session).await.map(drop);
+                    let took = begun.elapsed();
+                    http2::StreamOutcome { served, took }
+                }
+            };
+            Box::pin(http2::serve(host, stream, deadline, proxied, serve_request)).await;
+        } else {
+            serve_http1(self, stream, deadline).await;
+        }
+    }
+}
+
+/// Sends a rejection on a connection without a request, and closes it.
+async fn send_farewell(stream: &mut Stream, rejection: &Rejection) {
+    let form = Dialect::Plain.into();
+    let answer = format_rejection(rejection, &RequestId::random(), &form, false);
+    lingering_close(stream, &answer, FAREWELL).await;
+}
+
+/// Returns the address of the peer.
+pub(super) fn peer_address(stream: &Stream) -> Option<IpAddr> {
+    let digest = stream.get_socket_digest()?;
+    digest.peer_addr()?.as_inet().map(SocketAddr::ip)
+}
+
+/// Open connections by address. It never has more entries than there are open connections.
+#[derive(Default)]
+struct AddressCounts(Mutex<HashMap<IpAddr, usize>>);
+
+/// An address and the maximum of its open connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AddressLimit {
+    address: IpAddr,
+    max: usize,
+}
+
+/// A counted connection. Dropping it decrements the count.
+struct AddressGuard<'a> {
+    addresses: &'a AddressCounts,
+    limit: Option<AddressLimit>,
+}
+
+impl AddressCounts {
+    /// Returns the limit of `peer`, with `max` connections (0: unlimited). `None` if its connections are not counted:
+    /// the limit is off, `peer` is a trusted proxy that stands for many callers, or the gateway listens on loopback.
+    fn limit_for(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<AddressLimit> {
+        let address = peer?.to_canonical();
+        (max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback()).then(|| {
+            AddressLimit {
+                address: one_holder(address),
+                max,
+            }
+        })
+    }
+
+    /// Counts one connection more. `None`: the address has its maximum of open connections.
+    fn count_connection(&self, limit: Option<AddressLimit>) -> Option<AddressGuard<'_>> {
+        if let Some(AddressLimit { address, max }) = limit {
+            let mut open = self.0.lock();
+            let count = open.entry(address).or_default();
+            if *count >= max {
+                return None;
+            }
+            *count += 1;
+        }
+        let addresses = self;
+        Some(AddressGuard { addresses, limit })
+    }
+}
+
+impl Drop for AddressGuard<'_> {
+    fn drop(&mut self) {
+        let Some(AddressLimit { address, .. }) = self.limit else {
+            return;
+        };
+        let mut open = self.addresses.0.lock();
+        if let Some(count) = open.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&address);
+            }
+        }
+    }
+}
+
+/// True if `peer` is a trusted proxy, which stands for many callers.
+fn is_proxy(server: &Server, peer: IpAddr) -> bool {
+    let address = peer.to_canonical();
+    server.trusted_proxies.iter().any(|n| n.contains(&address))
+}
+
+/// Returns the address to count by. One holder of IPv6 addresses has a whole /64 network.
+fn one_holder(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+/// Maximum time for reading the rest of a rejected request, so that its caller can read the rejection.
+pub(super) const DRAIN: Duration = Duration::from_secs(5);
+
+/// The service behind a listener, which answers its requests.
+pub trait Service: Send + Sync + 'static {
+    /// Serves one request.
+    ///
+    /// # Errors
+    /// The connection, or the stream of HTTP/2, must be aborted.
+    fn serve(
+        &self,
+        session: &mut ServerSession,
+    ) -> impl Future<Output = Result<(), AbortCause>> + Send;
+
+    /// Records a request with an unreadable head, and returns the form of its rejection. `path`: if it can be read.
+    fn record_unreadable(
+        &self,
+        path: Option<&str>,
+        request_id: &RequestId,
+        peer: Option<IpAddr>,
+        rejection: &Rejection,
+    ) -> ReplyForm;
+}
+
+impl<S: Service> Connections<S> {
+    /// Serves the one request of a session: an HTTP/2 stream, or HTTP/1 with a complete head. Returns the connection if
+    /// another request may follow.
+    pub(super) async fn serve_request(
+        self: &Arc<Self>,
+        mut session: Box<ServerSession>,
+    ) -> Result<Option<ReusableHttpStream>, AbortCause> {
+        let limit = Some(self.config.get().timeouts.write);
+        session.set_write_timeout(limit);
+        match session.read_request().await {
+            Ok(true) => {}
+            Ok(false) => return Err(AbortCause::CallerLeft),
+            Err(error) => {
+                refuse_unreadable(&mut session, &error).await;
+                return Err(AbortCause::CallerLeft);
+            }
+        }
+        let Some(running) = self.drain.try_count_work() else {
+            return Err(AbortCause::CallerLeft);
+        };
+        let expects = session.req_header().headers.contains_key(header::EXPECT);
+        session.set_close_on_response_before_downstream_finish(expects);
+        session.set_total_drain_timeout(Some(DRAIN));
+        if self.drain.is_leaving() {
+            session.set_keepalive(None);
+        }
+        let served = self.service.serve(&mut session).await;
+        // The exchange is recorded.
+        drop(running);
+        if let Err(broken) = served {
+            let _ = timeout(DRAIN, session.shutdown()).await;
+            return Err(broken);
+        }
+        drain_body(&mut session).await;
+        // Boxed: it would be the largest part of every request's future, for its shortest step.
+        write_with_timeout(limit, box_in_place(|| session.finish()))
+            .await
+            .map_err(|_| AbortCause::CallerLeft)
+    }
+}
+
+/// Reads the rest of a rejected request before the connection is closed. A close with unread bytes resets the
+/// connection, and the caller would never see the rejection.
+async fn drain_body(session: &mut ServerSession) {
+    if session.get_keepalive().is_none() && !session.is_body_done() {
+        let _ = timeout(DRAIN, session.drain_request_body()).await;
+    }
+}
+
+/// Rejects a head that is not HTTP, in JSON like every rejection, and closes.
+async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) {
+    if *error.etype() != pingora::ErrorType::InvalidHTTPHeader {
+        return;
+    }
+    let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
+    session.set_keepalive(None);
+    let _ = timeout(DRAIN, answer_unreadable(session, &rejection)).await;
+    session.shutdown().await;
+    if let ServerSession::H1(http1) = session {
+        let rest = async { while matches!(http1.idle().await, Ok(1..)) {} };
+        let _ = timeout(DRAIN, rest).await;
+    }
+}
+
+// One HTTP/1 connection. Each head is awaited and read with a clock of its own, validated by `http1`, and
+// then passed to Pingora. Between two requests a connection costs no buffer for reading.
+
+/// Initial capacity for a head. Most heads fit.
+const HEAD_BYTES: usize = 2 * 1024;
+
+/// Maximum bytes of the first read of a head: with them come most bodies.
+const FIRST_BYTES: usize = 8 * 1024;
+
+/// Keep-alive for Pingora. It never waits for a head here, so the number only enables keep-alive.
+const KEEP: Option<u64> = Some(60);
+
+/// Serves the requests of one connection in sequence. The first head must be complete at `deadline`. A later one is
+/// waited for up to `server.keepalive`, and has its own clock from its first byte on.
+pub(super) async fn serve_http1<S: Service>(
+    listener: &Arc<Connections<S>>,
+    stream: Stream,
+    deadline: Instant,
+) {
+    let mut stream = CallerStream::wrap(stream);
+    let mut buffer = BytesMut::new();
+    let mut first = Some(deadline);
+    loop {
+        let deadline = match first.take() {
+            Some(deadline) => deadline,
+            None => match await_next_head(listener, &mut stream, &mut buffer).await {
+                Some(deadline) => deadline,
+                None => return,
+            },
+        };
+        let mut scan = HeadScanner::default();
+        let read = timeout_at(deadline, read_head(&mut stream, &mut buffer, &mut scan)).await;
+        let checked = match read {
+            Ok(Ok(Some(whole))) => begin_chunks(&buffer, whole).map(|chunks| (whole, chunks)),
+            Ok(Ok(None)) => return,
+            Ok(Err(why)) => Err(why),
+            Err(_) => {
+                return listener.metrics.connections_cut[ConnectionCut::SlowHead].inc();
+            }
+        };
+        let (whole, chunks) = match checked {
+            Ok(checked) => checked,
+            Err(why) => {
+                listener.metrics.connections_cut[ConnectionCut::BadHead].inc();
+                // Boxed, here and below: a connection that waits for its next head should hold little.
+                let bad = (&*buffer, &scan, why);
+                return Box::pin(refuse_head(listener, &mut stream, bad)).await;
+            }
+        };
+        if chunks != ChunkParser::Over {
+            stream = CallerStream::expect_chunks(stream, chunks);
+        }
+        // Drops the empty line that may precede the request line.
+        let _ = buffer.split_to(whole.start);
+        let mut session = Box::new(ServerSession::new_http1(stream));
+        session.set_keepalive(KEEP);
+        session.set_pipelining_enabled(true);
+        session.set_pipelined_prefix(std::mem::take(&mut buffer));
+        // In a box of its own, so that it costs nothing between two requests.
+        let request: BoxFuture<'_, _> = box_in_place(|| listener.serve_request(session));
+        let Ok(Some(reusable)) = request.await else {
+            return;
+        };
+        let (rest, behind) = reusable.into_parts();
+        stream = rest;
+        buffer = behind.unwrap_or_default();
+    }
+}
+
+/// Waits for the first byte of the next head, and returns the time at which the head must be complete. `None` if none
+/// came in time, the caller left, or this process shuts down. A hand-over to a new process closes no connection that
+/// waits: a request may be on its way, and HTTP/1 has no word for a caller that is between two. It is closed with its
+/// next answer, or after `server.keepalive`.
+async fn await_next_head<S>(
+    listener: &Connections<S>,
+    stream: &mut Stream,
+    buffer: &mut BytesMut,
+) -> Option<Instant> {
+    let keepalive = listener.config.get().server.keepalive;
+    if buffer.is_empty() {
+        tokio::select! {
+            biased;
+            read = timeout(keepalive, first_bytes(stream, buffer)) => match read {
+                Ok(Ok(())) if !buffer.is_empty() => {}
+                _ => return None,
+            },
+            () = listener.drain.wait_for_begin() => return None,
+        }
+    }
+    Some(Instant::now() + listener.config.get().timeouts.request_head)
+}
+
+/// Waits for the first bytes of a head, without a buffer. No bytes: the caller left.
+async fn first_bytes(stream: &mut Stream, buffer: &mut BytesMut) -> io::Result<()> {
+    poll_fn(|context| {
+        poll_read(stream, context, FIRST_BYTES, |bytes| {
+            buffer.reserve(HEAD_BYTES);
+            buffer.extend_from_slice(bytes);
+        })
+    })
+    .await
+}
+
+/// Reads until the head is complete. `None` if the connection was closed, or broke, before.
+async fn read_head(
+    stream: &mut Stream,
+    buffer: &mut BytesMut,
+    scan: &mut HeadScanner,
+) -> Result<Option<ScannedHead>, HeadError> {
+    if buffer.is_empty() && (first_bytes(stream, buffer).await.is_err() || buffer.is_empty()) {
+        return Ok(None);
+    }
+    loop {
+        if let Some(whole) = scan.scan_lines(buffer)? {
+            return Ok(Some(whole));
+        }
+        // Grows only a full buffer: reserving for one more byte would double it.
+        if buffer.len() == buffer.capacity() {
+            buffer.reserve(HEAD_BYTES);
+        }
+        if !matches!(stream.read_buf(buffer).await, Ok(1..)) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Begins to validate the body behind a head, if it is chunked.
+fn begin_chunks(buffer: &[u8], head: ScannedHead) -> Result<ChunkParser, HeadError> {
+    if !head.chunked {
+        return Ok(ChunkParser::Over);
+    }
+    let mut chunks = ChunkParser::BEGIN;
+    let fed = chunks.feed(&buffer[head.end..]);
+    fed.map_err(|_| "the framing of the request body is broken")?;
+    Ok(chunks)
+}
+
+/// Rejects an invalid head in the dialect of its route and closes: the start of the next request is unknown.
+async fn refuse_head<S: Service>(
+    listener: &Connections<S>,
+    stream: &mut Stream,
+    (buffer, scan, why): (&[u8], &HeadScanner, HeadError),
+) {
+    let rejection = Rejection::new(Reason::InvalidRequest, why).at(Stage::Http);
+    let request_id = RequestId::from_caller(scan.field_value(buffer, "x-request-id"));
+    let path = scan.request_path(buffer);
+    if listener.drain.is_closed() {
+        return;
+    }
+    let peer = peer_address(stream);
+    let form = (listener.service).record_unreadable(path, &request_id, peer, &rejection);
+    let answer = format_rejection(&rejection, &request_id, &form, scan.is_head);
+    lingering_close(stream, &answer, DRAIN).await;
+}
+
+/// Lingering close: sends the answer, then reads what is still in flight. A close with unread bytes resets the
+/// connection, and the caller might never see the answer.
+pub(super) async fn lingering_close(stream: &mut Stream, answer: &[u8], limit: Duration) {
+    let parting = async {
+        stream.write_all(answer).await?;
+        stream.flush().await?;
+        AsyncWriteExt::shutdown(stream).await?;
+        let mut unread = [0; 1024];
+        while stream.read(&mut unread).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(limit, parting).await;
+}
+
+// A caller's HTTP/1 connection. What is read is validated where it is chunked, and small writes are collected until
+// they are flushed, so that a head and a short body leave in one system call. Between two answers it holds no buffer.
+
+/// Maximum bytes of writes that are collected, as of the requests that are sent to agents in one write.
+const COLLECTED_MAX: usize = ONE_WRITE;
+
+/// Initial capacity for writes that are collected. Most heads fit, with a short body.
+const COLLECTED: usize = 1536;
+
+/// A caller's connection, for Pingora's session. Reading fails at the first invalid byte of a chunked body.
+pub(super) struct CallerStream {
+    stream: Stream,
+    chunks: ChunkParser,
+    /// The bytes that are written and not yet sent.
+    unsent: BytesMut,
+}
+
+impl CallerStream {
+    /// Wraps an established connection.
+    pub(super) fn wrap(stream: Stream) -> Stream {
+        Box::new(Self {
+            stream,
+            chunks: ChunkParser::Over,
+            unsent: BytesMut::new(),
+        })
+    }
+
+    /// Validates what is read next, from this state of a chunked body on. `stream` is one of [`CallerStream::wrap`].
+    pub(super) fn expect_chunks(stream: Stream, chunks: ChunkParser) -> Stream {
+        let Ok(mut caller) = stream.into_any().downcast::<Self>() else {
+            unreachable!("HTTP/1 connections are wrapped once, before their first request")
+        };
+        caller.chunks = chunks;
+        caller
+    }
+
+    /// Sends what was collected.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            let sent = Pin::new(&mut self.stream).poll_write(context, &self.unsent);
+            match ready!(sent)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                sent => self.unsent.advance(sent),
+            }
+        }
+        self.unsent = BytesMut::new();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl fmt::Debug for CallerStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CallerStream").field(&self.stream).finish()
+    }
+}
+
+impl AsyncRead for CallerStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let fed = self.chunks.feed(&buf.filled()[before..]);
+        Poll::Ready(fed.map_err(|broken| io::Error::new(io::ErrorKind::InvalidData, broken)))
+    }
+}
+
+impl AsyncWrite for CallerStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.unsent.len() + bytes.len() <= COLLECTED_MAX {
+            if self.unsent.is_empty() {
+                // For a head and a short body: growing would copy the head.
+                self.unsent.reserve(bytes.len().max(COLLECTED));
+            }
+            self.unsent.extend_from_slice(bytes);
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for CallerStream {
+    async fn shutdown(&mut self) {
+        // A caller that does not read gets no more.
+        let _ = AsyncWriteExt::flush(self).await;
+        Shutdown::shutdown(&mut *self.stream).await;
+    }
+}
+
+impl UniqueID for CallerStream {
+    fn id(&self) -> UniqueIDType {
+        self.stream.id()
+    }
+}
+
+impl Ssl for CallerStream {
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.stream.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.stream.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for CallerStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.stream.get_timing_digest()
+    }
+}
+
+impl GetProxyDigest for CallerStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.stream.get_proxy_digest()
+    }
+}
+
+impl GetSocketDigest for CallerStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.stream.get_socket_digest()
+    }
+}
+
+impl Peek for CallerStream {}
+
+// Writes to the caller: heads with the fields of every answer, whole answers of the gateway's own, and waits that end
+// when the caller leaves.
+
+/// Says that a preference was applied (RFC 7240).
+pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// Writes head and body within the session's write timeout.
+///
+/// # Errors
+/// The client left, or does not read.
+pub(super) async fn write_response(
+    session: &mut ServerSession,
+    head: ResponseHeader,
+    body: Bytes,
+) -> pingora::Result<()> {
+    write_with_timeout(
+        session.get_write_timeout(),
+        write_answer(session, head, body),
+    )
+    .await
+}
+
+async fn write_answer(
+    session: &mut ServerSession,
+    head: ResponseHeader,
+    body: Bytes,
+) -> pingora::Result<()> {
+    session.write_response_header(Box::new(head)).await?;
+    session.write_response_body(body, true).await
+}
+
+/// Writes the head of an answer whose body follows in pieces, before `deadline`.
+///
+/// # Errors
+/// [`ExchangeError::CallerLeft`].
+pub(super) fn send_head(
+    session: &mut ServerSession,
+    deadline: Instant,
+    head: Box<ResponseHeader>,
+) -> impl Future<Output = Result<(), ExchangeError>> {
+    write_within(deadline, session.write_response_header(head))
+}
+
+/// Writes such a head within the session's write timeout.
+///
+/// # Errors
+/// The client left, or does not read.
+pub(super) fn write_head_with_timeout(
+    session: &mut ServerSession,
+    head: ResponseHeader,
+) -> impl Future<Output = pingora::Result<()>> {
+    let limit = session.get_write_timeout();
+    write_with_timeout(limit, session.write_response_header(Box::new(head)))
+}
+
+/// Sends the head of a stream, with the name by which its caller can resume it.
+pub(super) async fn begin_stream(
+    session: &mut ServerSession,
+    exchange: &Exchange,
+    mut head: ResponseHeader,
+    name: &str,
+) -> Result<(), ExchangeError> {
+    put_stream_fields(session, &mut head, name).map_err(internal_error)?;
+    let deadline = Instant::now() + exchange.call.config.timeouts.write;
+    send_head(session, deadline, Box::new(head)).await
+}
+
+fn put_stream_fields(
+    session: &ServerSession,
+    head: &mut ResponseHeader,
+    name: &str,
+) -> pingora::Result<()> {
+    head.insert_header(STREAM, name)?;
+    if !head.headers.contains_key(header::CACHE_CONTROL) {
+        head.insert_header(header::CACHE_CONTROL, "no-cache")?;
+    }
+    head.insert_header("x-accel-buffering", "no")?;
+    set_chunked(session, head)
+}
+
+/// Sets `X-Request-Id`, which every answer has.
+pub(super) fn put_request_id(
+    head: &mut ResponseHeader,
+    request_id: &RequestId,
+) -> pingora::Result<()> {
+    head.append_header("x-request-id", request_id.as_str())?;
+    Ok(())
+}
+
+/// Writes the answer to an exchange within `timeouts.write`, and records its status and size.
+///
+/// # Errors
+/// [`ExchangeError::CallerLeft`].
+pub(super) async fn respond(
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    head: ResponseHeader,
+    body: Bytes,
+) -> Result<Answered, ExchangeError> {
+    exchange.record.status = head.status.as_u16();
+    exchange.record.add_bytes(body.len());
+    let deadline = Instant::now() + exchange.call.config.timeouts.write;
+    write_within(deadline, write_answer(session, head, body)).await?;
+    Ok(Answered)
+}
+
+/// Field that marks a replayed answer, or one that a concurrent request receives as well.
+pub(super) const REPLAY: &str = "idempotent-replay";
+
+/// Field whose value `false` marks an answer that is passed on but not stored for replay.
+pub(super) const KEPT: &str = "idempotent-kept";
+
+/// True for fields by which a caller distinguishes the gateway's own answers from an agent's.
+pub(super) fn is_proof(name: &HeaderName) -> bool {
+    matches!(name.as_str(), REFUSED | STREAM | REPLAY | KEPT)
+}
+
+/// Waits until the caller is gone. Bytes of a pipelined next request do not count.
+pub(super) async fn client_disconnected(session: &mut ServerSession) {
+    if let Ok(Some(_)) = session.read_body_or_idle(true).await {
+        pending::<()>().await;
+    }
+}
+
+/// Waits until the caller is gone; forever if there is no caller.
+pub(super) async fn caller_gone(session: &mut Option<&mut ServerSession>) {
+    match session {
+        Some(session) => client_disconnected(session).await,
+        None => pending().await,
+    }
+}
+
+/// Sets the framing of a body of unknown length: chunked for HTTP/1.1. HTTP/2 frames it, and an HTTP/1.0 caller
+/// reads until the connection closes.
+pub(super) fn set_chunked(
+    session: &ServerSession,
+    head: &mut ResponseHeader,
+) -> pingora::Result<()> {
+    if session.req_header().version == http::Version::HTTP_11 {
+        head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+    }
+    Ok(())
+}
+
+/// Writes to the caller before `deadline`. A write that fails or takes longer means that the caller left.
+pub(super) async fn write_within<T>(
+    deadline: Instant,
+    write: impl Future<Output = pingora::Result<T>>,
+) -> Result<T, ExchangeError> {
+    match timeout_at(deadline, write).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(_)) | Err(_) => Err(ExchangeError::CallerLeft),
+    }
+}
+
+/// Writes to the caller with a time limit where Pingora has none: heads and flushes. `limit` is the session's
+/// limit of other writes (`timeouts.write`).
+///
+/// # Errors
+/// The caller left, or does not read.
+pub(super) async fn write_with_timeout<T>(
+    limit: Option<Duration>,
+    write: impl Future<Output = pingora::Result<T>>,
+) -> pingora::Result<T> {
+    let Some(limit) = limit else {
+        return write.await;
+    };
+    match timeout(limit, write).await {
+        Ok(written) => written,
+        Err(_) => {
+            pingora::Error::e_explain(pingora::ErrorType::WriteTimedout, "the peer does not read")
+        }
+    }
+}
+
+pub(super) fn internal_error(error: Box<pingora::Error>) -> Rejection {
+    Rejection::new(
+        Reason::Internal,
+        "the answer could not be built; this is a bug",
+    )
+    .with_cause(Failure(error))
+}
+
+/// Formats a rejection as bytes, for a connection without a readable request. The connection is closed after it.
+pub(super) fn format_rejection(
+    rejection: &Rejection,
+    request_id: &RequestId,
+    form: &ReplyForm,
+    without_body: bool,
+) -> Vec<u8> {
+    let body = rejection.to_body(form, request_id);
+    let status = rejection.status_in(form.dialect);
+    let head = rejection_head(rejection, request_id, status, body.len());
+    // A request id is visible ASCII, so the head can be built.
+    let Ok(head) = head else {
+        return Vec::new();
+    };
+    let phrase = head.status.canonical_reason().unwrap_or_default();
+    let mut answer = format!("HTTP/1.1 {status} {phrase}\r\n").into_bytes();
+    for (name, value) in &head.headers {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            answer.extend_from_slice(part);
+        }
+    }
+    answer.extend_from_slice(b"connection: close\r\n\r\n");
+    if !without_body {
+        answer.extend_from_slice(body.as_bytes());
+    }
+    answer
+}
+
+pub(super) fn rejection_head(
+    rejection: &Rejection,
+    request_id: &RequestId,
+    status: u16,
+    length: usize,
+) -> pingora::Result<ResponseHeader> {
+    let mut head = ResponseHeader::build(status, Some(10))?;
+    head.append_header(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    )?;
+    head.append_header(header::CONTENT_LENGTH, length)?;
+    head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
+    head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
+    put_request_id(&mut head, request_id)?;
+    head.append_header(REFUSED, rejection.reason.as_str())?;
+    if let Some(seconds) = rejection.retry_after {
+        head.append_header(header::RETRY_AFTER, seconds)?;
+    }
+    if let Some(allow) = rejection.allow {
+        head.append_header(header::ALLOW, allow)?;
+    }
+    if rejection.reason == Reason::Unauthenticated {
+        head.append_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))?;
+    }
+    for (name, value) in &rejection.fields {
+        head.append_header(*name, value.as_str())?;
+    }
+    Ok(head)
+}
+
+/// Writes a rejection in the plain dialect, for a request with an unreadable head.
+///
+/// # Errors
+/// The caller cannot be written to.
+pub(super) async fn answer_unreadable(
+    session: &mut ServerSession,
+    rejection: &Rejection,
+) -> pingora::Result<()> {
+    let request_id = RequestId::random();
+    let body = rejection.plain_body(&request_id);
+    let head = rejection_head(
+        rejection,
+        &request_id,
+        rejection.reason.status(),
+        body.len(),
+    )?;
+    write_answer(session, head, Bytes::from(body)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernel::config::Config;
+    use kernel::config::load::DEFAULT;
+
+    fn server(listen: &str, proxies: &[&str]) -> Server {
+        let mut config: Config = toml::from_str(DEFAULT).unwrap();
+        config.server.listen = listen.parse().unwrap();
+        config.server.connections_per_address = 2;
+        config.server.trusted_proxies = proxies.iter().map(|n| n.parse().unwrap()).collect();
+        config.server
+    }
+
+    fn limit(server: &Server, peer: &str) -> Option<AddressLimit> {
+        let max = server.connections_per_address;
+        AddressCounts::limit_for(server, Some(peer.parse().unwrap()), max)
+    }
+
+    #[test]
+    fn each_holder_of_an_address_has_its_own_places() {
+        let server = server("0.0.0.0:1", &["10.1.0.0/16"]);
+        let addresses = AddressCounts::default();
+        let enter = |peer| addresses.count_connection(limit(&server, peer));
+        let one = enter("192.0.2.1").unwrap();
+        let _two = enter("::ffff:192.0.2.1").unwrap();
+        assert!(enter("192.0.2.1").is_none());
+        let _other = enter("192.0.2.2").unwrap();
+        drop(one);
+        let _again = enter("192.0.2.1").unwrap();
+        let _six = [enter("2001:db8::1").unwrap(), enter("2001:db8::2").unwrap()];
+        assert!(enter("2001:db8:0:0:9::3").is_none(), "the same network");
+        assert!(enter("2001:db8:0:1::1").is_some());
+        let _proxied: Vec<_> = (0..9).map(|_| enter("10.1.2.3").unwrap()).collect();
+    }
+
+    #[test]
+    fn what_is_left_leaves_nothing() {
+        let server = server("0.0.0.0:1", &[]);
+        let addresses = AddressCounts::default();
+        drop(
+            addresses
+                .count_connection(limit(&server, "192.0.2.1"))
+                .unwrap(),
+        );
+        assert!(addresses.0.lock().is_empty());
+    }
+
+    #[test]
+    fn callers_of_this_machine_are_not_counted_where_there_are_no_others() {
+        assert_eq!(limit(&server("127.0.0.1:1", &[]), "127.0.0.1"), None);
+        assert!(limit(&server("0.0.0.0:1", &[]), "127.0.0.1").is_some());
+        let mut off = server("0.0.0.0:1", &[]);
+        off.connections_per_address = 0;
+        assert_eq!(limit(&off, "192.0.2.1"), None);
+    }
+}

@@ -1,0 +1,533 @@
+//! What operators decide about calls, whichever way a call takes. Each stage is declared once, in [`STAGES`], and runs at
+//! its own point of the order.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::HeaderMap;
+use pingora::http::RequestHeader;
+use pingora::protocols::http::ServerSession;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::time::sleep_until;
+
+use crate::admission::{AdmittedCall, AllowedCaller, authenticate_caller};
+use crate::complete::CheckedCall;
+use crate::filters::Rewrite;
+use crate::guard::{CallFacts, CallGuards, CallerSide, Party, parse_trace};
+use crate::listener::caller_gone;
+use crate::record::{Exchange, ExchangeError, box_in_place};
+use crate::services::{Context, Request};
+use crate::trace::parent_context;
+use a2a::call_names::CallNames;
+use a2a::method::Method;
+use a2a::task::Binding;
+use access::caps::{Caps, Charge, Facts, Names};
+use access::explain::{Fact, Live, Source, Trail, Witness as _};
+use access::hierarchy::Permit;
+use access::identity::{Principal, Proof};
+use assembly::gateway::Gateway;
+use kernel::config::{Config, GuardPhase, LineageReach};
+use kernel::ids::{InvalidWorkspaceId, WorkspaceId};
+use kernel::offload;
+use kernel::rejection::{AtStage as _, Delivery, Reason, Rejection};
+use kernel::stage::Stage;
+use mailbox::jobs::{Job, request_id};
+
+/// A stage of policy.
+pub(super) struct PolicyStage {
+    /// Its name in explanations, in the audit and in traces.
+    stage: Stage,
+    point: Point,
+}
+
+/// The point at which a stage of policy runs.
+enum Point {
+    /// Once the caller may reach the target, and again after each wait. It decides from memory.
+    Access {
+        /// Decides about the call.
+        check: fn(&AccessFacts<'_>) -> Result<(), Rejection>,
+        /// Returns the fact that an explanation shows, if there is one.
+        fact: fn(&AccessFacts<'_>) -> Option<Fact>,
+    },
+    /// Once the call is as its agent gets it, before it is sent or stored.
+    Content {
+        /// True if the stage has something to decide. Asked for each call.
+        applies: fn(&CheckedCall) -> bool,
+        /// Decides about the call, and may replace its body.
+        check: for<'c> fn(ContentCall<'c>) -> BoxFuture<'c, Result<(), ExchangeError>>,
+    },
+}
+
+/// The stages, in their order. Caps come behind them ([`UncountedCall`]): they count calls, once, rather than decide.
+pub(super) static STAGES: [PolicyStage; 2] = [
+    PolicyStage {
+        stage: Stage::Stop,
+        point: Point::Access {
+            check: |call| call.gateway.stops.check(call.permit),
+            fact: find_stop,
+        },
+    },
+    PolicyStage {
+        stage: Stage::Guards,
+        point: Point::Content {
+            applies: |call| call.guarded.is_some(),
+            check: |call| box_in_place(|| ask_guards(call)),
+        },
+    },
+];
+
+/// The facts from which a stage at [`Point::Access`] decides.
+pub(super) struct AccessFacts<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) permit: &'a Permit,
+}
+
+/// Runs the stages of policy on access.
+///
+/// # Errors
+/// The first rejection.
+pub(super) fn check_access<T: Trail>(
+    gateway: &Gateway,
+    permit: &Permit,
+    trail: &mut T,
+) -> Result<(), T::Stop> {
+    let call = AccessFacts { gateway, permit };
+    for PolicyStage { stage, point } in &STAGES {
+        if let Point::Access { check, fact } = point {
+            trail.judge(*stage, || fact(&call), check(&call))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a proven caller may reach the target, for a message, a deferred call or an explanation.
+///
+/// # Errors
+/// `not_permitted`, `store_unavailable`; as [`check_access`].
+pub(super) async fn permit_target<T: Trail>(
+    gateway: &Gateway,
+    proof: &Proof,
+    target: &WorkspaceId,
+    trail: &mut T,
+) -> Result<Permit, T::Stop> {
+    let mut facts = T::Facts::default();
+    let permit = gateway
+        .hierarchy
+        .permit_with_witness(proof, target, &mut facts)
+        .await;
+    facts.record(|| rule_fact(gateway, permit.as_ref()));
+    trail.pass(Stage::Rule, facts, permit)
+}
+
+/// Checks that the proven caller may reach the target, and that policy lets the call pass. A card may be read of an agent
+/// that is stopped.
+///
+/// # Errors
+/// `not_permitted`, `stopped`, `store_unavailable`.
+pub(super) async fn authorize_target(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    proof: Arc<Proof>,
+    target: &WorkspaceId,
+) -> Result<AllowedCaller, Rejection> {
+    let permit = permit_target(gateway, &proof, target, &mut Live).await?;
+    exchange.call.set_access(&permit);
+    if exchange.call.method != Method::AgentCard {
+        check_access(gateway, &permit, &mut Live)?;
+    }
+    Ok(AllowedCaller { proof, permit })
+}
+
+/// Runs the checks of the caller.
+///
+/// # Errors
+/// The first rejection.
+pub(super) async fn authorize_caller(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    head: &RequestHeader,
+    target: Result<WorkspaceId, InvalidWorkspaceId>,
+) -> Result<AllowedCaller, Rejection> {
+    let target = target.map_err(Rejection::from).at(Stage::Target)?;
+    exchange.call.target = Some(target.clone());
+    let proof = authenticate_caller(gateway, exchange, head).await?;
+    authorize_target(gateway, exchange, proof, &target).await
+}
+
+/// Checks a caller again after a wait, and what it may reach.
+///
+/// # Errors
+/// `unauthenticated`, `not_permitted`, `stopped`, `store_unavailable`.
+pub(super) async fn recheck_caller(request: &mut Request<'_>) -> Result<(), Rejection> {
+    let (gateway, exchange) = (&request.context.gateway, &mut *request.exchange);
+    let (proof, target) = (exchange.call.proof.as_ref(), exchange.call.target.as_ref());
+    let (Some(proof), Some(target)) = (proof.cloned(), target.cloned()) else {
+        return Ok(());
+    };
+    gateway.identity.recheck(&proof).await.at(Stage::Caller)?;
+    authorize_target(gateway, exchange, proof, &target)
+        .await
+        .map(drop)
+}
+
+/// Returns what an explanation shows of the rule. A store that is away decides nothing.
+fn rule_fact(gateway: &Gateway, permit: Result<&Permit, &Rejection>) -> Option<Fact> {
+    let rule = match permit {
+        Ok(permit) => json!(permit.rule().as_str()),
+        Err(refusal) if refusal.reason == Reason::NotPermitted => Value::Null,
+        Err(_) => return None,
+    };
+    let lineage = match gateway.config().access.lineage {
+        LineageReach::Direct => "direct",
+        LineageReach::Any => "any",
+    };
+    let value = json!({"rule": rule, "access.lineage": lineage});
+    Some(Fact::new(Stage::Rule, Source::Memory, value))
+}
+
+/// Returns what an explanation shows of stops, if there are any.
+fn find_stop(call: &AccessFacts<'_>) -> Option<Fact> {
+    let stops = &call.gateway.stops;
+    if stops.is_idle() {
+        return None;
+    }
+    let value = match stops.find(call.permit) {
+        Some(stop) => json!({"stop": stop.id, "scope": stop.scope.to_json(),
+            "mode": stop.mode.as_str(), "by": stop.created_by,
+            "created_at": stop.created_at, "expires_at": stop.expires_at}),
+        None => json!({"stop": null}),
+    };
+    Some(Fact::new(Stage::Stop, Source::Memory, value))
+}
+
+/// A call with its content, as its agent gets it.
+pub(super) struct ContentCall<'a> {
+    pub(super) context: &'a Context,
+    pub(super) admitted: &'a AdmittedCall,
+    /// A caller that may leave meanwhile.
+    pub(super) caller: Option<&'a mut ServerSession>,
+    pub(super) exchange: &'a Exchange,
+    pub(super) call: &'a mut CheckedCall,
+}
+
+/// True if a stage of policy has something to decide about the content of a call.
+pub(super) fn has_content_stage(call: &CheckedCall) -> bool {
+    STAGES.iter().any(|policy| match policy.point {
+        Point::Content { applies, .. } => applies(call),
+        Point::Access { .. } => false,
+    })
+}
+
+/// Runs the stages of policy on content. They may replace the body.
+///
+/// # Errors
+/// The first rejection; the caller left.
+pub(super) async fn check_content(call: ContentCall<'_>) -> Result<(), ExchangeError> {
+    let ContentCall {
+        context,
+        admitted,
+        mut caller,
+        exchange,
+        call,
+    } = call;
+    for PolicyStage { stage, point } in &STAGES {
+        if let Point::Content { applies, check } = point
+            && applies(call)
+        {
+            let call = ContentCall {
+                context,
+                admitted,
+                caller: caller.as_deref_mut(),
+                exchange,
+                call,
+            };
+            check(call).await.at(*stage)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the guards of a call, before it is translated. `headers`: those of the request that it stands for. Without
+/// guards in the configuration that is one look at an empty list.
+pub(super) fn set_guards(
+    context: &Context,
+    exchange: &mut Exchange,
+    admitted: &AdmittedCall,
+    call: &mut CheckedCall,
+    headers: &HeaderMap,
+) {
+    if exchange.call.config.guard.is_empty() {
+        return;
+    }
+    let (proof, permit) = (&admitted.allowed.proof, &admitted.allowed.permit);
+    let target_org = admitted.options().org.as_deref();
+    let route_method = exchange.call.method.name_in(call.generation());
+    let facts = || {
+        let method = call.method_name.as_deref().or(route_method);
+        let method = method.unwrap_or(exchange.call.method.label());
+        let parties = (&**proof, permit);
+        let facts = build_facts(
+            parties,
+            exchange.call.request_id.as_str(),
+            method,
+            target_org,
+        );
+        let trace = headers.get("traceparent");
+        CallFacts {
+            trace: trace.and_then(|field| parse_trace(field.to_str().ok()?)),
+            ..facts
+        }
+    };
+    let target = (permit.target(), target_org);
+    let side = || CallerSide {
+        is_rpc: exchange.call.binding == Binding::Rpc,
+        rpc_id: exchange.call.rpc_id.as_deref().map(str::to_owned),
+    };
+    call.guarded = context
+        .guards
+        .for_call(exchange.call.method, target, side, facts);
+    if let Some(guarded) = &call.guarded {
+        exchange.record.verdicts = Some(Arc::clone(&guarded.verdicts));
+    }
+}
+
+/// Asks the guards of a call about it, and puts what they replace into it. The clock of the whole call holds, and stops
+/// end the wait.
+///
+/// # Errors
+/// `guard_rejected`, `guard_unavailable`, `agent_timeout`, `stopped`; the caller left.
+async fn ask_guards(call: ContentCall<'_>) -> Result<(), ExchangeError> {
+    let ContentCall {
+        context,
+        admitted,
+        mut caller,
+        exchange,
+        call,
+    } = call;
+    let Some(guarded) = &call.guarded else {
+        return Ok(());
+    };
+    if !guarded.has_phase(GuardPhase::Request) {
+        return Ok(());
+    }
+    let (is_rpc, sends) = (call.method_name.is_some(), exchange.call.method.sends());
+    let asked = guarded.check_request(&call.body, is_rpc, sends);
+    let total = admitted
+        .timeout
+        .unwrap_or(exchange.call.config.timeouts.total);
+    let mut cut = context.relay.watch_exchange(exchange);
+    let changed: Result<_, Rejection> = tokio::select! {
+        biased;
+        asked = asked => asked,
+        why = cut.cancelled(Delivery::NotSent) => Err(why),
+        () = sleep_until(exchange.call.started + total) => Err(guards_timeout()),
+        () = caller_gone(&mut caller) => return Err(ExchangeError::CallerLeft),
+    };
+    if let Some(changed) = changed? {
+        call.body = changed;
+    }
+    Ok(())
+}
+
+fn guards_timeout() -> Rejection {
+    let message =
+        "guards did not judge the call within its time (timeouts.total); nothing was sent";
+    Rejection::new(Reason::AgentTimeout, message)
+        .with_fact("clock", "total")
+        .with_delivery(Delivery::NotSent)
+}
+
+/// Asks guards about what an agent that polls replied to a job. Returns another form of it; `None`: it passes as it is.
+///
+/// # Errors
+/// `guard_rejected`, `guard_unavailable`; a fact about the call cannot be read now.
+pub(super) async fn ask_about_reply(
+    context: &Context,
+    job: &Job,
+    reply: &RawValue,
+) -> Result<Option<Box<RawValue>>, Rejection> {
+    let gateway = &context.gateway;
+    if gateway.config().guard.is_empty() {
+        return Ok(None);
+    }
+    let proof = gateway.identity.restore_proof(&job.caller).ok_or_else(|| {
+        let message = "the caller of the job is not known any more";
+        Rejection::new(Reason::NotPermitted, message)
+    })?;
+    let permit = gateway.hierarchy.permit(&proof, &job.target).await?;
+    let options = gateway.resolution.load_options(&permit).await?;
+    let target_org = options.org.as_deref();
+    let facts = || {
+        let method = Method::SendMessage.name_in(options.generation);
+        build_facts(
+            (&proof, &permit),
+            request_id(job).as_str(),
+            method.unwrap_or_default(),
+            target_org,
+        )
+    };
+    let target = (permit.target(), target_org);
+    let side = || CallerSide {
+        is_rpc: false,
+        rpc_id: None,
+    };
+    let Some(guarded) = context
+        .guards
+        .for_call(Method::SendMessage, target, side, facts)
+    else {
+        return Ok(None);
+    };
+    let reply = Bytes::copy_from_slice(reply.get().as_bytes());
+    let changed = guarded.check_response(&reply).await;
+    guarded.record_verdicts();
+    let changed = changed?;
+    Ok(changed.and_then(|changed| serde_json::from_slice(&changed).ok()))
+}
+
+fn build_facts(
+    (proof, permit): (&Proof, &Permit),
+    request_id: &str,
+    method: &str,
+    target_org: Option<&str>,
+) -> CallFacts {
+    CallFacts {
+        request_id: request_id.to_owned(),
+        method: method.to_owned(),
+        caller: Party {
+            id: proof.principal.name().into_owned(),
+            org: permit.org().map(str::to_owned),
+            kind: Some(match &proof.principal {
+                Principal::Workspace { .. } => "workspace",
+                Principal::Canvas { .. } | Principal::Org { .. } | Principal::Operator => {
+                    proof.kind.as_str()
+                }
+            }),
+        },
+        account: proof.account,
+        target: Party {
+            id: permit.target().as_str().to_owned(),
+            org: target_org.map(str::to_owned),
+            kind: None,
+        },
+        rule: permit.rule().as_str(),
+        trace: None,
+        run: OnceLock::new(),
+    }
+}
+
+/// Returns the rewrite of an answer with guards around it.
+pub(super) fn rewrite_guarded(
+    guarded: Option<Arc<CallGuards>>,
+    rewrite: Option<Rewrite>,
+) -> Option<Rewrite> {
+    let guarded = guarded.filter(|guarded| {
+        guarded.has_phase(GuardPhase::Response) || guarded.has_phase(GuardPhase::Event)
+    });
+    match guarded {
+        Some(guarded) => Some(Rewrite::Guarded(guarded, rewrite.map(Box::new))),
+        None => rewrite,
+    }
+}
+
+/// A call that is to be counted when it is accepted, which may be in another task.
+pub(super) struct UncountedCall {
+    caps: Arc<Caps>,
+    config: Arc<Config>,
+    facts: Facts,
+}
+
+impl UncountedCall {
+    /// Returns the call with this body, if there are caps and it sends a message.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(super) async fn from_call(
+        gateway: &Gateway,
+        exchange: &Exchange,
+        allowed: &AllowedCaller,
+        call: (&HeaderMap, &Bytes),
+    ) -> Result<Option<Self>, Rejection> {
+        let config = &exchange.call.config;
+        if !Caps::are_configured(config) || !exchange.call.method.sends() {
+            return Ok(None);
+        }
+        let facts = load_facts(gateway, exchange.call.method, allowed, call).await;
+        let facts = facts.at(Stage::Caps)?;
+        Ok(Some(Self {
+            caps: Arc::clone(&gateway.caps),
+            config: Arc::clone(config),
+            facts,
+        }))
+    }
+
+    /// Counts it.
+    ///
+    /// # Errors
+    /// `cap_reached`, `store_unavailable`.
+    pub(super) async fn count(&self) -> Result<Box<Charge>, Rejection> {
+        let charge = self.caps.count_call(&self.config, &self.facts).await;
+        charge.map(Box::new).at(Stage::Caps)
+    }
+
+    /// Returns the charge of its bytes and its time; it was counted when it was accepted.
+    pub(super) fn measure(&self) -> Box<Charge> {
+        Box::new(self.caps.measure_call(&self.config, &self.facts))
+    }
+}
+
+/// Counts a call that is to be counted, if there is one.
+///
+/// # Errors
+/// As [`UncountedCall::count`].
+pub(super) async fn count_call(
+    call: Option<&UncountedCall>,
+) -> Result<Option<Box<Charge>>, Rejection> {
+    match call {
+        Some(call) => call.count().await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Counts a call that is about to be sent to its agent. It counts from [`Charge::mark_sent`] on.
+///
+/// # Errors
+/// `cap_reached`, `store_unavailable`.
+pub(super) async fn count_before_sending(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    allowed: &AllowedCaller,
+    call: (&HeaderMap, &Bytes),
+) -> Result<(), Rejection> {
+    if let Some(call) = UncountedCall::from_call(gateway, exchange, allowed, call).await? {
+        exchange.record.charge = Some(call.count().await?);
+    }
+    Ok(())
+}
+
+/// Returns the facts of a permitted call.
+///
+/// # Errors
+/// `store_unavailable`.
+async fn load_facts(
+    gateway: &Gateway,
+    method: Method,
+    AllowedCaller { proof, permit }: &AllowedCaller,
+    (headers, body): (&HeaderMap, &Bytes),
+) -> Result<Facts, Rejection> {
+    let named = offload::run_on_body(body, CallNames::from_body).await;
+    let trace = || parent_context(headers).map(|context| context.trace_id().to_string());
+    let names = Names::from_message(named, trace);
+    Facts::for_call(&gateway.hierarchy, proof, permit, method, names).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stages_stand_in_the_order_of_a_message() {
+        assert!(STAGES.is_sorted_by_key(|policy| policy.stage as usize));
+    }
+}

@@ -1,0 +1,1326 @@
+//! Connections to agents: dialled or taken from the pool, a request sent once, and the head of the answer awaited and
+//! judged.
+//!
+//! Pingora dials. Head and body are sent in one write, which Pingora's own client cannot do; [`super::http1`] reads
+//! the answer, and [`Pool`] keeps the connection afterwards. HTTP/1.1 only: agents' servers all support it, and a broken
+//! HTTP/2 connection would take several exchanges with it (`ARCHITECTURE.md`).
+
+#[cfg(test)]
+#[path = "upstream_pool_tests.rs"]
+mod pool_tests;
+
+use crate::admission::Load;
+use crate::certificates::Certificates;
+use crate::dial::Dialling;
+use crate::http1::{
+    ANSWER_HEAD_BYTES_MAX, AnswerHead, AnswerReader, Failure, ONE_WRITE, PoolKey, broken_http,
+    head_too_long, named_by_connection, reject_answer,
+};
+use crate::listener::caller_gone;
+use crate::record::{Exchange, ExchangeError};
+use a2a::accept::is_json;
+use access::identity::Proof;
+use assembly::access_watch::{AccessBasis, CutOff};
+use assembly::gateway::Gateway;
+use bytes::Bytes;
+use directory::{Agent, AgentAddress, Endpoint, LookupFor, Slot};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use kernel::config::{Config, Derived, Live, PASSED_FROM_AGENTS, Timeouts};
+use kernel::drain::{Drain, DrainSignal, DrainWatch};
+use kernel::ids::WorkspaceId;
+use kernel::metrics::Metrics;
+use kernel::rejection::{Delivery, Reason, Rejection};
+use kernel::shares::Account;
+use kernel::stage::Stage;
+use kernel::telemetry::traces::Traces;
+use mailbox::streams::Streams;
+use pingora::connectors::{ConnectorOptions, TransportConnector};
+use pingora::http::ResponseHeader;
+use pingora::listeners::ALPN;
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
+use pingora::upstreams::peer::{HttpPeer, Peer as _};
+use pingora::{Error, ErrorType};
+use std::cell::Cell;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::future::{Future as _, poll_fn};
+use std::hash::BuildHasher as _;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::str::from_utf8;
+use std::sync::{Arc, LazyLock, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use tokio::io::{AsyncRead as _, AsyncWriteExt, ReadBuf};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use url::{Position, Url};
+
+/// Pingora's write buffer: larger writes go to the socket directly.
+const WRITE_BUFFER: usize = 1460;
+
+/// Timeout for the response of an agent that stopped reading a request.
+const EARLY_ANSWER: Duration = Duration::from_secs(1);
+
+/// Connections to agents.
+pub(super) struct Upstream {
+    connector: TransportConnector,
+    pool: Arc<Pool>,
+    certificates: Certificates,
+}
+
+/// A request, ready for the wire.
+#[derive(Default)]
+pub(super) struct WireRequest {
+    /// Head, with a short body behind it.
+    wire: Vec<u8>,
+    /// Body, unless it is short.
+    body: Bytes,
+}
+
+impl WireRequest {
+    /// Joins head and body if a copy is cheaper than a second write.
+    pub(super) fn new(mut head: Vec<u8>, body: Bytes) -> Self {
+        if body.len() <= ONE_WRITE {
+            head.extend_from_slice(&body);
+            return Self {
+                wire: head,
+                body: Bytes::new(),
+            };
+        }
+        Self { wire: head, body }
+    }
+
+    /// Drops what it holds, unless that is short enough to be kept until a redirect of it can be followed.
+    pub(super) fn keep_for_redirect(&mut self, follows: bool) {
+        if !follows || self.wire.len() + self.body.len() > FOLLOWED_BYTES_MAX {
+            *self = Self::default();
+        }
+    }
+
+    /// Returns path and query.
+    fn target(&self) -> Option<&str> {
+        let line = self.wire.split(|b| *b == b'\r').next()?;
+        from_utf8(line).ok()?.split(' ').nth(1)
+    }
+
+    /// Returns the request for the place that `answer` names, if that is a redirect to follow: one that keeps the method
+    /// (307, 308), to the scheme, host and port of this request.
+    fn redirected(&self, answer: &ResponseHeader, tls: bool) -> Option<Self> {
+        if !matches!(answer.status.as_u16(), 307 | 308) {
+            return None;
+        }
+        let location = answer.headers.get(header::LOCATION)?.to_str().ok()?;
+        let mut lines = self.wire.split_inclusive(|b| *b == b'\n');
+        let (line, host) = (lines.next()?, lines.next()?);
+        let after = &self.wire[line.len()..];
+        let (line, host) = (from_utf8(line).ok()?, from_utf8(host).ok()?);
+        let mut words = line.trim_end().split(' ');
+        let (verb, target, version) = (words.next()?, words.next()?, words.next()?);
+        let host = host.strip_prefix("host: ")?.trim_end();
+        let scheme = if tls { "https" } else { "http" };
+        let here = Url::parse(&format!("{scheme}://{host}{target}")).ok()?;
+        let there = here.join(location).ok()?;
+        if there.origin() != here.origin() {
+            return None;
+        }
+        let target = &there[Position::BeforePath..Position::AfterQuery];
+        let mut wire = format!("{verb} {target} {version}\r\n").into_bytes();
+        wire.extend_from_slice(after);
+        let body = self.body.clone();
+        Some(Self { wire, body })
+    }
+}
+
+/// Maximum bytes of a request that is kept until the head of its answer is there.
+const FOLLOWED_BYTES_MAX: usize = 64 * 1024;
+
+/// Returns Pingora's peer for a server at `address`, whose `name` a certificate is for. Servers of two names share no
+/// connection. Without TLS a number stands for the name, which costs no copy of it.
+pub(super) fn build_peer(
+    address: SocketAddr,
+    tls: bool,
+    name: &str,
+    connect: Duration,
+) -> Box<HttpPeer> {
+    static NAMES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let sni = if tls { name } else { "" };
+    let mut peer = Box::new(HttpPeer::new(address, tls, sni.to_owned()));
+    if !tls {
+        peer.group_key = NAMES.hash_one(name);
+    }
+    peer.options.connection_timeout = Some(connect);
+    peer.options.total_connection_timeout = Some(connect);
+    peer.options.alpn = ALPN::H1;
+    peer
+}
+
+/// Returns the peer of an agent at `address`, without its own settings of TLS.
+pub(super) fn build_agent_peer(
+    address: AgentAddress,
+    endpoint: &Endpoint,
+    connect: Duration,
+) -> Box<HttpPeer> {
+    let mut peer = build_peer(address.first, endpoint.tls, &endpoint.sni, connect);
+    if address.has_others() {
+        peer.options.custom_l4 = Some(Arc::new(Dialling(address)));
+    }
+    peer
+}
+
+/// A connection on which its holder has sent no byte.
+pub(super) struct AgentConnection {
+    stream: Stream,
+    /// True for a pooled connection, which may be dead.
+    reused: bool,
+    key: PoolKey,
+}
+
+/// Reason why there is no connection to an agent.
+pub(super) struct ConnectFailure {
+    /// The rejection of the call.
+    pub(super) why: Rejection,
+    /// True if the agent was not there: a connection was refused, or not made in time. A later attempt may succeed.
+    pub(super) is_away: bool,
+    /// True if a connection was refused.
+    pub(super) is_refused: bool,
+}
+
+impl From<ConnectFailure> for Rejection {
+    fn from(failed: ConnectFailure) -> Self {
+        failed.why
+    }
+}
+
+/// Progress of a write before it failed.
+enum WriteFailure {
+    /// No byte was accepted: it may be sent on another connection.
+    Nothing(std::io::Error),
+    /// Some bytes may have arrived.
+    Perhaps(std::io::Error),
+}
+
+impl Upstream {
+    /// Creates a pool of at most `pool_size` unused connections, of `threads` and all others, which are closed when the
+    /// drain begins.
+    pub(super) fn new(pool_size: usize, threads: usize, drain: Arc<Drain>) -> Self {
+        // Its own pool is not used.
+        let options = ConnectorOptions::new(0);
+        Self {
+            connector: TransportConnector::new(Some(options)),
+            pool: Arc::new(Pool::new(pool_size, threads, drain)),
+            certificates: Certificates::new(),
+        }
+    }
+
+    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled, with those of the same
+    /// name behind it. A certificate is verified for [`directory::Endpoint::sni`], which is never empty: for an
+    /// empty name Pingora would verify nothing.
+    pub(super) async fn agent_peer(
+        &self,
+        agent: &Agent,
+        address: AgentAddress,
+        connect: Duration,
+    ) -> Box<HttpPeer> {
+        let endpoint = &agent.endpoint;
+        let mut peer = build_agent_peer(address, endpoint, connect);
+        if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
+            // Boxed: it is rare, and its future would otherwise widen that of every exchange.
+            Box::pin(self.certificates.apply_to(&mut peer, agent, tls)).await;
+        }
+        peer
+    }
+
+    /// Returns the handle with which connections are returned to the pool, to be kept for `idle`.
+    pub(super) fn pool_handle(&self, idle: Duration) -> PoolHandle<'_> {
+        PoolHandle {
+            pool: &self.pool,
+            idle,
+        }
+    }
+
+    /// Returns a connection to the agent, a pooled one if there is one. Sends no byte.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`.
+    pub(super) async fn connect(&self, peer: &HttpPeer) -> Result<AgentConnection, ConnectFailure> {
+        let key = self.pool.key_of(peer);
+        if let Some(stream) = self.pool.take(&key) {
+            let reused = true;
+            return Ok(AgentConnection {
+                stream,
+                reused,
+                key,
+            });
+        }
+        tracing::debug!(%peer, "no idle connection to the agent; dialling");
+        self.connect_anew(peer).await
+    }
+
+    /// Returns a new connection to the agent, which no call has used. Sends no byte.
+    ///
+    /// # Errors
+    /// As [`Upstream::connect`].
+    pub(super) async fn connect_anew(
+        &self,
+        peer: &HttpPeer,
+    ) -> Result<AgentConnection, ConnectFailure> {
+        Ok(AgentConnection {
+            stream: self.dial(peer).await?,
+            reused: false,
+            key: self.pool.key_of(peer),
+        })
+    }
+
+    /// Opens a new connection to the agent.
+    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, ConnectFailure> {
+        // Boxed: with its TLS handshake it is larger than the rest of an exchange's future, and rare.
+        let dialled: BoxFuture<'_, _> = Box::pin(self.connector.new_stream(peer));
+        dialled.await.map_err(|e| connect_failure(e, peer))
+    }
+
+    /// As [`Upstream::connect`], until `deadline`.
+    ///
+    /// # Errors
+    /// As [`Upstream::connect`].
+    pub(super) async fn connect_by(
+        &self,
+        peer: &HttpPeer,
+        deadline: Instant,
+    ) -> Result<AgentConnection, ConnectFailure> {
+        let connected = timeout_at(deadline, self.connect(peer)).await;
+        connected.unwrap_or_else(|_| Err(connect_timed_out()))
+    }
+
+    /// Sends the call once. It is sent again only if no byte of it was sent: a pooled connection that has died
+    /// may accept none, and then a new one is opened, as far as the budget of retries of `slot` allows.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
+    pub(super) async fn send_over(
+        &self,
+        AgentConnection {
+            mut stream,
+            reused,
+            key,
+        }: AgentConnection,
+        peer: &HttpPeer,
+        call: &WireRequest,
+        deadline: Instant,
+        (metrics, slot): (&Metrics, Option<&Slot>),
+    ) -> Result<AnswerReader, Rejection> {
+        let mut written = timeout_at(deadline, write_request(&mut stream, call)).await;
+        if reused
+            && matches!(written, Ok(Err(WriteFailure::Nothing(_))))
+            && slot.is_none_or(Slot::may_retry)
+        {
+            metrics.resends.inc();
+            let dialled = timeout_at(deadline, self.dial(peer)).await;
+            stream = dialled.unwrap_or_else(|_| Err(connect_timed_out()))?;
+            written = timeout_at(deadline, write_request(&mut stream, call)).await;
+        }
+        let mut answer = AnswerReader::new(stream);
+        answer.key = Some(key);
+        match written {
+            Err(_) => Err(Rejection::new(
+                Reason::AgentTimeout,
+                "the agent did not take the request in time (timeouts.total)",
+            )
+            .with_fact("clock", "total")
+            .with_delivery(Delivery::Unknown)),
+            Ok(Ok(())) => Ok(answer),
+            Ok(Err(WriteFailure::Nothing(error))) => Err(Rejection::new(
+                Reason::AgentUnreachable,
+                "the agent closed the connection at once",
+            )
+            .with_delivery(Delivery::NotSent)
+            .with_cause(error)),
+            Ok(Err(WriteFailure::Perhaps(error))) => early_answer(answer, error).await,
+        }
+    }
+}
+
+/// The handle with which a connection is returned to the pool after a complete response.
+#[derive(Clone, Copy)]
+pub(super) struct PoolHandle<'a> {
+    pool: &'a Arc<Pool>,
+    /// Time that it is kept in the pool.
+    idle: Duration,
+}
+
+impl PoolHandle<'_> {
+    /// Returns the connection to the pool if the agent left it usable. Called before the last byte is sent to
+    /// the caller, so that the caller's next call finds it there.
+    pub(super) fn check_in(self, answer: AnswerReader) {
+        // One that is not kept is dropped: a graceful close could block on an agent that does not read.
+        if let Some((key, stream)) = answer.key.zip(answer.into_reusable()) {
+            self.pool.put(key, stream, self.idle);
+        }
+    }
+}
+
+async fn write_request(stream: &mut Stream, call: &WireRequest) -> Result<(), WriteFailure> {
+    let first = stream
+        .write(&call.wire)
+        .await
+        .map_err(WriteFailure::Nothing)?;
+    if first == call.wire.len() && call.body.is_empty() {
+        return stream.flush().await.map_err(|error| {
+            // A short call was still in the buffer: after an error at the flush no byte has left.
+            if call.wire.len() < WRITE_BUFFER {
+                WriteFailure::Nothing(error)
+            } else {
+                WriteFailure::Perhaps(error)
+            }
+        });
+    }
+    let rest = async {
+        stream.write_all(&call.wire[first..]).await?;
+        stream.write_all(&call.body).await?;
+        stream.flush().await
+    };
+    rest.await.map_err(WriteFailure::Perhaps)
+}
+
+/// Reads an early response: an agent may send one, such as 413, and close without reading the rest.
+async fn early_answer(
+    mut answer: AnswerReader,
+    error: std::io::Error,
+) -> Result<AnswerReader, Rejection> {
+    match timeout(EARLY_ANSWER, answer.read_head()).await {
+        Ok(Ok(())) => Ok(answer),
+        _ => Err(Rejection::new(
+            Reason::AgentProtocolError,
+            "the agent closed the connection while the request was being sent",
+        )
+        .with_delivery(Delivery::Unknown)
+        .with_cause(error)),
+    }
+}
+
+/// Returns the rejection of a call with a deadline before `timeouts.connect`.
+fn connect_timed_out() -> ConnectFailure {
+    let message = "no connection to the agent in time (timeouts.total; of a gateway, X-Timeout may ask for more)";
+    let why = Rejection::new(Reason::AgentTimeout, message)
+        .with_fact("clock", "total")
+        .with_delivery(Delivery::NotSent);
+    ConnectFailure {
+        why,
+        is_away: false,
+        is_refused: false,
+    }
+}
+
+fn connect_failure(error: Box<Error>, peer: &HttpPeer) -> ConnectFailure {
+    let connect = peer.options.connection_timeout.unwrap_or_default();
+    let timed_out = matches!(
+        error.etype(),
+        ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
+    );
+    let handshake = *error.etype() == ErrorType::TLSHandshakeFailure;
+    let is_refused = *error.etype() == ErrorType::ConnectRefused;
+    let own = is_local_failure(&error);
+    let rejection = if own {
+        Rejection::new(
+            Reason::Overloaded,
+            "the gateway can open no more connections: its open files, its memory or its local ports are used up",
+        )
+        .with_retry_after(Duration::from_secs(1))
+    } else if handshake {
+        Rejection::new(
+            Reason::AgentUnreachable,
+            "no TLS connection to the agent: its certificate must be valid for the host of its URL, from an \
+             authority that the system or its upstream_tls.ca trusts, and an agent may ask for upstream_tls.client_cert",
+        )
+    } else if timed_out {
+        Rejection::new(
+            Reason::AgentTimeout,
+            format!(
+                "no connection to the agent within {} (timeouts.connect)",
+                humantime::format_duration(connect)
+            ),
+        )
+        .with_fact("clock", "connect")
+    } else {
+        Rejection::new(
+            Reason::AgentUnreachable,
+            "no connection to the agent: check that it listens at the url of its workspace, or its card_url",
+        )
+    };
+    ConnectFailure {
+        why: rejection
+            .with_delivery(Delivery::NotSent)
+            .with_cause(Failure(error)),
+        is_away: !handshake && !own,
+        is_refused,
+    }
+}
+
+/// True if a connection failed for want of something on this machine, which tells nothing of the agent.
+fn is_local_failure(error: &Error) -> bool {
+    const WANTS: [i32; 5] = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+        libc::EADDRNOTAVAIL,
+    ];
+    let cause = error.cause.as_ref();
+    let io = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let code = io.and_then(std::io::Error::raw_os_error);
+    *error.etype() == ErrorType::SocketError || code.is_some_and(|code| WANTS.contains(&code))
+}
+
+// Idle connections to agents. Each thread that serves callers keeps its own: a connection is watched by the runtime of
+// the thread that opened it, and its next call on another thread would wake two. The other threads, which send what
+// waits for no caller, share one shard. One task for each shard looks at its connections each second while there are
+// any: it closes those that were idle for long enough, and those that the agent closed or sent something on.
+
+/// Interval between two sweeps of the idle connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum connections that are checked under one lock.
+const SWEEP_BATCH: usize = 32;
+
+thread_local! {
+    /// The number of this thread among those that serve callers.
+    static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Makes this thread one that serves callers. `number` counts from 0.
+pub fn serve_on_this_thread(number: usize) {
+    NUMBER.set(Some(number));
+}
+
+/// Idle connections.
+pub(super) struct Pool {
+    /// One for each thread that serves callers, and one for the others.
+    shards: Box<[PoolShard]>,
+    /// Keyed at random, so that no agent can be named to have the key of another one.
+    hasher: RandomState,
+    drain: Arc<Drain>,
+}
+
+/// The shard of a thread. No other thread's data are in its cache lines.
+#[repr(align(128))]
+struct PoolShard(Mutex<IdleConnections>);
+
+/// The idle connections of a shard. Of each key, the connection that was used last is at the end.
+struct IdleConnections {
+    idle: HashMap<PoolKey, Vec<IdleConnection>>,
+    /// The number of connections.
+    count: usize,
+    max: usize,
+    /// True while there is a task that looks at the connections.
+    watched: bool,
+}
+
+/// A connection that waits for its next call.
+struct IdleConnection {
+    stream: Stream,
+    until: Instant,
+}
+
+/// The mark that a task looks at the connections of a shard, until it ends in any way.
+struct ShardWatch {
+    pool: Weak<Pool>,
+    shard: usize,
+}
+
+impl Pool {
+    /// Creates a pool of at most `max` connections of all threads, `threads` of which serve callers. It closes them
+    /// when the drain begins.
+    pub(super) fn new(max: usize, threads: usize, drain: Arc<Drain>) -> Self {
+        let shards = threads + 1;
+        let shard = || PoolShard(Mutex::new(IdleConnections::new(max / shards)));
+        Self {
+            shards: (0..shards).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+            drain,
+        }
+    }
+
+    /// Returns the key of connections to `peer`.
+    pub(super) fn key_of(&self, peer: &HttpPeer) -> PoolKey {
+        PoolKey {
+            address: peer.address().as_inet().copied(),
+            hash: self.hasher.hash_one(peer),
+        }
+    }
+
+    /// Takes the connection that this thread used last, if there is one that is alive.
+    pub(super) fn take(&self, key: &PoolKey) -> Option<Stream> {
+        let (shard, now) = (self.shard_of_thread(), Instant::now());
+        loop {
+            // The lock is not held while a dead one is closed.
+            let mut idle = self.lock_shard(shard).pop(key)?;
+            if now < idle.until && is_silent(&mut idle.stream) {
+                return Some(idle.stream);
+            }
+        }
+    }
+
+    /// Keeps a connection of this thread for `idle`. If its shard is full, the one is closed that was idle for longest.
+    pub(super) fn put(self: &Arc<Self>, key: PoolKey, mut stream: Stream, idle: Duration) {
+        if self.drain.has_begun() || !is_silent(&mut stream) {
+            return;
+        }
+        let (number, until) = (self.shard_of_thread(), Instant::now() + idle);
+        let mut shard = self.lock_shard(number);
+        let closed = shard.push(key, IdleConnection { stream, until });
+        let watch = shard.count > 0 && !std::mem::replace(&mut shard.watched, true);
+        drop(shard);
+        drop(closed);
+        if watch {
+            self.spawn_sweeper(number);
+        }
+    }
+
+    fn shard_of_thread(&self) -> usize {
+        let others = self.shards.len() - 1;
+        NUMBER.get().map_or(others, |number| number.min(others))
+    }
+
+    fn lock_shard(&self, number: usize) -> MutexGuard<'_, IdleConnections> {
+        self.shards[number].0.lock()
+    }
+
+    /// Starts the task that looks at the connections of a shard, which is marked as watched.
+    fn spawn_sweeper(self: &Arc<Self>, shard: usize) {
+        let pool = Arc::downgrade(self);
+        let mut watch = ShardWatch { pool, shard };
+        tokio::spawn(async move {
+            loop {
+                sleep(SWEEP_INTERVAL).await;
+                let Some(pool) = watch.pool.upgrade() else {
+                    return;
+                };
+                pool.sweep(shard).await;
+                if pool.clear_watched(shard) {
+                    // The mark may be that of another task by now.
+                    drop(std::mem::take(&mut watch.pool));
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Takes the mark from a shard without connections. False if it has any.
+    fn clear_watched(&self, shard: usize) -> bool {
+        let mut kept = self.lock_shard(shard);
+        kept.watched = kept.count > 0;
+        !kept.watched
+    }
+
+    /// Closes the connections of a shard that are not to be kept.
+    async fn sweep(&self, shard: usize) {
+        let (now, drained) = (Instant::now(), self.drain.has_begun());
+        let keys: Vec<_> = self.lock_shard(shard).idle.keys().copied().collect();
+        let mut checked = 0;
+        for key in keys {
+            let mut from = 0;
+            loop {
+                let swept = self.lock_shard(shard).sweep_key(&key, from, |idle| {
+                    !drained && now < idle.until && is_silent(&mut idle.stream)
+                });
+                let Some(swept) = swept else { break };
+                from += swept.kept;
+                checked += swept.kept + swept.closed.len();
+                drop(swept.closed);
+                if checked >= SWEEP_BATCH {
+                    checked = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// The outcome of a sweep over some connections.
+struct SweepOutcome {
+    kept: usize,
+    closed: Vec<IdleConnection>,
+}
+
+impl IdleConnections {
+    fn new(max: usize) -> Self {
+        Self {
+            idle: HashMap::new(),
+            count: 0,
+            max,
+            watched: false,
+        }
+    }
+
+    fn pop(&mut self, key: &PoolKey) -> Option<IdleConnection> {
+        let idle = self.idle.get_mut(key)?.pop()?;
+        self.count -= 1;
+        Some(idle)
+    }
+
+    /// Adds a connection. Returns one that has to go for it.
+    fn push(&mut self, key: PoolKey, idle: IdleConnection) -> Option<IdleConnection> {
+        if self.max == 0 {
+            return Some(idle);
+        }
+        let closed = (self.count >= self.max)
+            .then(|| self.pop_oldest())
+            .flatten();
+        // Keys without connections are forgotten if there are many.
+        if self.idle.len() >= self.max {
+            self.idle.retain(|_, idle| !idle.is_empty());
+        }
+        self.idle.entry(key).or_default().push(idle);
+        self.count += 1;
+        closed
+    }
+
+    fn pop_oldest(&mut self) -> Option<IdleConnection> {
+        let filled = self.idle.values_mut().filter(|idle| !idle.is_empty());
+        let oldest = filled.min_by_key(|idle| idle.first().map(|idle| idle.until))?;
+        self.count -= 1;
+        Some(oldest.remove(0))
+    }
+
+    /// Looks at some connections of a key, from one on. `None` if there are none, and then the key is forgotten if it
+    /// has no connection.
+    fn sweep_key(
+        &mut self,
+        key: &PoolKey,
+        from: usize,
+        mut keep: impl FnMut(&mut IdleConnection) -> bool,
+    ) -> Option<SweepOutcome> {
+        let idle = self.idle.get_mut(key)?;
+        if idle.is_empty() {
+            self.idle.remove(key);
+            return None;
+        }
+        let end = idle.len().min(from + SWEEP_BATCH);
+        if end <= from {
+            return None;
+        }
+        let closed: Vec<_> = idle.extract_if(from..end, |idle| !keep(idle)).collect();
+        self.count -= closed.len();
+        let kept = end - from - closed.len();
+        Some(SweepOutcome { kept, closed })
+    }
+}
+
+impl Drop for ShardWatch {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.lock_shard(self.shard).watched = false;
+        }
+    }
+}
+
+/// True if the agent neither closed the connection nor sent anything: it has nothing to say before it is asked.
+fn is_silent(stream: &mut Stream) -> bool {
+    let mut byte = [0];
+    let mut read = ReadBuf::new(&mut byte);
+    // Without the budget of the task: without any left, the connection would look alive.
+    let look = poll_fn(|context| Pin::new(&mut *stream).poll_read(context, &mut read));
+    let look = pin!(tokio::task::unconstrained(look));
+    matches!(
+        look.poll(&mut Context::from_waker(Waker::noop())),
+        Poll::Pending
+    )
+}
+
+// The end of an exchange that neither its caller nor its agent causes: the end of the drain, or a stop of an operator.
+
+/// Pause between two looks for a stop while the store is away.
+const STORE_PAUSE: Duration = Duration::from_millis(250);
+
+/// The watch of one exchange over what may end it.
+pub(super) struct CancelWatch {
+    drain: DrainWatch,
+    /// The call. `None`: only the drain ends the exchange.
+    call: Option<WatchedCall>,
+}
+
+/// A call that a stop may cover.
+struct WatchedCall {
+    gateway: Arc<Gateway>,
+    proof: Arc<Proof>,
+    target: WorkspaceId,
+}
+
+impl CancelWatch {
+    /// Returns the watch of an exchange that only the drain ends.
+    pub(super) fn for_drain(drain: &Drain) -> Self {
+        Self {
+            drain: drain.watch(),
+            call: None,
+        }
+    }
+
+    /// True if the drain has ended: exchanges must end now.
+    pub(super) fn is_requested(&self) -> bool {
+        self.drain.is_requested()
+    }
+
+    /// Waits until the exchange must end, and returns the reason. Cancellation-safe.
+    pub(super) async fn cancelled(&mut self, delivered: Delivery) -> Rejection {
+        loop {
+            let recheck = match self.drain.next_signal().await {
+                DrainSignal::End => {
+                    let why = shutting_down(delivered);
+                    return match delivered {
+                        Delivery::NotSent => why.at(Stage::Process),
+                        Delivery::Sent | Delivery::Unknown => why,
+                    };
+                }
+                DrainSignal::Recheck(recheck) => recheck,
+            };
+            if let Some(call) = &self.call {
+                // Boxed: rare, and each wait would be larger by it.
+                let stopped = Box::pin(call.gateway.why_stopped(&call.proof, &call.target));
+                match stopped.await {
+                    Ok(Some(why)) => return why.at(Stage::Stop).with_delivery(delivered),
+                    Ok(None) => {}
+                    Err(_) => {
+                        // Not checked: the next signal asks for the check again.
+                        sleep(STORE_PAUSE).await;
+                        continue;
+                    }
+                }
+            }
+            self.drain.mark_checked(recheck);
+        }
+    }
+}
+
+// Sends of one thread in batches.
+
+/// Lets the tasks of this thread that are ready run first, once. They get as far as this too, and what they send then
+/// leaves in one batch: a peer on this machine is woken once for all of it, not once for each message. Costs one poll
+/// where no other task is ready. Unlike `yield_now`, it does not look for I/O events before it goes on.
+pub(super) async fn join_batch() {
+    let mut has_waited = false;
+    poll_fn(|task| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        task.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+// Rejections of calls that an agent was sent, and that it did not answer.
+
+/// Builds `agent_timeout`, with the name of the clock. The request was already sent.
+pub(super) fn timed_out(clock: &'static str) -> Rejection {
+    Rejection::new(
+        Reason::AgentTimeout,
+        format!("the agent did not answer in time (timeouts.{clock}); of a gateway, X-Timeout may ask for more"),
+    )
+    .with_fact("clock", clock)
+    .with_delivery(Delivery::Sent)
+}
+
+/// Builds `shutting_down` for a call that was already started.
+pub(super) fn shutting_down(delivered: Delivery) -> Rejection {
+    Rejection::new(
+        Reason::ShuttingDown,
+        "this process is shutting down before the agent was done; ask again for the task",
+    )
+    .with_delivery(delivered)
+}
+
+/// Builds `agent_silent`.
+pub(super) fn agent_silent(idle: Duration) -> Rejection {
+    Rejection::new(
+        Reason::AgentSilent,
+        format!(
+            "the agent sent nothing for {}",
+            humantime::format_duration(idle)
+        ),
+    )
+    .with_fact("clock", "idle")
+    .with_delivery(Delivery::Sent)
+}
+
+pub(super) fn too_large(limit: u64) -> Rejection {
+    Rejection::new(
+        Reason::ResponseTooLarge,
+        format!("the agent's answer is larger than {limit} bytes"),
+    )
+    .with_fact("limit", limit)
+    .with_delivery(Delivery::Sent)
+}
+
+// The head of an agent's answer: refused, or passed with a closed list of fields, plus `forward.response_headers`. The
+// answer comes from the gateway's origin, so fields that set policy for an origin, or instruct a proxy in front, would
+// act with the gateway's authority.
+
+/// Maximum fields of that head.
+const ANSWER_FIELDS_MAX: usize = 100;
+
+/// Fields for which the head for a caller has room at first: the usual ones, and the gateway's own.
+const FIELDS: usize = 12;
+
+/// The parsed names of `forward.response_headers`.
+pub(super) struct ResponseFields {
+    added: HashSet<HeaderName>,
+}
+
+impl ResponseFields {
+    /// Parses the names. The check of the configuration has already rejected invalid ones.
+    pub(super) fn new(config: &Config) -> Self {
+        let names = config.forward.response_headers.iter();
+        let added = names.filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok());
+        Self {
+            added: added.collect(),
+        }
+    }
+
+    /// Returns the agent's head with the fields that pass, and capacity for the gateway's own. A type other than JSON
+    /// or an event stream is sandboxed, so that a browser that opens it runs no code in the gateway's origin.
+    ///
+    /// # Errors
+    /// A field cannot be built. The parser of the answer rules this out.
+    pub(super) fn filter_head(&self, agent: &ResponseHeader) -> pingora::Result<ResponseHeader> {
+        // Without the map of spelled names, which is as large as that of the fields: a stream keeps its head.
+        let mut head = ResponseHeader::build_no_case(agent.status, Some(FIELDS))?;
+        for (name, value) in &agent.headers {
+            // Of several media types a browser takes the last one, but the check below reads the first.
+            let repeats = *name == header::CONTENT_TYPE && head.headers.contains_key(name);
+            if self.allows_field(name, agent) && !repeats {
+                head.append_header(name, value)?;
+            }
+        }
+        if !is_event_stream(agent) && !is_json_answer(agent) {
+            head.insert_header(
+                header::CONTENT_SECURITY_POLICY,
+                HeaderValue::from_static("sandbox"),
+            )?;
+        }
+        Ok(head)
+    }
+
+    fn allows_field(&self, name: &HeaderName, agent: &ResponseHeader) -> bool {
+        let listed = PASSED_FROM_AGENTS.contains(&name.as_str())
+            || self.added.contains(name)
+            || *name == header::WWW_AUTHENTICATE && agent.status == StatusCode::UNAUTHORIZED;
+        listed && !named_by_connection(name, &agent.headers)
+    }
+}
+
+fn is_json_answer(agent: &ResponseHeader) -> bool {
+    let content_type = agent.headers.get(header::CONTENT_TYPE);
+    // A browser takes the last type of a list.
+    content_type.is_some_and(|value| {
+        value
+            .to_str()
+            .is_ok_and(|value| is_json(value) && !value.contains(','))
+    })
+}
+
+/// Rejects an answer with a head that is too large, with ambiguous framing, or with a transfer coding that would be
+/// lost, as for requests (RFC 9112, 6.1 and 6.3).
+pub(super) fn refuse_by_framing(head: &AnswerHead) -> Result<(), Rejection> {
+    let fields = head.fields.headers.len();
+    if head.bytes > ANSWER_HEAD_BYTES_MAX {
+        return Err(head_too_long(Some(head.bytes), ANSWER_HEAD_BYTES_MAX));
+    }
+    if fields > ANSWER_FIELDS_MAX {
+        let message = format!(
+            "the head of the agent's answer has {fields} fields, and may have {ANSWER_FIELDS_MAX}"
+        );
+        return Err(reject_answer(message));
+    }
+    let headers = &head.fields.headers;
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else {
+        return Ok(());
+    };
+    let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
+    if head.framed_twice || !chunked {
+        return Err(broken_http(None));
+    }
+    Ok(())
+}
+
+/// Rejects a redirect, which is not passed on: its target was not checked.
+pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
+    if !head.status.is_redirection() {
+        return Ok(());
+    }
+    let message = "the agent answered with a redirect: for a call, 307 and 308 to the same scheme, host and port are \
+                   followed once, and others never; register its final URL";
+    Err(Rejection::new(Reason::AgentRedirected, message).with_delivery(Delivery::Sent))
+}
+
+/// Rejects an answer by its framing, its coding or its length.
+pub(super) fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
+    let coded = head.headers.get(header::CONTENT_ENCODING);
+    if is_event_stream(head) && coded.is_some_and(|c| c.as_bytes() != b"identity") {
+        return Err(reject_answer(
+            "the agent compressed a stream of events, which can't be passed on event by event",
+        ));
+    }
+    match content_length_of(&head.headers) {
+        Some(length) if length > limit && !is_event_stream(head) => Err(too_large(limit)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn content_length_of(headers: &HeaderMap) -> Option<u64> {
+    headers
+        .get(header::CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// True for an event stream. The response decides, not the method: a streaming call may be answered by one error.
+pub(super) fn is_event_stream(head: &ResponseHeader) -> bool {
+    const TYPE: &[u8] = b"text/event-stream";
+    head.headers.get(header::CONTENT_TYPE).is_some_and(|value| {
+        let value = value.as_bytes().trim_ascii_start();
+        value
+            .get(..TYPE.len())
+            .is_some_and(|essence| essence.eq_ignore_ascii_case(TYPE))
+            && matches!(value.get(TYPE.len()), None | Some(b';' | b' ' | b'\t'))
+            // A browser takes the last type of a list.
+            && !value.contains(&b',')
+    })
+}
+
+/// Maximum pooled connections to all agents, of all threads.
+const POOL_SIZE: usize = 4096;
+
+/// The state of forwarding, for the gateway or a sidecar: connections to agents, configuration, bounds and shutdown.
+pub(super) struct Relay {
+    /// The configuration in force.
+    pub(super) config: Live,
+    /// The metrics of this process.
+    pub(super) metrics: Arc<Metrics>,
+    /// The shutdown of this process.
+    pub(super) drain: Arc<Drain>,
+    /// Connections to agents.
+    pub(super) upstream: Upstream,
+    /// The load that is admitted.
+    pub(super) load: Load,
+    /// The store of streamed events. `None`: streams cannot be resumed.
+    pub(super) streams: Option<Arc<Streams>>,
+    /// The gateway that can revoke a caller's access to a stream. `None`: access is never revoked.
+    standing: Option<Arc<Gateway>>,
+    /// The exporter of spans.
+    pub(super) traces: Traces,
+    /// The fields of agents' answers that pass.
+    pub(super) response_fields: Derived<ResponseFields>,
+}
+
+/// The clocks of one exchange (`docs/reference/a2a.md`, "Clocks and limits").
+#[derive(Clone, Copy)]
+pub(super) struct Clocks {
+    /// Maximum time from the sent request to the response head.
+    pub(super) head: Duration,
+    /// Maximum silence between two pieces.
+    pub(super) idle: Duration,
+    /// Deadline of a unary exchange.
+    pub(super) total: Instant,
+    /// Deadline of a stream.
+    pub(super) stream: Instant,
+}
+
+impl Clocks {
+    /// Takes the configured clocks, or `idle` and what the request asks for instead.
+    pub(super) fn new(
+        timeouts: &Timeouts,
+        started: Instant,
+        asked: Option<Duration>,
+        idle: Option<Duration>,
+    ) -> Self {
+        Self {
+            head: asked.unwrap_or(timeouts.head),
+            idle: idle.unwrap_or(timeouts.idle),
+            total: started + asked.unwrap_or(timeouts.total),
+            stream: started + timeouts.stream.max(asked.unwrap_or_default()),
+        }
+    }
+}
+
+impl Relay {
+    /// Creates the state. Opens no connection.
+    pub(super) fn new(
+        config: Live,
+        metrics: Arc<Metrics>,
+        drain: Arc<Drain>,
+        streams: Option<Arc<Streams>>,
+        traces: Traces,
+    ) -> Self {
+        let threads = config.get().server.threads();
+        Self {
+            standing: None,
+            streams,
+            traces,
+            response_fields: Derived::new(&config, |config, _| ResponseFields::new(config)),
+            load: Load::new(config.clone(), Arc::clone(&metrics), Arc::clone(&drain)),
+            config,
+            metrics,
+            upstream: Upstream::new(POOL_SIZE, threads, Arc::clone(&drain)),
+            drain,
+        }
+    }
+
+    /// Sets the gateway, which ends a stream when its caller loses access.
+    pub(super) fn with_gateway(self, gateway: &Arc<Gateway>) -> Self {
+        Self {
+            standing: Some(Arc::clone(gateway)),
+            ..self
+        }
+    }
+
+    /// Forgets the place to which the agent of a workspace redirected calls: it is not there any more.
+    pub(super) async fn forget_place(&self, id: Option<&WorkspaceId>) {
+        if let (Some(gateway), Some(id)) = (&self.standing, id) {
+            gateway.resolution.learnt.forget_place(id).await;
+        }
+    }
+
+    /// Returns a future that ends when the caller loses access to the target's stream. `None` if it never does.
+    pub(super) fn cut_off(
+        &self,
+        needs: AccessBasis,
+        proof: Option<&Arc<Proof>>,
+        target: Option<&WorkspaceId>,
+    ) -> Option<CutOff> {
+        let (gateway, proof) = self.standing.as_ref().zip(proof)?;
+        Some(gateway.cut_off(needs, Arc::clone(proof), target?.clone()))
+    }
+
+    /// Returns the watch of an exchange over what may end it: the drain, or a stop of an operator.
+    pub(super) fn watch_exchange(&self, exchange: &Exchange) -> CancelWatch {
+        self.watch_call(exchange.call.proof.as_ref(), exchange.call.target.as_ref())
+    }
+
+    /// As [`Relay::watch_exchange`], for a call that may have no exchange any more.
+    pub(super) fn watch_call(
+        &self,
+        proof: Option<&Arc<Proof>>,
+        target: Option<&WorkspaceId>,
+    ) -> CancelWatch {
+        let mut watch = CancelWatch::for_drain(&self.drain);
+        let Some(gateway) = &self.standing else {
+            return watch;
+        };
+        // A stop that came after the check of the call and before this is looked at, too.
+        if !gateway.stops.is_idle() {
+            watch.drain.check_once();
+        }
+        watch.call = proof.zip(target).map(|(proof, target)| WatchedCall {
+            gateway: Arc::clone(gateway),
+            proof: Arc::clone(proof),
+            target: target.clone(),
+        });
+        watch
+    }
+}
+
+/// A call that was sent.
+pub(super) struct SentCall<'a> {
+    pub(super) peer: &'a HttpPeer,
+    pub(super) call: &'a WireRequest,
+    /// The agent, if a redirect at the same server is followed.
+    pub(super) agent: Option<&'a Arc<Agent>>,
+    /// The workspace, if its next calls go where the redirect leads.
+    pub(super) place: Option<&'a WorkspaceId>,
+}
+
+impl SentCall<'_> {
+    /// Returns the call for the path to which its agent redirects it, at the same server: nothing has run. `None`:
+    /// `answer` says something else.
+    ///
+    /// # Errors
+    /// `address_forbidden`, if the address policy does not let the call go to that path.
+    pub(super) async fn redirected(
+        &self,
+        relay: &Relay,
+        answer: &ResponseHeader,
+    ) -> Result<Option<WireRequest>, Rejection> {
+        let again = self.call.redirected(answer, self.peer.tls());
+        let (Some(gateway), Some(agent), Some(again)) = (&relay.standing, self.agent, again) else {
+            return Ok(None);
+        };
+        let path = again.target().unwrap_or_default().to_owned();
+        let (at, asker) = (
+            agent.endpoint.with_path(path),
+            LookupFor::for_call(Account::default()),
+        );
+        let addresses = &gateway.directory.addresses;
+        let (decision, witness) = (&agent.address_decision, &mut ());
+        addresses
+            .agent_address(decision, &at, asker, witness)
+            .await?;
+        Ok(Some(again))
+    }
+
+    /// Lets the next calls go to the path of `again`, if the agent took this one there.
+    pub(super) async fn keep_place(
+        &self,
+        relay: &Relay,
+        again: &WireRequest,
+        answer: &ResponseHeader,
+    ) {
+        let content_type = answer.headers.get(header::CONTENT_TYPE);
+        let is_json =
+            content_type.is_some_and(|name| name.as_bytes().starts_with(b"application/json"));
+        let is_taken = answer.status.is_success() && (is_json || is_event_stream(answer));
+        let ends = (self.place, self.call.target(), again.target());
+        if let (Some(gateway), true, (Some(id), Some(from), Some(to))) =
+            (&relay.standing, is_taken, ends)
+        {
+            gateway.resolution.keep_place(id, from, to).await;
+        }
+    }
+}
+
+/// Sends a call once more if its agent redirects it to another path of the same server ([`SentCall::redirected`]).
+/// Returns that answer and its head.
+///
+/// # Errors
+/// As [`SentCall::redirected`]; those of a call.
+pub(super) async fn follow_redirect(
+    relay: &Relay,
+    session: Option<&mut ServerSession>,
+    sent: SentCall<'_>,
+    answer: &ResponseHeader,
+    clocks: &Clocks,
+    cut: &mut CancelWatch,
+) -> Result<Option<(AnswerReader, Box<AnswerHead>)>, ExchangeError> {
+    let Some(again) = sent.redirected(relay, answer).await? else {
+        return Ok(None);
+    };
+    let (upstream, metrics) = (&relay.upstream, &*relay.metrics);
+    let sending = async {
+        let connection = upstream.connect_by(sent.peer, clocks.total).await?;
+        let over = (metrics, None);
+        let sending = upstream.send_over(connection, sent.peer, &again, clocks.total, over);
+        sending.await
+    };
+    let mut answer = tokio::select! {
+        biased;
+        answer = sending => answer?,
+        why = cut.cancelled(Delivery::Unknown) => return Err(why.into()),
+    };
+    await_head(session, &mut answer, clocks, cut).await?;
+    let head = answer.take_head()?;
+    sent.keep_place(relay, &again, &head.fields).await;
+    Ok(Some((answer, head)))
+}
+
+/// Waits for the head, after informational ones, until a clock or the caller, if there is one, ends the wait.
+pub(super) async fn await_head(
+    mut session: Option<&mut ServerSession>,
+    upstream: &mut AnswerReader,
+    clocks: &Clocks,
+    cut: &mut CancelWatch,
+) -> Result<(), ExchangeError> {
+    let head = Instant::now() + clocks.head;
+    let deadline = head.min(clocks.total);
+    tokio::select! {
+        biased;
+        read = upstream.read_head() => Ok(read?),
+        () = sleep_until(deadline) => {
+            let clock = if head <= clocks.total { "head" } else { "total" };
+            Err(timed_out(clock).into())
+        }
+        () = caller_gone(&mut session) => Err(ExchangeError::CallerLeft),
+        why = cut.cancelled(Delivery::Sent) => Err(why.into()),
+    }
+}
+
+/// An agent's answer that is being read, and the handle that returns its connection to the pool.
+pub(super) struct AgentResponse<'a> {
+    pub(super) upstream: AnswerReader,
+    pub(super) home: PoolHandle<'a>,
+}
+
+/// Returns the next piece of the body, or what ended the wait: a clock, or the caller, if there is one.
+pub(super) async fn next_piece(
+    mut session: Option<&mut ServerSession>,
+    upstream: &mut AnswerReader,
+    clocks: &Clocks,
+    cut: &mut CancelWatch,
+) -> Result<Option<Bytes>, ExchangeError> {
+    if upstream.is_done() {
+        return Ok(None);
+    }
+    let now = Instant::now();
+    // An agent that sends without a pause leaves no poll to the clock below.
+    if now >= clocks.total {
+        return Err(timed_out("total").into());
+    }
+    let idle = now + clocks.idle;
+    tokio::select! {
+        biased;
+        read = upstream.read_piece() => Ok(read?),
+        () = sleep_until(idle.min(clocks.total)) => {
+            Err(if idle < clocks.total { agent_silent(clocks.idle) } else { timed_out("total") }.into())
+        }
+        () = caller_gone(&mut session) => Err(ExchangeError::CallerLeft),
+        why = cut.cancelled(Delivery::Sent) => Err(why.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use parking_lot::Mutex;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tasks_that_are_ready_send_together() {
+        let steps = Mutex::new(Vec::new());
+        let note = |step: &'static str| steps.lock().push(step);
+        let call = async || {
+            note("read");
+            join_batch().await;
+            note("sent");
+        };
+        futures_util::future::join3(call(), call(), call()).await;
+        assert_eq!(
+            *steps.lock(),
+            ["read", "read", "read", "sent", "sent", "sent"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_piece_that_is_ready_after_the_last_clock_is_not_passed() {
+        let (ours, mut agents) = duplex(1024);
+        let mut reader = AnswerReader::new(Box::new(ours));
+        let begun = b"HTTP/1.1 200 OK\r\n\r\n";
+        agents.write_all(begun).await.unwrap();
+        reader.read_head().await.unwrap();
+        agents.write_all(b"more").await.unwrap();
+        let mut cut = CancelWatch::for_drain(&Drain::default());
+        let now = Instant::now();
+        let mut clocks = Clocks {
+            head: Duration::from_secs(1),
+            idle: Duration::from_secs(1),
+            total: now + Duration::from_secs(60),
+            stream: now,
+        };
+        let piece = next_piece(None, &mut reader, &clocks, &mut cut).await;
+        assert_eq!(piece.ok().flatten().as_deref(), Some(&b"more"[..]));
+        agents.write_all(b"more").await.unwrap();
+        clocks.total = now;
+        let late = next_piece(None, &mut reader, &clocks, &mut cut).await;
+        assert!(
+            matches!(late, Err(ExchangeError::Refused(why)) if why.reason == Reason::AgentTimeout)
+        );
+    }
+}
