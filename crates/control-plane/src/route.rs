@@ -6,7 +6,7 @@ use access::identity::Role;
 use audit::EventType;
 use stores::store::Run;
 
-/// What a route has beside its answer.
+/// Optional feature of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// `?dry_run=true`, with the role of the change.
@@ -30,7 +30,7 @@ pub struct Route {
     pub role: Role,
     /// The type of the record that it leaves; `None`: it leaves none.
     pub event: Option<EventType>,
-    /// What it has beside its answer.
+    /// Optional features.
     pub offers: &'static [Offer],
 }
 

@@ -277,7 +277,7 @@ fn request_head(place: &CardLocation, path: &str, asked: &CardRequest<'_>) -> Ve
 }
 
 // Card cache: concurrent requests share one fetch, and cards are kept while they are fresh. A new
-// registration, configuration or signing key counts at once.
+// registration, configuration or signing key applies immediately.
 
 /// Freshness of a card, also for callers' caches.
 pub(super) const FRESH: Duration = Duration::from_secs(30);

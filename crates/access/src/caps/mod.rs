@@ -35,7 +35,7 @@ use kernel::telemetry::Chain;
 use stores::shared::{CounterChange, CounterState, Notice, Shared};
 use stores::store::Unavailable;
 
-/// Most subjects that one replica counts at once. Further ones take each unit from the shared state.
+/// Maximum of subjects that a replica counts in memory. Further ones take each unit from the shared state.
 const SUBJECTS_MAX: usize = 65_536;
 
 /// The counts of this replica.

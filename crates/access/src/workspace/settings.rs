@@ -27,7 +27,7 @@ enum Shown {
     OnceSet,
 }
 
-/// Who may set a setting.
+/// Callers that may change a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetBy {
     /// All that may change the workspace.
@@ -36,7 +36,7 @@ pub enum SetBy {
     Operators,
 }
 
-/// What the record of a change has of a setting, beside its name.
+/// Form of a setting in the record of a change, next to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// Nothing.
@@ -56,9 +56,9 @@ pub enum Recorded {
 pub struct SaidSetting {
     /// Its name.
     pub name: &'static str,
-    /// Who may set it.
+    /// Callers that may change it.
     pub set_by: SetBy,
-    /// What records have of it.
+    /// Form in audit records.
     pub recorded: Recorded,
     /// The new value; `null` if nothing of it is recorded.
     pub value: Value,

@@ -174,7 +174,7 @@ impl Tasks {
             OwnerStore::Shared(shared) => {
                 let writes = batch.iter_mut().map(async |queued| {
                     self.write_note(shared, &queued.note).await?;
-                    // The answer that waits for a binding goes on: the rest of the batch is not its concern.
+                    // The answer waits for its own binding only, not for the rest of the batch.
                     if let Note::Bind(bind) = &mut queued.note {
                         bind.written = None;
                     }

@@ -115,7 +115,7 @@ pub(super) const TAKE_UNTOLD: &str = concat!(
 
 pub(super) const TOLD: &str = "UPDATE mailbox_items SET untold = 0 WHERE id = $1";
 
-// A new life of an id has no jobs of the earlier one: those for it fail, and the results of its own are told to no inbox.
+// A new life of an id has no jobs of the earlier one: those for it fail, and its own results go to no inbox.
 // Raises the fence: their holders can write nothing any more.
 const END_OF: &str = "UPDATE mailbox_items SET fence = fence + 1, leased_until = 0, updated_at = $3, \
     untold = CASE WHEN source_id = $1 THEN 0 \
@@ -337,7 +337,7 @@ impl Table {
 }
 
 /// Fails the unfinished jobs of a removed workspace and those for it before its id begins a new life, in a transaction
-/// of the caller. No inbox is told of the results of its own.
+/// of the caller. Its own results go to no inbox.
 ///
 /// # Errors
 /// The error of the driver.
