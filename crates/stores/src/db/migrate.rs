@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL. Never edit a released migration: databases store its
 /// checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 1] = [(
+const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[(
     1,
     "schema",
     [
@@ -89,7 +89,7 @@ async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<
     if !own_session {
         tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
     }
-    run_migrations(&mut tx, 1).await?;
+    run_migrations(&mut tx, MIGRATIONS, 1).await?;
     if !own_session {
         tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
     }
@@ -109,13 +109,17 @@ async fn run_as_writer(connection: &mut AnyConnection) -> Result<(), Cause> {
     waits.map_err(to_cause)?;
     let begun = connection.begin_with("BEGIN IMMEDIATE").await;
     let mut tx = begun.map_err(to_cause)?;
-    run_migrations(&mut tx, 0).await?;
+    run_migrations(&mut tx, MIGRATIONS, 0).await?;
     tx.commit().await.map_err(to_cause)
 }
 
 /// Runs the migrations. `text` is the index of the SQL text of each.
-async fn run_migrations(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
-    let migrations = MIGRATIONS.map(|(version, name, texts)| {
+async fn run_migrations(
+    connection: &mut AnyConnection,
+    migrations: &[(i64, &'static str, [&'static str; 2])],
+    text: usize,
+) -> Result<(), Cause> {
+    let migrations = migrations.iter().map(|&(version, name, texts)| {
         Migration::new(
             version,
             name.into(),
@@ -124,7 +128,7 @@ async fn run_migrations(connection: &mut AnyConnection, text: usize) -> Result<(
             false,
         )
     });
-    let mut migrator = Migrator::with_migrations(migrations.into());
+    let mut migrator = Migrator::with_migrations(migrations.collect());
     migrator.set_ignore_missing(true);
     migrator.set_locking(false);
     // Not `run`: its future cannot be spawned (the compiler finds `Acquire` not general enough).
@@ -135,3 +139,7 @@ async fn run_migrations(connection: &mut AnyConnection, text: usize) -> Result<(
         other => Arc::new(other),
     })
 }
+
+#[cfg(test)]
+#[path = "migrate_tests.rs"]
+mod tests;

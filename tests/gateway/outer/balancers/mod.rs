@@ -217,6 +217,11 @@ async fn a_gateway_whose_stores_never_answered_or_that_drains_gets_no_traffic() 
     }
     // A call that is in progress keeps the process; nothing new is to come.
     let slow = Agent::scripted(|_| vec![Step::Hang]).await;
+    // Until it has noticed, it is ready from before.
+    until_holds("it misses Postgres", async || {
+        gateway.admin_get("/readyz").await.unwrap().status == 503
+    })
+    .await;
     postgres.restart();
     gateway.await_ready().await;
     let (caller, target) = gateway.pair(slow).await;
