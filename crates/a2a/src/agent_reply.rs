@@ -64,12 +64,26 @@ impl Update {
         let (kind, said) = detect_kind(said).ok_or(FORMS)?;
         let mut said = said.clone();
         said.insert("kind".into(), kind.into());
-        Ok(match kind {
-            "message" => Self::Message(parse_message(said, fresh)?),
-            "task" => Self::Task(parse_task(said, fresh)?),
-            "status-update" => Self::StatusUpdate(parse_status_update(said, fresh)?),
-            _ => Self::ArtifactUpdate(parse_artifact_update(said, fresh)?),
-        })
+        let update: fn(Value) -> Self = match kind {
+            "message" => {
+                normalize_message(&mut said, fresh)?;
+                Self::Message
+            }
+            "task" => {
+                normalize_task(&mut said, fresh)?;
+                Self::Task
+            }
+            "status-update" => {
+                let state = normalize_status(&mut said, fresh)?;
+                said.insert("final".into(), state.ends_turn().into());
+                Self::StatusUpdate
+            }
+            _ => {
+                normalize_artifact(&mut said, fresh)?;
+                Self::ArtifactUpdate
+            }
+        };
+        Ok(update(said.into()))
     }
 }
 
@@ -106,26 +120,31 @@ fn detect_kind(said: &Map<String, Value>) -> Option<(&'static str, &Map<String, 
     Some((kind, said))
 }
 
-fn parse_message(
-    mut message: Map<String, Value>,
+type Members = Map<String, Value>;
+
+fn normalize_message(
+    message: &mut Members,
     fresh: impl FnOnce() -> String,
-) -> Result<Value, InvalidReply> {
+) -> Result<(), InvalidReply> {
     message.insert("kind".into(), "message".into());
     let from_user =
         matches!(message.get("role"), Some(role) if role == "user" || role == "ROLE_USER");
     let role = if from_user { "user" } else { "agent" };
     message.insert("role".into(), role.into());
-    let snake = message.remove("message_id");
-    if !message.get("messageId").is_some_and(Value::is_string) {
-        let id = snake.filter(Value::is_string);
-        message.insert("messageId".into(), id.unwrap_or_else(|| fresh().into()));
+    fill_id(message, "messageId", "message_id", fresh);
+    normalize_parts(message)
+}
+
+/// Sets the id of a message or an artifact, unless it has one.
+fn fill_id(holder: &mut Members, name: &str, snake: &str, fresh: impl FnOnce() -> String) {
+    let snake = holder.remove(snake).filter(Value::is_string);
+    if !holder.get(name).is_some_and(Value::is_string) {
+        holder.insert(name.into(), snake.unwrap_or_else(|| fresh().into()));
     }
-    normalize_parts(&mut message)?;
-    Ok(message.into())
 }
 
 /// Normalizes `parts`, which the HTTP+JSON binding of 0.3 calls `content`.
-fn normalize_parts(holder: &mut Map<String, Value>) -> Result<(), InvalidReply> {
+fn normalize_parts(holder: &mut Members) -> Result<(), InvalidReply> {
     if !holder.contains_key("parts")
         && let Some(content) = holder.remove("content")
     {
@@ -134,17 +153,13 @@ fn normalize_parts(holder: &mut Map<String, Value>) -> Result<(), InvalidReply> 
     let parts = holder.get_mut("parts").and_then(Value::as_array_mut);
     let parts = parts.filter(|parts| !parts.is_empty()).ok_or(NO_PARTS)?;
     for part in parts {
-        let read = part.as_object().ok_or(NO_PARTS)?.clone();
-        *part = to_v0_part(read).into();
+        to_v0_part(part.as_object_mut().ok_or(NO_PARTS)?);
     }
     Ok(())
 }
 
-fn parse_task(
-    mut task: Map<String, Value>,
-    fresh: impl FnOnce() -> String,
-) -> Result<Value, InvalidReply> {
-    normalize_status(&mut task, fresh)?;
+fn normalize_task(task: &mut Members, fresh: impl FnOnce() -> String) -> Result<(), InvalidReply> {
+    normalize_status(task, fresh)?;
     if let Some(artifacts) = task.get_mut("artifacts") {
         for one in artifacts.as_array_mut().ok_or(FORMS)? {
             normalize_parts(one.as_object_mut().ok_or(FORMS)?)?;
@@ -153,23 +168,14 @@ fn parse_task(
     if let Some(history) = task.get_mut("history") {
         for one in history.as_array_mut().ok_or(FORMS)? {
             // Messages of the history need no new ids.
-            *one = parse_message(one.as_object().ok_or(FORMS)?.clone(), String::new)?;
+            normalize_message(one.as_object_mut().ok_or(FORMS)?, String::new)?;
         }
     }
-    Ok(task.into())
-}
-
-fn parse_status_update(
-    mut update: Map<String, Value>,
-    fresh: impl FnOnce() -> String,
-) -> Result<Value, InvalidReply> {
-    let state = normalize_status(&mut update, fresh)?;
-    update.insert("final".into(), state.ends_turn().into());
-    Ok(update.into())
+    Ok(())
 }
 
 fn normalize_status(
-    holder: &mut Map<String, Value>,
+    holder: &mut Members,
     fresh: impl FnOnce() -> String,
 ) -> Result<TaskState, InvalidReply> {
     let status = holder.get_mut("status").and_then(Value::as_object_mut);
@@ -178,54 +184,44 @@ fn normalize_status(
     let state = state.and_then(TaskState::parse).ok_or(NO_STATE)?;
     status.insert("state".into(), state.as_str().into());
     match status.get_mut("message") {
-        Some(Value::Null) => {
-            status.remove("message");
-        }
-        Some(said) => *said = parse_message(said.as_object().ok_or(FORMS)?.clone(), fresh)?,
+        Some(Value::Null) => drop(status.remove("message")),
+        Some(said) => normalize_message(said.as_object_mut().ok_or(FORMS)?, fresh)?,
         None => {}
     }
     Ok(state)
 }
 
-fn parse_artifact_update(
-    mut update: Map<String, Value>,
+fn normalize_artifact(
+    update: &mut Members,
     fresh: impl FnOnce() -> String,
-) -> Result<Value, InvalidReply> {
+) -> Result<(), InvalidReply> {
     let artifact = update.get_mut("artifact").and_then(Value::as_object_mut);
     let artifact = artifact.ok_or(FORMS)?;
     normalize_parts(artifact)?;
-    if !artifact.get("artifactId").is_some_and(Value::is_string) {
-        let snake = artifact.remove("artifact_id").filter(Value::is_string);
-        let id = snake.unwrap_or_else(|| fresh().into());
-        artifact.insert("artifactId".into(), id);
-    }
-    Ok(update.into())
+    fill_id(artifact, "artifactId", "artifact_id", fresh);
+    Ok(())
 }
 
 /// Converts a part to the form of 0.3; a part that has none stays as it is.
-fn to_v0_part(mut part: Map<String, Value>) -> Map<String, Value> {
+fn to_v0_part(part: &mut Members) {
     if part.contains_key("kind") {
-        return part;
+        return;
     }
     if let Some(kind) = part.remove("type") {
         part.insert("kind".into(), kind);
-        return part;
+        return;
     }
     let kind = if part.contains_key("text") {
         "text"
     } else if part.contains_key("url") || part.contains_key("raw") {
-        let is_url = part.contains_key("url");
-        let content = if is_url {
-            ("url", "uri")
-        } else {
-            ("raw", "bytes")
+        let content = match part.contains_key("url") {
+            true => ("url", "uri"),
+            false => ("raw", "bytes"),
         };
-        let mut file = Map::new();
-        for (from, to) in [content, ("mediaType", "mimeType"), ("filename", "name")] {
-            if let Some(value) = part.remove(from) {
-                file.insert(to.into(), value);
-            }
-        }
+        let names = [content, ("mediaType", "mimeType"), ("filename", "name")];
+        let members = names.into_iter();
+        let members = members.filter_map(|(from, to)| Some((to.to_owned(), part.remove(from)?)));
+        let file: Members = members.collect();
         part.insert("file".into(), file.into());
         "file"
     } else if let Some(file) = part.get_mut("file").and_then(Value::as_object_mut) {
@@ -242,10 +238,114 @@ fn to_v0_part(mut part: Map<String, Value>) -> Map<String, Value> {
         }
         "data"
     } else {
-        return part;
+        return;
     };
     part.insert("kind".into(), kind.into());
-    part
+}
+
+/// The task that an update belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Its id.
+    pub task: &'a str,
+    /// The id of its context.
+    pub context: &'a str,
+}
+
+impl Update {
+    /// A status update to `state` without a message.
+    pub fn from_state(state: TaskState) -> Self {
+        Self::StatusUpdate(json!({"status": {"state": state.as_str()}}))
+    }
+
+    /// Levels of arrays and objects that it nests.
+    pub fn nesting_depth(&self) -> usize {
+        let (Self::Message(said)
+        | Self::Task(said)
+        | Self::StatusUpdate(said)
+        | Self::ArtifactUpdate(said)
+        | Self::Error(said)) = self;
+        nesting_depth_of(said)
+    }
+
+    /// The state of the task afterwards; `None`: unchanged.
+    ///
+    /// # Errors
+    /// [`InvalidReply`] when a required member is missing.
+    pub fn state_after(&self) -> Result<Option<TaskState>, InvalidReply> {
+        match self {
+            Self::Message(Value::Object(_)) => Ok(Some(TaskState::Completed)),
+            Self::Error(Value::Object(_)) => Ok(Some(TaskState::Failed)),
+            Self::Task(of) | Self::StatusUpdate(of) => {
+                let word = of["status"]["state"].as_str();
+                let state = word.and_then(TaskState::parse);
+                state.map(Some).ok_or(InvalidReply(
+                    "`status.state` is the state of a task, such as `working` or `completed`",
+                ))
+            }
+            Self::ArtifactUpdate(event) => {
+                let artifact = &event["artifact"];
+                let whole = artifact["artifactId"].is_string() && artifact["parts"].is_array();
+                let problem = InvalidReply("`artifact` is an object with `artifactId` and `parts`");
+                whole.then_some(None).ok_or(problem)
+            }
+            Self::Message(_) | Self::Error(_) => {
+                Err(InvalidReply("a message or an error is an object"))
+            }
+        }
+    }
+
+    /// True if the agent's turn is over afterwards: the task ended, or waits for its caller.
+    pub fn ends_turn(&self) -> bool {
+        let state = self.state_after().ok().flatten();
+        state.is_some_and(TaskState::ends_turn)
+    }
+
+    /// The same with the ids of `subject`, and the RFC 3339 time `at` where it has none.
+    #[must_use]
+    pub fn with_subject(mut self, subject: &Subject<'_>, at: &str) -> Self {
+        let state = self.state_after().ok().flatten();
+        let (kind, id, said) = match &mut self {
+            Self::Message(said) => ("message", "taskId", said),
+            Self::Task(said) => ("task", "id", said),
+            Self::StatusUpdate(said) => ("status-update", "taskId", said),
+            Self::ArtifactUpdate(said) => ("artifact-update", "taskId", said),
+            Self::Error(_) => return self,
+        };
+        let Some(members) = said.as_object_mut() else {
+            return self;
+        };
+        members.insert("kind".into(), kind.into());
+        members.insert(id.into(), subject.task.into());
+        members.insert("contextId".into(), subject.context.into());
+        match kind {
+            "message" => {
+                members.entry("role").or_insert_with(|| "agent".into());
+                let id = || uuid::Uuid::new_v4().to_string().into();
+                members.entry("messageId").or_insert_with(id);
+            }
+            "status-update" => {
+                let last = state.is_some_and(TaskState::ends_turn)
+                    || members.get("final") == Some(&true.into());
+                members.insert("final".into(), last.into());
+            }
+            _ => {}
+        }
+        if matches!(kind, "task" | "status-update")
+            && let Some(Value::Object(status)) = members.get_mut("status")
+        {
+            status.entry("timestamp").or_insert_with(|| at.into());
+        }
+        self
+    }
+}
+
+fn nesting_depth_of(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(nesting_depth_of).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(nesting_depth_of).max().unwrap_or(0),
+        _ => 0,
+    }
 }
 
 #[cfg(test)]

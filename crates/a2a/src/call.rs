@@ -3,12 +3,11 @@
 
 use std::borrow::Cow;
 
-use super::ambiguity::Ambiguity;
 use super::envelope::{Fault, METHOD_NAME_BYTES_MAX};
 use super::generation::Generation;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
-use super::refs::{RefCandidates, RefKind};
+use super::refs::{Place, RefCandidates, RefKind};
 use super::walker::{WalkError, Walker};
 
 /// A parsed body. Spans point into its text; names are compared unescaped.
@@ -206,7 +205,8 @@ impl<'a> Call<'a> {
                     if other == b"message" {
                         self.message = Some(name.with_value(value));
                     }
-                    self.noted.record(RefKind::of_top_member(other), value);
+                    self.noted
+                        .record(RefKind::of_member(Place::Top, other), value);
                     return Ok(value);
                 }
             };
@@ -263,10 +263,7 @@ impl<'a> Call<'a> {
 impl Params {
     /// Walks over the value of `params`, of any kind.
     pub(super) fn read(&mut self, walker: &mut Walker<'_>) -> Result<Value, WalkError> {
-        if walker.peek() != Some(b'{') {
-            return walker.read_value();
-        }
-        self.object = walker.walk_object(|walker, name| {
+        let (value, object) = walker.walk_members(|walker, name| {
             let (value, slot, word) = match &*name.unescaped {
                 b"message" => (
                     self.body.read(walker, &mut self.unclear)?,
@@ -277,7 +274,7 @@ impl Params {
                 b"target_agent_id" => (walker.read_value()?, &mut self.target, "target_agent_id"),
                 other => {
                     let value = walker.read_value()?;
-                    let place = RefKind::of_params_member(other);
+                    let place = RefKind::of_member(Place::Params, other);
                     let spelled = self.noted.record_member(other, &OF_PARAMS, place, value);
                     record_ambiguity(&mut self.unclear, spelled);
                     return Ok(value);
@@ -286,15 +283,13 @@ impl Params {
             record_member(slot, &name, value, word, &mut self.unclear);
             Ok(value)
         })?;
-        Ok(self.object.to_value())
+        self.object = object;
+        Ok(value)
     }
 
     fn read_metadata(&mut self, walker: &mut Walker<'_>) -> Result<Value, WalkError> {
         const SOURCE: &str = "source_workspace_id";
-        if walker.peek() != Some(b'{') {
-            return walker.read_value();
-        }
-        self.metadata_object = walker.walk_object(|walker, name| {
+        let (value, object) = walker.walk_members(|walker, name| {
             if *name.unescaped == *SOURCE.as_bytes() {
                 return read_member(&mut self.source, walker, &name, SOURCE, &mut self.unclear);
             }
@@ -302,7 +297,8 @@ impl Params {
             record_ambiguity(&mut self.unclear, spelled);
             walker.read_value()
         })?;
-        Ok(self.metadata_object.to_value())
+        self.metadata_object = object;
+        Ok(value)
     }
 }
 
@@ -313,10 +309,7 @@ impl Message {
         walker: &mut Walker<'_>,
         unclear: &mut Option<Ambiguity>,
     ) -> Result<Value, WalkError> {
-        if walker.peek() != Some(b'{') {
-            return walker.read_value();
-        }
-        self.object = walker.walk_object(|walker, name| {
+        let (value, object) = walker.walk_members(|walker, name| {
             let (slot, word) = match &*name.unescaped {
                 b"messageId" => (&mut self.message_id, "messageId"),
                 b"message_id" => (&mut self.snake_id, "message_id"),
@@ -328,7 +321,7 @@ impl Message {
                 b"content" => (&mut self.content, "content"),
                 other => {
                     let value = walker.read_value()?;
-                    let place = RefKind::of_message_member(other);
+                    let place = RefKind::of_member(Place::Message, other);
                     let spelled = self.noted.record_member(other, &OF_MESSAGE, place, value);
                     record_ambiguity(unclear, spelled);
                     return Ok(value);
@@ -344,7 +337,8 @@ impl Message {
             record_member(slot, &name, value, word, unclear);
             Ok(value)
         })?;
-        Ok(self.object.to_value())
+        self.object = object;
+        Ok(value)
     }
 }
 
@@ -355,12 +349,8 @@ fn read_parts(
     unclear: &mut Option<Ambiguity>,
 ) -> Result<Value, WalkError> {
     match walker.peek() {
-        Some(b'[') => walker.walk_array(|walker| match walker.peek() {
-            Some(b'{') => read_part(walker, typed, unclear).map(drop),
-            _ => walker.read_value().map(drop),
-        }),
-        Some(b'{') => read_part(walker, typed, unclear),
-        _ => walker.read_value(),
+        Some(b'[') => walker.walk_array(|walker| read_part(walker, typed, unclear).map(drop)),
+        _ => read_part(walker, typed, unclear),
     }
 }
 
@@ -370,7 +360,7 @@ fn read_part(
     unclear: &mut Option<Ambiguity>,
 ) -> Result<Value, WalkError> {
     let (mut kind, mut kind_of_0_1) = (None, None);
-    let object = walker.walk_object(|walker, name| match &*name.unescaped {
+    let (value, _) = walker.walk_members(|walker, name| match &*name.unescaped {
         b"kind" => read_member(&mut kind, walker, &name, "kind", unclear),
         b"type" => read_member(&mut kind_of_0_1, walker, &name, "type", unclear),
         other => {
@@ -379,7 +369,7 @@ fn read_part(
         }
     })?;
     *typed |= kind.is_none() && kind_of_0_1.is_some();
-    Ok(object.to_value())
+    Ok(value)
 }
 
 /// Walks over the value of a member and records the member.
@@ -410,4 +400,90 @@ fn record_member(
 /// Records the first ambiguity only.
 fn record_ambiguity(unclear: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
     *unclear = unclear.or(found);
+}
+
+/// Longest name that is compared, in bytes: all relevant ones are shorter.
+pub(super) const NAME_BYTES_MAX: usize = 48;
+
+/// The reason that a member which the gateway reads is ambiguous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ambiguity {
+    /// A duplicate name.
+    Twice(&'static str),
+    /// A name that equals this one except for its case.
+    OtherCase(&'static str),
+}
+
+impl Ambiguity {
+    /// Returns the one of `words` from which the name differs only in case. `None`: it is exactly
+    /// one of them, or none.
+    pub(super) fn of_name(name: &[u8], words: &[&'static str]) -> Option<Self> {
+        if words.iter().any(|word| word.as_bytes() == name) {
+            return None;
+        }
+        let mut folded = [0; NAME_BYTES_MAX];
+        let folded = fold_name(name, &mut folded)?;
+        let word = words
+            .iter()
+            .find(|word| word.as_bytes().eq_ignore_ascii_case(folded));
+        word.map(|word| Self::OtherCase(word))
+    }
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Twice(word) | Self::OtherCase(word) => word,
+        }
+    }
+
+    pub(super) fn to_fault(self) -> Fault {
+        match self {
+            Self::Twice(word) => Fault::duplicate_member(word),
+            Self::OtherCase(word) => Fault::invalid_request(format!(
+                "a name differs from \"{word}\" in case only; send it as \"{word}\""
+            )),
+        }
+    }
+}
+
+/// Returns the name in lower case. Like Go, it also folds two characters that are not ASCII: `ſ` to
+/// `s`, and the Kelvin sign to `k`. `None`: it is longer than `room`.
+pub(super) fn fold_name<'r>(name: &[u8], room: &'r mut [u8]) -> Option<&'r [u8]> {
+    let mut len = 0;
+    let mut rest = name;
+    loop {
+        let (byte, behind) = match rest {
+            [] => return room.get(..len),
+            [0xc5, 0xbf, behind @ ..] => (b's', behind),
+            [0xe2, 0x84, 0xaa, behind @ ..] => (b'k', behind),
+            [byte, behind @ ..] => (byte.to_ascii_lowercase(), behind),
+        };
+        *room.get_mut(len)? = byte;
+        len += 1;
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod ambiguity_tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_compared_as_the_laxest_decoder_does() {
+        const WORDS: [&str; 2] = ["params", "task_id"];
+        let of = |name: &str| Ambiguity::of_name(name.as_bytes(), &WORDS).map(Ambiguity::as_str);
+        for (name, expected) in [
+            ("Params", Some("params")),
+            ("PARAMS", Some("params")),
+            ("paramſ", Some("params")),
+            ("tas\u{212a}_id", Some("task_id")),
+            ("Task_ID", Some("task_id")),
+            ("params", None),
+            ("param", None),
+            ("taskId", None),
+            ("", None),
+        ] {
+            assert_eq!(of(name), expected, "{name}");
+        }
+        assert_eq!(of(&"p".repeat(1000)), None);
+    }
 }

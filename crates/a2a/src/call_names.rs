@@ -2,7 +2,7 @@
 //!
 //! A pass of its own, made only where something is counted by them. Of a member that stands twice the first counts.
 
-use super::json::{Kind, Object, Value};
+use super::json::{Kind, Value};
 use super::walker::{WalkError, Walker};
 
 /// Longest name of a run, in bytes.
@@ -33,10 +33,8 @@ struct Params {
 #[derive(Default)]
 struct Message {
     run: Option<String>,
-    /// `contextId` and `context_id`.
-    contexts: [Option<String>; 2],
-    /// `taskId` and `task_id`.
-    tasks: [Option<String>; 2],
+    /// `contextId`, `context_id`, `taskId` and `task_id`.
+    ids: [Option<String>; 4],
 }
 
 impl CallNames {
@@ -45,12 +43,9 @@ impl CallNames {
     pub fn from_body(body: &[u8]) -> Self {
         let (mut params, mut bare) = (Params::default(), Params::default());
         let mut is_envelope = false;
-        let mut walker = Walker::new(body);
         // A broken end leaves what was read before it: the call is checked elsewhere.
-        let _ = walk_object(&mut walker, |walker, name| match name {
-            b"params" => walk_object(walker, |walker, name| {
-                params.read_member(walker, body, name)
-            }),
+        let _ = Walker::new(body).walk_members(|walker, name| match &*name.unescaped {
+            b"params" => params.read(walker, body),
             b"jsonrpc" | b"method" => {
                 is_envelope = true;
                 walker.read_value()
@@ -59,10 +54,11 @@ impl CallNames {
         });
         let Params { run, messages } = if is_envelope { params } else { bare };
         let message = messages.into_iter().flatten().next().unwrap_or_default();
+        let [context, snake_context, task, snake_task] = message.ids;
         Self {
             run: run.or(message.run),
-            context: message.contexts.into_iter().flatten().next(),
-            continues_task: message.tasks.iter().any(Option::is_some),
+            context: context.or(snake_context),
+            continues_task: task.or(snake_task).is_some(),
         }
     }
 
@@ -73,6 +69,12 @@ impl CallNames {
 }
 
 impl Params {
+    fn read(&mut self, walker: &mut Walker<'_>, text: &[u8]) -> Result<Value, WalkError> {
+        let walked =
+            walker.walk_members(|walker, name| self.read_member(walker, text, &name.unescaped));
+        walked.map(|(value, _)| value)
+    }
+
     fn read_member(
         &mut self,
         walker: &mut Walker<'_>,
@@ -86,34 +88,31 @@ impl Params {
             _ => return walker.read_value(),
         };
         let mut message = Message::default();
-        let value = walk_object(walker, |walker, name| {
-            message.read_member(walker, text, name)
-        });
+        let walked = message.read(walker, text);
         self.messages[place].get_or_insert(message);
-        value
+        walked
     }
 }
 
 impl Message {
-    fn read_member(
-        &mut self,
-        walker: &mut Walker<'_>,
-        text: &[u8],
-        name: &[u8],
-    ) -> Result<Value, WalkError> {
-        let found = match name {
-            b"metadata" => return read_run_id(walker, text, &mut self.run),
-            b"contextId" => &mut self.contexts[0],
-            b"context_id" => &mut self.contexts[1],
-            b"taskId" => &mut self.tasks[0],
-            b"task_id" => &mut self.tasks[1],
-            _ => return walker.read_value(),
-        };
-        let value = walker.read_value()?;
-        if found.is_none() {
-            *found = read_prefix(value, text, ID_BYTES_MAX);
-        }
-        Ok(value)
+    fn read(&mut self, walker: &mut Walker<'_>, text: &[u8]) -> Result<Value, WalkError> {
+        let walked = walker.walk_members(|walker, name| {
+            let place = match &*name.unescaped {
+                b"metadata" => return read_run_id(walker, text, &mut self.run),
+                b"contextId" => 0,
+                b"context_id" => 1,
+                b"taskId" => 2,
+                b"task_id" => 3,
+                _ => return walker.read_value(),
+            };
+            let value = walker.read_value()?;
+            let found = &mut self.ids[place];
+            *found = found
+                .take()
+                .or_else(|| read_prefix(value, text, ID_BYTES_MAX));
+            Ok(value)
+        });
+        walked.map(|(value, _)| value)
     }
 }
 
@@ -123,14 +122,15 @@ fn read_run_id(
     text: &[u8],
     found: &mut Option<String>,
 ) -> Result<Value, WalkError> {
-    walk_object(walker, |walker, name| {
+    let walked = walker.walk_members(|walker, name| {
         let value = walker.read_value()?;
-        if name == b"run_id" && found.is_none() {
+        if *name.unescaped == *b"run_id" && found.is_none() {
             *found =
                 read_prefix(value, text, RUN_BYTES_MAX + 1).filter(|name| CallNames::is_run(name));
         }
         Ok(value)
-    })
+    });
+    walked.map(|(value, _)| value)
 }
 
 /// Returns the first `max` bytes of a string that is not blank.
@@ -138,18 +138,6 @@ fn read_prefix(value: Value, text: &[u8], max: usize) -> Option<String> {
     let said = (value.kind == Kind::String).then(|| value.unescaped(text))?;
     let said = &said[..said.len().min(max)];
     (!said.trim_ascii().is_empty()).then(|| String::from_utf8_lossy(said).into_owned())
-}
-
-/// Walks over the value that follows; over its members if it is an object.
-fn walk_object(
-    walker: &mut Walker<'_>,
-    mut each: impl FnMut(&mut Walker<'_>, &[u8]) -> Result<Value, WalkError>,
-) -> Result<Value, WalkError> {
-    if walker.peek() != Some(b'{') {
-        return walker.read_value();
-    }
-    let walked: Object = walker.walk_object(|walker, name| each(walker, &name.unescaped))?;
-    Ok(walked.to_value())
 }
 
 #[cfg(test)]

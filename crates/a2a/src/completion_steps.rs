@@ -30,7 +30,7 @@ words! {
 
 /// The set of changes. Displays as the value of `X-A2A-Completed`: `envelope, message-id, parts`;
 /// empty if the body is unchanged.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompletionSteps(u16);
 
 impl CompletionSteps {
@@ -59,11 +59,5 @@ impl fmt::Display for CompletionSteps {
             f.write_str(first.as_str())?;
         }
         steps.try_for_each(|step| write!(f, ", {}", step.as_str()))
-    }
-}
-
-impl fmt::Debug for CompletionSteps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Done({self})")
     }
 }

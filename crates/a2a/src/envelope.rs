@@ -238,17 +238,8 @@ fn complete_call(call: &Call<'_>, completion: &Completion<'_>) -> Result<Complet
         CompletionMode::Off => false,
     };
     if !touched {
-        return Ok(CompletedCall {
-            body: Bytes::new(),
-            rpc_id: None,
-            refs: Refs::from_call(call, method, false)?,
-            method,
-            method_name: call.method_name(),
-            wrapped: false,
-            done: CompletionSteps::default(),
-            idempotency_key: message::idempotency_key(call),
-            message_id: message::given_id(call),
-        });
+        let (name, work) = (call.method_name(), EditPlan::default());
+        return finish_call(call, (method, name), work, false, true);
     }
     if call.enveloped {
         return edit_call(call, completion, Origin::Envelope);
@@ -313,28 +304,34 @@ fn edit_call(
         None if bare && call.method.is_none() => Some(Cow::Borrowed(completion.inferred_name())),
         None => call.method_name(),
     };
-    let (mut idempotency_key, mut message_id) = (None, None);
-    if method.sends() && (call.method.is_none() || call.sends_message()) {
-        idempotency_key = message::idempotency_key(call);
-        message_id = message::given_id(call);
+    let has_message = method.sends() && (call.method.is_none() || call.sends_message());
+    if has_message {
         message::complete_message(call, completion, bare, &mut work)?;
     } else if method.sends() {
         message::set_source(&call.inner, call.text, completion.caller, &mut work);
     }
+    finish_call(call, (method, method_name), work, bare, has_message)
+}
+
+/// Makes the edits of a call. `has_message`: its message has a key and an id.
+fn finish_call(
+    call: &Call<'_>,
+    (method, method_name): (Method, Option<Cow<'static, str>>),
+    work: EditPlan,
+    wrapped: bool,
+    has_message: bool,
+) -> Result<CompletedCall, Fault> {
+    let of_message = Some(call).filter(|_| has_message);
     Ok(CompletedCall {
-        body: work
-            .edits
-            .apply(call.text)
-            .map(Bytes::from)
-            .unwrap_or_default(),
-        rpc_id: None,
         refs: Refs::from_call(call, method, work.done.has(CompletionStep::TaskId))?,
+        body: work.edits.apply(call.text).unwrap_or_default().into(),
+        rpc_id: None,
         method,
         method_name,
-        wrapped: bare,
+        wrapped,
         done: work.done,
-        idempotency_key,
-        message_id,
+        idempotency_key: of_message.and_then(message::idempotency_key),
+        message_id: of_message.and_then(message::given_id),
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
-use super::json::{MARK, Object, Value};
+use super::json::{MARK, Object, Value, without_mark};
 use super::state::TaskState;
 use super::walker::{WalkError, Walker};
 
@@ -127,7 +127,11 @@ impl Standing {
     fn of_data(data: &[u8]) -> Option<Self> {
         let mut walker = Walker::new(data);
         let is_object = walker.peek() == Some(b'{');
-        is_object.then(|| EndMarkers::read(&mut walker, data, Level::Event).0)?
+        is_object.then(|| {
+            EndMarkers::read(&mut walker, data, Level::Event)
+                .0
+                .standing(data)
+        })?
     }
 
     const fn of_state(state: TaskState) -> Self {
@@ -420,6 +424,17 @@ pub(super) fn is_final_data(data: &[u8]) -> bool {
     Standing::of_data(data).is_some_and(Standing::is_final)
 }
 
+impl TaskState {
+    /// Finds the state of the task in a response, in an update of it, or in the bare result of one.
+    pub fn from_answer(answer: &[u8]) -> Option<Self> {
+        let answer = without_mark(answer);
+        let mut walker = Walker::new(answer);
+        let (markers, walked) = EndMarkers::read(&mut walker, answer, Level::Event);
+        walked.and_then(|_| walker.expect_end()).ok()?;
+        markers.found_state()
+    }
+}
+
 /// The depth of an object in an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -441,6 +456,8 @@ struct EndMarkers {
     state: Option<TaskState>,
     /// The standing by a member that is a result of its own, or an error.
     inner: Option<Standing>,
+    /// The state in such a member.
+    inner_state: Option<TaskState>,
 }
 
 impl EndMarkers {
@@ -450,7 +467,7 @@ impl EndMarkers {
         walker: &mut Walker<'_>,
         text: &[u8],
         level: Level,
-    ) -> (Option<Standing>, Result<Object, WalkError>) {
+    ) -> (Self, Result<Object, WalkError>) {
         let mut update = Self::default();
         let walked = walker.walk_object(|walker, name| {
             let is_object = walker.peek() == Some(b'{');
@@ -480,22 +497,28 @@ impl EndMarkers {
                 return walker.read_value();
             }
             let (inner, walked) = Self::read(walker, text, below);
-            update.inner = update.inner.max(inner);
+            update.inner = update.inner.max(inner.standing(text));
+            update.inner_state = update.inner_state.or(inner.found_state());
             walked.map(|object| object.to_value())
         });
-        (update.standing(text), walked)
+        (update, walked)
+    }
+
+    /// Returns the state of the task, of the object or of one in it.
+    fn found_state(&self) -> Option<TaskState> {
+        self.state.or(self.inner_state)
     }
 
     fn walk_status(&mut self, walker: &mut Walker<'_>, text: &[u8]) -> Result<Value, WalkError> {
-        let object = walker.walk_object(|walker, name| {
+        let walked = walker.walk_members(|walker, name| {
             let value = walker.read_value()?;
             if *name.unescaped == *b"state" {
                 let word = value.unescaped(text);
                 self.state = std::str::from_utf8(&word).ok().and_then(TaskState::parse);
             }
             Ok(value)
-        })?;
-        Ok(object.to_value())
+        });
+        walked.map(|(value, _)| value)
     }
 
     fn standing(&self, text: &[u8]) -> Option<Standing> {

@@ -65,6 +65,10 @@ impl<'a> Fields<'a> {
         values.all(|value| !matches!(value_kind(value), Kind::Array | Kind::Object) || empty(value))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns true if there is such a member.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()

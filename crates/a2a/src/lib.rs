@@ -6,7 +6,6 @@
 
 pub mod accept;
 pub mod agent_reply;
-pub mod bare_result;
 pub mod bridge;
 pub mod call_names;
 pub mod card;
@@ -20,15 +19,12 @@ pub mod names;
 pub mod refs;
 pub mod reply;
 pub mod rest;
-pub mod rest_body;
 pub mod stamp;
 pub mod state;
 pub mod task;
 pub mod task_list;
 pub mod texts;
-pub mod update;
 
-mod ambiguity;
 mod bare;
 mod call;
 mod edit;

@@ -3,114 +3,89 @@
 use super::Generation;
 use super::words::words;
 
-words! {
-    /// The method of a call, under the name of any version. Its word is the label of metrics: from a closed set, so
-    /// that callers cannot add time series.
-    #[derive(Hash, PartialOrd, Ord)]
-    Method {
-        /// Not a call: a request for the agent's card.
-        AgentCard => "agent_card",
-        /// `CancelTask`, `tasks/cancel`.
-        CancelTask => "cancel_task",
-        /// `CreateTaskPushNotificationConfig`, `tasks/pushNotificationConfig/set`.
-        CreatePushConfig => "create_push_config",
-        /// `DeleteTaskPushNotificationConfig`, `tasks/pushNotificationConfig/delete`.
-        DeletePushConfig => "delete_push_config",
-        /// `GetExtendedAgentCard`, `agent/getAuthenticatedExtendedCard`.
-        GetExtendedCard => "get_extended_card",
-        /// `GetTaskPushNotificationConfig`, `tasks/pushNotificationConfig/get`.
-        GetPushConfig => "get_push_config",
-        /// `GetTask`, `tasks/get`.
-        GetTask => "get_task",
-        /// `ListTaskPushNotificationConfigs`, `tasks/pushNotificationConfig/list`.
-        ListPushConfigs => "list_push_configs",
-        /// `ListTasks`, `tasks/list`.
-        ListTasks => "list_tasks",
-        /// `SendMessage`, `message/send`; 0.1: `tasks/send`.
-        SendMessage => "send_message",
-        /// `SendStreamingMessage`, `message/stream`; 0.1: `tasks/sendSubscribe`.
-        SendStreamingMessage => "send_streaming_message",
-        /// `SubscribeToTask`, `tasks/resubscribe`.
-        SubscribeToTask => "subscribe_to_task",
-        /// A name that no version defines.
-        Other => "other",
-        /// No method was read: the exchange was rejected before its body, or the body has none.
-        Unread => "unread",
-    }
+/// Declares the methods: the label of each, its names in 1.0 and in 0.3, and older ones.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $method:ident => $label:literal $(, $v1:literal, $v0:literal $(| $old:literal)*)?;)*) => {
+        words! {
+            /// The method of a call, under the name of any version. Its word is the label of metrics: from a closed
+            /// set, so that callers cannot add time series.
+            #[derive(Hash, PartialOrd, Ord)]
+            Method { $($(#[$doc])* $method => $label,)* }
+        }
+
+        impl Method {
+            /// Classifies a method name, compared exactly (JSON-RPC 2.0, 4: names are case-sensitive).
+            pub fn parse(name: &str) -> Self {
+                match name {
+                    $($($v1 | $v0 $(| $old)* => Self::$method,)?)*
+                    _ => Self::Other,
+                }
+            }
+
+            /// Returns its name in A2A 1.0; `None`: it has none.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $($(Self::$method => Some($v1),)?)*
+                    _ => None,
+                }
+            }
+
+            /// Returns its name in JSON-RPC of `generation`; `None`: it has none there.
+            pub const fn name_in(self, generation: Generation) -> Option<&'static str> {
+                match generation {
+                    Generation::V1 => self.name(),
+                    // Some clients of 0.3 call it, which defines no such method.
+                    Generation::V0 if matches!(self, Self::ListTasks) => None,
+                    Generation::V0 => match self {
+                        $($(Self::$method => Some($v0),)?)*
+                        _ => None,
+                    },
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    /// Not a call: a request for the agent's card.
+    AgentCard => "agent_card";
+    /// Cancels a task.
+    CancelTask => "cancel_task", "CancelTask", "tasks/cancel";
+    /// Sets a push configuration.
+    CreatePushConfig => "create_push_config", "CreateTaskPushNotificationConfig",
+        "tasks/pushNotificationConfig/set" | "tasks/pushNotification/set";
+    /// Deletes a push configuration.
+    DeletePushConfig => "delete_push_config", "DeleteTaskPushNotificationConfig",
+        "tasks/pushNotificationConfig/delete";
+    /// Gets the card for authenticated callers.
+    GetExtendedCard => "get_extended_card", "GetExtendedAgentCard", "agent/getAuthenticatedExtendedCard";
+    /// Gets a push configuration.
+    GetPushConfig => "get_push_config", "GetTaskPushNotificationConfig",
+        "tasks/pushNotificationConfig/get" | "tasks/pushNotification/get";
+    /// Gets a task.
+    GetTask => "get_task", "GetTask", "tasks/get";
+    /// Lists the push configurations of a task.
+    ListPushConfigs => "list_push_configs", "ListTaskPushNotificationConfigs",
+        "tasks/pushNotificationConfig/list";
+    /// Lists tasks.
+    ListTasks => "list_tasks", "ListTasks", "tasks/list";
+    /// Sends a message.
+    SendMessage => "send_message", "SendMessage", "message/send" | "tasks/send";
+    /// Sends a message, and streams the answer. No version defines `message/sendSubscribe`; the envelope editor renames it.
+    SendStreamingMessage => "send_streaming_message", "SendStreamingMessage",
+        "message/stream" | "tasks/sendSubscribe" | "message/sendSubscribe";
+    /// Streams the events of a task.
+    SubscribeToTask => "subscribe_to_task", "SubscribeToTask", "tasks/resubscribe";
+    /// A name that no version defines.
+    Other => "other";
+    /// No method was read: the exchange was rejected before its body, or the body has none.
+    Unread => "unread";
 }
 
 impl Method {
-    /// Classifies a method name, compared exactly (JSON-RPC 2.0, 4: names are case-sensitive).
-    pub fn parse(name: &str) -> Self {
-        match name {
-            "CancelTask" | "tasks/cancel" => Self::CancelTask,
-            "CreateTaskPushNotificationConfig"
-            | "tasks/pushNotificationConfig/set"
-            | "tasks/pushNotification/set" => Self::CreatePushConfig,
-            "DeleteTaskPushNotificationConfig" | "tasks/pushNotificationConfig/delete" => {
-                Self::DeletePushConfig
-            }
-            "GetExtendedAgentCard" | "agent/getAuthenticatedExtendedCard" => Self::GetExtendedCard,
-            "GetTaskPushNotificationConfig"
-            | "tasks/pushNotificationConfig/get"
-            | "tasks/pushNotification/get" => Self::GetPushConfig,
-            "GetTask" | "tasks/get" => Self::GetTask,
-            "ListTaskPushNotificationConfigs" | "tasks/pushNotificationConfig/list" => {
-                Self::ListPushConfigs
-            }
-            "ListTasks" | "tasks/list" => Self::ListTasks,
-            "SendMessage" | "message/send" | "tasks/send" => Self::SendMessage,
-            // No version defines `message/sendSubscribe`; the envelope editor renames it.
-            "SendStreamingMessage"
-            | "message/stream"
-            | "tasks/sendSubscribe"
-            | "message/sendSubscribe" => Self::SendStreamingMessage,
-            "SubscribeToTask" | "tasks/resubscribe" => Self::SubscribeToTask,
-            _ => Self::Other,
-        }
-    }
-
     /// Returns the metric label: from a closed set, so that callers cannot add time series.
     pub const fn label(self) -> &'static str {
         self.as_str()
-    }
-
-    /// Returns its name in A2A 1.0; `None`: it has none.
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self {
-            Self::CancelTask => "CancelTask",
-            Self::CreatePushConfig => "CreateTaskPushNotificationConfig",
-            Self::DeletePushConfig => "DeleteTaskPushNotificationConfig",
-            Self::GetExtendedCard => "GetExtendedAgentCard",
-            Self::GetPushConfig => "GetTaskPushNotificationConfig",
-            Self::GetTask => "GetTask",
-            Self::ListPushConfigs => "ListTaskPushNotificationConfigs",
-            Self::ListTasks => "ListTasks",
-            Self::SendMessage => "SendMessage",
-            Self::SendStreamingMessage => "SendStreamingMessage",
-            Self::SubscribeToTask => "SubscribeToTask",
-            Self::AgentCard | Self::Other | Self::Unread => return None,
-        })
-    }
-
-    /// Returns its name in JSON-RPC of `generation`; `None`: it has none there.
-    pub const fn name_in(self, generation: Generation) -> Option<&'static str> {
-        if matches!(generation, Generation::V1) {
-            return self.name();
-        }
-        Some(match self {
-            Self::CancelTask => "tasks/cancel",
-            Self::CreatePushConfig => "tasks/pushNotificationConfig/set",
-            Self::DeletePushConfig => "tasks/pushNotificationConfig/delete",
-            Self::GetExtendedCard => "agent/getAuthenticatedExtendedCard",
-            Self::GetPushConfig => "tasks/pushNotificationConfig/get",
-            Self::GetTask => "tasks/get",
-            Self::ListPushConfigs => "tasks/pushNotificationConfig/list",
-            Self::SendMessage => "message/send",
-            Self::SendStreamingMessage => "message/stream",
-            Self::SubscribeToTask => "tasks/resubscribe",
-            Self::AgentCard | Self::ListTasks | Self::Other | Self::Unread => return None,
-        })
     }
 
     /// Returns the position in [`Method::ALL`].

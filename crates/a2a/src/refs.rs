@@ -13,10 +13,14 @@
 //!
 //! The parts and the metadata of a message are content and contain no references.
 
-use super::ambiguity::{Ambiguity, fold_name};
-use super::call::{Call, Message, Params};
+use bytes::Bytes;
+
+use super::call::{Ambiguity, Call, Message, NAME_BYTES_MAX, Params, fold_name};
+use super::completion_steps::CompletionSteps;
+use super::edit::EditPlan;
 use super::envelope::{Fault, decode_text};
 use super::json::{Kind, Value, without_mark};
+use super::message::set_source;
 use super::method::Method;
 use super::walker::{WalkError, Walker};
 
@@ -31,9 +35,6 @@ const URLS_MAX: usize = 4;
 
 /// Most members that are recorded while a body is read. A call has one or two.
 const NOTED_MAX: usize = 64;
-
-/// Longest member name that is compared, in bytes: all relevant ones are shorter, with any `_` they may contain.
-const NAME_BYTES_MAX: usize = 48;
 
 /// The references of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,67 +115,59 @@ pub(super) enum RefKind {
     Url,
 }
 
+/// An object of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The body.
+    Top,
+    Params,
+    Message,
+    /// A configuration, at any depth.
+    Configuration,
+}
+
+/// The names of references without case and `_`, and the objects that have them. Exactly `params`, `message` and
+/// `message.task_id` are read before. `request`: the name in the proto of 0.3, which some clients of its HTTP+JSON binding
+/// send.
+const NAMES: [(&str, RefKind, &[Place]); 14] = {
+    use Place::{Configuration, Message, Params, Top};
+    [
+        ("params", RefKind::Params, &[Top]),
+        ("id", RefKind::TaskId, &[Params]),
+        ("taskid", RefKind::TaskId, &[Params, Message, Configuration]),
+        ("referencetaskids", RefKind::TaskId, &[Message]),
+        ("contextid", RefKind::ContextId, &[Params, Message]),
+        ("name", RefKind::Name, &[Params, Configuration]),
+        ("parent", RefKind::Name, &[Params, Configuration]),
+        ("message", RefKind::Message, &[Params]),
+        ("request", RefKind::Message, &[Params]),
+        ("configuration", RefKind::Configuration, &[Params]),
+        ("url", RefKind::Url, &[Configuration]),
+        // In 0.1, in 0.2 and 0.3, and in 1.0.
+        ("pushnotification", RefKind::Push, &[Params, Configuration]),
+        (
+            "pushnotificationconfig",
+            RefKind::Push,
+            &[Params, Configuration],
+        ),
+        (
+            "taskpushnotificationconfig",
+            RefKind::Push,
+            &[Params, Configuration],
+        ),
+    ]
+};
+
 impl RefKind {
-    /// The kind of a top-level member that is not exactly `params`.
-    pub(super) fn of_top_member(name: &[u8]) -> Option<Self> {
-        match_folded(name, |name| (name == b"params").then_some(Self::Params))
+    /// Returns the kind of a member, with its name as the most lenient parser reads it: without case and `_`.
+    pub(super) fn of_member(place: Place, name: &[u8]) -> Option<Self> {
+        let mut folded = [0; NAME_BYTES_MAX];
+        let folded = fold_name(name, &mut folded)?;
+        let bare = folded.iter().copied().filter(|byte| *byte != b'_');
+        let mut names = NAMES.iter();
+        let found = names.find(|(known, ..)| known.bytes().eq(bare.clone()))?;
+        found.2.contains(&place).then_some(found.1)
     }
-
-    /// The kind of a member of `params` that is not exactly `message`.
-    pub(super) fn of_params_member(name: &[u8]) -> Option<Self> {
-        match_folded(name, |name| match name {
-            b"id" | b"taskid" => Some(Self::TaskId),
-            b"contextid" => Some(Self::ContextId),
-            b"name" | b"parent" => Some(Self::Name),
-            // `request`: the name in the proto of 0.3, which some clients of its HTTP+JSON binding send.
-            b"message" | b"request" => Some(Self::Message),
-            b"configuration" => Some(Self::Configuration),
-            _ => push_config_kind(name),
-        })
-    }
-
-    /// The kind of a member of `message` that is not exactly `task_id`.
-    pub(super) fn of_message_member(name: &[u8]) -> Option<Self> {
-        match_folded(name, |name| match name {
-            b"taskid" | b"referencetaskids" => Some(Self::TaskId),
-            b"contextid" => Some(Self::ContextId),
-            _ => None,
-        })
-    }
-
-    /// The kind of a member in a configuration, at any depth.
-    fn of_configuration_member(name: &[u8]) -> Option<Self> {
-        match_folded(name, |name| match name {
-            b"taskid" => Some(Self::TaskId),
-            b"name" | b"parent" => Some(Self::Name),
-            b"url" => Some(Self::Url),
-            _ => push_config_kind(name),
-        })
-    }
-}
-
-/// The names of a push configuration in 0.1, in 0.2 and 0.3, and in 1.0.
-fn push_config_kind(name: &[u8]) -> Option<RefKind> {
-    let push = matches!(
-        name,
-        b"pushnotification" | b"pushnotificationconfig" | b"taskpushnotificationconfig"
-    );
-    push.then_some(RefKind::Push)
-}
-
-/// Passes on the name as the most lenient parser reads it: without case and `_`.
-fn match_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<RefKind>) -> Option<RefKind> {
-    let mut folded = [0; NAME_BYTES_MAX];
-    let folded = fold_name(name, &mut folded)?;
-    if !folded.contains(&b'_') {
-        return place(folded);
-    }
-    let (mut bare, mut len) = ([0; NAME_BYTES_MAX], 0);
-    for byte in folded.iter().filter(|byte| **byte != b'_') {
-        bare[len] = *byte;
-        len += 1;
-    }
-    place(&bare[..len])
 }
 
 /// Members that may be references, collected while a body is read.
@@ -411,7 +404,9 @@ impl<'a> Search<'a> {
         let walked = walk_deep(
             &mut self.walker_at(value),
             None,
-            &mut |name, value| match name.and_then(RefKind::of_configuration_member) {
+            &mut |name, value| match name
+                .and_then(|name| RefKind::of_member(Place::Configuration, name))
+            {
                 Some(RefKind::TaskId) => self.add_ids(value),
                 Some(RefKind::Name) => self.add_ids_of_name(value, false),
                 Some(RefKind::Push) => self.record_push(value),
@@ -445,4 +440,81 @@ fn walk_deep(
     };
     each(name, value);
     Ok(value)
+}
+
+/// A body that may be forwarded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RestBody {
+    /// The body for the agent; the same `Bytes` as received if nothing was changed.
+    pub body: Bytes,
+    /// The changes made, for `X-A2A-Completed`.
+    pub done: CompletionSteps,
+    /// The tasks and URLs that it refers to.
+    pub refs: Refs,
+}
+
+impl RestBody {
+    /// Ensures that `metadata.source_workspace_id` is the proven `caller`, or absent if the caller
+    /// is not a workspace.
+    ///
+    /// # Errors
+    /// [`Fault`] if it is not JSON, ambiguous, or refers to more than can be checked.
+    pub fn complete(body: Bytes, method: Method, caller: Option<&str>) -> Result<Self, Fault> {
+        let mut work = EditPlan::default();
+        let read = without_mark(&body);
+        let (mut edited, mut refs) = (None, Refs::default());
+        if !read.iter().all(u8::is_ascii_whitespace) {
+            let text = decode_text(read)?;
+            let (found, params) = Refs::from_rest_text(text, method)?;
+            set_source(&params, text, caller, &mut work);
+            edited = work.edits.apply(text).map(Bytes::from);
+            refs = found;
+        }
+        Ok(Self {
+            body: edited.unwrap_or(body),
+            done: work.done,
+            refs,
+        })
+    }
+}
+
+#[cfg(test)]
+mod rest_body_tests {
+    use super::*;
+
+    #[test]
+    fn the_proven_caller_takes_the_place_of_the_one_that_is_said() {
+        let rows = [
+            (
+                r#"{"metadata":{"source_workspace_id":"boss"},"n":1.0}"#,
+                r#"{"metadata":{"source_workspace_id":"pm"},"n":1.0}"#,
+            ),
+            (
+                r#"{"metadata":{"source_workspace_id":"pm"}}"#,
+                r#"{"metadata":{"source_workspace_id":"pm"}}"#,
+            ),
+            (
+                r#"{"metadata":{"other": 1}}"#,
+                r#"{"metadata":{"other": 1}}"#,
+            ),
+            ("", ""),
+        ];
+        for (sent, expected) in rows {
+            let body = RestBody::complete(sent.into(), Method::SendMessage, Some("pm")).unwrap();
+            assert_eq!(body.body, expected);
+            assert_eq!(body.done.is_empty(), sent == expected);
+        }
+        let sent = r#"{"metadata":{"source_workspace_id":"boss"}}"#;
+        let body = RestBody::complete(sent.into(), Method::SendMessage, None).unwrap();
+        assert_eq!(body.body, r#"{"metadata":{}}"#);
+        for forged in [
+            r#"{"Metadata":{"source_workspace_id":"boss"}}"#,
+            r#"{"metadata":{"Source_Workspace_Id":"boss"}}"#,
+            r#"{"metadata":{},"metadata":{"source_workspace_id":"boss"}}"#,
+            r#"{"metadata":{},"METADATA":{"source_workspace_id":"boss"}}"#,
+        ] {
+            let body = RestBody::complete(forged.into(), Method::SendMessage, Some("pm"));
+            assert!(body.is_err(), "{forged}");
+        }
+    }
 }

@@ -37,78 +37,61 @@ pub enum RouteError {
     Query(&'static [&'static str]),
 }
 
-/// A route.
-struct Route {
-    /// Its verbs with their methods.
-    verbs: &'static [(&'static str, Method)],
-    query: &'static [&'static str],
-    is_own: bool,
-}
+/// The verbs of a route, with their methods.
+type Verbs = &'static [(&'static str, Method)];
 
-impl Route {
-    const fn new(verbs: &'static [(&'static str, Method)]) -> Self {
-        Self {
-            verbs,
-            query: &[],
-            is_own: false,
-        }
-    }
-
-    const fn with_query(self, query: &'static [&'static str]) -> Self {
-        Self { query, ..self }
-    }
-
-    /// The same as a route of the gateway's own.
-    const fn own(self) -> Self {
-        Self {
-            is_own: true,
-            ..self
-        }
-    }
-
-    /// Returns the value of the `Allow` field.
-    fn allow(&self) -> &'static str {
-        let has = |verb| self.verbs.iter().any(|(known, _)| *known == verb);
-        match (has("GET"), has("POST"), has("DELETE")) {
-            (true, true, _) => "GET, HEAD, POST, OPTIONS",
-            (true, false, true) => "GET, HEAD, DELETE, OPTIONS",
-            (true, false, false) => "GET, HEAD, OPTIONS",
-            (false, ..) => "POST, OPTIONS",
-        }
-    }
-}
-
-const SEND: Route = Route::new(&[("POST", Method::SendMessage)]);
-const STREAM: Route = Route::new(&[("POST", Method::SendStreamingMessage)]);
-const LIST: Route = Route::new(&[("GET", Method::ListTasks)]).with_query(&[
-    "contextId",
-    "status",
-    "pageSize",
-    "pageToken",
-    "historyLength",
-    "statusTimestampAfter",
-    "lastUpdatedAfter",
-    "includeArtifacts",
-]);
-const GET: Route =
-    Route::new(&[("GET", Method::GetTask)]).with_query(&["historyLength", "history_length"]);
-const CANCEL: Route = Route::new(&[("POST", Method::CancelTask)]);
+const SEND: Verbs = &[("POST", Method::SendMessage)];
+const STREAM: Verbs = &[("POST", Method::SendStreamingMessage)];
+const LIST: Verbs = &[("GET", Method::ListTasks)];
+const GET: Verbs = &[("GET", Method::GetTask)];
+const CANCEL: Verbs = &[("POST", Method::CancelTask)];
 // The text of 1.0 has POST, its proto annotation GET.
-const SUBSCRIBE: Route = Route::new(&[
+const SUBSCRIBE: Verbs = &[
     ("GET", Method::SubscribeToTask),
     ("POST", Method::SubscribeToTask),
-]);
-const CARD: Route = Route::new(&[("GET", Method::GetExtendedCard)]);
-const CONFIGS: Route = Route::new(&[
+];
+const CARD: Verbs = &[("GET", Method::GetExtendedCard)];
+const CONFIGS: Verbs = &[
     ("GET", Method::ListPushConfigs),
     ("POST", Method::CreatePushConfig),
-])
-// `configId`: 0.3, for creating one.
-.with_query(&["pageSize", "pageToken", "configId"]);
-const CONFIG: Route = Route::new(&[
+];
+const CONFIG: Verbs = &[
     ("GET", Method::GetPushConfig),
     ("DELETE", Method::DeletePushConfig),
-]);
+];
+
+/// Returns the value of the `Allow` field.
+fn allow(verbs: Verbs) -> &'static str {
+    let has = |verb| verbs.iter().any(|(known, _)| *known == verb);
+    match (has("GET"), has("POST"), has("DELETE")) {
+        (true, true, _) => "GET, HEAD, POST, OPTIONS",
+        (true, false, true) => "GET, HEAD, DELETE, OPTIONS",
+        (true, false, false) => "GET, HEAD, OPTIONS",
+        (false, ..) => "POST, OPTIONS",
+    }
+}
+
+/// Returns the query parameters of a route.
+const fn query_of(method: Method) -> &'static [&'static str] {
+    match method {
+        Method::ListTasks => &[
+            "contextId",
+            "status",
+            "pageSize",
+            "pageToken",
+            "historyLength",
+            "statusTimestampAfter",
+            "lastUpdatedAfter",
+            "includeArtifacts",
+        ],
+        Method::GetTask => &["historyLength", "history_length"],
+        // `configId`: 0.3, for creating one.
+        Method::ListPushConfigs | Method::CreatePushConfig => {
+            &["pageSize", "pageToken", "configId"]
+        }
+        _ => &[],
+    }
+}
 
 /// Accepted on each route: A2A 1.0, 3.6.1.
 const VERSION: &str = "A2A-Version";
@@ -141,7 +124,7 @@ pub fn parse_request(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest
         ["v1", rest @ ..] => (Generation::V0, rest),
         rest => (Generation::V1, rest),
     };
-    let (route, task) = find_route(segments, generation).ok_or(RouteError::Path)?;
+    let (verbs, task) = find_route(segments, generation).ok_or(RouteError::Path)?;
     // The segments of a path with a task are words and ids in turn.
     let mut ids = segments.iter().skip(1).step_by(2).map(|id| match segments {
         [_, _] => without_verb(id),
@@ -152,16 +135,19 @@ pub fn parse_request(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest
     }
     let tasks = task.map(possible_ids).unwrap_or_default();
     let plain = if verb == "HEAD" { "GET" } else { verb };
-    let found = route.verbs.iter().find(|(known, _)| *known == plain);
-    let (_, method) = found.ok_or(RouteError::Verb(route.allow()))?;
-    if !has_only_known(route.query, query.unwrap_or_default()) {
-        return Err(RouteError::Query(route.query));
+    let found = verbs.iter().find(|(known, _)| *known == plain);
+    let (_, method) = *found.ok_or(RouteError::Verb(allow(verbs)))?;
+    if !has_only_known(query_of(method), query.unwrap_or_default()) {
+        return Err(RouteError::Query(query_of(method)));
     }
     Ok(Rest {
-        method: *method,
+        method,
         tasks,
         generation,
-        is_own: route.is_own,
+        is_own: matches!(
+            segments,
+            ["tasks", "send"] | ["tasks", "send", "stream"] | ["tasks", _, "cancel"]
+        ),
     })
 }
 
@@ -169,7 +155,7 @@ pub fn parse_request(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest
 fn find_route<'s>(
     segments: &[&'s str],
     generation: Generation,
-) -> Option<(Route, Option<&'s str>)> {
+) -> Option<(Verbs, Option<&'s str>)> {
     let old = generation == Generation::V0;
     let route = match *segments {
         ["message:send"] => (SEND, None),
@@ -177,9 +163,9 @@ fn find_route<'s>(
         ["card"] if old => (CARD, None),
         ["extendedAgentCard"] if !old => (CARD, None),
         ["tasks"] => (LIST, None),
-        ["tasks", "send"] if !old => (SEND.own(), None),
-        ["tasks", "send", "stream"] if !old => (STREAM.own(), None),
-        ["tasks", task, "cancel"] if !old => (CANCEL.own(), Some(task)),
+        ["tasks", "send"] if !old => (SEND, None),
+        ["tasks", "send", "stream"] if !old => (STREAM, None),
+        ["tasks", task, "cancel"] if !old => (CANCEL, Some(task)),
         ["tasks", task] => match &task[without_verb(task).len()..] {
             ":cancel" => (CANCEL, Some(task)),
             ":subscribe" => (SUBSCRIBE, Some(task)),

@@ -1,10 +1,5 @@
 //! The states of a task, with their names in A2A 0.3 and 1.0.
 
-use std::borrow::Cow;
-
-use serde::Deserialize;
-
-use super::json::without_mark;
 use super::words::words;
 
 words! {
@@ -58,33 +53,6 @@ impl TaskState {
             }
             Self::ALL.into_iter().find(|state| state.as_str() == plain)
         })
-    }
-
-    /// Finds the state of the task in a response, in an update of it, or in the bare result of one.
-    pub fn from_answer(answer: &[u8]) -> Option<Self> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct StatusHolder<'a> {
-            #[serde(borrow)]
-            status: Option<Status<'a>>,
-            result: Option<Box<StatusHolder<'a>>>,
-            task: Option<Box<StatusHolder<'a>>>,
-            status_update: Option<Box<StatusHolder<'a>>>,
-        }
-        #[derive(Deserialize)]
-        struct Status<'a> {
-            #[serde(borrow)]
-            state: Option<Cow<'a, str>>,
-        }
-        fn find(said: StatusHolder<'_>) -> Option<TaskState> {
-            let state = said.status.and_then(|status| status.state);
-            let inner = said.result.or(said.task).or(said.status_update);
-            match state {
-                Some(state) => TaskState::parse(&state),
-                None => find(*inner?),
-            }
-        }
-        find(serde_json::from_slice(without_mark(answer)).ok()?)
     }
 
     /// Returns true if no other state can follow.

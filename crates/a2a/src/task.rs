@@ -78,8 +78,11 @@ enum Level {
     Status,
 }
 
+/// The meaning of a member, or of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
+    /// The name of a member.
+    Member,
     /// The id of the task.
     Id,
     /// The state of the task.
@@ -90,6 +93,8 @@ enum Name {
     Object(Level),
     /// Not relevant.
     Other,
+    /// In a skipped object or array.
+    Skipped,
 }
 
 /// The next token.
@@ -104,7 +109,7 @@ enum State {
     /// A value.
     Value,
     /// The rest of a string.
-    Text(Text),
+    Text(Name),
     /// The rest of a number or a word.
     Scalar,
     /// `,` or the end of the object.
@@ -113,18 +118,6 @@ enum State {
     Skipped,
     /// Nothing: all were found, the response has ended, or it cannot be parsed.
     Over,
-}
-
-/// The meaning of a string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Text {
-    Name,
-    Id,
-    Status,
-    Context,
-    Other,
-    /// In a skipped object or array.
-    Skipped,
 }
 
 impl TaskScan {
@@ -245,26 +238,20 @@ impl TaskScan {
                 };
                 self.enter_object(level)
             }
-            (State::Member, b'"') => self.start_text(Text::Name),
+            (State::Member, b'"') => self.start_text(Name::Member),
             (State::Member | State::Comma, b'}') => {
                 self.depth -= 1;
-                if self.depth == 0 {
-                    State::Over
-                } else {
-                    State::Comma
+                match self.depth {
+                    0 => State::Over,
+                    _ => State::Comma,
                 }
             }
             (State::Colon, b':') => State::Value,
             (State::Comma, b',') => State::Member,
-            (State::Value, b'"') => self.start_text(match self.name {
-                Name::Id => Text::Id,
-                Name::State => Text::Status,
-                Name::Context => Text::Context,
-                Name::Object(_) | Name::Other => Text::Other,
-            }),
+            (State::Value, b'"') => self.start_text(self.name),
             (State::Value, b'{') => match self.name {
                 Name::Object(level) => self.enter_object(level),
-                Name::Id | Name::State | Name::Context | Name::Other => self.skip_value(),
+                _ => self.skip_value(),
             },
             (State::Value, b'[') => self.skip_value(),
             (State::Value, byte) if !ends_scalar(byte) => State::Scalar,
@@ -287,7 +274,7 @@ impl TaskScan {
         State::Skipped
     }
 
-    fn start_text(&mut self, text: Text) -> State {
+    fn start_text(&mut self, text: Name) -> State {
         self.kept.clear();
         self.escaped = false;
         State::Text(text)
@@ -300,7 +287,7 @@ impl TaskScan {
             return &[];
         };
         match rest[at] {
-            b'"' => self.state = self.start_text(Text::Skipped),
+            b'"' => self.state = self.start_text(Name::Skipped),
             b'{' | b'[' => self.skipped = self.skipped.saturating_add(1),
             _ => {
                 self.skipped -= 1;
@@ -313,7 +300,7 @@ impl TaskScan {
     }
 
     /// Advances in a string. Returns true if it ends here.
-    fn read_text<'a>(&mut self, text: Text, mut rest: &'a [u8]) -> (&'a [u8], bool) {
+    fn read_text<'a>(&mut self, text: Name, mut rest: &'a [u8]) -> (&'a [u8], bool) {
         loop {
             if self.escaped {
                 let Some((byte, behind)) = rest.split_first() else {
@@ -337,42 +324,42 @@ impl TaskScan {
     }
 
     /// Beyond the bound the string is longer than any relevant one: one extra byte marks that.
-    fn keep_bytes(&mut self, text: Text, bytes: &[u8]) {
-        if !matches!(text, Text::Other | Text::Skipped) {
+    fn keep_bytes(&mut self, text: Name, bytes: &[u8]) {
+        if !matches!(text, Name::Object(_) | Name::Other | Name::Skipped) {
             let room = (KEPT_BYTES_MAX + 1).saturating_sub(self.kept.len());
             self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
     }
 
-    fn end_text(&mut self, text: Text) -> Option<String> {
+    fn end_text(&mut self, text: Name) -> Option<String> {
         self.state = match text {
-            Text::Name => State::Colon,
-            Text::Skipped => State::Skipped,
+            Name::Member => State::Colon,
+            Name::Skipped => State::Skipped,
             _ => State::Comma,
         };
         match text {
-            Text::Name => self.name = self.name_meaning(),
-            Text::Id => {
+            Name::Member => self.name = self.name_meaning(),
+            Name::Id => {
                 let id = self.read_id()?;
                 self.named = true;
                 self.end_if_complete();
                 // The replacement of invalid UTF-8 may be longer.
                 return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
             }
-            Text::Context => {
+            Name::Context => {
                 let id = self.read_id()?;
                 self.contexted = true;
                 self.context = Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
                 self.end_if_complete();
             }
-            Text::Status => {
+            Name::State => {
                 let word = self.kept_text()?;
                 let state = std::str::from_utf8(&word).ok().and_then(TaskState::parse)?;
                 self.task_state = Some(state);
                 self.stated = true;
                 self.end_if_complete();
             }
-            Text::Other | Text::Skipped => {}
+            Name::Object(_) | Name::Other | Name::Skipped => {}
         }
         None
     }

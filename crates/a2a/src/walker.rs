@@ -116,6 +116,18 @@ impl<'a> Walker<'a> {
         })
     }
 
+    /// Walks over the value that follows, and over its members if it is an object, which is returned, too.
+    pub(super) fn walk_members(
+        &mut self,
+        each: impl FnMut(&mut Self, Name<'a>) -> Result<Value, WalkError>,
+    ) -> Result<(Value, Object), WalkError> {
+        if self.peek() != Some(b'{') {
+            return Ok((self.read_value()?, Object::default()));
+        }
+        let object = self.walk_object(each)?;
+        Ok((object.to_value(), object))
+    }
+
     /// Walks over the array that follows; `each` walks over one element.
     pub(super) fn walk_array(
         &mut self,

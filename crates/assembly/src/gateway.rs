@@ -10,7 +10,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use crate::console::Console;
 use access::caps::Caps;
@@ -25,6 +25,7 @@ use directory::tasks::Tasks;
 use directory::{Directory, Resolution};
 use kernel::config::load::{ADMIN_TOKEN, Source};
 use kernel::config::{Config, Live};
+use kernel::deadline::ticks;
 use kernel::drain::Drain;
 use kernel::ids::ReplicaId;
 use kernel::metrics::Metrics;
@@ -301,7 +302,7 @@ impl Gateway {
     }
 
     async fn sweep_leases(&self) {
-        let mut tick = tick_every(SWEEP);
+        let mut tick = ticks(SWEEP);
         loop {
             tick.tick().await;
             let lapses = &self.directory.lapses;
@@ -320,7 +321,7 @@ impl Gateway {
 
     /// Warns while the clock of a store differs from this machine's: leases, tokens and records depend on both.
     async fn watch_clocks(&self) {
-        let mut tick = tick_every(COMPARE_CLOCKS);
+        let mut tick = ticks(COMPARE_CLOCKS);
         let (mut sql, mut shared) = (Skew::new("sql"), Skew::new("shared"));
         loop {
             tick.tick().await;
@@ -330,7 +331,7 @@ impl Gateway {
     }
 
     async fn flush_regularly(&self) {
-        let mut tick = tick_every(FLUSH);
+        let mut tick = ticks(FLUSH);
         loop {
             tick.tick().await;
             if let Err(error) = self.directory.heartbeats.flush().await {
@@ -341,7 +342,7 @@ impl Gateway {
 
     /// Applies changes of the keys by `keys rotate`, or by another replica.
     async fn follow_keys(&self) {
-        let mut tick = tick_every(LOOK_AT_KEYS);
+        let mut tick = ticks(LOOK_AT_KEYS);
         self.metrics.keys.current.set(1);
         let mut known = KeySnapshot::from_keys(&self.keys);
         loop {
@@ -387,7 +388,7 @@ impl Gateway {
     }
 
     async fn forget_regularly(&self) {
-        let mut tick = tick_every(FORGET);
+        let mut tick = ticks(FORGET);
         loop {
             tick.tick().await;
             self.directory.heartbeats.drop_silent();
@@ -433,13 +434,6 @@ impl Gateway {
     pub fn is_draining(&self) -> bool {
         self.drain.is_leaving()
     }
-}
-
-/// Returns ticks that are put off when one is late.
-fn tick_every(period: Duration) -> Interval {
-    let mut tick = interval(period);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tick
 }
 
 /// Has exchanges looked at again, and tasks written, after each change of the stops.

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,12 +67,8 @@ type SharedSeq = Mutex<i64>;
 
 #[derive(Debug, thiserror::Error)]
 enum AnchorError {
-    #[error("cannot write {}", path.display())]
-    File {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error("cannot write {0}")]
+    File(String, #[source] io::Error),
     #[error("cannot send it")]
     Send(#[source] reqwest::Error),
     #[error("the answer was {0}; 2xx is needed")]
@@ -160,10 +156,7 @@ impl Anchor {
                 let write = move || write_newest(&at, &end, &in_file);
                 let written = tokio::task::spawn_blocking(write).await;
                 let written = written.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-                written.map_err(|source| AnchorError::File {
-                    path: path.clone(),
-                    source,
-                })
+                written.map_err(|error| AnchorError::File(path.display().to_string(), error))
             }
             AuditAnchor::Url(url) => post_end(url, &end).await,
         }

@@ -1,15 +1,10 @@
 //! The hash chain of one replica, and the signed statement of its beginning and end.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::canonical::TimeText;
-use super::hash::{Hash, NO_HASH, digest};
-
-use super::record::{Draft, EventType, Record};
-use super::usage::Call;
+use super::record::{Draft, EventType, Hash, NO_HASH, Record, digest};
 use access::workspace::Timestamp;
 use trust::{Keys, SignError};
 
@@ -124,19 +119,7 @@ pub(super) struct ChainedRecord {
     /// The hash of the record before.
     pub(super) prev: Hash,
     pub(super) hash: Hash,
-    source: Source,
-}
-
-/// The holder of a record's members.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every record comes from a draft"
-)]
-#[derive(Clone, Debug)]
-enum Source {
-    Draft(Draft),
-    /// A record from the spool.
-    Record(Box<Record<'static>>),
+    pub(super) record: Record<'static>,
 }
 
 impl ChainedRecord {
@@ -151,70 +134,28 @@ impl ChainedRecord {
         let as_written = hex::encode(own) == hash
             && record.replica == replica
             && record.time == Timestamp(ms).to_string();
-        as_written.then(|| Self {
+        as_written.then_some(Self {
             ms,
             seq: record.seq,
             prev,
             hash: own,
-            source: Source::Record(Box::new(record)),
+            record,
         })
     }
 
-    /// Returns the record. Only one of the spool has its place in the chain.
-    pub(super) fn record(&self) -> Cow<'_, Record<'_>> {
-        match &self.source {
-            Source::Draft(draft) => Cow::Owned(Record::from_draft(draft)),
-            Source::Record(record) => Cow::Borrowed(record),
-        }
-    }
-
-    /// Returns the event, unless a gateway of another release wrote it.
-    pub(super) fn event_type(&self) -> Option<EventType> {
-        match &self.source {
-            Source::Draft(draft) => Some(draft.event_type),
-            Source::Record(record) => EventType::parse(&record.event_type),
-        }
-    }
-
-    /// Returns what usage counts of the record, if it is of a call.
-    pub(super) fn to_call(&self) -> Option<Call<'_>> {
-        match &self.source {
-            Source::Draft(draft) => Call::from_draft(draft),
-            Source::Record(record) => Call::from_record(record),
-        }
-    }
-
     pub(super) fn has_type(&self, event: EventType) -> bool {
-        match &self.source {
-            Source::Draft(draft) => draft.event_type == event,
-            Source::Record(record) => record.event_type == event.as_str(),
-        }
-    }
-
-    /// Returns the canonical form.
-    pub(super) fn canonical_text(&self, replica: &str) -> String {
-        let record = Record {
-            prev: hex::encode(self.prev).into(),
-            replica: replica.into(),
-            seq: self.seq,
-            time: Timestamp(self.ms).to_string().into(),
-            ..self.record().into_owned()
-        };
-        let mut text = Vec::new();
-        record.write_canonical(&mut text);
-        // JSON of texts is text.
-        String::from_utf8(text).unwrap_or_default()
+        self.record.event_type == event.as_str()
     }
 }
 
 /// The last position of a chain.
+#[derive(Clone)]
 pub(super) struct Chain {
     replica: String,
     pub(super) last: i64,
     pub(super) hash: Hash,
-    /// The canonical form of the last record, kept for its memory.
-    text: Vec<u8>,
-    time: TimeText,
+    /// The time of the last record, which many others have, too, and its text.
+    time: (Timestamp, String),
 }
 
 impl Chain {
@@ -223,34 +164,31 @@ impl Chain {
             replica: replica.to_owned(),
             last: 0,
             hash: NO_HASH,
-            text: Vec::new(),
-            time: TimeText::default(),
+            time: (Timestamp(0), Timestamp(0).to_string()),
         }
     }
 
     /// Appends the next record.
     pub(super) fn push(&mut self, draft: Draft) -> ChainedRecord {
-        let mut prev = [0; 2 * NO_HASH.len()];
-        // The lengths agree.
-        let _ = hex::encode_to_slice(self.hash, &mut prev);
-        let record = Record {
-            prev: std::str::from_utf8(&prev).unwrap_or_default().into(),
-            replica: self.replica.as_str().into(),
-            seq: self.last + 1,
-            time: self.time.format(draft.time).into(),
-            ..Record::from_draft(&draft)
-        };
-        self.text.clear();
-        record.write_canonical(&mut self.text);
-        drop(record);
-        let prev = std::mem::replace(&mut self.hash, digest(&self.text));
+        let time = draft.time;
+        if self.time.0 != time {
+            self.time = (time, time.to_string());
+        }
         self.last += 1;
-        ChainedRecord {
-            ms: draft.time.0,
+        let record = Record {
+            prev: hex::encode(self.hash).into(),
+            replica: self.replica.clone().into(),
             seq: self.last,
-            prev,
-            hash: self.hash,
-            source: Source::Draft(draft),
+            time: self.time.1.clone().into(),
+            ..Record::from_draft(draft)
+        };
+        let hash = digest(record.canonical_text().as_bytes());
+        ChainedRecord {
+            ms: time.0,
+            seq: self.last,
+            prev: std::mem::replace(&mut self.hash, hash),
+            hash,
+            record,
         }
     }
 

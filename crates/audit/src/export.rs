@@ -1,5 +1,7 @@
 //! Exports records as JSON Lines, and verifies the chains in the database.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::corrupt_rows::ReadFailure;
@@ -16,44 +18,15 @@ pub enum Line {
     /// One record.
     Record(Box<Record<'static>>),
     /// The signed end of a chain.
-    Chain(ChainLine),
+    Chain(ChainRow),
 }
 
 /// The signed beginning and end of a chain. These lines follow all records of a full export.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ChainLine {
-    event_type: String,
-    first: i64,
-    last: i64,
-    replica: String,
-    statement: String,
-}
-
-/// `event_type` of [`ChainLine`].
-const CHAIN: &str = "AUDIT_CHAIN";
-
-impl ChainLine {
-    fn from_row(row: &ChainRow) -> Self {
-        Self {
-            event_type: CHAIN.to_owned(),
-            first: row.first_seq,
-            last: row.last_seq,
-            replica: row.replica.clone(),
-            statement: row.statement.clone(),
-        }
-    }
-
-    /// Converts the line to a row of `audit_chains`.
-    pub fn into_row(self) -> ChainRow {
-        ChainRow {
-            replica: self.replica,
-            first_seq: self.first,
-            last_seq: self.last,
-            statement: self.statement,
-            signed_at: 0,
-        }
-    }
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "event_type")]
+enum ChainLine<'a> {
+    #[serde(rename = "AUDIT_CHAIN")]
+    Chain(Cow<'a, ChainRow>),
 }
 
 impl Line {
@@ -64,8 +37,8 @@ impl Line {
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let record = serde_json::from_str(text).map(|record| Self::Record(Box::new(record)));
         record.or_else(|error| {
-            let chain = serde_json::from_str(text);
-            chain.map(Self::Chain).map_err(|_| error)
+            let chain = serde_json::from_str(text).map_err(|_| error);
+            chain.map(|ChainLine::Chain(row)| Self::Chain(row.into_owned()))
         })
     }
 }
@@ -181,8 +154,7 @@ impl Export<'_> {
         self.chains = Some(Vec::new());
         Ok(chains
             .iter()
-            .map(ChainLine::from_row)
-            .map(|end| to_json_line(&end))
+            .map(|row| to_json_line(&ChainLine::Chain(Cow::Borrowed(row))))
             .collect())
     }
 }

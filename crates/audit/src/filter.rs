@@ -1,5 +1,15 @@
 //! The conditions of a query of stored records.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, Arguments as _, AssertSqlSafe, Encode, Type};
+
+use super::record::Record;
 use access::workspace::Timestamp;
 
 /// The conditions of a query. The empty filter matches all records.
@@ -53,5 +63,73 @@ impl Filter {
         [(">=", self.since), ("<", self.until)]
             .into_iter()
             .filter_map(|(comparison, at)| Some((comparison, at?)))
+    }
+}
+
+/// The values that a statement binds, in the order of their markers.
+#[derive(Default)]
+pub(super) struct Values(AnyArguments);
+
+impl Values {
+    /// Adds a value, and returns its marker.
+    pub(super) fn bind<'v, T: Encode<'v, Any> + Type<Any>>(&mut self, value: T) -> String {
+        // Texts, numbers and bytes are copied, which cannot fail.
+        let _ = self.0.add(value);
+        format!("${}", self.0.len())
+    }
+
+    /// Returns the query of `text`, which consists of constants of this program and of markers.
+    pub(super) fn into_query(self, text: String) -> Query<'static, Any, AnyArguments> {
+        sqlx::query_with(AssertSqlSafe(text), self.0)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The position of a record in either order, after which the next page begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RecordPosition {
+    /// The id of a row.
+    Row(i64),
+    /// The time, the replica and the sequence number of a record in texts.
+    Text(i64, String, i64),
+}
+
+impl RecordPosition {
+    /// Returns the place of a record in texts.
+    pub(super) fn from_record(record: &Record<'_>) -> Self {
+        let ms = Timestamp::parse(&record.time).map_or(0, |at| at.0);
+        Self::Text(ms, record.replica.to_string(), record.seq)
+    }
+}
+
+/// Parses the cursor of a page.
+pub fn parse_cursor<T: DeserializeOwned>(text: &str) -> Option<T> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Returns the cursor of the page behind `position`.
+pub fn encode_cursor(position: &impl Serialize) -> String {
+    URL_SAFE_NO_PAD.encode(json!(position).to_string())
+}
+
+#[cfg(test)]
+mod cursor_tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was_given() {
+        let text = RecordPosition::Text(1, "a-1".to_owned(), 2);
+        for place in [text, RecordPosition::Row(1 << 41)] {
+            assert_eq!(parse_cursor(&encode_cursor(&place)), Some(place));
+        }
+        for bad in ["", "!", "AAAA", &URL_SAFE_NO_PAD.encode("[1]")] {
+            assert_eq!(parse_cursor::<RecordPosition>(bad), None, "{bad}");
+        }
     }
 }

@@ -7,7 +7,6 @@
 //! number.
 
 mod anchor;
-mod canonical;
 mod chain;
 mod chain_heads;
 pub mod change;
@@ -15,8 +14,6 @@ mod corrupt_rows;
 mod export;
 mod filter;
 pub mod filter_values;
-mod hash;
-mod month;
 mod peer_spools;
 mod query;
 mod queue;
@@ -27,8 +24,6 @@ mod row;
 mod spool;
 mod table;
 pub mod usage;
-mod usage_retention;
-mod values;
 mod verify;
 mod writer;
 
@@ -44,8 +39,8 @@ use tokio::sync::{Notify, mpsc};
 pub use self::anchor::anchored_statements;
 pub use self::chain_heads::ChainEnd;
 pub use self::export::{Export, Line};
-pub use self::filter::Filter;
-pub use self::query::{Cursor, PAGE, PAGE_MAX, Records};
+pub use self::filter::{Filter, RecordPosition, encode_cursor, parse_cursor};
+pub use self::query::{PAGE, PAGE_MAX, Records};
 pub use self::record::{DONE, Detail, Draft, EventType, Record};
 pub use self::table::ChainRow;
 pub use self::verify::{Problem, Report, Scope, Verifier};
@@ -204,7 +199,7 @@ impl Audit {
         tokio::select! {
             () = writer.run(waiting) => {}
             () = self.run_retention() => {}
-            () = usage_retention::run(&self.stored.table, &self.config) => {}
+            () = retention::run_usage_retention(&self.stored.table, &self.config) => {}
         }
         self.ended.notify_one();
         std::future::pending().await

@@ -8,11 +8,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::chain::{ChainedRecord, Statement};
-use super::month::Month;
 use super::queue::{read_front, run_blocking};
 use super::record::EventType;
 use super::spool::Spool;
-use super::table::ChainRow;
+use super::table::{ChainRow, Month};
 use super::writer::{CHECKPOINT_EVERY, TICK, Writer};
 use access::workspace::Timestamp;
 

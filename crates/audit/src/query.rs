@@ -1,13 +1,11 @@
 //! Queries of stored audit records: filters, pages with a cursor, and scans.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::corrupt_rows::ReadFailure;
-use super::filter::Filter;
+use super::filter::{Filter, RecordPosition, encode_cursor};
 use super::record::Record;
-use super::table::{Order, RecordPosition, Table};
+use super::table::{Order, Table};
 use stores::db::Db;
 use stores::store::Unavailable;
 
@@ -16,31 +14,6 @@ pub const PAGE: usize = 100;
 
 /// Maximum number of records in a page.
 pub const PAGE_MAX: usize = 500;
-
-/// The position after which the next page of records begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(RecordPosition);
-
-impl Cursor {
-    /// Parses the cursor of a page.
-    pub fn parse(text: &str) -> Option<Self> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let row = serde_json::from_slice(&bytes).map(RecordPosition::Row);
-        let place = row.or_else(|_| {
-            let text = serde_json::from_slice(&bytes);
-            text.map(|(ms, replica, seq)| RecordPosition::Text { ms, replica, seq })
-        });
-        place.ok().map(Self)
-    }
-
-    fn encode(&self) -> String {
-        let place = match &self.0 {
-            RecordPosition::Text { ms, replica, seq } => json!([ms, replica, seq]),
-            RecordPosition::Row(id) => json!(id),
-        };
-        URL_SAFE_NO_PAD.encode(place.to_string())
-    }
-}
 
 /// The stored records, for queries.
 pub struct Records {
@@ -62,11 +35,10 @@ impl Records {
     pub async fn read_page(
         &self,
         filter: &Filter,
-        after: Option<&Cursor>,
+        after: Option<&RecordPosition>,
         limit: usize,
     ) -> Result<Value, Unavailable> {
         let limit = limit.clamp(1, PAGE_MAX);
-        let after = after.map(|cursor| &cursor.0);
         // One extra record shows whether there is a next page.
         let read = self
             .table
@@ -75,7 +47,7 @@ impl Records {
         let more = records.len() > limit;
         records.truncate(limit);
         let last = records.last().filter(|_| more);
-        let next_cursor = last.map(|(place, _)| Cursor(place.clone()).encode());
+        let next_cursor = last.map(|(place, _)| encode_cursor(place));
         let records = records.iter().map(|(_, record)| record.to_json());
         let records: Vec<Value> = records.collect();
         Ok(json!({"records": records, "next_cursor": next_cursor}))
@@ -129,26 +101,5 @@ impl<'a> Scan<'a> {
         let last = records.last().map(|(place, _)| place.clone());
         self.after = last.or(self.after.take());
         Ok(records.into_iter().map(|(_, record)| record).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_comes_back_as_it_was_given() {
-        let text = RecordPosition::Text {
-            ms: 1,
-            replica: "a-1".to_owned(),
-            seq: 2,
-        };
-        for place in [text, RecordPosition::Row(1 << 41)] {
-            let cursor = Cursor(place);
-            assert_eq!(Cursor::parse(&cursor.encode()), Some(cursor));
-        }
-        for bad in ["", "!", "AAAA", &URL_SAFE_NO_PAD.encode("[1]")] {
-            assert_eq!(Cursor::parse(bad), None, "{bad}");
-        }
     }
 }

@@ -8,8 +8,8 @@ use opentelemetry::TraceId;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
-use super::hash::{digest, to_canonical};
 use a2a::names;
 use access::identity::Proof;
 use access::workspace::Timestamp;
@@ -160,6 +160,10 @@ impl Detail {
         &self.0
     }
 
+    pub(super) fn into_raw(self) -> Option<Box<RawValue>> {
+        RawValue::from_string(self.0).ok()
+    }
+
     /// Returns it with one member more, or with another value of that member.
     #[must_use]
     pub fn with_member(&self, name: &str, value: Value) -> Self {
@@ -235,7 +239,7 @@ pub const DONE: &str = "done";
 
 /// One record of a chain. Its members in this order, without `hash`, are its canonical form (RFC 8785). The
 /// hexadecimal SHA-256 of that form is its hash, and `prev` is the hash of the record before it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<'a> {
     /// The generations between which a call was translated, the caller's first. The member is absent in records of
@@ -345,6 +349,82 @@ pub(super) fn parse_detail(text: String) -> Option<Box<RawValue>> {
     read.flatten().or_else(as_text)
 }
 
+/// A SHA-256 hash.
+pub(super) type Hash = [u8; 32];
+
+/// `prev` of the first record.
+pub(super) const NO_HASH: Hash = [0; 32];
+
+/// Returns the hash of a canonical form.
+pub(super) fn digest(canonical: &[u8]) -> Hash {
+    Sha256::digest(canonical).into()
+}
+
+/// Returns the canonical form of a JSON value.
+pub(super) fn to_canonical(value: &Value) -> Option<String> {
+    serde_json_canonicalizer::to_string(value).ok()
+}
+
+/// Maximum length of text from outside (an agent's task id, a name) in a record, in bytes. The rest is cut
+/// off.
+const TEXT_BYTES_MAX: usize = 256;
+
+impl Record<'static> {
+    /// Returns the record of a draft, without its place in a chain.
+    pub(super) fn from_draft(draft: Draft) -> Self {
+        let proof = draft.proof.as_deref();
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let clean = |text: String| clean_text(text.into());
+        Self {
+            bridged: draft.bridged.map(Cow::Borrowed),
+            caller: proof.map(|proof| clean(proof.principal.to_string())),
+            client_address: draft.client.map(|client| client.to_string().into()),
+            credential_kind: proof.map(|proof| proof.kind.as_str().into()),
+            credential_prefix: proof.map(|proof| clean(proof.prefix.to_string())),
+            detail: draft.detail.and_then(Detail::into_raw).map(Cow::Owned),
+            duration_ms: number(draft.duration_ms),
+            event_type: draft.event_type.as_str().into(),
+            method: draft.method.map(Cow::Borrowed),
+            org: draft.org.map(clean),
+            outcome: draft.outcome.into(),
+            request_bytes: number(draft.request_bytes),
+            request_id: draft.request_id.map(|id| id.to_string().into()),
+            response_bytes: number(draft.response_bytes),
+            rule: draft.rule.map(Cow::Borrowed),
+            status: draft.status.into(),
+            target: draft.target.map(|id| id.to_string().into()),
+            task_id: draft.task_id.map(clean),
+            trace_id: draft.trace_id.map(|id| id.to_string().into()),
+            ..Self::default()
+        }
+    }
+}
+
+impl Record<'_> {
+    /// Returns the canonical form of a record without its hash: what it serializes to (tested below).
+    pub(super) fn canonical_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases
+/// reject and logs do not show.
+pub(super) fn clean_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    let fits = text.len() <= TEXT_BYTES_MAX;
+    let is_printable = |byte: u8| (b' '..0x7f).contains(&byte);
+    if fits && (text.bytes().all(is_printable) || !text.chars().any(char::is_control)) {
+        return text;
+    }
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let shown = text[..end].chars();
+    shown
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -356,7 +436,7 @@ mod tests {
     fn a_record_read_in_another_form_has_the_same_hash() {
         let draft = Draft::new(EventType::A2aCall).with_detail(json!({"b": 1, "a": "ä\u{7f}\n\""}));
         let chained = Chain::new("here-1").push(draft);
-        let mut record: Record = serde_json::from_str(&chained.canonical_text("here-1")).unwrap();
+        let mut record: Record = serde_json::from_str(&chained.record.canonical_text()).unwrap();
         record.hash = Some(hex::encode(chained.hash));
         let pretty = serde_json::to_string_pretty(&record.to_json()).unwrap();
         let read: Record = serde_json::from_str(&pretty).unwrap();
@@ -372,5 +452,60 @@ mod tests {
             assert_eq!(EventType::parse(event.as_str()), Some(*event));
         }
         assert_eq!(EventType::parse("A2A"), None);
+    }
+}
+
+#[cfg(test)]
+mod canonical_tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::chain::Chain;
+    use crate::record::EventType;
+    use crate::record::{digest, to_canonical};
+
+    fn draft() -> Draft {
+        let mut draft =
+            Draft::new(EventType::A2aCall).with_detail(json!({"b": 1, "a": "ä\u{7f}\n\""}));
+        draft.task_id = Some("t\u{0}\u{1}\"\\ä".to_owned());
+        draft
+    }
+
+    fn translated() -> Draft {
+        Draft {
+            bridged: Some("0.3>1.0"),
+            ..draft()
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_canonical_and_what_a_record_serializes_to() {
+        let mut here = Chain::new("here-1");
+        for draft in [draft(), translated(), Draft::new(EventType::AuditStarted)] {
+            let chained = here.push(draft);
+            let text = chained.record.canonical_text();
+            let record: Record = serde_json::from_str(&text).unwrap();
+            assert_eq!(Some(&text), to_canonical(&record.to_json()).as_ref());
+            assert_eq!(text, serde_json::to_string(&record).unwrap());
+            assert_eq!(digest(text.as_bytes()), chained.hash);
+            assert_eq!(text, record.canonical_text());
+        }
+    }
+
+    #[test]
+    fn a_record_without_newer_members_is_as_earlier_releases_wrote_it() {
+        let text = Chain::new("here-1").push(draft()).record.canonical_text();
+        assert!(text.starts_with("{\"caller\":"), "{text}");
+        assert!(!text.contains("client_address"), "{text}");
+        assert!(
+            text.contains("t\u{fffd}\u{fffd}\\\"\\\\ä"),
+            "control characters are replaced: {text}"
+        );
+    }
+
+    #[test]
+    fn text_from_outside_is_bounded() {
+        assert_eq!(clean_text("ä".repeat(200).into()), "ä".repeat(128));
+        assert_eq!(clean_text("plain".into()), "plain");
     }
 }

@@ -69,18 +69,10 @@ impl RefusalCount {
     fn merge(&mut self, other: Draft) {
         self.count += 1;
         let first = &mut self.first;
-        if first.target != other.target {
-            first.target = None;
-        }
-        if first.method != other.method {
-            first.method = None;
-        }
-        if first.task_id != other.task_id {
-            first.task_id = None;
-        }
-        if first.detail != other.detail {
-            first.detail = None;
-        }
+        keep_same(&mut first.target, other.target);
+        keep_same(&mut first.method, other.method);
+        keep_same(&mut first.task_id, other.task_id);
+        keep_same(&mut first.detail, other.detail);
         first.request_bytes += other.request_bytes;
         first.response_bytes += other.response_bytes;
         first.duration_ms = first.duration_ms.max(other.duration_ms);
@@ -93,6 +85,13 @@ impl RefusalCount {
             first.detail = Some(detail.with_member("count", count.into()));
         }
         first
+    }
+}
+
+/// Drops a member that the others do not have, too.
+fn keep_same<T: PartialEq>(member: &mut Option<T>, other: Option<T>) {
+    if *member != other {
+        *member = None;
     }
 }
 

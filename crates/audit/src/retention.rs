@@ -8,13 +8,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::chain::{END_TYP, Statement};
 use super::record::{Draft, EventType};
-use super::table::ChainRow;
+use super::table::{ChainRow, Table};
+use super::usage::{self, Day};
 use super::{Audit, IDLE_MIN};
 use access::workspace::Timestamp;
+use kernel::config::Live;
 use kernel::deadline::ticks_after;
 use kernel::telemetry::Chain;
 use stores::store::Unavailable;
@@ -183,4 +185,29 @@ fn first_retained(stated: &Statement, own: bool, oldest: Timestamp) -> i64 {
     stated
         .mark_before(oldest)
         .map_or(stated.first, |seq| seq.max(stated.first))
+}
+
+/// Interval of looks for sums that are too old, and of retries.
+const USAGE_LOOK_EVERY: Duration = Duration::from_secs(20);
+
+/// Interval of deletions.
+const USAGE_PRUNE_EVERY: Duration = Duration::from_secs(3600);
+
+/// Runs until it is dropped.
+pub(super) async fn run_usage_retention(table: &Table, config: &Live) {
+    table.wait_for_schema().await;
+    loop {
+        let kept = config.get().audit.usage_retention;
+        let oldest = Timestamp::now().before(kept);
+        let mut pause = USAGE_LOOK_EVERY;
+        if !kept.is_zero() {
+            match usage::prune_sums(&table.db, Day::from_timestamp(oldest)).await {
+                Ok(()) => pause = USAGE_PRUNE_EVERY,
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "failed to delete old sums of usage; retrying");
+                }
+            }
+        }
+        sleep(pause).await;
+    }
 }

@@ -76,6 +76,7 @@ pub(super) struct Writer<'a> {
 }
 
 /// The state of the chaining task.
+#[derive(Clone)]
 struct ChainBuilder {
     chain: Chain,
     /// Records since the last checkpoint.
@@ -194,11 +195,7 @@ impl<'a> Writer<'a> {
         }
         batch.extend(last);
         let lost = self.audit.lost.swap(0, Ordering::Relaxed);
-        let before = (
-            (chaining.chain.last, chaining.chain.hash),
-            chaining.unsigned,
-            chaining.signed_at,
-        );
+        let before = chaining.clone();
         let untold = self.peer_ends.lock().news.clone();
         let mut records = Vec::with_capacity(batch.len() + 4);
         if lost > 0 {
@@ -225,11 +222,7 @@ impl<'a> Writer<'a> {
             state.direct.extend(records);
         } else if let Err(error) = append_to_spool(&state.spool, records).await {
             // The records are discarded, so their sequence numbers are used again.
-            (
-                (chaining.chain.last, chaining.chain.hash),
-                chaining.unsigned,
-                chaining.signed_at,
-            ) = before;
+            *chaining = before;
             self.audit.lost.fetch_add(lost, Ordering::Relaxed);
             self.audit.count_lost(AuditLoss::Spool, drafts);
             self.peer_ends.lock().restore_news(untold);
@@ -424,7 +417,9 @@ fn count_events(records: &[ChainedRecord]) -> Vec<(EventType, u64)> {
     for record in records {
         match counts.iter_mut().find(|(event, _)| record.has_type(*event)) {
             Some((_, count)) => *count += 1,
-            None => counts.extend(record.event_type().map(|event| (event, 1))),
+            None => {
+                counts.extend(EventType::parse(&record.record.event_type).map(|event| (event, 1)))
+            }
         }
     }
     counts

@@ -229,7 +229,7 @@ pub(super) async fn list_usage(
     let wanted = query.to_usage_query(caller.principal())?;
     let after = query.cursor.as_deref().map(|cursor| {
         let message = "`cursor` is the `next_cursor` of the page before";
-        UsageCursor::parse(cursor, &wanted).ok_or_else(|| invalid_params(message))
+        UsageCursor::parse(cursor).ok_or_else(|| invalid_params(message))
     });
     let after = after.transpose()?;
     if query.csv.unwrap_or_else(|| prefers_csv(&parts.headers)) {

@@ -145,7 +145,7 @@ impl CallerSides {
             sides: &self.all,
             native: &self.native,
         };
-        translate_card(text, asked, &facts).map_or_else(|| text.to_owned(), |(text, _)| text)
+        translate_card(text, asked, &facts).unwrap_or_else(|| text.to_owned())
     }
 
     /// Returns the generations, for `X-A2A-Speaks`.

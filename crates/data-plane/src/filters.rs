@@ -18,10 +18,10 @@ use crate::upstream::{CancelWatch, timed_out};
 use a2a::bridge::{Exchange, Failure, Stream};
 use a2a::error::RpcError;
 use a2a::event::split_blocks;
-use a2a::reply::Reply;
+use a2a::reply::{self, Reply};
 use a2a::task::Binding;
 use a2a::task_list::TaskList;
-use a2a::{bare_result, without_mark};
+use a2a::without_mark;
 use access::identity::Proof;
 use assembly::gateway::Gateway;
 use kernel::ids::WorkspaceIncarnation;
@@ -157,7 +157,7 @@ impl Rewrite {
     /// Rewrites complete events. Returns the reason that one of them cannot be rewritten with those before it.
     pub(super) fn rewrite_events(&mut self, events: Bytes) -> (Bytes, Option<Rejection>) {
         match self {
-            Self::BareResult => (bare_result::unwrap_events(&events).into(), None),
+            Self::BareResult => (reply::unwrap_events(&events).into(), None),
             Self::ExtendedCard(..) | Self::Tasks(..) | Self::Guarded(..) => (events, None),
             Self::Bridged(back, then) => {
                 let (events, why) = back.translate_events(&events);

@@ -135,12 +135,12 @@ async fn serve(
             "cannot listen on {listen}: {error}; choose another with --listen"
         ))
     })?;
-    print(&format!("{} agent at {}\n", arguments.kind, agent.url()))?;
+    print(&format!("{} agent at {}\n", arguments.kind, agent.url))?;
     let wanted = (arguments.gateway, arguments.id, credential);
     let ended = if let (Some(gateway), Some(id), Some(credential)) = wanted {
         let body = json!({
             "id": id,
-            "url": agent.url(),
+            "url": agent.url,
             "agent_card": agent.card(),
             "delivery_mode": "push",
             "instance_id": arguments.instance,

@@ -339,7 +339,7 @@ fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool)
     let mut chains = Vec::new();
     each_line(path, open()?, |line| match line {
         Line::Record(record) => verifier.add_checkpoint(&record),
-        Line::Chain(chain) => chains.push(chain.into_row()),
+        Line::Chain(chain) => chains.push(chain),
     })?;
     chains.iter().for_each(|chain| verifier.add_chain(chain));
     each_line(path, open()?, |line| {

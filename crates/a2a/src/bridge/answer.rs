@@ -2,9 +2,8 @@
 
 use super::error;
 use super::exchange::Exchange;
-use super::failure::Failure;
+use super::failure::{Failure, OmittedMembers};
 use super::nodes::TASK;
-use super::omitted_members::OmittedMembers;
 use super::pass::{Pass, Settings};
 use super::push::push_config_of_task;
 use super::result::{WrittenResult, detect_form, write_outcome};
@@ -123,18 +122,6 @@ impl Exchange {
         })
     }
 
-    /// Returns the answer of the gateway where there is none of the agent that could be translated.
-    pub fn failure_answer(&self, failure: &Failure) -> Answer {
-        let message = failure.to_string();
-        self.error_answer(failure.code(), &message)
-    }
-
-    /// Returns an error of the gateway in the caller's form.
-    pub fn error_answer(&self, code: i64, message: &str) -> Answer {
-        let error = error::new_error(code, message, self.caller.generation);
-        self.with_error(200, &error)
-    }
-
     /// Returns the answer to a method that streams as one event: SDK clients read nothing else there. Errors become
     /// events for callers of 0.3 only; those of 1.0 read them from the body.
     #[must_use]
@@ -159,11 +146,10 @@ impl Exchange {
         Settings {
             from: self.agent.wire_form(),
             to: self.caller.wire_form(),
-            is_request: false,
             zero_is_all: self.caller.generation == Generation::V0,
             without_history: self.without_history,
             files: self.files,
-            tenant: None,
+            ..Settings::default()
         }
     }
 
@@ -320,7 +306,7 @@ impl Exchange {
         self.with_error(status, &error)
     }
 
-    fn with_error(&self, status: u16, error: &str) -> Answer {
+    pub(super) fn with_error(&self, status: u16, error: &str) -> Answer {
         let (status, body) = self.error_body(error, status);
         Answer {
             status,

@@ -9,7 +9,6 @@
 //! The answer differs by that field, so it says `Vary: A2A-Version` in each case. A card that was changed has
 //! no signature; the gateway adds its own afterwards.
 
-use super::omitted_members::OmittedMembers;
 use super::schemes::{Shape, convert_requirements, convert_schemes};
 use super::sides::{RequestedVersion, Side, parse_version};
 use crate::card::write_interface;
@@ -88,13 +87,7 @@ const CAPABILITIES: Members = Members {
 impl Members {
     /// Copies the members of an object that are not written apart. Clients of 0.3 take members that they do not know;
     /// others are omitted for those of 1.0.
-    fn copy(
-        &self,
-        from: &Fields<'_>,
-        to: &mut Fields<'_>,
-        asked: RequestedForm,
-        mut omit: impl FnMut(&str),
-    ) {
+    fn copy(&self, from: &Fields<'_>, to: &mut Fields<'_>, asked: RequestedForm) {
         let has = |list: &str, name: &str| list.split_ascii_whitespace().any(|one| one == name);
         for (name, value) in from.iter() {
             let name = unescape_string(name).filter(|name| !has(self.apart, name));
@@ -105,8 +98,6 @@ impl Members {
             }
             if is_known || asked.includes(Generation::V0) {
                 to.push(&name, value.to_owned());
-            } else {
-                omit(&name);
             }
         }
     }
@@ -115,31 +106,25 @@ impl Members {
 /// The version of 0.3's cards, and those of interfaces.
 const CARD_VERSION: &str = "0.3.0";
 
-/// Returns a card in the form that was asked for, and the members that were left out. `text` is the card as
+/// Returns a card in the form that was asked for. `text` is the card as
 /// [`crate::card::Card::into_served`] returned it: complete, with the gateway's address. `None`: it is no object, or
 /// has a member twice.
-pub fn translate_card(
-    text: &str,
-    asked: RequestedForm,
-    facts: &Facts<'_>,
-) -> Option<(String, OmittedMembers)> {
+pub fn translate_card(text: &str, asked: RequestedForm, facts: &Facts<'_>) -> Option<String> {
     let from = Fields::parse(text)?;
-    let mut left = OmittedMembers::default();
     let mut to = Fields::default();
-    CARD.copy(&from, &mut to, asked, |_| left.add("card", "other"));
+    CARD.copy(&from, &mut to, asked);
     for modes in ["defaultInputModes", "defaultOutputModes"] {
         if !to.contains(modes) {
             to.set(modes, "[]");
         }
     }
     write_interfaces(&from, &mut to, asked, facts);
-    write_capabilities(&from, &mut to, asked, facts, &mut left);
-    write_security(&from, &mut to, asked, &mut left);
+    write_capabilities(&from, &mut to, asked, facts);
+    write_security(&from, &mut to, asked);
     let skills = from.get_list("skills").into_iter();
-    let skills = skills.filter_map(|one| convert_skill(one, asked, &mut left));
-    let skills: Vec<String> = skills.collect();
-    to.set("skills", join_array(&skills));
-    Some((to.to_json(), left))
+    let skills = skills.filter_map(|one| convert_skill(one, asked));
+    to.set("skills", join_array(&skills.collect::<Vec<_>>()));
+    Some(to.to_json())
 }
 
 fn write_interfaces(
@@ -206,7 +191,6 @@ fn write_capabilities(
     to: &mut Fields<'_>,
     asked: RequestedForm,
     facts: &Facts<'_>,
-    left: &mut OmittedMembers,
 ) {
     let said = from.get_object("capabilities").unwrap_or_default();
     let extended = said
@@ -214,17 +198,7 @@ fn write_capabilities(
         .or_else(|| from.get_of("supportsAuthenticatedExtendedCard", Kind::Bool))
         .map(str::to_owned);
     let mut written = Fields::default();
-    CAPABILITIES.copy(&said, &mut written, asked, |name| {
-        let is_history = name == "stateTransitionHistory";
-        left.add(
-            "card",
-            if is_history {
-                "stateTransitionHistory"
-            } else {
-                "other"
-            },
-        );
-    });
+    CAPABILITIES.copy(&said, &mut written, asked);
     // Clients of 0.3 do not say what they read; those of 1.0 use an agent's own interface, which comes first.
     let reader = match asked {
         RequestedForm::Both => Generation::V0,
@@ -246,19 +220,14 @@ fn write_capabilities(
     }
 }
 
-fn write_security(
-    from: &Fields<'_>,
-    to: &mut Fields<'_>,
-    asked: RequestedForm,
-    left: &mut OmittedMembers,
-) {
+fn write_security(from: &Fields<'_>, to: &mut Fields<'_>, asked: RequestedForm) {
     let shapes: &[Shape] = match asked {
         RequestedForm::Both => &[Shape::V0OneFlow, Shape::V1],
         RequestedForm::Only(Generation::V0) => &[Shape::V0],
         RequestedForm::Only(Generation::V1) => &[Shape::V1],
     };
     let said = from.get("securitySchemes");
-    if let Some(schemes) = said.and_then(|said| convert_schemes(said, shapes, left)) {
+    if let Some(schemes) = said.and_then(|said| convert_schemes(said, shapes)) {
         to.set("securitySchemes", schemes);
     }
     write_requirements(from, to, asked);
@@ -281,10 +250,10 @@ fn write_requirements(from: &Fields<'_>, to: &mut Fields<'_>, asked: RequestedFo
     }
 }
 
-fn convert_skill(text: &str, asked: RequestedForm, left: &mut OmittedMembers) -> Option<String> {
+fn convert_skill(text: &str, asked: RequestedForm) -> Option<String> {
     let from = Fields::parse(text)?;
     let mut to = Fields::default();
-    SKILL.copy(&from, &mut to, asked, |_| left.add("skill", "other"));
+    SKILL.copy(&from, &mut to, asked);
     if !to.contains("tags") {
         to.set("tags", "[]");
     }

@@ -1,6 +1,6 @@
 //! The two requests of a call, and what is kept of it until it is answered ([`Exchange`]).
 
-use super::omitted_members::OmittedMembers;
+use super::failure::OmittedMembers;
 use super::sides::Side;
 use super::table::FileBytes;
 use crate::method::Method;

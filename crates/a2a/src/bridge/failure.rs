@@ -93,40 +93,36 @@ impl Failure {
         })
     }
 
-    /// Returns the code of JSON-RPC.
-    pub fn code(&self) -> i64 {
+    /// Returns the code of JSON-RPC, and the label of a metric: from a closed set.
+    const fn code_and_label(&self) -> (i64, &'static str) {
         match self {
-            Self::Push { .. } => -32_003,
-            Self::List => -32_004,
+            Self::Push { .. } => (-32_003, "push"),
+            Self::List => (-32_004, "list"),
+            Self::Method { .. } => (-32_601, "method"),
             // 0.3 does not know the code of 1.0.
-            Self::Off {
-                caller: Generation::V1,
-                ..
-            } => -32_009,
-            Self::Method { .. } | Self::Off { .. } => -32_601,
-            Self::Twice(_) | Self::Params("jsonrpc") | Self::TooDeep => -32_600,
-            Self::Params(_) | Self::TooLong => -32_602,
-            Self::FileBytes => -32_005,
-            Self::NotJson(_) => -32_700,
-            Self::Answer(_) => -32_006,
+            Self::Off { caller, .. } if matches!(caller, Generation::V1) => (-32_009, "off"),
+            Self::Off { .. } => (-32_601, "off"),
+            Self::Twice(_) => (-32_600, "twice"),
+            Self::Params(_) => (-32_602, "params"),
+            Self::FileBytes => (-32_005, "file_bytes"),
+            Self::NotJson(_) => (-32_700, "not_json"),
+            Self::TooDeep => (-32_600, "too_deep"),
+            Self::TooLong => (-32_602, "too_long"),
+            Self::Answer(_) => (-32_006, "answer"),
         }
     }
 
-    /// Returns the label of a metric: from a closed set.
-    pub const fn label(&self) -> &'static str {
+    /// Returns the code of JSON-RPC.
+    pub fn code(&self) -> i64 {
         match self {
-            Self::Push { .. } => "push",
-            Self::List => "list",
-            Self::Method { .. } => "method",
-            Self::Off { .. } => "off",
-            Self::Twice(_) => "twice",
-            Self::Params(_) => "params",
-            Self::FileBytes => "file_bytes",
-            Self::NotJson(_) => "not_json",
-            Self::TooDeep => "too_deep",
-            Self::TooLong => "too_long",
-            Self::Answer(_) => "answer",
+            Self::Params("jsonrpc") => -32_600,
+            other => other.code_and_label().0,
         }
+    }
+
+    /// Returns the label of a metric.
+    pub const fn label(&self) -> &'static str {
+        self.code_and_label().1
     }
 
     /// Returns true if the agent is at fault.
@@ -141,5 +137,35 @@ impl From<WalkError> for Failure {
             WalkError::Syntax(at) => Self::NotJson(at),
             WalkError::TooDeep => Self::TooDeep,
         }
+    }
+}
+
+/// Counts of members that have no place in the other generation. Names come from the tables alone, so
+/// that they can be labels of a metric: one that no table has is counted as `other` of its object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OmittedMembers(Vec<(&'static str, &'static str, u32)>);
+
+impl OmittedMembers {
+    pub(super) fn add(&mut self, node: &'static str, member: &'static str) {
+        let mut counted = self.0.iter_mut();
+        match counted.find(|(of, name, _)| *of == node && *name == member) {
+            Some((_, _, count)) => *count = count.saturating_add(1),
+            None => self.0.push((node, member, 1)),
+        }
+    }
+
+    /// Returns each object, its member and the number of times that it was left out.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u32)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Returns true if nothing was left out.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the number of members.
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|(_, _, count)| u64::from(*count)).sum()
     }
 }

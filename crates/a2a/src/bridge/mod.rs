@@ -5,10 +5,9 @@
 //!
 //! A [`Bridge`] knows both sides of one call; [`Side::find_nearest`] chooses the agent's. [`Bridge::translate_request`]
 //! takes the caller's request and returns the request for the agent ([`AgentRequest`]) and an [`Exchange`], which
-//! translates what comes back: an answer ([`Exchange::translate_answer`]), the events of a stream
-//! ([`Exchange::start_stream`]), or the gateway's own refusal ([`Exchange::failure_answer`]; of a request that has no
-//! translation, by [`Exchange::new`]). Cards are translated apart from calls ([`card`]). A [`Failure`] has the code and
-//! the message for the caller; [`OmittedMembers`] counts by member what has no place on the other side.
+//! translates what comes back: an answer ([`Exchange::translate_answer`]), or the events of a stream
+//! ([`Exchange::start_stream`]). Cards are translated apart from calls ([`card`]). A [`Failure`] has the code and the
+//! message for the caller; [`OmittedMembers`] counts by member what has no place on the other side.
 //!
 //! ```
 //! use a2a::Generation::{V0, V1};
@@ -62,7 +61,6 @@ mod exchange;
 mod failure;
 mod file_bytes;
 mod nodes;
-mod omitted_members;
 mod part;
 mod pass;
 mod push;
@@ -72,7 +70,6 @@ mod route;
 mod rules;
 pub(crate) mod schemes;
 mod sides;
-mod stored;
 mod stream;
 mod table;
 mod words;
@@ -82,14 +79,12 @@ mod tests;
 
 pub use answer::Answer;
 pub use exchange::{AgentRequest, Call, Exchange};
-pub use failure::Failure;
-pub use omitted_members::OmittedMembers;
+pub use failure::{Failure, OmittedMembers};
 pub use request::has_v1_message;
-pub use result::Kind;
+pub use result::{Kind, write_result, write_task};
 pub use route::{path_below, tenant_prefix};
 pub use sides::{
     Bridge, RequestedVersion, Side, extensions_field, is_translated_version, parse_version,
 };
-pub use stored::{write_result, write_task};
 pub use stream::{Stream, TranslatedEvent};
 pub use table::FileBytes;

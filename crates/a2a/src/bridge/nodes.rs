@@ -4,90 +4,11 @@
 
 use super::table::{Node, Row, Rule};
 
-pub(super) static MESSAGE: Node = Node {
-    label: "message",
-    kind: "message",
-    rows: &[
-        Row::new("messageId", Rule::Copy).with_default(r#""""#),
-        Row::new("role", Rule::Role).with_default(r#""agent""#),
-        Row::with_names(["parts", "parts", "content"], Rule::Parts)
-            .with_default("[]")
-            .with_alias("parts"),
-        Row::new("taskId", Rule::Text),
-        Row::new("contextId", Rule::Text),
-        Row::new("metadata", Rule::Copy),
-        Row::new("extensions", Rule::Full),
-        Row::with_names(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
-        Row::with_names(["kind", "", ""], Rule::Silent),
-    ],
-};
-
-pub(super) static STATUS: Node = Node {
-    label: "status",
-    kind: "",
-    rows: &[
-        Row::new("state", Rule::State).with_default(r#""unknown""#),
-        Row::new("message", Rule::Node(&MESSAGE)).with_alias("update"),
-        Row::new("timestamp", Rule::Time),
-    ],
-};
-
-pub(super) static ARTIFACT: Node = Node {
-    label: "artifact",
-    kind: "",
-    rows: &[
-        Row::new("artifactId", Rule::Copy).with_default(r#""""#),
-        Row::new("name", Rule::Text),
-        Row::new("description", Rule::Text),
-        Row::new("parts", Rule::Parts).with_default("[]"),
-        Row::new("metadata", Rule::Copy),
-        Row::new("extensions", Rule::Full),
-    ],
-};
-
 /// The status that 0.3 requires where 1.0 left out one that is unspecified.
 const UNKNOWN: &str = r#"{"state":"unknown"}"#;
-
-pub(super) static TASK: Node = Node {
-    label: "task",
-    kind: "task",
-    rows: &[
-        Row::new("id", Rule::Copy).with_default(r#""""#),
-        Row::new("contextId", Rule::Text).with_default(r#""""#),
-        Row::new("status", Rule::Node(&STATUS)).with_default(UNKNOWN),
-        Row::new("artifacts", Rule::List(&ARTIFACT)),
-        Row::new("history", Rule::History),
-        Row::new("metadata", Rule::Copy),
-        Row::with_names(["kind", "", ""], Rule::Silent),
-    ],
-};
-
-pub(super) static STATUS_UPDATE: Node = Node {
-    label: "status_update",
-    kind: "status-update",
-    rows: &[
-        Row::new("taskId", Rule::Text).with_default(r#""""#),
-        Row::new("contextId", Rule::Text).with_default(r#""""#),
-        Row::new("status", Rule::Node(&STATUS)).with_default(UNKNOWN),
-        Row::new("metadata", Rule::Copy),
-        Row::with_names(["kind", "", ""], Rule::Silent),
-        Row::with_names(["final", "", "final"], Rule::Silent),
-    ],
-};
-
-pub(super) static ARTIFACT_UPDATE: Node = Node {
-    label: "artifact_update",
-    kind: "artifact-update",
-    rows: &[
-        Row::new("taskId", Rule::Text).with_default(r#""""#),
-        Row::new("contextId", Rule::Text).with_default(r#""""#),
-        Row::new("artifact", Rule::Node(&ARTIFACT)).with_default(r#"{"artifactId":"","parts":[]}"#),
-        Row::new("append", Rule::Copy),
-        Row::new("lastChunk", Rule::Copy),
-        Row::new("metadata", Rule::Copy),
-        Row::with_names(["kind", "", ""], Rule::Silent),
-    ],
-};
+const TENANT: Row = Row::with_names(["", "tenant", ""], Rule::Text);
+/// `metadata` of a call that 1.0 has none for.
+const LOST_METADATA: Row = Row::with_names(["metadata", "", ""], Rule::Copy);
 
 /// Positions of rows in [`RESULT`] that tell its kind.
 pub(super) mod result {
@@ -102,12 +23,68 @@ pub(super) mod result {
     pub(in super::super) const PARTS: usize = 9;
 }
 
-/// All members of a task, a message or an update of JSON-RPC 0.3: its `kind`, which tells them apart,
-/// may stand at the end.
-pub(super) static RESULT: Node = Node {
-    label: "result",
-    kind: "",
-    rows: &[
+/// Declares nodes, each with its label, its `kind` and its rows.
+macro_rules! nodes {
+    ($($(#[$doc:meta])* $node:ident $label:literal $kind:literal { $($row:expr,)* })*) => {$(
+        $(#[$doc])*
+        pub(super) static $node: Node = Node { label: $label, kind: $kind, rows: &[$($row),*] };
+    )*};
+}
+
+nodes! {
+    MESSAGE "message" "message" {
+        Row::new("messageId", Rule::Copy).with_default(r#""""#),
+        Row::new("role", Rule::Role).with_default(r#""agent""#),
+        Row::with_names(["parts", "parts", "content"], Rule::Parts).with_default("[]").with_alias("parts"),
+        Row::new("taskId", Rule::Text),
+        Row::new("contextId", Rule::Text),
+        Row::new("metadata", Rule::Copy),
+        Row::new("extensions", Rule::Full),
+        Row::with_names(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
+        Row::with_names(["kind", "", ""], Rule::Silent),
+    }
+    STATUS "status" "" {
+        Row::new("state", Rule::State).with_default(r#""unknown""#),
+        Row::new("message", Rule::Node(&MESSAGE)).with_alias("update"),
+        Row::new("timestamp", Rule::Time),
+    }
+    ARTIFACT "artifact" "" {
+        Row::new("artifactId", Rule::Copy).with_default(r#""""#),
+        Row::new("name", Rule::Text),
+        Row::new("description", Rule::Text),
+        Row::new("parts", Rule::Parts).with_default("[]"),
+        Row::new("metadata", Rule::Copy),
+        Row::new("extensions", Rule::Full),
+    }
+    TASK "task" "task" {
+        Row::new("id", Rule::Copy).with_default(r#""""#),
+        Row::new("contextId", Rule::Text).with_default(r#""""#),
+        Row::new("status", Rule::Node(&STATUS)).with_default(UNKNOWN),
+        Row::new("artifacts", Rule::List(&ARTIFACT)),
+        Row::new("history", Rule::History),
+        Row::new("metadata", Rule::Copy),
+        Row::with_names(["kind", "", ""], Rule::Silent),
+    }
+    STATUS_UPDATE "status_update" "status-update" {
+        Row::new("taskId", Rule::Text).with_default(r#""""#),
+        Row::new("contextId", Rule::Text).with_default(r#""""#),
+        Row::new("status", Rule::Node(&STATUS)).with_default(UNKNOWN),
+        Row::new("metadata", Rule::Copy),
+        Row::with_names(["kind", "", ""], Rule::Silent),
+        Row::with_names(["final", "", "final"], Rule::Silent),
+    }
+    ARTIFACT_UPDATE "artifact_update" "artifact-update" {
+        Row::new("taskId", Rule::Text).with_default(r#""""#),
+        Row::new("contextId", Rule::Text).with_default(r#""""#),
+        Row::new("artifact", Rule::Node(&ARTIFACT)).with_default(r#"{"artifactId":"","parts":[]}"#),
+        Row::new("append", Rule::Copy),
+        Row::new("lastChunk", Rule::Copy),
+        Row::new("metadata", Rule::Copy),
+        Row::with_names(["kind", "", ""], Rule::Silent),
+    }
+    /// All members of a task, a message or an update of JSON-RPC 0.3: its `kind`, which tells them apart,
+    /// may stand at the end.
+    RESULT "result" "" {
         Row::with_names(["kind", "", ""], Rule::Silent),
         Row::new("id", Rule::Copy),
         Row::new("taskId", Rule::Text),
@@ -125,98 +102,51 @@ pub(super) static RESULT: Node = Node {
         Row::with_names(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
         Row::new("append", Rule::Copy),
         Row::new("lastChunk", Rule::Copy),
-    ],
-};
-
-pub(super) static CONFIGURATION: Node = Node {
-    label: "configuration",
-    kind: "",
-    rows: &[
+    }
+    CONFIGURATION "configuration" "" {
         Row::new("acceptedOutputModes", Rule::Copy),
         Row::new("historyLength", Rule::HistoryLength),
         Row::with_names(["blocking", "returnImmediately", "blocking"], Rule::Wait),
-        Row::with_names(
-            [
-                "pushNotificationConfig",
-                "taskPushNotificationConfig",
-                "pushNotification",
-            ],
-            Rule::Push,
-        ),
-    ],
-};
-
-const TENANT: Row = Row::with_names(["", "tenant", ""], Rule::Text);
-/// `metadata` of a call that 1.0 has none for.
-const LOST_METADATA: Row = Row::with_names(["metadata", "", ""], Rule::Copy);
-
-pub(super) static SEND: Node = Node {
-    label: "send",
-    kind: "",
-    rows: &[
+        Row::with_names(["pushNotificationConfig", "taskPushNotificationConfig", "pushNotification"], Rule::Push),
+    }
+    SEND "send" "" {
         TENANT,
         Row::new("message", Rule::Node(&MESSAGE)).with_alias("request"),
         Row::new("configuration", Rule::Node(&CONFIGURATION)),
         Row::new("metadata", Rule::Copy),
-    ],
-};
-
-pub(super) static GET: Node = Node {
-    label: "get",
-    kind: "",
-    rows: &[
+    }
+    GET "get" "" {
         TENANT,
         Row::new("id", Rule::Copy),
         Row::new("historyLength", Rule::HistoryLength),
         LOST_METADATA,
-    ],
-};
-
-pub(super) static CANCEL: Node = Node {
-    label: "cancel",
-    kind: "",
-    rows: &[
+    }
+    CANCEL "cancel" "" {
         TENANT,
         Row::new("id", Rule::Copy),
         Row::new("metadata", Rule::Copy),
-    ],
-};
-
-pub(super) static SUBSCRIBE: Node = Node {
-    label: "subscribe",
-    kind: "",
-    rows: &[TENANT, Row::new("id", Rule::Copy), LOST_METADATA],
-};
-
-/// `id` is the task in 0.3, and the configuration in 1.0.
-pub(super) static PUSH_GET: Node = Node {
-    label: "push_get",
-    kind: "",
-    rows: &[
+    }
+    SUBSCRIBE "subscribe" "" {
+        TENANT,
+        Row::new("id", Rule::Copy),
+        LOST_METADATA,
+    }
+    /// `id` is the task in 0.3, and the configuration in 1.0.
+    PUSH_GET "push_get" "" {
         TENANT,
         Row::with_names(["id", "taskId", "id"], Rule::Copy),
-        Row::with_names(
-            ["pushNotificationConfigId", "id", "pushNotificationConfigId"],
-            Rule::Text,
-        ),
+        Row::with_names(["pushNotificationConfigId", "id", "pushNotificationConfigId"], Rule::Text),
         LOST_METADATA,
-    ],
-};
-
-pub(super) static PUSH_LIST: Node = Node {
-    label: "push_list",
-    kind: "",
-    rows: &[
+    }
+    PUSH_LIST "push_list" "" {
         TENANT,
         Row::with_names(["id", "taskId", "id"], Rule::Copy),
         Row::with_names(["", "pageSize", ""], Rule::Copy),
         Row::with_names(["", "pageToken", ""], Rule::Text),
         LOST_METADATA,
-    ],
-};
-
-pub(super) static CARD: Node = Node {
-    label: "card",
-    kind: "",
-    rows: &[TENANT, LOST_METADATA],
-};
+    }
+    CARD "card" "" {
+        TENANT,
+        LOST_METADATA,
+    }
+}

@@ -115,11 +115,11 @@ pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Failure> {
             put_kind(pass, "text");
             pass.put_member("text", text);
             count_lost(pass, &part);
-            plain_metadata(pass, &part);
+            put_metadata(pass, part.metadata, None);
         }
         Content::Raw(value) | Content::Url(value) => {
             file_part(pass, value, matches!(content, Content::Raw(_)), &part)?;
-            plain_metadata(pass, &part);
+            put_metadata(pass, part.metadata, None);
         }
     }
     pass.close();
@@ -182,12 +182,6 @@ fn count_lost(pass: &mut Pass<'_>, part: &Part) {
     }
 }
 
-fn plain_metadata(pass: &mut Pass<'_>, part: &Part) {
-    if let Some(metadata) = part.metadata.filter(|value| value.kind != Kind::Null) {
-        pass.put_member("metadata", metadata);
-    }
-}
-
 fn file_part(
     pass: &mut Pass<'_>,
     content: Value,
@@ -230,10 +224,7 @@ fn data_part(pass: &mut Pass<'_>, data: Value, part: &Part) {
             let wrapped = flagged.filter(|flag| flag.raw(pass.text) == b"true");
             let value = wrapped.and_then(|_| find_member(pass.text, data, b"value"));
             pass.put_member("data", value.unwrap_or(data));
-            match part.metadata {
-                Some(metadata) if wrapped.is_some() => metadata_without_flag(pass, metadata),
-                _ => plain_metadata(pass, part),
-            }
+            put_metadata(pass, part.metadata, wrapped.map(|_| false));
         }
         to => {
             if to == Form::V0Rest {
@@ -246,11 +237,7 @@ fn data_part(pass: &mut Pass<'_>, data: Value, part: &Part) {
             pass.put(if is_object { "" } else { "}" });
             pass.put(if to == Form::V0Rest { "}," } else { "," });
             count_lost(pass, part);
-            if is_object {
-                plain_metadata(pass, part);
-            } else {
-                metadata_with_flag(pass, part.metadata);
-            }
+            put_metadata(pass, part.metadata, (!is_object).then_some(true));
         }
     }
 }
@@ -261,42 +248,40 @@ fn flag_in(pass: &Pass<'_>, metadata: Value) -> Option<Value> {
     find_member(pass.text, metadata, FLAG.as_bytes())
 }
 
-/// Writes `metadata` without the flag, or nothing if it has no other member.
-fn metadata_without_flag(pass: &mut Pass<'_>, metadata: Value) {
+/// Writes `metadata`: as it is, or with the flag or without it. Nothing if it then has no member.
+fn put_metadata(pass: &mut Pass<'_>, metadata: Option<Value>, flag: Option<bool>) {
+    let metadata = metadata.filter(|value| value.kind != Kind::Null);
+    let Some(is_flagged) = flag else {
+        if let Some(metadata) = metadata {
+            pass.put_member("metadata", metadata);
+        }
+        return;
+    };
     let start = pass.out.len();
     pass.put("\"metadata\":{");
-    if put_members_but_flag(pass, metadata) {
+    let (text, out) = (pass.text, &mut pass.out);
+    let before = out.len();
+    if let Some(metadata) = metadata.filter(|value| value.kind == Kind::Object) {
+        // The text was read before, so this walk cannot fail.
+        let _ = Walker::from(text, metadata.start).walk_object(|walker, name| {
+            let value = walker.read_value()?;
+            if *name.unescaped != *FLAG.as_bytes() {
+                out.extend_from_slice(&text[name.start..value.end]);
+                out.push(b',');
+            }
+            Ok(value)
+        });
+    }
+    if is_flagged {
+        pass.put_name(FLAG);
+        pass.put("true");
+    }
+    if pass.out.len() > before {
         pass.close();
         pass.out.push(b',');
     } else {
         pass.out.truncate(start);
     }
-}
-
-fn metadata_with_flag(pass: &mut Pass<'_>, metadata: Option<Value>) {
-    pass.put("\"metadata\":{");
-    if let Some(metadata) = metadata.filter(|value| value.kind == Kind::Object) {
-        put_members_but_flag(pass, metadata);
-    }
-    pass.put("\"");
-    pass.put(FLAG);
-    pass.put("\":true},");
-}
-
-/// Writes the members of `metadata` but the flag, each with a comma. Returns false if there is none.
-fn put_members_but_flag(pass: &mut Pass<'_>, metadata: Value) -> bool {
-    let (text, out) = (pass.text, &mut pass.out);
-    let before = out.len();
-    // The text was read before, so this walk cannot fail.
-    let _ = Walker::from(text, metadata.start).walk_object(|walker, name| {
-        let value = walker.read_value()?;
-        if *name.unescaped != *FLAG.as_bytes() {
-            out.extend_from_slice(&text[name.start..value.end]);
-            out.push(b',');
-        }
-        Ok(value)
-    });
-    out.len() > before
 }
 
 /// Returns the last member `wanted` of an object that was read before.

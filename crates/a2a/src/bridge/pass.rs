@@ -1,9 +1,7 @@
 //! One pass over JSON text into one buffer ([`Pass`]). `rules.rs` says along which tables.
 
-use super::failure::Failure;
-use super::omitted_members::OmittedMembers;
+use super::failure::{Failure, OmittedMembers};
 use super::table::{FileBytes, Form};
-use crate::fields::quote_string;
 use crate::json::Value;
 use crate::state::TaskState;
 use crate::walker::Walker;
@@ -13,7 +11,7 @@ use crate::walker::Walker;
 const GROWTH_BYTES: usize = 1024 * 1024;
 
 /// The settings of a pass.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settings<'a> {
     /// The form of the text.
     pub(super) from: Form,
@@ -105,10 +103,10 @@ impl<'a> Pass<'a> {
         self.out.push(b'"');
     }
 
-    /// Writes the tenant of the agent's interface as a member.
-    pub(super) fn put_tenant(&mut self, tenant: &str) {
-        self.put_name("tenant");
-        self.put(&quote_string(tenant));
+    /// Writes a member with a value that is JSON already.
+    pub(super) fn put_json(&mut self, name: &str, json: &str) {
+        self.put_name(name);
+        self.put(json);
         self.out.push(b',');
     }
 

@@ -65,24 +65,29 @@ pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Re
     // The path in `name` would be read as another one.
     let is_split = |id: &str| !id.is_empty() && !is_segment(id);
     let id = config.id.map(|id| id.unescaped(pass.text));
-    let id = id.is_some_and(|id| is_split(&String::from_utf8_lossy(&id)));
+    let id = id.map(|id| String::from_utf8_lossy(&id).into_owned());
+    let splits_id = id.as_deref().is_some_and(is_split);
     let names = pass.settings.is_request && pass.settings.to == Form::V0Rest;
-    if names && (id || pass.task.as_deref().is_some_and(is_split)) {
-        return Err(Failure::Params(if id { "id" } else { "taskId" }));
+    if names && (splits_id || pass.task.as_deref().is_some_and(is_split)) {
+        return Err(Failure::Params(if splits_id { "id" } else { "taskId" }));
     }
     pass.out.push(b'{');
     if pass.settings.to == Form::V1 {
-        put_task(pass, "taskId", task.as_deref());
+        if let Some(task) = &task {
+            pass.put_json("taskId", task);
+        }
         put_config(pass, &config);
         if let Some(tenant) = pass.settings.tenant.filter(|_| pass.settings.is_request) {
-            pass.put_tenant(tenant);
+            pass.put_json("tenant", &quote_string(tenant));
         }
     } else {
         if pass.settings.to == Form::V0Rest {
-            let name = name_of(pass, task.as_deref(), config.id);
-            put_task(pass, "name", Some(&name));
+            let (task, id) = (pass.task.as_deref(), id.as_deref());
+            let (task, id) = (task.unwrap_or_default(), id.unwrap_or_default());
+            let name = format!("tasks/{task}/pushNotificationConfigs/{id}");
+            pass.put_json("name", &quote_string(&name));
         } else {
-            put_task(pass, "taskId", Some(task.as_deref().unwrap_or("\"\"")));
+            pass.put_json("taskId", task.as_deref().unwrap_or("\"\""));
         }
         pass.put("\"pushNotificationConfig\":{");
         put_config(pass, &config);
@@ -90,14 +95,6 @@ pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Re
     }
     pass.close();
     Ok(())
-}
-
-fn put_task(pass: &mut Pass<'_>, name: &str, task: Option<&str>) {
-    if let Some(task) = task {
-        pass.put_name(name);
-        pass.put(task);
-        pass.out.push(b',');
-    }
 }
 
 /// Returns the task in a resource name of HTTP+JSON 0.3.
@@ -115,14 +112,6 @@ fn task_of(pass: &Pass<'_>, name: Value) -> Result<Option<String>, Failure> {
         .and_then(|rest| rest.split('/').next());
     let decoded = task.and_then(|task| percent_decode(task.as_bytes()).decode_utf8().ok());
     Ok(decoded.map(std::borrow::Cow::into_owned))
-}
-
-/// Returns the path in HTTP+JSON 0.3, as JSON.
-fn name_of(pass: &Pass<'_>, task: Option<&str>, id: Option<Value>) -> String {
-    let task: Option<String> = task.and_then(|task| serde_json::from_str(task).ok());
-    let id = id.map(|id| String::from_utf8_lossy(&id.unescaped(pass.text)).into_owned());
-    let (task, id) = (task.unwrap_or_default(), id.unwrap_or_default());
-    quote_string(&format!("tasks/{task}/pushNotificationConfigs/{id}"))
 }
 
 fn read_config(pass: &mut Pass<'_>, config: &mut Config) -> Result<(), Failure> {

@@ -81,9 +81,9 @@ impl<'a> Bridge<'a> {
             to,
             is_request: true,
             zero_is_all: self.agent.generation == Generation::V0,
-            without_history: false,
             files: self.files,
             tenant: self.tenant,
+            ..Settings::default()
         }
     }
 

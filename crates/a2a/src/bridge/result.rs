@@ -1,11 +1,14 @@
 //! Results of sends and events of streams: 1.0 has the kind around them, 0.3 has it among their members.
 
+use serde_json::Value;
+
 use super::failure::Failure;
 use super::nodes::{ARTIFACT_UPDATE, MESSAGE, RESULT, STATUS_UPDATE, TASK, result};
 use super::part::find_member;
-use super::pass::Pass;
+use super::pass::{Pass, Settings};
 use super::rules::{WrittenMembers, put_final, remove_written, write_members, write_node};
 use super::table::{Form, Node};
+use crate::generation::Generation;
 use crate::json::Kind as JsonKind;
 use crate::state::TaskState;
 use crate::walker::Walker;
@@ -263,6 +266,44 @@ fn put_result(pass: &mut Pass<'_>, kind: Kind) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns a task, a message or an update of 0.3 as the result of a send call or as that of an event: 1.0 has its kind
+/// around it.
+///
+/// # Errors
+/// [`Failure::Answer`].
+pub fn write_result(generation: Generation, said: &Value) -> Result<String, Failure> {
+    write_as(generation, said, |pass| {
+        let told = write_outcome(pass, true)?;
+        told.kind.map(drop).ok_or(Failure::NO_RESULT)
+    })
+}
+
+/// Returns a task of 0.3 as the result of a call that has no other, such as `GetTask`.
+///
+/// # Errors
+/// [`Failure::Answer`].
+pub fn write_task(generation: Generation, task: &Value) -> Result<String, Failure> {
+    write_as(generation, task, |pass| write_node(pass, &TASK))
+}
+
+fn write_as(
+    generation: Generation,
+    said: &Value,
+    write: impl FnOnce(&mut Pass<'_>) -> Result<(), Failure>,
+) -> Result<String, Failure> {
+    let text = said.to_string();
+    if generation == Generation::V0 {
+        return Ok(text);
+    }
+    let settings = Settings {
+        to: Form::V1,
+        ..Settings::default()
+    };
+    let mut pass = Pass::new(text.as_bytes(), settings);
+    write(&mut pass).map_err(Failure::of_answer)?;
+    Ok(String::from_utf8_lossy(&pass.out).into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,6 +330,51 @@ mod tests {
             (result::PARTS, "parts"),
         ] {
             assert_eq!(RESULT.rows[at].names[0], name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod stored_tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_caller_reads_its_own_generation() {
+        let task = json!({"kind": "task", "id": "t", "contextId": "c", "x": 1,
+            "status": {"state": "input-required", "timestamp": "2026-11-26T10:00:00Z", "message": {"kind": "message",
+                "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "which?", "metadata": {}}]}},
+            "history": [{"kind": "message", "role": "user", "messageId": "q",
+                "parts": [{"kind": "file", "file": {"bytes": "AA==", "mimeType": "a/b", "name": "n"}}]}]});
+        let expected = json!({"id": "t", "contextId": "c",
+            "status": {"state": "TASK_STATE_INPUT_REQUIRED", "timestamp": "2026-11-26T10:00:00Z", "message": {
+                "role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": "which?", "metadata": {}}]}},
+            "history": [{"role": "ROLE_USER", "messageId": "q",
+                "parts": [{"raw": "AA==", "mediaType": "a/b", "filename": "n"}]}]});
+        let read = |text: Result<String, Failure>| -> Value {
+            serde_json::from_str(&text.unwrap()).unwrap()
+        };
+        assert_eq!(read(write_task(Generation::V1, &task)), expected);
+        assert_eq!(
+            read(write_result(Generation::V1, &task)),
+            json!({"task": expected})
+        );
+        assert_eq!(read(write_result(Generation::V0, &task)), task);
+        let update = json!({"kind": "status-update", "final": true, "taskId": "t", "contextId": "c",
+            "status": {"state": "failed"}});
+        let expected = json!({"statusUpdate": {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_FAILED"}}});
+        assert_eq!(read(write_result(Generation::V1, &update)), expected);
+    }
+
+    #[test]
+    fn what_is_no_result_is_none_in_the_other_generation() {
+        for odd in [
+            json!({"kind": "answer"}),
+            json!({"kind": "task", "status": 5}),
+            json!(1),
+        ] {
+            assert!(write_result(Generation::V1, &odd).is_err(), "{odd}");
         }
     }
 }

@@ -7,6 +7,7 @@ use super::pass::Pass;
 use super::push::push_config;
 use super::table::{Form, Node, ROWS_MAX, Row, Rule};
 use super::words::{self, Role};
+use crate::fields::quote_string;
 use crate::json::{Kind, Value};
 use crate::state::TaskState;
 
@@ -235,16 +236,14 @@ fn write_missing(pass: &mut Pass<'_>, node: &'static Node, written: &WrittenMemb
         Form::V0 => {
             for (at, row) in node.rows.iter().enumerate() {
                 if let Some(json) = row.need.filter(|_| missing(at)) {
-                    pass.put_name(row.names[0]);
-                    pass.put(json);
-                    pass.out.push(b',');
+                    pass.put_json(row.names[0], json);
                 }
             }
         }
         Form::V1 => {
             let takes = node.rows[0].names[1] == "tenant";
             if let Some(tenant) = pass.settings.tenant.filter(|_| takes && missing(0)) {
-                pass.put_tenant(tenant);
+                pass.put_json("tenant", &quote_string(tenant));
             }
         }
         // Its default is not to wait, which its SDKs take a missing member for.

@@ -1,6 +1,5 @@
 //! Security schemes and requirements of cards: 0.3 has the `type` of a scheme in it, 1.0 around it.
 
-use super::omitted_members::OmittedMembers;
 use crate::fields::{Fields, array_elements, join_array};
 use crate::generation::Generation;
 
@@ -54,28 +53,21 @@ pub(super) enum Shape {
 
 /// Returns `securitySchemes` with each scheme in all of `shapes`: one object has the members of all.
 /// Schemes of an unknown type are left out.
-pub(super) fn convert_schemes(
-    text: &str,
-    shapes: &[Shape],
-    left: &mut OmittedMembers,
-) -> Option<String> {
+pub(super) fn convert_schemes(text: &str, shapes: &[Shape]) -> Option<String> {
     let schemes = Fields::parse(text)?;
-    let mut written = Vec::new();
-    for (name, scheme) in schemes.iter() {
-        let scheme = Fields::parse(scheme);
+    let written = schemes.iter().filter_map(|(name, scheme)| {
+        let scheme = Fields::parse(scheme)?;
         let members = shapes.iter().map(|shape| {
-            let scheme = convert_scheme(scheme.as_ref()?, *shape, left)?;
+            let scheme = convert_scheme(&scheme, *shape)?;
             Some(scheme.strip_prefix('{')?.strip_suffix('}')?.to_owned())
         });
-        match members.collect::<Option<Vec<_>>>() {
-            Some(members) => written.push(format!("{name}:{{{}}}", members.join(","))),
-            None => left.add("card", "securitySchemes"),
-        }
-    }
-    Some(format!("{{{}}}", written.join(",")))
+        let members = members.collect::<Option<Vec<_>>>()?;
+        Some(format!("{name}:{{{}}}", members.join(",")))
+    });
+    Some(format!("{{{}}}", written.collect::<Vec<_>>().join(",")))
 }
 
-fn convert_scheme(scheme: &Fields<'_>, shape: Shape, left: &mut OmittedMembers) -> Option<String> {
+fn convert_scheme(scheme: &Fields<'_>, shape: Shape) -> Option<String> {
     let said = scheme.get_text("type");
     let (v0_type, v1_type, members) = TYPES.into_iter().find(|(v0, v1, _)| match &said {
         Some(said) => said == v0,
@@ -92,19 +84,15 @@ fn convert_scheme(scheme: &Fields<'_>, shape: Shape, left: &mut OmittedMembers) 
     for name in members.iter().copied() {
         match name {
             "in" => {
-                let read = place_in(is_v0);
-                let said = from.get_text(read);
+                let said = from.get_text(place_in(is_v0));
                 let place = PLACES
                     .into_iter()
                     .find(|place| said.as_deref() == Some(*place));
-                if place.is_none() && has_value(from, read) {
-                    left.add("card", "location");
-                }
                 to.set_text(place_in(shape != Shape::V1), place.unwrap_or(PLACES[0]));
             }
             "flows" => {
                 let flows = from.get("flows").filter(|_| has_value(from, "flows"));
-                to.set(name, convert_flows(flows.unwrap_or("{}"), shape, left));
+                to.set(name, convert_flows(flows.unwrap_or("{}"), shape));
             }
             _ if has_value(from, name) => {
                 to.set(name, from.get(name).unwrap_or_default().to_owned());
@@ -124,36 +112,26 @@ fn has_value(fields: &Fields<'_>, name: &str) -> bool {
 }
 
 /// Returns the OAuth flows: 1.0 has one, 0.3 has no `deviceCode` and requires `scopes`.
-fn convert_flows(text: &str, shape: Shape, left: &mut OmittedMembers) -> String {
+fn convert_flows(text: &str, shape: Shape) -> String {
     let flows = Fields::parse(text).unwrap_or_default();
     let mut written = Fields::default();
-    let mut count = 0;
-    for name in FLOWS {
-        let Some(mut flow) = flows.get_object(name) else {
-            continue;
-        };
-        count += 1;
-        if count > 1 && shape != Shape::V0 {
-            left.add("card", "flows");
-            continue;
-        }
+    let known = FLOWS.into_iter();
+    let known = known.filter_map(|name| Some((name, flows.get_object(name)?)));
+    let most = if shape == Shape::V0 { FLOWS.len() } else { 1 };
+    for (name, mut flow) in known.take(most) {
         if shape != Shape::V1 {
-            if flow.contains("pkceRequired") {
-                left.add("card", "pkceRequired");
-                flow.remove("pkceRequired");
-            }
+            flow.remove("pkceRequired");
             if !flow.contains("scopes") {
                 flow.set("scopes", "{}");
             }
         }
         written.set(name, flow.to_json());
     }
-    if let Some(device) = flows.get("deviceCode") {
-        if shape == Shape::V1 && count == 0 {
-            written.set("deviceCode", device.to_owned());
-        } else {
-            left.add("card", "deviceCode");
-        }
+    if let Some(device) = flows.get("deviceCode")
+        && shape == Shape::V1
+        && written.is_empty()
+    {
+        written.set("deviceCode", device.to_owned());
     }
     written.to_json()
 }

@@ -7,8 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::answer::{Shape, check_encoding, flatten_lines, is_of_a2a};
 use super::error;
 use super::exchange::Exchange;
-use super::failure::Failure;
-use super::omitted_members::OmittedMembers;
+use super::failure::{Failure, OmittedMembers};
 use super::pass::Pass;
 use super::result::{Kind, WrittenResult};
 use crate::event::{Framing, data_value, final_event, join_data, line_end, split_lines};
@@ -69,7 +68,7 @@ impl Stream {
     /// Comments and the fields `id`, `event` and `retry` stay where they are; the data is written in one line.
     ///
     /// # Errors
-    /// [`Failure::Answer`]: the stream ends with [`Stream::failure_event`].
+    /// [`Failure::Answer`]: the stream ends.
     pub fn translate_block(
         &mut self,
         block: &[u8],
@@ -290,14 +289,8 @@ impl Stream {
         Some(hashes.fold(0, u64::wrapping_add))
     }
 
-    /// Returns the last event of a stream that cannot be translated further.
-    pub fn failure_event(&self, failure: &Failure, framing: Framing) -> bytes::Bytes {
-        let generation = self.exchange.caller.generation;
-        let error = error::new_error(failure.code(), &failure.to_string(), generation);
-        self.error_event(&error, framing)
-    }
-
-    fn error_event(&self, error: &str, framing: Framing) -> bytes::Bytes {
+    /// Returns an error of JSON-RPC as the last event of a stream.
+    pub(super) fn error_event(&self, error: &str, framing: Framing) -> bytes::Bytes {
         let name = (!self.exchange.caller.is_rpc()).then_some("error");
         final_event(name, &self.exchange.error_body(error, 200).1, framing)
     }

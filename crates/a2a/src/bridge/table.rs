@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 /// A form of JSON on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
     /// JSON-RPC of 0.3: members with `kind`.
+    #[default]
     V0,
     /// 1.0, in both bindings.
     V1,

@@ -11,7 +11,6 @@ mod agent_sides;
 mod complete;
 mod interfaces;
 mod scrub;
-mod security;
 mod signed;
 
 #[cfg(test)]
@@ -126,7 +125,7 @@ impl<'a> Card<'a> {
         interfaces::point_at(facts.base, card);
         complete::set_capabilities(card, facts.push_notifications);
         if facts.bearer {
-            security::declare_scheme(card);
+            complete::declare_scheme(card);
         }
         conceal_card(self.fields, &addresses, facts.base)
     }

@@ -2,11 +2,11 @@
 //! contain it in a description, an extension or the name of a member; there the gateway's base
 //! replaces it ([`Addresses`]).
 
-use std::borrow::Cow;
-
 use url::{Host, Position, Url};
 
-use crate::fields::{quote_string, unescape_string};
+use crate::edit::Edits;
+use crate::fields::quote_string;
+use crate::texts::{Root, StringKind, walk_strings};
 
 /// Most addresses that are searched for. Those that the gateway knows come first.
 const ADDRESSES_MAX: usize = 64;
@@ -66,32 +66,23 @@ impl Addresses {
 
     /// Replaces each address by `base` in all strings of the JSON `text`.
     pub(super) fn replace(&self, text: String, base: &str) -> String {
-        let mut replaced = String::new();
-        let mut copied = 0;
-        let mut names = 0;
-        let mut at = 0;
-        while let Some(start) = text[at..].find('"').map(|found| at + found) {
-            let end = string_end(&text, start);
-            at = end;
-            // A string with a lone surrogate cannot be decoded: its spelling is searched instead.
-            let inside = unescape_string(&text[start..end]);
-            let inside = inside.map_or(Cow::Borrowed(&text[start + 1..end - 1]), Cow::Owned);
-            if let Some(mut clean) = self.replace_in(&inside, base) {
+        let (mut edits, mut names) = (Edits::default(), 0);
+        let walked = walk_strings(text.as_bytes(), Root::Free, |said| {
+            if let Some(mut clean) = self.replace_in(&said.text, base) {
                 // Names stay distinct even if they differed only in an address.
-                if text[end..].trim_start().starts_with(':') {
+                if said.place == StringKind::Name {
                     names += 1;
                     clean.push_str(&format!("#{names}"));
                 }
-                replaced.push_str(&text[copied..start]);
-                replaced.push_str(&quote_string(&clean));
-                copied = end;
+                edits.replace(said.range, quote_string(&clean));
             }
+        });
+        // The text was read before, so this walk cannot fail.
+        if walked.is_err() {
+            return String::new();
         }
-        if copied == 0 {
-            return text;
-        }
-        replaced.push_str(&text[copied..]);
-        replaced
+        let replaced = edits.apply(&text).map(String::from_utf8);
+        replaced.map_or(text, Result::unwrap_or_default)
     }
 
     /// `None`: there is nothing to replace.
@@ -265,19 +256,4 @@ fn addresses_of_url(url: &str) -> Vec<Address> {
         });
     }
     found
-}
-
-/// Returns the offset after the closing quote of the string that begins at `start`. The text is
-/// valid JSON.
-fn string_end(text: &str, start: usize) -> usize {
-    let bytes = text.as_bytes();
-    let mut at = start + 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
 }

@@ -5,80 +5,33 @@
 //! to 1.0, converts those of 0.x, and drops empty ones and `null`s. If the two forms differ, the
 //! card gets a signature over each: either kind of verifier needs only one that it can verify.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
 use crate::bridge::schemes::TYPES;
 use crate::fields::Fields;
 
-/// The parts of a value that remain when it is parsed into the types of 1.0.
-enum Shape {
-    /// All of it.
-    Any,
-    /// A flag that is absent while it is off.
-    Flag,
-    /// These members.
-    Object(&'static [(&'static str, Shape)]),
-    /// Elements of one shape.
-    List(&'static Shape),
-    /// Values of one shape under any name.
-    Map(&'static Shape),
-}
-
-use Shape::{Any, Flag, List, Object};
-
-const REQUIREMENT: Shape = Object(&[("schemes", Shape::Map(&Object(&[("list", Any)])))]);
-
-const CARD: Shape = Object(&[
-    ("name", Any),
-    ("description", Any),
-    (
-        "supportedInterfaces",
-        List(&Object(&[
-            ("url", Any),
-            ("protocolBinding", Any),
-            ("tenant", Any),
-            ("protocolVersion", Any),
-        ])),
-    ),
-    ("provider", Object(&[("url", Any), ("organization", Any)])),
-    ("version", Any),
-    ("documentationUrl", Any),
-    (
-        "capabilities",
-        Object(&[
-            ("streaming", Any),
-            ("pushNotifications", Any),
-            (
-                "extensions",
-                List(&Object(&[
-                    ("uri", Any),
-                    ("description", Any),
-                    ("required", Flag),
-                    ("params", Any),
-                ])),
-            ),
-            ("extendedAgentCard", Any),
-        ]),
-    ),
-    ("securitySchemes", Any),
-    ("securityRequirements", List(&REQUIREMENT)),
-    ("defaultInputModes", Any),
-    ("defaultOutputModes", Any),
-    (
-        "skills",
-        List(&Object(&[
-            ("id", Any),
-            ("name", Any),
-            ("description", Any),
-            ("tags", Any),
-            ("examples", Any),
-            ("inputModes", Any),
-            ("outputModes", Any),
-            ("securityRequirements", List(&REQUIREMENT)),
-        ])),
-    ),
-    ("iconUrl", Any),
-]);
+/// The members that remain when a card is parsed into the types of 1.0: `true` stands for all of a value, `false` for a
+/// flag that is absent while it is off, a list for elements of one shape, and `*` for any name.
+static CARD: LazyLock<Value> = LazyLock::new(|| {
+    let requirements = json!([{"schemes": {"*": {"list": true}}}]);
+    json!({
+        "name": true, "description": true, "version": true, "documentationUrl": true, "iconUrl": true,
+        "supportedInterfaces": [{"url": true, "protocolBinding": true, "tenant": true, "protocolVersion": true}],
+        "provider": {"url": true, "organization": true},
+        "capabilities": {
+            "streaming": true, "pushNotifications": true, "extendedAgentCard": true,
+            "extensions": [{"uri": true, "description": true, "required": false, "params": true}],
+        },
+        "securitySchemes": true, "securityRequirements": requirements,
+        "defaultInputModes": true, "defaultOutputModes": true,
+        "skills": [{
+            "id": true, "name": true, "description": true, "tags": true, "examples": true,
+            "inputModes": true, "outputModes": true, "securityRequirements": requirements,
+        }],
+    })
+});
 
 /// Returns the forms of a served card that are signed: the document, and, if it differs, the form
 /// that the SDKs canonicalise. `None`: it has a number or a string without a canonical form.
@@ -87,7 +40,8 @@ pub fn signed_forms(card: &str) -> Option<Vec<Value>> {
     document.as_object_mut()?.remove("signatures");
     let mut known = document.clone();
     modernise_card(known.as_object_mut()?);
-    let known = drop_empty(retain_shape(known, &CARD)).unwrap_or_else(|| json!({}));
+    retain_shape(&mut known, &CARD);
+    drop_empty(&mut known);
     let mut forms = vec![document];
     if known != forms[0] {
         forms.push(known);
@@ -175,47 +129,37 @@ fn modernise_scheme(scheme: &mut Value) {
     *scheme = json!({ named: members });
 }
 
-fn retain_shape(value: Value, shape: &Shape) -> Value {
+/// Drops what a value has beyond its shape.
+fn retain_shape(value: &mut Value, shape: &Value) {
     match (shape, value) {
-        (Flag, Value::Bool(false)) => Value::Null,
-        (Any | Flag, value) => value,
-        (Object(known), Value::Object(mut members)) => {
-            let kept_member = |(name, shape): &(&str, Shape)| {
-                let value = members.remove(*name)?;
-                Some(((*name).to_owned(), retain_shape(value, shape)))
-            };
-            let kept = known.iter().filter_map(kept_member);
-            kept.collect::<Map<_, _>>().into()
+        (Value::Bool(false), value @ Value::Bool(false)) => *value = Value::Null,
+        (Value::Object(known), Value::Object(members)) => members.retain(|name, one| {
+            let shape = known.get(name).or_else(|| known.get("*"));
+            shape.is_some_and(|shape| {
+                retain_shape(one, shape);
+                true
+            })
+        }),
+        (Value::Array(of), Value::Array(list)) => {
+            list.iter_mut().for_each(|one| retain_shape(one, &of[0]));
         }
-        (List(element), Value::Array(list)) => {
-            let list = list.into_iter().map(|one| retain_shape(one, element));
-            list.collect::<Vec<_>>().into()
-        }
-        (Shape::Map(of), Value::Object(members)) => {
-            let members = members.into_iter();
-            let kept = members.map(|(name, one)| (name, retain_shape(one, of)));
-            kept.collect::<Map<_, _>>().into()
-        }
-        (_, value) => value,
+        _ => {}
     }
 }
 
-/// Removes empty values at each level.
-fn drop_empty(value: Value) -> Option<Value> {
+/// Removes empty values at each level. Returns true if something is left.
+fn drop_empty(value: &mut Value) -> bool {
     match value {
-        Value::Null => None,
-        Value::String(text) if text.is_empty() => None,
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
         Value::Array(list) => {
-            let list: Vec<Value> = list.into_iter().filter_map(drop_empty).collect();
-            (!list.is_empty()).then(|| list.into())
+            list.retain_mut(drop_empty);
+            !list.is_empty()
         }
         Value::Object(members) => {
-            let members = members.into_iter();
-            let members: Map<_, _> = members
-                .filter_map(|(name, value)| drop_empty(value).map(|value| (name, value)))
-                .collect();
-            (!members.is_empty()).then(|| members.into())
+            members.retain(|_, one| drop_empty(one));
+            !members.is_empty()
         }
-        other => Some(other),
+        _ => true,
     }
 }

@@ -3,7 +3,6 @@
 //! are known under their names.
 
 mod block;
-mod envelope;
 mod member_names;
 mod payload;
 mod zone;
@@ -12,9 +11,11 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 pub use self::block::Block;
-pub use self::envelope::{answers_call, malformed_ids, retain_call_members};
 pub use self::member_names::{NESTING_MAX, keeps_names, nests_too_deep};
-pub use self::payload::{Payload, find_answer_payload, find_request_payload, is_last_event};
+pub use self::payload::{
+    Payload, answers_call, find_answer_payload, find_request_payload, is_last_event, malformed_ids,
+    retain_call_members,
+};
 use self::zone::Zone;
 use crate::edit::Edits;
 use crate::json::{Kind, Value};

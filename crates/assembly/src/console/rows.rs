@@ -116,56 +116,51 @@ impl Changes {
     /// True if a workspace of this id has been sent to readers.
     pub(super) fn is_known(&self, id: &str) -> bool {
         let known = self.known.lock();
-        known.as_ref().is_some_and(|known| known.0.contains_key(id))
+        known.as_ref().is_some_and(|known| known.contains_key(id))
     }
 }
 
 /// The workspaces that were sent, each with the hash of its row: unchanged rows are not sent again.
-#[derive(Default)]
-pub(super) struct SentRows(HashMap<WorkspaceId, u64>);
+type SentRows = HashMap<WorkspaceId, u64>;
 
-impl SentRows {
-    fn filter_changed(&mut self, rows: Vec<Outline>) -> Vec<Outline> {
-        let news = rows.into_iter().filter(|row| {
-            // A removed workspace is sent once.
-            if row.status == Status::Removed {
-                return self.0.remove(&row.id).is_some();
-            }
-            let mut hasher = DefaultHasher::new();
-            // Heartbeats are sent separately.
-            let quiet = Outline {
-                last_seen: None,
-                active_tasks: 0,
-                ..row.clone()
-            };
-            quiet.hash(&mut hasher);
-            let hash = hasher.finish();
-            self.0.insert(row.id.clone(), hash) != Some(hash)
-        });
-        news.collect()
-    }
+/// Returns those of `rows` that differ from the rows that were sent.
+fn filter_changed(sent: &mut SentRows, mut rows: Vec<Outline>) -> Vec<Outline> {
+    rows.retain(|row| {
+        // A removed workspace is sent once.
+        if row.status == Status::Removed {
+            return sent.remove(&row.id).is_some();
+        }
+        let mut hasher = DefaultHasher::new();
+        // Heartbeats are sent separately.
+        let quiet = Outline {
+            last_seen: None,
+            active_tasks: 0,
+            ..row.clone()
+        };
+        quiet.hash(&mut hasher);
+        let hash = hasher.finish();
+        sent.insert(row.id.clone(), hash) != Some(hash)
+    });
+    rows
 }
 
 impl Changes {
     /// Returns those of `rows` that differ from the rows that were sent.
     fn filter_changed(&self, rows: Vec<Outline>) -> Vec<Outline> {
-        self.known
-            .lock()
-            .get_or_insert_default()
-            .filter_changed(rows)
+        filter_changed(self.known.lock().get_or_insert_default(), rows)
     }
 
     /// Returns the workspaces that were sent and are not in `there`.
     fn find_missing(&self, there: &BTreeSet<WorkspaceId>) -> Vec<WorkspaceId> {
         let known = self.known.lock();
-        let ids = known.iter().flat_map(|known| known.0.keys());
+        let ids = known.iter().flat_map(|known| known.keys());
         ids.filter(|id| !there.contains(*id)).cloned().collect()
     }
 
     /// Drops ids that no longer exist.
     fn forget_ids(&self, ids: &[WorkspaceId]) {
         if let Some(known) = &mut *self.known.lock() {
-            known.0.retain(|id, _| !ids.contains(id));
+            known.retain(|id, _| !ids.contains(id));
         }
     }
 }
@@ -217,7 +212,7 @@ impl Console {
         }
         // Readers have read these rows, or will; later changes are sent.
         let mut all = SentRows::default();
-        self.read_all_rows(|rows| drop(all.filter_changed(rows)))
+        self.read_all_rows(|rows| drop(filter_changed(&mut all, rows)))
             .await?;
         *self.changes.known.lock() = Some(all);
         Ok(())
@@ -330,6 +325,6 @@ mod tests {
         assert!(!changes.is_known("a"));
         changes.filter_changed(vec![row(Status::Online)]);
         changes.forget_ids(&[id("a")]);
-        assert!(changes.known.lock().as_ref().unwrap().0.is_empty());
+        assert!(changes.known.lock().as_ref().unwrap().is_empty());
     }
 }

@@ -139,22 +139,17 @@ impl Tally {
         changed.into_iter().zip(counts).collect()
     }
 
-    fn add_stream(&self, id: &WorkspaceId) {
-        let mut streams = self.streams.lock();
-        let open = streams.open.entry(id.clone()).or_default();
-        *open = open.saturating_add(1);
-        streams.mark_changed(id);
-    }
-
-    fn remove_stream(&self, id: &WorkspaceId) {
-        let mut streams = self.streams.lock();
-        let left = streams.open.get(id).copied().unwrap_or(0).saturating_sub(1);
-        if left == 0 {
-            streams.open.remove(id);
-        } else {
-            streams.open.insert(id.clone(), left);
+    /// Counts a stream more or less.
+    fn change_streams(&self, id: &WorkspaceId, change: impl FnOnce(u32) -> u32) {
+        let StreamCounts { open, changed } = &mut *self.streams.lock();
+        match change(open.get(id).copied().unwrap_or(0)) {
+            0 => open.remove(id),
+            count => open.insert(id.clone(), count),
+        };
+        // Without readers changes are never taken, so they are bounded like counts.
+        if changed.len() < COUNTED_MAX {
+            changed.insert(id.clone());
         }
-        streams.mark_changed(id);
     }
 }
 
@@ -179,15 +174,6 @@ impl SecondCounts {
     }
 }
 
-impl StreamCounts {
-    /// Without readers changes are never taken, so they are bounded like counts.
-    fn mark_changed(&mut self, id: &WorkspaceId) {
-        if self.changed.len() < COUNTED_MAX {
-            self.changed.insert(id.clone());
-        }
-    }
-}
-
 /// An open stream. Dropping it closes it, however it ends.
 pub struct OpenStream {
     tally: Arc<Tally>,
@@ -196,7 +182,7 @@ pub struct OpenStream {
 
 impl OpenStream {
     pub(super) fn new(tally: &Arc<Tally>, target: &WorkspaceId) -> Self {
-        tally.add_stream(target);
+        tally.change_streams(target, |open| open.saturating_add(1));
         Self {
             tally: Arc::clone(tally),
             target: target.clone(),
@@ -206,7 +192,8 @@ impl OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.tally.remove_stream(&self.target);
+        self.tally
+            .change_streams(&self.target, |open| open.saturating_sub(1));
     }
 }
 

@@ -5,15 +5,16 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::document::too_many;
-use super::plan::{Plan, PlannedChange, PlannedCreation};
-use super::problems::{Problems, other_org_below, too_deep};
-use super::state::State;
+use super::await_end_of_requests;
+use super::desired::DesiredWorkspace;
+use super::document::{Problems, other_org_below, too_deep, too_many};
+use super::plan::{Plan, PlannedChange};
+use super::state::{CurrentWorkspace, State};
 use crate::gateway::Gateway;
 use access::hierarchy::BulkGrants;
 use access::identity::Issuance;
 use access::workspace::{
-    CreateOutcome, LINE_MAX, NewWorkspace, Status, Workspace, WorkspaceChange, bulk,
+    CreateOutcome, LINE_MAX, NewWorkspace, Status, StoredInstance, Workspace, WorkspaceChange, bulk,
 };
 use directory::stops::{self, Stop, Stops};
 use directory::tasks::OpenTasks;
@@ -64,45 +65,32 @@ pub(super) async fn vet_plan<'p>(
     problems: &mut Problems,
 ) -> Result<VettedPlan<'p>, Rejection> {
     let registrations = BulkRegistrations::new(&gateway.directory.registrations);
-    let (mut births, mut edits) = (Vec::new(), Vec::new());
-    for chunk in plan.births.chunks(VETTED_AT_ONCE) {
-        let each = chunk.iter().map(|birth| async move {
-            let creation = birth.wanted.to_creation()?;
-            registrations.vet_creation(&creation).await
-        });
-        for (birth, vetted) in chunk.iter().zip(join_all(each).await) {
-            match vetted {
-                Ok(_) if is_dry => {}
-                Ok(mut new) => {
-                    if birth.wanted.entry.paused == Some(true) {
-                        new.settings.status = Status::Paused;
-                    }
-                    births.push(new);
-                }
-                Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
-                Err(why) => problems.add(&birth.wanted.path, &why),
-            }
+    let vet_birth = |birth: &'p DesiredWorkspace| async move {
+        let creation = birth.to_creation()?;
+        let mut new = registrations.vet_creation(&creation).await?;
+        if birth.entry.paused == Some(true) {
+            new.settings.status = Status::Paused;
         }
-    }
-    for chunk in plan.edits.chunks(VETTED_AT_ONCE) {
-        let each = chunk
-            .iter()
-            .map(|edit| registrations.vet_update(&edit.held.row, &edit.update));
-        for (edit, vetted) in chunk.iter().zip(join_all(each).await) {
-            let judged = match vetted {
-                Ok(vetted) => check_change(gateway, plan, edit, &vetted)
-                    .await
-                    .map(|()| vetted),
-                Err(why) => Err(why),
-            };
-            match judged {
-                Ok(_) if is_dry => {}
-                Ok(vetted) => edits.push(vetted),
-                Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
-                Err(why) => problems.add(&edit.path, &why),
-            }
-        }
-    }
+        Ok(new)
+    };
+    let vet_edit = |edit: &'p PlannedChange| async move {
+        let row = &edit.held.row;
+        let vetted = registrations.vet_update(row, &edit.update).await?;
+        let instances = match row.instances {
+            0 => Vec::new(),
+            _ => gateway.workspaces.instances.find_all(&row.id).await?,
+        };
+        let around = plan.after.surroundings_of(&row.id, Vec::new(), instances);
+        vetted.apply_to(row, &around).map(|_| vetted)
+    };
+    let births = vet_each(&plan.births, is_dry, vet_birth, |birth, why| {
+        problems.add(&birth.path, why);
+    });
+    let births = births.await?;
+    let edits = vet_each(&plan.edits, is_dry, vet_edit, |edit, why| {
+        problems.add(&edit.path, why);
+    });
+    let edits = edits.await?;
     Ok(VettedPlan {
         plan,
         births,
@@ -110,31 +98,55 @@ pub(super) async fn vet_plan<'p>(
     })
 }
 
-async fn check_change(
-    gateway: &Gateway,
-    plan: &Plan,
-    edit: &PlannedChange,
-    vetted: &VettedUpdate<'_>,
-) -> Result<(), Rejection> {
-    let row = &edit.held.row;
-    let instances = match row.instances {
-        0 => Vec::new(),
-        _ => gateway.workspaces.instances.find_all(&row.id).await?,
-    };
-    let around = plan.after.surroundings_of(&row.id, Vec::new(), instances);
-    vetted.apply_to(row, &around).map(drop)
+/// Checks entries, some at once.
+async fn vet_each<'p, T, V, F>(
+    entries: &'p [T],
+    is_dry: bool,
+    vet: impl Fn(&'p T) -> F,
+    mut refuse: impl FnMut(&T, &Rejection),
+) -> Result<Vec<V>, Rejection>
+where
+    F: Future<Output = Result<V, Rejection>>,
+{
+    let mut all = Vec::new();
+    for chunk in entries.chunks(VETTED_AT_ONCE) {
+        for (entry, vetted) in chunk.iter().zip(join_all(chunk.iter().map(&vet)).await) {
+            match vetted {
+                Ok(vetted) => all.extend((!is_dry).then_some(vetted)),
+                Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
+                Err(why) => refuse(entry, &why),
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// The transaction did not change anything.
 enum CommitError {
-    /// Objects differ from the plan.
-    Differs(Vec<Value>),
     Refused(Rejection),
+    Store(sqlx::Error),
+}
+
+impl CommitError {
+    /// Returns the result of a transaction, with the failures of the store apart.
+    fn split<T>(done: Result<T, Self>) -> Result<Result<T, Rejection>, sqlx::Error> {
+        match done {
+            Ok(done) => Ok(Ok(done)),
+            Err(Self::Refused(why)) => Ok(Err(why)),
+            Err(Self::Store(error)) => Err(error),
+        }
+    }
 }
 
 impl From<Rejection> for CommitError {
     fn from(why: Rejection) -> Self {
         Self::Refused(why)
+    }
+}
+
+impl From<sqlx::Error> for CommitError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error)
     }
 }
 
@@ -151,24 +163,22 @@ pub(super) async fn commit_plan(
 ) -> Result<Result<(), Rejection>, Rejection> {
     let ids = || {
         let removed = state.removed.keys();
-        let new = vetted.plan.births.iter().map(|birth| &birth.wanted.id);
+        let new = vetted.plan.births.iter().map(|birth| &birth.id);
         removed.chain(new).cloned()
     };
     let work = async {
         let mut tx = gateway.db.begin_alone().await?;
         BulkGrants::lock_all(&gateway.db, &mut tx).await?;
-        let Some(now) = State::read(&mut tx, ids(), max).await? else {
-            return Ok(Err(CommitError::Refused(too_many(max))));
-        };
+        let now = State::read(&mut tx, ids(), max).await?;
+        let now = now.ok_or_else(|| too_many(max))?;
         if !now.is_as(state) {
-            return Ok(Err(CommitError::Differs(state.differing_names(&now))));
+            return Err(conflict_rejection(state.differing_names(&now)).into());
         }
         let done = write_plan(&mut tx, vetted, state).await?;
-        if done.is_ok() {
-            tx.commit().await?;
-        }
+        tx.commit().await?;
         Ok(done)
     };
+    let work = async { CommitError::split(work.await) };
     let done = gateway
         .db
         .run_within("policy_apply", COMMIT_MAX, work)
@@ -180,11 +190,7 @@ pub(super) async fn commit_plan(
             .invalidate_after(&done, Invalidation::Everything)
             .await;
     }
-    match done? {
-        Ok(done) => Ok(publish_changes(gateway, vetted, done).await),
-        Err(CommitError::Refused(why)) => Err(why),
-        Err(CommitError::Differs(changed)) => Err(conflict_rejection(changed)),
-    }
+    Ok(publish_changes(gateway, vetted, done??).await)
 }
 
 /// Returns the rejection of a policy after a change of its state.
@@ -202,20 +208,17 @@ async fn write_plan(
     tx: &mut Connection,
     vetted: &VettedPlan<'_>,
     state: &State,
-) -> Result<Result<CommittedChanges, CommitError>, sqlx::Error> {
+) -> Result<CommittedChanges, CommitError> {
     let (plan, now, mut done) = (vetted.plan, Timestamp::now(), CommittedChanges::default());
     for id in &plan.removals {
-        if !is_as_planned(tx, state, id).await? {
-            return Ok(Err(differing_workspace(id)));
-        }
+        let held = state.workspaces.get(id);
+        lock_as_planned(tx, held.ok_or_else(|| differing_workspace(id))?).await?;
         bulk::mark_removed(tx, id, now).await?;
         done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
     }
     for (edit, update) in plan.edits.iter().zip(&vetted.edits) {
-        match change_workspace(tx, plan, edit, update, now).await? {
-            Ok(changed) => done.changed.push(changed),
-            Err(refusal) => return Ok(Err(refusal)),
-        }
+        let changed = change_workspace(tx, plan, &edit.held, update, now).await?;
+        done.changed.push(changed);
     }
     for (birth, new) in plan.births.iter().zip(&vetted.births) {
         let created = match state.removed.get(&new.id) {
@@ -227,11 +230,10 @@ async fn write_plan(
         };
         match created {
             CreateOutcome::Done(workspace) => done.created.push(*workspace),
-            CreateOutcome::OriginTaken(taken) => return Ok(Err(conflict_at(birth, taken.into()))),
-            CreateOutcome::Taken => {
-                let one = json!({"kind": "workspace", "name": new.id.as_str()});
-                return Ok(Err(CommitError::Differs(vec![one])));
+            CreateOutcome::OriginTaken(taken) => {
+                return Err(conflict_at(&birth.path, taken.into()).into());
             }
+            CreateOutcome::Taken => return Err(differing_workspace(&new.id).into()),
         }
     }
     for (id, pair) in &plan.ungranted {
@@ -246,79 +248,63 @@ async fn write_plan(
         done.released.extend(Stops::release_in(tx, id).await?);
     }
     for new in &plan.stops {
-        match Stops::stop_in(tx, new, now).await? {
-            Some(stop) => done.made.push(stop),
-            None => return Ok(Err(stops::too_many().into())),
-        }
+        let made = Stops::stop_in(tx, new, now).await?;
+        done.made.push(made.ok_or_else(stops::too_many)?);
     }
-    Ok(Ok(done))
+    Ok(done)
 }
 
-fn differing_workspace(id: &WorkspaceId) -> CommitError {
-    CommitError::Differs(vec![json!({"kind": "workspace", "name": id.as_str()})])
+fn differing_workspace(id: &WorkspaceId) -> Rejection {
+    conflict_rejection(vec![json!({"kind": "workspace", "name": id.as_str()})])
 }
 
-/// Locks the row of a workspace to remove. True if it says the same as the one that the plan removes.
-async fn is_as_planned(
+/// Locks the row of a workspace, and reads its instances. Refused unless they say the same as those of the plan.
+async fn lock_as_planned(
     tx: &mut Connection,
-    state: &State,
-    id: &WorkspaceId,
-) -> Result<bool, sqlx::Error> {
-    let (Some(held), Some(row)) = (state.workspaces.get(id), bulk::lock_row(tx, id).await?) else {
-        return Ok(false);
-    };
+    held: &CurrentWorkspace,
+) -> Result<(Workspace, Vec<StoredInstance>), CommitError> {
+    let id = &held.row.id;
+    let differs = || differing_workspace(id);
+    let row = bulk::lock_row(tx, id).await?.ok_or_else(differs)?;
     let instances = match row.instances {
         0 => Vec::new(),
         _ => bulk::load_instances(tx, id).await?,
     };
-    Ok(held.is_as(&row, &instances))
+    match held.is_as(&row, &instances) {
+        true => Ok((row, instances)),
+        false => Err(differs().into()),
+    }
 }
 
-fn conflict_at(birth: &PlannedCreation, why: Rejection) -> CommitError {
+fn conflict_at(path: &str, why: Rejection) -> Rejection {
     let mut problems = Problems::default();
-    problems.add(&birth.wanted.path, &why);
-    let told = problems.into_result().err().unwrap_or(why);
-    CommitError::Refused(Rejection {
+    problems.add(path, &why);
+    Rejection {
         reason: Reason::Conflict,
-        ..told
-    })
+        ..problems.into_result().err().unwrap_or(why)
+    }
 }
 
 /// Changes one workspace, by the rules as they hold for its present row.
 async fn change_workspace(
     tx: &mut Connection,
     plan: &Plan,
-    edit: &PlannedChange,
+    held: &CurrentWorkspace,
     update: &VettedUpdate<'_>,
     now: Timestamp,
-) -> Result<Result<WorkspaceChange, CommitError>, sqlx::Error> {
-    let id = &edit.held.row.id;
-    let Some(before) = bulk::lock_row(tx, id).await? else {
-        return Ok(Err(differing_workspace(id)));
-    };
-    let instances = match before.instances {
-        0 => Vec::new(),
-        _ => bulk::load_instances(tx, id).await?,
-    };
-    if !edit.held.is_as(&before, &instances) {
-        return Ok(Err(differing_workspace(id)));
-    }
+) -> Result<WorkspaceChange, CommitError> {
+    let id = &held.row.id;
+    let (before, instances) = lock_as_planned(tx, held).await?;
     let line = match update.requested_move().is_empty() {
         true => Vec::new(),
         false => plan.before.line_of(id),
     };
     let around = plan.after.surroundings_of(id, line, instances);
-    let settings = match update.apply_to(&before, &around) {
-        Ok(settings) => settings,
-        Err(why) => return Ok(Err(why.into())),
-    };
+    let settings = update.apply_to(&before, &around)?;
     let change = (&settings, update.origins());
     let applied = bulk::apply_settings(tx, before, around.line, change, now).await?;
-    Ok(match applied {
-        Ok(Some(changed)) => Ok(changed),
-        Ok(None) => Err(differing_workspace(id)),
-        Err(taken) => Err(Rejection::from(taken).into()),
-    })
+    let changed = applied.map_err(Rejection::from)?;
+    Ok(changed.ok_or_else(|| differing_workspace(id))?)
 }
 
 /// Ends what is kept of the life of a removed id, before its next life begins.
@@ -396,33 +382,37 @@ fn unpublished_rejection(why: Rejection) -> Rejection {
 /// Creates a workspace with a removed id: a new life of the id, without anything of the earlier one.
 ///
 /// # Errors
-/// As `Registrations::create`; `conflict` also if workspaces below it are in another org.
-pub(super) async fn recreate_workspace(
+/// As `Registrations::create`; `conflict` if no removed workspace has the id, or workspaces below it are in another org.
+pub async fn recreate_workspace(
     gateway: &Gateway,
     creation: &Creation,
-    removed_at: Timestamp,
     run: Run,
 ) -> Result<Workspace, Rejection> {
+    let found = gateway.workspaces.find(&creation.id).await?;
+    let removed = found.filter(|found| found.status == Status::Removed);
+    let removed_at = removed.ok_or_else(id_taken)?.updated_at;
+    if !run.is_dry() {
+        await_end_of_requests(removed_at).await;
+    }
     let mut new = BulkRegistrations::new(&gateway.directory.registrations)
         .vet_creation(creation)
         .await?;
     let work = async {
         let (now, mut done) = (Timestamp::now(), CommittedChanges::default());
         let mut tx = gateway.db.begin_alone().await?;
-        if let Err(why) = settle_org(&mut tx, &mut new).await? {
-            return Ok(Err(why));
-        }
+        settle_org(&mut tx, &mut new).await?;
         end_of(&mut tx, &new.id, now, &mut done).await?;
         match bulk::revive(&mut tx, &new, removed_at, now).await? {
             CreateOutcome::Done(workspace) => {
                 tx.end(run).await?;
                 done.created.push(*workspace);
-                Ok(Ok(done))
+                Ok(done)
             }
-            CreateOutcome::OriginTaken(taken) => Ok(Err(taken.into())),
-            CreateOutcome::Taken => Ok(Err(id_taken())),
+            CreateOutcome::OriginTaken(taken) => Err(Rejection::from(taken).into()),
+            CreateOutcome::Taken => Err(id_taken().into()),
         }
     };
+    let work = async { CommitError::split(work.await) };
     let done = gateway.db.run("workspace_recreate", work).await;
     if done.is_err() && !run.is_dry() {
         gateway
@@ -443,29 +433,23 @@ pub(super) async fn recreate_workspace(
 }
 
 /// Settles the org of a recreated workspace, if its place is a possible one.
-async fn settle_org(
-    tx: &mut Connection,
-    new: &mut NewWorkspace,
-) -> Result<Result<(), Rejection>, sqlx::Error> {
+async fn settle_org(tx: &mut Connection, new: &mut NewWorkspace) -> Result<(), CommitError> {
     let (height, orgs) = bulk::measure_below(tx, &new.id).await?;
     let mut levels = 1 + height;
     if let Some(parent) = &new.settings.parent_id {
         let line = bulk::read_line(tx, parent).await?;
         levels += line.len();
-        match org_of_new(&new.id, &line, new.settings.org.as_deref()) {
-            Ok(org) => new.settings.org = org,
-            Err(why) => return Ok(Err(why)),
-        }
+        new.settings.org = org_of_new(&new.id, &line, new.settings.org.as_deref())?;
         if bulk::is_above(tx, &new.id, parent).await? {
-            return Ok(Err(Rejection::new(
-                Reason::Conflict,
-                "the parent is below the workspace, which would be its own ancestor: move the parent elsewhere first",
-            )));
+            let message = "the parent is below the workspace, which would be its own ancestor: move the parent elsewhere first";
+            return Err(Rejection::new(Reason::Conflict, message).into());
         }
     }
-    Ok(match () {
-        () if levels > LINE_MAX => Err(too_deep()),
-        () if orgs.iter().any(|org| *org != new.settings.org) => Err(other_org_below()),
-        () => Ok(()),
-    })
+    if levels > LINE_MAX {
+        return Err(too_deep().into());
+    }
+    if orgs.iter().any(|org| *org != new.settings.org) {
+        return Err(other_org_below().into());
+    }
+    Ok(())
 }

@@ -117,15 +117,11 @@ impl DesiredWorkspace {
 
     fn to_patch(&self, selects: impl Fn(&str) -> bool) -> SettingsPatch {
         let mut patch = self.entry.to_patch(selects);
-        patch.name = patch.name.map(|_| self.display_name());
-        patch
-    }
-
-    fn display_name(&self) -> String {
-        self.entry
+        let name = || self.entry.name.clone();
+        patch.name = patch
             .name
-            .clone()
-            .unwrap_or_else(|| self.id.to_string())
+            .map(|_| name().unwrap_or_else(|| self.id.to_string()));
+        patch
     }
 }
 

@@ -9,7 +9,6 @@ mod commit;
 mod desired;
 mod document;
 mod plan;
-mod problems;
 mod state;
 mod tree;
 
@@ -22,18 +21,17 @@ use serde_json::{Value, json};
 pub use self::document::RawDocument;
 pub use self::plan::ApplyOptions;
 
+pub use self::commit::recreate_workspace;
 use self::commit::{LISTED_MAX, commit_plan, conflict_rejection, vet_plan};
-use self::document::{Document, too_many};
+use self::desired::DesiredWorkspace;
+use self::document::{Document, Problems, too_many};
 use self::plan::{Plan, compute_plan};
-use self::problems::Problems;
 use self::state::State;
 use crate::gateway::Gateway;
-use access::workspace::{Status, Workspace};
-use directory::{BulkRegistrations, Creation, id_taken};
+use directory::BulkRegistrations;
 use kernel::ids::WorkspaceId;
-use kernel::rejection::{Reason, Rejection};
+use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
-use stores::store::Run;
 
 /// Time from a removal to the next life of its id, at least: a body that comes within `SLOW_BODY` (0.5 s), look-ups of
 /// names (2 s), and a statement (`stores.timeout`, 2 s by default).
@@ -98,8 +96,8 @@ pub async fn apply_document(
     problems.into_result()?;
     let mut published = Ok(());
     if !options.dry_run && !plan.changes.is_empty() {
-        let revived = plan.births.iter().filter(|birth| birth.revives);
-        let gone = revived.filter_map(|birth| state.removed.get(&birth.wanted.id));
+        let removed = |birth: &DesiredWorkspace| state.removed.get(&birth.id);
+        let gone = plan.births.iter().filter_map(removed);
         if let Some(last) = gone.map(|gone| gone.at).max() {
             await_end_of_requests(last).await;
         }
@@ -116,24 +114,6 @@ pub async fn apply_document(
         expired: plan.expired,
         unchanged: plan.unchanged,
     })
-}
-
-/// Creates a workspace with a removed id: a new life of the id, without anything of the earlier one.
-///
-/// # Errors
-/// As `Registrations::create`; `conflict` if no removed workspace has the id.
-pub async fn recreate_workspace(
-    gateway: &Gateway,
-    creation: &Creation,
-    run: Run,
-) -> Result<Workspace, Rejection> {
-    let found = gateway.workspaces.find(&creation.id).await?;
-    let removed = found.filter(|found| found.status == Status::Removed);
-    let removed_at = removed.ok_or_else(id_taken)?.updated_at;
-    if !run.is_dry() {
-        await_end_of_requests(removed_at).await;
-    }
-    commit::recreate_workspace(gateway, creation, removed_at, run).await
 }
 
 /// Waits until requests that were proven before a removal have ended, so that none of them acts on the next life of the
@@ -186,7 +166,6 @@ fn stale_revision(plan: &Plan, revision: &str) -> Rejection {
     };
     let now = plan.changes.iter().chain(&plan.unmanaged).take(LISTED_MAX);
     let mut rejection = conflict_rejection(now.map(|row| name(row)).collect());
-    rejection.reason = Reason::Conflict;
     rejection.message = "the state is not the one of the `revision` that the policy says, and nothing was applied: \
                          `changed` has what differs from the policy now; look at the difference again (?dry_run=true)"
         .into();

@@ -7,15 +7,15 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::desired::DesiredWorkspace;
-use super::document::{Document, StopEntry, members_without};
-use super::problems::{Problems, id_removed, other_org_below, too_deep};
-use super::state::{
-    CurrentWorkspace, State, compared_members, grant_entry, grant_name, stop_entry, stop_name,
+use super::document::{
+    Document, GrantEntry, LocatedEntry, Problems, StopEntry, id_removed, members_without,
+    other_org_below, too_deep,
 };
+use super::state::{CurrentWorkspace, State, compared_members, grant_name, stop_entry, stop_name};
 use super::tree::{Tree, TreeNode};
 use access::hierarchy::{NewGrant, check_grant_party};
 use access::identity::Operator;
-use access::workspace::LINE_MAX;
+use access::workspace::{LINE_MAX, PolicyEntry};
 use directory::stops::{
     NewStop, STOPS_MAX, Scope, Stop, read_expiry, read_mode, read_reason, read_scope, too_many,
 };
@@ -37,14 +37,6 @@ pub struct ApplyOptions {
     pub operator: Option<Arc<Operator>>,
 }
 
-/// A workspace to create.
-#[derive(Debug)]
-pub(super) struct PlannedCreation {
-    pub(super) wanted: DesiredWorkspace,
-    /// True if it begins a new life of a removed id.
-    pub(super) revives: bool,
-}
-
 /// A workspace to change.
 #[derive(Debug)]
 pub(super) struct PlannedChange {
@@ -56,7 +48,7 @@ pub(super) struct PlannedChange {
 /// The difference.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    pub(super) births: Vec<PlannedCreation>,
+    pub(super) births: Vec<DesiredWorkspace>,
     pub(super) edits: Vec<PlannedChange>,
     pub(super) removals: Vec<WorkspaceId>,
     pub(super) grants: Vec<NewGrant>,
@@ -80,66 +72,78 @@ pub(super) struct Plan {
 /// Computes the difference. What is refused is noted in `problems`.
 pub(super) fn compute_plan(
     registrations: BulkRegistrations<'_>,
-    mut document: Document,
+    document: Document,
     state: &State,
     options: &ApplyOptions,
     problems: &mut Problems,
 ) -> Plan {
-    let mut plan = Plan {
-        before: Tree::from_state(state),
-        ..Plan::default()
+    let before = Tree::from_state(state);
+    let mut planner = Planner {
+        registrations,
+        state,
+        options,
+        problems,
+        now: Timestamp::now(),
+        plan: Plan {
+            after: before.clone(),
+            before,
+            ..Plan::default()
+        },
     };
-    plan.add_workspaces(registrations, &mut document, state, options, problems);
-    plan.add_grants(&document, state, options, problems);
-    plan.add_stops(&document, state, options, problems);
-    plan
+    match document.workspaces {
+        Some(entries) => planner.add_workspaces(entries, document.recreate),
+        None => planner.plan.after.index_children(),
+    }
+    if let Some(entries) = document.grants {
+        planner.add_grants(&entries);
+    }
+    if let Some(entries) = document.stops {
+        planner.add_stops(&entries);
+    }
+    planner.plan
 }
 
-impl Plan {
-    fn add_workspaces(
-        &mut self,
-        registrations: BulkRegistrations<'_>,
-        document: &mut Document,
-        state: &State,
-        options: &ApplyOptions,
-        problems: &mut Problems,
-    ) {
-        self.after = self.before.clone();
-        let Some(entries) = document.workspaces.take() else {
-            self.after.index_children();
-            return;
-        };
+/// A difference that is being computed.
+struct Planner<'a> {
+    registrations: BulkRegistrations<'a>,
+    state: &'a State,
+    options: &'a ApplyOptions,
+    problems: &'a mut Problems,
+    now: Timestamp,
+    plan: Plan,
+}
+
+impl Planner<'_> {
+    /// Notes the problem of an entry, if it has one.
+    fn note_problem<T>(&mut self, path: &str, done: Result<T, Rejection>) -> Option<T> {
+        done.map_err(|why| self.problems.add(path, &why)).ok()
+    }
+
+    fn add_workspaces(&mut self, entries: Vec<LocatedEntry<PolicyEntry>>, recreate: bool) {
         let mut wanted: Vec<DesiredWorkspace> = Vec::with_capacity(entries.len());
         let mut named: HashSet<WorkspaceId> = HashSet::with_capacity(entries.len());
         for located in entries {
             let path = located.path.clone();
-            match DesiredWorkspace::read(registrations, located, state) {
-                Ok(one) if named.insert(one.id.clone()) => wanted.push(one),
-                Ok(_) => problems.add(&path, &duplicate_entry("workspace of this id")),
-                Err(why) => problems.add(&path, &why),
-            }
+            let read = DesiredWorkspace::read(self.registrations, located, self.state);
+            let read = read.and_then(|one| match named.insert(one.id.clone()) {
+                true => Ok(one),
+                false => Err(duplicate_entry("workspace of this id")),
+            });
+            wanted.extend(self.note_problem(&path, read));
         }
-        self.place_workspaces(&mut wanted, &named, state, options);
+        self.place_workspaces(&mut wanted, &named);
         for one in wanted {
             let path = one.path.clone();
-            let done = match state.workspaces.get(&one.id) {
+            let done = match self.state.workspaces.get(&one.id) {
                 Some(held) => self.add_change(one, held),
-                None => self.add_creation(one, document.recreate),
+                None => self.add_creation(one, recreate),
             };
-            if let Err(why) = done {
-                problems.add(&path, &why);
-            }
+            self.note_problem(&path, done);
         }
     }
 
     /// Puts the workspaces of the document at their places, and removes the others with `prune`.
-    fn place_workspaces(
-        &mut self,
-        wanted: &mut [DesiredWorkspace],
-        named: &HashSet<WorkspaceId>,
-        state: &State,
-        options: &ApplyOptions,
-    ) {
+    fn place_workspaces(&mut self, wanted: &mut [DesiredWorkspace], named: &HashSet<WorkspaceId>) {
         let mut unsaid = HashSet::new();
         for one in &*wanted {
             if one.parent.is_some() && one.entry.org.is_none() {
@@ -150,22 +154,18 @@ impl Plan {
                 org: one.entry.org.clone(),
                 removed: false,
             };
-            self.after.insert(&one.id, place);
+            self.plan.after.insert(&one.id, place);
         }
-        for id in state.workspaces.keys().filter(|id| !named.contains(*id)) {
-            if options.prune {
-                self.after.remove(id);
-                self.removals.push(id.clone());
-                self.record_change("remove", "workspace", id.as_str(), None);
-            } else {
-                self.unmanaged
-                    .extend(unchanged_row("workspace", id.as_str()));
+        for id in self.state.workspaces.keys() {
+            if !named.contains(id) && self.drop_other("workspace", id.as_str(), None) {
+                self.plan.after.remove(id);
+                self.plan.removals.push(id.clone());
             }
         }
-        self.after.inherit_orgs(&unsaid);
-        self.after.index_children();
+        self.plan.after.inherit_orgs(&unsaid);
+        self.plan.after.index_children();
         for one in wanted {
-            let place = self.after.get(&one.id);
+            let place = self.plan.after.get(&one.id);
             one.entry.org = place.and_then(|place| place.org.clone());
         }
     }
@@ -180,7 +180,7 @@ impl Plan {
         }
         let differences = one.differing_members(held);
         if differences.is_empty() {
-            self.unchanged += 1;
+            self.plan.unchanged += 1;
             return Ok(());
         }
         let update = one.to_update(held, &differences)?;
@@ -190,7 +190,7 @@ impl Plan {
         );
         let fields = Some(("fields", Value::from_iter(fields)));
         self.record_change("change", "workspace", one.id.as_str(), fields);
-        self.edits.push(PlannedChange {
+        self.plan.edits.push(PlannedChange {
             path: one.path,
             held: Arc::clone(held),
             update,
@@ -200,7 +200,7 @@ impl Plan {
 
     /// Fails unless a parent will be there.
     fn check_parent(&self, parent: &WorkspaceId) -> Result<(), Rejection> {
-        let message = match self.after.get(parent) {
+        let message = match self.plan.after.get(parent) {
             Some(_) if self.is_pruned(parent) => {
                 format!(
                     "the parent `{parent}` is not in the policy, and is removed with prune: put it in, or name another"
@@ -214,101 +214,73 @@ impl Plan {
 
     /// True if the policy removes the workspace. Not by its list, which would be searched for each entry.
     fn is_pruned(&self, id: &WorkspaceId) -> bool {
-        let [was, is] = [&self.before, &self.after].map(|tree| tree.get(id));
+        let [was, is] = [&self.plan.before, &self.plan.after].map(|tree| tree.get(id));
         is.is_some_and(|place| place.removed) && was.is_some_and(|place| !place.removed)
     }
 
     fn add_creation(&mut self, one: DesiredWorkspace, recreate: bool) -> Result<(), Rejection> {
-        let revives = self.before.get(&one.id).is_some();
+        let revives = self.plan.before.get(&one.id).is_some();
         if revives && !recreate {
             return Err(id_removed());
         }
         if let Some(parent) = &one.parent {
             self.check_parent(parent)?;
-            let line = self.after.line_of(parent);
+            let line = self.plan.after.line_of(parent);
             org_of_new(&one.id, &line, one.entry.org.as_deref())?;
             // A new one has a level below it only if other workspaces of the document, or of an earlier life, have it as
             // their parent, and they are judged, too.
-            if line.len() + 1 + self.after.height_of(&one.id) > LINE_MAX {
+            if line.len() + 1 + self.plan.after.height_of(&one.id) > LINE_MAX {
                 return Err(too_deep());
             }
         }
-        if self.after.leaves_children(&one.id) {
+        if self.plan.after.leaves_children(&one.id) {
             return Err(other_org_below());
         }
         let action = if revives { "recreate" } else { "create" };
-        let after = Some(("after", Value::Object(compared_members(&one.entry))));
+        let after = Some(("after", compared_members(&one.entry).into()));
         self.record_change(action, "workspace", one.id.as_str(), after);
-        self.births.push(PlannedCreation {
-            wanted: one,
-            revives,
-        });
+        self.plan.births.push(one);
         Ok(())
     }
 
-    fn add_grants(
-        &mut self,
-        document: &Document,
-        state: &State,
-        options: &ApplyOptions,
-        problems: &mut Problems,
-    ) {
-        let Some(entries) = &document.grants else {
-            return;
-        };
-        let now = Timestamp::now();
+    fn add_grants(&mut self, entries: &[LocatedEntry<GrantEntry>]) {
         let mut named = HashSet::new();
         for located in entries {
-            let entry = &located.entry;
-            let expires_at = entry.expires_at.as_deref().map(read_expiry).transpose();
-            let ends = [&entry.caller_id, &entry.target_id].map(|id| WorkspaceId::parse(id));
-            let (expires_at, [caller, target]) = match (expires_at, ends) {
-                (Ok(expires_at), [Ok(caller), Ok(target)]) => (expires_at, [caller, target]),
-                (Err(why), _) => {
-                    problems.add(&located.path, &why);
-                    continue;
-                }
-                (_, [Err(why), _] | [_, Err(why)]) => {
-                    problems.add(&located.path, &why.into());
-                    continue;
-                }
-            };
-            let name = grant_name(&caller, &target);
-            if !named.insert((caller.clone(), target.clone())) {
-                problems.add(&located.path, &duplicate_entry("grant of this pair"));
-                continue;
-            }
-            if expires_at.is_some_and(|end| end <= now) {
-                self.expired.extend(unchanged_row("grant", &name));
-                continue;
-            }
-            let new = NewGrant {
-                caller,
-                target,
-                note: entry.note.clone(),
-                expires_at,
-            };
-            if let Err(why) = self.add_grant(new, state, now) {
-                problems.add(&located.path, &why);
-            }
+            let done = self.add_grant(&located.entry, &mut named);
+            self.note_problem(&located.path, done);
         }
-        for (pair, grant) in state
-            .grants
-            .iter()
-            .filter(|(pair, _)| !named.contains(pair))
-        {
+        for (pair, grant) in &self.state.grants {
             let name = grant_name(&pair.0, &pair.1);
-            if options.prune {
-                self.record_change("remove", "grant", &name, None);
-                self.ungranted.push((grant.id.clone(), pair.clone()));
-            } else {
-                self.unmanaged.extend(unchanged_row("grant", &name));
+            if !named.contains(pair) && self.drop_other("grant", &name, None) {
+                self.plan.ungranted.push((grant.id.clone(), pair.clone()));
             }
         }
     }
 
-    fn add_grant(&mut self, new: NewGrant, state: &State, now: Timestamp) -> Result<(), Rejection> {
-        new.check(now)?;
+    fn add_grant(
+        &mut self,
+        entry: &GrantEntry,
+        named: &mut HashSet<(WorkspaceId, WorkspaceId)>,
+    ) -> Result<(), Rejection> {
+        let expires_at = entry.expires_at.as_deref().map(read_expiry).transpose()?;
+        let caller = WorkspaceId::parse(&entry.caller_id)?;
+        let target = WorkspaceId::parse(&entry.target_id)?;
+        let name = grant_name(&caller, &target);
+        let pair = (caller.clone(), target.clone());
+        if !named.insert(pair.clone()) {
+            return Err(duplicate_entry("grant of this pair"));
+        }
+        if expires_at.is_some_and(|end| end <= self.now) {
+            self.plan.expired.extend(unchanged_row("grant", &name));
+            return Ok(());
+        }
+        let new = NewGrant {
+            caller,
+            target,
+            note: entry.note.clone(),
+            expires_at,
+        };
+        new.check(self.now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
             if self.is_pruned(id) {
                 let message = format!(
@@ -317,24 +289,22 @@ impl Plan {
                 );
                 return Err(Rejection::new(Reason::Conflict, message));
             }
-            check_grant_party(member, self.after.get(id).map(|place| place.removed))?;
+            check_grant_party(member, self.plan.after.get(id).map(|place| place.removed))?;
         }
-        let name = grant_name(&new.caller, &new.target);
-        let pair = (new.caller.clone(), new.target.clone());
-        let of = |note: &Option<String>, at: Option<Timestamp>| {
+        let members = |note: &Option<String>, at: Option<Timestamp>| {
             let mut members = Map::new();
             members.extend(note.clone().map(|note| ("note".to_owned(), note.into())));
             members.extend(at.map(|at| ("expires_at".to_owned(), at.to_string().into())));
             members
         };
-        let after = of(&new.note, new.expires_at);
-        match state.grants.get(&pair) {
+        let after = members(&new.note, new.expires_at);
+        match self.state.grants.get(&pair) {
             Some(old) if old.note == new.note && old.expires_at == new.expires_at => {
-                self.unchanged += 1;
+                self.plan.unchanged += 1;
                 return Ok(());
             }
             Some(old) => {
-                let before = members_without(&grant_entry(old), &["caller_id", "target_id"]);
+                let before = members(&old.note, old.expires_at);
                 let fields = ["note", "expires_at"].into_iter();
                 let fields = fields.filter(|name| before.get(*name) != after.get(*name));
                 let fields = fields.map(|name| json!({"field": name, "before": before.get(name), "after": after.get(name)}));
@@ -343,106 +313,64 @@ impl Plan {
             }
             None => self.record_change("create", "grant", &name, Some(("after", after.into()))),
         }
-        self.grants.push(new);
+        self.plan.grants.push(new);
         Ok(())
     }
 
-    fn add_stops(
-        &mut self,
-        document: &Document,
-        state: &State,
-        options: &ApplyOptions,
-        problems: &mut Problems,
-    ) {
-        let Some(entries) = &document.stops else {
-            return;
-        };
-        let now = Timestamp::now();
+    fn add_stops(&mut self, entries: &[LocatedEntry<StopEntry>]) {
         // A stop is never changed: one that differs is another one.
-        let key = |new: &NewStop| {
-            let scope = new.scope.to_json().to_string();
-            (scope, new.mode.as_str(), new.reason.clone(), new.expires_at)
+        let key = |scope: &Scope, mode: &'static str, reason: &str, end: Option<Timestamp>| {
+            (scope.to_json().to_string(), mode, reason.to_owned(), end)
         };
         let mut present: HashMap<_, Vec<&Stop>> = HashMap::new();
-        for stop in self.present_stops(state) {
-            let scope = stop.scope.to_json().to_string();
-            let key = (
-                scope,
+        let (state, after) = (self.state, &self.plan.after);
+        // Those of ids that come back are there, too.
+        let comes_back = |stop: &&Stop| {
+            let mut named = stop.scope.named_workspaces().map(|id| after.get(id));
+            named.all(|place| place.is_some_and(|place| !place.removed))
+        };
+        let dormant = state.dormant.iter().filter(comes_back);
+        for stop in state.stops.iter().chain(dormant) {
+            let key = key(
+                &stop.scope,
                 stop.mode.as_str(),
-                stop.reason.clone(),
+                &stop.reason,
                 stop.expires_at,
             );
             present.entry(key).or_default().push(stop);
         }
-        for located in entries {
-            let entry = &located.entry;
-            match self.new_stop(entry, options) {
-                Ok(new) if new.expires_at.is_some_and(|end| end <= now) => {
-                    self.expired
-                        .extend(unchanged_row("stop", &stop_name(entry)));
-                }
-                Ok(new) => match present.get_mut(&key(&new)).and_then(Vec::pop) {
-                    Some(_) => self.unchanged += 1,
-                    None => {
-                        let after = Some((
-                            "after",
-                            Value::Object(members_without(entry, &["scope", "mode"])),
-                        ));
-                        self.record_change("create", "stop", &stop_name(entry), after);
-                        self.stops.push(new);
-                    }
-                },
-                Err(why) => problems.add(&located.path, &why),
+        for LocatedEntry { path, entry } in entries {
+            let new = self.new_stop(entry);
+            let Some(new) = self.note_problem(path, new) else {
+                continue;
+            };
+            let key = key(&new.scope, new.mode.as_str(), &new.reason, new.expires_at);
+            let name = stop_name(entry);
+            if new.expires_at.is_some_and(|end| end <= self.now) {
+                self.plan.expired.extend(unchanged_row("stop", &name));
+            } else if present.get_mut(&key).and_then(Vec::pop).is_some() {
+                self.plan.unchanged += 1;
+            } else {
+                let after = members_without(entry, &["scope", "mode"]);
+                self.record_change("create", "stop", &name, Some(("after", after.into())));
+                self.plan.stops.push(new);
             }
         }
         let mut others: Vec<&Stop> = present.into_values().flatten().collect();
         others.sort_by(|one, other| one.id.cmp(&other.id));
         for stop in others {
-            let name = stop_name(&stop_entry(stop));
-            if options.prune {
-                self.record_change(
-                    "remove",
-                    "stop",
-                    &name,
-                    Some(("before", json!({"reason": stop.reason}))),
-                );
-                self.released.push(stop.id.clone());
-            } else {
-                self.unmanaged.extend(unchanged_row("stop", &name));
+            let before = Some(("before", json!({"reason": stop.reason})));
+            if self.drop_other("stop", &stop_name(&stop_entry(stop)), before) {
+                self.plan.released.push(stop.id.clone());
             }
         }
     }
 
-    /// Returns the stops that a document is compared with: also those of ids that come back.
-    fn present_stops<'s>(&self, state: &'s State) -> impl Iterator<Item = &'s Stop> {
-        let comes_back = move |stop: &&Stop| {
-            let mut named = stop.scope.named_workspaces().map(|id| self.after.get(id));
-            named.all(|place| place.is_some_and(|place| !place.removed))
-        };
-        state
-            .stops
-            .iter()
-            .chain(state.dormant.iter().filter(comes_back))
-    }
-
-    /// Refuses more stops than may be in force.
-    ///
-    /// # Errors
-    /// `conflict`.
-    pub(super) fn check_stops(&self, state: &State) -> Result<(), Rejection> {
-        let kept = state.stop_count.saturating_sub(self.released.len());
-        let wanted = i64::try_from(kept + self.stops.len()).unwrap_or(i64::MAX);
-        match self.stops.is_empty() || wanted <= STOPS_MAX {
-            true => Ok(()),
-            false => Err(too_many()),
-        }
-    }
-
-    fn new_stop(&self, entry: &StopEntry, options: &ApplyOptions) -> Result<NewStop, Rejection> {
+    fn new_stop(&self, entry: &StopEntry) -> Result<NewStop, Rejection> {
         let scope = read_scope(&entry.scope)?;
         let mut orgs = Vec::new();
         for id in scope.named_workspaces() {
-            let place = self.after.get(id);
+            let place = self.plan.after.get(id);
             check_grant_party("scope", place.map(|place| place.removed))?;
             orgs.push(place.and_then(|place| place.org.clone()));
         }
@@ -459,11 +387,20 @@ impl Plan {
             by_subtree: None,
             mode: read_mode(&entry.mode)?,
             reason: read_reason(&entry.reason)?.to_owned(),
-            created_by: options.by.clone(),
-            operator: options.operator.clone(),
+            created_by: self.options.by.clone(),
+            operator: self.options.operator.clone(),
             expires_at: entry.expires_at.as_deref().map(read_expiry).transpose()?,
             cancel_tasks: false,
         })
+    }
+
+    /// Records an object that the document does not have. Returns true if it is removed, with `prune`.
+    fn drop_other(&mut self, kind: &str, name: &str, more: Option<(&str, Value)>) -> bool {
+        match self.options.prune {
+            true => self.record_change("remove", kind, name, more),
+            false => self.plan.unmanaged.extend(unchanged_row(kind, name)),
+        }
+        self.options.prune
     }
 
     fn record_change(&mut self, action: &str, kind: &str, name: &str, more: Option<(&str, Value)>) {
@@ -471,7 +408,22 @@ impl Plan {
         if let Some((member, value)) = more {
             change[member] = value;
         }
-        self.changes.extend(to_raw_value(&change));
+        self.plan.changes.extend(to_raw_value(&change));
+    }
+}
+
+impl Plan {
+    /// Refuses more stops than may be in force.
+    ///
+    /// # Errors
+    /// `conflict`.
+    pub(super) fn check_stops(&self, state: &State) -> Result<(), Rejection> {
+        let kept = state.stop_count.saturating_sub(self.released.len());
+        let wanted = i64::try_from(kept + self.stops.len()).unwrap_or(i64::MAX);
+        match self.stops.is_empty() || wanted <= STOPS_MAX {
+            true => Ok(()),
+            false => Err(too_many()),
+        }
     }
 }
 

@@ -8,19 +8,21 @@ mod agent;
 mod replay;
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::sleep;
 use url::Url;
 
 pub use self::agent::{Agent, InvalidUpstream};
-pub use self::replay::{ReplayCache, TokenUse, is_expired};
+pub use self::replay::TokenUse;
+use self::replay::{ReplayCache, is_expired};
 use kernel::config::Live;
 use kernel::drain::Drain;
 use kernel::ids::WorkspaceId;
 use kernel::metrics::{CredentialFlaw, Metrics};
 use kernel::rejection::{Reason, Rejection};
 use kernel::telemetry::Chain;
+use kernel::time::Timestamp;
 use trust::{
     FetchTiming, PAIR_TYP, PairClaims, RemoteKeySet, TokenError, TokenHead, TooManyWaiters,
     body_hash, fetch_issuer,
@@ -238,7 +240,7 @@ impl Sidecar {
     /// `unauthenticated` for a replay or an expired token; `overloaded` if the replay cache is
     /// full.
     pub fn mark_used(&self, claims: &PairClaims) -> Result<(), Rejection> {
-        let now = unix_seconds();
+        let now = Timestamp::now().0.div_euclid(1000);
         if !claims.is_bound() {
             if is_expired(claims.exp, now) {
                 return Err(self.reject_token(TokenError::Expired));
@@ -262,47 +264,33 @@ impl Sidecar {
             .with_retry_after(Duration::from_secs(1))),
         }
     }
-}
 
-impl Sidecar {
     fn reject_token(&self, error: TokenError) -> Rejection {
-        self.metrics.refusals.credentials[error.flaw()].inc();
-        token_rejection(error)
+        let message = match error {
+            TokenError::TooLong => "the token has more than 8192 bytes",
+            TokenError::Malformed => {
+                "the token is no pair token: the gateway puts one on each request"
+            }
+            TokenError::UnknownKey => {
+                "the token is signed by a key that the gateway does not publish"
+            }
+            TokenError::Signature => "the token's signature is wrong",
+            TokenError::Expired => "the token has expired",
+            TokenError::Immature => "the token is not valid yet",
+            TokenError::Claims => {
+                "the token is for another workspace, of another gateway, or lacks a claim"
+            }
+        };
+        self.reject_flawed(error.flaw(), message)
     }
 
     fn reject_flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
         self.metrics.refusals.credentials[flaw].inc();
-        unauthenticated(message)
+        Rejection::new(Reason::Unauthenticated, message)
     }
 
     /// Counts a request without a usable token, and returns its rejection.
     pub fn reject_missing_token(&self, message: &'static str) -> Rejection {
         self.reject_flawed(CredentialFlaw::Missing, message)
     }
-}
-
-/// Returns the rejection of a credential.
-fn unauthenticated(message: &'static str) -> Rejection {
-    Rejection::new(Reason::Unauthenticated, message)
-}
-
-fn token_rejection(error: TokenError) -> Rejection {
-    unauthenticated(match error {
-        TokenError::TooLong => "the token has more than 8192 bytes",
-        TokenError::Malformed => "the token is no pair token: the gateway puts one on each request",
-        TokenError::UnknownKey => "the token is signed by a key that the gateway does not publish",
-        TokenError::Signature => "the token's signature is wrong",
-        TokenError::Expired => "the token has expired",
-        TokenError::Immature => "the token is not valid yet",
-        TokenError::Claims => {
-            "the token is for another workspace, of another gateway, or lacks a claim"
-        }
-    })
-}
-
-fn unix_seconds() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }

@@ -35,7 +35,7 @@ words! {
 type TokenDigest = u128;
 
 /// Cache of the used tokens that have not expired.
-pub struct ReplayCache {
+pub(super) struct ReplayCache {
     used: Mutex<UsedTokens>,
     max: usize,
 }
@@ -67,7 +67,7 @@ impl ReplayCache {
 
     /// Records the use of the token `jti`, which expires at `exp`. Both times are in seconds since
     /// 1970.
-    pub fn record(&self, jti: &str, exp: i64, now: i64) -> TokenUse {
+    pub(super) fn record(&self, jti: &str, exp: i64, now: i64) -> TokenUse {
         let digest = digest_of(jti);
         let mut used = self.used.lock();
         used.evict_expired(now);
@@ -86,14 +86,9 @@ impl ReplayCache {
     }
 
     /// Returns the number of tokens in the cache.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let used = self.used.lock();
         used.digests.len()
-    }
-
-    /// True if the cache is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -119,7 +114,7 @@ impl UsedTokens {
 }
 
 /// True if a token has expired. It is valid until the end of its leeway, the last second included.
-pub fn is_expired(exp: i64, now: i64) -> bool {
+pub(super) fn is_expired(exp: i64, now: i64) -> bool {
     let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
     exp.saturating_add(leeway) < now
 }
@@ -153,7 +148,7 @@ mod tests {
         assert_eq!(cache.record("a", 60, 0), TokenUse::First);
         assert_eq!(cache.record("a", 60, 66), TokenUse::Late);
         assert_eq!(cache.record("b", 200, 300), TokenUse::Late);
-        assert!(cache.is_empty());
+        assert_eq!(cache.len(), 0);
         // The clock was set back: tokens that expire at or before the latest eviction are rejected,
         // later ones are new.
         assert_eq!(cache.record("a", 60, 0), TokenUse::Late);

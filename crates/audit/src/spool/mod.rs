@@ -147,7 +147,7 @@ impl Spool {
         let mut oldest = self.oldest;
         for record in records {
             oldest.get_or_insert(record.ms);
-            lines.push_str(&record.to_spool_line(&self.replica));
+            lines.push_str(&record.to_spool_line());
             count += 1;
         }
         let more = lines.len() as u64;
@@ -181,7 +181,7 @@ impl Spool {
     pub(super) fn append_fitting(&mut self, records: &[ChainedRecord]) -> usize {
         let mut room = self.free_bytes();
         let fits = records.iter().take_while(|record| {
-            let bytes = record.to_spool_line(&self.replica).len() as u64;
+            let bytes = record.to_spool_line().len() as u64;
             let fits = bytes <= room;
             room = room.saturating_sub(bytes);
             fits
@@ -361,8 +361,8 @@ pub(super) fn full_spool_error() -> io::Error {
 
 impl ChainedRecord {
     /// Serializes the record as one line. The canonical form contains no line breaks.
-    fn to_spool_line(&self, replica: &str) -> String {
-        let (hash, text) = (hex::encode(self.hash), self.canonical_text(replica));
+    fn to_spool_line(&self) -> String {
+        let (hash, text) = (hex::encode(self.hash), self.record.canonical_text());
         format!("{} {hash} {text}\n", self.ms)
     }
 

@@ -14,18 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Transaction;
+use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
 use sqlx::any::AnyRow;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
+pub(super) use self::partitions::Month;
 pub(super) use self::rows::{REPLICA, TEXTS};
 use super::chain::{ChainedRecord, END_TYP, Statement};
-use super::filter::Filter;
-use super::month::Month;
+use super::filter::{Filter, RecordPosition};
 use super::record::Record;
-use super::row::Reader;
-use super::usage::{Batch, Days, Orgs};
+use super::row::{Reader, read_record};
+use super::usage::{Batch, Call, Days, Orgs};
 use access::workspace::{Timestamp, orgs_of};
 use stores::db::Db;
 use stores::store::Unavailable;
@@ -49,18 +50,22 @@ const FORGET_CHAIN: &str = "DELETE FROM audit_chains WHERE replica = $1 AND stat
 const SCHEMA_MAX: Duration = Duration::from_secs(3);
 const SCHEMA_PAUSE: Duration = Duration::from_millis(20);
 
-/// A row of `audit_chains`. Only its signed statement proves that it is genuine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A row of `audit_chains`, or its line in an export. Only its signed statement proves that it is genuine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ChainRow {
-    /// The replica that owns the chain.
-    pub replica: String,
     /// The sequence number of the first retained record.
+    #[serde(rename = "first")]
     pub first_seq: i64,
     /// The sequence number of the last record.
+    #[serde(rename = "last")]
     pub last_seq: i64,
+    /// The replica that owns the chain.
+    pub replica: String,
     /// The signed statement.
     pub statement: String,
     /// The time of the signature, in milliseconds since 1970.
+    #[serde(skip)]
     pub signed_at: i64,
 }
 
@@ -117,7 +122,7 @@ struct BatchSums {
 
 impl BatchSums {
     async fn compute(db: &Db, records: &[ChainedRecord]) -> Result<Self, Unavailable> {
-        let batch = Batch::from_calls(records.iter().filter_map(ChainedRecord::to_call));
+        let batch = Batch::from_calls(records.iter().filter_map(Call::from_record));
         let orgs = orgs_of(db, &batch.workspace_ids()).await?;
         let all = batch.into_days(&orgs);
         Ok(Self { orgs, all })
@@ -128,7 +133,7 @@ impl BatchSums {
         if news.len() == records.len() {
             return Cow::Borrowed(&self.all);
         }
-        let batch = Batch::from_calls(news.iter().filter_map(ChainedRecord::to_call));
+        let batch = Batch::from_calls(news.iter().filter_map(Call::from_record));
         Cow::Owned(batch.into_days(&self.orgs))
     }
 }
@@ -210,10 +215,27 @@ impl Table {
         after: Option<&RecordPosition>,
         limit: usize,
     ) -> Result<Vec<(RecordPosition, Record<'static>)>, Unavailable> {
-        match self.is_partitioned() {
-            true => texts::read_page(&self.db, filter, order, after, limit).await,
-            false => rows::read_page(&self.db, filter, order, after, limit).await,
-        }
+        let (text, values) = match self.is_partitioned() {
+            true => texts::page_statement(filter, order, after, limit),
+            false => {
+                let after = match after {
+                    Some(RecordPosition::Row(id)) => Some(*id),
+                    _ => None,
+                };
+                statement::page_statement(filter, order, after, limit)
+            }
+        };
+        let query = values.into_query(text);
+        let rows = self.db.run("audit_page", query.fetch_all(self.db.pool()));
+        let read = |row: &AnyRow| {
+            let (id, record) = read_record(row);
+            let position = match id {
+                Some(id) => RecordPosition::Row(id),
+                None => RecordPosition::from_record(&record),
+            };
+            (position, record)
+        };
+        Ok(rows.await?.iter().map(read).collect())
     }
 
     /// True if a chain has a record.
@@ -224,12 +246,9 @@ impl Table {
         }
     }
 
-    /// Deletes the records of a chain before `first`, in batches.
+    /// Deletes the records of a chain before `first`, in batches. Not where partitions are dropped.
     pub(super) async fn prune_records(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
-        match self.is_partitioned() {
-            true => texts::prune_records(&self.db, replica, first).await,
-            false => rows::prune_records(&self.db, replica, first).await,
-        }
+        rows::prune_records(&self.db, replica, first).await
     }
 
     /// Waits until the tables exist, up to `SCHEMA_MAX`: at startup another task may be creating them.
@@ -246,12 +265,8 @@ impl Table {
         match (before, last) {
             (RecordPosition::Row(before), RecordPosition::Row(last)) => last > before,
             (
-                RecordPosition::Text { ms, replica, seq },
-                RecordPosition::Text {
-                    ms: last_ms,
-                    replica: last_replica,
-                    seq: last_seq,
-                },
+                RecordPosition::Text(ms, replica, seq),
+                RecordPosition::Text(last_ms, last_replica, last_seq),
             ) => last_replica != replica || (last_seq, last_ms) > (seq, ms),
             _ => false,
         }
@@ -272,27 +287,4 @@ pub(super) enum Order {
     Chains,
     /// Chain by chain, with rows that belong to no chain or precede its beginning.
     Rows,
-}
-
-/// The position of a record in either order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RecordPosition {
-    Text {
-        ms: i64,
-        replica: String,
-        seq: i64,
-    },
-    /// The id of a row.
-    Row(i64),
-}
-
-impl RecordPosition {
-    /// Returns the place of a record in texts.
-    fn from_record(record: &Record<'_>) -> Self {
-        Self::Text {
-            ms: Timestamp::parse(&record.time).map_or(0, |at| at.0),
-            replica: record.replica.to_string(),
-            seq: record.seq,
-        }
-    }
 }

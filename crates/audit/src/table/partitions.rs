@@ -1,10 +1,10 @@
 //! The partitions of PostgreSQL, one for each month.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use sqlx::AssertSqlSafe;
 
-use super::super::month::Month;
 use super::Table;
 use access::workspace::Timestamp;
 use stores::store::Unavailable;
@@ -79,4 +79,70 @@ fn is_duplicate(error: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
     error
         .code()
         .is_some_and(|code| code == "42P07" || code == "23505")
+}
+
+/// One calendar month: twelve times its year, and the months before it in the year.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in super::super) struct Month(i64);
+
+impl Month {
+    /// Returns the month of a time in milliseconds since 1970.
+    pub(in super::super) fn from_millis(ms: i64) -> Self {
+        let text = Timestamp(ms).to_string();
+        let mut parts = text.split('-').map(|part| part.parse().unwrap_or(1));
+        let mut next = || parts.next().unwrap_or(1);
+        Self(12 * next() + next() - 1)
+    }
+
+    pub(in super::super) const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// Returns the first millisecond of the month and of the next one.
+    pub(in super::super) fn bounds(self) -> [i64; 2] {
+        [self, self.next()].map(|month| {
+            let text = format!("{month}_01T00:00:00Z").replace('_', "-");
+            Timestamp::parse(&text).map_or(i64::MAX, |at| at.0)
+        })
+    }
+
+    /// Parses `2026_11`.
+    pub(in super::super) fn parse(text: &str) -> Option<Self> {
+        let (year, month) = text.split_once('_')?;
+        let (year, month): (i64, i64) = (year.parse().ok()?, month.parse().ok()?);
+        (1..=12)
+            .contains(&month)
+            .then_some(Self(12 * year + month - 1))
+    }
+}
+
+impl fmt::Display for Month {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (year, month) = (self.0.div_euclid(12), self.0.rem_euclid(12) + 1);
+        write!(f, "{year:04}_{month:02}")
+    }
+}
+
+#[cfg(test)]
+mod month_tests {
+    use super::*;
+
+    #[test]
+    fn months_begin_and_end_where_the_calendar_says() {
+        for (time, name) in [
+            ("1970-01-01T00:00:00Z", "1970_01"),
+            ("2024-02-29T23:59:59.999Z", "2024_02"),
+            ("2024-03-01T00:00:00Z", "2024_03"),
+            ("2026-12-31T23:59:59.999Z", "2026_12"),
+            ("2100-03-01T00:00:00Z", "2100_03"),
+        ] {
+            let at = Timestamp::parse(time).unwrap();
+            let month = Month::from_millis(at.0);
+            assert_eq!(month.to_string(), name);
+            assert_eq!(Month::parse(name), Some(month));
+            let [from, to] = month.bounds();
+            assert!(from <= at.0 && at.0 < to, "{time}");
+            assert_eq!(Month::from_millis(to), month.next());
+        }
+    }
 }

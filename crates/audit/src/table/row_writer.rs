@@ -73,7 +73,7 @@ fn insert_rows(
         let Some(id) = row_id(chain, record.seq) else {
             return Err(Error::IntegralValueOutOfRange(0, record.seq));
         };
-        let members = record.record();
+        let members = &record.record;
         // The row before may be in the older table, or gone: retention cuts at checkpoints.
         let follows = before == Some(record.prev) && !record.has_type(EventType::AuditCheckpoint);
         before = Some(record.hash);
@@ -84,7 +84,7 @@ fn insert_rows(
             members
                 .request_id
                 .as_deref()
-                .map(|id| pack_request_id(id, record.ms, &members)),
+                .map(|id| pack_request_id(id, record.ms, members)),
             members.trace_id.as_deref().map(pack_trace_id),
             members.caller.as_deref(),
             words.optional_id(members.credential_kind.as_deref())?,
@@ -93,7 +93,7 @@ fn insert_rows(
             members.target.as_deref(),
             members.org.as_deref(),
             words.optional_id(members.rule.as_deref())?,
-            words.method_id(&members)?,
+            words.method_id(members)?,
             words.word_id(&members.outcome)?,
             members.status,
             members.request_bytes,
@@ -104,7 +104,7 @@ fn insert_rows(
             (!follows).then_some(&record.prev[..]),
             &record.hash[..],
         ])?;
-        index.add_row(id, record.ms, &members);
+        index.add_row(id, record.ms, members);
     }
     index.save(transaction)
 }

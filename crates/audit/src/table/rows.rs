@@ -1,13 +1,6 @@
 //! Reads records from rows of SQLite.
 
-use sqlx::any::AnyRow;
-
-use super::super::filter::Filter;
-use super::super::record::Record;
-use super::super::row::read_record;
 use super::row_keys::{BLOCK_BITS, row_id};
-use super::statement::page_statement;
-use super::{Order, RecordPosition};
 use stores::db::{BATCH_MAX, Db};
 use stores::store::Unavailable;
 
@@ -37,28 +30,6 @@ const CHAIN: &str = "SELECT chain FROM audit_replicas WHERE replica = $1";
 const ANY_ROW: &str = "SELECT 1 FROM structure_events WHERE id >= $1 AND id < $2 LIMIT 1";
 
 const FORGET: &str = "DELETE FROM audit_replicas WHERE replica = $1";
-
-/// Returns records that match `filter` and follow `after`; a position of texts is before all rows.
-pub(super) async fn read_page(
-    db: &Db,
-    filter: &Filter,
-    order: Order,
-    after: Option<&RecordPosition>,
-    limit: usize,
-) -> Result<Vec<(RecordPosition, Record<'static>)>, Unavailable> {
-    let after = after.and_then(|position| match position {
-        RecordPosition::Row(id) => Some(*id),
-        RecordPosition::Text { .. } => None,
-    });
-    let (text, values) = page_statement(filter, order, after, limit);
-    let query = values.into_query(text);
-    let rows = db.run("audit_page", query.fetch_all(db.pool()));
-    let read = |row: &AnyRow| {
-        let (id, record) = read_record(row);
-        (RecordPosition::Row(id.unwrap_or_default()), record)
-    };
-    Ok(rows.await?.iter().map(read).collect())
-}
 
 /// Returns the first id of a chain and the first behind it.
 async fn id_range(db: &Db, replica: &str) -> Result<Option<[i64; 2]>, Unavailable> {

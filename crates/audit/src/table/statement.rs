@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::filter::Filter;
-use super::super::values::Values;
+use super::super::filter::Values;
 use super::row_keys::{BLOCK_BITS, KeyColumn, NEAR_MS, first_id, parse_uuid, uuid_time};
 use super::{Order, REPLICA};
 

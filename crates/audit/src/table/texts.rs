@@ -3,18 +3,15 @@
 use std::fmt::Write as _;
 
 use serde_json::value::RawValue;
-use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::any::AnyArguments;
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
 
 use super::super::chain::ChainedRecord;
-use super::super::filter::Filter;
-use super::super::record::Record;
-use super::super::row::read_record;
+use super::super::filter::{Filter, RecordPosition, Values};
 use super::super::usage;
-use super::super::values::Values;
-use super::{BatchSums, ChainRow, Order, RecordPosition, STATE, new_records};
-use stores::db::{BATCH_MAX, Db};
+use super::{BatchSums, ChainRow, Order, STATE, new_records};
+use stores::db::Db;
 use stores::store::Unavailable;
 
 const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
@@ -40,9 +37,6 @@ const RETAINED: &str = " AND EXISTS (SELECT 1 FROM audit_chains AS kept WHERE ke
     AND structure_events.seq >= kept.first_seq)";
 
 const ANY_RECORD: &str = "SELECT 1 FROM structure_events WHERE replica = $1 LIMIT 1";
-
-const PRUNE: &str = "DELETE FROM structure_events WHERE replica = $1 AND seq < $2 AND seq IN \
-    (SELECT seq FROM structure_events WHERE replica = $1 AND seq < $2 ORDER BY seq LIMIT $3)";
 
 /// Inserts records of one chain, their sums and the row of the chain, in one transaction.
 pub(super) async fn put_records(
@@ -76,14 +70,13 @@ pub(super) async fn put_records(
     db.run("audit_put", work).await
 }
 
-/// Returns records that match `filter` and follow `after` in the given order.
-pub(super) async fn read_page(
-    db: &Db,
+/// Returns the statement of a page of records that match `filter` and follow `after` in the given order.
+pub(super) fn page_statement(
     filter: &Filter,
     order: Order,
     after: Option<&RecordPosition>,
     limit: usize,
-) -> Result<Vec<(RecordPosition, Record<'static>)>, Unavailable> {
+) -> (String, Values) {
     let (mut common, mut values) = (String::new(), Values::default());
     // A workspace may have very many records. Both columns that name it have an index in the order of
     // time.
@@ -109,7 +102,7 @@ pub(super) async fn read_page(
         // The time comes last: PostgreSQL's key admits two rows with one sequence number.
         Order::Chains | Order::Rows => "replica, seq, time",
     };
-    if let Some(RecordPosition::Text { ms, replica, seq }) = after {
+    if let Some(RecordPosition::Text(ms, replica, seq)) = after {
         let (time, seq) = (values.bind(*ms), values.bind(*seq));
         let replica = values.bind(replica.as_str());
         let _ = match order {
@@ -132,25 +125,13 @@ pub(super) async fn read_page(
     });
     let sides = sides.collect::<Vec<_>>().join(" UNION ");
     let text = format!("{sides} ORDER BY {sorted} LIMIT {limit}");
-    let query = values.into_query(text);
-    let rows = db.run("audit_page", query.fetch_all(db.pool()));
-    let read = |row: &AnyRow| {
-        let (_, record) = read_record(row);
-        (RecordPosition::from_record(&record), record)
-    };
-    Ok(rows.await?.iter().map(read).collect())
+    (text, values)
 }
 
 pub(super) async fn has_records(db: &Db, replica: &str) -> Result<bool, Unavailable> {
     let query = sqlx::query(ANY_RECORD).bind(replica);
     let found: Option<(i64,)> = db.fetch_optional("audit_prune", query).await?;
     Ok(found.is_some())
-}
-
-/// Deletes the records of a chain before `first`, in batches.
-pub(super) async fn prune_records(db: &Db, replica: &str, first: i64) -> Result<(), Unavailable> {
-    let prune = || sqlx::query(PRUNE).bind(replica).bind(first).bind(BATCH_MAX);
-    db.execute_in_batches("audit_prune", prune).await.map(drop)
 }
 
 /// Builds an INSERT. Rows that exist are skipped, so a write of unknown outcome can be retried.
@@ -174,7 +155,7 @@ fn insert_query<'q>(
     text.push_str(") ON CONFLICT DO NOTHING");
     let mut query = sqlx::query(AssertSqlSafe(text));
     for record in records {
-        let members = record.record();
+        let members = &record.record;
         query = query
             .bind(replica)
             .bind(record.seq)
@@ -196,7 +177,7 @@ fn insert_query<'q>(
             .bind(members.duration_ms)
             .bind(members.task_id.as_deref())
             .bind(members.detail.as_deref().map(RawValue::get))
-            .bind(hex::encode(record.prev))
+            .bind(&*members.prev)
             .bind(hex::encode(record.hash))
             .bind(members.client_address.as_deref())
             .bind(members.bridged.as_deref());

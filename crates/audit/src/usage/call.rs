@@ -5,20 +5,17 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::super::canonical::clean_text;
-use super::super::record::{Detail, Draft, EventType, Record};
-use super::day::Day;
+use super::super::chain::ChainedRecord;
+use super::super::record::{EventType, clean_text};
+use super::Day;
 use a2a::method::Method;
-use access::identity::Principal;
 use access::workspace::Timestamp;
 use kernel::metrics::Outcome;
 use kernel::rejection::Reason;
 
 /// The names of callers that are no workspaces. `:` is in no workspace id.
-const CANVAS: &str = "canvas:";
 const ORG: &str = "org:";
 const SUBTREE: &str = "subtree:";
-const OPERATOR: &str = "operator:";
 /// The name of callers that proved nothing.
 pub(super) const UNKNOWN: &str = "unknown:";
 
@@ -52,44 +49,12 @@ pub(in super::super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Returns the call of a draft, or `None` if it is about another event.
-    pub(in super::super) fn from_draft(draft: &'a Draft) -> Option<Self> {
-        if draft.event_type != EventType::A2aCall {
-            return None;
-        }
-        let principal = draft.proof.as_deref().map(|proof| &proof.principal);
-        let (caller, own) = match principal {
-            Some(Principal::Workspace { id }) => (id.as_str(), None),
-            Some(Principal::Canvas { .. }) => (CANVAS, None),
-            Some(Principal::Org { org, .. }) => (ORG, Some(org.as_str())),
-            Some(_) => (OPERATOR, None),
-            None => (UNKNOWN, None),
-        };
-        let detail = draft.detail.as_ref().map(Detail::as_str);
-        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        Some(Self {
-            day: Day::from_timestamp(draft.time),
-            caller,
-            org: draft
-                .org
-                .as_deref()
-                .or(own)
-                .map(|org| clean_text(org.into())),
-            target: draft.target.as_ref().map(|id| id.as_str()),
-            streams: opens_stream(draft.method),
-            end: end_of_call(draft.outcome),
-            count: count_calls(caller, draft.outcome, detail),
-            request_bytes: number(draft.request_bytes),
-            response_bytes: number(draft.response_bytes),
-            duration_ms: number(draft.duration_ms),
-        })
-    }
-
     /// Returns the call of a record, or `None` if it is about another event.
-    pub(in super::super) fn from_record(record: &'a Record<'_>) -> Option<Self> {
-        if record.event_type != EventType::A2aCall.as_str() {
+    pub(in super::super) fn from_record(one: &'a ChainedRecord) -> Option<Self> {
+        if !one.has_type(EventType::A2aCall) {
             return None;
         }
+        let record = &one.record;
         let (caller, own) = match record.caller.as_deref() {
             None => (UNKNOWN, None),
             Some(name) => match name.find(':') {
@@ -109,7 +74,7 @@ impl<'a> Call<'a> {
             .as_deref()
             .map(serde_json::value::RawValue::get);
         Some(Self {
-            day: Day::from_timestamp(Timestamp::parse(&record.time)?),
+            day: Day::from_timestamp(Timestamp(one.ms)),
             caller,
             org: record
                 .org
@@ -167,7 +132,8 @@ mod tests {
 
     use super::*;
     use crate::chain::Chain;
-    use access::identity::Proof;
+    use crate::record::Draft;
+    use access::identity::{Principal, Proof};
 
     fn call(principal: Option<Principal>, outcome: &'static str) -> Draft {
         Draft {
@@ -210,17 +176,16 @@ mod tests {
             for (n, principal) in callers.iter().enumerate() {
                 let mut draft = call(principal.clone(), outcome).with_detail(json!({"count": 4}));
                 draft.org = (n % 2 == 0).then(|| org.clone());
-                let text = Chain::new("here")
-                    .push(draft.clone())
-                    .canonical_text("here");
-                let record: Record = serde_json::from_str(&text).unwrap();
-                let [here, there] = [Call::from_draft(&draft), Call::from_record(&record)];
+                let own = Chain::new("here").push(draft.clone());
+                let (text, hash) = (own.record.canonical_text(), hex::encode(own.hash));
+                let read = ChainedRecord::from_canonical("here", own.ms, &hash, &text).unwrap();
+                let [here, there] = [&own, &read].map(Call::from_record);
                 assert!(here.is_some());
                 assert_eq!(here, there, "{text}");
             }
         }
-        let other = Draft::new(EventType::StreamResumed);
-        assert_eq!(Call::from_draft(&other), None);
+        let other = Chain::new("here").push(Draft::new(EventType::StreamResumed));
+        assert_eq!(Call::from_record(&other), None);
     }
 
     #[test]
@@ -240,9 +205,13 @@ mod tests {
 
     #[test]
     fn refusals_that_have_one_record_are_counted_each() {
+        let count = |draft| {
+            let record = Chain::new("here").push(draft);
+            Call::from_record(&record).unwrap().count
+        };
         let many = call(None, "unauthenticated").with_detail(json!({"count": 40}));
-        assert_eq!(Call::from_draft(&many).unwrap().count, 40);
+        assert_eq!(count(many), 40);
         let own = call(Some(Principal::Operator), "rate_limited").with_detail(json!({"count": 40}));
-        assert_eq!(Call::from_draft(&own).unwrap().count, 1);
+        assert_eq!(count(own), 1);
     }
 }

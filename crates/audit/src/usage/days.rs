@@ -4,14 +4,17 @@ use std::fmt::Write as _;
 
 use rusqlite::params_from_iter;
 use rusqlite::types::Value as FileValue;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::super::values::Values;
-use super::day::Day;
-use super::sums::{Days, Key, Sums};
+use super::super::filter::{Values, encode_cursor, parse_cursor};
+use super::super::record::clean_text;
+use super::Day;
+use super::sums::{Days, Side, Sums};
 use access::workspace::ids_below;
+use kernel::closed_set::words;
 use kernel::ids::WorkspaceIncarnation;
 use stores::db::{BATCH_MAX, Connection, Db};
 use stores::store::Unavailable;
@@ -92,36 +95,89 @@ pub(in super::super) async fn prune_sums(db: &Db, oldest: Day) -> Result<(), Una
     db.execute_in_batches("usage_prune", prune).await.map(drop)
 }
 
-/// The conditions of a query.
-#[derive(Clone, Debug)]
-pub(super) struct SumsQuery<'a> {
-    pub(super) kind: &'static str,
-    pub(super) from: Day,
-    /// Included.
-    pub(super) to: Day,
-    /// Empty: no org.
-    pub(super) org: Option<&'a str>,
-    pub(super) workspace: Option<&'a str>,
-    /// The root of a subtree of `org`.
-    pub(super) within: Option<&'a WorkspaceIncarnation>,
+words! {
+    /// The span of one sum.
+    UsageSpan {
+        /// A day.
+        Day => "day",
+        /// All days that are asked for.
+        Total => "total",
+    }
 }
 
-impl SumsQuery<'_> {
-    /// Returns the conditions as SQL, with their values.
-    fn to_sql(&self) -> (String, Values) {
+/// The usage that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// The first day.
+    pub from: Day,
+    /// The last day.
+    pub to: Day,
+    /// The side.
+    pub side: Side,
+    /// True: a sum for each org. False: one for each workspace.
+    pub by_org: bool,
+    /// The span of a sum.
+    pub per: UsageSpan,
+    /// Only of this org; `Some("")`: of none.
+    pub org: Option<String>,
+    /// Only of this workspace, or of this kind of caller. Not with `by_org`.
+    pub workspace: Option<String>,
+    /// Only of the workspaces of the subtree of this one, as the hierarchy is now. Not with `by_org`; with `org`.
+    pub within: Option<WorkspaceIncarnation>,
+}
+
+/// The position after which the next page begins: org, workspace and day.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageCursor(String, String, i64);
+
+impl UsageCursor {
+    /// Parses a cursor.
+    pub fn parse(text: &str) -> Option<Self> {
+        let cursor: Self = parse_cursor(text)?;
+        // Databases refuse some of these characters, and no name has them.
+        let is_plain = |name: &str| !name.chars().any(char::is_control);
+        (is_plain(&cursor.0) && is_plain(&cursor.1)).then_some(cursor)
+    }
+
+    /// Returns the cursor.
+    pub fn encode(&self) -> String {
+        encode_cursor(self)
+    }
+}
+
+/// One sum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageLine {
+    /// The day; `None`: all that are asked for.
+    pub day: Option<Day>,
+    /// The org; `None`: no org.
+    pub org: Option<String>,
+    /// The workspace, or the kind of another caller with a colon; `None`: all of the org.
+    pub workspace: Option<String>,
+    /// The sums.
+    pub sums: Sums,
+}
+
+impl UsageQuery {
+    /// Returns the conditions on sums of a kind as SQL, with their values.
+    fn to_sql(&self, kind: &str) -> (String, Values) {
+        let org = self.org.as_deref().map(|org| clean_text(org.into()));
         let mut values = Values::default();
-        let kind = values.bind(self.kind);
+        let kind = values.bind(kind);
         let [from, to] = [values.bind(self.from.0), values.bind(self.to.0)];
         let mut text = format!("kind = {kind} AND day >= {from} AND day <= {to}");
-        for (column, value) in [("org", self.org), ("workspace", self.workspace)] {
+        for (column, value) in [
+            ("org", org.as_deref()),
+            ("workspace", self.workspace.as_deref()),
+        ] {
             if let Some(value) = value {
                 let n = values.bind(value);
                 // Writing to a string cannot fail.
                 let _ = write!(text, " AND {column} = {n}");
             }
         }
-        if let Some(root) = self.within {
-            let [id, org] = [root.id.as_str(), self.org.unwrap_or_default()];
+        if let Some(root) = &self.within {
+            let [id, org] = [root.id.as_str(), org.as_deref().unwrap_or_default()];
             let [id, org] = [id, org].map(|name| values.bind(name));
             let below = ids_below(&id, &values.bind(root.born_at), &org);
             let _ = write!(text, " AND workspace IN ({below})");
@@ -130,68 +186,120 @@ impl SumsQuery<'_> {
     }
 }
 
-/// Returns at most `limit` sums behind `after`: of each day, or with `whole` of all days together.
-pub(super) async fn read_page(
-    db: &Db,
-    asked: &SumsQuery<'_>,
-    whole: bool,
-    after: Option<&Key>,
-    limit: i64,
-) -> Result<Vec<(Key, Sums)>, Unavailable> {
-    let (mut conditions, mut values) = asked.to_sql();
-    if let Some(after) = after {
-        let [org, workspace] =
-            [&after.org, &after.workspace].map(|name| values.bind(name.as_str()));
-        let _ = if whole {
-            write!(conditions, " AND (org, workspace) > ({org}, {workspace})")
-        } else {
-            let day = values.bind(after.day.0);
-            write!(
-                conditions,
-                " AND (org, workspace, day) > ({org}, {workspace}, {day})"
-            )
-        };
-    }
-    let n = values.bind(limit);
-    // The order of the primary key: a page is read from it, and ends at the limit.
-    let text = if whole {
-        let sums = SUMS.map(|sum| format!("CAST(SUM({sum}) AS BIGINT) AS {sum}"));
-        format!(
-            "SELECT org, workspace, CAST(0 AS BIGINT) AS day, {} FROM usage_days WHERE {conditions} \
-             GROUP BY org, workspace ORDER BY org, workspace LIMIT {n}",
-            sums.join(", ")
-        )
-    } else {
-        format!(
-            "SELECT org, workspace, day, {} FROM usage_days WHERE {conditions} \
-             ORDER BY org, workspace, day LIMIT {n}",
-            SUMS.join(", ")
-        )
-    };
-    let work = async {
-        let rows = values.into_query(text).fetch_all(db.pool()).await?;
-        let read = |row: &AnyRow| {
-            let key = Key {
-                kind: asked.kind,
-                org: row.try_get("org")?,
-                workspace: row.try_get("workspace")?,
-                day: Day(row.try_get("day")?),
-            };
-            Ok((key, Sums::from_row(row)?))
-        };
-        rows.iter().map(read).collect()
-    };
-    db.run("usage_page", work).await
+/// The stored sums.
+#[derive(Clone)]
+pub struct Usage {
+    db: Db,
 }
 
-/// Returns the sum of all that fits.
-pub(super) async fn read_total(db: &Db, asked: &SumsQuery<'_>) -> Result<Sums, Unavailable> {
-    let (conditions, values) = asked.to_sql();
-    let all = SUMS.map(|sum| format!("CAST(COALESCE(SUM({sum}), 0) AS BIGINT) AS {sum}"));
-    let text = format!(
-        "SELECT {} FROM usage_days WHERE {conditions}",
-        all.join(", ")
-    );
-    let work = async { Sums::from_row(&values.into_query(text).fetch_one(db.pool()).await?) };
-    db.run("usage_total", work).await
+impl Usage {
+    /// Returns the sums of a database, without I/O.
+    pub fn new(db: Db) -> Self {
+        Self { db }
+    }
+
+    /// Returns at most `limit` sums behind `after`, by org, workspace and day, and the place of the next page.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn read_page(
+        &self,
+        wanted: &UsageQuery,
+        after: Option<&UsageCursor>,
+        limit: usize,
+    ) -> Result<(Vec<UsageLine>, Option<UsageCursor>), Unavailable> {
+        let (mut conditions, mut values) = wanted.to_sql(wanted.side.sum_kind(wanted.by_org));
+        let is_whole = wanted.per == UsageSpan::Total;
+        let day = if is_whole { "" } else { ", day" };
+        if let Some(UsageCursor(org, workspace, last)) = after {
+            let [org, workspace] = [org, workspace].map(|name| values.bind(name.as_str()));
+            let last = match is_whole {
+                true => String::new(),
+                false => format!(", {}", values.bind(*last)),
+            };
+            let _ = write!(
+                conditions,
+                " AND (org, workspace{day}) > ({org}, {workspace}{last})"
+            );
+        }
+        // One more shows whether there is a next page.
+        let more = i64::try_from(limit).map_or(i64::MAX, |limit| limit.saturating_add(1));
+        let n = values.bind(more);
+        // The order of the primary key: a page is read from it, and ends at the limit.
+        let (sums, group) = match is_whole {
+            true => (
+                SUMS.map(|sum| format!("CAST(SUM({sum}) AS BIGINT) AS {sum}")),
+                "GROUP BY org, workspace ",
+            ),
+            false => (SUMS.map(str::to_owned), ""),
+        };
+        let text = format!(
+            "SELECT org, workspace{day}, {} FROM usage_days WHERE {conditions} \
+             {group}ORDER BY org, workspace{day} LIMIT {n}",
+            sums.join(", ")
+        );
+        let work = async {
+            let rows = values.into_query(text).fetch_all(self.db.pool()).await?;
+            let line = |row: &AnyRow| {
+                let day = (!is_whole)
+                    .then(|| row.try_get("day").map(Day))
+                    .transpose()?;
+                let [org, workspace] = ["org", "workspace"].map(|name| row.try_get(name));
+                let named = |name: String| Some(name).filter(|name| !name.is_empty());
+                Ok(UsageLine {
+                    day,
+                    org: named(org?),
+                    workspace: named(workspace?),
+                    sums: Sums::from_row(row)?,
+                })
+            };
+            rows.iter().map(line).collect()
+        };
+        let mut found: Vec<UsageLine> = self.db.run("usage_page", work).await?;
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let last = found.last().filter(|_| has_more);
+        let next = last.map(|line| {
+            let named = |name: &Option<String>| name.clone().unwrap_or_default();
+            UsageCursor(
+                named(&line.org),
+                named(&line.workspace),
+                line.day.map_or(0, |day| day.0),
+            )
+        });
+        Ok((found, next))
+    }
+
+    /// Returns the sum of all pages.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn read_total(&self, wanted: &UsageQuery) -> Result<Sums, Unavailable> {
+        // The orgs have the same sum in fewer rows.
+        let of_some = wanted.workspace.is_some() || wanted.within.is_some();
+        let (conditions, values) = wanted.to_sql(wanted.side.sum_kind(wanted.by_org || !of_some));
+        let all = SUMS.map(|sum| format!("CAST(COALESCE(SUM({sum}), 0) AS BIGINT) AS {sum}"));
+        let text = format!(
+            "SELECT {} FROM usage_days WHERE {conditions}",
+            all.join(", ")
+        );
+        let query = values.into_query(text);
+        let work = async { Sums::from_row(&query.fetch_one(self.db.pool()).await?) };
+        self.db.run("usage_total", work).await
+    }
+}
+
+#[cfg(test)]
+mod query_tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was_given() {
+        let after = UsageCursor("Acme, Ltd.".to_owned(), String::new(), 3);
+        assert_eq!(UsageCursor::parse(&after.encode()), Some(after));
+        let sly = encode_cursor(&("a\u{0}", "", 1));
+        for bad in ["", "!", "AAAA", &sly] {
+            assert_eq!(UsageCursor::parse(bad), None, "{bad}");
+        }
+    }
 }

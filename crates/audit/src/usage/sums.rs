@@ -7,9 +7,9 @@ use std::ops::AddAssign;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
+use super::Day;
 use super::call::{Call, CallEnd, UNKNOWN};
-use super::day::Day;
-use crate::canonical::clean_text;
+use crate::record::clean_text;
 use kernel::closed_set::words;
 
 words! {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{Problem, Report, Scope};
 use crate::chain::Statement;
-use crate::hash::NO_HASH;
+use crate::record::NO_HASH;
 use crate::record::{EventType, Record};
 use trust::TokenError;
 

@@ -11,7 +11,7 @@ use url::form_urlencoded;
 
 use access::workspace::Timestamp;
 use assembly::gateway::Gateway;
-use audit::{Cursor, Filter, PAGE, PAGE_MAX, filter_values};
+use audit::{Filter, PAGE, PAGE_MAX, RecordPosition, filter_values, parse_cursor};
 use kernel::rejection::{Reason, Rejection};
 
 /// The parameters of the query, for the error message.
@@ -22,7 +22,7 @@ const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `
 #[derive(Debug)]
 struct AuditQuery {
     filter: Filter,
-    after: Option<Cursor>,
+    after: Option<RecordPosition>,
     limit: usize,
 }
 
@@ -90,7 +90,7 @@ impl AuditQuery {
                 })?;
             }
             "cursor" => {
-                let cursor = Cursor::parse(&value).filter(|_| is_plain(&value));
+                let cursor = parse_cursor(&value).filter(|_| is_plain(&value));
                 self.after = Some(cursor.ok_or_else(|| {
                     invalid_query("`cursor` is the `next_cursor` of an earlier page".to_owned())
                 })?);
@@ -146,7 +146,7 @@ mod tests {
             ["operator:", "not_permitted", "send_message"]
         );
         let cursor = URL_SAFE_NO_PAD.encode(r#"[1,"a\u0000",2]"#);
-        assert!(Cursor::parse(&cursor).is_some());
+        assert!(parse_cursor::<RecordPosition>(&cursor).is_some());
         for (query, word) in [
             (&*format!("cursor={cursor}"), "`cursor`"),
             ("outcome=bogus", "not_permitted"),

@@ -4,7 +4,6 @@
 //! which makes the gateway's completion of calls visible. Their only state is the newest tasks, in
 //! memory.
 
-mod message;
 mod rpc;
 mod task;
 
@@ -28,9 +27,8 @@ use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use url::Url;
 
-use self::message::Prompt;
 use self::rpc::{Call, Fault};
-use self::task::{Script, Task, Tasks};
+use self::task::{Prompt, STEPS, Task, Tasks};
 
 /// Largest request, in bytes: above the gateway's default of 10 MiB, so that the gateway's limit
 /// applies first.
@@ -85,9 +83,11 @@ impl Kind {
         }
     }
 
-    fn to_script(self, text: &str) -> Script {
+    /// Returns the steps of the work, and its answer.
+    fn plan_work(self, text: &str) -> (&'static [&'static str], String) {
         let [_, _, front] = self.describe();
-        Script::new(self == Self::Slow, format!("{front}: {text}"))
+        let steps: &[&str] = if self == Self::Slow { &STEPS } else { &[] };
+        (steps, format!("{front}: {text}"))
     }
 }
 
@@ -95,7 +95,8 @@ impl Kind {
 pub(super) struct Agent {
     listener: TcpListener,
     state: Arc<AgentState>,
-    url: Url,
+    /// The URL that the agent advertises.
+    pub(super) url: Url,
 }
 
 /// State shared by all requests of one agent.
@@ -136,11 +137,6 @@ impl Agent {
             state,
             url,
         })
-    }
-
-    /// Returns the URL under which callers reach the agent.
-    pub(super) fn url(&self) -> &Url {
-        &self.url
     }
 
     /// Returns the agent card.
@@ -226,7 +222,8 @@ async fn answer_call(
             }
             let task = state.tasks.create(&prompt)?;
             let response = stream_task(&task, call);
-            tokio::spawn(task.run_script(state.kind.to_script(&prompt.text)));
+            let (steps, answer) = state.kind.plan_work(&prompt.text);
+            tokio::spawn(task.run_steps(steps, answer));
             Ok(response)
         }
         "tasks/get" => Ok(result(state.tasks.find_in_params(&call.params)?.snapshot())),
@@ -251,15 +248,15 @@ async fn send_message(
     prompt: Prompt,
     caller: Option<&str>,
 ) -> Result<Value, Fault> {
-    let script = state.kind.to_script(&prompt.text);
+    let (steps, answer) = state.kind.plan_work(&prompt.text);
     if state.kind != Kind::Slow {
-        let mut message = task::agent_message(&prompt.context_id, &script.answer);
+        let mut message = task::agent_message(&prompt.context_id, &answer);
         // The caller that the gateway has authenticated; canvas users have none.
         message["metadata"] = json!({"caller": caller});
         return Ok(message);
     }
     let task = state.tasks.create(&prompt)?;
-    let work = tokio::spawn(Arc::clone(&task).run_script(script));
+    let work = tokio::spawn(Arc::clone(&task).run_steps(steps, answer));
     if prompt.blocking {
         // The work panics only by a bug, and the snapshot then shows its progress.
         let _ = work.await;

@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, broadcast};
 
-use super::message::Prompt;
 use super::rpc::Fault;
 
 /// Maximum tasks in memory; the oldest finished task is evicted for a new one.
@@ -18,7 +17,7 @@ const TASKS_MAX: usize = 256;
 const STEP: Duration = Duration::from_millis(300);
 
 /// Progress texts of the slow agent; with [`STEP`], three seconds of work.
-const STEPS: [&str; 10] = [
+pub(super) const STEPS: [&str; 10] = [
     "reading the request",
     "looking at what is there",
     "asking a colleague",
@@ -31,49 +30,36 @@ const STEPS: [&str; 10] = [
     "reading it once more",
 ];
 
-/// The texts of an agent's work: progress, then the answer.
-pub(super) struct Script {
-    steps: &'static [&'static str],
-    /// The text of the artifact, or of the message.
-    pub(super) answer: String,
-}
-
-impl Script {
-    /// Returns a script, with the progress of the slow agent if it `is_slow`.
-    pub(super) fn new(is_slow: bool, answer: String) -> Self {
-        let steps: &[&str] = if is_slow { &STEPS } else { &[] };
-        Self { steps, answer }
-    }
-}
-
 /// One task.
 pub(super) struct Task {
     id: String,
     context_id: String,
-    message: Value,
     now: Mutex<TaskState>,
     events: broadcast::Sender<Arc<Value>>,
     canceled: Notify,
 }
 
-/// The current state of a task.
+/// The current state of a task, as an A2A object.
 struct TaskState {
-    status: Value,
-    artifacts: Vec<Value>,
+    task: Value,
     ended: bool,
 }
 
 impl Task {
     fn new(prompt: &Prompt) -> Self {
+        let id = uuid::Uuid::new_v4().to_string();
+        let task = json!({
+            "kind": "task",
+            "id": id,
+            "contextId": prompt.context_id,
+            "status": {"state": "submitted", "timestamp": timestamp()},
+            "artifacts": [],
+            "history": [prompt.message],
+        });
         Self {
-            id: uuid::Uuid::new_v4().to_string(),
+            id,
             context_id: prompt.context_id.clone(),
-            message: prompt.message.clone(),
-            now: Mutex::new(TaskState {
-                status: json!({"state": "submitted", "timestamp": timestamp()}),
-                artifacts: Vec::new(),
-                ended: false,
-            }),
+            now: Mutex::new(TaskState { task, ended: false }),
             // Holds all events of a script, so that a slow reader still gets the last one.
             events: broadcast::Sender::new(STEPS.len() + 6),
             canceled: Notify::new(),
@@ -82,24 +68,13 @@ impl Task {
 
     /// Returns the task as an A2A object.
     pub(super) fn snapshot(&self) -> Value {
-        self.to_json(&self.now.lock())
-    }
-
-    fn to_json(&self, now: &TaskState) -> Value {
-        json!({
-            "kind": "task",
-            "id": self.id,
-            "contextId": self.context_id,
-            "status": now.status,
-            "artifacts": now.artifacts,
-            "history": [self.message],
-        })
+        self.now.lock().task.clone()
     }
 
     /// Returns the current task, whether it has ended, and a receiver of its later events.
     pub(super) fn subscribe(&self) -> (Value, bool, broadcast::Receiver<Arc<Value>>) {
         let now = self.now.lock();
-        (self.to_json(&now), now.ended, self.events.subscribe())
+        (now.task.clone(), now.ended, self.events.subscribe())
     }
 
     /// Cancels the task.
@@ -114,19 +89,19 @@ impl Task {
         Ok(())
     }
 
-    /// Runs the script step by step, until its end or until the task is canceled.
-    pub(super) async fn run_script(self: Arc<Self>, script: Script) {
-        for (i, step) in script.steps.iter().enumerate() {
+    /// Goes through the steps of the work, until its answer or until the task is canceled.
+    pub(super) async fn run_steps(self: Arc<Self>, steps: &[&str], answer: String) {
+        for (i, step) in steps.iter().enumerate() {
             tokio::select! {
                 () = tokio::time::sleep(STEP) => {}
                 () = self.canceled.notified() => return,
             }
-            let text = format!("step {} of {}: {step}", i + 1, script.steps.len());
+            let text = format!("step {} of {}: {step}", i + 1, steps.len());
             if !self.move_to("working", Some(&text), false) {
                 return;
             }
         }
-        if self.add_artifact(&script.answer) {
+        if self.add_artifact(&answer) {
             self.move_to("completed", None, true);
         }
     }
@@ -143,15 +118,9 @@ impl Task {
             status["message"] = agent_message(&self.context_id, text);
             status["message"]["taskId"] = json!(self.id);
         }
-        now.status = status;
+        self.publish(json!({"kind": "status-update", "status": status, "final": last}));
+        now.task["status"] = status;
         now.ended = last;
-        self.publish(json!({
-            "kind": "status-update",
-            "taskId": self.id,
-            "contextId": self.context_id,
-            "status": now.status,
-            "final": last,
-        }));
         true
     }
 
@@ -165,21 +134,21 @@ impl Task {
             "name": "answer",
             "parts": [{"kind": "text", "text": text}],
         });
-        now.artifacts.push(artifact.clone());
         self.publish(json!({
             "kind": "artifact-update",
-            "taskId": self.id,
-            "contextId": self.context_id,
             "artifact": artifact,
             "append": false,
             "lastChunk": true,
         }));
+        now.task["artifacts"] = json!([artifact]);
         true
     }
 
     /// Sends an event to all subscribers. Called with the state locked, so that events keep the
     /// order of the changes.
-    fn publish(&self, event: Value) {
+    fn publish(&self, mut event: Value) {
+        event["taskId"] = json!(self.id);
+        event["contextId"] = json!(self.context_id);
         // An error means that there are no subscribers.
         let _ = self.events.send(Arc::new(event));
     }
@@ -236,4 +205,78 @@ pub(super) fn agent_message(context_id: &str, text: &str) -> Value {
 /// Returns the current time in RFC 3339, in UTC with milliseconds.
 fn timestamp() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
+
+/// A validated message.
+pub(super) struct Prompt {
+    /// All text parts, one per line.
+    pub(super) text: String,
+    /// The caller's context id, or a new one.
+    pub(super) context_id: String,
+    /// True if the response waits for the end of the work.
+    pub(super) blocking: bool,
+    /// The message itself, for the history of the task.
+    pub(super) message: Value,
+}
+
+impl Prompt {
+    /// Validates `params` of `message/send` and `message/stream`.
+    ///
+    /// # Errors
+    /// Returns the fault that names the missing or wrong member.
+    pub(super) fn from_params(params: &Value, tasks: &Tasks) -> Result<Self, Fault> {
+        let message = &params["message"];
+        let is_of_message = message["kind"].is_null() || message["kind"] == "message";
+        let wrong = if !message.is_object() {
+            "params.message is required, and is an object"
+        } else if message["messageId"].as_str().is_none_or(str::is_empty) {
+            "message.messageId is required, and is a string"
+        } else if !matches!(message["role"].as_str(), Some("user" | "agent")) {
+            "message.role is required: `user` or `agent`"
+        } else if !is_of_message {
+            "message.kind must be `message`"
+        } else {
+            ""
+        };
+        if !wrong.is_empty() {
+            return Err(Fault::invalid_params(wrong));
+        }
+        let text = join_texts(&message["parts"])?;
+        // These agents never ask the caller for input, so no task takes a second message.
+        match &message["taskId"] {
+            Value::Null => {}
+            Value::String(id) if tasks.find(id).is_some() => {
+                return Err(Fault::invalid_params("the task takes no further messages"));
+            }
+            Value::String(_) => return Err(Fault::TASK),
+            _ => return Err(Fault::invalid_params("message.taskId must be a string")),
+        }
+        let context_id = message["contextId"]
+            .as_str()
+            .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+        Ok(Self {
+            text,
+            context_id,
+            blocking: params["configuration"]["blocking"] != false,
+            message: message.clone(),
+        })
+    }
+}
+
+fn join_texts(parts: &Value) -> Result<String, Fault> {
+    let parts = parts.as_array().filter(|parts| !parts.is_empty());
+    let wrong = Fault::invalid_params("message.parts is required, and is not empty");
+    let texts = parts.ok_or(wrong)?.iter().map(|part| {
+        let wrong = match part["kind"].as_str() {
+            Some("text") => match part["text"].as_str() {
+                Some(text) => return Ok(text),
+                None => "a text part needs `text`",
+            },
+            Some("file") if part["file"].is_object() => return Ok("(a file)"),
+            Some("data") if part["data"].is_object() => return Ok("(data)"),
+            _ => "a part has `kind`: `text`, `file` or `data`, and the member of that name",
+        };
+        Err(Fault::invalid_params(wrong))
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }

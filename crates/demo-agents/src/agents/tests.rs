@@ -11,7 +11,7 @@ async fn start(kind: Kind) -> Url {
     let agent = Agent::bind(kind, SocketAddr::from(([127, 0, 0, 1], 0)), None)
         .await
         .unwrap();
-    let url = agent.url().clone();
+    let url = agent.url.clone();
     tokio::spawn(agent.serve());
     url
 }

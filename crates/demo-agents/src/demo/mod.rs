@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tempfile::TempDir;
 use url::Url;
 
 use self::seed::DemoGateway;
@@ -79,13 +80,9 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure
     // Kept open: another program could take the port until the waker serves.
     let waker = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::because(NO_WAKER))?;
     let waker_address = waker.local_addr().map_err(Failure::because(NO_WAKER))?;
-    let folder = Folder::open(arguments.data.as_deref())?;
+    let (folder, temporary) = open_folder(arguments.data.as_deref())?;
     let operator = operator_token();
-    let settings = demo_settings(
-        [listen, admin, waker_address],
-        folder.path(),
-        &arguments.set,
-    );
+    let settings = demo_settings([listen, admin, waker_address], &folder, &arguments.set);
     let prepared = match (gateway.prepare)(settings, &operator) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -117,13 +114,13 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure
         operator,
         has_canvas: prepared.has_canvas,
         has_console: prepared.has_console,
-        folder: folder.path().to_owned(),
+        folder: folder.clone(),
         tokens_file: arguments
             .data
             .as_ref()
             .map(|data| data.join("demo-tokens.json")),
     };
-    let gone = folder.to_remove();
+    let gone = temporary.is_some().then_some(folder);
     std::thread::Builder::new()
         .name("demo".to_owned())
         .spawn(move || {
@@ -142,7 +139,7 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure
         })
         .map_err(Failure::because("cannot start a thread"))?;
     let code = (prepared.serve)();
-    drop(folder);
+    drop(temporary);
     Ok(code)
 }
 
@@ -230,50 +227,23 @@ fn operator_token() -> String {
     format!("a2aa_{}", URL_SAFE_NO_PAD.encode(random))
 }
 
-/// The folder of the stores: kept, or removed at the end.
-struct Folder {
-    path: PathBuf,
-    is_kept: bool,
-}
-
-impl Folder {
-    fn open(data: Option<&Path>) -> Result<Self, Failure> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        let path = data.map_or_else(
-            || std::env::temp_dir().join(format!("a2a-gateway-demo-{}", uuid::Uuid::new_v4())),
-            Path::to_owned,
-        );
-        // The folder holds keys and token hashes: no access for other users.
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&path)
-            .map_err(Failure::because(format!(
-                "cannot use the folder {}",
-                path.display()
-            )))?;
-        Ok(Self {
-            path,
-            is_kept: data.is_some(),
-        })
+/// Returns the folder of the stores, and, if it is removed at the end, what removes it.
+fn open_folder(data: Option<&Path>) -> Result<(PathBuf, Option<TempDir>), Failure> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let path = data.map_or_else(std::env::temp_dir, Path::to_owned);
+    let failed = format!("cannot use the folder {}", path.display());
+    // The folder holds keys and token hashes: no access for other users.
+    if data.is_none() {
+        let temporary = tempfile::Builder::new()
+            .prefix("a2a-gateway-demo-")
+            .tempdir();
+        let temporary = temporary.map_err(Failure::because(failed))?;
+        return Ok((temporary.path().to_owned(), Some(temporary)));
     }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn to_remove(&self) -> Option<PathBuf> {
-        (!self.is_kept).then(|| self.path.clone())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Some(path) = self.to_remove() {
-            // If this fails, the system cleans up its temporary folder later.
-            let _ = std::fs::remove_dir_all(path);
-        }
-    }
+    let mut folder = std::fs::DirBuilder::new();
+    let made = folder.recursive(true).mode(0o700).create(&path);
+    made.map_err(Failure::because(failed))?;
+    Ok((path, None))
 }
 
 #[cfg(test)]
@@ -300,10 +270,9 @@ mod tests {
 
     #[test]
     fn a_folder_that_was_not_asked_for_is_removed() {
-        let folder = Folder::open(None).unwrap();
-        let path = folder.path().to_owned();
+        let (path, temporary) = open_folder(None).unwrap();
         assert!(path.is_dir());
-        drop(folder);
+        drop(temporary);
         assert!(!path.exists());
     }
 }

@@ -79,7 +79,7 @@ impl Waker {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let agent = Agent::bind(Kind::Echo, any, None).await;
         let agent = agent.map_err(Failure::because("cannot open a port"))?;
-        let body = json!({"id": SLEEPER, "url": agent.url(), "agent_card": agent.card()});
+        let body = json!({"id": SLEEPER, "url": agent.url, "agent_card": agent.card()});
         let serving = tokio::spawn(timeout(2 * AWAKE, agent.serve()));
         self.registry.register(&self.token, &body).await?;
         sleep(AWAKE).await;

@@ -5,9 +5,8 @@
 
 use serde_json::{Value, json};
 
-use a2a::agent_reply::Update;
+use a2a::agent_reply::{Subject, Update};
 use a2a::state::TaskState;
-use a2a::update::Subject;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 

@@ -245,7 +245,7 @@ fn an_answer_that_is_none_is_the_agents_fault() {
             .unwrap_err();
         assert_eq!(failure.code(), -32_006, "{body}");
         assert!(failure.is_of_agent());
-        let refused = exchange(&bridge, method).failure_answer(&failure);
+        let refused = failure_answer(&exchange(&bridge, method), &failure);
         let refused = json(refused.body);
         assert_eq!(
             (&refused["id"], &refused["error"]["code"]),

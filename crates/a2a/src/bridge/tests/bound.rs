@@ -98,9 +98,11 @@ fn an_error_in_a_stream_has_the_form_of_its_binding() {
     let (written, _) = block(&mut exchange(V1_REST, V0).start_stream(), &lead).unwrap();
     assert!(written.starts_with("data: {\"task\":{\"id\":\"t\",\"status\":{\"state\":\"TASK_STATE_WORKING\"}}}\n\ndata: {\"statusUpdate\":"));
     let failure = Failure::Answer("x");
-    let last = exchange(V1_REST, V0)
+    let exchange = exchange(V1_REST, V0);
+    let error = failure_text(&exchange, &failure);
+    let last = exchange
         .start_stream()
-        .failure_event(&failure, crate::event::Framing::Lf);
+        .error_event(&error, crate::event::Framing::Lf);
     assert!(last.starts_with(b"event: error\ndata: {\"error\":{"));
 }
 

@@ -213,7 +213,7 @@ fn a_refusal_has_the_form_of_its_caller() {
         files: FileBytes::Once,
         error_alone: false,
     };
-    let rpc = exchange(V1).failure_answer(&failure);
+    let rpc = failure_answer(&exchange(V1), &failure);
     let said = json(rpc.body);
     assert_eq!(
         (rpc.status, &said["error"]["code"]),
@@ -223,7 +223,7 @@ fn a_refusal_has_the_form_of_its_caller() {
         said["error"]["data"][0]["reason"],
         "PUSH_NOTIFICATION_NOT_SUPPORTED"
     );
-    let rest = exchange(V1_REST).failure_answer(&failure);
+    let rest = failure_answer(&exchange(V1_REST), &failure);
     assert_eq!(
         (rest.status, rest.content_type),
         (400, Some("application/json"))
@@ -232,7 +232,7 @@ fn a_refusal_has_the_form_of_its_caller() {
     assert_eq!(said["error"]["status"], "FAILED_PRECONDITION");
     assert_eq!(said["code"], -32_003);
     let alone = exchange(V1_REST).with_error_alone(true);
-    let alone = json(alone.failure_answer(&failure).body);
+    let alone = json(failure_answer(&alone, &failure).body);
     assert_eq!(alone, serde_json::json!({"error": said["error"]}));
     for (caller, code) in [(Generation::V1, -32_009), (Generation::V0, -32_601)] {
         let agent = Generation::V0;

@@ -15,7 +15,7 @@ mod streams;
 use serde_json::Value;
 
 use super::{
-    AgentRequest, Bridge, Call, Exchange, Failure, FileBytes, OmittedMembers, Side, Stream,
+    AgentRequest, Answer, Bridge, Call, Exchange, Failure, FileBytes, OmittedMembers, Side, Stream,
     TranslatedEvent,
 };
 use crate::generation::Generation;
@@ -71,6 +71,16 @@ fn exchange(bridge: &Bridge<'_>, method: Method) -> Exchange {
     request(bridge, method, r#"{"id":"t","message":{}}"#)
         .unwrap()
         .1
+}
+
+/// Returns a refusal in the caller's form.
+fn failure_answer(exchange: &Exchange, failure: &Failure) -> Answer {
+    exchange.with_error(200, &failure_text(exchange, failure))
+}
+
+fn failure_text(exchange: &Exchange, failure: &Failure) -> String {
+    let generation = exchange.caller.generation;
+    super::error::new_error(failure.code(), &failure.to_string(), generation)
 }
 
 /// Returns the result of an answer as the caller gets it, and what was left out.

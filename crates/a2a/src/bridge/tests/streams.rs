@@ -177,7 +177,10 @@ fn an_event_that_cannot_be_translated_is_not_passed_on() {
             (-32_006, &b"before"[..]),
             "{said}"
         );
-        let last = stream.failure_event(&failure, Framing::CrLf);
+        let generation = Generation::V0;
+        let error =
+            super::super::error::new_error(failure.code(), &failure.to_string(), generation);
+        let last = stream.error_event(&error, Framing::CrLf);
         let last = std::str::from_utf8(&last)
             .unwrap()
             .strip_prefix("data: ")

@@ -244,52 +244,48 @@ impl HubState {
     }
 
     /// Adds a sample of a replica that has a place.
-    fn merge_sample(&mut self, sample: Sample) {
-        for (id, exchanges, refusals) in &sample.counts {
-            add_counts(&mut self.pending.counts, id, (*exchanges, *refusals));
-        }
-        for (id, exchanges) in &sample.sent {
-            add_sent(&mut self.pending.sent, id, *exchanges);
-        }
+    fn merge_sample(&mut self, mut sample: Sample) {
         let pending = &mut self.pending;
+        for (id, exchanges, refusals) in sample.counts.drain(..) {
+            add_counts(&mut pending.counts, &id, (exchanges, refusals));
+        }
+        for (id, exchanges) in sample.sent.drain(..) {
+            add_sent(&mut pending.sent, &id, exchanges);
+        }
         let room = TOLD_MAX.saturating_sub(pending.told.len());
         let over = sample.told.len().saturating_sub(room) as u64;
         pending.more = pending
             .more
             .saturating_add(sample.more)
             .saturating_add(over);
-        pending.told.extend(sample.told.iter().take(room).cloned());
+        pending.told.extend(sample.told.drain(..).take(room));
+        let known = self.replicas.remove(&sample.replica);
+        let mut streams = known.map(|replica| replica.streams).unwrap_or_default();
+        if sample.gone || sample.all_streams {
+            let before = std::mem::take(&mut streams);
+            pending.streams.extend(before.into_keys());
+        }
         if sample.gone {
-            if let Some(replica) = self.replicas.remove(&sample.replica) {
-                pending.streams.extend(replica.streams.into_keys());
-            }
             return;
         }
-        let last = Sample {
-            counts: Vec::new(),
-            sent: Vec::new(),
-            streams: Vec::new(),
-            told: Vec::new(),
-            ..sample.clone()
-        };
-        let replica = self.replicas.entry(sample.replica).or_insert(Replica {
-            last: last.clone(),
-            heard: Instant::now(),
-            streams: HashMap::new(),
-        });
-        (replica.last, replica.heard) = (last, Instant::now());
-        if sample.all_streams {
-            let before = std::mem::take(&mut replica.streams);
-            self.pending.streams.extend(before.into_keys());
-        }
-        for (id, open) in sample.streams.into_iter().take(COUNTED_MAX) {
-            self.pending.streams.insert(id.clone());
+        for (id, open) in sample.streams.drain(..).take(COUNTED_MAX) {
+            pending.streams.insert(id.clone());
             if open == 0 {
-                replica.streams.remove(&id);
-            } else if replica.streams.len() < COUNTED_MAX || replica.streams.contains_key(&id) {
-                replica.streams.insert(id, open);
+                streams.remove(&id);
+            } else if streams.len() < COUNTED_MAX || streams.contains_key(&id) {
+                streams.insert(id, open);
             }
         }
+        let (id, heard) = (sample.replica.clone(), Instant::now());
+        let last = sample;
+        self.replicas.insert(
+            id,
+            Replica {
+                last,
+                heard,
+                streams,
+            },
+        );
     }
 
     fn record_history(&mut self, now: i64, pending: &PendingEvent) {

@@ -203,7 +203,7 @@ impl DemoGateway {
                 let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
                 let agent = Agent::bind(kind, any, None).await;
                 let agent = agent.map_err(Failure::because(NO_AGENT))?;
-                body["url"] = json!(agent.url());
+                body["url"] = json!(agent.url);
                 body["agent_card"] = agent.card().clone();
                 if workspace.id != SLEEPER {
                     tokio::spawn(agent.serve());
