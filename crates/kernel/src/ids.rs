@@ -147,7 +147,7 @@ impl fmt::Debug for InstanceId {
 pub struct InvalidInstanceId;
 
 /// True if `text` has 1 to `max` characters of the alphabet of names.
-fn is_name(text: &str, max: usize) -> bool {
+pub(crate) fn is_name(text: &str, max: usize) -> bool {
     let is_clean = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     (1..=max).contains(&text.len()) && text.bytes().all(is_clean)
 }

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use strsim::levenshtein;
 use toml::{Table, Value};
 
-use super::issuers::workspaces;
 use super::load::DEFAULT;
-use super::{cap, guard};
+use super::tables::describe_misfit as describe;
+use super::{Cap, Guard, WorkspaceIssuer, guard};
 
 /// Keys with values that may contain a password.
 const SECRET: [&str; 3] = ["stores.sql", "stores.shared", "telemetry.otlp_headers"];
@@ -173,21 +173,37 @@ pub(super) fn describe_misfit(
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
-        ("auth.workspace_issuers", _) => workspaces::describe_misfit(value).unwrap_or_else(|| {
-            "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, `audience`, \
-             `claims` and `workspace`"
-                .to_owned()
-        }),
-        ("cap", _) => cap::describe_misfit(value).unwrap_or_else(|| {
-            "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one value, \
-             [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"
-                .to_owned()
-        }),
-        ("guard", _) => guard::describe_misfit(value).unwrap_or_else(|| {
-            "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and `patterns`); or, as \
-             one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
-                .to_owned()
-        }),
+        ("auth.workspace_issuers", _) => {
+            let least = toml::toml! {
+                issuer = "https://a.test"
+                jwks_url = "https://a.test"
+                audience = "a"
+                claims = { sub = "{a}" }
+                workspace = "{a}"
+            };
+            let misfit = describe::<WorkspaceIssuer>("issuer", value, &least);
+            misfit.unwrap_or_else(|| {
+                "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, \
+                 `audience`, `claims` and `workspace`"
+                    .to_owned()
+            })
+        }
+        ("cap", _) => {
+            let least = toml::toml! { name = "least" per = "run" count = "messages" limit = 1 };
+            describe::<Cap>("cap", value, &least).unwrap_or_else(|| {
+                "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one \
+                 value, [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"
+                    .to_owned()
+            })
+        }
+        ("guard", _) => {
+            let least = toml::toml! { name = "least" };
+            describe::<Guard>("guard", value, &least).unwrap_or_else(|| {
+                "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and \
+                 `patterns`); or, as one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
+                    .to_owned()
+            })
+        }
         // The value is not quoted: a URL may hold a password.
         ("telemetry.otlp_endpoint", _) => {
             "is not a URL: write \"http://127.0.0.1:4318\"".to_owned()

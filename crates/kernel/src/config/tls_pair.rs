@@ -12,7 +12,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
 
-use super::file::read_regular;
+use super::exposure::read_regular;
 
 /// Largest file, in bytes: four times the size of all public certificate authorities together.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

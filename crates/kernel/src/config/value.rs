@@ -103,6 +103,24 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     }
 }
 
+/// Longest text that names something of another program, in bytes.
+pub(super) const TEXT_MAX: usize = 512;
+
+/// True if a text may name something of another program.
+pub(super) fn is_text(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= TEXT_MAX && !text.chars().any(char::is_control)
+}
+
+/// True for http:// and https:// with a host.
+pub(super) fn is_http(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | "https") && url.has_host()
+}
+
+/// True if a URL holds a user or a password.
+pub(super) fn has_user(url: &Url) -> bool {
+    !url.username().is_empty() || url.password().is_some()
+}
+
 /// Parses an optional workspace id.
 ///
 /// # Errors
