@@ -79,7 +79,7 @@ entries! {
 }
 
 fn window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    duration::deserialize(deserializer).map(Some)
+    duration(deserializer).map(Some)
 }
 
 /// Returns the problems of the list.

@@ -18,10 +18,10 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Reads a whole regular file of at most `most` bytes.
-pub(super) fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// Reads a whole file of at most `most` bytes.
+pub(super) fn read_at_most(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    let read = file.take(most + 1).read_to_end(&mut bytes)?;
     if u64::try_from(read).is_ok_and(|read| read > most) {
         return Err(io::Error::other(format!("more than {most} bytes")));
     }

@@ -105,7 +105,7 @@ entries! {
         #[serde(default = "Scope::all")]
         targets: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
         /// Longest wait for a verdict, all of it.
-        #[serde(with = "duration", default = "two_seconds")]
+        #[serde(deserialize_with = "duration", default = "two_seconds")]
         timeout: Duration => "a duration such as \"2s\"",
         /// Treatment of a call when it fails.
         #[serde(default = "deny_by_default")]
@@ -130,7 +130,7 @@ entries! {
 
 /// A header field with a secret value.
 #[derive(Clone, Debug, Deserialize)]
-pub struct SecretHeader(#[serde(with = "secret_url")] SecretString);
+pub struct SecretHeader(#[serde(deserialize_with = "secret_url")] SecretString);
 
 impl PartialEq for SecretHeader {
     fn eq(&self, other: &Self) -> bool {

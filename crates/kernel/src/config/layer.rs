@@ -103,24 +103,25 @@ fn json_list(raw: &str) -> Option<Value> {
     value.is_array().then_some(value)
 }
 
+/// Returns the name that was probably meant.
+fn find_similar<'a>(names: impl Iterator<Item = &'a str>, written: &str) -> Option<&'a str> {
+    let near = names.map(|name| (levenshtein(name, written), name));
+    let near = near.filter(|(edits, name)| *edits <= 2.max(name.len() / 4));
+    // Of two names at the same distance, the longer one shares more letters.
+    let nearest = near.min_by_key(|(edits, name)| (*edits, Reverse(name.len())));
+    nearest.map(|(_, name)| name)
+}
+
 /// Returns the message for an unknown key, with the most similar key.
 pub(super) fn unknown_key(known: &Table, written: &str) -> String {
     let last = written.rsplit('.').next();
     let keys: Vec<String> = list_leaves(known).into_iter().map(|(key, _)| key).collect();
-    let meant = keys
-        .iter()
+    let keys = || keys.iter().map(String::as_str);
+    let meant = keys()
         .filter(|key| key.rsplit('.').next() == last)
-        .min_by_key(|key| levenshtein(key, written))
-        .or_else(|| {
-            keys.iter()
-                .chain(known.keys())
-                .map(|key| (levenshtein(key, written), key))
-                .filter(|(edits, key)| *edits <= 2.max(key.len() / 4))
-                // Of two keys at the same distance, the longer one shares more letters.
-                .min_by_key(|(edits, key)| (*edits, Reverse(key.len())))
-                .map(|(_, key)| key)
-        });
-    match meant {
+        .min_by_key(|key| levenshtein(key, written));
+    let all = keys().chain(known.keys().map(String::as_str));
+    match meant.or_else(|| find_similar(all, written)) {
         Some(key) => format!("there is no such key; did you mean `{key}`?"),
         None => {
             "there is no such key; config/default.toml in the source explains all keys".to_owned()
@@ -135,15 +136,10 @@ pub(super) fn unknown_section(known: &Table, written: &str) -> String {
         .iter()
         .flat_map(|(key, _)| key.match_indices('.').map(|(end, _)| &key[..end]))
         .collect();
-    sections
-        .into_iter()
-        .map(|section| (levenshtein(section, written), section))
-        .filter(|(edits, section)| *edits <= 2.max(section.len() / 4))
-        .min()
-        .map_or_else(
-            || unknown_key(known, written),
-            |(_, section)| format!("there is no such section; did you mean `{section}`?"),
-        )
+    match find_similar(sections.into_iter(), written) {
+        Some(section) => format!("there is no such section; did you mean `{section}`?"),
+        None => unknown_key(known, written),
+    }
 }
 
 /// Returns a message for a value of the wrong form, where serde's message would name Rust types.

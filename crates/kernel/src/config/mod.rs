@@ -13,7 +13,7 @@ macro_rules! sections {
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
-            $($(#[$doc])* $(#[serde(with = $parser)])? pub $key: $kind,)*
+            $($(#[$doc])* $(#[serde(deserialize_with = $parser)])? pub $key: $kind,)*
         }
     )*};
 }
@@ -83,7 +83,7 @@ pub use self::issuers::{Issuer, WorkspaceIssuer, check_url};
 pub use self::live::{Derived, Live};
 pub use self::pattern::{Pattern, PatternAction};
 pub use self::restart::RESTART_KEYS;
-pub use self::scope::{InvalidScope, Scope};
+pub use self::scope::Scope;
 pub use self::sign_in::{SignIn, SignInRoles};
 pub use self::telemetry::{LogFormat, OtlpProtocol, Ratio, Telemetry};
 pub use self::tls_pair::ServingTls;

@@ -9,7 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use url::Url;
 
-use super::value::{duration, secret_url};
+use super::value::{NumberOrText, duration, secret_url};
 
 use crate::closed_set::words;
 
@@ -62,15 +62,9 @@ pub struct Ratio(pub f64);
 
 impl<'de> Deserialize<'de> for Ratio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Number(f64),
-            Text(String),
-        }
-        let number = match Raw::deserialize(deserializer)? {
-            Raw::Number(number) => Some(number),
-            Raw::Text(text) => text.parse().ok(),
+        let number = match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(number) => Some(number),
+            NumberOrText::Text(text) => text.parse().ok(),
         };
         number
             .filter(|share| (0.0..=1.0).contains(share))
