@@ -147,27 +147,19 @@ impl Rejection {
     }
 
     /// Returns a google.rpc.Status.
-    fn status_object(&self, request_id: &RequestId) -> Value {
+    fn http_json_body(&self, dialect: Dialect, request_id: &RequestId) -> String {
+        let (code, message) = (self.json_rpc_code(), self.sentence());
         let metadata = self.error_metadata(request_id);
         let detail = match self.a2a_error() {
             Some(defined) => error_info(defined.reason, DOMAIN, metadata),
             None => error_info(&self.reason.as_str().to_uppercase(), OWN_DOMAIN, metadata),
         };
         let http = self.status_in(Dialect::HttpJson);
-        status_body(
-            http,
-            self.json_rpc_code().into(),
-            &self.sentence(),
-            &json!([detail]),
-        )
-    }
-
-    fn http_json_body(&self, dialect: Dialect, request_id: &RequestId) -> String {
-        let (status, code) = (self.status_object(request_id), self.json_rpc_code());
+        let status = status_body(http, code.into(), &message, &json!([detail]));
         if dialect == Dialect::HttpJsonStatus {
             return format!(r#"{{"error":{status}}}"#);
         }
-        let message = Value::from(self.sentence().as_ref());
+        let message = Value::from(message.as_ref());
         let hints = self.platform_members();
         format!(r#"{{"error":{status},"code":{code},"message":{message}{hints}}}"#)
     }

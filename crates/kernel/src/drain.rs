@@ -125,7 +125,7 @@ impl Drain {
         self.cut.send_modify(|signal| signal.rechecks += 1);
     }
 
-    /// True if [`Drain::cut_all`] was called. [`DrainWatch::wait_for_cut`] may resolve a moment later.
+    /// True if [`Drain::cut_all`] was called. [`DrainWatch::next_signal`] may resolve a moment later.
     pub fn is_cut(&self) -> bool {
         self.cut.borrow().cut
     }
@@ -187,10 +187,12 @@ impl DrainWatch {
     pub async fn next_signal(&mut self) -> DrainSignal {
         let seen = self.seen;
         let is_news = |signal: &CutState| signal.cut || signal.rechecks != seen;
-        let signal = match self.signals.wait_for(is_news).await {
-            Ok(signal) => Some(*signal),
-            Err(_) => None,
-        };
+        let signal = self
+            .signals
+            .wait_for(is_news)
+            .await
+            .ok()
+            .map(|signal| *signal);
         match signal {
             Some(signal) if signal.cut => DrainSignal::End,
             Some(signal) => DrainSignal::Recheck(signal.rechecks),
@@ -206,12 +208,5 @@ impl DrainWatch {
     /// Notes that the exchange made a recheck.
     pub fn mark_checked(&mut self, recheck: u64) {
         self.seen = recheck;
-    }
-
-    /// Resolves when exchanges must end; never, if the process exits without a drain.
-    pub async fn wait_for_cut(&mut self) {
-        while let DrainSignal::Recheck(recheck) = self.next_signal().await {
-            self.mark_checked(recheck);
-        }
     }
 }

@@ -24,18 +24,6 @@ const REQUEST_ID_LEN_MAX: usize = 128;
 pub struct WorkspaceId(Arc<str>);
 
 impl WorkspaceId {
-    /// Checks the form of `text`.
-    ///
-    /// # Errors
-    /// [`InvalidWorkspaceId`] when it is empty, too long, or has a character outside the alphabet.
-    pub fn parse(text: &str) -> Result<Self, InvalidWorkspaceId> {
-        if is_name(text, WORKSPACE_ID_LEN_MAX) {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidWorkspaceId)
-        }
-    }
-
     /// Returns a new, random id for a workspace that was created without one.
     pub fn random() -> Self {
         Self(uuid::Uuid::now_v7().to_string().into())
@@ -61,16 +49,20 @@ impl Borrow<str> for WorkspaceId {
     }
 }
 
-impl fmt::Debug for WorkspaceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Declares what all ids have.
+/// Declares what all ids have, and how those are parsed that have a longest text and an error.
 macro_rules! ids {
-    ($($kind:ident)*) => {$(
+    ($($kind:ident $(, $max:ident, $error:ident)?;)*) => {$(
         impl $kind {
+            $(
+                /// Checks the form of `text`.
+                ///
+                /// # Errors
+                /// When it is empty, too long, or has a character outside the alphabet.
+                pub fn parse(text: &str) -> Result<Self, $error> {
+                    is_name(text, $max).then(|| Self(text.into())).ok_or($error)
+                }
+            )?
+
             /// Returns the id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -82,10 +74,21 @@ macro_rules! ids {
                 f.write_str(&self.0)
             }
         }
+
+        impl fmt::Debug for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
     )*};
 }
 
-ids!(WorkspaceId InstanceId RequestId ReplicaId);
+ids! {
+    WorkspaceId, WORKSPACE_ID_LEN_MAX, InvalidWorkspaceId;
+    InstanceId, INSTANCE_ID_LEN_MAX, InvalidInstanceId;
+    RequestId;
+    ReplicaId;
+}
 
 /// Declares serialization as the displayed text.
 macro_rules! serialize_as_text {
@@ -121,33 +124,13 @@ pub struct InvalidWorkspaceId;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId(Arc<str>);
 
-impl InstanceId {
-    /// Checks the form of `text`.
-    ///
-    /// # Errors
-    /// [`InvalidInstanceId`] when it is empty, too long, or has a character outside the alphabet.
-    pub fn parse(text: &str) -> Result<Self, InvalidInstanceId> {
-        if is_name(text, INSTANCE_ID_LEN_MAX) {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidInstanceId)
-        }
-    }
-}
-
-impl fmt::Debug for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The text is not an instance id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an instance id has 1 to 64 characters out of A-Z a-z 0-9 . _ -")]
 pub struct InvalidInstanceId;
 
 /// True if `text` has 1 to `max` characters of the alphabet of names.
-fn is_name(text: &str, max: usize) -> bool {
+pub(crate) fn is_name(text: &str, max: usize) -> bool {
     let is_clean = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     (1..=max).contains(&text.len()) && text.bytes().all(is_clean)
 }
@@ -187,7 +170,7 @@ impl fmt::Display for WorkspaceIncarnation {
 }
 
 /// The id of one exchange: the caller's `X-Request-Id` if it is usable, else a new UUIDv7.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
@@ -211,7 +194,7 @@ impl RequestId {
 }
 
 /// The id of one run of one gateway process: its host name and a part that is unique to this start.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReplicaId(Arc<str>);
 
 impl ReplicaId {

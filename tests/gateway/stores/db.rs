@@ -316,7 +316,7 @@ async fn a_change_whose_commit_fails_is_not_done() {
     made.await.unwrap();
     let put = async || {
         let put = "INSERT INTO pairs (id, one) VALUES ($1, 'nobody') RETURNING id";
-        db.fetch_changed(sqlx::query(put).bind("p")).await
+        sqlx::query(put).bind("p").fetch_optional(db.pool()).await
     };
     let error = db.run("put", put()).await.map(|row| row.is_some());
     let error = error.expect_err("its commit fails");

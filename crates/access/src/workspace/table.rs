@@ -88,7 +88,7 @@ pub(super) async fn change_status(
         .bind(from.as_str())
         .bind(to.as_str())
         .bind(now.0);
-    let work = async { Ok(db.fetch_changed(change).await?.is_some()) };
+    let work = async { Ok(change.fetch_optional(db.pool()).await?.is_some()) };
     db.run("workspace_set_status", work).await
 }
 
@@ -258,7 +258,7 @@ impl Workspaces {
             .bind(parent_id.map(WorkspaceId::as_str))
             .bind(org)
             .bind(now.0);
-        let work = async { Ok(self.db.fetch_changed(row).await?.is_some()) };
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
         self.db.run("workspace_set_place", work).await
     }
 
@@ -276,7 +276,7 @@ impl Workspaces {
             .bind(id.as_str())
             .bind(card.get())
             .bind(now.0);
-        let work = async { Ok(self.db.fetch_changed(row).await?.is_some()) };
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
         self.db.run("workspace_set_card", work).await
     }
 
@@ -295,7 +295,7 @@ impl Workspaces {
             .bind(id.as_str())
             .bind(now.0)
             .bind(missing.0);
-        let work = async { Ok(self.db.fetch_changed(row).await?.is_some()) };
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
         self.db.run("workspace_lapse", work).await
     }
 

@@ -200,7 +200,7 @@ impl Stops {
         let now = Timestamp::now();
         let claim = sqlx::query(CLAIM).bind(now.0).bind(now.after(LEASE).0);
         let work = async {
-            let row = self.db.fetch_changed(claim).await?;
+            let row = claim.fetch_optional(self.db.pool()).await?;
             row.as_ref().map(Stop::from_row).transpose()
         };
         self.db.run("stop_claim", work).await

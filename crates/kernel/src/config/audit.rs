@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use url::Url;
 
-use super::value::{ByteSize, duration, is_loopback};
+use super::value::{ByteSize, duration, has_user, is_loopback};
+
+use crate::closed_set::words;
 
 sections! {
     /// `[audit]`.
@@ -51,13 +53,11 @@ impl TryFrom<String> for AuditAnchor {
             return Ok(Self::Log);
         }
         if let Some(path) = text.strip_prefix("file:") {
-            return match path {
-                "" => Err(FORMS),
-                path => Ok(Self::File(path.into())),
-            };
+            let path = (!path.is_empty()).then(|| path.into());
+            return path.map(Self::File).ok_or(FORMS);
         }
         let url = Url::parse(&text).map_err(|_| FORMS)?;
-        let plain = url.username().is_empty() && url.password().is_none();
+        let plain = !has_user(&url);
         match url.scheme() {
             "https" if plain => Ok(Self::Url(url)),
             "http" if plain && is_loopback(&url) => Ok(Self::Url(url)),
@@ -66,14 +66,14 @@ impl TryFrom<String> for AuditAnchor {
     }
 }
 
-/// Part of a client's address in audit records and access lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ClientAddress {
-    /// The whole address.
-    Full,
-    /// The network: 24 bits of an IPv4 address, 48 of an IPv6 address.
-    Prefix,
-    /// Nothing.
-    None,
+words! {
+    /// Part of a client's address in audit records and access lines.
+    ClientAddress {
+        /// The whole address.
+        Full => "full",
+        /// The network: 24 bits of an IPv4 address, 48 of an IPv6 address.
+        Prefix => "prefix",
+        /// Nothing.
+        None => "none",
+    }
 }

@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use toml::Value;
 
 use super::Scope;
-use super::tables::{self, Forms};
+use super::pattern::{NAME_MAX, is_name};
+use super::tables::{self, entries};
 use super::value::duration;
 use crate::closed_set::words;
 
 /// Maximum caps: each counts each call that it covers.
 const CAPS_MAX: usize = 64;
-
-/// Longest name of a cap, in bytes.
-const NAME_MAX: usize = 64;
 
 /// Greatest limit: greater numbers are not exact in JSON.
 const LIMIT_MAX: u64 = 1 << 53;
@@ -61,96 +58,55 @@ impl CapCount {
     }
 }
 
-sections! {
+entries! {
     /// One entry of `[[cap]]`.
-    #[derive(PartialEq, Eq)]
     Cap {
         /// Its name, in rejections, metrics and `GET /caps`.
-        name: String,
+        name: String => "a text such as \"run-messages\"",
         /// By what it counts.
-        per: CapPer,
+        per: CapPer => "\"run\", \"context\", \"caller\", \"pair\", \"target\" or \"org\"",
         /// The quantity that it counts.
-        count: CapCount,
+        count: CapCount => "\"messages\", \"tasks\", \"streams\", \"bytes\" or \"seconds\"",
         /// The greatest count.
-        limit: u64,
+        limit: u64 => "a whole number from 1 on, without quotes",
         /// The time after which a count begins again; `None`: it lasts as long as its run or context.
         #[serde(default, deserialize_with = "window")]
-        window: Option<Duration>,
+        window: Option<Duration> => "a duration such as \"1h\"",
         /// The targets whose calls it counts.
         #[serde(default = "Scope::all")]
-        scope: Scope,
+        scope: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
     }
 }
 
 fn window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    duration::deserialize(deserializer).map(Some)
-}
-
-/// The keys of an entry, and the forms of their values.
-const FORMS: &Forms = &[
-    ("name", "a text such as \"run-messages\""),
-    (
-        "per",
-        "\"run\", \"context\", \"caller\", \"pair\", \"target\" or \"org\"",
-    ),
-    (
-        "count",
-        "\"messages\", \"tasks\", \"streams\", \"bytes\" or \"seconds\"",
-    ),
-    ("limit", "a whole number from 1 on, without quotes"),
-    ("window", "a duration such as \"1h\""),
-    (
-        "scope",
-        "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
-    ),
-];
-
-/// Returns the problems of the first entry that cannot be read; `None`: it is no list of tables.
-pub(super) fn describe_misfit(list: &Value) -> Option<String> {
-    let least = toml::toml! { name = "least" per = "run" count = "messages" limit = 1 };
-    tables::describe_misfit::<Cap>("cap", list, FORMS, &least)
+    duration(deserializer).map(Some)
 }
 
 /// Returns the problems of the list.
 pub(super) fn find_problems(caps: &[Cap]) -> Vec<String> {
-    let mut problems = Vec::new();
-    if caps.len() > CAPS_MAX {
-        problems.push(format!("may have at most {CAPS_MAX} caps"));
-    }
-    for (i, cap) in caps.iter().enumerate() {
-        let (number, name) = (i + 1, &cap.name);
-        let known =
-            |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
-        if !(1..=NAME_MAX).contains(&name.len()) || !name.bytes().all(known) {
-            problems.push(format!(
-                "`name` of cap {number} must be 1 to {NAME_MAX} of a-z, 0-9, `-` and `_`, such as \"run-messages\""
-            ));
-            continue;
-        }
-        if caps[..i].iter().any(|other| other.name == *name) {
-            problems.push(format!(
-                "`{name}` stands twice: each cap needs its own name"
-            ));
-        }
-        if !(1..=LIMIT_MAX).contains(&cap.limit) {
-            problems.push(format!(
-                "`limit` of `{name}` must be from 1 to {LIMIT_MAX}; to stop all calls, use POST /stops"
-            ));
-        }
-        match cap.window {
-            Some(window) if window < WINDOWS.0 || WINDOWS.1 < window => {
-                problems.push(format!("`window` of `{name}` must be from 1s to 31days"));
+    tables::find_problems(
+        ("caps", CAPS_MAX),
+        caps,
+        |cap| &cap.name,
+        |number, cap| {
+            let (name, mut problems) = (&cap.name, Vec::new());
+            if !is_name(name) {
+                return vec![format!(
+                    "`name` of cap {number} must be 1 to {NAME_MAX} of a-z, 0-9, `-` and `_`, such as \"run-messages\""
+                )];
             }
-            None if !matches!(cap.per, CapPer::Run | CapPer::Context) => {
-                problems.push(format!(
-                    "`{name}` counts by {}, which does not end: it needs a `window`, such as \"1h\"",
-                    cap.per.as_str()
-                ));
+            let ends = matches!(cap.per, CapPer::Run | CapPer::Context);
+            list! { problems;
+                !(1..=LIMIT_MAX).contains(&cap.limit)
+                    => "`limit` of `{name}` must be from 1 to {LIMIT_MAX}; to stop all calls, use POST /stops";
+                cap.window.is_some_and(|window| window < WINDOWS.0 || WINDOWS.1 < window)
+                    => "`window` of `{name}` must be from 1s to 31days";
+                cap.window.is_none() && !ends
+                    => "`{name}` counts by {}, which does not end: it needs a `window`, such as \"1h\"", cap.per.as_str();
             }
-            _ => {}
-        }
-    }
-    problems
+            problems
+        },
+    )
 }
 
 #[cfg(test)]

@@ -1,12 +1,32 @@
-//! Permission checks on files that hold secrets.
+//! Files named by the operator: reading them without blocking on pipes, and permission checks on those that hold secrets.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
 use std::path::Path;
-
-use super::open_regular;
 
 /// Permission bits of other users: read, write, execute.
 const EVERYBODY: u32 = 0o007;
+
+/// Opens a regular file. Opening a pipe would block until it has a writer.
+///
+/// # Errors
+/// Returns the system's error, or an error for anything but a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    File::open(path)
+}
+
+/// Reads a whole file of at most `most` bytes.
+pub(super) fn read_at_most(file: File, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = file.take(most + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(read).is_ok_and(|read| read > most) {
+        return Err(io::Error::other(format!("more than {most} bytes")));
+    }
+    Ok(bytes)
+}
 
 /// Refuses the file of a secret to which other users of the machine have access. Access of its
 /// group is allowed: orchestrators mount secrets for a group.

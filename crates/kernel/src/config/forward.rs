@@ -68,21 +68,6 @@ sections! {
     }
 }
 
-impl Forward {
-    /// Returns the key and the reason for each refused name.
-    pub(super) fn refused_names(&self) -> Vec<(&'static str, String)> {
-        let requests = self.headers.iter().filter_map(|name| {
-            let why = refuse_request_field(name)?;
-            Some(("forward.headers", format!("`{name}` {why}")))
-        });
-        let responses = self.response_headers.iter().filter_map(|name| {
-            let why = refuse_response_field(name)?;
-            Some(("forward.response_headers", format!("`{name}` {why}")))
-        });
-        requests.chain(responses).collect()
-    }
-}
-
 /// True if a response field is a command to a proxy in front of the gateway (nginx, lighttpd,
 /// Apache, Perlbal). `name` is in lower case.
 pub fn commands_proxy(name: &str) -> bool {
@@ -91,33 +76,31 @@ pub fn commands_proxy(name: &str) -> bool {
         .any(|beginning| name.starts_with(beginning))
 }
 
-fn refuse_request_field(name: &str) -> Option<&'static str> {
+/// Returns why a request field never passes to agents, if it does not.
+pub(super) fn refuse_request_field(name: &str) -> Option<String> {
     let lower = name.to_ascii_lowercase();
-    if NEVER_TO_AGENTS.split(", ").any(|own| own == lower)
-        || lower.starts_with("proxy-")
-        || lower.starts_with("x-forwarded-")
-    {
-        return Some("is the gateway's own or a credential, and is never passed on");
-    }
-    refuse_bad_name(name)
+    let own = NEVER_TO_AGENTS.split(", ").any(|own| own == lower);
+    let own = own || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-");
+    let why = own.then_some("is the gateway's own or a credential, and is never passed on");
+    quote_refused(name, why)
 }
 
-fn refuse_response_field(name: &str) -> Option<&'static str> {
+/// Returns why a response field never passes from agents, if it does not.
+pub(super) fn refuse_response_field(name: &str) -> Option<String> {
     let lower = name.to_ascii_lowercase();
     let begins = |beginning: &&str| lower.starts_with(*beginning);
-    if commands_proxy(&lower) {
-        return Some(
-            "gives orders to a proxy in front of the gateway, and never passes from an agent",
-        );
-    }
     let mut never = NEVER_FROM_AGENTS.split(", ");
-    if never.any(|own| own == lower) || NEVER_FROM_AGENTS_PREFIXES.iter().any(begins) {
-        return Some("speaks for the gateway or its origin, and never passes from an agent");
-    }
-    refuse_bad_name(name)
+    let why = if commands_proxy(&lower) {
+        Some("gives orders to a proxy in front of the gateway, and never passes from an agent")
+    } else {
+        (never.any(|own| own == lower) || NEVER_FROM_AGENTS_PREFIXES.iter().any(begins))
+            .then_some("speaks for the gateway or its origin, and never passes from an agent")
+    };
+    quote_refused(name, why)
 }
 
-fn refuse_bad_name(name: &str) -> Option<&'static str> {
-    let bad = http::HeaderName::from_bytes(name.as_bytes()).is_err();
-    bad.then_some("is not the name of a field")
+fn quote_refused(name: &str, why: Option<&str>) -> Option<String> {
+    let is_bad = http::HeaderName::from_bytes(name.as_bytes()).is_err();
+    let why = why.or(is_bad.then_some("is not the name of a field"))?;
+    Some(format!("`{name}` {why}"))
 }

@@ -9,8 +9,8 @@ use toml::Value;
 
 use super::Scope;
 use super::pattern::{NAME_FORM, Pattern, is_name, problem_of};
-use super::tables::{self, Forms};
-use super::value::{ByteSize, duration, secret_url};
+use super::tables::{self, entries};
+use super::value::{ByteSize, duration, has_user, is_http, secret_url};
 use crate::closed_set::words;
 
 /// Maximum guards: each may be asked in turn.
@@ -25,6 +25,16 @@ const TIMEOUT: std::ops::RangeInclusive<Duration> =
 
 /// Bounds of `max_bytes`.
 const BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=10 << 20;
+
+/// Fields of the questions that `header` cannot set.
+const OWN_FIELDS: [&str; 6] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "content-type",
+    "x-a2a-guard-token",
+];
 
 /// Maximum of `concurrency`.
 const CONCURRENCY_MAX: usize = 100_000;
@@ -73,54 +83,54 @@ words! {
     }
 }
 
-sections! {
+entries! {
     /// One table of `[[guard]]`.
-    #[derive(PartialEq, Eq)]
     Guard {
         /// Its name, in records and metrics.
-        name: String,
+        name: String => "a text such as \"secrets\"",
         /// The URL that is asked; `None` for a built-in guard.
-        url: Option<url::Url>,
+        url: Option<url::Url> => "a URL such as \"http://127.0.0.1:9000/check\"",
         /// A guard without a server.
-        builtin: Option<Builtin>,
+        builtin: Option<Builtin> => "\"patterns\"",
         /// The patterns of `builtin = "patterns"`, in order.
         #[serde(default)]
-        patterns: Vec<Pattern>,
+        patterns: Vec<Pattern>
+            => "a list such as [{ name = \"aws-key\", regex = 'AKIA[0-9A-Z]{16}' }], where `action` may be \"reject\" or \"mask\"",
         /// The phases in which it is asked.
         #[serde(default = "all_phases")]
-        phases: Vec<GuardPhase>,
+        phases: Vec<GuardPhase> => "a list of \"request\", \"response\" and \"event\"",
         /// The names of the methods that it is asked about, of either generation; `None`: all.
-        methods: Option<Vec<String>>,
+        methods: Option<Vec<String>> => "a list such as [\"message/send\", \"SendMessage\"]",
         /// The targets of the calls that it is asked about.
         #[serde(default = "Scope::all")]
-        targets: Scope,
+        targets: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
         /// Longest wait for a verdict, all of it.
-        #[serde(with = "duration", default = "two_seconds")]
-        timeout: Duration,
+        #[serde(deserialize_with = "duration", default = "two_seconds")]
+        timeout: Duration => "a duration such as \"2s\"",
         /// Treatment of a call when it fails.
         #[serde(default = "deny_by_default")]
-        on_failure: OnFailure,
+        on_failure: OnFailure => "\"deny\" or \"allow\"",
         /// If its verdicts have an effect.
         #[serde(default = "enforce_by_default")]
-        mode: GuardMode,
+        mode: GuardMode => "\"enforce\" or \"observe\"",
         /// The events that it is asked about.
         #[serde(default = "each_event")]
-        stream: GuardStream,
+        stream: GuardStream => "\"each\", \"final\" or \"off\"",
         /// Maximum bytes of a message, result or event that it is asked about.
         #[serde(default = "one_mebibyte")]
-        max_bytes: ByteSize,
+        max_bytes: ByteSize => "a size such as \"1MiB\"",
         /// Maximum questions at once.
         #[serde(default = "default_concurrency")]
-        concurrency: usize,
+        concurrency: usize => "a whole number, without quotes",
         /// A header field of the questions: `Name: value`.
         #[serde(default)]
-        header: Option<SecretHeader>,
+        header: Option<SecretHeader> => "a text, \"Name: value\"",
     }
 }
 
 /// A header field with a secret value.
 #[derive(Clone, Debug, Deserialize)]
-pub struct SecretHeader(#[serde(with = "secret_url")] SecretString);
+pub struct SecretHeader(#[serde(deserialize_with = "secret_url")] SecretString);
 
 impl PartialEq for SecretHeader {
     fn eq(&self, other: &Self) -> bool {
@@ -149,145 +159,52 @@ impl Guard {
     }
 
     fn find_problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        let mut refuse = |wrong: bool, reason: &str| {
-            if wrong {
-                problems.push(reason.to_owned());
-            }
-        };
-        match (&self.url, self.builtin) {
-            (Some(url), None) => refuse(
-                !is_plain(url),
-                "`url` must be http:// or https://, and hold no user, password or fragment",
-            ),
-            (None, Some(_)) => {}
-            _ => refuse(true, "needs either `url` or `builtin = \"patterns\"`"),
+        let (mut problems, builtin) = (Vec::new(), self.builtin.is_some());
+        let header = self.header.as_ref().map(SecretHeader::parts);
+        let names = self.methods.iter().flatten();
+        let unknown = names.filter(|name| Method::parse(name) == Method::Other);
+        list! { problems;
+            self.url.is_some() == builtin => "needs either `url` or `builtin = \"patterns\"`";
+            !builtin && self.url.as_ref().is_some_and(|url| !is_http(url) || has_user(url) || url.fragment().is_some())
+                => "`url` must be http:// or https://, and hold no user, password or fragment";
+            builtin == self.patterns.is_empty()
+                => "`patterns` go with `builtin = \"patterns\"`, which needs at least one";
+            self.patterns.len() > PATTERNS_MAX => "may have at most {PATTERNS_MAX} `patterns`";
+            builtin && header.is_some() => "`header` goes with `url`";
+            self.phases.is_empty() => "`phases` is empty, so it is never asked";
+            !TIMEOUT.contains(&self.timeout) => "`timeout` must be 10ms to 60s";
+            !BYTES.contains(&self.max_bytes.0) => "`max_bytes` must be 1KiB to 10MiB";
+            !(1..=CONCURRENCY_MAX).contains(&self.concurrency) => "`concurrency` must be 1 to {CONCURRENCY_MAX}";
+            header.is_some_and(|parts| parts.is_none_or(|(name, _)| OWN_FIELDS.contains(&name.as_str())))
+                => "`header` must be \"Name: value\", and no field of the gateway's own";
+            self.methods.as_ref().is_some_and(Vec::is_empty) => "`methods` is empty, so it is never asked";
         }
-        let builtin = self.builtin.is_some();
-        refuse(
-            builtin == self.patterns.is_empty(),
-            "`patterns` go with `builtin = \"patterns\"`, which needs at least one",
-        );
-        refuse(
-            self.patterns.len() > PATTERNS_MAX,
-            "may have at most 100 `patterns`",
-        );
-        refuse(builtin && self.header.is_some(), "`header` goes with `url`");
-        refuse(
-            self.phases.is_empty(),
-            "`phases` is empty, so it is never asked",
-        );
-        refuse(
-            !TIMEOUT.contains(&self.timeout),
-            "`timeout` must be 10ms to 60s",
-        );
-        refuse(
-            !BYTES.contains(&self.max_bytes.0),
-            "`max_bytes` must be 1KiB to 10MiB",
-        );
-        refuse(
-            !(1..=CONCURRENCY_MAX).contains(&self.concurrency),
-            "`concurrency` must be 1 to 100000",
-        );
-        if let Some(header) = &self.header {
-            let reserved = |name: &http::HeaderName| {
-                matches!(
-                    name.as_str(),
-                    "host"
-                        | "content-length"
-                        | "transfer-encoding"
-                        | "connection"
-                        | "content-type"
-                        | "x-a2a-guard-token"
-                )
-            };
-            let wrong = header.parts().is_none_or(|(name, _)| reserved(&name));
-            refuse(
-                wrong,
-                "`header` must be \"Name: value\", and no field of the gateway's own",
-            );
-        }
-        match &self.methods {
-            Some(names) if names.is_empty() => {
-                problems.push("`methods` is empty, so it is never asked".to_owned());
-            }
-            Some(names) => problems.extend(names.iter().filter(|name| Method::parse(name) == Method::Other).map(|name| {
-                format!("`{name}` in `methods` is no method of A2A: write \"message/send\" or \"SendMessage\"")
-            })),
-            None => {}
-        }
+        problems.extend(unknown.map(|name| {
+            format!("`{name}` in `methods` is no method of A2A: write \"message/send\" or \"SendMessage\"")
+        }));
         problems.extend(self.patterns.iter().filter_map(problem_of));
         problems
     }
 }
 
-fn is_plain(url: &url::Url) -> bool {
-    matches!(url.scheme(), "http" | "https")
-        && url.has_host()
-        && url.username().is_empty()
-        && url.password().is_none()
-        && url.fragment().is_none()
-}
-
-/// The keys of a table, and the forms of their values.
-const FORMS: &Forms = &[
-    ("name", "a text such as \"secrets\""),
-    ("url", "a URL such as \"http://127.0.0.1:9000/check\""),
-    ("builtin", "\"patterns\""),
-    (
-        "patterns",
-        "a list such as [{ name = \"aws-key\", regex = 'AKIA[0-9A-Z]{16}' }], where `action` may be \"reject\" or \"mask\"",
-    ),
-    (
-        "phases",
-        "a list of \"request\", \"response\" and \"event\"",
-    ),
-    (
-        "methods",
-        "a list such as [\"message/send\", \"SendMessage\"]",
-    ),
-    (
-        "targets",
-        "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
-    ),
-    ("timeout", "a duration such as \"2s\""),
-    ("on_failure", "\"deny\" or \"allow\""),
-    ("mode", "\"enforce\" or \"observe\""),
-    ("stream", "\"each\", \"final\" or \"off\""),
-    ("max_bytes", "a size such as \"1MiB\""),
-    ("concurrency", "a whole number, without quotes"),
-    ("header", "a text, \"Name: value\""),
-];
-
-/// Returns the problems of the first table that cannot be read; `None`: it is no list of tables. Values are not quoted: a
-/// header or a URL may hold a credential.
-pub(super) fn describe_misfit(list: &Value) -> Option<String> {
-    let least = toml::toml! { name = "least" };
-    tables::describe_misfit::<Guard>("guard", list, FORMS, &least)
-}
-
 /// Returns the problems of the list.
 pub(super) fn find_problems(guards: &[Guard]) -> Vec<String> {
-    let mut problems = Vec::new();
-    if guards.len() > GUARDS_MAX {
-        problems.push(format!("may have at most {GUARDS_MAX} guards"));
-    }
-    for (i, guard) in guards.iter().enumerate() {
-        let name = &guard.name;
-        if !is_name(name) {
-            problems.push(format!("guard {} {NAME_FORM}", i + 1));
-        }
-        if guards[..i].iter().any(|other| other.name == *name) {
-            problems.push(format!("`{name}` stands twice"));
-        }
-        let wrong = guard.find_problems();
-        problems.extend(
-            wrong
-                .into_iter()
-                .map(|why| format!("guard {}: {why}", i + 1)),
-        );
-    }
-    problems
+    tables::find_problems(
+        ("guards", GUARDS_MAX),
+        guards,
+        |guard| &guard.name,
+        |number, guard| {
+            let mut problems = Vec::new();
+            list! { problems; !is_name(&guard.name) => "guard {number} {NAME_FORM}"; }
+            let wrong = guard.find_problems();
+            problems.extend(
+                wrong
+                    .into_iter()
+                    .map(|why| format!("guard {number}: {why}")),
+            );
+            problems
+        },
+    )
 }
 
 /// Masks the header fields of the guards in a value of the key. `masked_url` masks a URL.

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use strsim::levenshtein;
 use toml::{Table, Value};
 
-use super::issuers::workspaces;
 use super::load::DEFAULT;
-use super::{cap, guard};
+use super::tables::describe_misfit as describe;
+use super::{Cap, Guard, WorkspaceIssuer, guard};
 
 /// Keys with values that may contain a password.
 const SECRET: [&str; 3] = ["stores.sql", "stores.shared", "telemetry.otlp_headers"];
@@ -103,24 +103,25 @@ fn json_list(raw: &str) -> Option<Value> {
     value.is_array().then_some(value)
 }
 
+/// Returns the name that was probably meant.
+fn find_similar<'a>(names: impl Iterator<Item = &'a str>, written: &str) -> Option<&'a str> {
+    let near = names.map(|name| (levenshtein(name, written), name));
+    let near = near.filter(|(edits, name)| *edits <= 2.max(name.len() / 4));
+    // Of two names at the same distance, the longer one shares more letters.
+    let nearest = near.min_by_key(|(edits, name)| (*edits, Reverse(name.len())));
+    nearest.map(|(_, name)| name)
+}
+
 /// Returns the message for an unknown key, with the most similar key.
 pub(super) fn unknown_key(known: &Table, written: &str) -> String {
     let last = written.rsplit('.').next();
     let keys: Vec<String> = list_leaves(known).into_iter().map(|(key, _)| key).collect();
-    let meant = keys
-        .iter()
+    let keys = || keys.iter().map(String::as_str);
+    let meant = keys()
         .filter(|key| key.rsplit('.').next() == last)
-        .min_by_key(|key| levenshtein(key, written))
-        .or_else(|| {
-            keys.iter()
-                .chain(known.keys())
-                .map(|key| (levenshtein(key, written), key))
-                .filter(|(edits, key)| *edits <= 2.max(key.len() / 4))
-                // Of two keys at the same distance, the longer one shares more letters.
-                .min_by_key(|(edits, key)| (*edits, Reverse(key.len())))
-                .map(|(_, key)| key)
-        });
-    match meant {
+        .min_by_key(|key| levenshtein(key, written));
+    let all = keys().chain(known.keys().map(String::as_str));
+    match meant.or_else(|| find_similar(all, written)) {
         Some(key) => format!("there is no such key; did you mean `{key}`?"),
         None => {
             "there is no such key; config/default.toml in the source explains all keys".to_owned()
@@ -135,15 +136,10 @@ pub(super) fn unknown_section(known: &Table, written: &str) -> String {
         .iter()
         .flat_map(|(key, _)| key.match_indices('.').map(|(end, _)| &key[..end]))
         .collect();
-    sections
-        .into_iter()
-        .map(|section| (levenshtein(section, written), section))
-        .filter(|(edits, section)| *edits <= 2.max(section.len() / 4))
-        .min()
-        .map_or_else(
-            || unknown_key(known, written),
-            |(_, section)| format!("there is no such section; did you mean `{section}`?"),
-        )
+    match find_similar(sections.into_iter(), written) {
+        Some(section) => format!("there is no such section; did you mean `{section}`?"),
+        None => unknown_key(known, written),
+    }
 }
 
 /// Returns a message for a value of the wrong form, where serde's message would name Rust types.
@@ -173,21 +169,37 @@ pub(super) fn describe_misfit(
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
-        ("auth.workspace_issuers", _) => workspaces::describe_misfit(value).unwrap_or_else(|| {
-            "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, `audience`, \
-             `claims` and `workspace`"
-                .to_owned()
-        }),
-        ("cap", _) => cap::describe_misfit(value).unwrap_or_else(|| {
-            "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one value, \
-             [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"
-                .to_owned()
-        }),
-        ("guard", _) => guard::describe_misfit(value).unwrap_or_else(|| {
-            "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and `patterns`); or, as \
-             one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
-                .to_owned()
-        }),
+        ("auth.workspace_issuers", _) => {
+            let least = toml::toml! {
+                issuer = "https://a.test"
+                jwks_url = "https://a.test"
+                audience = "a"
+                claims = { sub = "{a}" }
+                workspace = "{a}"
+            };
+            let misfit = describe::<WorkspaceIssuer>("issuer", value, &least);
+            misfit.unwrap_or_else(|| {
+                "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, \
+                 `audience`, `claims` and `workspace`"
+                    .to_owned()
+            })
+        }
+        ("cap", _) => {
+            let least = toml::toml! { name = "least" per = "run" count = "messages" limit = 1 };
+            describe::<Cap>("cap", value, &least).unwrap_or_else(|| {
+                "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one \
+                 value, [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"
+                    .to_owned()
+            })
+        }
+        ("guard", _) => {
+            let least = toml::toml! { name = "least" };
+            describe::<Guard>("guard", value, &least).unwrap_or_else(|| {
+                "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and \
+                 `patterns`); or, as one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
+                    .to_owned()
+            })
+        }
         // The value is not quoted: a URL may hold a password.
         ("telemetry.otlp_endpoint", _) => {
             "is not a URL: write \"http://127.0.0.1:4318\"".to_owned()

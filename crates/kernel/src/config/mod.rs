@@ -13,22 +13,34 @@ macro_rules! sections {
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
-            $($(#[$doc])* $(#[serde(with = $parser)])? pub $key: $kind,)*
+            $($(#[$doc])* $(#[serde(deserialize_with = $parser)])? pub $key: $kind,)*
         }
     )*};
 }
 
-mod admin;
+/// Adds the reasons of the rows whose conditions are true to a list of texts.
+macro_rules! list {
+    ($list:expr; $($wrong:expr => $reason:literal $(, $value:expr)*;)*) => {$(
+        if $wrong {
+            $list.push(format!($reason $(, $value)*));
+        }
+    )*};
+}
+
+/// Adds a problem of the key of each row whose condition is true to the checks.
+macro_rules! refuse {
+    ($checks:expr; $($first:ident $(.$rest:ident)* if $wrong:expr => $reason:literal;)*) => {$(
+        if $wrong {
+            let _is_a_key = &$checks.config.$first $(.$rest)*;
+            $checks.add_problem(concat!(stringify!($first) $(, ".", stringify!($rest))*), format!($reason));
+        }
+    )*};
+}
+
 mod audit;
-mod auth;
-mod calls;
 mod cap;
-mod capacity;
 mod check;
-mod delegation;
-mod delivery;
 pub(crate) mod exposure;
-mod file;
 mod forward;
 mod guard;
 mod issuers;
@@ -36,7 +48,6 @@ mod layer;
 pub mod live;
 pub mod load;
 mod pattern;
-mod rate;
 pub mod reload;
 mod restart;
 mod scope;
@@ -56,18 +67,13 @@ use std::time::Duration;
 
 pub use a2a::CompletionMode;
 use ipnet::IpNet;
+use secrecy::SecretString;
 use serde::Deserialize;
+use url::Url;
 
-pub use self::admin::{Admin, AdminAuth};
 pub use self::audit::{Audit, AuditAnchor, ClientAddress};
-pub use self::auth::{Auth, AuthMode};
-pub use self::calls::{A2a, Bridging, RefusalStatus};
 pub use self::cap::{Cap, CapCount, CapPer};
-pub use self::capacity::{Affinity, Breaker, Concurrency, Upstream};
-pub use self::delegation::Delegation;
-pub use self::delivery::{Idempotency, Stream};
-pub use self::exposure::refuse_exposed;
-pub use self::file::open_regular;
+pub use self::exposure::{open_regular, refuse_exposed};
 pub use self::forward::{
     Forward, NEVER_TO_AGENTS, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, commands_proxy,
 };
@@ -76,14 +82,13 @@ pub use self::issuers::claims::Part;
 pub use self::issuers::{Issuer, WorkspaceIssuer, check_url};
 pub use self::live::{Derived, Live};
 pub use self::pattern::{Pattern, PatternAction};
-pub use self::rate::Rate;
 pub use self::restart::RESTART_KEYS;
-pub use self::scope::{InvalidScope, Scope};
+pub use self::scope::Scope;
 pub use self::sign_in::{SignIn, SignInRoles};
 pub use self::telemetry::{LogFormat, OtlpProtocol, Ratio, Telemetry};
 pub use self::tls_pair::ServingTls;
 pub use self::trusted::AgentPrefix;
-use self::value::{ByteSize, duration, name_servers, secret_url};
+use self::value::{ByteSize, Sha256Hex, duration, name_servers, secret_url};
 pub use self::wake::{Wake, WakeTemplate};
 use crate::closed_set::words;
 use crate::ids::WorkspaceId;
@@ -160,13 +165,12 @@ sections! {
         /// `[telemetry]`
         telemetry: Telemetry,
     }
-
     /// `[server]`: the public listener.
     Server {
         /// Address for callers.
         listen: SocketAddr,
         /// The base URL for callers; `None`: from `listen`. Resolved by [`Config::public_url`].
-        public_url: Option<url::Url>,
+        public_url: Option<Url>,
         /// Accepted `Host` values besides the loopback names and `public_url`'s.
         hosts: Vec<String>,
         /// The name of this gateway among its replicas; `None`: the machine's host name.
@@ -188,19 +192,6 @@ sections! {
         /// Longest shutdown after SIGTERM: the time for running exchanges to end.
         drain: Duration as "duration",
     }
-}
-
-impl Server {
-    /// Returns the number of threads that serve callers.
-    pub fn threads(&self) -> usize {
-        match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-            threads => threads,
-        }
-    }
-}
-
-sections! {
     /// `[server.tls]`.
     Tls {
         /// PEM certificate chain.
@@ -213,48 +204,67 @@ sections! {
         #[serde(skip)]
         serving: Option<ServingTls>,
     }
-}
-
-impl Tls {
-    /// Returns the configured files.
-    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.cert, &self.key, &self.client_ca]
-            .into_iter()
-            .flatten()
+    /// `[admin]`.
+    Admin {
+        /// Address of the listener.
+        listen: SocketAddr,
+        /// Authentication of routes that expose data of callers and workspaces.
+        auth: AdminAuth,
+        /// True if the console is served.
+        console: bool,
+        /// `[admin.sign_in]`
+        sign_in: SignIn,
     }
-}
-
-sections! {
     /// `[stores]`: durable facts and shared state.
     Stores {
         /// `sqlite:PATH` or `postgres://…`. Secret, since it may contain a password.
-        sql: secrecy::SecretString as "secret_url",
+        sql: SecretString as "secret_url",
         /// `memory`, `redis://…` or `rediss://…`. Secret, since it may contain a password.
-        shared: secrecy::SecretString as "secret_url",
+        shared: SecretString as "secret_url",
         /// Longest wait for one response of a store.
         timeout: Duration as "duration",
         /// Maximum pooled SQL connections.
         sql_connections: u32,
     }
-
+    /// `[auth]`: accepted credentials.
+    Auth {
+        /// The treatment of requests without a credential.
+        mode: AuthMode,
+        /// SHA-256 of the admin tokens, in hexadecimal.
+        admin_token_sha256: Vec<Sha256Hex>,
+        /// The operator's token from the environment. Not a key, so that no file contains it.
+        #[serde(skip)]
+        admin_token: Option<SecretString>,
+        /// Foreign issuers of canvas tokens.
+        issuers: Vec<Issuer>,
+        /// Platforms whose tokens are credentials of workspaces.
+        workspace_issuers: Vec<WorkspaceIssuer>,
+        /// Tolerated clock difference to the signers of foreign tokens, in whole seconds.
+        leeway: Duration as "duration",
+    }
     /// `[access]`: the hierarchy rule.
     Access {
         /// Reach of the rule between ancestors and descendants.
         lineage: LineageReach,
     }
-}
-
-/// `access.lineage`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum LineageReach {
-    /// Parent and child only.
-    Direct,
-    /// Any ancestor and any descendant.
-    Any,
-}
-
-sections! {
+    /// `[a2a]`: processing of calls.
+    A2a {
+        /// The parts of an incomplete call that the gateway adds.
+        complete: CompletionMode,
+        /// Translation of calls that the target does not speak; a workspace can override it.
+        bridge: Bridging,
+        /// The workspace with its card at `/.well-known/agent-card.json`.
+        #[serde(default, deserialize_with = "value::workspace_id")]
+        default_workspace: Option<WorkspaceId>,
+        /// The HTTP status of refusals of JSON-RPC calls.
+        refusal_status: RefusalStatus,
+        /// True if callers may request push notifications; a workspace can override it.
+        push_notifications: bool,
+        /// Retention of a task's owner after the owner's last use of the task.
+        task_ttl: Duration as "duration",
+        /// Maximum tasks of one caller with a stored owner.
+        tasks_per_caller: i64,
+    }
     /// `[card]`: processing of agents' cards.
     Card {
         /// Readers of a workspace's card; a workspace can override it.
@@ -264,19 +274,6 @@ sections! {
         /// True if cards declare the gateway's bearer scheme instead of the agent's schemes.
         declare_security: bool,
     }
-}
-
-words! {
-    /// `card.access`, also per workspace.
-    CardAccess {
-        /// All clients, without a credential.
-        Public => "public",
-        /// Callers that may reach the workspace.
-        Private => "private",
-    }
-}
-
-sections! {
     /// `[timeouts]`: one timeout for each wait.
     Timeouts {
         /// TCP and TLS to the agent.
@@ -298,7 +295,6 @@ sections! {
         /// Upper bound of `X-Timeout`.
         max: Duration as "duration",
     }
-
     /// `[limits]`: one limit for each buffer.
     Limits {
         /// A request body.
@@ -328,7 +324,63 @@ sections! {
         /// Maximum bytes kept in SQL for all callers together.
         kept_bytes_total: ByteSize,
     }
-
+    /// `[stream]`.
+    Stream {
+        /// Silence after which the gateway sends a comment.
+        keepalive: Duration as "duration",
+        /// Longest time that a stream stays open after its final event.
+        final_grace: Duration as "duration",
+        /// Maximum events kept of one stream; 0: none, and events get no ids.
+        log_events: usize,
+        /// Maximum bytes kept of one stream.
+        log_bytes: ByteSize,
+        /// Retention of the events after the end of the stream.
+        log_ttl: Duration as "duration",
+        /// Maximum bytes kept of all streams together.
+        logs_bytes: ByteSize,
+        /// Longest time that a stream continues without a reader.
+        linger: Duration as "duration",
+        /// Maximum streams that continue without a reader.
+        lingering: usize,
+        /// Maximum readers of resumed streams.
+        readers: usize,
+    }
+    /// `[idempotency]`.
+    Idempotency {
+        /// Retention of a response for replays.
+        ttl: Duration as "duration",
+        /// True if a caller's message id is used as an idempotency key.
+        message_id: bool,
+    }
+    /// `[upstream]`: connections to agents.
+    Upstream {
+        /// Longest time that an unused connection is kept.
+        idle: Duration as "duration",
+        /// Longest wait of a call for an agent that refuses connections. 0: none.
+        hold: Duration as "duration",
+        /// Maximum calls that wait so.
+        hold_calls: usize,
+        /// Maximum bytes of their bodies.
+        hold_bytes: ByteSize,
+    }
+    /// `[breaker]`: circuit breakers of agents.
+    Breaker {
+        /// Failures in a row that open it. 0: any number may follow each other.
+        failures: u32,
+        /// Share of failed calls in the window that opens it. 0: any share may fail.
+        ratio: Ratio,
+        /// Time for which a call counts.
+        window: Duration as "duration",
+        /// Time for which it is open first.
+        open: Duration as "duration",
+        /// Longest time for which it is open.
+        open_max: Duration as "duration",
+    }
+    /// `[concurrency]`.
+    Concurrency {
+        /// True if the gateway learns how many calls an agent takes at once.
+        adaptive: bool,
+    }
     /// `[registry]`.
     Registry {
         /// Lease of a heartbeat.
@@ -338,7 +390,6 @@ sections! {
         /// True if an address that another program writes to the shared state moves the agent's credential along.
         shared_addresses_move_credentials: bool,
     }
-
     /// `[directory]`: look-up of agents.
     Directory {
         /// Longest use of a cached entry while no store responds.
@@ -352,7 +403,6 @@ sections! {
         /// Shared-state key of the last heartbeat.
         heartbeat_key: String,
     }
-
     /// `[address]`: allowed addresses (`docs/design/security.md`, "Addresses that the gateway connects to (SSRF)").
     Address {
         /// `default` or `strict`.
@@ -362,19 +412,6 @@ sections! {
         /// DNS servers for agents' names. Empty: the system's resolver.
         nameservers: Vec<SocketAddr> as "name_servers",
     }
-}
-
-/// `address.profile`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum AddressProfile {
-    /// The ranges in `address.allow` are allowed.
-    Default,
-    /// Public addresses only.
-    Strict,
-}
-
-sections! {
     /// `[keys]`: trust keys.
     Keys {
         /// Folder of the keys, which are created at the first start.
@@ -382,7 +419,6 @@ sections! {
         /// File of the sealing key; `None`: `seal.key` in `dir`.
         seal_key: Option<PathBuf>,
     }
-
     /// `[tokens]`: signed tokens.
     Tokens {
         /// `iss` of the gateway's tokens; `None`: the public URL. Resolved by [`Config::issuer`].
@@ -390,19 +426,16 @@ sections! {
         /// Lifetime of a pair token from discovery.
         pair_ttl: Duration as "duration",
     }
-
-    /// `[canvas]`: the page that talks with agents.
-    Canvas {
-        /// True if it is served at `/canvas/` of the public listener.
-        enabled: bool,
-    }
-
     /// `[cors]`.
     Cors {
         /// Allowed origins, exactly as browsers send them.
         origins: Vec<String>,
     }
-
+    /// `[canvas]`: the page that talks with agents.
+    Canvas {
+        /// True if it is served at `/canvas/` of the public listener.
+        enabled: bool,
+    }
     /// `[events]`: sockets and event streams for observers.
     Events {
         /// Maximum open sockets and event streams.
@@ -410,7 +443,6 @@ sections! {
         /// Maximum for one caller.
         connections_per_caller: usize,
     }
-
     /// `[inbox]`: messages that wait for their agent to fetch them.
     Inbox {
         /// Maximum unacknowledged entries of one inbox, and as many acknowledged ones.
@@ -421,6 +453,107 @@ sections! {
         connections: usize,
         /// Maximum for one caller.
         connections_per_caller: usize,
+    }
+    /// `[delegation]`: delegations and deferred calls.
+    Delegation {
+        /// Maximum unfinished ones of one caller, and for one target. Both kinds count together.
+        max_pending: i64,
+        /// Longest wait of a deferred call for its target. A delegation has a deadline of its own.
+        deferred_ttl: Duration as "duration",
+        /// Retention of finished ones, of both kinds.
+        retention: Duration as "duration",
+    }
+    /// `[affinity]`: bindings of tasks and contexts to the instances of an agent.
+    Affinity {
+        /// Lifetime of a binding after its last use.
+        ttl: Duration as "duration",
+    }
+    /// Section `[rate]`: 0 switches a limit off.
+    #[derive(PartialEq, Eq)]
+    Rate {
+        /// Requests a second of one caller, over all of its credentials.
+        caller_per_second: u32,
+        /// Requests at once of one caller.
+        caller_burst: u32,
+        /// Requests a second of all canvas users that the tokens of one org name.
+        org_users_per_second: u32,
+        /// Requests at once of all these users.
+        org_users_burst: u32,
+        /// Answers 401 and 403 a second to one client address.
+        failures_per_second: u32,
+        /// Cards read without a credential, for each client address.
+        cards_per_second: u32,
+    }
+}
+
+words! {
+    /// `admin.auth`.
+    AdminAuth {
+        /// An operator's token is needed, unless the listener is on loopback.
+        Auto => "auto",
+        /// An operator's token is always needed.
+        Token => "token",
+    }
+    /// `auth.mode`.
+    AuthMode {
+        /// Every request needs a credential.
+        Token => "token",
+        /// For development on loopback: a request without a credential acts as the canvas.
+        Open => "open",
+    }
+    /// `access.lineage`.
+    LineageReach {
+        /// Parent and child only.
+        Direct => "direct",
+        /// Any ancestor and any descendant.
+        Any => "any",
+    }
+    /// `a2a.refusal_status`: the HTTP status of refusals of JSON-RPC calls.
+    RefusalStatus {
+        /// That of the reason.
+        Http => "http",
+        /// 200, as agents answer: the Python SDKs read no body of any other.
+        Ok => "200",
+    }
+    /// `a2a.bridge`, also per workspace: translation of calls in a generation or binding that the target does not speak.
+    Bridging {
+        /// They are translated, with their answers.
+        Auto => "auto",
+        /// They are rejected.
+        Off => "off",
+    }
+    /// `card.access`, also per workspace.
+    CardAccess {
+        /// All clients, without a credential.
+        Public => "public",
+        /// Callers that may reach the workspace.
+        Private => "private",
+    }
+    /// `address.profile`.
+    AddressProfile {
+        /// The ranges in `address.allow` are allowed.
+        Default => "default",
+        /// Public addresses only.
+        Strict => "strict",
+    }
+}
+
+impl Server {
+    /// Returns the number of threads that serve callers.
+    pub fn threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+            threads => threads,
+        }
+    }
+}
+
+impl Tls {
+    /// Returns the configured files.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.cert, &self.key, &self.client_ca]
+            .into_iter()
+            .flatten()
     }
 }
 
@@ -454,5 +587,22 @@ impl Config {
             .issuer
             .clone()
             .unwrap_or_else(|| self.public_url())
+    }
+}
+
+impl Admin {
+    /// True if requests for data of callers and workspaces need an operator's token.
+    pub fn needs_token(&self) -> bool {
+        match self.auth {
+            AdminAuth::Auto => !self.listen.ip().is_loopback(),
+            AdminAuth::Token => true,
+        }
+    }
+}
+
+impl Breaker {
+    /// True if nothing opens it.
+    pub fn is_off(&self) -> bool {
+        self.failures == 0 && self.ratio.0 <= 0.0
     }
 }

@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use crate::closed_set::words;
 
-/// Longest name of a guard or a pattern.
-const NAME_MAX: usize = 64;
+/// Longest name of a guard, a cap or a pattern.
+pub(super) const NAME_MAX: usize = 64;
 
 /// Longest regular expression, in bytes.
 const REGEX_MAX: usize = 4096;
@@ -56,31 +56,26 @@ pub(super) fn problem_of(pattern: &Pattern) -> Option<String> {
     if !is_name(name) {
         return Some(format!("pattern `{name}` {NAME_FORM}"));
     }
-    if pattern.regex.len() > REGEX_MAX {
-        return Some(format!(
-            "`regex` of pattern `{name}` is longer than {REGEX_MAX} bytes"
-        ));
-    }
-    match pattern.compile() {
-        Err(regex::Error::CompiledTooBig(_)) => Some(format!(
-            "`regex` of pattern `{name}` takes more than {COMPILED_MAX} bytes when it is compiled: use shorter \
-             repetitions"
-        )),
+    let why = match pattern.compile() {
+        _ if pattern.regex.len() > REGEX_MAX => format!("is longer than {REGEX_MAX} bytes"),
+        Err(regex::Error::CompiledTooBig(_)) => format!(
+            "takes more than {COMPILED_MAX} bytes when it is compiled: use shorter repetitions"
+        ),
         Err(error) => {
             // Several lines: the expression, a mark below the place, the reason.
             let error = error.to_string();
             let why = error.lines().last().unwrap_or_default();
-            Some(format!(
-                "`regex` of pattern `{name}` is no regular expression of the `regex` crate, which has neither \
-                 look-around nor back-references: {}",
-                why.trim_start_matches("error: ")
-            ))
+            let why = why.trim_start_matches("error: ");
+            format!(
+                "is no regular expression of the `regex` crate, which has neither look-around nor back-references: {why}"
+            )
         }
-        Ok(regex) if regex.is_match("") => Some(format!(
-            "`regex` of pattern `{name}` matches the empty text, so it matches everywhere"
-        )),
-        Ok(_) => None,
-    }
+        Ok(regex) if regex.is_match("") => {
+            "matches the empty text, so it matches everywhere".to_owned()
+        }
+        Ok(_) => return None,
+    };
+    Some(format!("`regex` of pattern `{name}` {why}"))
 }
 
 const fn reject_by_default() -> PatternAction {
@@ -90,7 +85,7 @@ const fn reject_by_default() -> PatternAction {
 /// Form of a name, in each rejection.
 pub(super) const NAME_FORM: &str = "has no good name: write 1 to 64 of a to z, 0 to 9, `_` and `-`";
 
-/// True if it may be the name of a guard or a pattern.
+/// True if it may be the name of a guard, a cap or a pattern.
 pub(super) fn is_name(name: &str) -> bool {
     let known = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(known)

@@ -22,22 +22,6 @@ enum Entry {
     Workspace(WorkspaceId),
 }
 
-/// The list is not a scope.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidScope {
-    /// One entry is none of the three forms.
-    #[error(
-        "`{0}` is not a workspace id, `org:NAME` or `*`: write [\"my-agent\", \"org:acme\"] or [\"*\"]"
-    )]
-    Entry(String),
-    /// It has too many entries.
-    #[error("has more than {ENTRIES_MAX} entries: name an org instead, `org:NAME`")]
-    Long,
-    /// It has none, so the rule would never apply.
-    #[error("is empty, so the rule applies to no workspace: write [\"*\"] for all")]
-    Empty,
-}
-
 impl Scope {
     /// The scope of all workspaces.
     pub fn all() -> Self {
@@ -55,28 +39,32 @@ impl Scope {
 }
 
 impl TryFrom<Vec<String>> for Scope {
-    type Error = InvalidScope;
+    type Error = String;
 
-    fn try_from(entries: Vec<String>) -> Result<Self, InvalidScope> {
-        match entries.len() {
-            0 => return Err(InvalidScope::Empty),
-            count if count > ENTRIES_MAX => return Err(InvalidScope::Long),
-            _ => {}
+    fn try_from(entries: Vec<String>) -> Result<Self, String> {
+        if entries.is_empty() {
+            return Err(
+                "is empty, so the rule applies to no workspace: write [\"*\"] for all".into(),
+            );
         }
-        let entries = entries.into_iter().map(|text| {
-            if text == "*" {
-                return Ok(Entry::All);
-            }
-            match text.strip_prefix(ORG) {
-                Some("") => Err(InvalidScope::Entry(text)),
-                Some(org) => Ok(Entry::Org(org.to_owned())),
-                None => match WorkspaceId::parse(&text) {
-                    Ok(id) => Ok(Entry::Workspace(id)),
-                    Err(_) => Err(InvalidScope::Entry(text)),
-                },
-            }
+        if entries.len() > ENTRIES_MAX {
+            return Err(format!(
+                "has more than {ENTRIES_MAX} entries: name an org instead, `org:NAME`"
+            ));
+        }
+        let parse = |text: &String| match text.strip_prefix(ORG) {
+            None if text == "*" => Some(Entry::All),
+            None => WorkspaceId::parse(text).ok().map(Entry::Workspace),
+            Some(org) => (!org.is_empty()).then(|| Entry::Org(org.to_owned())),
+        };
+        let parsed = entries.iter().map(|text| {
+            parse(text).ok_or_else(|| {
+                format!(
+                    "`{text}` is not a workspace id, `org:NAME` or `*`: write [\"my-agent\", \"org:acme\"] or [\"*\"]"
+                )
+            })
         });
-        entries.collect::<Result<_, _>>().map(Self)
+        parsed.collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -84,7 +72,7 @@ impl TryFrom<Vec<String>> for Scope {
 mod tests {
     use super::*;
 
-    fn scope(entries: &[&str]) -> Result<Scope, InvalidScope> {
+    fn scope(entries: &[&str]) -> Result<Scope, String> {
         Scope::try_from(entries.iter().map(|&e| e.to_owned()).collect::<Vec<_>>())
     }
 
@@ -105,9 +93,11 @@ mod tests {
     #[test]
     fn an_entry_of_no_form_is_refused() {
         for bad in ["", "org:", "a b", "a/b"] {
-            assert_eq!(scope(&[bad]), Err(InvalidScope::Entry(bad.to_owned())));
+            let error = scope(&[bad]).unwrap_err();
+            assert!(error.starts_with(&format!("`{bad}` is not a workspace id")));
         }
-        assert_eq!(scope(&[]), Err(InvalidScope::Empty));
-        assert_eq!(scope(&vec!["a"; ENTRIES_MAX + 1]), Err(InvalidScope::Long));
+        assert!(scope(&[]).unwrap_err().starts_with("is empty"));
+        let long = scope(&vec!["a"; ENTRIES_MAX + 1]).unwrap_err();
+        assert!(long.starts_with("has more than 1000 entries"));
     }
 }

@@ -9,7 +9,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use url::Url;
 
-use super::value::{duration, is_loopback, secret_url};
+use super::value::{NumberOrText, duration, secret_url};
+
+use crate::closed_set::words;
 
 sections! {
     /// `[telemetry]`.
@@ -35,27 +37,23 @@ sections! {
     }
 }
 
-/// `telemetry.log_format`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Human on a terminal, JSON otherwise.
-    Auto,
-    /// Human-readable lines.
-    Human,
-    /// One JSON object per line.
-    Json,
-}
-
-/// `telemetry.otlp_protocol`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-pub enum OtlpProtocol {
-    /// Protobuf over HTTP/1.1.
-    #[serde(rename = "http/protobuf")]
-    HttpProtobuf,
-    /// gRPC.
-    #[serde(rename = "grpc")]
-    Grpc,
+words! {
+    /// `telemetry.log_format`.
+    LogFormat {
+        /// Human on a terminal, JSON otherwise.
+        Auto => "auto",
+        /// Human-readable lines.
+        Human => "human",
+        /// One JSON object per line.
+        Json => "json",
+    }
+    /// `telemetry.otlp_protocol`.
+    OtlpProtocol {
+        /// Protobuf over HTTP/1.1.
+        HttpProtobuf => "http/protobuf",
+        /// gRPC.
+        Grpc => "grpc",
+    }
 }
 
 /// A share from 0 to 1, written as a number; `--set` and the environment also accept an integer.
@@ -64,15 +62,9 @@ pub struct Ratio(pub f64);
 
 impl<'de> Deserialize<'de> for Ratio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Number(f64),
-            Text(String),
-        }
-        let number = match Raw::deserialize(deserializer)? {
-            Raw::Number(number) => Some(number),
-            Raw::Text(text) => text.parse().ok(),
+        let number = match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(number) => Some(number),
+            NumberOrText::Text(text) => text.parse().ok(),
         };
         number
             .filter(|share| (0.0..=1.0).contains(share))
@@ -105,48 +97,6 @@ impl Telemetry {
             fields.append(name, value);
         }
         Ok(fields)
-    }
-
-    /// Returns the problems of the trace export, as keys and reasons. Reasons never quote a value,
-    /// which may hold a credential.
-    pub(super) fn otlp_problems(&self) -> Vec<(&'static str, &'static str)> {
-        let mut problems = Vec::new();
-        let key = "telemetry.otlp_endpoint";
-        if let Some(url) = &self.otlp_endpoint {
-            if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-                problems.push((key, "must begin with http:// or https:// and name a host"));
-            } else if !url.username().is_empty() || url.password().is_some() {
-                problems.push((
-                    key,
-                    "must not hold a user or a password: write a field into telemetry.otlp_headers",
-                ));
-            } else if url.query().is_some() || url.fragment().is_some() {
-                problems.push((key, "must end before `?` and `#`"));
-            } else if self.otlp_protocol == OtlpProtocol::Grpc && url.path() != "/" {
-                problems.push((
-                    key,
-                    "has a path, which gRPC does not: write scheme, host and port",
-                ));
-            }
-        }
-        if self.otlp_fields().is_err() {
-            problems.push((
-                "telemetry.otlp_headers",
-                "is not a list of fields: write name=value,name=value, with `,` and `%` in a value as %2C and %25",
-            ));
-        }
-        if self.service_name.trim().is_empty() {
-            problems.push(("telemetry.service_name", "must not be empty"));
-        }
-        problems
-    }
-
-    /// True if a credential is sent to the collector unencrypted over a network.
-    pub(super) fn otlp_credential_in_the_clear(&self) -> bool {
-        let Some(url) = &self.otlp_endpoint else {
-            return false;
-        };
-        url.scheme() == "http" && !is_loopback(url) && !self.otlp_headers.expose_secret().is_empty()
     }
 }
 

@@ -12,7 +12,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
 
-use super::file::read_regular;
+use super::exposure::{open_regular, read_at_most};
 
 /// Largest file, in bytes: four times the size of all public certificate authorities together.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -23,12 +23,10 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Returns a message with the path.
 pub(super) fn read_pem(path: &Path, marker: &str) -> Result<Vec<u8>, String> {
     let shown = path.display();
-    let text = read_regular(path, FILE_BYTES_MAX)
-        .map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let found = text
-        .windows(marker.len())
-        .any(|window| window == marker.as_bytes());
-    if found {
+    let text = open_regular(path).and_then(|file| read_at_most(file, FILE_BYTES_MAX));
+    let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let mut windows = text.windows(marker.len());
+    if windows.any(|window| window == marker.as_bytes()) {
         Ok(text)
     } else {
         let what = marker.trim_end_matches('-').to_lowercase();

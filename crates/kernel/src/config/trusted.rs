@@ -5,6 +5,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use url::{Position, Url};
 
+use super::value::has_user;
+
 /// Percent-encoded separators. An agent may decode them, and the path is then not below the prefix.
 const ENCODED_SEPARATORS: [&str; 2] = ["%2f", "%5c"];
 
@@ -33,7 +35,7 @@ impl AgentPrefix {
         if !matches!(url.scheme(), "http" | "https") {
             return Err("a prefix in it begins neither with http:// nor with https://");
         }
-        if !url.username().is_empty() || url.password().is_some() {
+        if has_user(&url) {
             return Err("a prefix in it has a user name or a password");
         }
         if url.query().is_some() || url.fragment().is_some() {

@@ -2,7 +2,10 @@
 //! servers.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
+use secrecy::SecretString;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use url::{Host, Url};
@@ -35,17 +38,19 @@ impl ByteSize {
     }
 }
 
+/// A number, or a text with one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum NumberOrText<N> {
+    Number(N),
+    Text(String),
+}
+
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Number(u64),
-            Text(String),
-        }
-        match Raw::deserialize(deserializer)? {
-            Raw::Number(n) => Ok(Self(n)),
-            Raw::Text(text) => Self::parse(&text).ok_or_else(|| {
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(n) => Ok(Self(n)),
+            NumberOrText::Text(text) => Self::parse(&text).ok_or_else(|| {
                 D::Error::custom(format!(
                     "`{text}` is not a size: write \"10MiB\", \"64KiB\" or \"512B\""
                 ))
@@ -72,25 +77,17 @@ impl<'de> Deserialize<'de> for Sha256Hex {
     }
 }
 
-/// Durations: `"120s"`, `"5min"`, `"1h 30min"`.
-pub mod duration {
-    use std::time::Duration;
-
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer};
-
-    /// Parses a duration with its unit; a bare number is refused.
-    ///
-    /// # Errors
-    /// If the text is not a duration.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text).map_err(|_| {
-            D::Error::custom(format!(
-                "`{text}` is not a duration: write \"120s\", \"500ms\" or \"30min\""
-            ))
-        })
-    }
+/// Parses a duration with its unit, `"120s"`, `"5min"`, `"1h 30min"`; a bare number is refused.
+///
+/// # Errors
+/// If the text is not a duration.
+pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    humantime::parse_duration(&text).map_err(|_| {
+        D::Error::custom(format!(
+            "`{text}` is not a duration: write \"120s\", \"500ms\" or \"30min\""
+        ))
+    })
 }
 
 /// True if the host of a URL is this machine.
@@ -101,6 +98,24 @@ pub(super) fn is_loopback(url: &Url) -> bool {
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
     }
+}
+
+/// Longest text that names something of another program, in bytes.
+pub(super) const TEXT_MAX: usize = 512;
+
+/// True if a text may name something of another program.
+pub(super) fn is_text(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= TEXT_MAX && !text.chars().any(char::is_control)
+}
+
+/// True for http:// and https:// with a host.
+pub(super) fn is_http(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | "https") && url.has_host()
+}
+
+/// True if a URL holds a user or a password.
+pub(super) fn has_user(url: &Url) -> bool {
+    !url.username().is_empty() || url.password().is_some()
 }
 
 /// Parses an optional workspace id.
@@ -116,48 +131,32 @@ pub fn workspace_id<'de, D: Deserializer<'de>>(
         .map_err(|error| D::Error::custom(format!("`{text}` is no workspace: {error}")))
 }
 
-/// URLs that may contain a password.
-pub mod secret_url {
-    use secrecy::SecretString;
-    use serde::{Deserialize, Deserializer};
-
-    /// Reads the text into a type that is never printed.
-    ///
-    /// # Errors
-    /// If the value is not a string.
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<SecretString, D::Error> {
-        String::deserialize(deserializer).map(SecretString::from)
-    }
+/// Reads a URL that may contain a password into a type that is never printed.
+///
+/// # Errors
+/// If the value is not a string.
+pub fn secret_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SecretString, D::Error> {
+    String::deserialize(deserializer).map(SecretString::from)
 }
 
-/// DNS servers: `"10.0.0.53"`, `"10.0.0.53:5353"`, `"[fd00::53]:53"`.
-pub mod name_servers {
-    use std::net::{IpAddr, SocketAddr};
+/// The port of DNS (RFC 1035, 4.2).
+const DNS_PORT: u16 = 53;
 
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer};
-
-    /// The port of DNS (RFC 1035, 4.2).
-    const PORT: u16 = 53;
-
-    /// Parses addresses, each with or without a port.
-    ///
-    /// # Errors
-    /// If one is not an address.
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<SocketAddr>, D::Error> {
-        let texts = Vec::<String>::deserialize(deserializer)?;
-        let address = |text: &String| {
-            let bare = |text: &String| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
-            text.parse().or_else(|_| bare(text)).map_err(|_| {
-                D::Error::custom(format!(
-                    "`{text}` is not the address of a DNS server: write \"10.0.0.53\" or \"10.0.0.53:5353\""
-                ))
-            })
-        };
-        texts.iter().map(address).collect()
-    }
+/// Parses addresses of DNS servers, each with or without a port: `"10.0.0.53"`, `"10.0.0.53:5353"`, `"[fd00::53]:53"`.
+///
+/// # Errors
+/// If one is not an address.
+pub fn name_servers<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<SocketAddr>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let address = |text: &String| {
+        let bare = |text: &String| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, DNS_PORT));
+        text.parse().or_else(|_| bare(text)).map_err(|_| {
+            D::Error::custom(format!(
+                "`{text}` is not the address of a DNS server: write \"10.0.0.53\" or \"10.0.0.53:5353\""
+            ))
+        })
+    };
+    texts.iter().map(address).collect()
 }

@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use url::{Position, Url};
 
-use super::value::{ByteSize, duration};
+use super::value::{ByteSize, duration, has_user, is_http};
 use crate::ids::WorkspaceId;
 
 /// The part of the URL that stands for the workspace.
@@ -39,15 +39,13 @@ pub struct WakeTemplate(String);
 impl WakeTemplate {
     fn parse(text: &str) -> Option<Self> {
         let url = Url::parse(text).ok()?;
-        let scheme = matches!(url.scheme(), "http" | "https") && url.has_host();
-        let plain =
-            url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+        let plain = is_http(&url) && !has_user(&url) && url.fragment().is_none();
         // Elsewhere an id would choose the host. The parser encodes the braces in a path only.
         let before_path = text.find("://")? + 3;
         let authority = text[before_path..].split(['/', '?']).next()?;
         let placed = !authority.contains('{') && text.matches(PLACEHOLDER).count() > 0;
         let tail = &url[Position::BeforePath..];
-        (scheme && plain && placed && !tail.is_empty()).then(|| Self(text.to_owned()))
+        (plain && placed && !tail.is_empty()).then(|| Self(text.to_owned()))
     }
 
     /// Returns the URL for a workspace. `None` for the ids `.` and `..`, which a path cannot hold.

@@ -7,12 +7,7 @@ use prometheus::{
 
 use super::exchanges::Exchanges;
 use super::family::families;
-use super::label::{
-    AgentFailure, AuditLoss, Backlog, By, Cache, ConnectionCut, CredentialFlaw, EventKind,
-    EventReader, HoldOutcome, InboxReader, InstanceChoice, JwksFetch, LapseSource, LookupResult,
-    LostSample, Plane, ProbeOutcome, Queue, QueueOutcome, RateShare, RetainedKind, Shape,
-    SpanOutcome, WakeOutcome,
-};
+use super::label::*;
 use super::process::Process;
 use super::times::Times;
 use crate::rejection::Reason;

@@ -9,25 +9,17 @@ mod process;
 mod render;
 mod times;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use opentelemetry::TraceId;
 use prometheus::{IntGauge, Registry};
 
-pub use self::families::{
-    AuditMetrics, BridgeMetrics, Calls, CapMetrics, Capacity, Control, GuardMetrics, InboxMetrics,
-    JobMetrics, KeyMetrics, Metrics, Queues, Refusals, RetainedBytesMetrics, Streams, TaskMetrics,
-    Telemetry, WakeMetrics,
-};
+pub use self::families::*;
 use self::family::{Declaration, Family as _};
-pub use self::label::{
-    AgentFailure, AuditLoss, Backlog, By, Cache, ConnectionCut, CredentialFlaw, EventKind,
-    EventReader, GuardVerdict, HoldOutcome, InboxReader, InstanceChoice, JwksFetch, LapseSource,
-    LookupResult, LostSample, Outcome, Plane, ProbeOutcome, Queue, QueueOutcome, RateShare,
-    RetainedKind, Shape, SpanOutcome, WakeOutcome,
-};
+pub use self::label::*;
 pub use self::process::ProcessMetrics;
 pub use self::render::Format;
+use crate::time::Timestamp;
 use a2a::Generation;
 use a2a::bridge::{OmittedMembers, Side};
 use a2a::card::Binding;
@@ -103,11 +95,8 @@ impl Metrics {
 
     /// Records a valid configuration; `waiting` changed keys need a restart.
     pub fn record_config_loaded(&self, waiting: usize) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |since| since.as_secs());
         self.config_reloaded.set(1);
-        self.config_loaded_at
-            .set(now.try_into().unwrap_or(i64::MAX));
+        self.config_loaded_at.set(Timestamp::now().0 / 1000);
         set_count(&self.config_waiting, waiting);
     }
 
@@ -193,11 +182,6 @@ impl InboxMetrics {
     pub fn record_batch(&self, entries: u32) {
         self.entries.inc_by(u64::from(entries));
         self.batches.observe(f64::from(entries));
-    }
-
-    /// Counts one rejected entry, by a value of a closed set.
-    pub fn count_refused(&self, why: &'static str) {
-        self.refused.with_label_values(&[why]).inc();
     }
 }
 

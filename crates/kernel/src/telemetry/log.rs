@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
-use tracing::{Dispatch, Level, dispatcher};
+use tracing::{Dispatch, dispatcher};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -76,12 +76,7 @@ pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
         LogFormat::Json => false,
     };
     let filter = parse_filter(&settings.log)?;
-    let form = if human {
-        Form::Human { colors: terminal }
-    } else {
-        Form::Json
-    };
-    let (log, refilter) = new_log(writer, filter, form);
+    let (log, refilter) = new_log(writer, filter, human.then_some(terminal));
     log.try_init()?;
     DROPPED.get_or_init(|| counter);
     REFILTER.get_or_init(|| refilter);
@@ -96,15 +91,9 @@ pub fn replace_filter(directives: &str) -> Result<(), LogError> {
     let filter = parse_filter(directives)?;
     if let Some(refilter) = REFILTER.get() {
         refilter(filter)?;
-        // Crates that use `log` check its own maximum level first, which was set at startup.
-        log::set_max_level(match LevelFilter::current().into_level() {
-            None => log::LevelFilter::Off,
-            Some(Level::ERROR) => log::LevelFilter::Error,
-            Some(Level::WARN) => log::LevelFilter::Warn,
-            Some(Level::INFO) => log::LevelFilter::Info,
-            Some(Level::DEBUG) => log::LevelFilter::Debug,
-            Some(Level::TRACE) => log::LevelFilter::Trace,
-        });
+        // Crates that use `log` check its own maximum level first, which was set at startup. Both name levels alike.
+        let level = LevelFilter::current().to_string().parse();
+        log::set_max_level(level.unwrap_or(log::LevelFilter::Trace));
     }
     Ok(())
 }
@@ -137,7 +126,7 @@ pub fn json_log<W>(writer: W, settings: &Telemetry) -> Result<Dispatch, LogError
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let (log, _) = new_log(writer, parse_filter(&settings.log)?, Form::Json);
+    let (log, _) = new_log(writer, parse_filter(&settings.log)?, None);
     Ok(log)
 }
 
@@ -145,24 +134,18 @@ fn parse_filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filte
     EnvFilter::try_new(format!("{QUIET},{directives}"))
 }
 
-/// The form of the lines.
-enum Form {
-    /// For people: `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`.
-    Human { colors: bool },
-    /// One JSON object in each line. Fields are at the top level, so that they can be queried by name.
-    Json,
-}
-
-/// Returns a log, and what replaces its filter.
-fn new_log<W>(writer: W, filter: EnvFilter, form: Form) -> (Dispatch, Refilter)
+/// Returns a log, and what replaces its filter. `colors`: lines for people,
+/// `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`, with or without colors. `None`: one JSON object in each line,
+/// with fields at the top level, so that they can be queried by name.
+fn new_log<W>(writer: W, filter: EnvFilter, colors: Option<bool>) -> (Dispatch, Refilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
-    let lines = match form {
-        Form::Human { colors } => lines.with_ansi(colors).boxed(),
-        Form::Json => {
+    let lines = match colors {
+        Some(colors) => lines.with_ansi(colors).boxed(),
+        None => {
             let lines = lines.json().flatten_event(true);
             lines.with_current_span(false).with_span_list(false).boxed()
         }
@@ -203,7 +186,7 @@ mod tests {
         let lines = Lines::default();
         let writer = lines.clone();
         let filter = parse_filter(directives).unwrap();
-        let (log, _) = new_log(move || writer.clone(), filter, Form::Json);
+        let (log, _) = new_log(move || writer.clone(), filter, None);
         dispatcher::with_default(&log, speak);
         lines.text()
     }

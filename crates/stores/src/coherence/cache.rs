@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use dashmap::mapref::entry;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, Weighter};
 use tokio::sync::OnceCell;
@@ -46,6 +45,7 @@ pub enum CachedState<V> {
 /// A bounded cache: loads are single-flight, and entries live for [`Coherence::max_age`].
 ///
 /// The owner registers with [`Coherence::on_invalidation`] and calls [`CoherentCache::forget`].
+#[derive(Clone)]
 pub struct CoherentCache<K, V> {
     entries: Arc<Entries<K, V>>,
     /// The loads of each key, from before a load begins until its value is in `entries`.
@@ -59,20 +59,6 @@ pub struct CoherentCache<K, V> {
     current: fn(&V) -> bool,
 }
 
-impl<K: Hash + Eq, V> Clone for CoherentCache<K, V> {
-    fn clone(&self) -> Self {
-        Self {
-            entries: Arc::clone(&self.entries),
-            loading: Arc::clone(&self.loading),
-            coherence: Arc::clone(&self.coherence),
-            metrics: Arc::clone(&self.metrics),
-            name: self.name,
-            floor: Arc::clone(&self.floor),
-            current: self.current,
-        }
-    }
-}
-
 /// Returns the weight of a value: the number of entries it counts as.
 pub type Weight<V> = fn(&V) -> u32;
 
@@ -80,13 +66,8 @@ pub type Weight<V> = fn(&V) -> u32;
 type Entries<K, V> = Cache<K, Arc<Entry<V>>, Weights<V>>;
 
 /// The weights of the entries; `None`: each counts as one.
+#[derive(Clone)]
 struct Weights<V>(Option<Weight<V>>);
-
-impl<V> Clone for Weights<V> {
-    fn clone(&self) -> Self {
-        Self(self.0)
-    }
-}
 
 impl<K, V> Weighter<K, Arc<Entry<V>>> for Weights<V> {
     fn weight(&self, _: &K, entry: &Arc<Entry<V>>) -> u64 {
@@ -190,14 +171,11 @@ where
             let loaded = loading.wait(|| self.load_entry(key, &load)).await;
             let entry = loaded?;
             // One that counts and is not cached was invalidated since.
-            if self
-                .get_valid(key)
-                .is_some_and(|found| Arc::ptr_eq(&found, &entry))
-            {
+            let is_entry = |found: &Arc<Entry<V>>| Arc::ptr_eq(found, &entry);
+            if self.get_valid(key).is_some_and(|found| is_entry(&found)) {
                 return Ok(entry.value.clone());
             }
-            self.entries
-                .remove_if(key, |found| Arc::ptr_eq(found, &entry));
+            self.entries.remove_if(key, is_entry);
             // A load that began before this call may have read a value that has changed since. The
             // load of the next round begins after it ended, so two rounds are enough.
             if entry.epoch >= asked_at {
@@ -218,14 +196,12 @@ where
         if let Some(entry) = self.get_valid(key) {
             return Ok(entry);
         }
-        let epoch = self.coherence.epoch();
-        let loaded_at = Instant::now();
-        let value = load().await.map_err(Arc::new)?;
+        let (epoch, loaded_at) = (self.coherence.epoch(), Instant::now());
         let entry = Arc::new(Entry {
-            value,
+            value: load().await.map_err(Arc::new)?,
             loaded_at,
             epoch,
-            settled: AtomicBool::new(false),
+            settled: AtomicBool::default(),
         });
         self.entries.insert(key.clone(), Arc::clone(&entry));
         Ok(entry)
@@ -238,10 +214,10 @@ where
         if self.loading.contains_key(key) {
             return CachedState::Loading;
         }
-        let entry = self.entries.get(key);
-        entry.map_or(CachedState::Nothing, |entry| {
-            CachedState::Value(entry.value.clone())
-        })
+        match self.entries.get(key) {
+            Some(entry) => CachedState::Value(entry.value.clone()),
+            None => CachedState::Nothing,
+        }
     }
 
     /// Removes one entry.
@@ -270,14 +246,12 @@ where
     }
 
     fn mark_settled(&self, entry: &Entry<V>) -> bool {
-        if entry.settled.load(Ordering::Acquire) {
+        let is_settled = entry.settled.load(Ordering::Acquire);
+        if !is_settled && entry.epoch == self.coherence.epoch() {
+            entry.settled.store(true, Ordering::Release);
             return true;
         }
-        let unchanged = entry.epoch == self.coherence.epoch();
-        if unchanged {
-            entry.settled.store(true, Ordering::Release);
-        }
-        unchanged
+        is_settled
     }
 }
 
@@ -305,28 +279,21 @@ impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> LoadGuard<'a, K
     /// Joins the load of `key` that is in progress, or begins one.
     pub(super) fn join(loads: &'a Loads<K>, key: &'a K) -> Self {
         let mine = Arc::<OnceCell<T>>::default();
-        let result = match loads.entry(key.clone()) {
-            entry::Entry::Vacant(none) => {
-                none.insert(Load {
-                    callers: 1,
-                    result: Arc::clone(&mine) as _,
-                });
+        let mut load = loads.entry(key.clone()).or_insert_with(|| Load {
+            callers: 0,
+            result: Arc::clone(&mine) as _,
+        });
+        load.callers += 1;
+        let result = match Arc::clone(&load.result).downcast::<OnceCell<T>>() {
+            Ok(shared) if !shared.initialized() => shared,
+            // That load is over, and its callers have not gone yet.
+            Ok(_) => {
+                load.result = Arc::clone(&mine) as _;
                 mine
             }
-            entry::Entry::Occupied(mut load) => {
-                let load = load.get_mut();
-                load.callers += 1;
-                match Arc::clone(&load.result).downcast::<OnceCell<T>>() {
-                    Ok(shared) if !shared.initialized() => shared,
-                    // That load is over, and its callers have not gone yet.
-                    Ok(_) => {
-                        load.result = Arc::clone(&mine) as _;
-                        mine
-                    }
-                    Err(_) => mine,
-                }
-            }
+            Err(_) => mine,
         };
+        drop(load);
         Self { loads, key, result }
     }
 

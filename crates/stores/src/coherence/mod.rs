@@ -70,22 +70,18 @@ pub enum Invalidation {
 impl Invalidation {
     /// Parses the output of [`fmt::Display`]. No id contains `:`, so the first one separates.
     fn parse(text: &str) -> Option<Self> {
-        if text == "everything" {
-            return Some(Self::Everything);
-        }
-        if text == "stops" {
-            return Some(Self::Stops);
-        }
-        let (kind, name) = text.split_once(':')?;
+        let (kind, name) = text.split_once(':').unwrap_or((text, ""));
         let parse_id = |text| WorkspaceId::parse(text).ok();
         Some(match kind {
             "address" => Self::Address(parse_id(name)?),
             "credential" => Self::Credential(name.to_owned()),
+            "everything" => Self::Everything,
             "grant" => {
                 let (caller, target) = name.split_once(':')?;
                 Self::Grant(parse_id(caller)?, parse_id(target)?)
             }
             "lineage" => Self::Lineage(parse_id(name)?),
+            "stops" => Self::Stops,
             "workspace" => Self::Workspace(parse_id(name)?),
             _ => return None,
         })
@@ -134,9 +130,7 @@ pub struct Coherence {
     unsent: Mutex<VecDeque<Invalidation>>,
     resend: Notify,
     /// The fallback through SQL, for when only this replica cannot publish.
-    gaps: OnceLock<Gaps>,
-    /// `stores.timeout` of the SQL store.
-    store_clock: OnceLock<Duration>,
+    sql: OnceLock<Db>,
     /// Marked on each change that may end an open stream or connection.
     access: watch::Sender<()>,
 }
@@ -164,8 +158,7 @@ impl Coherence {
             caches: RwLock::default(),
             unsent: Mutex::default(),
             resend: Notify::new(),
-            gaps: OnceLock::new(),
-            store_clock: OnceLock::new(),
+            sql: OnceLock::new(),
             access: watch::Sender::new(()),
         })
     }
@@ -173,10 +166,12 @@ impl Coherence {
     /// Records in SQL each invalidation that cannot be published. Each replica polls it several
     /// times a second: the other replicas may have a working link and would keep stale entries.
     pub fn note_gaps_in(&self, db: &Db) {
-        let _ = self.store_clock.set(db.timeout());
-        if self.link == Link::Channel && !db.is_embedded() {
-            let _ = self.gaps.set(Gaps::new(db.clone()));
-        }
+        let _ = self.sql.set(db.clone());
+    }
+
+    /// Returns the store with the table of gaps, if other replicas share it.
+    fn gaps(&self) -> Option<&Db> {
+        self.sql.get().filter(|db| !db.is_embedded())
     }
 
     /// Subscribes to changes of credentials, lineage and grants, made by this or another replica.
@@ -238,8 +233,8 @@ impl Coherence {
         if let Err(error) = self.shared.publish(CHANNEL, &what.to_string()).await {
             tracing::warn!(%error, "failed to publish a cache invalidation; will retry");
             self.keep_unsent(what);
-            if let Some(gaps) = self.gaps.get()
-                && let Err(error) = gaps.increment().await
+            if let Some(gaps) = self.gaps()
+                && let Err(error) = gaps.execute("coherence_note", sqlx::query(NOTE)).await
             {
                 tracing::warn!(%error, "failed to record an unpublished invalidation in SQL");
             }
@@ -267,7 +262,7 @@ impl Coherence {
 
     /// Returns the time for which a store that timed out may still make a change.
     pub fn write_uncertainty(&self) -> Duration {
-        2 * self.store_clock.get().copied().unwrap_or(STORE_CLOCK)
+        2 * self.sql.get().map_or(STORE_CLOCK, Db::timeout)
     }
 
     /// Receives and republishes invalidations for the life of the process. A background task of the
@@ -287,21 +282,19 @@ impl Coherence {
         let mut moved_before = None;
         loop {
             match subscription.next().await {
-                Notice::Message(text) => match Invalidation::parse(&text) {
-                    Some(what) => self.apply(&what).await,
+                Notice::Message(text) => {
                     // The kind of a newer replica: dropping everything is always correct.
-                    None => self.apply(&Invalidation::Everything).await,
-                },
+                    let what = Invalidation::parse(&text).unwrap_or(Invalidation::Everything);
+                    self.apply(&what).await;
+                }
                 Notice::Down => self.set_up(false),
                 Notice::Up => {
                     // Notices of the gap were missed: drop everything first, then trust the link.
                     self.apply(&Invalidation::Everything).await;
                     self.set_up(true);
                     let moves = self.shared.move_count();
-                    if moved_before
-                        .replace(moves)
-                        .is_some_and(|before| before != moves)
-                    {
+                    let before = moved_before.replace(moves);
+                    if before.is_some_and(|before| before != moves) {
                         // What was published at the earlier server did not reach those that had gone over.
                         self.keep_unsent(Invalidation::Everything);
                     }
@@ -313,10 +306,11 @@ impl Coherence {
     /// Polls the gaps table. It helps replicas that reach SQL; without SQL no new value is loaded
     /// either, and the channel must suffice.
     async fn follow_gaps(&self) {
-        let Some(gaps) = self.gaps.get() else { return };
+        let Some(gaps) = self.gaps() else { return };
         let mut seen = None;
         loop {
-            if let Ok(newest) = gaps.read_number().await
+            let newest = gaps.fetch_optional::<(i64,)>("coherence_look", sqlx::query(NEWEST));
+            if let Ok(newest) = newest.await
                 && seen != Some(newest)
             {
                 // The first poll, too: an earlier gap may concern entries that are cached already.
@@ -333,12 +327,8 @@ impl Coherence {
                 self.resend.notified().await;
                 continue;
             };
-            if self
-                .shared
-                .publish(CHANNEL, &what.to_string())
-                .await
-                .is_err()
-            {
+            let text = what.to_string();
+            if self.shared.publish(CHANNEL, &text).await.is_err() {
                 self.keep_unsent(what);
                 tokio::time::sleep(RESEND_PAUSE).await;
             }
@@ -409,33 +399,8 @@ impl Coherence {
 mod tests;
 
 /// Poll interval: a third of the second within which a revocation takes effect.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(330);
+const LOOK_EVERY: Duration = Duration::from_millis(330);
 
 const NOTE: &str = "INSERT INTO coherence_gaps (id, noted) VALUES (1, 1) \
     ON CONFLICT (id) DO UPDATE SET noted = coherence_gaps.noted + 1";
 const NEWEST: &str = "SELECT noted FROM coherence_gaps WHERE id = 1";
-
-/// The table.
-pub(super) struct Gaps {
-    db: Db,
-}
-
-impl Gaps {
-    pub(super) fn new(db: Db) -> Self {
-        Self { db }
-    }
-
-    /// Increments the number, so that each replica empties its caches.
-    pub(super) async fn increment(&self) -> Result<(), Unavailable> {
-        let work = async { sqlx::query(NOTE).execute(self.db.pool()).await };
-        self.db.run("coherence_note", work).await.map(|_| ())
-    }
-
-    /// Returns the number of increments so far.
-    pub(super) async fn read_number(&self) -> Result<i64, Unavailable> {
-        let query = sqlx::query_scalar(NEWEST);
-        let work = async { query.fetch_optional(self.db.pool()).await };
-        let noted: Option<i64> = self.db.run("coherence_look", work).await?;
-        Ok(noted.unwrap_or(0))
-    }
-}

@@ -4,7 +4,7 @@
 //! the pool. Where one does not, or cannot be reached, all hosts are asked at once, and the pool connects to the first
 //! that does.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use sqlx::any::AnyConnectOptions;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 use tokio::time::{sleep, timeout};
+
+use kernel::config::store_url::PostgresUrl;
 
 /// Limit for the answer of one host.
 const ASK_MAX: Duration = Duration::from_secs(1);
@@ -29,16 +31,9 @@ const READ_EVERY: Duration = Duration::from_secs(2);
 const TAKES_WRITES: &str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' \
                             THEN 0 ELSE 1 END";
 
-/// One host: `HOST:PORT` for the log, and the URL with its password.
-pub(super) struct Host {
-    pub(super) name: String,
-    pub(super) url: url::Url,
-}
-
 /// The hosts.
 pub(super) struct Hosts {
-    hosts: Vec<Host>,
-    password_file: Option<PathBuf>,
+    urls: PostgresUrl,
     /// The host that the pool connects to.
     current: AtomicUsize,
     is_searching: AtomicBool,
@@ -48,11 +43,9 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Creates it. `hosts` has at least one; of a file there is none to choose.
-    pub(super) fn new(hosts: Vec<Host>, password_file: Option<PathBuf>) -> Arc<Self> {
+    pub(super) fn new(urls: PostgresUrl) -> Arc<Self> {
         Arc::new(Self {
-            hosts,
-            password_file,
+            urls,
             current: AtomicUsize::new(0),
             is_searching: AtomicBool::new(false),
             changed: Mutex::new(None),
@@ -69,8 +62,8 @@ impl Hosts {
     }
 
     fn options_of(&self, index: usize) -> Result<AnyConnectOptions, sqlx::Error> {
-        let mut url = self.hosts[index].url.clone();
-        if let Some(file) = &self.password_file {
+        let mut url = self.urls.hosts[index].clone();
+        if let Some(file) = &self.urls.password_file {
             // Percent-encodes what a URL cannot hold.
             let _ = url.set_password(Some(&read_password(file)?));
         }
@@ -79,14 +72,14 @@ impl Hosts {
 
     /// True if there are several.
     pub(super) fn are_several(&self) -> bool {
-        self.hosts.len() > 1
+        self.urls.hosts.len() > 1
     }
 
     /// Serves this pool from now on. Must be called inside a runtime.
     pub(super) fn attach_pool(self: &Arc<Self>, pool: &AnyPool) {
         let _ = self.pool.set(pool.clone());
         self.search_in_background();
-        if self.password_file.is_some() {
+        if self.urls.password_file.is_some() {
             tokio::spawn(Arc::clone(self).follow_password());
         }
     }
@@ -114,7 +107,7 @@ impl Hosts {
         let began = Instant::now();
         let mut logged = false;
         while began.elapsed() < LOOK_MAX && self.pool.get().is_some_and(|pool| !pool.is_closed()) {
-            let asked = (0..self.hosts.len()).map(|index| self.asks_yes(index));
+            let asked = (0..self.urls.hosts.len()).map(|index| self.asks_yes(index));
             let answers = join_all(asked).await;
             let current = self.current.load(Ordering::Acquire);
             let found = match answers.get(current) {
@@ -156,15 +149,20 @@ impl Hosts {
         }
         pool.set_connect_options(options);
         *self.changed.lock() = Some(Instant::now());
+        let url = &self.urls.hosts[index];
+        let (host, port) = (
+            url.host_str().unwrap_or_default(),
+            url.port().unwrap_or(5432),
+        );
         tracing::info!(
-            server.address = self.hosts[index].name,
+            server.address = format!("{host}:{port}"),
             "stores.sql: another host takes the writes; connecting to it"
         );
     }
 
     /// Gives the pool a password that the file has since.
     async fn follow_password(self: Arc<Self>) {
-        let (Some(file), Some(pool)) = (&self.password_file, self.pool.get()) else {
+        let (Some(file), Some(pool)) = (&self.urls.password_file, self.pool.get()) else {
             return;
         };
         let mut known = read_password(file).ok();

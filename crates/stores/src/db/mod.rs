@@ -27,7 +27,7 @@ use self::file::File;
 use self::open::{Backend, Location};
 use self::pooler::Pooler;
 pub use self::statements::{Connection, Pool, Transaction};
-use crate::store::{Cause, DatabaseError, InvalidUrl, Run, StoreHealth, StoreTimeout, Unavailable};
+use crate::store::{Cause, DatabaseError, InvalidUrl, Run, StoreHealth, Unavailable, within};
 use kernel::config;
 use kernel::metrics::Metrics;
 
@@ -62,10 +62,10 @@ impl Db {
             Backend::Sqlite => settings.sql_connections.min(SQLITE_CONNECTIONS_MAX),
             Backend::Postgres => settings.sql_connections,
         };
-        let pooler = Pooler::new(location.backend, settings.timeout);
+        let pooler = Arc::new(Pooler::new(location.backend, settings.timeout));
         Ok(Self(Arc::new(Inner {
             location,
-            pooler: Arc::new(pooler),
+            pooler,
             connections: connections.max(1),
             timeout: settings.timeout,
             metrics,
@@ -121,12 +121,8 @@ impl Db {
             let options = AnyPoolOptions::new()
                 .max_connections(inner.connections)
                 .acquire_timeout(inner.timeout);
-            let hosts = inner.location.hosts.as_ref();
-            let options =
-                inner
-                    .location
-                    .backend
-                    .add_hooks(options, inner.timeout, &inner.pooler, hosts);
+            let (backend, hosts) = (inner.location.backend, inner.location.hosts.as_ref());
+            let options = backend.add_hooks(options, inner.timeout, &inner.pooler, hosts);
             let connections = options.connect_lazy_with(inner.location.options.clone());
             if let Some(hosts) = hosts {
                 hosts.attach_pool(&connections);
@@ -237,10 +233,10 @@ impl Db {
     }
 
     fn require_schema(&self, operation: &'static str) -> Result<(), Unavailable> {
-        let known = self.is_migrated();
-        known
-            .then_some(())
-            .ok_or_else(|| Unavailable::new(STORE, operation, NotMigrated))
+        if self.is_migrated() {
+            return Ok(());
+        }
+        Err(Unavailable::new(STORE, operation, NotMigrated))
     }
 
     /// Runs one change outside of any transaction, and returns the number of changed rows.
@@ -307,38 +303,25 @@ impl Db {
         self.run(operation, work).await
     }
 
-    /// Runs a change outside of any transaction that returns the changed row. For use inside [`Db::run`],
-    /// where `fetch_optional` would stop at the row: SQLite commits after it, so a change that was reported
-    /// as done could still fail unnoticed.
+    /// Runs a change that returns the changed row, inside [`Db::run`]. A dry run is rolled back.
     ///
     /// # Errors
     /// The error of the driver, also of the commit.
-    pub async fn fetch_changed(
-        &self,
-        change: Query<'_, Any, AnyArguments>,
-    ) -> Result<Option<AnyRow>, sqlx::Error> {
-        Ok(change.fetch_all(self.pool()).await?.into_iter().next())
-    }
-
-    /// As [`Db::fetch_changed`]; a dry run is rolled back.
-    ///
-    /// # Errors
-    /// As [`Db::fetch_changed`].
     pub async fn fetch_changed_in(
         &self,
         run: Run,
         change: Query<'_, Any, AnyArguments>,
     ) -> Result<Option<AnyRow>, sqlx::Error> {
-        if run == Run::Real {
-            return self.fetch_changed(change).await;
+        match run {
+            Run::Real => change.fetch_optional(self.pool()).await,
+            Run::Dry => fetch_and_end(self.begin().await?, run, change).await,
         }
-        fetch_and_end(self.begin().await?, run, change).await
     }
 
     /// As [`Db::fetch_changed_in`], in a transaction as [`Db::begin_alone`] begins.
     ///
     /// # Errors
-    /// As [`Db::fetch_changed`].
+    /// As [`Db::fetch_changed_in`].
     pub async fn fetch_changed_alone(
         &self,
         run: Run,
@@ -352,8 +335,9 @@ impl Db {
     /// # Errors
     /// When the store does not respond, or is not migrated.
     pub async fn ping(&self) -> Result<(), Unavailable> {
-        let work = async { sqlx::query("SELECT 1").execute(self.pool()).await };
-        self.run("ping", work).await.map(|_| ())
+        self.execute("ping", sqlx::query("SELECT 1"))
+            .await
+            .map(drop)
     }
 
     /// True if the store responds, as far as is known. Runs no query.
@@ -382,15 +366,11 @@ impl Db {
         work: impl Future<Output = Result<T, Cause>>,
     ) -> Result<T, Unavailable> {
         let started = Instant::now();
-        let result = match tokio::time::timeout(limit, work).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(source)) => Err(Unavailable {
-                store: STORE,
-                operation,
-                source,
-            }),
-            Err(_) => Err(Unavailable::new(STORE, operation, StoreTimeout(limit))),
-        };
+        let result = within(limit, work).await.map_err(|source| Unavailable {
+            store: STORE,
+            operation,
+            source,
+        });
         let elapsed = started.elapsed();
         self.0
             .metrics

@@ -1,6 +1,5 @@
 //! Parses `stores.sql` into connection options, creates the SQLite file, and configures new connections.
 
-use std::fmt::Write as _;
 use std::future::ready;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -10,12 +9,12 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _};
 
-use super::hosts::{Host, Hosts, takes_writes};
+use super::hosts::{Hosts, takes_writes};
 use super::pooler::Pooler;
 use crate::store::InvalidUrl;
-use kernel::config::store_url;
+use kernel::config::store_url::{PostgresUrl, sqlite_path};
 
 /// The database behind the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ impl Location {
     pub(super) fn parse(url: &SecretString) -> Result<Self, InvalidUrl> {
         sqlx::any::install_default_drivers();
         let text = url.expose_secret();
-        match store_url::sqlite_path(text).map_err(invalid_url)? {
+        match sqlite_path(text).map_err(invalid_url)? {
             Some(path) => parse_sqlite(path),
             None => parse_postgres(text),
         }
@@ -48,25 +47,7 @@ impl Location {
 }
 
 fn parse_postgres(text: &str) -> Result<Location, InvalidUrl> {
-    let mut hosts = Vec::new();
-    let mut password_file = None;
-    for text in store_url::of_each_host(text) {
-        let mut url = store_url::parse(&text).map_err(invalid_url)?;
-        password_file = take_our_parameters(&mut url)?;
-        store_url::check_postgres(&url).map_err(invalid_url)?;
-        let (host, port) = (
-            url.host_str().unwrap_or_default(),
-            url.port().unwrap_or(5432),
-        );
-        hosts.push(Host {
-            name: format!("{host}:{port}"),
-            url,
-        });
-    }
-    if hosts.len() > 1 && hosts.iter().any(|host| host.name.starts_with(':')) {
-        return Err(invalid_url("a host is empty: write HOST:PORT,HOST:PORT"));
-    }
-    let hosts = Hosts::new(hosts, password_file);
+    let hosts = Hosts::new(PostgresUrl::parse(text).map_err(invalid_url)?);
     let options = hosts.options().map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
         ..invalid_url("not a PostgreSQL URL, or `password_file` cannot be read")
@@ -79,33 +60,6 @@ fn parse_postgres(text: &str) -> Result<Location, InvalidUrl> {
     })
 }
 
-/// Removes the parameters that the driver does not know, and names the gateway. Returns the file of the password.
-fn take_our_parameters(url: &mut url::Url) -> Result<Option<PathBuf>, InvalidUrl> {
-    let mut password_file = None;
-    let mut others = Vec::new();
-    for (key, value) in url.query_pairs().into_owned() {
-        match (key.as_str(), value.as_str()) {
-            ("password_file", file) => password_file = Some(PathBuf::from(file)),
-            // What the gateway needs anyway.
-            ("target_session_attrs", "read-write" | "primary") => {}
-            ("target_session_attrs", _) => {
-                return Err(invalid_url(
-                    "the gateway writes: target_session_attrs is `read-write`, which needs not be written",
-                ));
-            }
-            _ => others.push((key, value)),
-        }
-    }
-    if password_file.is_some() && url.password().is_some() {
-        return Err(invalid_url("give a password or `password_file`, not both"));
-    }
-    if !others.iter().any(|(key, _)| key == "application_name") {
-        others.push(("application_name".to_owned(), "a2a-gateway".to_owned()));
-    }
-    url.query_pairs_mut().clear().extend_pairs(others);
-    Ok(password_file)
-}
-
 fn parse_sqlite(path: &str) -> Result<Location, InvalidUrl> {
     let path = create_file(Path::new(path)).map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
@@ -113,10 +67,10 @@ fn parse_sqlite(path: &str) -> Result<Location, InvalidUrl> {
             "the SQLite file `{path}` cannot be created or opened"
         ))
     })?;
-    let url = format!("sqlite://{}?mode=rwc", percent_encode(&path));
-    let options = url::Url::parse(&url)
+    // Percent-encodes the path.
+    let options = url::Url::from_file_path(&path)
         .ok()
-        .and_then(|url| AnyConnectOptions::from_url(&url).ok())
+        .and_then(|file| format!("sqlite://{}?mode=rwc", file.path()).parse().ok())
         .ok_or_else(|| invalid_url("the path of the SQLite file cannot be written as a URL"))?;
     Ok(Location {
         backend: Backend::Sqlite,
@@ -133,12 +87,7 @@ fn parse_sqlite(path: &str) -> Result<Location, InvalidUrl> {
 pub(super) fn lock_file(file: &Path) -> io::Result<std::fs::File> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
-    let lock = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(name)?;
+    let lock = open_private(Path::new(&name))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(std::fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
@@ -159,13 +108,7 @@ fn create_file(path: &Path) -> io::Result<PathBuf> {
         .mode(0o700)
         .create(folder)?;
     let path = folder.canonicalize()?.join(name);
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)?;
+    let file = open_private(&path)?;
     let mut permissions = file.metadata()?.permissions();
     if permissions.mode() & 0o077 != 0 {
         permissions.set_mode(0o600);
@@ -174,18 +117,11 @@ fn create_file(path: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Percent-encodes the path for a URL.
-fn percent_encode(path: &Path) -> String {
-    let mut out = String::new();
-    for byte in path.as_os_str().as_encoded_bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(byte) {
-            out.push(char::from(*byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+/// Opens a file, or creates it (0600).
+fn open_private(path: &Path) -> io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.mode(0o600).open(path)
 }
 
 impl Backend {

@@ -60,7 +60,7 @@ impl Pool {
         }))
     }
 
-    /// Returns a connection for statements that read. Writes may be rolled back.
+    /// Returns a connection for statements that read. Behind a pooler writes are rolled back, unless it is ended.
     pub(super) async fn begin_reading(&self) -> Result<Connection, Error> {
         if !self.pooler.has_own_sessions() {
             return Ok(self.begin("BEGIN").await?.0);
@@ -79,6 +79,14 @@ impl Connection {
             ConnectionState::Begun(transaction) => transaction,
         }
     }
+
+    async fn end(self, run: Run) -> Result<(), Error> {
+        match (self.state, run) {
+            (ConnectionState::Plain(_), _) => Ok(()),
+            (ConnectionState::Begun(transaction), Run::Real) => transaction.commit().await,
+            (ConnectionState::Begun(transaction), Run::Dry) => transaction.rollback().await,
+        }
+    }
 }
 
 impl Transaction {
@@ -87,10 +95,7 @@ impl Transaction {
     /// # Errors
     /// The error of the driver; the transaction may be committed nevertheless.
     pub async fn commit(self) -> Result<(), Error> {
-        match self.0.state {
-            ConnectionState::Plain(_) => Ok(()),
-            ConnectionState::Begun(transaction) => transaction.commit().await,
-        }
+        self.0.end(Run::Real).await
     }
 
     /// Commits, or rolls back if it was a dry run.
@@ -98,11 +103,7 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::commit`].
     pub async fn end(self, run: Run) -> Result<(), Error> {
-        match (run, self.0.state) {
-            (_, ConnectionState::Plain(_)) => Ok(()),
-            (Run::Real, ConnectionState::Begun(transaction)) => transaction.commit().await,
-            (Run::Dry, ConnectionState::Begun(transaction)) => transaction.rollback().await,
-        }
+        self.0.end(run).await
     }
 }
 
@@ -191,14 +192,12 @@ impl<'p> Executor<'p> for &'p Pool {
         'p: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        if self.pooler.has_own_sessions() {
-            return (&self.connections).fetch_many(query);
-        }
+        // To its end: SQLite commits after the last row, so a change could still fail after its row.
         let committed = async move {
-            let mut transaction = self.begin("BEGIN").await?;
-            let found = (&mut *transaction).fetch_many(query);
+            let mut connection = self.begin_reading().await?;
+            let found = (&mut connection).fetch_many(query);
             let found = found.try_collect::<Vec<_>>().await?;
-            transaction.commit().await?;
+            connection.end(Run::Real).await?;
             Ok(stream::iter(found.into_iter().map(Ok)))
         };
         committed.try_flatten_stream().boxed()
@@ -209,14 +208,8 @@ impl<'p> Executor<'p> for &'p Pool {
         'p: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        if self.pooler.has_own_sessions() {
-            return (&self.connections).fetch_optional(query);
-        }
-        let first = async move {
-            let rows = self.fetch_all(query).await?;
-            Ok(rows.into_iter().next())
-        };
-        first.boxed()
+        let rows = self.fetch_all(query);
+        rows.map_ok(|rows| rows.into_iter().next()).boxed()
     }
 
     fn prepare_with<'e>(

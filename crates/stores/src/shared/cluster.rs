@@ -9,20 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::{FromRedisValue as _, Value, pipe};
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::node::{Address, config_without_timeouts};
-use super::server::Server;
-use crate::store::Cause;
+use super::sentinel::ask_each;
+use super::server::{Address, Server, config_without_timeouts};
+use crate::store::{Cause, cause};
 
 /// Number of slots that the keys of a cluster are distributed over.
 const SLOTS: u16 = 16_384;
-
-/// Limit for the answers of all nodes.
-const ASK_MAX: Duration = Duration::from_millis(400);
 
 /// Pause between two questions for the owners of slots.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -137,35 +133,26 @@ impl Cluster {
     /// Asks all known nodes at once. Returns the answer of the latest epoch once more than half have answered or the
     /// time is over.
     async fn ask_nodes(&self, server: &Server, known: Option<&Shards>) -> Result<Shards, Cause> {
-        let deadline = Instant::now() + ASK_MAX;
         let mut nodes: BTreeSet<&Address> = self.seeds.iter().collect();
         nodes.extend(known.iter().flat_map(|known| &known.nodes));
-        let asked = nodes.len();
-        let answers = nodes
-            .into_iter()
-            .map(|node| async move { timeout_at(deadline, ask_node(server, node)).await });
-        let mut answers: FuturesUnordered<_> = answers.collect();
+        let (asked, mut answered) = (nodes.len(), 0);
         let mut latest: Option<Shards> = None;
-        let (mut answered, mut last) = (0, "no answer in time".to_owned());
-        while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(Ok(shards)) => {
-                    answered += 1;
-                    if latest
-                        .as_ref()
-                        .is_none_or(|latest| latest.epoch < shards.epoch)
-                    {
-                        latest = Some(shards);
-                    }
-                    if answered * 2 > asked {
-                        break;
-                    }
-                }
-                Ok(Err(error)) => last = error.to_string(),
-                Err(_) => {}
+        let is_enough = |shards: Shards| {
+            if latest
+                .as_ref()
+                .is_none_or(|latest| latest.epoch < shards.epoch)
+            {
+                latest = Some(shards);
             }
-        }
-        latest.ok_or_else(|| Arc::new(ClusterError::Down { asked, last }) as Cause)
+            answered += 1;
+            answered * 2 > asked
+        };
+        let last = ask_each(
+            nodes.into_iter().map(|node| ask_node(server, node)),
+            is_enough,
+        )
+        .await;
+        latest.ok_or_else(|| cause(ClusterError::Down { asked, last }))
     }
 }
 
@@ -181,7 +168,7 @@ impl Shards {
         let range = range.filter(|(_, last, _)| slot <= *last);
         range
             .map(|(_, _, master)| master)
-            .ok_or_else(|| Arc::new(ClusterError::NoOwner(slot)) as Cause)
+            .ok_or_else(|| cause(ClusterError::NoOwner(slot)))
     }
 
     /// Returns a key for each master that it owns: `name` with a number.
@@ -274,18 +261,17 @@ pub(super) fn epoch_of(info: &str) -> Result<u64, Cause> {
 }
 
 async fn ask_node(server: &Server, node: &Address) -> Result<Shards, Cause> {
-    let error = |error: redis::RedisError| Arc::new(error) as Cause;
     let config = config_without_timeouts();
     let (client, _) = server.make_client(Some(node)).await?;
     let connection = client.get_multiplexed_async_connection_with_config(&config);
-    let mut connection = connection.await.map_err(error)?;
+    let mut connection = connection.await.map_err(cause)?;
     let mut ask = pipe();
     ask.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
     let answers = ask.query_async(&mut connection).await;
-    let (info, slots): (String, Value) = answers.map_err(error)?;
+    let (info, slots): (String, Value) = answers.map_err(cause)?;
     let epoch = epoch_of(&info)?;
     let shards = Shards::parse(slots, epoch, node).ok_or(ClusterError::Slots);
-    let shards = shards.map_err(|error| Arc::new(error) as Cause)?;
+    let shards = shards.map_err(cause)?;
     if shards.masters.is_empty() {
         return Err(Arc::new(ClusterError::NoMaster));
     }

@@ -15,15 +15,41 @@ use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::cluster::{Cluster, Shards};
-use super::node::{Address, config_without_timeouts};
-use super::server::Server;
-use crate::store::{Cause, StoreTimeout};
+use super::server::{Address, Server, config_without_timeouts};
+use crate::store::{Cause, cause, within};
 
 /// Limit for TCP, TLS and the first commands of a connection.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// First and longest pause between two attempts to connect.
+pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Attempts to connect for a subscription or a log.
+pub(super) struct Attempts {
+    pause: Duration,
+    /// True if a failure was logged since the last success.
+    pub(super) warned: bool,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            pause: PAUSE.0,
+            warned: false,
+        }
+    }
+}
+
+impl Attempts {
+    /// Returns the pause before the next attempt. That after it is longer.
+    pub(super) fn next_pause(&mut self) -> Duration {
+        let next = (self.pause * 2).min(PAUSE.1);
+        std::mem::replace(&mut self.pause, next)
+    }
+}
 
 pub(super) struct Connections {
     pub(super) server: Arc<Server>,
@@ -221,17 +247,13 @@ impl Connections {
         let connection: BoxFuture<'_, Result<_, Cause>> = Box::pin(async {
             let (client, at) = self.server.make_client(node).await?;
             let connection = client.get_multiplexed_async_connection_with_config(&config);
-            let connection = connection.await;
-            let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;
+            let mut connection = connection.await.map_err(cause)?;
             self.server.check(&mut connection).await?;
             if let (Some(master), None) = (&at, node) {
                 self.follow_master(master);
             }
             Ok((connection, at))
         });
-        match timeout(CONNECT_MAX, connection).await {
-            Ok(connection) => connection,
-            Err(_) => Err(Arc::new(StoreTimeout(CONNECT_MAX))),
-        }
+        within(CONNECT_MAX, connection).await
     }
 }

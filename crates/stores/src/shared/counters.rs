@@ -1,13 +1,12 @@
 //! Counters in the memory of a single gateway, and the form of their changes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::memory::Memory;
-use crate::store::Cause;
+use crate::store::{Cause, cause};
 use kernel::time::Timestamp;
 
 /// Most counters in the memory of a single gateway.
@@ -58,7 +57,7 @@ pub struct CounterState {
 /// There are as many counters as may be.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the in-process store is full of counters; put `stores.shared` on Redis")]
-pub(super) struct CountersFull;
+struct CountersFull;
 
 /// The counters of a single gateway. Lost when the process ends.
 #[derive(Default)]
@@ -78,10 +77,7 @@ struct Counter {
 }
 
 impl Counters {
-    pub(super) fn apply_change(
-        &mut self,
-        count: &CounterChange,
-    ) -> Result<CounterState, CountersFull> {
+    fn apply_change(&mut self, count: &CounterChange) -> Result<CounterState, CountersFull> {
         let now = Instant::now();
         self.remove_lapsed(now);
         let found = self.counters.get(&count.key);
@@ -101,6 +97,7 @@ impl Counters {
             lapses_at
         };
         let is_new = found.is_none();
+        // The life of a counter begins with the first unit.
         let life = if is_new && total == 0 {
             String::new()
         } else {
@@ -143,8 +140,7 @@ impl Memory {
     pub(super) fn count_units(&self, counts: &[CounterChange]) -> Result<Vec<CounterState>, Cause> {
         let mut counters = self.counters.lock();
         let counted = counts.iter().map(|count| counters.apply_change(count));
-        let counted: Result<_, _> = counted.collect();
-        counted.map_err(|full| Arc::new(full) as Cause)
+        counted.collect::<Result<_, _>>().map_err(cause)
     }
 
     pub(super) fn read_total(&self, key: &str) -> Result<u64, Cause> {

@@ -5,19 +5,16 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::connections::Attempts;
 use super::memory::Memory;
 use super::redis::{LogConnection, Redis};
 use crate::store::Cause;
 
 /// Most entries that one read of a log returns.
 pub(super) const BATCH_MAX: usize = 256;
-
-/// First and longest pause between two attempts to connect.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The position of an entry in its log: milliseconds since 1970 by the store's clock, and a number
 /// within the millisecond. Later entries have greater ids.
@@ -31,18 +28,20 @@ pub struct EntryId {
 
 impl EntryId {
     /// Lower than the id of each entry.
-    pub const START: Self = Self { ms: 0, seq: 0 };
+    pub const START: Self = Self::new(0, 0);
+
+    /// Returns the id of these numbers.
+    pub const fn new(ms: u64, seq: u64) -> Self {
+        Self { ms, seq }
+    }
 
     /// Returns the greatest id before this one.
     #[must_use]
     pub fn before(self) -> Self {
         match (self.ms, self.seq) {
             (0, 0) => self,
-            (ms, 0) => Self {
-                ms: ms - 1,
-                seq: u64::MAX,
-            },
-            (ms, seq) => Self { ms, seq: seq - 1 },
+            (ms, 0) => Self::new(ms - 1, u64::MAX),
+            (ms, seq) => Self::new(ms, seq - 1),
         }
     }
 }
@@ -68,10 +67,7 @@ impl FromStr for EntryId {
             number.ok_or(InvalidEntryId)
         };
         let (ms, seq) = text.split_once('-').ok_or(InvalidEntryId)?;
-        Ok(Self {
-            ms: number(ms)?,
-            seq: number(seq)?,
-        })
+        Ok(Self::new(number(ms)?, number(seq)?))
     }
 }
 
@@ -125,9 +121,16 @@ enum Source {
     Redis {
         redis: Arc<Redis>,
         link: Option<LogConnection>,
-        pause: Duration,
-        warned: bool,
+        attempts: Attempts,
     },
+}
+
+/// What a source has.
+enum Found {
+    /// The newest entries, on a link that is up.
+    Newest(Vec<Entry>),
+    /// What was appended after the last entry.
+    Read(LogRead),
 }
 
 impl Tail {
@@ -137,11 +140,11 @@ impl Tail {
     }
 
     pub(super) fn on_redis(redis: Arc<Redis>, log: &'static str, keep: usize) -> Self {
+        let (link, attempts) = (None, Attempts::default());
         let source = Source::Redis {
             redis,
-            link: None,
-            pause: PAUSE.0,
-            warned: false,
+            link,
+            attempts,
         };
         Self::new(source, log, keep)
     }
@@ -170,115 +173,104 @@ impl Tail {
 
     /// Reads once, or waits once.
     async fn read_or_wait(&mut self) {
-        match &mut self.source {
-            Source::Memory { memory, grown } => {
-                let Some(last) = self.last else {
-                    let backlog = memory.log_newest(self.log, self.keep);
-                    self.pending.push_back(LogEvent::Up);
-                    self.start_with(backlog);
-                    return;
-                };
-                let read = memory.log_read(self.log, last);
-                if read.entries.is_empty() {
-                    // The sender lives as long as `memory`, which is held here.
-                    let _ = grown.changed().await;
-                } else {
-                    self.apply_read(last, read);
+        match self.find_entries().await {
+            Some(Found::Newest(newest)) => {
+                self.pending.push_back(LogEvent::Up);
+                if self.last.is_none() {
+                    self.last = Some(newest.last().map_or(EntryId::START, |entry| entry.id));
+                    self.pending.push_back(LogEvent::Backlog(newest));
                 }
             }
-            Source::Redis { .. } => match self.read_over_link().await {
-                Ok(()) => {}
-                Err(error) => self.handle_loss(&error).await,
-            },
+            Some(Found::Read(read)) => self.apply_read(read),
+            None => {}
         }
     }
 
-    async fn read_over_link(&mut self) -> Result<(), Cause> {
-        let Source::Redis {
-            redis,
-            link,
-            pause,
-            warned,
-        } = &mut self.source
-        else {
-            return Ok(());
-        };
-        let link = match link {
-            Some(link) => link,
-            None => {
-                let mut fresh = redis.log_link(self.log).await?;
-                let newest =
-                    fresh.read_newest(self.log, if self.last.is_none() { self.keep } else { 1 });
-                let newest = newest.await?;
-                *link = Some(fresh);
-                if std::mem::take(warned) {
-                    tracing::info!(log = self.log, "Following a log in shared state again");
-                }
-                self.pending.push_back(LogEvent::Up);
-                if self.last.is_none() {
-                    self.start_with(newest);
-                }
-                return Ok(());
+    async fn find_entries(&mut self) -> Option<Found> {
+        let (log, last) = (self.log, self.last);
+        let (redis, link, attempts) = match (&mut self.source, last) {
+            (Source::Memory { memory, .. }, None) => {
+                return Some(Found::Newest(memory.log_newest(log, self.keep)));
             }
+            (Source::Memory { memory, grown }, Some(last)) => {
+                let read = memory.log_read(log, last);
+                if !read.entries.is_empty() {
+                    return Some(Found::Read(read));
+                }
+                // The sender lives as long as `memory`, which is held here.
+                let _ = grown.changed().await;
+                return None;
+            }
+            (
+                Source::Redis {
+                    redis,
+                    link,
+                    attempts,
+                },
+                _,
+            ) => (redis, link, attempts),
         };
-        let last = self.last.unwrap_or_default();
-        let read = link.read_after(self.log, last).await?;
-        *pause = PAUSE.0;
-        self.apply_read(last, read);
-        Ok(())
-    }
-
-    fn start_with(&mut self, backlog: Vec<Entry>) {
-        self.last = Some(backlog.last().map_or(EntryId::START, |entry| entry.id));
-        self.pending.push_back(LogEvent::Backlog(backlog));
+        let newest = if last.is_none() { self.keep } else { 1 };
+        let error = match read_over_link(redis, link, log, (last, newest)).await {
+            Ok(Found::Newest(newest)) => {
+                if std::mem::take(&mut attempts.warned) {
+                    tracing::info!(log, "Following a log in shared state again");
+                }
+                return Some(Found::Newest(newest));
+            }
+            Ok(read) => {
+                *attempts = Attempts::default();
+                return Some(read);
+            }
+            Err(error) => error,
+        };
+        if !std::mem::replace(&mut attempts.warned, true) {
+            tracing::warn!(%error, log, "Cannot follow a log in shared state; retrying");
+        }
+        let pause = attempts.next_pause();
+        if link.take().is_some() {
+            self.pending.push_back(LogEvent::Down);
+        } else {
+            tokio::time::sleep(pause).await;
+        }
+        None
     }
 
     /// Advances, or detects that the log was replaced or trimmed.
-    fn apply_read(&mut self, last: EntryId, read: LogRead) {
+    fn apply_read(&mut self, read: LogRead) {
+        let last = self.last.unwrap_or_default();
         let known = last != EntryId::START;
-        match read.ends {
+        if read.ends.map_or(known, |(_, newest)| newest < last) {
             // Another log: it is read from its beginning.
-            None if known => {
-                self.last = Some(EntryId::START);
-                self.pending.push_back(LogEvent::Lost);
-                return;
-            }
-            Some((_, newest)) if newest < last => {
-                self.last = Some(EntryId::START);
-                self.pending.push_back(LogEvent::Lost);
-                return;
-            }
-            Some((oldest, _)) if known && last < oldest => self.pending.push_back(LogEvent::Lost),
-            _ => {}
+            self.last = Some(EntryId::START);
+            self.pending.push_back(LogEvent::Lost);
+            return;
+        }
+        if read.ends.is_some_and(|(oldest, _)| known && last < oldest) {
+            self.pending.push_back(LogEvent::Lost);
         }
         if let Some(entry) = read.entries.last() {
             self.last = Some(entry.id);
             self.pending.push_back(LogEvent::Entries(read.entries));
         }
     }
+}
 
-    async fn handle_loss(&mut self, error: &Cause) {
-        let Source::Redis {
-            link,
-            pause,
-            warned,
-            ..
-        } = &mut self.source
-        else {
-            return;
-        };
-        if !*warned {
-            tracing::warn!(%error, log = self.log, "Cannot follow a log in shared state; retrying");
-            *warned = true;
-        }
-        let wait = *pause;
-        *pause = (wait * 2).min(PAUSE.1);
-        if link.take().is_some() {
-            self.pending.push_back(LogEvent::Down);
-            return;
-        }
-        tokio::time::sleep(wait).await;
+/// Reads what came after the last entry, or the newest entries over a link that it opens.
+async fn read_over_link(
+    redis: &Redis,
+    link: &mut Option<LogConnection>,
+    log: &str,
+    (last, newest): (Option<EntryId>, usize),
+) -> Result<Found, Cause> {
+    if let Some(link) = link {
+        let read = link.read_after(log, last.unwrap_or_default()).await?;
+        return Ok(Found::Read(read));
     }
+    let mut fresh = redis.log_link(log).await?;
+    let newest = fresh.read_newest(log, newest).await?;
+    *link = Some(fresh);
+    Ok(Found::Newest(newest))
 }
 
 #[cfg(test)]

@@ -6,17 +6,18 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::counters::Counters;
 use super::log::{BATCH_MAX, Entry as LogEntry, EntryId, LogRead};
-use super::numbered_logs::NumberedLog;
 use super::subscription::{Feed, Subscription};
-use crate::store::Cause;
+use crate::store::{Cause, cause};
+use kernel::time::Timestamp;
 
 /// Most keys at once.
 const ENTRIES_MAX: usize = 1_000_000;
@@ -43,7 +44,7 @@ struct NotACounter;
 #[derive(Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
-    pub(super) numbered: Mutex<HashMap<String, NumberedLog>>,
+    numbered: Mutex<HashMap<String, NumberedLog>>,
     pub(super) counters: Mutex<Counters>,
 }
 
@@ -72,6 +73,14 @@ struct Log {
     entries: VecDeque<LogEntry>,
     last: EntryId,
     grown: watch::Sender<()>,
+}
+
+/// A log in which the writer numbers the entries, bounded by its writer. A write removes the lapsed logs first.
+#[derive(Default)]
+struct NumberedLog {
+    entries: VecDeque<(u64, Bytes)>,
+    last: u64,
+    lapses_at: Option<Instant>,
 }
 
 struct Entry {
@@ -168,23 +177,17 @@ impl Memory {
         texts: &[String],
         entries_max: usize,
     ) -> Result<(), Cause> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let ms = since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+        let ms = u64::try_from(Timestamp::now().0).unwrap_or_default();
         let mut state = self.state.lock();
         let log = state.logs.entry(log).or_default();
         for text in texts {
             // The clock may stand still or go back; ids must not.
             log.last = match log.last {
-                EntryId { ms: last, seq } if ms <= last => EntryId {
-                    ms: last,
-                    seq: seq + 1,
-                },
-                _ => EntryId { ms, seq: 0 },
+                EntryId { ms: last, seq } if ms <= last => EntryId::new(last, seq + 1),
+                _ => EntryId::new(ms, 0),
             };
-            log.entries.push_back(LogEntry {
-                id: log.last,
-                text: text.clone(),
-            });
+            let (id, text) = (log.last, text.clone());
+            log.entries.push_back(LogEntry { id, text });
             if entries_max < log.entries.len() {
                 log.entries.pop_front();
             }
@@ -202,6 +205,44 @@ impl Memory {
         _ttl: Duration,
     ) -> Result<Vec<String>, Cause> {
         Ok(Vec::new())
+    }
+
+    pub(super) fn append_numbered(
+        &self,
+        log: &str,
+        entries: &[(u64, Bytes)],
+        keep: usize,
+        ttl: Duration,
+    ) -> Result<(), Cause> {
+        let now = Instant::now();
+        let mut logs = self.numbered.lock();
+        logs.retain(|_, log| log.lapses_at.is_some_and(|at| now < at));
+        let log = logs.entry(log.to_owned()).or_default();
+        log.lapses_at = Some(now + ttl);
+        for (number, entry) in entries {
+            if log.last < *number {
+                log.last = *number;
+                log.entries.push_back((*number, entry.clone()));
+            }
+        }
+        while keep < log.entries.len() {
+            log.entries.pop_front();
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_numbered(
+        &self,
+        log: &str,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<(u64, Bytes)>, Cause> {
+        let logs = self.numbered.lock();
+        let log = logs.get(log);
+        let log = log.filter(|log| log.lapses_at.is_some_and(|at| Instant::now() < at));
+        let entries = log.into_iter().flat_map(|log| &log.entries);
+        let newer = entries.filter(|(number, _)| after < *number);
+        Ok(newer.take(max).cloned().collect())
     }
 
     /// Returns a receiver that is notified of each append.
@@ -236,7 +277,7 @@ impl Memory {
             Some(entry) => (entry.value.parse().ok(), entry.lapses_at),
         };
         let count = count.and_then(|count: i64| count.checked_add(1));
-        let count = count.ok_or_else(|| Arc::new(NotACounter) as Cause)?;
+        let count = count.ok_or_else(|| cause(NotACounter))?;
         state.insert(key, count.to_string(), lapses_at)?;
         Ok(count)
     }
@@ -248,16 +289,16 @@ impl Memory {
     }
 
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
-        Subscription::in_process(self.add_feed(Topic::Channel(channel)))
+        Subscription::new(self.add_feed(Topic::Channel(channel)), None)
     }
 
     pub(super) fn watch_keys(&self, prefixes: Vec<String>) -> Subscription {
-        Subscription::in_process(self.add_feed(Topic::Changes(prefixes)))
+        Subscription::new(self.add_feed(Topic::Changes(prefixes)), None)
     }
 
     pub(super) fn watch_lapses(self: &Arc<Self>, prefix: &str) -> Subscription {
         let feed = self.add_feed(Topic::Lapses(prefix.to_owned()));
-        Subscription::over_link(feed, Box::pin(sweep_regularly(Arc::clone(self))))
+        Subscription::new(feed, Some(Box::pin(sweep_regularly(Arc::clone(self)))))
     }
 
     fn add_feed(&self, topic: Topic) -> Arc<Feed> {
@@ -339,18 +380,15 @@ impl State {
                 Some((at, key)) if *at <= now => {
                     let key = key.clone();
                     self.remove(&key);
-                    self.notify_lapse(&key);
+                    self.notify(
+                        &key,
+                        |topic| matches!(topic, Topic::Lapses(prefix) if key.starts_with(prefix)),
+                    );
                 }
                 _ => return swept,
             }
         }
         SWEEP_MAX
-    }
-
-    fn notify_lapse(&self, key: &str) {
-        let covers =
-            |topic: &Topic| matches!(topic, Topic::Lapses(prefix) if key.starts_with(prefix));
-        self.notify(key, covers);
     }
 
     fn notify_change(&self, key: &str) {

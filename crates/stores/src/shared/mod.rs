@@ -8,8 +8,6 @@ mod connections;
 mod counters;
 mod log;
 mod memory;
-mod node;
-mod numbered_logs;
 mod redis;
 mod sentinel;
 mod server;
@@ -69,27 +67,30 @@ impl Shared {
         })
     }
 
+    fn redis(&self) -> Option<&Redis> {
+        match &self.store {
+            Store::Memory(_) => None,
+            Store::Redis(redis) => Some(redis),
+        }
+    }
+
     /// Returns true if this is the memory of a single gateway.
     pub fn is_embedded(&self) -> bool {
-        matches!(self.store, Store::Memory(_))
+        self.redis().is_none()
     }
 
     /// Returns a number that changes when a link to the store is lost or reopened: the store may have come back
     /// empty.
     pub fn loss_count(&self) -> u64 {
-        match &self.store {
-            Store::Memory(_) => 0,
-            Store::Redis(redis) => redis.connections.loss_count(),
-        }
+        self.redis()
+            .map_or(0, |redis| redis.connections.loss_count())
     }
 
     /// Returns the number of times that other servers took the place of those before. A message that was published at an
     /// earlier one may not have reached every replica.
     pub fn move_count(&self) -> u64 {
-        match &self.store {
-            Store::Memory(_) => 0,
-            Store::Redis(redis) => redis.connections.move_count(),
-        }
+        self.redis()
+            .map_or(0, |redis| redis.connections.move_count())
     }
 
     /// Follows `log`, beginning with the newest `keep` entries. On Redis it has its own connection. A dead
@@ -106,13 +107,13 @@ impl Shared {
     /// # Errors
     /// If it does not.
     pub async fn ping(&self) -> Result<(), Unavailable> {
-        let written = self.run("ping", async {
-            match &self.store {
-                Store::Memory(_) => Ok(()),
-                Store::Redis(redis) => redis.write_probe().await,
+        let written = async {
+            match self.redis() {
+                Some(redis) => redis.write_probe().await,
+                None => Ok(()),
             }
-        });
-        written.await?;
+        };
+        self.run("ping", written).await?;
         self.health.record_accepted_write(STORE);
         Ok(())
     }
@@ -145,12 +146,9 @@ impl Shared {
     /// # Errors
     /// If the store does not answer.
     pub async fn read_clock(&self) -> Result<Option<SystemTime>, Unavailable> {
-        match &self.store {
-            Store::Memory(_) => Ok(None),
-            Store::Redis(redis) => {
-                let asked = self.run("ping", async { redis.read_clock().await });
-                asked.await.map(Some)
-            }
+        match self.redis() {
+            Some(redis) => self.run("ping", redis.read_clock()).await.map(Some),
+            None => Ok(None),
         }
     }
 

@@ -1,7 +1,6 @@
 //! Sentinels: asking for the master of a service.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -9,13 +8,10 @@ use redis::{Client, RedisResult, cmd};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::node::{Address, config_without_timeouts};
-use crate::store::Cause;
+use super::server::{Address, config_without_timeouts};
+use crate::store::{Cause, cause};
 
-/// Port of a sentinel that a URL names without one.
-pub(super) const SENTINEL_PORT: u16 = 26379;
-
-/// Limit for the answers of all sentinels. Below the limit for a connection, which comes after it.
+/// Limit for the answers of all sentinels, or nodes of a cluster. Below the limit for a connection, which comes after it.
 const ASK_MAX: Duration = Duration::from_millis(400);
 
 /// Interval of questions for the master while a connection to one is up.
@@ -26,12 +22,17 @@ pub(super) type Credential = (Option<String>, Option<String>);
 
 /// The sentinels of a service.
 pub(super) struct Sentinels {
-    addresses: Vec<Address>,
-    service: String,
+    pub(super) addresses: Vec<Address>,
+    pub(super) service: String,
     credential: Credential,
     /// The master that more than half of them named last, and the time at which they were asked.
     named: Mutex<(Option<Address>, Option<Instant>)>,
 }
+
+/// A sentinel knows no such service.
+#[derive(Debug, thiserror::Error)]
+#[error("no such service")]
+struct NoService;
 
 /// The sentinels name no master.
 #[derive(Debug, thiserror::Error)]
@@ -50,16 +51,6 @@ impl Sentinels {
             credential,
             named: Mutex::default(),
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn addresses(&self) -> &[Address] {
-        &self.addresses
-    }
-
-    #[cfg(test)]
-    pub(super) fn service(&self) -> &str {
-        &self.service
     }
 
     /// Asks all sentinels at once. Returns the address that more than half of them name, or else the one that most name
@@ -96,44 +87,62 @@ impl Sentinels {
         &self,
         client: impl Fn(&Address, &Credential) -> RedisResult<Client>,
     ) -> Result<(Address, bool), Cause> {
-        let deadline = Instant::now() + ASK_MAX;
         let asked = self.addresses.iter().map(|address| {
             let client = client(address, &self.credential);
-            async move { timeout_at(deadline, self.ask_sentinel(client)).await }
+            self.ask_sentinel(client)
         });
-        let mut asked: FuturesUnordered<_> = asked.collect();
         let mut votes: HashMap<Address, usize> = HashMap::new();
-        let mut last = "no answer in time".to_owned();
-        while let Some(answer) = asked.next().await {
-            match answer {
-                Ok(Ok(Some(address))) => {
-                    let count = votes.entry(address.clone()).or_default();
-                    *count += 1;
-                    if *count * 2 > self.addresses.len() {
-                        return Ok((address, true));
-                    }
-                }
-                Ok(Ok(None)) => last = "no such service".to_owned(),
-                Ok(Err(error)) => last = error.to_string(),
-                Err(_) => {}
-            }
+        let mut agreed = None;
+        let is_enough = |address: Address| {
+            let count = votes.entry(address.clone()).or_default();
+            *count += 1;
+            agreed = (*count * 2 > self.addresses.len()).then_some(address);
+            agreed.is_some()
+        };
+        let last = ask_each(asked, is_enough).await;
+        if let Some(address) = agreed {
+            return Ok((address, true));
         }
         let most = votes.into_iter().max_by_key(|(_, count)| *count);
         most.map(|(address, _)| (address, false)).ok_or_else(|| {
-            Arc::new(NoMaster {
+            cause(NoMaster {
                 asked: self.addresses.len(),
                 service: self.service.clone(),
                 last,
-            }) as Cause
+            })
         })
     }
 
-    async fn ask_sentinel(&self, client: RedisResult<Client>) -> RedisResult<Option<Address>> {
+    async fn ask_sentinel(&self, client: RedisResult<Client>) -> Result<Address, Cause> {
         let config = config_without_timeouts();
-        let client = client?;
+        let client = client.map_err(cause)?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connection.await.map_err(cause)?;
         let mut ask = cmd("SENTINEL");
-        ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
-        ask.query_async(&mut connection.await?).await
+        ask.arg(("GET-MASTER-ADDR-BY-NAME", &self.service));
+        let named = ask.query_async::<Option<Address>>(&mut connection).await;
+        named.map_err(cause)?.ok_or_else(|| cause(NoService))
     }
+}
+
+/// Asks several servers at once, until their answers are enough or the time is over. Returns the last error.
+pub(super) async fn ask_each<T>(
+    asked: impl Iterator<Item = impl Future<Output = Result<T, Cause>>>,
+    mut is_enough: impl FnMut(T) -> bool,
+) -> String {
+    let deadline = Instant::now() + ASK_MAX;
+    let mut answers: FuturesUnordered<_> = asked.map(|one| timeout_at(deadline, one)).collect();
+    let mut last = "no answer in time".to_owned();
+    while let Some(answer) = answers.next().await {
+        match answer {
+            Ok(Ok(answer)) => {
+                if is_enough(answer) {
+                    break;
+                }
+            }
+            Ok(Err(error)) => last = error.to_string(),
+            Err(_) => {}
+        }
+    }
+    last
 }

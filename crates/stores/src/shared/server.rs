@@ -1,22 +1,29 @@
 //! The Redis server of `stores.shared`: the forms of its URL, TLS, and the server that is connected to: the one of the
 //! URL, the master that its sentinels name, or a node of the cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _,
-    ProtocolVersion, RedisError, ServerErrorKind, TlsCertificates, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo as _, ProtocolVersion, RedisError, ServerErrorKind, TlsCertificates, Value,
+    cmd,
 };
 
-use super::node::Address;
-use super::sentinel::{Credential, SENTINEL_PORT, Sentinels};
-use crate::store::{Cause, InvalidUrl};
-use kernel::config::store_url::{self, RedisForm};
+use super::sentinel::{Credential, Sentinels};
+use crate::store::{Cause, InvalidUrl, cause};
+use kernel::config::store_url::{RedisForm, RedisUrl};
 
-/// Port of a node that a URL of a cluster names without one.
-const NODE_PORT: u16 = 6379;
+/// Host and port.
+pub(super) type Address = (String, u16);
+
+/// Returns the settings of a connection without clocks of its own: its users have theirs.
+pub(super) fn config_without_timeouts() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+}
 
 /// The server of a URL.
 pub(super) struct Server {
@@ -51,55 +58,28 @@ enum ServerError {
 }
 
 impl Server {
-    /// Parses a URL: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for TLS. Uses
-    /// RESP3, which push messages need.
+    /// Reads a URL. Uses RESP3, which push messages need.
     ///
     /// # Errors
     /// When it has no known form, or names a certificate or a password file that cannot be read.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
-        let (form, text) = store_url::redis_form(text).map_err(invalid_url)?;
-        let tls = text.starts_with("rediss");
-        let (mut url, hosts) = match form {
-            RedisForm::Server => (store_url::parse(&text).map_err(invalid_url)?, Vec::new()),
-            RedisForm::Sentinels => several_hosts(&text, SENTINEL_PORT)?,
-            RedisForm::Cluster => several_hosts(&text, NODE_PORT)?,
-        };
-        store_url::check_fragment(&url).map_err(invalid_url)?;
-        let issuer = match take(&mut url, "sslrootcert") {
-            Some(path) => Some(read("sslrootcert", &path)?),
-            None => None,
-        };
-        let password_file = take(&mut url, "password_file").map(PathBuf::from);
+        let RedisUrl {
+            url,
+            form,
+            issuer_file,
+            password_file,
+        } = RedisUrl::parse(text).map_err(invalid_url)?;
+        let tls = url.scheme() == "rediss";
+        let issuer = issuer_file
+            .map(|path| read("sslrootcert", Path::new(&path)))
+            .transpose()?;
         if let Some(file) = &password_file {
-            read("password_file", &file.display().to_string())?;
-            if url.password().is_some() {
-                return Err(invalid_url("give a password or `password_file`, not both"));
-            }
+            read("password_file", file)?;
         }
-        let credential = (
-            take(&mut url, "sentinel_username"),
-            take(&mut url, "sentinel_password"),
-        );
-        let discovery = match form {
-            RedisForm::Server => Discovery::ByUrl,
-            RedisForm::Sentinels => {
-                let service = take_service(&mut url)?;
-                Discovery::BySentinels(Sentinels::new(hosts, service, credential))
-            }
-            RedisForm::Cluster if !matches!(url.path(), "" | "/" | "/0") => {
-                return Err(invalid_url(
-                    "a cluster has only database 0: leave out the path",
-                ));
-            }
-            RedisForm::Cluster => Discovery::InCluster(hosts),
-        };
-        let info = url
-            .into_connection_info()
-            .map_err(|error| invalid_url(format!("not a Redis URL: {error}")))?;
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
+        let wrong = |error: RedisError| invalid_url(format!("not a Redis URL: {error}"));
+        let info = url.into_connection_info().map_err(wrong)?;
+        let settings = info.redis_settings().clone();
+        let settings = settings.set_protocol(ProtocolVersion::RESP3);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
         let server = Self {
@@ -107,11 +87,17 @@ impl Server {
             tls,
             issuer,
             password_file,
-            discovery,
+            discovery: match form {
+                RedisForm::Server => Discovery::ByUrl,
+                RedisForm::Sentinels {
+                    addresses,
+                    service,
+                    credential,
+                } => Discovery::BySentinels(Sentinels::new(addresses, service, credential)),
+                RedisForm::Cluster(nodes) => Discovery::InCluster(nodes),
+            },
         };
-        server
-            .build(server.info.clone())
-            .map_err(|error| invalid_url(format!("not a Redis URL: {error}")))?;
+        server.build(server.info.clone()).map_err(wrong)?;
         Ok(server)
     }
 
@@ -161,14 +147,11 @@ impl Server {
         }
         if let Some(file) = &self.password_file {
             let password = tokio::fs::read_to_string(file).await;
-            let password =
-                password.map_err(|error| Arc::new(ServerError::PasswordFile(error)) as Cause)?;
+            let password = password.map_err(|error| cause(ServerError::PasswordFile(error)))?;
             let settings = info.redis_settings().clone();
             info = info.set_redis_settings(settings.set_password(password.trim_end()));
         }
-        let client = self.build(info);
-        let client = client.map_err(|error| Arc::new(error) as Cause)?;
-        Ok((client, at))
+        Ok((self.build(info).map_err(cause)?, at))
     }
 
     /// Checks that the server is the master, where sentinels or the nodes of a cluster named it.
@@ -180,7 +163,7 @@ impl Server {
             return Ok(());
         }
         let answer = self.probe_command().query_async(connection).await;
-        self.check_role(&answer.map_err(|error| Arc::new(error) as Cause)?)
+        self.check_role(&answer.map_err(cause)?)
     }
 
     /// Returns the command that shows that a connection is of use.
@@ -272,54 +255,10 @@ fn connection_addr(tls: bool, (host, port): &Address) -> ConnectionAddr {
     ConnectionAddr::Tcp(host, port)
 }
 
-/// Returns the URL of the first of several hosts, and the addresses of all.
-fn several_hosts(text: &str, port: u16) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
-    let mut first = None;
-    let mut addresses = Vec::new();
-    for text in store_url::of_each_host(text) {
-        let url = store_url::parse(&text).map_err(invalid_url)?;
-        let host = url.host_str().unwrap_or_default();
-        if host.is_empty() {
-            return Err(invalid_url("a host is empty: write HOST or HOST:PORT"));
-        }
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        addresses.push((host.to_owned(), url.port().unwrap_or(port)));
-        first.get_or_insert(url);
-    }
-    let first = first.ok_or_else(|| invalid_url("name at least one host"))?;
-    Ok((first, addresses))
-}
-
-/// Removes the name of the service from the path, `/SERVICE` or `/SERVICE/DB`.
-fn take_service(url: &mut url::Url) -> Result<String, InvalidUrl> {
-    let path = url.path().trim_start_matches('/').to_owned();
-    let (service, database) = path.split_once('/').unwrap_or((&path, ""));
-    if service.is_empty() {
-        return Err(invalid_url(
-            "name the service as the sentinels know it: `redis+sentinel://HOST,HOST,HOST/SERVICE`",
-        ));
-    }
-    url.set_path(database);
-    Ok(service.to_owned())
-}
-
-/// Removes a parameter from the query.
-fn take(url: &mut url::Url, name: &str) -> Option<String> {
-    let (ours, rest): (Vec<_>, Vec<_>) = url
-        .query_pairs()
-        .into_owned()
-        .partition(|(key, _)| key == name);
-    url.set_query(None);
-    if !rest.is_empty() {
-        url.query_pairs_mut().extend_pairs(rest);
-    }
-    ours.into_iter().next().map(|(_, value)| value)
-}
-
-fn read(parameter: &str, path: &str) -> Result<Vec<u8>, InvalidUrl> {
+fn read(parameter: &str, path: &Path) -> Result<Vec<u8>, InvalidUrl> {
     std::fs::read(path).map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
-        ..invalid_url(format!("`{parameter}`: cannot read `{path}`"))
+        ..invalid_url(format!("`{parameter}`: cannot read `{}`", path.display()))
     })
 }
 
@@ -389,8 +328,8 @@ mod tests {
             named("two", 26380),
             named("::1", 26379),
         ];
-        assert_eq!(sentinels.addresses(), expected);
-        assert_eq!(sentinels.service(), "main");
+        assert_eq!(sentinels.addresses, expected);
+        assert_eq!(sentinels.service, "main");
     }
 
     #[test]

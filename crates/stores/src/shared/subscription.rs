@@ -29,42 +29,26 @@ pub enum Notice {
 /// [`Shared::watch_keys`](super::Shared::watch_keys). Dropping it closes the link.
 pub struct Subscription {
     feed: Arc<Feed>,
-    link: Link,
+    /// Keeps the link up; `None`: there is none, as the writer fills the feed, or it was spawned.
+    plan: Option<LinkTask>,
+    /// Spawned by the first `next`, which is called inside a runtime.
+    link: Option<JoinHandle<()>>,
 }
 
 /// A future that keeps a link up while it is polled.
 pub(super) type LinkTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-enum Link {
-    /// In process: the writer fills the feed.
-    Direct,
-    /// Spawned by the first `next`, which is called inside a runtime.
-    Planned(Option<LinkTask>),
-    Running(JoinHandle<()>),
-}
-
 impl Subscription {
-    pub(super) fn in_process(feed: Arc<Feed>) -> Self {
-        Self {
-            feed,
-            link: Link::Direct,
-        }
-    }
-
-    pub(super) fn over_link(feed: Arc<Feed>, link: LinkTask) -> Self {
-        Self {
-            feed,
-            link: Link::Planned(Some(link)),
-        }
+    pub(super) fn new(feed: Arc<Feed>, plan: Option<LinkTask>) -> Self {
+        let link = None;
+        Self { feed, plan, link }
     }
 
     /// Waits for the next notice, without a limit: silence is normal. Cancellation-safe: may be
     /// dropped and called again without losing a notice. Must be called inside a runtime.
     pub async fn next(&mut self) -> Notice {
-        if let Link::Planned(plan) = &mut self.link
-            && let Some(plan) = plan.take()
-        {
-            self.link = Link::Running(tokio::spawn(plan));
+        if let Some(plan) = self.plan.take() {
+            self.link = Some(tokio::spawn(plan));
         }
         loop {
             let ready = self.feed.ready.notified();
@@ -74,9 +58,7 @@ impl Subscription {
             ready.await;
         }
     }
-}
 
-impl Subscription {
     /// Returns the next notice if there is one already, so that a caller can handle many at once.
     pub fn try_next(&mut self) -> Option<Notice> {
         self.feed.state.lock().waiting.pop_front()
@@ -85,8 +67,8 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if let Link::Running(task) = &self.link {
-            task.abort();
+        if let Some(link) = &self.link {
+            link.abort();
         }
     }
 }
@@ -157,7 +139,7 @@ mod tests {
     #[tokio::test]
     async fn who_falls_behind_is_told_of_a_break_and_nothing_else() {
         let feed = Arc::new(Feed::default());
-        let mut subscription = Subscription::in_process(feed.clone());
+        let mut subscription = Subscription::new(feed.clone(), None);
         feed.push_up();
         for number in 0..WAITING_MAX {
             feed.push_message(number.to_string());

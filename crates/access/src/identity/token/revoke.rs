@@ -75,7 +75,7 @@ impl Tokens {
         let query = sqlx::query(AssertSqlSafe(text)).bind(name);
         let query = query.bind(token_id).bind(Timestamp::now().0);
         let work = async {
-            let row = self.db.fetch_changed(query).await?;
+            let row = query.fetch_optional(self.db.pool()).await?;
             row.map(|row| row.try_get(0)).transpose()
         };
         self.db.run("revoke_token", work).await

@@ -7,13 +7,11 @@ use serde::Deserialize;
 use url::Url;
 
 pub use self::workspaces::WorkspaceIssuer;
-use super::value::is_loopback;
+use super::tables;
+use super::value::{TEXT_MAX, has_user, is_loopback, is_text};
 
 /// Maximum foreign issuers: the keys of each are fetched continuously.
 const ISSUERS_MAX: usize = 16;
-
-/// Longest `issuer` and `audience`, in bytes.
-const TEXT_MAX: usize = 512;
 
 sections! {
     /// One entry of `auth.issuers`.
@@ -30,41 +28,25 @@ sections! {
 
 /// Returns the problems of the list. `own` is the issuer of the gateway's own tokens.
 pub(super) fn find_problems(issuers: &[Issuer], own: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    if issuers.len() > ISSUERS_MAX {
-        problems.push(format!("may have at most {ISSUERS_MAX} issuers"));
-    }
-    for (i, issuer) in issuers.iter().enumerate() {
-        problems.extend(problems_of(i + 1, issuer, own));
-        let name = &issuer.issuer;
-        if issuers[..i].iter().any(|other| other.issuer == *name) {
-            problems.push(format!("`{name}` stands twice"));
-        }
-    }
-    problems
-}
-
-/// Returns the problems of the issuer of this number: of its name, the URL of its keys, and its audience.
-fn problems_of(number: usize, issuer: &Issuer, own: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    let name = &issuer.issuer;
-    for (member, text) in [("issuer", name), ("audience", &issuer.audience)] {
-        let plain = !text.trim().is_empty() && !text.chars().any(char::is_control);
-        if !plain || text.len() > TEXT_MAX {
-            problems.push(format!(
-                "`{member}` of issuer {number} must be text of 1 to {TEXT_MAX} bytes"
-            ));
-        }
-    }
-    if name == own {
-        problems.push(format!(
-            "`{name}` is this gateway's own issuer, whose tokens are accepted anyway"
-        ));
-    }
-    if let Err(reason) = check_url(&issuer.jwks_url) {
-        problems.push(format!("`jwks_url` of issuer {number} {reason}"));
-    }
-    problems
+    tables::find_problems(
+        ("issuers", ISSUERS_MAX),
+        issuers,
+        |issuer| &issuer.issuer,
+        |number, issuer| {
+            let (mut problems, name) = (Vec::new(), &issuer.issuer);
+            for (member, text) in [("issuer", name), ("audience", &issuer.audience)] {
+                list! { problems;
+                    !is_text(text) => "`{member}` of issuer {number} must be text of 1 to {TEXT_MAX} bytes";
+                }
+            }
+            list! { problems;
+                name == own => "`{name}` is this gateway's own issuer, whose tokens are accepted anyway";
+            }
+            let wrong = check_url(&issuer.jwks_url).err();
+            problems.extend(wrong.map(|reason| format!("`jwks_url` of issuer {number} {reason}")));
+            problems
+        },
+    )
 }
 
 /// Refuses plain HTTP except on loopback: an attacker on the network path could replace the keys.
@@ -77,7 +59,7 @@ pub fn check_url(url: &Url) -> Result<(), &'static str> {
         "http" if is_loopback(url) => {}
         _ => return Err("must begin with https:// (http:// only on loopback)"),
     }
-    if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+    if has_user(url) || url.fragment().is_some() {
         return Err("must hold no user, password or fragment");
     }
     Ok(())

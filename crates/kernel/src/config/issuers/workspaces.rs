@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use toml::Value;
 
 use super::Issuer;
 use super::claims::{ClaimPattern, ClaimTemplate};
-use crate::config::tables::{self, Forms};
+use crate::config::tables::entries;
 
 /// Maximum claims of one issuer that are compared.
 const CLAIMS_MAX: usize = 8;
@@ -15,23 +14,25 @@ const CLAIMS_MAX: usize = 8;
 /// Longest name of a claim, in bytes.
 const CLAIM_MAX: usize = 256;
 
-sections! {
+entries! {
     /// One entry of `auth.workspace_issuers`.
-    #[derive(PartialEq, Eq)]
     WorkspaceIssuer {
         /// `iss` of its tokens, compared exactly.
-        issuer: String,
+        issuer: String => "text, the `iss` of its tokens",
         /// URL of its published keys.
-        jwks_url: url::Url,
+        jwks_url: url::Url => "a URL with https://",
         /// The value that `aud` of its tokens must contain.
-        audience: String,
+        audience: String => "text",
         /// The pattern that each of these claims must match. A name that begins with `/` is the path to a nested claim
         /// (RFC 6901).
-        claims: BTreeMap<String, ClaimPattern>,
+        claims: BTreeMap<String, ClaimPattern>
+            => "patterns of claims, such as { sub = \"system:serviceaccount:agents:{name}\" }, at most 512 bytes each. A \
+                `{part}` has letters, digits, `.`, `_` and `-`: after it comes another character, such as `:` or `/`, or \
+                nothing",
         /// The id of the workspace, from parts of the claims.
-        workspace: ClaimTemplate,
+        workspace: ClaimTemplate => TEMPLATE,
         /// The org that the workspace must be in, from parts of the claims.
-        org: Option<ClaimTemplate>,
+        org: Option<ClaimTemplate> => TEMPLATE,
     }
 }
 
@@ -49,31 +50,6 @@ impl WorkspaceIssuer {
 const TEMPLATE: &str = "text of letters, digits, `.`, `_` and `-`, with `{part}` for at least one part of `claims`, and \
                         text between two of them, such as \"{namespace}.{name}\"";
 
-const FORMS: &Forms = &[
-    ("issuer", "text, the `iss` of its tokens"),
-    ("jwks_url", "a URL with https://"),
-    ("audience", "text"),
-    (
-        "claims",
-        "patterns of claims, such as { sub = \"system:serviceaccount:agents:{name}\" }, at most 512 bytes each. A \
-         `{part}` has letters, digits, `.`, `_` and `-`: after it comes another character, such as `:` or `/`, or nothing",
-    ),
-    ("workspace", TEMPLATE),
-    ("org", TEMPLATE),
-];
-
-/// Returns a message that names what is wrong with the list; `None`: serde's is used.
-pub(in crate::config) fn describe_misfit(list: &Value) -> Option<String> {
-    let least = toml::toml! {
-        issuer = "https://a.test"
-        jwks_url = "https://a.test"
-        audience = "a"
-        claims = { sub = "{a}" }
-        workspace = "{a}"
-    };
-    tables::describe_misfit::<WorkspaceIssuer>("issuer", list, FORMS, &least)
-}
-
 /// Returns the problems of the list. `users` are the issuers of browser users' tokens, `own` the issuer of the gateway's
 /// own tokens.
 pub(in crate::config) fn find_problems(
@@ -83,46 +59,30 @@ pub(in crate::config) fn find_problems(
 ) -> Vec<String> {
     let named: Vec<Issuer> = issuers.iter().map(WorkspaceIssuer::to_issuer).collect();
     let mut problems = super::find_problems(&named, own);
-    for (i, issuer) in issuers.iter().enumerate() {
+    for (number, issuer) in (1..).zip(issuers) {
         let name = &issuer.issuer;
-        if users.iter().any(|other| other.issuer == *name) {
-            problems.push(format!(
-                "`{name}` is also in auth.issuers: a token proves either a user or a workspace, so let the platform sign \
-                 as two issuers"
-            ));
+        let is_named = |name: &String| (1..=CLAIM_MAX).contains(&name.len());
+        let claims = &issuer.claims;
+        let mut parts: Vec<&str> = claims.values().flat_map(ClaimPattern::parts).collect();
+        parts.sort_unstable();
+        let twice = parts.windows(2).find(|pair| pair[0] == pair[1]);
+        list! { problems;
+            users.iter().any(|other| other.issuer == *name)
+                => "`{name}` is also in auth.issuers: a token proves either a user or a workspace, so let the platform sign \
+                    as two issuers";
+            !(1..=CLAIMS_MAX).contains(&claims.len()) || !claims.keys().all(is_named)
+                => "`claims` of issuer {number} must have 1 to {CLAIMS_MAX} claims, with names of 1 to {CLAIM_MAX} bytes";
+            twice.is_some()
+                => "`claims` of issuer {number} has `{{{}}}` twice: each part needs its own name", twice.map_or("", |pair| pair[0]);
         }
-        problems.extend(find_misnamed(i + 1, issuer));
-    }
-    problems
-}
-
-/// Returns the problems of the claims and the parts of one issuer.
-fn find_misnamed(number: usize, issuer: &WorkspaceIssuer) -> Vec<String> {
-    let mut problems = Vec::new();
-    let named = |name: &String| (1..=CLAIM_MAX).contains(&name.len());
-    if !(1..=CLAIMS_MAX).contains(&issuer.claims.len()) || !issuer.claims.keys().all(named) {
-        problems.push(format!(
-            "`claims` of issuer {number} must have 1 to {CLAIMS_MAX} claims, with names of 1 to {CLAIM_MAX} bytes"
-        ));
-    }
-    let mut parts: Vec<&str> = issuer
-        .claims
-        .values()
-        .flat_map(ClaimPattern::parts)
-        .collect();
-    parts.sort_unstable();
-    if let Some(twice) = parts.windows(2).find(|pair| pair[0] == pair[1]) {
-        problems.push(format!(
-            "`claims` of issuer {number} has `{{{}}}` twice: each part needs its own name",
-            twice[0]
-        ));
-    }
-    let org = issuer.org.iter().map(|org| ("org", org));
-    for (key, template) in [("workspace", &issuer.workspace)].into_iter().chain(org) {
-        for part in template.parts().filter(|part| !parts.contains(part)) {
-            problems.push(format!(
-                "`{key}` of issuer {number} has `{{{part}}}`, which is in none of its `claims`"
-            ));
+        let org = issuer.org.iter().map(|org| ("org", org));
+        for (key, template) in [("workspace", &issuer.workspace)].into_iter().chain(org) {
+            let missing = template.parts().filter(|part| !parts.contains(part));
+            problems.extend(missing.map(|part| {
+                format!(
+                    "`{key}` of issuer {number} has `{{{part}}}`, which is in none of its `claims`"
+                )
+            }));
         }
     }
     problems

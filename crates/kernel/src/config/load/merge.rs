@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use secrecy::SecretString;
+use sha2::{Digest as _, Sha256};
 use toml::{Table, Value};
 
-use super::{ConfigError, LoadedConfig, Problem, Setting, Source, UnmaskedValue};
+use super::{ConfigError, LoadedConfig, Problem, Setting, Source};
+use crate::config::value::Sha256Hex;
 use crate::config::{Config, check, exposure, layer};
 
 /// Environment variable of the operator's token.
@@ -67,9 +69,8 @@ impl Merge {
             }
             Err(error) => {
                 // The parser's own text quotes the line, which may hold a password.
-                let line = error
-                    .span()
-                    .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+                let before = error.span().map_or("", |span| &text[..span.start]);
+                let line = 1 + before.matches('\n').count();
                 let mut reason = format!("line {line} is not TOML: {}", error.message());
                 if error.message() == "duplicate key" {
                     reason.push_str(
@@ -107,13 +108,8 @@ impl Merge {
     pub(super) fn add_variable(&mut self, name: &str, raw: &str) {
         let source = Source::Environment(name.to_owned());
         match name.strip_prefix(ADMIN_TOKEN) {
-            Some("") => return self.set_admin_token(raw, &source),
-            Some("_FILE") => {
-                return match read_secret(raw) {
-                    Ok(token) => self.set_admin_token(&token, &source),
-                    Err(reason) => self.add_problem(None, &source, reason),
-                };
-            }
+            Some("") => return self.set_admin_token(Ok(raw.to_owned()), &source),
+            Some("_FILE") => return self.set_admin_token(read_secret(raw), &source),
             _ => {}
         }
         // Other names with one underscore are ignored: Kubernetes sets A2A_GATEWAY_PORT and
@@ -170,19 +166,17 @@ impl Merge {
         }
     }
 
-    fn set_admin_token(&mut self, raw: &str, source: &Source) {
-        if raw.is_empty() {
-            return;
-        }
-        if is_admin_token(raw) {
-            self.admin_token = Some(SecretString::from(raw));
-        } else {
-            self.add_problem(
+    fn set_admin_token(&mut self, token: Result<String, String>, source: &Source) {
+        match token {
+            Ok(token) if token.is_empty() => {}
+            Ok(token) if is_admin_token(&token) => self.admin_token = Some(token.into()),
+            Ok(_) => self.add_problem(
                 None,
                 source,
                 "an operator's token is `a2aa_` and 43 base64url characters; make one with \
                  `echo a2aa_$(openssl rand -base64 32 | tr '+/' '-_' | tr -d '=')`",
-            );
+            ),
+            Err(reason) => self.add_problem(None, source, reason),
         }
     }
 
@@ -211,17 +205,14 @@ impl Merge {
                 problems: self.problems,
             });
         }
-        let mut config: Config =
-            effective
-                .clone()
-                .try_into()
-                .map_err(|error: toml::de::Error| ConfigError {
-                    problems: vec![Problem {
-                        key: None,
-                        source: None,
-                        reason: error.message().to_owned(),
-                    }],
-                })?;
+        let config = effective.clone().try_into::<Config>();
+        let mut config = config.map_err(|error| ConfigError {
+            problems: vec![Problem {
+                key: None,
+                source: None,
+                reason: error.message().to_owned(),
+            }],
+        })?;
         config.auth.admin_token = self.admin_token;
         let source_of = |key: &str| {
             let set = values.get(key);
@@ -235,7 +226,7 @@ impl Merge {
             .map(|(key, value)| Setting {
                 value: layer::displayed_value(&key, &value),
                 source: source_of(&key),
-                raw: UnmaskedValue(value.to_string().into()),
+                raw: Sha256Hex(Sha256::digest(value.to_string()).into()),
                 key,
             })
             .collect();
@@ -262,12 +253,8 @@ fn read_value(path: &str) -> Result<String, String> {
 
 /// Reads a whole file of at most `most` bytes.
 fn read_file(path: &Path, most: u64) -> io::Result<String> {
-    let mut text = String::new();
-    let read = File::open(path)?.take(most + 1).read_to_string(&mut text)?;
-    if u64::try_from(read).is_ok_and(|read| read > most) {
-        return Err(io::Error::other(format!("more than {most} bytes")));
-    }
-    Ok(text)
+    let bytes = exposure::read_at_most(File::open(path)?, most)?;
+    String::from_utf8(bytes).map_err(io::Error::other)
 }
 
 /// True for `a2aa_` and 256 random bits in base64url.

@@ -7,6 +7,7 @@
 
 mod merge;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 pub use self::merge::ADMIN_TOKEN;
 use self::merge::Merge;
+use super::value::Sha256Hex;
 use super::{Config, layer};
 
 /// The embedded lowest layer, which also documents every key.
@@ -37,19 +39,13 @@ impl Layers {
     pub fn of_this_process(file: Option<PathBuf>, overrides: Vec<String>) -> Self {
         // No valid name or value is outside UTF-8: the lossy text is refused as a wrong value of
         // its key.
-        let environment = std::env::vars_os()
-            .map(|(name, value)| {
-                (
-                    name.to_string_lossy().into_owned(),
-                    value.to_string_lossy().into_owned().into(),
-                )
-            })
-            .filter(|(name, _)| name.starts_with("A2A_GATEWAY_"))
-            .collect();
+        let lossy = |text: OsString| text.to_string_lossy().into_owned();
+        let variables = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value).into()));
+        let environment = variables.filter(|(name, _)| name.starts_with("A2A_GATEWAY_"));
         Self {
             defaults: &[],
             file,
-            environment,
+            environment: environment.collect(),
             overrides,
         }
     }
@@ -155,8 +151,8 @@ pub struct Setting {
     pub value: String,
     /// The layer that set the value.
     pub source: Source,
-    /// The value as TOML, unmasked, to detect changes.
-    raw: UnmaskedValue,
+    /// The digest of the value, unmasked, to detect changes.
+    pub(super) raw: Sha256Hex,
 }
 
 impl Setting {
@@ -165,29 +161,6 @@ impl Setting {
         let parsed = format!("value = {}", self.value).parse::<toml::Table>();
         let value = parsed.ok().and_then(|mut table| table.remove("value"));
         serde_json::to_value(value).unwrap_or_default()
-    }
-
-    /// True if both have the same value, from whatever source.
-    pub(super) fn same_value(&self, other: &Self) -> bool {
-        self.raw == other.raw
-    }
-}
-
-/// A value that may hold a secret and is never displayed.
-#[derive(Clone)]
-struct UnmaskedValue(SecretString);
-
-impl PartialEq for UnmaskedValue {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.expose_secret() == other.0.expose_secret()
-    }
-}
-
-impl Eq for UnmaskedValue {}
-
-impl fmt::Debug for UnmaskedValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
     }
 }
 
@@ -211,8 +184,7 @@ pub fn load(layers: &Layers) -> Result<LoadedConfig, ConfigError> {
     let mut defaults = layer::default_table();
     for (key, value) in layers.defaults {
         let example = layer::find(&defaults, key).cloned();
-        let example =
-            example.expect("a command's defaults are keys that there are, tested with it");
+        let example = example.expect("a command's defaults are known keys, tested with it");
         layer::put_value(&mut defaults, key, layer::read(value, &example));
     }
     let mut merge = Merge::new(defaults);

@@ -79,8 +79,8 @@ impl Live {
     /// to replace. Not to be called concurrently.
     pub fn reload(&self, loaded: Result<LoadedConfig, ConfigError>) -> Outcome {
         let before = self.view();
-        let merged = loaded.and_then(|loaded| MergedConfig::new(&self.get(), &before, loaded));
-        let merged = match merged {
+        let merged = loaded.and_then(|loaded| merge(&self.get(), &before, loaded));
+        let (config, mut view, mut applied) = match merged {
             Ok(merged) => merged,
             Err(error) => {
                 self.set_view(ConfigView {
@@ -93,11 +93,6 @@ impl Live {
                 return Outcome::Refused(error);
             }
         };
-        let MergedConfig {
-            config,
-            mut view,
-            mut applied,
-        } = merged;
         if admin_token(&config) != admin_token(&self.get()) {
             applied.push(ADMIN_TOKEN.to_owned());
         }
@@ -117,69 +112,50 @@ impl Live {
         } else {
             self.replace(config);
         }
+        let notes = view.notes.iter();
+        let notes = notes.filter(|note| !before.notes.contains(note));
         Outcome::Changed(Change {
             applied,
             waiting: view.waiting.keys().cloned().collect(),
-            notes: new_notes(&view.notes, &before.notes),
+            notes: notes.cloned().collect(),
             view,
         })
     }
 }
 
-/// The new configuration, with the old values of keys that need a restart.
-struct MergedConfig {
-    config: Config,
-    view: ConfigView,
-    applied: Vec<String>,
-}
-
-impl MergedConfig {
-    fn new(
-        in_force: &Config,
-        before: &ConfigView,
-        loaded: LoadedConfig,
-    ) -> Result<Self, ConfigError> {
-        let mut config = loaded.config;
-        restart::restore_values(&mut config, in_force);
-        let (old, mut new) = (by_key(&before.settings), by_key(&loaded.settings));
-        let mut waiting = BTreeMap::new();
-        let mut applied = Vec::new();
-        let keys: BTreeSet<String> = old.keys().chain(new.keys()).cloned().collect();
-        for key in keys {
-            let was = old.get(&key);
-            let same = match (was, new.get(&key)) {
-                (Some(was), Some(is)) => was.same_value(is),
-                (was, is) => was.is_none() && is.is_none(),
-            };
-            if same {
-                continue;
-            }
-            if restart::needs_restart(&key) {
-                waiting.insert(key.clone(), new.remove(&key));
-                new.extend(was.map(|was| (key, was.clone())));
-            } else {
-                applied.push(key);
-            }
+/// Returns the new configuration, with the old values of keys that need a restart, its view, and the keys with values that
+/// take effect.
+fn merge(
+    in_force: &Config,
+    before: &ConfigView,
+    loaded: LoadedConfig,
+) -> Result<(Config, ConfigView, Vec<String>), ConfigError> {
+    let mut config = loaded.config;
+    restart::restore_values(&mut config, in_force);
+    let (old, mut new) = (by_key(&before.settings), by_key(&loaded.settings));
+    let mut waiting = BTreeMap::new();
+    let mut applied = Vec::new();
+    let keys: BTreeSet<String> = old.keys().chain(new.keys()).cloned().collect();
+    for key in keys {
+        let was = old.get(&key);
+        if was.map(|was| &was.raw) == new.get(&key).map(|is| &is.raw) {
+            continue;
         }
-        let settings: Vec<Setting> = new.into_values().collect();
-        // Loading has checked the new values together, but not in combination with the old ones
-        // that stay.
-        let notes = check::check(&config, &|key| source_of(&settings, key));
-        let notes = notes.map(|checked| checked.notes);
-        let notes = notes.or_else(|problems| check_remaining(problems, &waiting))?;
-        let view = ConfigView {
-            settings,
-            waiting,
-            notes,
-            loaded_at: SystemTime::now(),
-            failure: None,
-        };
-        Ok(Self {
-            config,
-            view,
-            applied,
-        })
+        if restart::needs_restart(&key) {
+            waiting.insert(key.clone(), new.remove(&key));
+            new.extend(was.map(|was| (key, was.clone())));
+        } else {
+            applied.push(key);
+        }
     }
+    // Loading has checked the new values together, but not in combination with the old ones
+    // that stay.
+    let source_of = |key: &str| new.get(key).map_or(Source::Default, |s| s.source.clone());
+    let notes = check::check(&config, &source_of).map(|checked| checked.notes);
+    let notes = notes.or_else(|problems| check_remaining(problems, &waiting))?;
+    let mut view = ConfigView::at_start(new.into_values().collect(), notes);
+    view.waiting = waiting;
+    Ok((config, view, applied))
 }
 
 /// Returns the problems of the new values in combination with the old ones that stay. Problems of
@@ -195,9 +171,9 @@ fn check_remaining(
         return Ok(Vec::new());
     }
     let keys: Vec<&str> = waiting.keys().map(String::as_str).collect();
+    let first = format!("; a restart is needed first, for {}", keys.join(", "));
     for problem in &mut problems {
-        let keys = keys.join(", ");
-        problem.reason += &format!("; a restart is needed first, for {keys}");
+        problem.reason += &first;
     }
     Err(ConfigError { problems })
 }
@@ -205,16 +181,6 @@ fn check_remaining(
 fn by_key(settings: &[Setting]) -> BTreeMap<String, Setting> {
     let pairs = settings.iter().map(|s| (s.key.clone(), s.clone()));
     pairs.collect()
-}
-
-fn source_of(settings: &[Setting], key: &str) -> Source {
-    let found = settings.iter().find(|setting| setting.key == key);
-    found.map_or(Source::Default, |setting| setting.source.clone())
-}
-
-fn new_notes(notes: &[String], before: &[String]) -> Vec<String> {
-    let new = notes.iter().filter(|note| !before.contains(note));
-    new.cloned().collect()
 }
 
 fn admin_token(config: &Config) -> Option<&str> {

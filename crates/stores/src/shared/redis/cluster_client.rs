@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::RetryLimit;
 use crate::shared::cluster::Cluster;
 use crate::shared::connections::Connections;
-use crate::shared::node::Address;
+use crate::shared::server::Address;
 use crate::store::Cause;
 
 /// First and longest pause before a command is sent again, while a key moves or a master is replaced.
@@ -48,13 +48,6 @@ struct Redirect {
     asking: bool,
 }
 
-/// Where a command belongs that a node did not carry out.
-enum CommandLocation {
-    At(Redirect),
-    /// It is not known yet.
-    Unknown,
-}
-
 impl ClusterClient<'_> {
     /// Sends the commands at once to their masters. One that was not carried out because its key is elsewhere is sent
     /// again; one without an answer only where [`RetryLimit`] allows it.
@@ -84,13 +77,12 @@ impl ClusterClient<'_> {
                         is_lost = true;
                         None
                     }
-                    Ok(value) => match self.location_of(&value) {
-                        None => {
+                    Ok(value) => match self.find_redirect(value) {
+                        Ok(value) => {
                             answers[command.at] = Some(value);
                             continue;
                         }
-                        Some(CommandLocation::At(redirect)) => Some(redirect),
-                        Some(CommandLocation::Unknown) => None,
+                        Err(redirect) => redirect,
                     },
                 };
                 must_wait |= redirect.is_none();
@@ -119,25 +111,20 @@ impl ClusterClient<'_> {
         &self,
         open: Vec<PendingCommand<'c>>,
     ) -> RedisResult<Vec<(PendingCommand<'c>, RedisResult<Value>)>> {
-        let shards = timeout_at(self.deadline, self.connections.shards(self.cluster));
-        let shards = shards
-            .await
-            .map_err(|_| timeout_error())?
-            .map_err(unreachable_error)?;
+        let shards = self.in_time(self.connections.shards(self.cluster)).await?;
         let mut batches: HashMap<Redirect, Vec<PendingCommand<'c>>> = HashMap::new();
-        for command in open {
-            let node = match (&command.redirect, key_of(command.command)) {
-                (Some(redirect), _) => redirect.clone(),
-                (None, Some(key)) => Redirect {
-                    node: shards.owner_of(key).map_err(unreachable_error)?.clone(),
-                    asking: false,
-                },
-                (None, None) => Redirect {
-                    node: shards.masters.first().cloned().unwrap_or_default(),
-                    asking: false,
-                },
+        for mut command in open {
+            let to = match (command.redirect.take(), key_of(command.command)) {
+                (Some(redirect), _) => redirect,
+                (None, key) => {
+                    let first = || Ok(shards.masters.first().cloned().unwrap_or_default());
+                    let owner = key.map(|key| shards.owner_of(key).cloned());
+                    let node = owner.unwrap_or_else(first).map_err(unreachable_error)?;
+                    let asking = false;
+                    Redirect { node, asking }
+                }
             };
-            batches.entry(node).or_default().push(command);
+            batches.entry(to).or_default().push(command);
         }
         let sent = batches.into_iter().map(|(to, commands)| async move {
             let answers: Vec<RedisResult<Value>> = match self.send_batch(&to, &commands).await {
@@ -154,11 +141,7 @@ impl ClusterClient<'_> {
         to: &Redirect,
         commands: &[PendingCommand<'_>],
     ) -> RedisResult<Vec<Value>> {
-        let connected = timeout_at(self.deadline, self.connections.get(Some(&to.node)));
-        let connected = connected
-            .await
-            .map_err(|_| timeout_error())
-            .and_then(|connected| connected.map_err(unreachable_error));
+        let connected = self.in_time(self.connections.get(Some(&to.node))).await;
         let mut connected = connected.inspect_err(|_| self.cluster.mark_stale())?;
         let mut batch = pipe();
         for command in commands {
@@ -179,30 +162,38 @@ impl ClusterClient<'_> {
         Ok(values.into_iter().enumerate().filter_map(own).collect())
     }
 
-    /// Returns where a command belongs, if the answer says that it was not carried out here.
-    fn location_of(&self, answer: &Value) -> Option<CommandLocation> {
-        let Value::ServerError(error) = answer else {
-            return None;
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, Cause>>) -> RedisResult<T> {
+        let done = timeout_at(self.deadline, work).await;
+        done.map_err(|_| timeout_error())?
+            .map_err(unreachable_error)
+    }
+
+    /// Returns the answer.
+    ///
+    /// # Errors
+    /// It says that the command was not carried out here: where it belongs, if that is known.
+    fn find_redirect(&self, answer: Value) -> Result<Value, Option<Redirect>> {
+        let Value::ServerError(error) = &answer else {
+            return Ok(answer);
         };
-        let at = |asking| match node_of(error) {
-            Some(node) => CommandLocation::At(Redirect { node, asking }),
-            None => CommandLocation::Unknown,
-        };
-        let kind = error.kind()?;
+        let at = |asking| node_of(error).map(|node| Redirect { node, asking });
+        let kind = error.kind();
         let elsewhere = match kind {
-            ServerErrorKind::Ask => at(true),
-            ServerErrorKind::Moved => at(false),
-            ServerErrorKind::TryAgain
-            | ServerErrorKind::ClusterDown
-            | ServerErrorKind::ReadOnly
-            | ServerErrorKind::MasterDown
-            | ServerErrorKind::BusyLoading => CommandLocation::Unknown,
-            _ => return None,
+            Some(ServerErrorKind::Ask) => at(true),
+            Some(ServerErrorKind::Moved) => at(false),
+            Some(
+                ServerErrorKind::TryAgain
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::ReadOnly
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::BusyLoading,
+            ) => None,
+            _ => return Ok(answer),
         };
-        if !matches!(kind, ServerErrorKind::Ask | ServerErrorKind::TryAgain) {
+        if !matches!(kind, Some(ServerErrorKind::Ask | ServerErrorKind::TryAgain)) {
             self.cluster.mark_stale();
         }
-        Some(elsewhere)
+        Err(elsewhere)
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Value, cmd, from_redis_value, pipe};
+use redis::{Value, cmd, from_redis_value, from_redis_value_ref, pipe};
 
 use super::{Redis, RetryLimit, to_millis};
 use crate::shared::counters::{CounterChange, CounterState, LISTED_MAX, PART, new_life};
-use crate::store::Cause;
+use crate::store::{Cause, cause};
 use kernel::time::Timestamp;
 
 /// Changes one counter. Keys: counter, index. Arguments: its life as the caller knows it, a name for a new life, units to
@@ -41,8 +41,6 @@ redis.call('PEXPIRE', KEYS[2], ARGV[6])
 return {life, string.format('%.0f', total), string.format('%.0f', taken), tostring(redis.call('PTTL', KEYS[1]))}
 ";
 
-type Answer = (String, String, String, String);
-
 impl Redis {
     /// Changes counters, and takes shares of what is left.
     pub(in crate::shared) async fn count_units(
@@ -52,21 +50,21 @@ impl Redis {
         let now = Timestamp::now().0;
         let change = |count: &CounterChange| {
             let mut eval = cmd("EVAL");
-            eval.arg(COUNT).arg(2).arg(&count.key).arg(&count.index);
-            eval.arg(&count.life).arg(new_life()).arg(count.add);
-            eval.arg(count.want)
-                .arg(count.limit)
-                .arg(to_millis(count.ttl));
-            eval.arg(u8::from(count.renews)).arg(now).arg(&count.member);
-            eval.arg(LISTED_MAX).arg(PART);
+            eval.arg((COUNT, 2, &count.key, &count.index));
+            eval.arg((&count.life, new_life(), count.add, count.want, count.limit));
+            eval.arg((
+                to_millis(count.ttl),
+                u8::from(count.renews),
+                now,
+                &count.member,
+            ));
+            eval.arg((LISTED_MAX, PART));
             eval
         };
-        let answers = self
-            .send_batched(counts.iter().map(change).collect())
-            .await?;
+        let answers = self.send_batched(counts.iter().map(change).collect());
         let read = |answer: Value| {
-            let (life, total, taken, left): Answer =
-                from_redis_value(answer).map_err(|error| Arc::new(error) as Cause)?;
+            let (life, total, taken, left): (String, String, String, String) =
+                from_redis_value(answer).map_err(cause)?;
             Ok(CounterState {
                 life,
                 total: total.parse().unwrap_or(0),
@@ -74,7 +72,7 @@ impl Redis {
                 left: Duration::from_millis(left.parse().unwrap_or(0)),
             })
         };
-        answers.into_iter().map(read).collect()
+        answers.await?.into_iter().map(read).collect()
     }
 
     /// Returns the total of a counter.
@@ -91,8 +89,8 @@ impl Redis {
         key: impl Fn(&str) -> String,
     ) -> Result<Vec<(String, CounterState)>, Cause> {
         let mut names = pipe();
-        names.cmd("ZREVRANGE").arg(index).arg(0).arg(LISTED_MAX - 1);
-        let names: Vec<String> = self.query_one(&names, RetryLimit::Once).await?;
+        names.cmd("ZREVRANGE").arg((index, 0, LISTED_MAX - 1));
+        let names: Vec<String> = self.read_one(&names).await?;
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -102,27 +100,20 @@ impl Redis {
             reads.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
         }
         let values: Vec<Value> = self.query(&reads, RetryLimit::Once).await?;
-        let mut values = values.into_iter();
-        let mut counted = Vec::new();
-        for name in names {
-            let (Some(value), Some(left)) = (values.next(), values.next()) else {
-                break;
-            };
-            let value: Option<String> = from_redis_value(value).unwrap_or_default();
-            let left: i64 = from_redis_value(left).unwrap_or_default();
+        let counters = names.into_iter().zip(values.chunks_exact(2));
+        let counters = counters.filter_map(|(name, pair)| {
+            let value: Option<String> = from_redis_value_ref(&pair[0]).unwrap_or_default();
+            let left: i64 = from_redis_value_ref(&pair[1]).unwrap_or_default();
             // A counter that has lapsed stays in the index until newer ones displace it.
-            let Some((total, life)) = value.as_deref().and_then(|value| value.split_once(' '))
-            else {
-                continue;
-            };
+            let (total, life) = value.as_deref()?.split_once(' ')?;
             let counter = CounterState {
                 life: life.to_owned(),
                 total: total.parse().unwrap_or(0),
                 taken: 0,
                 left: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
             };
-            counted.push((name, counter));
-        }
-        Ok(counted)
+            Some((name, counter))
+        });
+        Ok(counters.collect())
     }
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryFutureExt as _;
 use futures_util::future::{join_all, select_all};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, PushKind, Value, from_redis_value};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::shared::cluster::{Cluster, Shards, epoch_of};
-use crate::shared::connections::{CONNECT_MAX, Connections};
-use crate::shared::node::Address;
+use crate::shared::connections::{Attempts, CONNECT_MAX, Connections, PAUSE};
+use crate::shared::server::Address;
 use crate::shared::subscription::Feed;
-use crate::store::{Cause, StoreTimeout};
+use crate::store::{Cause, cause, within};
 
 /// Interval between probes of a subscription's link. With [`PROBE_MAX`] it is below 1 s, with a reserve for a busy
 /// machine.
@@ -21,9 +22,6 @@ pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
 
 /// Limit for the answer to a probe.
 pub(super) const PROBE_MAX: Duration = Duration::from_millis(500);
-
-/// First and longest pause between two attempts to connect.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The command that begins a subscription, if there is one, and a label for the log.
 pub(super) type SubscribeCommand = (Option<Pipeline>, &'static str);
@@ -62,12 +60,11 @@ pub(super) async fn keep_up(
     prefix: String,
     feed: Arc<Feed>,
 ) {
-    let mut pause = PAUSE.0;
-    let mut warned = false;
+    let mut attempts = Attempts::default();
     loop {
         match open_connections(&connections, listen.as_ref(), at, &prefix, &feed).await {
             Ok((lines, shards)) => {
-                if warned {
+                if attempts.warned {
                     tracing::info!(to, "Subscribed to shared state again");
                 } else {
                     tracing::debug!(to, "Subscribed to shared state");
@@ -77,23 +74,20 @@ pub(super) async fn keep_up(
                 let cause = watch_over(lines, &connections, shards.as_deref()).await;
                 feed.push_down();
                 tracing::warn!(to, error = %cause, "Lost a subscription to shared state; reconnecting");
-                warned = true;
                 if PAUSE.1 < since.elapsed() {
-                    pause = PAUSE.0;
+                    attempts = Attempts::default();
                 }
             }
-            Err(error) => {
-                if !warned {
-                    tracing::warn!(to, %error, "Cannot subscribe to shared state; retrying");
-                }
-                warned = true;
+            Err(error) if !attempts.warned => {
+                tracing::warn!(to, %error, "Cannot subscribe to shared state; retrying");
             }
+            Err(_) => {}
         }
+        attempts.warned = true;
         if let Some(cluster) = &connections.cluster {
             cluster.mark_stale();
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        tokio::time::sleep(attempts.next_pause()).await;
     }
 }
 
@@ -137,10 +131,7 @@ async fn open_connection(
     let (mut connection, at) = connections.connect(node, pushed).await?;
     if let Some(listen) = listen {
         let confirmed = listen.query_async::<Value>(&mut connection);
-        timeout(CONNECT_MAX, confirmed)
-            .await
-            .map_err(|_| Arc::new(StoreTimeout(CONNECT_MAX)) as Cause)?
-            .map_err(|error| Arc::new(error) as Cause)?;
+        within(CONNECT_MAX, confirmed.map_err(cause)).await?;
     }
     Ok(LinkConnection {
         connection,
@@ -202,10 +193,9 @@ async fn watch_line(
             () = tokio::time::sleep(PROBE_EVERY) => {}
         }
         let answers = probe.query_async::<Vec<Value>>(&mut line.connection);
-        let mut answers = match timeout(PROBE_MAX, answers).await {
-            Ok(Ok(answers)) => answers.into_iter(),
-            Ok(Err(error)) => return Arc::new(error),
-            Err(_) => return Arc::new(StoreTimeout(PROBE_MAX)),
+        let mut answers = match within(PROBE_MAX, answers.map_err(cause)).await {
+            Ok(answers) => answers.into_iter(),
+            Err(cause) => return cause,
         };
         if let Err(cause) = server.check_role(&answers.next().unwrap_or_default()) {
             // Those that only read would go on with the values of a replica.

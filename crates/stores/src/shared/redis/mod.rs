@@ -10,32 +10,46 @@
 mod cluster_client;
 mod counters;
 mod link;
-mod numbered_logs;
-mod ordered;
-mod probe;
-mod scripts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use dashmap::DashMap;
+use futures_util::TryFutureExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::{
     Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value, cmd, from_redis_value, pipe,
 };
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use self::cluster_client::ClusterClient;
 use self::link::{LinkTarget, PROBE_EVERY, PROBE_MAX, SubscribeCommand, keep_up};
-pub(super) use self::probe::refuses_writes;
 use super::connections::Connections;
 use super::log::{BATCH_MAX, Entry, EntryId, LogRead};
 use super::server::{Server, to_cause};
-use super::subscription::{Feed, LinkTask, Subscription};
-use crate::store::{Cause, InvalidUrl, StoreTimeout};
+use super::subscription::{Feed, Subscription};
+use crate::store::{Cause, InvalidUrl, StoreTimeout, cause, within};
+use kernel::time::Timestamp;
+
+/// Operations of two commands on one key that no other client may come between are scripts, not transactions: those cannot
+/// follow a key that moves within a cluster.
+const GET_WITH_TTL: &str = "return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}";
+
+/// Not `GETDEL`, which needs Redis 6.2.
+const TAKE: &str =
+    "local value = redis.call('GET', KEYS[1]) redis.call('DEL', KEYS[1]) return value";
+
+/// Not `PEXPIRE … NX`, which needs Redis 7.
+const INCREMENT: &str =
+    "redis.call('SET', KEYS[1], 0, 'NX', 'PX', ARGV[1]) return redis.call('INCR', KEYS[1])";
+
+/// The key of the write probe, and its time to live if the probe does not delete it.
+const PROBE_KEY: &str = "gw:probe";
+const PROBE_TTL: Duration = Duration::from_secs(10);
 
 /// The number of retries for a command when the connection breaks before its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,17 +84,26 @@ impl Redis {
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<String>, Cause> {
-        self.query_one(pipe().cmd("GET").arg(key), RetryLimit::Once)
-            .await
+        self.read_one(pipe().cmd("GET").arg(key)).await
     }
 
     pub(super) async fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Cause> {
         if self.connections.cluster.is_none() {
-            return self
-                .query_one(pipe().cmd("MGET").arg(keys), RetryLimit::Once)
-                .await;
+            return self.read_one(pipe().cmd("MGET").arg(keys)).await;
         }
         self.query(&for_each("GET", keys), RetryLimit::Once).await
+    }
+
+    /// Returns the value of a key and its remaining time to live, if it has one.
+    pub(super) async fn get_with_ttl(
+        &self,
+        key: &str,
+    ) -> Result<Option<(String, Option<Duration>)>, Cause> {
+        let (value, ttl): (Option<String>, i64) =
+            self.read_one(&eval_command(GET_WITH_TTL, key)).await?;
+        // Negative: the key has no time to live.
+        let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
+        Ok(value.map(|value| (value, ttl)))
     }
 
     pub(super) async fn set(
@@ -107,9 +130,9 @@ impl Redis {
     ) -> Result<(), Cause> {
         let set = |(key, value): &(&str, &str)| {
             let mut set = cmd("SET");
-            set.arg(*key).arg(*value);
+            set.arg((key, value));
             if let Some(ttl) = ttl {
-                set.arg("PX").arg(to_millis(ttl));
+                set.arg(("PX", to_millis(ttl)));
             }
             set
         };
@@ -159,10 +182,7 @@ impl Redis {
         }
         let answers: Result<Vec<RedisResult<Value>>, Cause> =
             self.query(&together, RetryLimit::Never).await;
-        let mut errors = answers
-            .iter()
-            .flatten()
-            .filter_map(|one| one.as_ref().err());
+        let mut errors = answers.iter().flatten().flat_map(|one| one.as_ref().err());
         if errors.any(is_lost) {
             self.connections.give_up().await;
         }
@@ -170,13 +190,12 @@ impl Redis {
         for (count, done) in waiting {
             let own = match &mut answers {
                 // Consumes all of this caller's answers, even after an error.
-                Ok(answers) => Ok(answers.take(count).collect::<Vec<_>>()),
+                Ok(answers) => {
+                    let own: Vec<_> = answers.take(count).collect();
+                    own.into_iter().collect::<RedisResult<_>>().map_err(cause)
+                }
                 Err(cause) => Err(Arc::clone(cause)),
             };
-            let own = own.and_then(|own| {
-                let own: RedisResult<Vec<Value>> = own.into_iter().collect();
-                own.map_err(|error| Arc::new(error) as Cause)
-            });
             let _ = done.send(own);
         }
     }
@@ -188,9 +207,8 @@ impl Redis {
         ttl: Duration,
     ) -> Result<bool, Cause> {
         let mut set = pipe();
-        set.cmd("SET").arg(key).arg(value).arg("NX");
-        set.arg("PX").arg(to_millis(ttl));
-        let written: Option<String> = self.query_one(&set, RetryLimit::Never).await?;
+        set.cmd("SET").arg((key, value, "NX", "PX", to_millis(ttl)));
+        let written: Option<String> = self.write_one(&set).await?;
         Ok(written.is_some())
     }
 
@@ -202,21 +220,53 @@ impl Redis {
     ) -> Result<Vec<bool>, Cause> {
         let refresh = |key: &&str| {
             let mut refresh = cmd("PEXPIRE");
-            refresh.arg(key).arg(to_millis(ttl));
+            refresh.arg((key, to_millis(ttl)));
             refresh
         };
-        let there = self
-            .send_batched(keys.iter().map(refresh).collect())
-            .await?;
-        from_redis_value(Value::Array(there)).map_err(|error| Arc::new(error) as Cause)
+        let there = self.send_batched(keys.iter().map(refresh).collect());
+        from_redis_value(Value::Array(there.await?)).map_err(cause)
     }
 
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
-        let deleted: Vec<u64> = self
-            .query(&for_each("DEL", keys), RetryLimit::Never)
-            .await?;
+        let delete = for_each("DEL", keys);
+        let deleted: Vec<u64> = self.query(&delete, RetryLimit::Never).await?;
         drop(deleted);
         Ok(())
+    }
+
+    /// Reads and deletes a key.
+    pub(super) async fn take(&self, key: &str) -> Result<Option<String>, Cause> {
+        self.write_one(&eval_command(TAKE, key)).await
+    }
+
+    /// Increments a counter.
+    pub(super) async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Cause> {
+        let mut increment = eval_command(INCREMENT, key);
+        increment.arg(to_millis(ttl));
+        self.write_one(&increment).await
+    }
+
+    /// Adds a member, and removes and returns the oldest beyond `max`.
+    pub(super) async fn add_newest(
+        &self,
+        set: &str,
+        member: &str,
+        max: i64,
+        ttl: Duration,
+    ) -> Result<Vec<String>, Cause> {
+        let mut add = pipe();
+        add.cmd("ZADD").arg((set, Timestamp::now().0, member));
+        add.cmd("PEXPIRE").arg((set, to_millis(ttl)));
+        // By rank, not by number: of two that add at once neither removes one of the newest.
+        add.cmd("ZRANGE").arg((set, 0, -(max + 1)));
+        let (_, _, oldest): (Value, Value, Vec<String>) =
+            self.query(&add, RetryLimit::Never).await?;
+        if !oldest.is_empty() {
+            let mut remove = pipe();
+            remove.cmd("ZREM").arg((set, &oldest));
+            let _: Value = self.write_one(&remove).await?;
+        }
+        Ok(oldest)
     }
 
     pub(super) async fn append(
@@ -227,11 +277,79 @@ impl Redis {
     ) -> Result<(), Cause> {
         let mut append = pipe();
         for text in texts {
-            append.cmd("XADD").arg(log).arg("MAXLEN").arg("~");
-            append.arg(entries_max).arg("*").arg("e").arg(text);
+            append.cmd("XADD");
+            append.arg((log, "MAXLEN", "~", entries_max, "*", "e", text));
         }
-        let _ids: Vec<String> = self.query(&append, RetryLimit::Never).await?;
-        Ok(())
+        let ids = self.query::<Vec<String>>(&append, RetryLimit::Never);
+        ids.await.map(drop)
+    }
+
+    /// Appends to a log in which the writer numbers the entries: a stream with those numbers as ids.
+    pub(super) async fn append_numbered(
+        &self,
+        log: &str,
+        entries: &[(u64, Bytes)],
+        keep: usize,
+        ttl: Duration,
+    ) -> Result<(), Cause> {
+        let mut append = pipe();
+        append.ignore_errors();
+        for (number, entry) in entries {
+            append.cmd("XADD");
+            append.arg((log, "MAXLEN", keep, format!("{number}-0"), "e", &**entry));
+        }
+        append.cmd("PEXPIRE").arg((log, to_millis(ttl)));
+        let answers: Vec<RedisResult<Value>> = self.query(&append, RetryLimit::Never).await?;
+        // The server has an entry with that number, or a later one.
+        let is_there = |error: &RedisError| error.to_string().contains("equal or smaller");
+        let mut errors = answers.into_iter().filter_map(RedisResult::err);
+        errors
+            .find(|error| !is_there(error))
+            .map_or(Ok(()), |error| Err(cause(error)))
+    }
+
+    pub(super) async fn read_numbered(
+        &self,
+        log: &str,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<(u64, Bytes)>, Cause> {
+        let first = format!("{}-0", after.saturating_add(1));
+        let mut read = pipe();
+        read.cmd("XRANGE").arg((log, first, "+", "COUNT", max));
+        let entries: Vec<(String, Vec<Vec<u8>>)> = self.read_one(&read).await?;
+        let entry = |(id, pairs): (String, Vec<Vec<u8>>)| {
+            let number = id.split('-').next()?.parse().ok()?;
+            Some((number, pairs.into_iter().nth(1)?.into()))
+        };
+        Ok(entries.into_iter().filter_map(entry).collect())
+    }
+
+    /// Writes a key without meaning and deletes it, at each master of a cluster. `PING` is not enough, as a replica answers
+    /// it; nor is `DEL` alone, which a full server accepts. Idempotent.
+    pub(super) async fn write_probe(&self) -> Result<(), Cause> {
+        let connections = &self.connections;
+        let keys = match &connections.cluster {
+            None => vec![PROBE_KEY.to_owned()],
+            Some(cluster) => {
+                let shards = within(self.timeout, connections.shards(cluster));
+                shards.await?.key_of_each(PROBE_KEY)
+            }
+        };
+        let mut probe = pipe();
+        for key in &keys {
+            let set = (key, 1, "PX", to_millis(PROBE_TTL));
+            probe.cmd("SET").arg(set).ignore();
+            probe.cmd("DEL").arg(key).ignore();
+        }
+        self.query(&probe, RetryLimit::Once).await
+    }
+
+    /// Returns the time of the server.
+    pub(super) async fn read_clock(&self) -> Result<SystemTime, Cause> {
+        let (seconds, micros): (u64, u64) = self.read_one(pipe().cmd("TIME")).await?;
+        let since = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        Ok(SystemTime::UNIX_EPOCH + since)
     }
 
     /// Opens a connection for following a log: its blocking reads delay no other operation.
@@ -251,35 +369,31 @@ impl Redis {
     }
 
     pub(super) async fn publish(&self, channel: &str, message: &str) -> Result<(), Cause> {
-        let mut publish = pipe();
         // In a cluster `PUBLISH` goes through all nodes: a subscriber would not notice that its own is cut off.
-        let name = match self.connections.cluster {
-            None => "PUBLISH",
-            Some(_) => "SPUBLISH",
+        let name = if self.connections.cluster.is_some() {
+            "SPUBLISH"
+        } else {
+            "PUBLISH"
         };
-        publish.cmd(name).arg(channel).arg(message);
-        self.query_one(&publish, RetryLimit::Never).await
+        self.write_one(pipe().cmd(name).arg((channel, message)))
+            .await
     }
 
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
-        let mut listen = pipe();
-        let name = match self.connections.cluster {
-            None => "SUBSCRIBE",
-            Some(_) => "SSUBSCRIBE",
+        let name = if self.connections.cluster.is_some() {
+            "SSUBSCRIBE"
+        } else {
+            "SUBSCRIBE"
         };
-        listen.cmd(name).arg(channel);
-        self.open_link(
-            (Some(listen), channel),
-            LinkTarget::Owner(channel),
-            String::new(),
-        )
+        let listen = pipe().cmd(name).arg(channel).to_owned();
+        let target = LinkTarget::Owner(channel);
+        self.open_link((Some(listen), channel), target, String::new())
     }
 
     pub(super) fn watch_lapses(&self, prefix: &str) -> Subscription {
         let database = self.connections.server.database();
-        let mut listen = pipe();
         let channel = format!("__keyevent@{database}__:expired");
-        listen.cmd("SUBSCRIBE").arg(channel);
+        let listen = pipe().cmd("SUBSCRIBE").arg(channel).to_owned();
         let to = (Some(listen), "keys that expire");
         self.open_link(to, LinkTarget::Masters, prefix.to_owned())
     }
@@ -289,9 +403,9 @@ impl Redis {
         // Without a prefix the server would report every key.
         let listen = (!prefixes.is_empty()).then(|| {
             let mut track = pipe();
-            track.cmd("CLIENT").arg("TRACKING").arg("ON").arg("BCAST");
+            track.cmd("CLIENT").arg(("TRACKING", "ON", "BCAST"));
             for prefix in &prefixes {
-                track.arg("PREFIX").arg(prefix);
+                track.arg(("PREFIX", prefix));
             }
             track
         });
@@ -303,24 +417,23 @@ impl Redis {
     /// not begin with `prefix` are skipped.
     fn open_link(&self, listen: SubscribeCommand, at: LinkTarget, prefix: String) -> Subscription {
         let feed = Arc::new(Feed::default());
-        let plan: LinkTask = Box::pin(keep_up(
-            Arc::clone(&self.connections),
-            listen,
-            at,
-            prefix,
-            feed.clone(),
-        ));
-        Subscription::over_link(feed, plan)
+        let connections = Arc::clone(&self.connections);
+        let plan = keep_up(connections, listen, at, prefix, feed.clone());
+        Subscription::new(feed, Some(Box::pin(plan)))
     }
 
-    /// Queries one value.
-    async fn query_one<T: FromRedisValue>(
-        &self,
-        query: &Pipeline,
-        repeat: RetryLimit,
-    ) -> Result<T, Cause> {
-        let (value,): (T,) = self.query(query, repeat).await?;
-        Ok(value)
+    /// Queries one value by a command that only reads.
+    async fn read_one<T: FromRedisValue>(&self, query: &Pipeline) -> Result<T, Cause> {
+        self.query(query, RetryLimit::Once)
+            .await
+            .map(|(value,)| value)
+    }
+
+    /// The same by a command that writes.
+    async fn write_one<T: FromRedisValue>(&self, query: &Pipeline) -> Result<T, Cause> {
+        self.query(query, RetryLimit::Never)
+            .await
+            .map(|(value,)| value)
     }
 
     async fn query<T: FromRedisValue>(
@@ -336,8 +449,7 @@ impl Redis {
                 deadline,
                 repeat,
             };
-            let answer = query.query_async(&mut routed).await;
-            return answer.map_err(|error| Arc::new(error) as Cause);
+            return query.query_async(&mut routed).await.map_err(cause);
         }
         let mut repeats = usize::from(repeat == RetryLimit::Once);
         loop {
@@ -385,8 +497,7 @@ impl LogConnection {
         count: usize,
     ) -> Result<Vec<Entry>, Cause> {
         let mut newest = pipe();
-        newest.cmd("XREVRANGE").arg(log).arg("+").arg("-");
-        newest.arg("COUNT").arg(count);
+        newest.cmd("XREVRANGE").arg((log, "+", "-", "COUNT", count));
         let (raw,): (Vec<RawEntry>,) = self.query(&newest).await?;
         Ok(raw.into_iter().rev().filter_map(parse_entry).collect())
     }
@@ -395,13 +506,11 @@ impl LogConnection {
     /// entries also shows that the link is alive.
     pub(super) async fn read_after(&mut self, log: &str, after: EntryId) -> Result<LogRead, Cause> {
         let mut reads = pipe();
-        reads.cmd("XRANGE").arg(log).arg("-").arg("+");
-        reads.arg("COUNT").arg(1);
-        reads.cmd("XREVRANGE").arg(log).arg("+").arg("-");
-        reads.arg("COUNT").arg(1);
-        reads.cmd("XREAD").arg("COUNT").arg(BATCH_MAX).arg("BLOCK");
-        reads.arg(to_millis(PROBE_EVERY));
-        reads.arg("STREAMS").arg(log).arg(after.to_string());
+        reads.cmd("XRANGE").arg((log, "-", "+", "COUNT", 1));
+        reads.cmd("XREVRANGE").arg((log, "+", "-", "COUNT", 1));
+        let waits = ("COUNT", BATCH_MAX, "BLOCK", to_millis(PROBE_EVERY));
+        reads.cmd("XREAD").arg(waits);
+        reads.arg(("STREAMS", log, after.to_string()));
         type Read = Option<HashMap<String, Vec<RawEntry>>>;
         let (oldest, newest, read): (Vec<RawEntry>, Vec<RawEntry>, Read) =
             self.query(&reads).await?;
@@ -414,12 +523,8 @@ impl LogConnection {
     }
 
     async fn query<T: FromRedisValue>(&mut self, query: &Pipeline) -> Result<T, Cause> {
-        let limit = PROBE_EVERY + PROBE_MAX;
-        let answer = timeout(limit, query.query_async(&mut self.link)).await;
-        let answer = answer.map_or_else(
-            |_| Err(Arc::new(StoreTimeout(limit)) as Cause),
-            |answer| answer.map_err(|error| Arc::new(error) as Cause),
-        );
+        let answer = query.query_async(&mut self.link).map_err(cause);
+        let answer = within(PROBE_EVERY + PROBE_MAX, answer).await;
         answer.inspect_err(|_| {
             // The log may have moved.
             if let Some(cluster) = &self.connections.cluster {
@@ -443,6 +548,12 @@ fn is_lost(error: &RedisError) -> bool {
         || matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"))
 }
 
+fn eval_command(text: &str, key: &str) -> Pipeline {
+    let mut script = pipe();
+    script.cmd("EVAL").arg((text, 1, key));
+    script
+}
+
 /// Returns a command for each key.
 fn for_each(name: &str, keys: &[&str]) -> Pipeline {
     let mut each = Pipeline::with_capacity(keys.len());
@@ -461,4 +572,14 @@ fn drop_covered(mut prefixes: Vec<String>) -> Vec<String> {
     prefixes.sort_unstable();
     prefixes.dedup_by(|longer, shorter| longer.starts_with(shorter.as_str()));
     prefixes
+}
+
+/// Returns true if the server answers but takes no writes: it is a replica, is full, cannot save,
+/// or lacks replicas.
+pub(super) fn refuses_writes(cause: &Cause) -> bool {
+    let refuses = |code: &str| matches!(code, "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS");
+    let error = cause.downcast_ref::<RedisError>().cloned();
+    // Each of several commands has its own error code.
+    let each = error.and_then(RedisError::into_server_errors);
+    each.is_some_and(|each| each.iter().any(|(_, error)| refuses(error.code())))
 }
