@@ -5,11 +5,12 @@
 
 use std::collections::HashSet;
 
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, FromRow};
 
-use super::row::{read_step, read_workspace};
 use super::sql::COLUMNS;
 use super::{Status, Step, Timestamp, Workspace, Workspaces};
+use crate::rows::{read, select_in, sql, to_bigint};
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use stores::store::Unavailable;
 
@@ -61,15 +62,11 @@ impl Subtree<'_> {
         max: usize,
     ) -> Result<Option<HashSet<String>>, Unavailable> {
         let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
-        let limit = i64::try_from(max).map_or(i64::MAX, |max| max.saturating_add(1));
-        let query = sqlx::query_scalar(AssertSqlSafe(text))
-            .bind(self.root.id.as_str())
-            .bind(self.root.born_at)
-            .bind(self.org.unwrap_or_default())
-            .bind(limit);
-        let work = async { query.fetch_all(workspaces.db.pool()).await };
-        let ids: Vec<String> = workspaces.db.run("workspace_subtree", work).await?;
-        Ok((ids.len() <= max).then(|| ids.into_iter().collect()))
+        let (root, org) = (self.root.id.as_str(), self.org.unwrap_or_default());
+        let limit = to_bigint(max.saturating_add(1));
+        let query = sql!(AssertSqlSafe(text), root, self.root.born_at, org, limit);
+        let ids = workspaces.db.fetch_all("workspace_subtree", query).await?;
+        Ok((ids.len() <= max).then(|| ids.into_iter().map(|(id,)| id).collect()))
     }
 }
 
@@ -110,6 +107,16 @@ pub struct Candidate {
     pub step: Step,
     /// Length of its card.
     pub card_bytes: u64,
+}
+
+impl FromRow<'_, AnyRow> for Candidate {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let card_bytes: u32 = read(row, "card_bytes")?;
+        Ok(Self {
+            step: Step::from_row(row)?,
+            card_bytes: card_bytes.into(),
+        })
+    }
 }
 
 /// Text to search for in names and roles, ignoring case.
@@ -162,18 +169,7 @@ impl Workspaces {
                 Value::Number(number) => query.bind(*number),
             };
         }
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let candidates = rows.iter().map(|row| {
-                let card_bytes: i64 = row.try_get("card_bytes")?;
-                Ok(Candidate {
-                    step: read_step(row)?,
-                    card_bytes: u64::try_from(card_bytes).unwrap_or(0),
-                })
-            });
-            candidates.collect()
-        };
-        self.db.run("workspace_candidates", work).await
+        self.db.fetch_all("workspace_candidates", query).await
     }
 
     /// Returns those of `ids` that exist, removed or not, in order of id.
@@ -184,21 +180,9 @@ impl Workspaces {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let places: Vec<_> = (1..=ids.len()).map(|n| format!("${n}")).collect();
-        let places = places.join(", ");
-        let text = format!(
-            "SELECT {} FROM workspaces WHERE id IN ({places}) ORDER BY id",
-            *COLUMNS
-        );
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for id in ids {
-            query = query.bind(id.as_str());
-        }
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_workspace).collect()
-        };
-        self.db.run("workspace_find_many", work).await
+        let select = format!("SELECT {} FROM workspaces WHERE id", *COLUMNS);
+        let query = select_in(&select, ids.iter(), " ORDER BY id");
+        self.db.fetch_all("workspace_find_many", query).await
     }
 }
 

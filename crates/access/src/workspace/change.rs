@@ -4,7 +4,6 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::row::{read_optional, read_workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
@@ -12,6 +11,7 @@ use super::{
     Workspaces, instances, origins,
 };
 use crate::identity::Issuance;
+use crate::rows::{execute, fetch_optional, sql, to_bigint};
 use kernel::ids::WorkspaceId;
 use stores::db::Connection;
 use stores::store::{Run, Unavailable};
@@ -187,8 +187,7 @@ pub async fn lock_row(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Option<Workspace>, sqlx::Error> {
-    let held = sqlx::query(HOLD.as_str()).bind(id.as_str());
-    read_optional(held.fetch_optional(connection).await?, read_workspace)
+    fetch_optional(connection, sql!(HOLD.as_str(), id.as_str())).await
 }
 
 /// Changes a row that is held to new settings. The caller rolls back if an origin is taken.
@@ -254,8 +253,7 @@ pub async fn mark_removed(
     now: Timestamp,
 ) -> Result<bool, sqlx::Error> {
     Issuance::end_enrolments_below_in(connection, id, now).await?;
-    let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
-    let removed = remove.fetch_optional(&mut *connection).await?.is_some();
+    let removed = execute(connection, sql!(REMOVE, id.as_str(), now.0)).await? > 0;
     origins::delete_origins(connection, id).await?;
     instances::replace_all(connection, id, &[]).await?;
     Ok(removed)
@@ -281,13 +279,9 @@ async fn load_surroundings(
     let (mut above, mut is_circular) = (Vec::new(), false);
     if let Some(parent) = parent {
         above = read_line(connection, parent).await?;
-        let up = sqlx::query(IS_ABOVE)
-            .bind(parent.as_str())
-            .bind(id.as_str());
-        is_circular = up.fetch_optional(&mut *connection).await?.is_some();
+        is_circular = is_above(connection, id, parent).await?;
     }
-    let height = sqlx::query_scalar(HEIGHT).bind(id.as_str());
-    let height: i64 = height.fetch_one(&mut *connection).await?;
+    let height = measure_height(connection, id).await?;
     let org = wanted.org.as_ref().unwrap_or(&workspace.org);
     Ok(Surroundings {
         // No move takes the workspaces below along.
@@ -295,7 +289,7 @@ async fn load_surroundings(
         line: read_line(connection, id).await?,
         above,
         is_circular,
-        height: usize::try_from(height).unwrap_or(usize::MAX),
+        height,
         instances,
     })
 }
@@ -307,12 +301,31 @@ async fn write_row(
     now: Timestamp,
     moves: bool,
 ) -> Result<Option<Workspace>, sqlx::Error> {
-    let instances = settings.instances.as_ref();
-    let row = sqlx::query(CHANGE.as_str())
-        .bind(id.as_str())
-        .bind(now.0)
-        .bind(i64::from(moves))
-        .bind(instances.map(|all| i64::try_from(all.len()).unwrap_or(i64::MAX)));
-    let row = settings.values.bind(row)?;
-    read_optional(row.fetch_optional(connection).await?, read_workspace)
+    let instances = settings.instances.as_ref().map(|all| to_bigint(all.len()));
+    let moves = i64::from(moves);
+    let row = sql!(CHANGE.as_str(), id.as_str(), now.0, moves, instances);
+    fetch_optional(connection, settings.values.bind(row)?).await
+}
+
+/// True if `upper` is `lower` or above it, with removed ones in between counted.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn is_above(
+    connection: &mut Connection,
+    upper: &WorkspaceId,
+    lower: &WorkspaceId,
+) -> Result<bool, sqlx::Error> {
+    let up = sql!(IS_ABOVE, lower.as_str(), upper.as_str());
+    Ok(up.fetch_optional(connection).await?.is_some())
+}
+
+/// Returns the number of levels below a workspace.
+pub(super) async fn measure_height(
+    connection: &mut Connection,
+    id: &WorkspaceId,
+) -> Result<usize, sqlx::Error> {
+    let height = sqlx::query_scalar(HEIGHT).bind(id.as_str());
+    let height: Option<i64> = height.fetch_one(connection).await?;
+    Ok(usize::try_from(height.unwrap_or(0)).unwrap_or(usize::MAX))
 }

@@ -6,14 +6,12 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sqlx::Any;
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::query::Query;
+use sqlx::any::AnyRow;
 
-use super::row::ColumnValue;
 use super::{
     CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, StoredProbe, StoredWake,
 };
+use crate::rows::{ColumnValue, Statement};
 use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use kernel::ids::WorkspaceId;
 use trust::SealedSecret;
@@ -110,8 +108,8 @@ macro_rules! settings {
             /// Binds the values of the columns, in their order.
             pub(super) fn bind<'q>(
                 &self,
-                mut query: Query<'q, Any, AnyArguments>,
-            ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
+                mut query: Statement<'q>,
+            ) -> Result<Statement<'q>, sqlx::Error> {
                 $(query = self.$plain.bind_to(query)?;)+
                 $(query = self.$changed.bind_to(query)?;)+
                 $(query = self.$made.bind_to(query)?;)+

@@ -85,7 +85,7 @@ pub(super) static REGISTER: LazyLock<String> = LazyLock::new(|| {
 });
 
 pub(super) const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
-     WHERE id = $1 AND status = $2 RETURNING id";
+     WHERE id = $1 AND status = $2";
 
 pub(super) const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_seconds = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed'";
@@ -93,7 +93,7 @@ pub(super) const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_se
 /// For tests: moves it anywhere, also into a cycle.
 #[cfg(test)]
 pub(super) const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated_at = $4 \
-     WHERE id = $1 AND status <> 'removed' RETURNING id";
+     WHERE id = $1 AND status <> 'removed'";
 
 /// Changes nothing, but locks the row until the transaction ends.
 pub(super) static HOLD: LazyLock<String> = LazyLock::new(|| {
@@ -138,14 +138,14 @@ pub(super) static CHANGE: LazyLock<String> = LazyLock::new(|| {
 });
 
 pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
-     WHERE id = $1 AND status <> 'removed' RETURNING id";
+     WHERE id = $1 AND status <> 'removed'";
 
 /// Clears the data that is not needed any more, with the agent's credential and the gateway's key for it.
 pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
      internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, wake = NULL, probe = NULL, instances = 0, active_tasks = 0, current_task = NULL, \
      updated_at = $2, access_generation = CASE WHEN access_generation >= $2 \
        THEN access_generation + 1 ELSE $2 END \
-     WHERE id = $1 AND status <> 'removed' RETURNING id";
+     WHERE id = $1 AND status <> 'removed'";
 
 /// Selects the workspaces whose agents are probed, along the index of those with a probe. SQLite would take the one on
 /// status, which has all workspaces, if the wanted statuses were named.
@@ -154,13 +154,13 @@ pub(super) const PROBED: &str = "SELECT id, updated_at FROM workspaces WHERE pro
      AND liveness = 'assumed' AND delivery_mode = 'push' ORDER BY id LIMIT $1";
 
 pub(super) const SET_PROBED_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
-     WHERE id = $1 AND status = $2 AND probe IS NOT NULL AND liveness = 'assumed' RETURNING id";
+     WHERE id = $1 AND status = $2 AND probe IS NOT NULL AND liveness = 'assumed'";
 
 /// A heartbeat renews the lease before it writes the row. So a row that was written after the lease was found missing
 /// may be the work of a heartbeat; one of the future is that of a clock that was set back.
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
      WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' \
-       AND (updated_at <= $3 OR updated_at > $2) RETURNING id";
+       AND (updated_at <= $3 OR updated_at > $2)";
 
 /// Three look-ups in the index on status, liveness and last_seen (the last one in that of workspaces never
 /// seen): only overdue rows are read, the oldest first, however many rows there are.

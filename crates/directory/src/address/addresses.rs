@@ -157,7 +157,7 @@ impl Addresses {
         let refusal = match self.origins_at(endpoint, claimed, false) {
             Ok(origins) => match self.claim_free(id, &Origins::new(origins)).await? {
                 Claim::Held { .. } => None,
-                Claim::Taken { by, origin } => {
+                Claim::Taken(HeldOrigin { by, origin, .. }) => {
                     tracing::warn!(workspace.id = %id, holder = %by, %origin, "The name in an agent's URL has come to \
                         mean the server of another workspace's agent: calls are refused until it has another address. \
                         If the other agent has left, deregister it; if they share the server, list it in \
@@ -174,7 +174,7 @@ impl Addresses {
     /// Claims them, also if another workspace has released one of them.
     async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
         let mut claim = self.workspaces.claim_origins(id, origins).await?;
-        if let Claim::Taken { .. } = claim {
+        if let Claim::Taken(_) = claim {
             for held in self.left_by_others(id, origins).await? {
                 let left = self.workspaces.release_origin(&held).await;
                 self.announcer.invalidate_after(&held.by, &left).await;

@@ -1,36 +1,36 @@
-//! Conversion of rows to values, and back. An unreadable row is an error, never a decision.
+//! Statements and their rows: parameters, and conversion of columns to values, and back. An unreadable row is an
+//! error, never a decision.
 
 use std::error::Error;
 
 use serde_json::value::RawValue;
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, Decode, Encode, Row as _, Type};
+use sqlx::{Any, AssertSqlSafe, Decode, Encode, FromRow, Row as _, Type};
 
-use super::{
-    CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, Step, StoredProbe, StoredWake,
-    Timestamp, Workspace, WorkspaceSettings,
+use crate::workspace::{
+    CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, StoredProbe, StoredWake,
 };
 use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use kernel::ids::{InstanceId, WorkspaceId};
+use kernel::time::Timestamp;
+use stores::db::{Connection, Db};
+use stores::store::Unavailable;
 use trust::SealedSecret;
 
 type DynError = Box<dyn Error + Send + Sync>;
 
 /// A value that a column can have: of a [`StoredValue`], or none.
-pub(super) trait ColumnValue: Sized {
+pub(crate) trait ColumnValue: Sized {
     /// Reads the value of a column.
     fn read(row: &AnyRow, column: &'static str) -> Result<Self, sqlx::Error>;
 
     /// Binds the value as the next one of a statement.
-    fn bind_to<'q>(
-        &self,
-        query: Query<'q, Any, AnyArguments>,
-    ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error>;
+    fn bind_to<'q>(&self, query: Statement<'q>) -> Result<Statement<'q>, sqlx::Error>;
 }
 
 /// A type of values, and the form in which they are stored.
-pub(super) trait StoredValue: Sized {
+pub(crate) trait StoredValue: Sized {
     /// The form: text or a number.
     type Sql: Type<Any> + for<'q> Encode<'q, Any> + for<'r> Decode<'r, Any> + 'static;
 
@@ -46,10 +46,7 @@ impl<T: StoredValue> ColumnValue for T {
         T::from_sql(row.try_get(column)?).map_err(|error| unreadable_column(column, error))
     }
 
-    fn bind_to<'q>(
-        &self,
-        query: Query<'q, Any, AnyArguments>,
-    ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
+    fn bind_to<'q>(&self, query: Statement<'q>) -> Result<Statement<'q>, sqlx::Error> {
         Ok(query.bind(self.to_sql().map_err(sqlx::Error::Encode)?))
     }
 }
@@ -61,10 +58,7 @@ impl<T: StoredValue> ColumnValue for Option<T> {
         value.map_err(|error| unreadable_column(column, error))
     }
 
-    fn bind_to<'q>(
-        &self,
-        query: Query<'q, Any, AnyArguments>,
-    ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
+    fn bind_to<'q>(&self, query: Statement<'q>) -> Result<Statement<'q>, sqlx::Error> {
         let stored = self.as_ref().map(T::to_sql).transpose();
         Ok(query.bind(stored.map_err(sqlx::Error::Encode)?))
     }
@@ -124,43 +118,90 @@ stored_words!(
 );
 
 /// Reads the value of a column.
-pub(super) fn read<T: ColumnValue>(row: &AnyRow, column: &'static str) -> Result<T, sqlx::Error> {
+pub(crate) fn read<T: ColumnValue>(row: &AnyRow, column: &'static str) -> Result<T, sqlx::Error> {
     T::read(row, column)
 }
 
-pub(super) fn read_optional<T>(
-    row: Option<AnyRow>,
-    read: fn(&AnyRow) -> Result<T, sqlx::Error>,
+/// Builds a statement of a text and the values of its parameters, in their order.
+macro_rules! sql {
+    ($text:expr $(, $value:expr)* $(,)?) => {
+        sqlx::query($text)$(.bind($value))*
+    };
+}
+pub(crate) use sql;
+
+/// Declares how rows of a type are read: each field from the column of its name, or of the one that is given.
+macro_rules! from_row {
+    ($type:ty: $($field:ident $(= $column:literal)?),+) => {
+        impl sqlx::FromRow<'_, sqlx::any::AnyRow> for $type {
+            fn from_row(row: &sqlx::any::AnyRow) -> Result<Self, sqlx::Error> {
+                use $crate::rows::{from_row, read};
+                Ok(Self { $($field: read(row, from_row!(@column $field $($column)?))?),+ })
+            }
+        }
+    };
+    (@column $field:ident) => { stringify!($field) };
+    (@column $field:ident $column:literal) => { $column };
+}
+pub(crate) use from_row;
+
+/// A statement with its parameters.
+pub(crate) type Statement<'q> = Query<'q, Any, AnyArguments>;
+
+/// Builds a statement of the rows of these ids: `select`, which ends with the column of the ids, then their places, and
+/// `rest`.
+pub(crate) fn select_in<'q>(
+    select: &str,
+    ids: impl ExactSizeIterator<Item = &'q WorkspaceId>,
+    rest: &str,
+) -> Statement<'q> {
+    let places: Vec<String> = (1..=ids.len()).map(|n| format!("${n}")).collect();
+    let text = format!("{select} IN ({}){rest}", places.join(", "));
+    ids.fold(sqlx::query(AssertSqlSafe(text)), |query, id| {
+        query.bind(id.as_str())
+    })
+}
+
+/// Runs a query outside of any transaction, and returns what `read` reads of its rows.
+pub(crate) async fn fetch_with<T>(
+    db: &Db,
+    operation: &'static str,
+    query: Statement<'_>,
+    read: impl Fn(&AnyRow) -> Result<T, sqlx::Error>,
+) -> Result<Vec<T>, Unavailable> {
+    let work = async { query.fetch_all(db.pool()).await?.iter().map(read).collect() };
+    db.run(operation, work).await
+}
+
+/// Returns a number of rows as a parameter.
+pub(crate) fn to_bigint(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Runs a query on a connection, and returns its rows.
+pub(crate) async fn fetch_all<T: for<'r> FromRow<'r, AnyRow>>(
+    connection: &mut Connection,
+    query: Statement<'_>,
+) -> Result<Vec<T>, sqlx::Error> {
+    let rows = query.fetch_all(connection).await?;
+    rows.iter().map(T::from_row).collect()
+}
+
+/// Runs a query on a connection, and returns its row, if there is one.
+pub(crate) async fn fetch_optional<T: for<'r> FromRow<'r, AnyRow>>(
+    connection: &mut Connection,
+    query: Statement<'_>,
 ) -> Result<Option<T>, sqlx::Error> {
-    row.as_ref().map(read).transpose()
+    let row = query.fetch_optional(connection).await?;
+    row.as_ref().map(T::from_row).transpose()
 }
 
-pub(super) fn read_workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
-    Ok(Workspace {
-        id: read(row, "id")?,
-        settings: WorkspaceSettings::read(row)?,
-        agent_card: read(row, "agent_card")?,
-        idle_timeout_seconds: read(row, "idle_timeout_seconds")?,
-        instances: read::<Option<u32>>(row, "instances")?.unwrap_or(0),
-        current_task: read(row, "current_task")?,
-        active_tasks: read::<Option<u32>>(row, "active_tasks")?.unwrap_or(0),
-        last_seen: read(row, "last_seen")?,
-        created_at: read(row, "created_at")?,
-        updated_at: read(row, "updated_at")?,
-    })
-}
-
-pub(super) fn read_step(row: &AnyRow) -> Result<Step, sqlx::Error> {
-    let status: Status = read(row, "status")?;
-    Ok(Step {
-        id: read(row, "id")?,
-        parent_id: read(row, "parent_id")?,
-        org: read(row, "org")?,
-        removed: status == Status::Removed,
-        paused: status == Status::Paused,
-        generation: read(row, "access_generation")?,
-        born_at: read(row, "born_at")?,
-    })
+/// Runs a change on a connection, and returns the number of changed rows.
+pub(crate) async fn execute(
+    connection: &mut Connection,
+    change: Statement<'_>,
+) -> Result<u64, sqlx::Error> {
+    Ok(change.execute(connection).await?.rows_affected())
 }
 
 /// A value unknown to this release: written by a newer one, or by hand.
