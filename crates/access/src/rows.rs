@@ -6,32 +6,24 @@ use std::error::Error;
 use serde_json::value::RawValue;
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe, Decode, Encode, FromRow, Row as _, Type};
+use sqlx::{Any, Decode, Encode, FromRow, Row as _, Type};
 
+use crate::identity::Role;
 use crate::workspace::{
     CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, StoredProbe, StoredWake,
 };
 use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::time::Timestamp;
-use stores::db::{Connection, Db};
+use stores::db::{Connection, Db, Values};
 use stores::store::Unavailable;
 use trust::SealedSecret;
 
 type DynError = Box<dyn Error + Send + Sync>;
 
-/// A value that a column can have: of a [`StoredValue`], or none.
-pub(crate) trait ColumnValue: Sized {
-    /// Reads the value of a column.
-    fn read(row: &AnyRow, column: &'static str) -> Result<Self, sqlx::Error>;
-
-    /// Binds the value as the next one of a statement.
-    fn bind_to<'q>(&self, query: Statement<'q>) -> Result<Statement<'q>, sqlx::Error>;
-}
-
 /// A type of values, and the form in which they are stored.
 pub(crate) trait StoredValue: Sized {
-    /// The form: text or a number.
+    /// The form: text or a number, or none.
     type Sql: Type<Any> + for<'q> Encode<'q, Any> + for<'r> Decode<'r, Any> + 'static;
 
     /// Returns the value in that form.
@@ -41,26 +33,15 @@ pub(crate) trait StoredValue: Sized {
     fn from_sql(stored: Self::Sql) -> Result<Self, DynError>;
 }
 
-impl<T: StoredValue> ColumnValue for T {
-    fn read(row: &AnyRow, column: &'static str) -> Result<Self, sqlx::Error> {
-        T::from_sql(row.try_get(column)?).map_err(|error| unreadable_column(column, error))
+impl<T: StoredValue> StoredValue for Option<T> {
+    type Sql = Option<T::Sql>;
+
+    fn to_sql(&self) -> Result<Self::Sql, DynError> {
+        self.as_ref().map(T::to_sql).transpose()
     }
 
-    fn bind_to<'q>(&self, query: Statement<'q>) -> Result<Statement<'q>, sqlx::Error> {
-        Ok(query.bind(self.to_sql().map_err(sqlx::Error::Encode)?))
-    }
-}
-
-impl<T: StoredValue> ColumnValue for Option<T> {
-    fn read(row: &AnyRow, column: &'static str) -> Result<Self, sqlx::Error> {
-        let stored: Option<T::Sql> = row.try_get(column)?;
-        let value = stored.map(T::from_sql).transpose();
-        value.map_err(|error| unreadable_column(column, error))
-    }
-
-    fn bind_to<'q>(&self, query: Statement<'q>) -> Result<Statement<'q>, sqlx::Error> {
-        let stored = self.as_ref().map(T::to_sql).transpose();
-        Ok(query.bind(stored.map_err(sqlx::Error::Encode)?))
+    fn from_sql(stored: Self::Sql) -> Result<Self, DynError> {
+        stored.map(T::from_sql).transpose()
     }
 }
 
@@ -106,6 +87,7 @@ macro_rules! stored_words {
 }
 
 stored_words!(
+    Role,
     Status,
     DeliveryMode,
     Liveness,
@@ -118,8 +100,20 @@ stored_words!(
 );
 
 /// Reads the value of a column.
-pub(crate) fn read<T: ColumnValue>(row: &AnyRow, column: &'static str) -> Result<T, sqlx::Error> {
-    T::read(row, column)
+pub(crate) fn read<T: StoredValue>(row: &AnyRow, column: &'static str) -> Result<T, sqlx::Error> {
+    // An unreadable row counts as a store that cannot be asked.
+    T::from_sql(row.try_get(column)?).map_err(|source| sqlx::Error::ColumnDecode {
+        index: column.to_owned(),
+        source,
+    })
+}
+
+/// Binds a value as the next one of a statement.
+pub(crate) fn bind<'q>(
+    query: Statement<'q>,
+    value: &impl StoredValue,
+) -> Result<Statement<'q>, sqlx::Error> {
+    Ok(query.bind(value.to_sql().map_err(sqlx::Error::Encode)?))
 }
 
 /// Builds a statement of a text and the values of its parameters, in their order.
@@ -152,14 +146,12 @@ pub(crate) type Statement<'q> = Query<'q, Any, AnyArguments>;
 /// `rest`.
 pub(crate) fn select_in<'q>(
     select: &str,
-    ids: impl ExactSizeIterator<Item = &'q WorkspaceId>,
+    ids: impl Iterator<Item = &'q WorkspaceId>,
     rest: &str,
-) -> Statement<'q> {
-    let places: Vec<String> = (1..=ids.len()).map(|n| format!("${n}")).collect();
-    let text = format!("{select} IN ({}){rest}", places.join(", "));
-    ids.fold(sqlx::query(AssertSqlSafe(text)), |query, id| {
-        query.bind(id.as_str())
-    })
+) -> Statement<'static> {
+    let mut values = Values::default();
+    let places: Vec<String> = ids.map(|id| values.bind(id.as_str())).collect();
+    values.into_query(format!("{select} IN ({}){rest}", places.join(", ")))
 }
 
 /// Runs a query outside of any transaction, and returns what `read` reads of its rows.
@@ -208,11 +200,3 @@ pub(crate) async fn execute(
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a word that this release does not know")]
 struct UnknownWord;
-
-/// An unreadable row counts as a store that cannot be asked.
-fn unreadable_column(column: &'static str, source: DynError) -> sqlx::Error {
-    sqlx::Error::ColumnDecode {
-        index: column.to_owned(),
-        source,
-    }
-}

@@ -28,7 +28,6 @@ mod spool;
 mod table;
 pub mod usage;
 mod usage_retention;
-mod values;
 mod verify;
 mod writer;
 

@@ -100,7 +100,7 @@ impl Seal {
                 path
             }
         };
-        let not_a_key = || KeyError::NotASealKey { path: path.clone() };
+        let not_a_key = || KeyError::NotASealKey(path.clone());
         let key = parse_key(file::read(&path)?.expose_secret()).map(Zeroizing::new);
         let key = key.ok_or_else(not_a_key)?;
         Self::from_key(&key).ok_or_else(not_a_key)

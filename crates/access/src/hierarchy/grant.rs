@@ -4,6 +4,7 @@
 //! The grant of a pair, or its absence, is cached until a change of that pair is announced. The expiry is
 //! compared at each use, so entries need no other lifetime.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -135,14 +136,12 @@ impl Grants {
         );
         let cache = pairs.clone();
         coherence.on_invalidation(move |what| {
-            let cache = cache.clone();
-            async move {
-                match what {
-                    Invalidation::Grant(caller, target) => cache.forget(&(caller, target)),
-                    Invalidation::Everything => cache.forget_all(),
-                    _ => {}
-                }
+            match what {
+                Invalidation::Grant(caller, target) => cache.forget(&(caller, target)),
+                Invalidation::Everything => cache.forget_all(),
+                _ => {}
             }
+            ready(())
         });
         Self {
             db,
@@ -176,12 +175,6 @@ impl Grants {
         Ok(in_force)
     }
 
-    /// Returns the end of the grant of a pair, if it has one. `None` also while the store is away.
-    async fn find_expiry(&self, pair: (WorkspaceId, WorkspaceId)) -> Option<Timestamp> {
-        let cached = self.pairs.get_or_read(&pair, || self.find(&pair)).await;
-        cached.ok()?.0?.expires_at
-    }
-
     async fn find(
         &self,
         (caller, target): &(WorkspaceId, WorkspaceId),
@@ -201,7 +194,9 @@ impl Hierarchy {
     pub async fn permit_expiry(&self, permit: &Permit) -> Option<Timestamp> {
         let caller = permit.caller().filter(|_| permit.rule() == Rule::Grant)?;
         let pair = (caller.clone(), permit.target().clone());
-        self.grants.find_expiry(pair).await
+        let grants = &self.grants;
+        let cached = grants.pairs.get_or_read(&pair, || grants.find(&pair)).await;
+        cached.ok()?.0?.expires_at
     }
 
     /// True if `caller` holds a grant that is in force.

@@ -6,6 +6,7 @@
 //! next used: one comparison when there is none.
 
 use std::collections::VecDeque;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -151,14 +152,12 @@ impl Lineages {
         );
         let (log, cache) = (Arc::clone(&moves), known.clone());
         coherence.on_invalidation(move |what| {
-            let (log, cache) = (Arc::clone(&log), cache.clone());
-            async move {
-                match what {
-                    Invalidation::Lineage(id) => log.record(id),
-                    Invalidation::Everything => cache.forget_all(),
-                    _ => {}
-                }
+            match what {
+                Invalidation::Lineage(id) => log.record(id),
+                Invalidation::Everything => cache.forget_all(),
+                _ => {}
             }
+            ready(())
         });
         Self {
             workspaces,
@@ -175,14 +174,6 @@ impl Lineages {
             source: remembered.map_or(Source::Sql, |_| Source::Memory),
             read_at: known.loaded_at,
         })
-    }
-
-    /// As [`Lineages::find`], from the store instead of the cache.
-    pub(super) async fn find_uncached(
-        &self,
-        id: &WorkspaceId,
-    ) -> Result<Option<Lineage>, Unavailable> {
-        Ok(Lineage::from_line(self.workspaces.load_line(id).await?))
     }
 
     async fn load(&self, id: &WorkspaceId) -> Result<Arc<CachedLineage>, Unavailable> {

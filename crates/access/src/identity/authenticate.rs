@@ -1,19 +1,19 @@
 //! Authentication: from the field `Authorization` to a proof. In steady state no store is read: a valid
 //! credential is cached until it is revoked, ages or expires.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::credential::{Credential, CredentialHash, Form, NewCredential};
-use super::issuance::Issuance;
+use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::Issuers;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::refusal::{AuthError, Refusal, unauthenticated};
 use super::signed_tokens::SignedTokens;
-use super::token::{Tokens, UseQueue};
+use super::tokens::{Tokens, UseQueue};
 use super::workspace_states::{WorkspaceRefusal, WorkspaceStates};
 use kernel::config::{self, AuthMode, Config, Derived, Live};
 use kernel::metrics::{self, CredentialFlaw, Metrics};
@@ -35,13 +35,12 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 /// Authenticates credentials.
 pub struct Identity {
     /// Opaque tokens: issued, listed, revoked.
-    pub tokens: Issuance,
+    pub tokens: Tokens,
     /// Signed tokens.
     pub signed: SignedTokens,
     pub(super) config: Live,
     pub(super) issuers: Issuers,
     metrics: Arc<Metrics>,
-    pub(super) table: Tokens,
     /// Hashes from the configuration and the environment.
     pub(super) admins: Derived<Vec<CredentialHash>>,
     pub(super) proofs: CoherentCache<CredentialHash, Arc<Proof>>,
@@ -69,19 +68,14 @@ impl Identity {
             (config.get().directory.cache_entries, None),
             |proof: &Arc<Proof>| proof.is_current(),
         );
-        let table = Tokens::new(db);
         let entries_max = config.get().directory.cache_entries;
-        let workspaces = WorkspaceStates::new(&coherence, &metrics, entries_max, table.clone());
+        let workspaces = WorkspaceStates::new(&coherence, &metrics, entries_max, db.clone());
         drop_on_invalidation(&coherence, &proofs, &workspaces);
         Self {
             issuers: Issuers::new(&config.get().auth, Arc::clone(&metrics)),
             metrics,
-            tokens: Issuance {
-                tokens: table.clone(),
-                coherence,
-            },
+            tokens: Tokens::new(db, coherence),
             signed: SignedTokens::new(config.clone(), keys),
-            table,
             admins: Derived::new(&config, |config, _| admin_hashes(config)),
             config,
             proofs,
@@ -104,7 +98,7 @@ impl Identity {
     /// Records uses of tokens, and keeps the keys of foreign issuers fresh, outside of requests. A background
     /// task; runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.uses.run(&self.table), self.issuers.run());
+        tokio::join!(self.uses.run(&self.tokens), self.issuers.run());
     }
 
     /// Replaces `auth.issuers` and `auth.workspace_issuers`. Tokens of an issuer that is removed are invalid at once.
@@ -120,18 +114,14 @@ impl Identity {
     /// When the store cannot be asked.
     pub async fn ensure_admin_token(
         &self,
-        candidate: &FirstAdmin,
+        candidate: &SecretString,
     ) -> Result<Option<SecretString>, Unavailable> {
         if !self.admins.get().is_empty() {
             return Ok(None);
         }
-        let NewCredential { hash, text, .. } = &candidate.0;
-        let made = self
-            .table
-            .operators
-            .insert_first_admin(*hash, Timestamp::now().0)
-            .await?;
-        Ok(made.then(|| text.clone()))
+        let hash = CredentialHash::digest(candidate.expose_secret());
+        let made = self.tokens.insert_first_admin(hash, Timestamp::now().0);
+        Ok(made.await?.then(|| candidate.clone()))
     }
 
     /// Returns the principal that the value of an `Authorization` field proves. `None`: the request has no
@@ -160,11 +150,7 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let proof = self.verify(authorization).await?;
-        self.require_workspace(proof).await
-    }
-
-    /// Rejects a platform's token if its workspace does not stand. Does nothing for any other credential.
-    async fn require_workspace(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
+        // The workspace of a platform's token must stand.
         if let Some(why) = self.workspaces.find_refusal(&proof).await? {
             return Err(self.reject_workspace(&proof, why));
         }
@@ -209,17 +195,17 @@ impl Identity {
             });
         };
         let credential = self.parse(field)?;
-        if credential.form == Form::Enrolment {
-            return Err(self.count_flaw(
-                CredentialFlaw::Misplaced,
-                "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with",
-            ));
-        }
-        if credential.form == Form::Ticket {
-            return Err(self.count_flaw(
-                CredentialFlaw::Misplaced,
-                "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else",
-            ));
+        let misplaced = match credential.form {
+            Form::Enrolment => {
+                "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with"
+            }
+            Form::Ticket => {
+                "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else"
+            }
+            Form::Admin | Form::Jwt | Form::Org | Form::Workspace => "",
+        };
+        if !misplaced.is_empty() {
+            return Err(self.count_flaw(CredentialFlaw::Misplaced, misplaced));
         }
         let hash = credential.hash();
         // Most credentials are valid, so the cache of rejected ones is read second.
@@ -263,7 +249,7 @@ impl Identity {
     }
 
     /// As [`Identity::authenticate`], for the one route that accepts an enrolment token, and the token of a platform for a
-    /// workspace that does not exist. The token stays unused; [`Issuance::redeem_enrolment`] uses it up.
+    /// workspace that does not exist. The token stays unused; [`Tokens::redeem_enrolment`] uses it up.
     ///
     /// # Errors
     /// As [`Identity::authenticate`].
@@ -272,7 +258,7 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let credential = match authorization.map(Credential::parse) {
-            Some(Ok(credential)) if credential.form == Form::Enrolment => credential,
+            Some(Some(credential)) if credential.form == Form::Enrolment => credential,
             _ => {
                 let proof = self.verify(authorization).await?;
                 refuse_pair(&proof)?;
@@ -287,7 +273,7 @@ impl Identity {
         };
         let hash = credential.hash();
         // Never cached: it is presented once.
-        let found = self.table.find_enrolment(hash, Timestamp::now().0).await?;
+        let found = self.tokens.find_enrolment(hash, Timestamp::now().0).await?;
         let id = found.ok_or_else(|| {
             self.count_flaw(
                 CredentialFlaw::Unknown,
@@ -295,13 +281,15 @@ impl Identity {
             )
         })?;
         let principal = Principal::Workspace { id };
-        let mut proof = new_proof(principal, CredentialKind::Enrolment, credential, hash);
-        proof.hash = Some(hash);
-        Ok(Arc::new(proof))
+        let proof = Proof {
+            prefix: credential.prefix().to_owned(),
+            ..Proof::by_credential(principal, CredentialKind::Enrolment, hash)
+        };
+        Ok(Arc::new(proof.with_account()))
     }
 
     fn parse<'a>(&self, field: &'a [u8]) -> Result<Credential<'a>, Rejection> {
-        Credential::parse(field).map_err(|_| {
+        Credential::parse(field).ok_or_else(|| {
             self.count_flaw(
                 CredentialFlaw::Form,
                 "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
@@ -335,17 +323,16 @@ impl Identity {
             Form::Enrolment | Form::Ticket => return Err(unknown),
         };
         let found = self.find_credential(kind, hash).await?.ok_or(unknown)?;
-        if found.has_expired() {
+        if !found.proof.is_current() {
             return Err(AuthError::Refused(Refusal::Over));
         }
         if let Some((token_id, last_used_at)) = found.last_use {
             self.uses.record(token_id, last_used_at);
         }
-        let mut proof = new_proof(found.principal, kind, credential, hash);
-        proof.expires_at = found.expires_at;
-        proof.born_at = found.born_at;
-        proof.operator = found.operator;
-        Ok(Arc::new(proof))
+        Ok(Arc::new(Proof {
+            prefix: credential.prefix().to_owned(),
+            ..found.proof
+        }))
     }
 
     /// Verifies a token of the foreign issuer that it names, or else a canvas or pair token of this
@@ -356,20 +343,13 @@ impl Identity {
         hash: CredentialHash,
     ) -> Result<Arc<Proof>, AuthError> {
         let text = credential.text();
-        let foreign = self.issuers.verify(text).await?;
-        let signed = match foreign {
+        let signed = match self.issuers.verify(text).await? {
             Some(signed) => signed,
-            None => match self.signed.verify(text) {
-                // Another replica may have created the key just now.
-                Err(Refusal::Signed(TokenError::UnknownKey)) => {
-                    self.signed
-                        .reload_keys()
-                        .await
-                        .map_err(AuthError::Unavailable)?;
-                    self.signed.verify(text)
-                }
-                known => known,
-            }?,
+            None => {
+                self.signed
+                    .verify_with_reload(|| self.signed.verify(text))
+                    .await?
+            }
         };
         let proof = Proof {
             prefix: credential.prefix().to_owned(),
@@ -385,16 +365,6 @@ impl Identity {
     /// now.
     pub fn restore_proof(&self, stored: &str) -> Option<Proof> {
         Proof::from_stored(stored, self.open_mode_proof().is_some())
-    }
-}
-
-/// The admin token to be stored by a first start.
-pub struct FirstAdmin(NewCredential);
-
-impl Default for FirstAdmin {
-    /// Generates a new one.
-    fn default() -> Self {
-        Self(NewCredential::new(Form::Admin))
     }
 }
 
@@ -426,40 +396,22 @@ fn drop_on_invalidation(
 ) {
     let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
     coherence.on_invalidation(move |what| {
-        let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
-        async move {
-            match what {
-                Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
-                    Some(hash) => proofs.forget(&hash),
-                    None => proofs.forget_all(),
-                },
-                Invalidation::Everything => {
-                    proofs.forget_all();
-                    workspaces.forget_all();
-                }
-                Invalidation::Lineage(_) => workspaces.forget_all(),
-                // A proof contains only the workspace's id; other modules cache its other facts.
-                Invalidation::Address(_)
-                | Invalidation::Grant(..)
-                | Invalidation::Stops
-                | Invalidation::Workspace(_) => {}
+        match what {
+            Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
+                Some(hash) => proofs.forget(&hash),
+                None => proofs.forget_all(),
+            },
+            Invalidation::Everything => {
+                proofs.forget_all();
+                workspaces.forget_all();
             }
+            Invalidation::Lineage(_) => workspaces.forget_all(),
+            // A proof contains only the workspace's id; other modules cache its other facts.
+            Invalidation::Address(_)
+            | Invalidation::Grant(..)
+            | Invalidation::Stops
+            | Invalidation::Workspace(_) => {}
         }
+        ready(())
     });
-}
-
-fn new_proof(
-    principal: Principal,
-    kind: CredentialKind,
-    credential: Credential<'_>,
-    hash: CredentialHash,
-) -> Proof {
-    Proof {
-        principal,
-        kind,
-        prefix: credential.prefix().to_owned(),
-        credential: Some(hash),
-        ..open_proof()
-    }
-    .with_account()
 }

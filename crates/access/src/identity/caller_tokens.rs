@@ -7,12 +7,14 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::Guard;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
+use super::signed_tokens::{SignedTokens, sign_failure};
 use kernel::config::{Config, Live};
+use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
 use trust::{CALLER_TTL, Keys, PAIR_TYP, Pair, PairClaims, SignError, Signer};
 
@@ -105,77 +107,75 @@ impl CachedToken {
 
 /// The signing key, the issuer, and the tokens of both. Another configuration or another reading of the keys makes
 /// another one, without tokens.
-struct Epoch {
+pub(super) struct Epoch {
     config: Arc<Config>,
     signer: Signer,
     issuer: String,
     tokens: Cache<PairKey, CachedToken>,
 }
 
-/// Signs caller tokens.
-pub(super) struct CallerTokens {
-    config: Live,
-    keys: Arc<Keys>,
-    epoch: ArcSwap<Epoch>,
-}
-
-impl CallerTokens {
-    pub(super) fn new(config: Live, keys: Arc<Keys>) -> Self {
-        let epoch = ArcSwap::from_pointee(Epoch::new(&config, &keys));
-        Self {
-            config,
-            keys,
-            epoch,
-        }
+impl SignedTokens {
+    /// Returns a token that proves the caller to the target of `pair`: one that is used for all of its calls for half
+    /// its lifetime.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn caller_token_for_pair(&self, pair: Pair<'_>) -> Result<Arc<CallerToken>, Rejection> {
+        self.caller_token_at(pair, Timestamp::now())
     }
 
     /// Returns a token of the pair at the time `now`: one that was signed within half its lifetime, or a new one.
-    pub(super) fn token_for_pair(
+    fn caller_token_at(
         &self,
         pair: Pair<'_>,
         now: Timestamp,
-    ) -> Result<Arc<CallerToken>, SignError> {
+    ) -> Result<Arc<CallerToken>, Rejection> {
         self.with_epoch(|epoch| match epoch.tokens.get(&pair) {
             Some(cached) if cached.is_usable(now) => Ok(cached.token),
             _ => epoch.sign_and_cache(&pair, now),
         })
     }
 
-    /// Returns a new token for one request of the pair: of the JSON-RPC `method`, with a body of this hash.
-    pub(super) fn sign_for_request(
+    /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
+    /// `method` with a body of this hash ([`body_hash`](trust::body_hash)).
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn caller_token_for_request(
         &self,
         pair: Pair<'_>,
         method: Option<&str>,
         body_hash: String,
-    ) -> Result<Arc<CallerToken>, SignError> {
+    ) -> Result<Arc<CallerToken>, Rejection> {
         self.with_epoch(|epoch| {
             let claims = epoch.pair_claims(pair, Timestamp::now());
             epoch.sign(&claims.bind_to(method, body_hash))
         })
     }
 
-    /// Drops tokens that are not used again, so that memory follows the pairs that call.
-    pub(super) fn drop_stale(&self, now: Timestamp) {
-        self.epoch
-            .load()
-            .tokens
-            .retain(|_, cached| cached.is_usable(now));
+    /// Drops caller tokens that are not used again at the time `now`, so that memory follows the pairs that call.
+    pub fn drop_stale(&self, now: Timestamp) {
+        let epoch = self.epoch.load();
+        epoch.tokens.retain(|_, cached| cached.is_usable(now));
     }
 
-    fn with_epoch<T>(&self, work: impl FnOnce(&Epoch) -> T) -> T {
-        let epoch = self.epoch.load();
-        if epoch.is_current(&self.config, &self.keys) {
-            return work(&epoch);
+    fn with_epoch<T>(
+        &self,
+        work: impl FnOnce(&Epoch) -> Result<T, SignError>,
+    ) -> Result<T, Rejection> {
+        let mut epoch = self.epoch.load();
+        if !epoch.is_current(&self.config, &self.keys) {
+            // Of several callers at once each may begin one: the last one stays, and what the others signed is as good.
+            let new = Arc::new(Epoch::new(&self.config, &self.keys));
+            self.epoch.store(Arc::clone(&new));
+            epoch = Guard::from_inner(new);
         }
-        // Of several callers at once each may begin one: the last one stays, and what the others signed is as good.
-        let new = Arc::new(Epoch::new(&self.config, &self.keys));
-        self.epoch.store(Arc::clone(&new));
-        work(&new)
+        work(&epoch).map_err(|error| sign_failure("pair token", error))
     }
 }
 
 impl Epoch {
-    fn new(config: &Live, keys: &Keys) -> Self {
+    pub(super) fn new(config: &Live, keys: &Keys) -> Self {
         let config = config.snapshot();
         Self {
             signer: keys.signer(),
@@ -239,7 +239,7 @@ mod tests {
         dir: tempfile::TempDir,
         live: Live,
         keys: Arc<Keys>,
-        callers: CallerTokens,
+        callers: SignedTokens,
     }
 
     fn house() -> House {
@@ -248,7 +248,7 @@ mod tests {
         let mut config: Config = toml::from_str(DEFAULT).unwrap();
         config.tokens.issuer = Some(ISSUER.to_owned());
         let live = Live::from(config);
-        let callers = CallerTokens::new(live.clone(), Arc::clone(&keys));
+        let callers = SignedTokens::new(live.clone(), Arc::clone(&keys));
         House {
             dir,
             live,
@@ -259,7 +259,7 @@ mod tests {
 
     impl House {
         fn token(&self, pair: Pair<'_>, now: Timestamp) -> Arc<CallerToken> {
-            self.callers.token_for_pair(pair, now).unwrap()
+            self.callers.caller_token_at(pair, now).unwrap()
         }
 
         fn claims(&self, token: &CallerToken, issuer: &str, audience: &str) -> PairClaims {
@@ -382,7 +382,7 @@ mod tests {
         let make = || {
             house
                 .callers
-                .sign_for_request(PAIR, Some("message/send"), body_hash(b"{}"))
+                .caller_token_for_request(PAIR, Some("message/send"), body_hash(b"{}"))
                 .unwrap()
         };
         let [one, other] = [make(), make()].map(|token| house.claims(&token, ISSUER, "two"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::authenticate::Identity;
 use super::credential::CredentialHash;
-use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential, open_proof};
+use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential};
 use super::role::{Operator, Person};
 use kernel::rejection::{Reason, Rejection};
 use stores::store::Unavailable;
@@ -48,11 +48,7 @@ impl Identity {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn check_proof(&self, proof: &Proof) -> Result<bool, Unavailable> {
-        if proof
-            .signer
-            .as_ref()
-            .is_some_and(|by| by.key.is_withdrawn())
-        {
+        if matches!(&proof.signer, Some(by) if by.key.is_withdrawn()) {
             return Ok(false);
         }
         let Some(hash) = proof.credential else {
@@ -81,27 +77,36 @@ impl Identity {
             // Signed, so only the token with which it was made is looked up.
             return self.is_maker_unrevoked(proof).await;
         }
+        let now = self.load_proof(proof.kind, hash, &proof.prefix).await?;
+        Ok(now.is_some_and(|now| {
+            now.principal == proof.principal
+                && now.born_at == proof.born_at
+                && now.role() == proof.role()
+        }))
+    }
+
+    /// Returns the proof of an opaque credential, from memory in steady state. `prefix`: its first characters, where its
+    /// table does not have them.
+    async fn load_proof(
+        &self,
+        kind: CredentialKind,
+        hash: CredentialHash,
+        prefix: &str,
+    ) -> Result<Option<Arc<Proof>>, Unavailable> {
         let load = || async {
-            match self.resolve_credential(proof.kind, hash).await {
-                Ok(Some(now)) => Ok(Arc::new(Proof {
-                    principal: now.principal,
-                    expires_at: now.expires_at,
-                    operator: now.operator,
-                    born_at: now.born_at,
-                    ..proof.clone()
-                })),
-                Ok(None) => Err(None),
-                Err(away) => Err(Some(away)),
+            let mut proof = match self.resolve_credential(kind, hash).await {
+                Ok(Some(proof)) => proof,
+                Ok(None) => return Err(None),
+                Err(away) => return Err(Some(away)),
+            };
+            if proof.prefix.is_empty() {
+                prefix.clone_into(&mut proof.prefix);
             }
+            Ok(Arc::new(proof))
         };
         match self.proofs.get_or_load(&hash, load).await {
-            Ok(now) => Ok(now.principal == proof.principal
-                && now.born_at == proof.born_at
-                && now.role() == proof.role()),
-            Err(why) => match &*why {
-                None => Ok(false),
-                Some(away) => Err(Unavailable::clone(away)),
-            },
+            Ok(proof) => Ok(Some(proof)),
+            Err(why) => Option::clone(&why).map_or(Ok(None), Err),
         }
     }
 
@@ -110,9 +115,9 @@ impl Identity {
         &self,
         kind: CredentialKind,
         hash: CredentialHash,
-    ) -> Result<Option<ResolvedCredential>, Unavailable> {
+    ) -> Result<Option<Proof>, Unavailable> {
         let found = self.find_credential(kind, hash).await?;
-        Ok(found.filter(|found| !found.has_expired()))
+        Ok(found.map(|found| found.proof).filter(Proof::is_current))
     }
 
     /// As [`Identity::resolve_credential`], also after its end.
@@ -122,8 +127,8 @@ impl Identity {
         hash: CredentialHash,
     ) -> Result<Option<ResolvedCredential>, Unavailable> {
         match kind {
-            CredentialKind::Workspace => self.table.find_workspace(hash).await,
-            CredentialKind::Org => self.table.orgs.find_org(hash).await,
+            CredentialKind::Workspace => self.tokens.find_workspace(hash).await,
+            CredentialKind::Org => self.tokens.find_org(hash).await,
             CredentialKind::Admin => self.find_operator(hash).await,
             CredentialKind::Canvas
             | CredentialKind::Enrolment
@@ -149,13 +154,16 @@ impl Identity {
         let found = if hash.is_one_of(&self.admins.get()) {
             Some((Operator::CONFIGURED, None))
         } else {
-            let found = self.table.operators.find_operator(hash).await?;
+            let found = self.tokens.find_operator(hash).await?;
             found.filter(|(operator, _)| self.may_sign_in(operator.person.as_ref()))
         };
-        Ok(found.map(|(operator, expires_at)| ResolvedCredential {
-            expires_at,
-            operator: Some(Arc::new(operator)),
-            ..ResolvedCredential::new(Principal::Operator)
+        let proof = Proof::by_credential(Principal::Operator, CredentialKind::Admin, hash);
+        Ok(found.map(|(operator, expires_at)| {
+            ResolvedCredential::from(Proof {
+                expires_at,
+                operator: Some(Arc::new(operator)),
+                ..proof
+            })
         }))
     }
 
@@ -165,28 +173,7 @@ impl Identity {
         let Some(maker) = proof.maker else {
             return Ok(true);
         };
-        let load = || async {
-            match self.table.orgs.find_org(maker).await {
-                Ok(Some(found)) => {
-                    let proof = Proof {
-                        principal: found.principal,
-                        kind: CredentialKind::Org,
-                        prefix: found.prefix,
-                        credential: Some(maker),
-                        ..open_proof()
-                    };
-                    Ok(Arc::new(proof.with_account()))
-                }
-                Ok(None) => Err(None),
-                Err(away) => Err(Some(away)),
-            }
-        };
-        match Box::pin(self.proofs.get_or_load(&maker, load)).await {
-            Ok(_) => Ok(true),
-            Err(why) => match &*why {
-                None => Ok(false),
-                Some(away) => Err(Unavailable::clone(away)),
-            },
-        }
+        let found = Box::pin(self.load_proof(CredentialKind::Org, maker, "")).await?;
+        Ok(found.is_some())
     }
 }

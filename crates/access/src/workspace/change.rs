@@ -10,7 +10,7 @@ use super::{
     OriginTaken, Origins, Step, StoredInstance, Timestamp, Workspace, WorkspaceSettings,
     Workspaces, instances, origins,
 };
-use crate::identity::Issuance;
+use crate::identity::Tokens;
 use crate::rows::{execute, fetch_optional, sql, to_bigint};
 use kernel::ids::WorkspaceId;
 use stores::db::Connection;
@@ -190,7 +190,8 @@ pub async fn lock_row(
     fetch_optional(connection, sql!(HOLD.as_str(), id.as_str())).await
 }
 
-/// Changes a row that is held to new settings. The caller rolls back if an origin is taken.
+/// Changes a row that is held to new settings, with the instances and the origins that follow from them; a move ends
+/// enrolment tokens. The caller rolls back if an origin is taken.
 ///
 /// # Errors
 /// The error of the driver.
@@ -201,46 +202,39 @@ pub async fn apply_settings(
     (settings, origins): (&Settings, &Origins),
     now: Timestamp,
 ) -> Result<Result<Option<WorkspaceChange>, OriginTaken>, sqlx::Error> {
-    let after = if *settings == Settings::from_workspace(&before) {
-        Some(before.clone())
-    } else {
-        match write_settings(connection, &before, settings, origins, now).await? {
-            Ok(row) => row,
-            Err(taken) => return Ok(Err(taken)),
-        }
+    let old = Settings::from_workspace(&before);
+    if *settings == old {
+        let after = before.clone();
+        return Ok(Ok(Some(WorkspaceChange {
+            before,
+            after,
+            line,
+        })));
+    }
+    let (id, moves) = (&before.id, settings.is_elsewhere(&old));
+    let instances = settings.instances.as_ref();
+    let count = instances.map(|all| to_bigint(all.len()));
+    let change = sql!(CHANGE.as_str(), id.as_str(), now.0, i64::from(moves), count);
+    let after = fetch_optional(connection, settings.values.bind(change)?).await?;
+    if moves {
+        Tokens::end_enrolments_below_in(connection, id, now).await?;
+    }
+    if let Some(instances) = instances {
+        instances::replace_all(connection, id, instances).await?;
+    }
+    let Some(after) = after else {
+        return Ok(Ok(None));
     };
-    Ok(Ok(after.map(|after| WorkspaceChange {
+    if settings.has_other_urls(&old)
+        && let Err(taken) = origins::write_origins(connection, &after, origins).await?
+    {
+        return Ok(Err(taken));
+    }
+    Ok(Ok(Some(WorkspaceChange {
         before,
         after,
         line,
     })))
-}
-
-/// Writes changed settings, with the instances and the origins that follow from them; a move ends enrolment tokens. The
-/// caller rolls back if an origin is taken.
-async fn write_settings(
-    connection: &mut Connection,
-    before: &Workspace,
-    settings: &Settings,
-    origins: &Origins,
-    now: Timestamp,
-) -> Result<Result<Option<Workspace>, OriginTaken>, sqlx::Error> {
-    let old = Settings::from_workspace(before);
-    let moves = settings.is_elsewhere(&old);
-    let row = write_row(connection, &before.id, settings, now, moves).await?;
-    if moves {
-        Issuance::end_enrolments_below_in(connection, &before.id, now).await?;
-    }
-    if let Some(instances) = &settings.instances {
-        instances::replace_all(connection, &before.id, instances).await?;
-    }
-    if let Some(row) = &row
-        && settings.has_other_urls(&old)
-        && let Err(taken) = origins::write_origins(connection, row, origins).await?
-    {
-        return Ok(Err(taken));
-    }
-    Ok(Ok(row))
 }
 
 /// Marks a workspace as removed, which also changes the place of those below it; true if it was not before.
@@ -252,9 +246,9 @@ pub async fn mark_removed(
     id: &WorkspaceId,
     now: Timestamp,
 ) -> Result<bool, sqlx::Error> {
-    Issuance::end_enrolments_below_in(connection, id, now).await?;
+    Tokens::end_enrolments_below_in(connection, id, now).await?;
     let removed = execute(connection, sql!(REMOVE, id.as_str(), now.0)).await? > 0;
-    origins::delete_origins(connection, id).await?;
+    execute(connection, sql!(origins::LEAVE_ALL, id.as_str())).await?;
     instances::replace_all(connection, id, &[]).await?;
     Ok(removed)
 }
@@ -292,19 +286,6 @@ async fn load_surroundings(
         height,
         instances,
     })
-}
-
-async fn write_row(
-    connection: &mut Connection,
-    id: &WorkspaceId,
-    settings: &Settings,
-    now: Timestamp,
-    moves: bool,
-) -> Result<Option<Workspace>, sqlx::Error> {
-    let instances = settings.instances.as_ref().map(|all| to_bigint(all.len()));
-    let moves = i64::from(moves);
-    let row = sql!(CHANGE.as_str(), id.as_str(), now.0, moves, instances);
-    fetch_optional(connection, settings.values.bind(row)?).await
 }
 
 /// True if `upper` is `lower` or above it, with removed ones in between counted.

@@ -92,17 +92,6 @@ pub enum RegistrationError {
     TooMany,
 }
 
-/// Instances after a registration.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RegistrationEffect {
-    /// The instance that registered.
-    pub(super) instance: Option<InstanceId>,
-    /// True if the URL that was registered without an id became an instance.
-    pub(super) made_default: bool,
-    /// Number of instances.
-    pub(super) count: usize,
-}
-
 /// Named instances in the SQL store.
 #[derive(Clone)]
 pub struct Instances {
@@ -204,26 +193,27 @@ pub async fn load_instances(
 }
 
 /// Stores the instance of a registration. `before`: the locked row before it, if it named an instance; `after`: the row
-/// after it.
+/// after it, which gets its new number of instances. Returns the instance that registered, and true if the URL that was
+/// registered without an id became an instance.
 pub(super) async fn register(
     connection: &mut Connection,
     before: Option<&Workspace>,
-    after: &Workspace,
+    after: &mut Workspace,
     registering: &InstanceRegistration,
     now: Timestamp,
-) -> Result<Result<RegistrationEffect, RegistrationError>, sqlx::Error> {
+) -> Result<Result<(Option<InstanceId>, bool), RegistrationError>, sqlx::Error> {
     let polls = after.delivery_mode == DeliveryMode::Poll;
     let Some(url) = after.url.as_ref().filter(|_| !polls) else {
         // Its inbox is one for all.
         if after.instances > 0 {
             replace_all(connection, &after.id, &[]).await?;
-            set_count(connection, &after.id, 0).await?;
+            set_count(connection, after, 0).await?;
         }
-        return Ok(Ok(RegistrationEffect::default()));
+        return Ok(Ok((None, false)));
     };
     let unnamed = (after.instances > 0).then(default_instance);
     let Some(id) = registering.id.clone().or(unnamed) else {
-        return Ok(Ok(RegistrationEffect::default()));
+        return Ok(Ok((None, false)));
     };
     let mut others = load_instances(connection, &after.id).await?;
     let known = others.iter().position(|one| one.id == id);
@@ -252,13 +242,8 @@ pub(super) async fn register(
         execute(connection, sql!(END, after.id.as_str(), one.as_str())).await?;
     }
     write_instance(connection, &after.id, &instance).await?;
-    let count_now = others.len() + 1;
-    set_count(connection, &after.id, count_now).await?;
-    Ok(Ok(RegistrationEffect {
-        instance: Some(id),
-        made_default,
-        count: count_now,
-    }))
+    set_count(connection, after, others.len() + 1).await?;
+    Ok(Ok((Some(id), made_default)))
 }
 
 /// Returns the agent that registered without an id before the first instance, as an instance. `None`: there is none, or
@@ -347,10 +332,11 @@ async fn write_instance(
 
 async fn set_count(
     connection: &mut Connection,
-    id: &WorkspaceId,
+    workspace: &mut Workspace,
     instances: usize,
 ) -> Result<(), sqlx::Error> {
-    let count = sql!(COUNT, id.as_str(), to_bigint(instances));
+    workspace.instances = u32::try_from(instances).unwrap_or(u32::MAX);
+    let count = sql!(COUNT, workspace.id.as_str(), to_bigint(instances));
     execute(connection, count).await.map(drop)
 }
 

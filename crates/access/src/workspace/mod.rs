@@ -28,7 +28,7 @@ use sqlx::any::AnyRow;
 
 pub use self::bulk::Tombstone;
 pub use self::candidates::{
-    Candidate, CandidateQuery, CandidateScope, NearScope, Search, Subtree, ids_below,
+    Candidate, CandidateQuery, CandidateScope, NearScope, Realm, Search, ids_below,
 };
 pub use self::change::{Move, RemoveOutcome, Settings, Surroundings, WorkspaceChange};
 pub use self::instances::{
@@ -40,7 +40,7 @@ pub use self::origins::{
     Claim, HeldOrigin, Origin, OriginTaken, Origins, credential_base, is_base_of_operator, url_base,
 };
 pub use self::outline::Outline;
-pub use self::probe::{ProbedWorkspaces, StoredProbe};
+pub use self::probe::StoredProbe;
 pub use self::registration::{RegistrationUpdate, StoredRegistration};
 pub use self::settings::{
     NewWorkspaceBody, PolicyEntry, Recorded, SaidSetting, SetBy, SettingsPatch, WorkspaceSettings,

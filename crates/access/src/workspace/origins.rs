@@ -37,7 +37,8 @@ const HELD: &str = "SELECT workspace_id, origin, base FROM agent_origins WHERE o
 
 const LEAVE: &str = "DELETE FROM agent_origins WHERE workspace_id = $1 AND origin = $2";
 
-const LEAVE_ALL: &str = "DELETE FROM agent_origins WHERE workspace_id = $1";
+/// Releases all servers of the removed workspace `$1`.
+pub(super) const LEAVE_ALL: &str = "DELETE FROM agent_origins WHERE workspace_id = $1";
 
 /// Most servers of one workspace before those are released that its names do not resolve to now.
 const KEPT_MAX: usize = 48;
@@ -60,7 +61,9 @@ pub struct Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     pub(super) all: Vec<Origin>,
-    left: Vec<HeldOrigin>,
+    /// What other workspaces hold of them and do not use any more: it is released in the transaction that takes the
+    /// origins. Empty if an operator makes the change: its origins are shared.
+    pub left: Vec<HeldOrigin>,
 }
 
 impl Origins {
@@ -72,18 +75,6 @@ impl Origins {
             all: origins,
             left: Vec::new(),
         }
-    }
-
-    /// Adds what other workspaces hold of them and do not use any more: it is released in the transaction that takes
-    /// the origins.
-    #[must_use]
-    pub fn with_releases(self, left: Vec<HeldOrigin>) -> Self {
-        Self { left, ..self }
-    }
-
-    /// Returns what is released of other workspaces. Empty if an operator makes the change: its origins are shared.
-    pub fn released_origins(&self) -> &[HeldOrigin] {
-        &self.left
     }
 
     /// Begins a transaction that settles them. Those that release servers of other workspaces run one after another: of
@@ -98,11 +89,6 @@ impl Origins {
     /// True if there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
-    }
-
-    fn are_all_in(&self, rows: &[Row]) -> bool {
-        let mut all = self.all.iter();
-        all.all(|one| rows.iter().any(|row| row.origin == one.origin))
     }
 }
 
@@ -308,7 +294,8 @@ impl Workspaces {
     ) -> Result<Claim, Unavailable> {
         let work = async {
             let own = read_own(&mut self.db.begin_reading().await?, id).await?;
-            if origins.are_all_in(&own) {
+            let is_own = |one: &Origin| own.iter().any(|row| row.origin == one.origin);
+            if origins.all.iter().all(is_own) {
                 return Ok(Claim::Held { released: false });
             }
             let mut tx = self.db.begin().await?;
@@ -361,16 +348,6 @@ async fn delete_origin(
     origin: &str,
 ) -> Result<(), sqlx::Error> {
     execute(connection, sql!(LEAVE, id.as_str(), origin))
-        .await
-        .map(drop)
-}
-
-/// Releases all servers of a removed workspace.
-pub(super) async fn delete_origins(
-    connection: &mut Connection,
-    id: &WorkspaceId,
-) -> Result<(), sqlx::Error> {
-    execute(connection, sql!(LEAVE_ALL, id.as_str()))
         .await
         .map(drop)
 }

@@ -80,18 +80,17 @@ pub(super) async fn register(
     let Some(mut after) = rows.into_iter().next() else {
         return Ok(Ok(None));
     };
-    let stored = instances::register(connection, before.as_ref(), &after, registering, now);
-    let stored = match stored.await? {
+    let stored = instances::register(connection, before.as_ref(), &mut after, registering, now);
+    let (instance, made_default) = match stored.await? {
         Ok(stored) => stored,
         Err(why) => return Ok(Err(why)),
     };
-    after.instances = u32::try_from(stored.count).unwrap_or(u32::MAX);
     let settled = origins::write_origins(connection, &after, &change.origins).await?;
     Ok(match settled {
         Ok(()) => Ok(Some(StoredRegistration {
             workspace: after,
-            instance: stored.instance,
-            made_default: stored.made_default,
+            instance,
+            made_default,
         })),
         Err(taken) => Err(taken.into()),
     })

@@ -1,6 +1,5 @@
 //! SQL texts for the table `workspaces`. Run in [`super::table`] and [`super::change`].
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use super::WorkspaceSettings;
@@ -177,20 +176,10 @@ pub(super) const OVERDUE: &str = "\
 
 /// `UPDATE … FROM (VALUES …)`: many updates in one statement, in the syntax of both databases. Both name the
 /// columns of `VALUES` the same; the first is the id, the second the time.
-pub(super) fn news_text(change: &str, rows: usize, columns: usize) -> String {
-    let mut text = format!("UPDATE workspaces SET {change} FROM (VALUES ");
-    for row in 0..rows {
-        text.push_str(if row == 0 { "(" } else { ", (" });
-        for column in 1..=columns {
-            let separator = if column == 1 { "" } else { ", " };
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{separator}${}", row * columns + column);
-        }
-        text.push(')');
-    }
-    text.push_str(
-        ") AS news WHERE workspaces.id = news.column1 \
+pub(super) fn news_text(change: &str, rows: &[String]) -> String {
+    format!(
+        "UPDATE workspaces SET {change} FROM (VALUES {}) AS news WHERE workspaces.id = news.column1 \
          AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.column2)",
-    );
-    text
+        rows.join(", ")
+    )
 }

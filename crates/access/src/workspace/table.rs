@@ -2,12 +2,11 @@
 //! operators are in [`super::change`].
 
 use serde_json::value::RawValue;
+use sqlx::FromRow;
 use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, FromRow};
 
 use super::instances::{self, Instances, RegistrationError};
 use super::origins::{self, OriginTaken};
-use super::probe::ProbedWorkspaces;
 use super::registration::{self, RegistrationUpdate, StoredRegistration};
 use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
@@ -17,7 +16,7 @@ use super::{NewWorkspace, Status, Timestamp, Workspace};
 use crate::rows::{fetch_all, fetch_with, read, sql, to_bigint};
 use kernel::config::CardAccess;
 use kernel::ids::WorkspaceId;
-use stores::db::{Connection, Db};
+use stores::db::{Connection, Db, Values};
 use stores::store::{Run, Unavailable};
 
 /// Maximum workspaces in one line, itself included. A longer one is treated as a cycle.
@@ -29,8 +28,6 @@ pub struct Workspaces {
     pub(super) db: Db,
     /// Their named instances.
     pub instances: Instances,
-    /// Those with a probe.
-    pub probed: ProbedWorkspaces,
 }
 
 /// Result of a creation.
@@ -91,24 +88,11 @@ pub struct HeartbeatUpdate {
     pub current_task: Option<String>,
 }
 
-/// Changes a status by `statement`; false if the row is not as the statement requires.
-pub(super) async fn change_status(
-    db: &Db,
-    statement: &'static str,
-    id: &WorkspaceId,
-    (from, to): (Status, Status),
-    now: Timestamp,
-) -> Result<bool, Unavailable> {
-    let change = sql!(statement, id.as_str(), from.as_str(), to.as_str(), now.0);
-    Ok(db.execute("workspace_set_status", change).await? > 0)
-}
-
 impl Workspaces {
     /// Creates the table's interface in `db`.
     pub fn new(db: Db) -> Self {
         Self {
             instances: Instances { db: db.clone() },
-            probed: ProbedWorkspaces { db: db.clone() },
             db,
         }
     }
@@ -232,7 +216,19 @@ impl Workspaces {
         to: Status,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        change_status(&self.db, SET_STATUS, id, (from, to), now).await
+        self.change_status(SET_STATUS, id, (from, to), now).await
+    }
+
+    /// Changes a status by `statement`; false if the row is not as the statement requires.
+    pub(super) async fn change_status(
+        &self,
+        statement: &'static str,
+        id: &WorkspaceId,
+        (from, to): (Status, Status),
+        now: Timestamp,
+    ) -> Result<bool, Unavailable> {
+        let change = sql!(statement, id.as_str(), from.as_str(), to.as_str(), now.0);
+        Ok(self.db.execute("workspace_set_status", change).await? > 0)
     }
 
     /// Stores the longest silence that the workspace requested.
@@ -318,11 +314,13 @@ impl Workspaces {
         if seen.is_empty() {
             return Ok(());
         }
-        let text = news_text("last_seen = news.column2", seen.len(), 2);
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for (id, last_seen) in seen {
-            query = query.bind(id.as_str()).bind(last_seen.0);
-        }
+        let mut values = Values::default();
+        let rows = seen.iter().map(|(id, last_seen)| {
+            let id = values.bind(id.as_str());
+            format!("({id}, {})", values.bind(last_seen.0))
+        });
+        let rows: Vec<_> = rows.collect();
+        let query = values.into_query(news_text("last_seen = news.column2", &rows));
         self.db.execute("workspace_touch", query).await.map(drop)
     }
 
@@ -334,19 +332,18 @@ impl Workspaces {
         if seen.is_empty() {
             return Ok(());
         }
-        let text = news_text(
-            "last_seen = news.column2, active_tasks = news.column3, current_task = news.column4",
-            seen.len(),
-            4,
-        );
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for one in seen {
-            query = query
-                .bind(one.id.as_str())
-                .bind(one.last_seen.0)
-                .bind(i64::from(one.active_tasks))
-                .bind(one.current_task.as_deref());
-        }
+        let mut values = Values::default();
+        let rows = seen.iter().map(|one| {
+            let id = values.bind(one.id.as_str());
+            let last_seen = values.bind(one.last_seen.0);
+            let active_tasks = values.bind(i64::from(one.active_tasks));
+            let current_task = values.bind(one.current_task.as_deref());
+            format!("({id}, {last_seen}, {active_tasks}, {current_task})")
+        });
+        let rows: Vec<_> = rows.collect();
+        let change =
+            "last_seen = news.column2, active_tasks = news.column3, current_task = news.column4";
+        let query = values.into_query(news_text(change, &rows));
         let written = self.db.execute("workspace_set_last_seen", query);
         written.await.map(drop)
     }

@@ -11,7 +11,7 @@ use super::problems::{Problems, other_org_below, too_deep};
 use super::state::State;
 use crate::gateway::Gateway;
 use access::hierarchy::BulkGrants;
-use access::identity::Issuance;
+use access::identity::Tokens;
 use access::workspace::{
     CreateOutcome, LINE_MAX, NewWorkspace, Status, Workspace, WorkspaceChange, bulk,
 };
@@ -209,7 +209,7 @@ async fn write_plan(
             return Ok(Err(differing_workspace(id)));
         }
         bulk::mark_removed(tx, id, now).await?;
-        done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
+        done.hashes.extend(Tokens::revoke_all_in(tx, id).await?);
     }
     for (edit, update) in plan.edits.iter().zip(&vetted.edits) {
         match change_workspace(tx, plan, edit, update, now).await? {
@@ -328,7 +328,7 @@ async fn end_of(
     now: Timestamp,
     done: &mut CommittedChanges,
 ) -> Result<(), sqlx::Error> {
-    done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
+    done.hashes.extend(Tokens::revoke_all_in(tx, id).await?);
     done.pairs
         .extend(BulkGrants::remove_for_workspace(tx, id, now).await?);
     empty_inbox(tx, id).await?;

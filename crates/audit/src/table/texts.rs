@@ -12,9 +12,8 @@ use super::super::filter::Filter;
 use super::super::record::Record;
 use super::super::row::read_record;
 use super::super::usage;
-use super::super::values::Values;
 use super::{BatchSums, ChainRow, Order, RecordPosition, STATE, new_records};
-use stores::db::{BATCH_MAX, Db};
+use stores::db::{BATCH_MAX, Db, Values};
 use stores::store::Unavailable;
 
 const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \

@@ -8,12 +8,11 @@ use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::super::values::Values;
 use super::day::Day;
 use super::sums::{Days, Key, Sums};
 use access::workspace::ids_below;
 use kernel::ids::WorkspaceIncarnation;
-use stores::db::{BATCH_MAX, Connection, Db};
+use stores::db::{BATCH_MAX, Connection, Db, Values};
 use stores::store::Unavailable;
 
 const SUMS: [&str; 7] = Sums::COLUMNS;

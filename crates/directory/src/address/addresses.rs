@@ -295,9 +295,9 @@ impl Addresses {
             let addresses = self.resolver.lookup_all(&endpoint, asker).await;
             origins.extend(self.origins_at(&endpoint, &addresses, may_share)?);
         }
-        let origins = Origins::new(origins);
-        let left = self.left_by_others(id, &origins).await?;
-        Ok(origins.with_releases(left))
+        let mut origins = Origins::new(origins);
+        origins.left = self.left_by_others(id, &origins).await?;
+        Ok(origins)
     }
 
     /// Returns those of `origins` that another workspace than `id` holds by a name that has other addresses

@@ -6,23 +6,23 @@ use sqlx::{Any, Arguments as _, AssertSqlSafe, Encode, Type};
 
 /// The values that a statement binds, in the order of their markers.
 #[derive(Default)]
-pub(super) struct Values(AnyArguments);
+pub struct Values(AnyArguments);
 
 impl Values {
     /// Adds a value, and returns its marker.
-    pub(super) fn bind<'v, T: Encode<'v, Any> + Type<Any>>(&mut self, value: T) -> String {
+    pub fn bind<'v, T: Encode<'v, Any> + Type<Any>>(&mut self, value: T) -> String {
         // Texts, numbers and bytes are copied, which cannot fail.
         let _ = self.0.add(value);
         format!("${}", self.0.len())
     }
 
     /// Returns the query of `text`, which consists of constants of this program and of markers.
-    pub(super) fn into_query(self, text: String) -> Query<'static, Any, AnyArguments> {
+    pub fn into_query(self, text: String) -> Query<'static, Any, AnyArguments> {
         sqlx::query_with(AssertSqlSafe(text), self.0)
     }
 
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    /// Returns the number of values.
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 }
