@@ -8,10 +8,6 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Decode, Encode, FromRow, Row as _, Type};
 
-use crate::identity::Role;
-use crate::workspace::{
-    CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, StoredProbe, StoredWake,
-};
 use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::time::Timestamp;
@@ -19,7 +15,7 @@ use stores::db::{Connection, Db, Values};
 use stores::store::Unavailable;
 use trust::SealedSecret;
 
-type DynError = Box<dyn Error + Send + Sync>;
+pub(crate) type DynError = Box<dyn Error + Send + Sync>;
 
 /// A type of values, and the form in which they are stored.
 pub(crate) trait StoredValue: Sized {
@@ -48,20 +44,22 @@ impl<T: StoredValue> StoredValue for Option<T> {
 /// Declares types of values: each with its form, and how it is written and read.
 macro_rules! stored_values {
     ($($type:ty as $sql:ty: |$value:ident| $to:expr, |$stored:ident| $from:expr;)+) => {
-        $(impl StoredValue for $type {
+        $(impl $crate::rows::StoredValue for $type {
             type Sql = $sql;
 
-            fn to_sql(&self) -> Result<$sql, DynError> {
+            fn to_sql(&self) -> Result<$sql, $crate::rows::DynError> {
                 let $value = self;
                 Ok($to)
             }
 
-            fn from_sql($stored: $sql) -> Result<Self, DynError> {
+            fn from_sql($stored: $sql) -> Result<Self, $crate::rows::DynError> {
                 Ok($from)
             }
         })+
     };
 }
+
+pub(crate) use stored_values;
 
 stored_values! {
     String as String: |text| text.clone(), |stored| stored;
@@ -73,31 +71,20 @@ stored_values! {
     InstanceId as String: |id| id.to_string(), |stored| InstanceId::parse(&stored)?;
     SealedSecret as String: |secret| secret.as_str().to_owned(), |stored| SealedSecret::from_stored(stored);
     Box<RawValue> as String: |json| json.get().to_owned(), |stored| RawValue::from_string(stored)?;
-    SealedTls as String: |tls| serde_json::to_string(tls)?, |stored| serde_json::from_str(&stored)?;
-    StoredWake as String: |wake| serde_json::to_string(wake)?, |stored| serde_json::from_str(&stored)?;
-    StoredProbe as String: |probe| serde_json::to_string(probe)?, |stored| serde_json::from_str(&stored)?;
 }
 
+/// Declares types of words, each of which is stored as its text.
 macro_rules! stored_words {
     ($($type:ident),+) => {
-        stored_values! {
-            $($type as String: |word| word.as_str().to_owned(), |stored| $type::parse(&stored).ok_or(UnknownWord)?;)+
+        $crate::rows::stored_values! {
+            $($type as String: |word| word.as_str().to_owned(), |stored| $type::parse(&stored).ok_or($crate::rows::UnknownWord)?;)+
         }
     };
 }
 
-stored_words!(
-    Role,
-    Status,
-    DeliveryMode,
-    Liveness,
-    CallerProof,
-    Resolve,
-    Bridging,
-    CardAccess,
-    CompletionMode,
-    RefusalStatus
-);
+pub(crate) use stored_words;
+
+stored_words!(Bridging, CardAccess, CompletionMode, RefusalStatus);
 
 /// Reads the value of a column.
 pub(crate) fn read<T: StoredValue>(row: &AnyRow, column: &'static str) -> Result<T, sqlx::Error> {
@@ -199,4 +186,4 @@ pub(crate) async fn execute(
 /// A value unknown to this release: written by a newer one, or by hand.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a word that this release does not know")]
-struct UnknownWord;
+pub(crate) struct UnknownWord;

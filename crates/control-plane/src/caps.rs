@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::extract::{Caller, not_permitted};
 use access::caps::{CapUsage, UsageQuery};
 use access::identity::Principal;
+use access::workspace::load_subtree;
 use assembly::gateway::Gateway;
 use kernel::ids::WorkspaceIncarnation;
 use kernel::rejection::{Reason, Rejection};
@@ -57,10 +58,7 @@ async fn names_in(
     caller: &Caller,
     subtree: (&str, &WorkspaceIncarnation),
 ) -> Result<HashSet<String>, Rejection> {
-    let ids = gateway
-        .workspaces
-        .load_subtree(subtree, SUBTREE_MAX)
-        .await?;
+    let ids = load_subtree(&gateway.workspaces, subtree, SUBTREE_MAX).await?;
     let mut names = ids.ok_or_else(|| {
         let message = format!(
             "the subtree has more than {SUBTREE_MAX} workspaces, too many to tell their use apart: this needs an admin token"

@@ -76,7 +76,7 @@ impl Probes {
         &self,
         limit: usize,
     ) -> Result<Vec<(WorkspaceId, Timestamp)>, Unavailable> {
-        self.core.workspaces.list_probed(limit).await
+        self.core.workspaces.probed.list(limit).await
     }
 
     /// Returns the probe of `id` as it is now. `None`: it is not probed, because it has no probe, is paused, or has
@@ -214,7 +214,8 @@ impl Probes {
         let set = self
             .core
             .workspaces
-            .set_probed_status(id, plan.status, to, now);
+            .probed
+            .set_status(id, plan.status, to, now);
         let set = set.await;
         self.core.announcer.resolve_doubt(id, now, &set).await;
         if !set? {

@@ -178,40 +178,8 @@ pub fn decode_unverified(token: &str) -> Result<[Value; 2], TokenError> {
     }
 }
 
-/// Returns the claims of `token` if `key` signed it by `algorithm`, and issuer, audience and times
-/// are right. `leeway`: forgiven seconds.
-pub(super) fn verified_claims<C: DeserializeOwned>(
-    token: &str,
-    key: &DecodingKey,
-    algorithm: Algorithm,
-    leeway: u64,
-    issuer: &str,
-    audience: &str,
-) -> Result<C, TokenError> {
-    let mut rules = Validation::new(algorithm);
-    rules.leeway = leeway;
-    rules.validate_nbf = true;
-    rules.set_issuer(&[issuer]);
-    rules.set_audience(&[audience]);
-    rules.set_required_spec_claims(&["exp", "iss", "aud"]);
-    decode(token, key, &rules)
-}
-
-/// Returns the payload of `token` if `key` signed it by `algorithm`. For statements, which are not
-/// tokens and do not expire.
-pub(super) fn signed_payload<C: DeserializeOwned>(
-    token: &str,
-    key: &DecodingKey,
-    algorithm: Algorithm,
-) -> Result<C, TokenError> {
-    let mut rules = Validation::new(algorithm);
-    rules.validate_exp = false;
-    rules.validate_aud = false;
-    rules.set_required_spec_claims::<&str>(&[]);
-    decode(token, key, &rules)
-}
-
-fn decode<C: DeserializeOwned>(
+/// Returns the claims of `token` if `key` signed it, and the rules allow them.
+pub(super) fn verify_signature<C: DeserializeOwned>(
     token: &str,
     key: &DecodingKey,
     rules: &Validation,

@@ -29,7 +29,7 @@ pub use self::facts::{CapState, CapUsage, Facts, Names, UsageQuery};
 use kernel::config::{Cap, CapPer, Config, Live};
 use kernel::deadline::ticks;
 use kernel::ids::ReplicaId;
-use kernel::metrics::Metrics;
+use kernel::metrics::{Metrics, set_count};
 use kernel::rejection::{Delivery, Reason, Rejection};
 use kernel::telemetry::Chain;
 use stores::shared::{CounterChange, CounterState, Notice, Shared};
@@ -130,8 +130,7 @@ impl Caps {
     }
 
     fn count_subjects(&self) {
-        let subjects = i64::try_from(self.counters.len()).unwrap_or(i64::MAX);
-        self.metrics.caps.subjects.set(subjects);
+        set_count(&self.metrics.caps.subjects, self.counters.len());
     }
 
     /// Builds the rejection of a call over `cap`.

@@ -109,20 +109,17 @@ impl LineageLookup {
     /// Returns the lineage as a fact, for a witness.
     pub(super) fn to_fact(&self, check: Stage, id: &WorkspaceId) -> Fact {
         let value = match self.lineage.as_deref() {
-            None => json!({"workspace": id.as_str(), "exists": false}),
-            Some(lineage) => {
-                let ancestors = lineage.ancestors.iter().map(WorkspaceId::as_str);
-                json!({
-                    "workspace": id.as_str(),
-                    "exists": true,
-                    "org": lineage.org,
-                    "ancestors": ancestors.collect::<Vec<_>>(),
-                    "removed": lineage.removed,
-                    "paused": lineage.paused,
-                    "cyclic": lineage.cyclic,
-                    "generation": lineage.generation,
-                })
-            }
+            None => json!({"workspace": id, "exists": false}),
+            Some(lineage) => json!({
+                "workspace": id,
+                "exists": true,
+                "org": lineage.org,
+                "ancestors": lineage.ancestors,
+                "removed": lineage.removed,
+                "paused": lineage.paused,
+                "cyclic": lineage.cyclic,
+                "generation": lineage.generation,
+            }),
         };
         Fact::new(check, self.source, value).with_age(self.read_at.elapsed())
     }

@@ -51,7 +51,10 @@ impl Hierarchy {
             realm = Realm::default();
         }
         let among = CandidateScope::Realm(realm);
-        let mut page = PageBuilder::new(wish.limit);
+        let mut page = PageBuilder {
+            room: wish.limit,
+            ..PageBuilder::default()
+        };
         let look_ahead = CandidateQuery {
             limit: wish.limit + 1,
             ..*wish
@@ -94,7 +97,10 @@ impl Hierarchy {
         wish: &CandidateQuery<'_>,
     ) -> Result<ReachablePage, Rejection> {
         let own = self.find_present(id).await?;
-        let mut builder = PageBuilder::new(wish.limit);
+        let mut builder = PageBuilder {
+            room: wish.limit,
+            ..PageBuilder::default()
+        };
         if own.cyclic {
             return Ok(builder.page);
         }
@@ -227,6 +233,7 @@ impl Hierarchy {
 }
 
 /// Builder of a page, up to its limits.
+#[derive(Default)]
 struct PageBuilder {
     page: ReachablePage,
     room: u32,
@@ -234,14 +241,6 @@ struct PageBuilder {
 }
 
 impl PageBuilder {
-    fn new(limit: u32) -> Self {
-        Self {
-            page: ReachablePage::default(),
-            room: limit,
-            card_bytes: 0,
-        }
-    }
-
     /// Adds a workspace. False when it does not fit: then there are more.
     fn push(&mut self, id: WorkspaceId, rule: Rule, card_bytes: u64) -> bool {
         let card_bytes = self.card_bytes.saturating_add(card_bytes);
@@ -436,12 +435,18 @@ mod tests {
 
     #[test]
     fn a_page_ends_with_its_limit_or_with_cards_that_are_too_long() {
-        let mut builder = PageBuilder::new(2);
+        let mut builder = PageBuilder {
+            room: 2,
+            ..PageBuilder::default()
+        };
         assert!(builder.push(id("a"), Rule::Parent, PAGE_CARD_BYTES_MAX + 1));
         assert!(!builder.page.more);
         assert!(!builder.push(id("b"), Rule::Parent, 1));
         assert!(builder.page.more);
-        let mut builder = PageBuilder::new(2);
+        let mut builder = PageBuilder {
+            room: 2,
+            ..PageBuilder::default()
+        };
         assert!(builder.push(id("a"), Rule::Parent, 1) && builder.push(id("b"), Rule::Parent, 1));
         assert!(!builder.push(id("c"), Rule::Parent, 1));
         assert_eq!((builder.page.found.len(), builder.page.more), (2, true));

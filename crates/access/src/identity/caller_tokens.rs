@@ -4,19 +4,15 @@
 //! Invariants: a token that is used again was signed by the key in force, for the issuer in force, for exactly this
 //! caller, target, rule, org and access generation.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arc_swap::Guard;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::signed_tokens::{SignedTokens, sign_failure};
 use kernel::config::{Config, Live};
-use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
-use trust::{CALLER_TTL, Keys, PAIR_TYP, Pair, PairClaims, SignError, Signer};
+use trust::{CALLER_TTL, CALLER_USE, Keys, PAIR_TYP, Pair, PairClaims, SignError, Signer};
 
 /// The scheme, which stands before the token in `Authorization`.
 const SCHEME: &str = "Bearer ";
@@ -46,8 +42,9 @@ impl std::fmt::Debug for CallerToken {
     }
 }
 
-/// A [`Pair`] as a key: everything that a token says of its caller and target.
-#[derive(PartialEq, Eq)]
+/// A [`Pair`] as a key: everything that a token says of its caller and target, in the same order, so that both have one
+/// hash.
+#[derive(PartialEq, Eq, Hash)]
 struct PairKey {
     caller: Box<str>,
     target: Box<str>,
@@ -75,12 +72,6 @@ impl PairKey {
             org: self.org.as_deref(),
             generation: self.generation,
         }
-    }
-}
-
-impl Hash for PairKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_pair().hash(state);
     }
 }
 
@@ -114,66 +105,6 @@ pub(super) struct Epoch {
     tokens: Cache<PairKey, CachedToken>,
 }
 
-impl SignedTokens {
-    /// Returns a token that proves the caller to the target of `pair`: one that is used for all of its calls for half
-    /// its lifetime.
-    ///
-    /// # Errors
-    /// `internal` when it cannot be signed.
-    pub fn caller_token_for_pair(&self, pair: Pair<'_>) -> Result<Arc<CallerToken>, Rejection> {
-        self.caller_token_at(pair, Timestamp::now())
-    }
-
-    /// Returns a token of the pair at the time `now`: one that was signed within half its lifetime, or a new one.
-    fn caller_token_at(
-        &self,
-        pair: Pair<'_>,
-        now: Timestamp,
-    ) -> Result<Arc<CallerToken>, Rejection> {
-        self.with_epoch(|epoch| match epoch.tokens.get(&pair) {
-            Some(cached) if cached.is_usable(now) => Ok(cached.token),
-            _ => epoch.sign_and_cache(&pair, now),
-        })
-    }
-
-    /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
-    /// `method` with a body of this hash ([`body_hash`](trust::body_hash)).
-    ///
-    /// # Errors
-    /// `internal` when it cannot be signed.
-    pub fn caller_token_for_request(
-        &self,
-        pair: Pair<'_>,
-        method: Option<&str>,
-        body_hash: String,
-    ) -> Result<Arc<CallerToken>, Rejection> {
-        self.with_epoch(|epoch| {
-            let claims = epoch.pair_claims(pair, Timestamp::now());
-            epoch.sign(&claims.bind_to(method, body_hash))
-        })
-    }
-
-    /// Drops caller tokens that are not used again at the time `now`, so that memory follows the pairs that call.
-    pub fn drop_stale(&self, now: Timestamp) {
-        let epoch = self.epoch.load();
-        epoch.tokens.retain(|_, cached| cached.is_usable(now));
-    }
-
-    fn with_epoch<T>(
-        &self,
-        work: impl FnOnce(&Epoch) -> Result<T, SignError>,
-    ) -> Result<T, Rejection> {
-        let mut epoch = self.epoch.load();
-        if !epoch.is_current(&self.config, &self.keys) {
-            // Of several callers at once each may begin one: the last one stays, and what the others signed is as good.
-            let new = Arc::new(Epoch::new(&self.config, &self.keys));
-            self.epoch.store(Arc::clone(&new));
-            epoch = Guard::from_inner(new);
-        }
-        work(&epoch).map_err(|error| sign_failure("pair token", error))
-    }
-}
-
 impl Epoch {
     pub(super) fn new(config: &Live, keys: &Keys) -> Self {
         let config = config.snapshot();
@@ -185,8 +116,25 @@ impl Epoch {
         }
     }
 
-    fn is_current(&self, config: &Live, keys: &Keys) -> bool {
+    pub(super) fn is_current(&self, config: &Live, keys: &Keys) -> bool {
         Arc::ptr_eq(&self.config, &config.get()) && keys.is_current(&self.signer)
+    }
+
+    /// Returns a token of the pair at the time `now`: one that was signed within half its lifetime, or a new one.
+    pub(super) fn token_for_pair(
+        &self,
+        pair: &Pair<'_>,
+        now: Timestamp,
+    ) -> Result<Arc<CallerToken>, SignError> {
+        match self.tokens.get(pair) {
+            Some(cached) if cached.is_usable(now) => Ok(cached.token),
+            _ => self.sign_and_cache(pair, now),
+        }
+    }
+
+    /// Drops tokens that are not used again, so that memory follows the pairs that call.
+    pub(super) fn drop_stale(&self, now: Timestamp) {
+        self.tokens.retain(|_, cached| cached.is_usable(now));
     }
 
     #[cold]
@@ -207,11 +155,14 @@ impl Epoch {
         Ok(token)
     }
 
-    fn pair_claims(&self, pair: Pair<'_>, now: Timestamp) -> PairClaims {
-        PairClaims::new(self.issuer.clone(), pair, now, CALLER_TTL).mark_forwarded()
+    pub(super) fn pair_claims(&self, pair: Pair<'_>, now: Timestamp) -> PairClaims {
+        PairClaims {
+            token_use: Some(CALLER_USE.to_owned()),
+            ..PairClaims::new(self.issuer.clone(), pair, now, CALLER_TTL)
+        }
     }
 
-    fn sign(&self, claims: &PairClaims) -> Result<Arc<CallerToken>, SignError> {
+    pub(super) fn sign(&self, claims: &PairClaims) -> Result<Arc<CallerToken>, SignError> {
         let field = self.signer.sign_after(SCHEME, PAIR_TYP, claims)?;
         Ok(Arc::new(CallerToken(field.into())))
     }
@@ -222,8 +173,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::identity::signed_tokens::SignedTokens;
     use kernel::config::load::DEFAULT;
-    use trust::{CALLER_USE, SigningAlgorithm, body_hash, rotate};
+    use trust::{SigningAlgorithm, body_hash, rotate};
 
     const ISSUER: &str = "https://gateway.example.com";
 

@@ -37,31 +37,26 @@ pub(super) enum Form {
     Workspace,
 }
 
+/// The forms of opaque tokens of this gateway, with the prefixes of their 43 characters.
+const OPAQUE: [(Form, &str); 5] = [
+    (Form::Admin, "a2aa_"),
+    (Form::Enrolment, "a2ae_"),
+    (Form::Org, "a2ao_"),
+    (Form::Ticket, "a2at_"),
+    (Form::Workspace, "a2aw_"),
+];
+
 impl Form {
-    /// Returns the prefix of the 43 characters in tokens of this gateway.
-    const fn prefix(self) -> &'static str {
-        match self {
-            Self::Admin => "a2aa_",
-            Self::Enrolment => "a2ae_",
-            Self::Org => "a2ao_",
-            Self::Ticket => "a2at_",
-            Self::Workspace => "a2aw_",
-            Self::Jwt => "",
-        }
+    /// Returns the prefix of tokens of this form.
+    fn prefix(self) -> &'static str {
+        let own = OPAQUE.iter().find(|(form, _)| *form == self);
+        own.map_or("", |(_, prefix)| prefix)
     }
 
     pub(super) fn detect(text: &str) -> Option<Self> {
-        let forms = [
-            Self::Admin,
-            Self::Enrolment,
-            Self::Org,
-            Self::Ticket,
-            Self::Workspace,
-        ];
-        let has_prefix = |form: &Self| text.strip_prefix(form.prefix()).is_some_and(is_random);
-        let opaque = forms.into_iter().find(has_prefix);
-        match opaque {
-            Some(form) => Some(form),
+        let has = |prefix: &str| text.strip_prefix(prefix).is_some_and(is_random);
+        match OPAQUE.iter().find(|(_, prefix)| has(*prefix)) {
+            Some((form, _)) => Some(*form),
             None if is_random(text) => Some(Self::Workspace),
             None if text.bytes().filter(|b| *b == b'.').count() == 2 => Some(Self::Jwt),
             None => None,
@@ -80,7 +75,8 @@ fn is_base64url(byte: u8) -> bool {
 /// The credential in `Authorization`, borrowed from the request.
 #[derive(Clone, Copy)]
 pub(super) struct Credential<'a> {
-    text: &'a str,
+    /// For verifying a signature.
+    pub(super) text: &'a str,
     pub(super) form: Form,
 }
 
@@ -95,11 +91,6 @@ impl<'a> Credential<'a> {
         let clean = text.bytes().all(|b| is_base64url(b) || b == b'.');
         let form = Form::detect(text)?;
         (clean && scheme.eq_ignore_ascii_case("bearer")).then_some(Self { text, form })
-    }
-
-    /// Returns the text, for verifying a signature.
-    pub(super) fn text(&self) -> &'a str {
-        self.text
     }
 
     /// Returns the characters that may be shown.

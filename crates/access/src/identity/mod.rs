@@ -18,10 +18,9 @@ mod signed_tokens;
 mod stored_principal;
 mod ticket;
 mod tokens;
-mod validity;
 mod workspace_states;
 
-pub use self::authenticate::Identity;
+pub use self::authenticate::{Identity, SLOW_BODY};
 pub use self::caller_tokens::CallerToken;
 pub use self::credential::{
     CredentialHash, IssuedToken, is_admin_token, may_be_credential, new_admin_token,
@@ -40,7 +39,6 @@ pub use self::tokens::{
     EnrolmentMaker, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow, TokenTerms,
     Tokens,
 };
-pub use self::validity::SLOW_BODY;
 
 #[cfg(test)]
 mod tests;

@@ -134,9 +134,10 @@ impl Identity {
         &self,
         id: &WorkspaceId,
     ) -> Result<WorkspaceIncarnation, Unavailable> {
-        let born_at = self.workspaces.load_born_at(id).await?;
-        let id = id.clone();
-        Ok(WorkspaceIncarnation { id, born_at })
+        Ok(WorkspaceIncarnation {
+            id: id.clone(),
+            born_at: self.workspaces.load_born_at(id).await?,
+        })
     }
 
     /// Returns the proof that a credential of the named caller would give, and reports its credentials to
@@ -149,14 +150,13 @@ impl Identity {
     /// `unauthenticated`, when no credential could prove it; `store_unavailable`.
     pub async fn prove_named_caller(
         &self,
-        named: NamedCaller,
-        witness: &mut impl Witness,
-    ) -> Result<(Proof, Credentials), Rejection> {
-        let NamedCaller {
+        NamedCaller {
             mut principal,
             role,
             claimed,
-        } = named;
+        }: NamedCaller,
+        witness: &mut impl Witness,
+    ) -> Result<(Proof, Credentials), Rejection> {
         if let Principal::Org {
             within: Some(root), ..
         } = &mut principal
@@ -388,11 +388,7 @@ fn principal_json(proof: &Proof) -> Value {
             org,
             workspaces,
             ..
-        } => {
-            let listed = workspaces.as_ref();
-            let listed = listed.map(|ids| ids.iter().map(WorkspaceId::as_str).collect::<Vec<_>>());
-            json!({"kind": "canvas", "user": user, "org": org, "workspaces": listed})
-        }
+        } => json!({"kind": "canvas", "user": user, "org": org, "workspaces": workspaces}),
         Principal::Org { org, .. } => json!({"kind": "org", "org": org}),
         Principal::Operator => {
             json!({"kind": "operator", "role": proof.role().map(Role::as_str)})

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use super::caller_tokens::Epoch;
+use super::caller_tokens::{CallerToken, Epoch};
 use super::credential::CredentialHash;
 use super::proof::{
     CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
@@ -230,6 +230,60 @@ impl SignedTokens {
         self.sign(kind.typ, &claims, kind.name).map(Into::into)
     }
 
+    /// Returns a token that proves the caller to the target of `pair`: one that is used for all of its calls for half
+    /// its lifetime.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn caller_token_for_pair(&self, pair: Pair<'_>) -> Result<Arc<CallerToken>, Rejection> {
+        self.caller_token_at(pair, Timestamp::now())
+    }
+
+    /// Returns a token of the pair at the time `now`: one that was signed within half its lifetime, or a new one.
+    pub(super) fn caller_token_at(
+        &self,
+        pair: Pair<'_>,
+        now: Timestamp,
+    ) -> Result<Arc<CallerToken>, Rejection> {
+        self.with_epoch(|epoch| epoch.token_for_pair(&pair, now))
+    }
+
+    /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
+    /// `method` with a body of this hash ([`body_hash`](trust::body_hash)).
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn caller_token_for_request(
+        &self,
+        pair: Pair<'_>,
+        method: Option<&str>,
+        body_hash: String,
+    ) -> Result<Arc<CallerToken>, Rejection> {
+        self.with_epoch(|epoch| {
+            let claims = epoch.pair_claims(pair, Timestamp::now());
+            epoch.sign(&claims.bind_to(method, body_hash))
+        })
+    }
+
+    /// Drops caller tokens that are not used again at the time `now`, so that memory follows the pairs that call.
+    pub fn drop_stale(&self, now: Timestamp) {
+        self.epoch.load().drop_stale(now);
+    }
+
+    fn with_epoch<T>(
+        &self,
+        work: impl FnOnce(&Epoch) -> Result<T, SignError>,
+    ) -> Result<T, Rejection> {
+        let mut epoch = self.epoch.load();
+        if !epoch.is_current(&self.config, &self.keys) {
+            // Of several callers at once each may begin one: the last one stays, and what the others signed is as good.
+            let new = Arc::new(Epoch::new(&self.config, &self.keys));
+            self.epoch.store(Arc::clone(&new));
+            epoch = Guard::from_inner(new);
+        }
+        work(&epoch).map_err(|error| sign_failure("pair token", error))
+    }
+
     /// Verifies a pair token of this gateway.
     fn verify_pair(&self, token: &str) -> Result<Proof, Refusal> {
         let signed = Refusal::Signed;
@@ -296,7 +350,7 @@ fn check_name(member: &str, name: &str) -> Result<(), Rejection> {
     ))
 }
 
-pub(super) fn sign_failure(name: &str, error: SignError) -> Rejection {
+fn sign_failure(name: &str, error: SignError) -> Rejection {
     let message = format!("the {name} could not be signed");
     Rejection::new(Reason::Internal, message).with_cause(error)
 }

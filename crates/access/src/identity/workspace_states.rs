@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::proof::{CredentialKind, Proof};
 use super::refusal::{Refusal, unauthenticated};
+use super::tokens::FIND_STATE;
 use crate::rows::sql;
 use kernel::ids::WorkspaceId;
 use kernel::metrics::{self, CredentialFlaw, Metrics};
@@ -12,8 +13,6 @@ use kernel::rejection::Rejection;
 use stores::coherence::{Coherence, CoherentCache};
 use stores::db::Db;
 use stores::store::Unavailable;
-
-const FIND: &str = "SELECT status, org, born_at FROM workspaces WHERE id = $1";
 
 /// The state of a workspace, as far as a token that names it depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +125,7 @@ impl WorkspaceStates {
 
     /// Returns the state of a workspace from the store.
     pub(super) async fn read_state(&self, id: &WorkspaceId) -> Result<WorkspaceState, Unavailable> {
-        let query = sql!(FIND, id.as_str());
+        let query = sql!(FIND_STATE, id.as_str());
         let row: Option<(String, _, _)> = self.db.fetch_optional("find_place", query).await?;
         Ok(match row {
             None => WorkspaceState::Absent,

@@ -5,8 +5,9 @@
 use std::collections::HashSet;
 
 use super::change::measure_height;
-pub use super::change::{apply_settings, is_above, lock_row, mark_removed};
+pub use super::change::{apply_settings, is_above, mark_removed};
 pub use super::instances::load_instances;
+pub use super::sql::lock_row;
 use super::sql::{BEAR, BURY, LIVE, ORGS_BELOW};
 pub use super::table::{insert, read_line};
 use super::{CreateOutcome, LINE_MAX, NewWorkspace, Timestamp, Workspace};

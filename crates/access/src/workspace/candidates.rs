@@ -50,6 +50,22 @@ pub struct Realm<'a> {
     pub within: Option<&'a WorkspaceIncarnation>,
 }
 
+/// Returns the ids of the subtree of `root` in `org`, removed workspaces included; `None`: there are more than `max`.
+///
+/// # Errors
+/// When the store cannot be asked.
+pub async fn load_subtree(
+    workspaces: &Workspaces,
+    (org, root): (&str, &WorkspaceIncarnation),
+    max: usize,
+) -> Result<Option<HashSet<String>>, Unavailable> {
+    let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
+    let (id, limit) = (root.id.as_str(), to_bigint(max.saturating_add(1)));
+    let query = sql!(AssertSqlSafe(text), id, root.born_at, org, limit);
+    let ids: Vec<(String,)> = workspaces.db.fetch_all("workspace_subtree", query).await?;
+    Ok((ids.len() <= max).then(|| ids.into_iter().map(|(id,)| id).collect()))
+}
+
 /// Returns a query of the ids of a subtree, removed ones included: a removed workspace is where it was, and none is
 /// below it. `root`, `born_at` and `org` are markers of parameters; the org is `''` for none.
 pub fn ids_below(root: &str, born_at: &str, org: &str) -> String {
@@ -132,22 +148,6 @@ impl Search {
 }
 
 impl Workspaces {
-    /// Returns the ids of the subtree of `root` in `org`, removed workspaces included; `None`: there are more than `max`.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn load_subtree(
-        &self,
-        (org, root): (&str, &WorkspaceIncarnation),
-        max: usize,
-    ) -> Result<Option<HashSet<String>>, Unavailable> {
-        let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
-        let (id, limit) = (root.id.as_str(), to_bigint(max.saturating_add(1)));
-        let query = sql!(AssertSqlSafe(text), id, root.born_at, org, limit);
-        let ids: Vec<(String,)> = self.db.fetch_all("workspace_subtree", query).await?;
-        Ok((ids.len() <= max).then(|| ids.into_iter().map(|(id,)| id).collect()))
-    }
-
     /// Returns the candidates of the page, in order of id.
     ///
     /// # Errors
@@ -194,11 +194,8 @@ fn build_statement(among: CandidateScope<'_>, query: &CandidateQuery<'_>) -> Sta
                     )
                 });
             let branches: Vec<_> = branches.collect();
-            let lines = if near.lines {
-                build_lines(&mut values, &near)
-            } else {
-                String::new()
-            };
+            let lines = near.lines.then(|| build_lines(&mut values, &near));
+            let lines = lines.unwrap_or_default();
             (lines, format!("w.id IN ({})", branches.join(" UNION ")))
         }
     };

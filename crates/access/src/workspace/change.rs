@@ -4,7 +4,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
+use super::sql::{CHANGE, HEIGHT, IS_ABOVE, REMOVE, lock_row};
 use super::table::read_line;
 use super::{
     OriginTaken, Origins, Step, StoredInstance, Timestamp, Workspace, WorkspaceSettings,
@@ -177,17 +177,6 @@ impl Workspaces {
         };
         self.db.run("workspace_remove", work).await
     }
-}
-
-/// Locks a row until the transaction ends, and returns it.
-///
-/// # Errors
-/// The error of the driver.
-pub async fn lock_row(
-    connection: &mut Connection,
-    id: &WorkspaceId,
-) -> Result<Option<Workspace>, sqlx::Error> {
-    fetch_optional(connection, sql!(HOLD.as_str(), id.as_str())).await
 }
 
 /// Changes a row that is held to new settings, with the instances and the origins that follow from them; a move ends

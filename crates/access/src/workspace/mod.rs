@@ -28,7 +28,7 @@ use sqlx::any::AnyRow;
 
 pub use self::bulk::Tombstone;
 pub use self::candidates::{
-    Candidate, CandidateQuery, CandidateScope, NearScope, Realm, Search, ids_below,
+    Candidate, CandidateQuery, CandidateScope, NearScope, Realm, Search, ids_below, load_subtree,
 };
 pub use self::change::{Move, RemoveOutcome, Settings, Surroundings, WorkspaceChange};
 pub use self::instances::{
@@ -40,7 +40,7 @@ pub use self::origins::{
     Claim, HeldOrigin, Origin, OriginTaken, Origins, credential_base, is_base_of_operator, url_base,
 };
 pub use self::outline::Outline;
-pub use self::probe::StoredProbe;
+pub use self::probe::{ProbedWorkspaces, StoredProbe};
 pub use self::registration::{RegistrationUpdate, StoredRegistration};
 pub use self::settings::{
     NewWorkspaceBody, PolicyEntry, Recorded, SaidSetting, SetBy, SettingsPatch, WorkspaceSettings,
@@ -49,7 +49,7 @@ pub use self::table::{CreateOutcome, HeartbeatUpdate, LINE_MAX, Step, Workspaces
 pub use self::view::{InstanceStatus, InstanceView, UrlVisibility, WorkspaceView};
 pub use self::wake::{StoredWake, WakeMethod, WakeView};
 use crate::identity::NewEnrolment;
-use crate::rows::read;
+use crate::rows::{read, stored_values, stored_words};
 use kernel::closed_set::words;
 use kernel::ids::WorkspaceId;
 pub use kernel::time::Timestamp;
@@ -225,6 +225,14 @@ words! {
         /// Each as an instance of its own.
         Each => "each",
     }
+}
+
+stored_words!(Status, DeliveryMode, Liveness, CallerProof, Resolve);
+
+stored_values! {
+    SealedTls as String: |tls| serde_json::to_string(tls)?, |stored| serde_json::from_str(&stored)?;
+    StoredWake as String: |wake| serde_json::to_string(wake)?, |stored| serde_json::from_str(&stored)?;
+    StoredProbe as String: |probe| serde_json::to_string(probe)?, |stored| serde_json::from_str(&stored)?;
 }
 
 /// A workspace to create.

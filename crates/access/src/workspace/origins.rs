@@ -7,8 +7,8 @@
 //! URL. A former address of a name is released when another workspace asks for it, or when there are more than
 //! `KEPT_MAX`: [`Workspaces::claim_origins`] runs before the first call to a new address.
 
-use super::change::lock_row;
 use super::instances;
+use super::sql::lock_row;
 use super::{Status, Workspace, Workspaces};
 use crate::rows::{execute, fetch_all, fetch_optional, from_row, sql};
 use kernel::ids::WorkspaceId;
@@ -84,11 +84,6 @@ impl Origins {
             true => db.begin().await,
             false => db.begin_alone().await,
         }
-    }
-
-    /// True if there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
     }
 }
 

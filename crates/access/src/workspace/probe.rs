@@ -4,10 +4,11 @@
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 
-use super::sql::{PROBED, SET_PROBED_STATUS};
-use super::{Status, Timestamp, Workspaces};
+use super::sql::{PROBED, SET_PROBED_STATUS, change_status};
+use super::{Status, Timestamp};
 use crate::rows::{fetch_with, read, sql, to_bigint};
 use kernel::ids::WorkspaceId;
+use stores::db::Db;
 use stores::store::Unavailable;
 
 /// Probe of an agent, as stored, and as operators see it. It contains no secret.
@@ -25,16 +26,19 @@ pub struct StoredProbe {
     pub failures: u32,
 }
 
-impl Workspaces {
+/// Workspaces with a probe in the SQL store.
+#[derive(Clone)]
+pub struct ProbedWorkspaces {
+    pub(super) db: Db,
+}
+
+impl ProbedWorkspaces {
     /// Returns the workspaces with a probe that can be asked now, in order of id, at most `limit`, each with the time of
     /// its last change.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn list_probed(
-        &self,
-        limit: usize,
-    ) -> Result<Vec<(WorkspaceId, Timestamp)>, Unavailable> {
+    pub async fn list(&self, limit: usize) -> Result<Vec<(WorkspaceId, Timestamp)>, Unavailable> {
         let query = sql!(PROBED, to_bigint(limit));
         let read = |row: &AnyRow| Ok((read(row, "id")?, read(row, "updated_at")?));
         fetch_with(&self.db, "workspace_probed", query, read).await
@@ -45,14 +49,13 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn set_probed_status(
+    pub async fn set_status(
         &self,
         id: &WorkspaceId,
         from: Status,
         to: Status,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        self.change_status(SET_PROBED_STATUS, id, (from, to), now)
-            .await
+        change_status(&self.db, SET_PROBED_STATUS, id, (from, to), now).await
     }
 }

@@ -2,10 +2,9 @@
 
 use serde_json::value::RawValue;
 
-use super::change::lock_row;
 use super::instances::{self, InstanceRegistration, RegistrationError};
 use super::origins::{self, Origins};
-use super::sql::REGISTER;
+use super::sql::{REGISTER, lock_row};
 use super::{CallerProof, DeliveryMode, Liveness, Timestamp, Workspace};
 use crate::rows::{fetch_all, sql};
 use kernel::ids::{InstanceId, WorkspaceId};

@@ -2,7 +2,11 @@
 
 use std::sync::LazyLock;
 
-use super::WorkspaceSettings;
+use super::{Status, Timestamp, Workspace, WorkspaceSettings};
+use crate::rows::{fetch_optional, sql};
+use kernel::ids::WorkspaceId;
+use stores::db::{Connection, Db};
+use stores::store::Unavailable;
 
 /// The columns of [`Workspace`](super::Workspace).
 pub(super) static COLUMNS: LazyLock<String> = LazyLock::new(|| columns_with("agent_card"));
@@ -182,4 +186,27 @@ pub(super) fn news_text(change: &str, rows: &[String]) -> String {
          AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.column2)",
         rows.join(", ")
     )
+}
+
+/// Locks a row until the transaction ends, and returns it.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn lock_row(
+    connection: &mut Connection,
+    id: &WorkspaceId,
+) -> Result<Option<Workspace>, sqlx::Error> {
+    fetch_optional(connection, sql!(HOLD.as_str(), id.as_str())).await
+}
+
+/// Changes a status by `statement`; false if the row is not as the statement requires.
+pub(super) async fn change_status(
+    db: &Db,
+    statement: &'static str,
+    id: &WorkspaceId,
+    (from, to): (Status, Status),
+    now: Timestamp,
+) -> Result<bool, Unavailable> {
+    let change = sql!(statement, id.as_str(), from.as_str(), to.as_str(), now.0);
+    Ok(db.execute("workspace_set_status", change).await? > 0)
 }

@@ -7,10 +7,11 @@ use sqlx::any::AnyRow;
 
 use super::instances::{self, Instances, RegistrationError};
 use super::origins::{self, OriginTaken};
+use super::probe::ProbedWorkspaces;
 use super::registration::{self, RegistrationUpdate, StoredRegistration};
 use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
-    news_text,
+    change_status, news_text,
 };
 use super::{NewWorkspace, Status, Timestamp, Workspace};
 use crate::rows::{fetch_all, fetch_with, read, sql, to_bigint};
@@ -28,6 +29,8 @@ pub struct Workspaces {
     pub(super) db: Db,
     /// Their named instances.
     pub instances: Instances,
+    /// Those with a probe.
+    pub probed: ProbedWorkspaces,
 }
 
 /// Result of a creation.
@@ -93,6 +96,7 @@ impl Workspaces {
     pub fn new(db: Db) -> Self {
         Self {
             instances: Instances { db: db.clone() },
+            probed: ProbedWorkspaces { db: db.clone() },
             db,
         }
     }
@@ -216,19 +220,7 @@ impl Workspaces {
         to: Status,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        self.change_status(SET_STATUS, id, (from, to), now).await
-    }
-
-    /// Changes a status by `statement`; false if the row is not as the statement requires.
-    pub(super) async fn change_status(
-        &self,
-        statement: &'static str,
-        id: &WorkspaceId,
-        (from, to): (Status, Status),
-        now: Timestamp,
-    ) -> Result<bool, Unavailable> {
-        let change = sql!(statement, id.as_str(), from.as_str(), to.as_str(), now.0);
-        Ok(self.db.execute("workspace_set_status", change).await? > 0)
+        change_status(&self.db, SET_STATUS, id, (from, to), now).await
     }
 
     /// Stores the longest silence that the workspace requested.
@@ -373,14 +365,12 @@ pub async fn insert(
     if !new.instances.is_empty() {
         instances::replace_all(connection, &created.id, &new.instances).await?;
     }
-    if new.origins.is_empty() {
-        return Ok(CreateOutcome::Done(Box::new(created)));
+    if !new.origins.all.is_empty()
+        && let Err(taken) = origins::write_origins(connection, &created, &new.origins).await?
+    {
+        return Ok(CreateOutcome::OriginTaken(taken));
     }
-    let settled = origins::write_origins(connection, &created, &new.origins).await?;
-    Ok(match settled {
-        Ok(()) => CreateOutcome::Done(Box::new(created)),
-        Err(taken) => CreateOutcome::OriginTaken(taken),
-    })
+    Ok(CreateOutcome::Done(Box::new(created)))
 }
 
 /// Returns the workspace and its ancestors, nearest first, as [`Workspaces::load_line`].

@@ -216,9 +216,8 @@ impl Issuer {
                 let claims: workload::Claims =
                     key.verify(token, &head, leeway, issuer, audience)?;
                 check_issued_at(claims.iat, leeway)?;
-                let workload = workload::identify_workload(platform, &claims)?;
-                let principal = Principal::Workspace { id: workload.id };
-                (principal, claims.exp, workload.org)
+                let (id, org) = workload::identify_workload(platform, &claims)?;
+                (Principal::Workspace { id }, claims.exp, org)
             }
         };
         let named = KeyName {

@@ -3,7 +3,6 @@
 //! when the workspace, or one above it, moves or is removed. A move that commits while such a token is made is found when
 //! the token is used: it has the access generation in which the org token reached the workspace.
 
-use secrecy::SecretString;
 use sqlx::any::AnyRow;
 
 use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, too_many};
@@ -145,14 +144,17 @@ pub enum EnrolmentMaker {
 #[derive(Clone, Debug)]
 pub struct NewEnrolment {
     workspace: WorkspaceId,
-    token: IssuedToken,
+    /// The token, to be shown once.
+    pub token: IssuedToken,
     /// Milliseconds since 1970.
     expires_at: i64,
     maker: EnrolmentMaker,
 }
 
 impl NewEnrolment {
-    fn new(workspace: &WorkspaceId, maker: EnrolmentMaker) -> Self {
+    /// Makes an enrolment token. Of a workspace to be created it is stored with it
+    /// ([`NewWorkspace`](crate::workspace::NewWorkspace)).
+    pub fn new(workspace: &WorkspaceId, maker: EnrolmentMaker) -> Self {
         let token = IssuedToken::generate(Form::Enrolment);
         Self {
             workspace: workspace.clone(),
@@ -201,16 +203,6 @@ impl Tokens {
         let read = |row: &AnyRow| read(row, "workspace_id");
         let found = fetch_with(&self.db, "find_enrolment", query, read);
         Ok(found.await?.into_iter().next())
-    }
-
-    /// Makes an enrolment token of a workspace to be created, which is stored with it
-    /// ([`NewWorkspace`](crate::workspace::NewWorkspace)).
-    pub fn make_enrolment(
-        workspace: &WorkspaceId,
-        maker: EnrolmentMaker,
-    ) -> (SecretString, NewEnrolment) {
-        let new = NewEnrolment::new(workspace, maker);
-        (new.token.token.clone(), new)
     }
 
     /// Issues a token for one registration of `workspace`, valid for 24 h, and returns its expiry in
@@ -307,10 +299,9 @@ impl Tokens {
         &self,
         workspace: &WorkspaceId,
         token_id: &str,
-        now: i64,
         run: Run,
     ) -> Result<bool, Unavailable> {
-        let query = sql!(REVOKE, workspace.as_str(), token_id, now);
+        let query = sql!(REVOKE, workspace.as_str(), token_id, Timestamp::now().0);
         let work = async { self.db.fetch_changed_in(run, query).await };
         Ok(self.db.run("revoke_enrolment", work).await?.is_some())
     }
@@ -319,10 +310,9 @@ impl Tokens {
     pub(super) async fn end_enrolments_with_last(
         &self,
         (workspace, last): (&WorkspaceId, &str),
-        now: i64,
         run: Run,
     ) -> Result<Vec<String>, Unavailable> {
-        let end = sql!(END_WITH_LAST, workspace.as_str(), now, last);
+        let end = sql!(END_WITH_LAST, workspace.as_str(), Timestamp::now().0, last);
         let work = async {
             let mut tx = self.db.begin().await?;
             let ended = fetch_all::<(String,)>(&mut tx, end).await?;

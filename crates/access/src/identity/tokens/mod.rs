@@ -1,30 +1,28 @@
 //! Opaque tokens: they are issued, found, listed and revoked. The tables of them are `workspace_auth_tokens`,
-//! `enrolment_tokens` ([`enrolment`]), those of orgs ([`orgs`]) and of operators ([`operators`]); no other module contains
+//! `enrolment_tokens` ([`enrolment`]), those of orgs and of operators ([`orgs_and_operators`]); no other module contains
 //! SQL for them. They store SHA-256 hashes; a token is shown once, when it is issued.
 
 mod enrolment;
-mod operators;
-mod orgs;
-mod revoke;
+mod orgs_and_operators;
 mod uses;
 
 use std::sync::Arc;
 
 use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
 
 pub use self::enrolment::{EnrolmentMaker, NewEnrolment};
-pub use self::operators::OperatorRow;
-pub use self::orgs::OrgTokenRow;
-pub(super) use self::revoke::Owner;
+use self::orgs_and_operators::{FIRST_START, LIVE_OPERATORS, LIVE_ORG};
+pub use self::orgs_and_operators::{OperatorRow, OrgTokenRow};
 pub(super) use self::uses::UseQueue;
 use super::credential::{CredentialHash, Form, IssuedToken};
 use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential};
-use crate::rows::{Statement, execute, fetch_with, from_row, read, sql};
-use kernel::ids::WorkspaceId;
+use crate::rows::{Statement, execute, fetch_all, fetch_with, from_row, read, sql};
+use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
-use stores::coherence::Coherence;
-use stores::db::{Db, Values};
+use stores::coherence::{Coherence, Invalidation};
+use stores::db::{Connection, Db, Values};
 use stores::store::{Run, Unavailable};
 
 /// Live tokens of one workspace, or of one org, at most (`docs/reference/http-api.md`, "Tokens").
@@ -37,6 +35,9 @@ const WITHDRAWALS_MAX: u32 = 5;
 const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.expires_at, w.born_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
+
+/// Selects the state of the workspace `$1`, as far as a token that names it depends on it.
+pub(super) const FIND_STATE: &str = "SELECT status, org, born_at FROM workspaces WHERE id = $1";
 
 /// The condition that a workspace token has not reached its end at the time `$now`.
 macro_rules! is_before_its_end {
@@ -83,6 +84,47 @@ const LIVE_WORKSPACE: &str = concat!(
 
 const IS_OVER: &str = "SELECT COUNT(*) FROM workspace_auth_tokens \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND expires_at <= $2";
+
+// Tokens that ended a moment ago are included, since the notification may not have reached every replica. A token of the
+// workspace's subtree ends with it.
+const HASHES_OF_ALL: &str = "SELECT token_hash FROM workspace_auth_tokens \
+    WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) \
+    UNION ALL SELECT token_hash FROM enrolment_tokens \
+    WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2) \
+    UNION ALL SELECT token_hash FROM org_tokens \
+    WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2)";
+const REVOKE_ALL: [&str; 3] = [
+    "UPDATE workspace_auth_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) RETURNING token_hash",
+    "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $3), \
+       revoked_at = COALESCE(revoked_at, $3) \
+     WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2) RETURNING token_hash",
+    "UPDATE org_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) RETURNING token_hash",
+];
+
+/// Age up to which the end of a token is published again: longer than any replica trusts a cached proof.
+const REPUBLISHED_MS: i64 = 1_000_000;
+
+/// The owner of tokens.
+#[derive(Clone, Copy)]
+pub(super) enum Owner<'a> {
+    Workspace(&'a WorkspaceId),
+    /// An org with its subtrees, or one of its subtrees.
+    Org(&'a str, Option<&'a WorkspaceIncarnation>),
+    Operators,
+}
+
+impl<'a> Owner<'a> {
+    /// Returns the table of its tokens, the condition that one is its own, and its name, the first parameter.
+    fn place(self) -> (&'static str, &'static str, &'a str) {
+        match self {
+            Self::Workspace(id) => ("workspace_auth_tokens", "workspace_id = $1", id.as_str()),
+            Self::Org(org, _) => ("org_tokens", "org = $1", org),
+            Self::Operators => ("operator_tokens", "CAST($1 AS TEXT) = ''", ""),
+        }
+    }
+}
 
 /// The terms on which a token is made.
 #[derive(Clone, Debug, Default)]
@@ -261,6 +303,143 @@ impl Tokens {
         });
     }
 
+    /// Revokes a token of `workspace`, or one of its enrolment tokens: here at once, and on every replica
+    /// within a second. Revoking the last token ends the enrolment tokens as well; returns their ids. Idempotent. `None`:
+    /// the workspace never had such a token.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        token_id: &str,
+        run: Run,
+    ) -> Result<Option<Vec<String>>, Unavailable> {
+        if self
+            .revoke(Owner::Workspace(workspace), token_id, run)
+            .await?
+        {
+            let ended = self.end_enrolments_with_last((workspace, token_id), run);
+            return ended.await.map(Some);
+        }
+        // Enrolment tokens are never cached, so there is nothing to invalidate.
+        let revoked = self.revoke_enrolment(workspace, token_id, run);
+        Ok(revoked.await?.then(Vec::new))
+    }
+
+    /// As [`Tokens::revoke_workspace`], for a token of `org`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_org(
+        &self,
+        org: &str,
+        token_id: &str,
+        run: Run,
+    ) -> Result<bool, Unavailable> {
+        self.revoke(Owner::Org(org, None), token_id, run).await
+    }
+
+    /// As [`Tokens::revoke_workspace`], for a token of an operator. Of a person it ends the session.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_operator(&self, token_id: &str, run: Run) -> Result<bool, Unavailable> {
+        self.revoke(Owner::Operators, token_id, run).await
+    }
+
+    /// Revokes a token. True if there was one, revoked or not.
+    async fn revoke(
+        &self,
+        owner: Owner<'_>,
+        token_id: &str,
+        run: Run,
+    ) -> Result<bool, Unavailable> {
+        // Read before the change: if the change is not confirmed, the hash must be known to invalidate
+        // caches.
+        let (table, is_own, name) = owner.place();
+        let text = format!("SELECT token_hash FROM {table} WHERE {is_own} AND id = $2");
+        let query = sql!(AssertSqlSafe(text), name, token_id);
+        let found = self.db.fetch_optional::<(String,)>("token_hash", query);
+        let Some((hash,)) = found.await? else {
+            return Ok(false);
+        };
+        if run.is_dry() {
+            return Ok(true);
+        }
+        let revoked = self.revoke_row(owner, token_id).await;
+        self.invalidate_revoked(vec![hash], revoked).await?;
+        Ok(true)
+    }
+
+    /// Revokes a token in its table and returns its hash. Idempotent: a caller that lost the first response repeats the
+    /// request, and the replicas are notified again.
+    async fn revoke_row(
+        &self,
+        owner: Owner<'_>,
+        token_id: &str,
+    ) -> Result<Vec<String>, Unavailable> {
+        let (table, is_own, name) = owner.place();
+        let text = format!(
+            "UPDATE {table} SET revoked_at = COALESCE(revoked_at, $3) WHERE {is_own} AND id = $2 RETURNING token_hash"
+        );
+        let query = sql!(AssertSqlSafe(text), name, token_id, Timestamp::now().0);
+        fetch_with(&self.db, "revoke_token", query, |row| row.try_get(0)).await
+    }
+
+    /// Revokes every token of `workspace`, its enrolment tokens and those of its subtree included: here at once, and on
+    /// every replica within a second. Idempotent; a repetition invalidates the replicas' caches again.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_all(&self, workspace: &WorkspaceId) -> Result<(), Unavailable> {
+        let since = Timestamp::now().0 - REPUBLISHED_MS;
+        let query = sql!(HASHES_OF_ALL, workspace.as_str(), since);
+        let known = fetch_with(&self.db, "token_hashes", query, |row| row.try_get(0)).await?;
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let hashes = revoke_all_since(&mut tx, workspace, since).await?;
+            tx.commit().await?;
+            Ok(hashes)
+        };
+        let revoked = self.db.run("revoke_all_tokens", work).await;
+        self.invalidate_revoked(known, revoked).await
+    }
+
+    /// Revokes every token of a removed workspace before its id begins a new life, in a transaction. Returns the hashes that
+    /// [`Tokens::forget_revoked`] takes after its commit.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn revoke_all_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        revoke_all_since(tx, workspace, Timestamp::now().0).await
+    }
+
+    /// Drops what every replica knows of revoked tokens.
+    pub async fn forget_revoked(&self, revoked: Vec<String>) {
+        for hash in revoked {
+            let what = Invalidation::Credential(hash);
+            self.coherence.invalidate(what).await;
+        }
+    }
+
+    /// Invalidates caches after the commit, before the response. `known`: the hashes to invalidate if the
+    /// store did not confirm the change in time.
+    async fn invalidate_revoked(
+        &self,
+        known: Vec<String>,
+        revoked: Result<Vec<String>, Unavailable>,
+    ) -> Result<(), Unavailable> {
+        for hash in revoked.as_ref().unwrap_or(&known) {
+            let what = Invalidation::Credential(hash.clone());
+            self.coherence.invalidate_after(&revoked, what).await;
+        }
+        revoked.map(drop)
+    }
+
     /// Returns the number of live tokens of `workspace`.
     ///
     /// # Errors
@@ -318,9 +497,9 @@ impl Tokens {
             Owner::Workspace(id) => sql!(LIVE_WORKSPACE, id.as_str(), now),
             Owner::Org(org, root) => {
                 let (id, born_at) = root.map_or(("", 0), |root| (root.id.as_str(), root.born_at));
-                sql!(orgs::LIVE, org, id, born_at)
+                sql!(LIVE_ORG, org, id, born_at)
             }
-            Owner::Operators => sql!(operators::LIVE, operators::FIRST_START, now),
+            Owner::Operators => sql!(LIVE_OPERATORS, FIRST_START, now),
         };
         let live = self.db.fetch_all("live_tokens", query);
         let live = live.await?.into_iter();
@@ -336,4 +515,19 @@ fn too_many(owners: &str) -> Rejection {
         format!("{owners} {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
     )
     .with_fact("limit", LIVE_TOKENS_MAX)
+}
+
+/// Revokes the tokens of a workspace that are live or ended after `since`, and returns their hashes.
+async fn revoke_all_since(
+    tx: &mut Connection,
+    workspace: &WorkspaceId,
+    since: i64,
+) -> Result<Vec<String>, sqlx::Error> {
+    let mut hashes = Vec::new();
+    for text in REVOKE_ALL {
+        let revoke = sql!(text, workspace.as_str(), since, Timestamp::now().0);
+        let revoked = fetch_all::<(String,)>(tx, revoke).await?;
+        hashes.extend(revoked.into_iter().map(|(hash,)| hash));
+    }
+    Ok(hashes)
 }
