@@ -100,8 +100,8 @@ fn find_folder(table: &str) -> Option<&'static Path> {
     let folder = match table {
         "workspaces" => "crates/access/src/workspace",
         "activity_logs" | "inbox_heads" | "mailbox_items" => "crates/mailbox/src",
-        "enrolment_tokens" | "org_tokens" => "crates/access/src/identity/token",
-        "workspace_auth_tokens" => "crates/access/src/identity/token",
+        "enrolment_tokens" | "org_tokens" => "crates/access/src/identity/tokens",
+        "workspace_auth_tokens" => "crates/access/src/identity/tokens",
         "audit_blocks" | "audit_chains" | "audit_replicas" | "audit_seen" => "crates/audit/src",
         "audit_words" | "structure_events" => "crates/audit/src",
         _ => return None,
@@ -114,9 +114,9 @@ fn each_table_is_spelled_in_one_file() {
     // A removed workspace's tokens prove nothing, whatever happens at the same moment: that takes
     // one statement over both tables. And a page of peers is one statement over relations and grants.
     let joined = [
-        ("workspaces", "identity/token/mod.rs"),
-        ("workspaces", "identity/token/enrolment.rs"),
-        ("workspaces", "identity/token/orgs.rs"),
+        ("workspaces", "identity/tokens/mod.rs"),
+        ("workspaces", "identity/tokens/enrolment.rs"),
+        ("workspaces", "identity/tokens/orgs_and_operators.rs"),
         ("access_grants", "workspace/candidates.rs"),
     ];
     let (sources, tables) = (read_sources(&PROGRAM), list_tables());

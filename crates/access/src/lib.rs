@@ -4,4 +4,5 @@ pub mod caps;
 pub mod explain;
 pub mod hierarchy;
 pub mod identity;
+mod rows;
 pub mod workspace;

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::console::Console;
 use access::caps::Caps;
 use access::hierarchy::Hierarchy;
-use access::identity::{CredentialKind, FirstAdmin, Identity, Rates};
+use access::identity::{CredentialKind, Identity, Rates, new_admin_token};
 use access::workspace::{Status, Workspaces};
 use audit::change::{operator_token_hash, settings_as_json};
 use audit::{Audit, Draft, EventType};
@@ -30,6 +30,7 @@ use kernel::drain::Drain;
 use kernel::ids::ReplicaId;
 use kernel::metrics::Metrics;
 use kernel::telemetry::Chain;
+use kernel::time::Timestamp;
 use mailbox::Delivery;
 use stores::coherence::Coherence;
 use stores::db::Db;
@@ -229,7 +230,7 @@ impl Gateway {
     /// shown once. Until then requests that need SQL are `store_unavailable`.
     pub async fn prepare(&self) -> Option<SecretString> {
         let mut logged = false;
-        let candidate = FirstAdmin::default();
+        let candidate = new_admin_token();
         loop {
             match self.try_prepare(&candidate).await {
                 Ok(admin_token) => return admin_token,
@@ -246,7 +247,7 @@ impl Gateway {
 
     async fn try_prepare(
         &self,
-        candidate: &FirstAdmin,
+        candidate: &SecretString,
     ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
         self.stops.read().await?;
@@ -392,7 +393,7 @@ impl Gateway {
         loop {
             tick.tick().await;
             self.directory.heartbeats.drop_silent();
-            self.identity.signed.drop_stale();
+            self.identity.signed.drop_stale(Timestamp::now());
         }
     }
 

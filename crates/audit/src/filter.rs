@@ -5,9 +5,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sqlx::any::AnyArguments;
-use sqlx::query::Query;
-use sqlx::{Any, Arguments as _, AssertSqlSafe, Encode, Type};
 
 use super::record::Record;
 use access::workspace::Timestamp;
@@ -63,29 +60,6 @@ impl Filter {
         [(">=", self.since), ("<", self.until)]
             .into_iter()
             .filter_map(|(comparison, at)| Some((comparison, at?)))
-    }
-}
-
-/// The values that a statement binds, in the order of their markers.
-#[derive(Default)]
-pub(super) struct Values(AnyArguments);
-
-impl Values {
-    /// Adds a value, and returns its marker.
-    pub(super) fn bind<'v, T: Encode<'v, Any> + Type<Any>>(&mut self, value: T) -> String {
-        // Texts, numbers and bytes are copied, which cannot fail.
-        let _ = self.0.add(value);
-        format!("${}", self.0.len())
-    }
-
-    /// Returns the query of `text`, which consists of constants of this program and of markers.
-    pub(super) fn into_query(self, text: String) -> Query<'static, Any, AnyArguments> {
-        sqlx::query_with(AssertSqlSafe(text), self.0)
-    }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
     }
 }
 

@@ -143,7 +143,7 @@ impl Audit {
 
     fn is_signed_by_another(&self, row: &ChainRow) -> bool {
         let head = TokenHead::parse_own(&row.statement, END_TYP);
-        head.is_ok_and(|head| head.kid() != Some(self.keys.kid().as_str()))
+        head.is_ok_and(|head| head.kid != Some(self.keys.kid()))
     }
 
     /// Signs the statement of a chain anew, with `first` as its beginning. Returns false if the writer of

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::extract::{Caller, not_permitted};
 use access::caps::{CapUsage, UsageQuery};
 use access::identity::Principal;
-use access::workspace::Subtree;
+use access::workspace::load_subtree;
 use assembly::gateway::Gateway;
+use kernel::ids::WorkspaceIncarnation;
 use kernel::rejection::{Reason, Rejection};
 
 /// Default and greatest number of subjects of one cap in an answer.
@@ -55,9 +56,9 @@ pub(super) struct CapsPage {
 async fn names_in(
     gateway: &Gateway,
     caller: &Caller,
-    subtree: Subtree<'_>,
+    subtree: (&str, &WorkspaceIncarnation),
 ) -> Result<HashSet<String>, Rejection> {
-    let ids = subtree.load_ids(&gateway.workspaces, SUBTREE_MAX).await?;
+    let ids = load_subtree(&gateway.workspaces, subtree, SUBTREE_MAX).await?;
     let mut names = ids.ok_or_else(|| {
         let message = format!(
             "the subtree has more than {SUBTREE_MAX} workspaces, too many to tell their use apart: this needs an admin token"
@@ -78,17 +79,7 @@ pub(super) async fn list_caps(
         Principal::Operator => (None, None),
         Principal::Org { org, within } => {
             let among = match within {
-                Some(root) => Some(
-                    names_in(
-                        &gateway,
-                        &caller,
-                        Subtree {
-                            org: Some(org),
-                            root,
-                        },
-                    )
-                    .await?,
-                ),
+                Some(root) => Some(names_in(&gateway, &caller, (org, root)).await?),
                 None => None,
             };
             (Some(org.as_str()), among)

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::extract::Caller;
 use super::watch::{EndReason, Step, Watch, Watcher};
-use access::identity::{TICKET_TTL, Tickets};
+use access::identity::TICKET_TTL;
 use access::workspace::Timestamp;
 use assembly::gateway::Gateway;
 use audit::change::ChangeFacts;
@@ -50,7 +50,7 @@ pub(super) async fn issue_ticket(
         gateway.hierarchy.require_running(id).await?;
     }
     let (identity, shared) = (&gateway.identity, &gateway.shared);
-    let (ticket, lapses) = Tickets::new(identity, shared).issue(&caller.0).await?;
+    let (ticket, lapses) = identity.issue_ticket(shared, &caller.0).await?;
     let answer = TicketResponse {
         ticket: ticket.expose_secret(),
         expires_at: Timestamp(lapses),

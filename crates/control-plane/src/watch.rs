@@ -12,7 +12,7 @@ use tokio::time::Interval;
 
 use super::extract::{LastEventId, admit, single_authorization};
 use super::ws::Handshake;
-use access::identity::{Proof, Tickets};
+use access::identity::Proof;
 use assembly::gateway::Gateway;
 use directory::events::{Frame, Reader, ReaderLagged};
 use kernel::deadline::ticks_after;
@@ -61,7 +61,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
                     Handshake::from_parts(parts)?;
                 }
                 let (identity, shared) = (&gateway.identity, &gateway.shared);
-                Tickets::new(identity, shared).redeem(&ticket).await?
+                identity.redeem_ticket(shared, &ticket).await?
             }
             (field, None) => gateway.identity.authenticate(field).await?,
         };

@@ -13,10 +13,7 @@ use sha2::{Digest, Sha256};
 
 use access::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
 use assembly::gateway::Gateway;
-use trust::{
-    CALLER_TTL, GUARD_SCOPE, GUARD_TYP, PAIR_SCOPE, PAIR_TYP, SERVICE_TTL, SigningAlgorithm,
-    WAKE_SCOPE, WAKE_TYP,
-};
+use trust::{CALLER_TTL, GUARD, PAIR_SCOPE, PAIR_TYP, SERVICE_TTL, SigningAlgorithm, WAKE};
 
 /// Caching of the documents. A key is published long before it signs, so verifiers may cache them.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=300");
@@ -68,15 +65,15 @@ pub(super) async fn serve_discovery(
                 "headers": ["authorization", "x-a2a-caller-token"],
             },
             "wake": {
-                "typ": WAKE_TYP,
-                "scope": WAKE_SCOPE,
+                "typ": WAKE.typ,
+                "scope": WAKE.scope,
                 "lifetime_seconds": SERVICE_TTL.as_secs(),
                 "claims": WAKE_CLAIMS,
                 "headers": ["authorization", "x-a2a-wake-token"],
             },
             "guard": {
-                "typ": GUARD_TYP,
-                "scope": GUARD_SCOPE,
+                "typ": GUARD.typ,
+                "scope": GUARD.scope,
                 "lifetime_seconds": SERVICE_TTL.as_secs(),
                 "claims": GUARD_CLAIMS,
                 "headers": ["authorization", "x-a2a-guard-token"],

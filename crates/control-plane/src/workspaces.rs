@@ -14,7 +14,7 @@ use super::body::Json;
 use super::change_facts::about_creation;
 use super::dry_run::change_response;
 use super::extract::{Caller, PathId, is_root_of, not_permitted};
-use access::identity::{EnrolmentMaker, Issuance, Principal};
+use access::identity::{EnrolmentMaker, NewEnrolment, Principal};
 use access::workspace::{
     NewWorkspaceBody, SetBy, SettingsPatch, Status, UrlVisibility, Workspace, WorkspaceView,
 };
@@ -48,7 +48,8 @@ pub(super) async fn create_workspace(
         Editor::Org => EnrolmentMaker::Org(None),
         Editor::Operator => EnrolmentMaker::Operator,
     };
-    let (enrolment, stored) = Issuance::make_enrolment(&creation.id, maker);
+    let stored = NewEnrolment::new(&creation.id, maker);
+    let enrolment = stored.token.token.clone();
     creation.enrolment = Some(stored);
     creation.change.recheck = Some(caller.recheck(&gateway, None));
     let workspace = match recreates && is_removed(&gateway, &creation.id).await? {

@@ -28,6 +28,7 @@ use kernel::ids::WorkspaceId;
 use kernel::metrics::WakeOutcome;
 use kernel::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
+use trust::WAKE;
 
 /// Interval of looks for the agent without a notification: while the link that carries invalidations is down.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -366,7 +367,8 @@ impl WakeAttempt {
     /// Writes the head. The operator's field takes the place of the token's if it has that name.
     fn request_head(&self, request: &WakeRequest) -> Result<Vec<u8>, Rejection> {
         let (endpoint, signed) = (&request.endpoint, &self.gateway.identity.signed);
-        let token = signed.issue_wake(&self.id, audience_of(endpoint))?;
+        let token =
+            signed.issue_for_service(&WAKE, self.id.as_str(), audience_of(endpoint), None)?;
         let fields = request.fields.iter();
         let fields = fields.map(|(name, value)| (name.clone(), value.expose_secret()));
         Ok(signed_head(

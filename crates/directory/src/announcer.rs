@@ -56,7 +56,7 @@ impl Announcer {
         if run.is_dry() {
             return;
         }
-        for held in origins.released_origins() {
+        for held in &origins.left {
             self.invalidate_after(&held.by, outcome).await;
         }
     }

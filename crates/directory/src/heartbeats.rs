@@ -209,7 +209,12 @@ impl Heartbeats {
         if !row.is_draining {
             return;
         }
-        let ended = self.core.workspaces.instances.end_drain(id, &row.id).await;
+        let ended = self
+            .core
+            .workspaces
+            .instances
+            .set_draining(id, &row.id, false)
+            .await;
         if let Err(error) = ended {
             tracing::debug!(%error, workspace.id = %id, "failed to end the drain of an instance that lapsed");
         }

@@ -86,21 +86,16 @@ impl Certificates {
             return Err(PemError::TooLong);
         }
         let ders = CertificateDer::pem_slice_iter(pem.as_bytes());
-        let ders = ders.map(|der| der.map(|der| der.to_vec()));
-        let ders: Vec<_> = ders
-            .collect::<Result<_, _>>()
-            .map_err(|_| PemError::Unreadable)?;
-        if ders.is_empty() {
-            return Err(PemError::NoCertificate);
+        let ders: Result<Vec<_>, _> = ders.map(|der| der.map(|der| der.to_vec())).collect();
+        let ders = ders.map_err(|_| PemError::Unreadable)?;
+        match ders.len() {
+            0 => return Err(PemError::NoCertificate),
+            1..=CERTIFICATES_MAX => {}
+            _ => return Err(PemError::TooMany),
         }
-        if ders.len() > CERTIFICATES_MAX {
-            return Err(PemError::TooMany);
-        }
-        for der in &ders {
-            let (rest, _) = X509Certificate::from_der(der).map_err(|_| PemError::Unreadable)?;
-            if !rest.is_empty() {
-                return Err(PemError::Unreadable);
-            }
+        let is_whole = |der: &Vec<u8>| matches!(X509Certificate::from_der(der), Ok((rest, _)) if rest.is_empty());
+        if !ders.iter().all(is_whole) {
+            return Err(PemError::Unreadable);
         }
         Ok(Self(ders))
     }
@@ -126,16 +121,13 @@ impl Certificates {
     /// [`PemError::NoAnchor`].
     pub fn refuse_no_anchors(&self) -> Result<(), PemError> {
         let mut anchors = RootCertStore::empty();
-        self.0.iter().try_for_each(|der| {
-            let added = anchors.add(CertificateDer::from(der.as_slice()));
-            added.map_err(|_| {
-                PemError::NoAnchor(
-                    parse_der(der)
-                        .map(|read| format_subject(&read))
-                        .unwrap_or_default(),
-                )
-            })
-        })
+        for der in &self.0 {
+            if anchors.add(CertificateDer::from(der.as_slice())).is_err() {
+                let subject = parse_der(der).map(|read| format_subject(&read));
+                return Err(PemError::NoAnchor(subject.unwrap_or_default()));
+            }
+        }
+        Ok(())
     }
 
     /// Returns each certificate in DER form.

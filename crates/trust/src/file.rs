@@ -18,9 +18,7 @@ pub(super) fn create_folder(dir: &Path) -> Result<(), KeyError> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder
-        .create(dir)
-        .map_err(|source| io_error("create", dir, source))
+    builder.create(dir).map_err(io_error("create", dir))
 }
 
 /// Creates the file atomically, unless it exists. Of several processes exactly one wins.
@@ -33,7 +31,7 @@ pub(super) fn create(
         return Ok(());
     }
     let text = make()?;
-    let failed = |error| io_error("create", path, error);
+    let failed = |error| io_error("create", path)(error);
     // Written to a draft, which is renamed when it is complete, so that the name never has half a
     // key.
     let mut draft = tempfile::Builder::new();
@@ -60,26 +58,21 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 pub(super) fn read(path: &Path) -> Result<SecretString, KeyError> {
-    let file = open_regular(path).map_err(|error| io_error("read", path, error))?;
-    let metadata = file
-        .metadata()
-        .map_err(|error| io_error("read", path, error))?;
-    refuse_exposed(path, &metadata)
-        .map_err(|reason| io_error("read", path, io::Error::other(reason)))?;
+    let failed = |error| io_error("read", path)(error);
+    let file = open_regular(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    refuse_exposed(path, &metadata).map_err(|reason| failed(io::Error::other(reason)))?;
     warn_if_its_group_can_read(&metadata, path);
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(|error| io_error("read", path, error))?;
+    let mut file = file.take(FILE_BYTES_MAX);
+    file.read_to_string(&mut text).map_err(failed)?;
     Ok(text.into())
 }
 
-pub(super) fn io_error(verb: &'static str, path: &Path, source: io::Error) -> KeyError {
-    KeyError::File {
-        verb,
-        path: path.to_owned(),
-        source,
-    }
+/// Returns the error of a file or a folder, for an error of the system.
+pub(super) fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyError {
+    let path = path.to_owned();
+    move |source| KeyError::File { verb, path, source }
 }
 
 /// Only a warning: mounted secrets are often readable by a group on purpose.

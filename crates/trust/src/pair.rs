@@ -102,13 +102,6 @@ impl PairClaims {
         }
     }
 
-    /// Marks the token as one that proves its caller to the target of a forwarded request.
-    #[must_use]
-    pub fn mark_forwarded(mut self) -> Self {
-        self.token_use = Some(CALLER_USE.to_owned());
-        self
-    }
-
     /// Binds the token to one request: to its JSON-RPC method, if there is one, and to exactly the body
     /// of this hash ([`body_hash`]).
     #[must_use]

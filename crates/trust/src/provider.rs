@@ -74,6 +74,12 @@ pub enum ExchangeFailure {
     Client(String),
 }
 
+impl From<FetchFailure> for ExchangeFailure {
+    fn from(failure: FetchFailure) -> Self {
+        Self::Away(failure)
+    }
+}
+
 impl Provider {
     /// Fetches metadata and keys.
     ///
@@ -97,8 +103,7 @@ impl Provider {
                 .map_err(|why| invalid_metadata(format!("a URL of the metadata {why}")))?;
         }
         let at = &metadata.jwks_uri;
-        let client = build_client(at).map_err(FetchFailure::from_reqwest)?;
-        let (keys, _) = fetch_keys(&client, at).await?;
+        let (keys, _) = fetch_keys(at).await?;
         Ok(Self {
             issuer: issuer.to_owned(),
             keys,
@@ -130,19 +135,18 @@ impl Provider {
         struct TokenResponse {
             id_token: String,
         }
-        let late = |_| exchange_failure(JwksFetch::TimedOut, "no whole answer within 5 s");
-        let answer = timeout(FETCH_MAX, self.send_request(exchange))
-            .await
-            .map_err(late)?;
-        let (status, body) = answer.map_err(ExchangeFailure::Away)?;
+        let failed = |outcome, cause: &str| FetchFailure::new(outcome, cause);
+        let late = |_| failed(JwksFetch::TimedOut, "no whole answer within 5 s");
+        let answer = timeout(FETCH_MAX, self.send_request(exchange)).await;
+        let (status, body) = answer.map_err(late)??;
         if status == StatusCode::OK {
             let tokens: TokenResponse = serde_json::from_slice(&body).map_err(|_| {
-                exchange_failure(JwksFetch::Invalid, "the answer to a code has no `id_token`")
+                failed(JwksFetch::Invalid, "the answer to a code has no `id_token`")
             })?;
             return Ok(tokens.id_token);
         }
         if status.is_server_error() || status.is_redirection() {
-            return Err(exchange_failure(JwksFetch::Status, status.to_string()));
+            return Err(FetchFailure::new(JwksFetch::Status, status.to_string()).into());
         }
         Err(match error_word(&body).as_str() {
             "invalid_grant" => ExchangeFailure::Code,
@@ -155,7 +159,7 @@ impl Provider {
         exchange: &CodeExchange<'_>,
     ) -> Result<(StatusCode, Vec<u8>), FetchFailure> {
         let url = &self.metadata.token_endpoint;
-        let client = build_client(url).map_err(FetchFailure::from_reqwest)?;
+        let client = build_client(url)?;
         let (form, authorization) = self.encode_request(exchange);
         let mut request = client
             .post(url.clone())
@@ -274,13 +278,6 @@ fn basic_authorization(client_id: &str, secret: &str) -> String {
 
 fn invalid_metadata(cause: impl Into<Box<dyn Error + Send + Sync>>) -> FetchFailure {
     FetchFailure::new(JwksFetch::Invalid, cause)
-}
-
-fn exchange_failure(
-    outcome: JwksFetch,
-    cause: impl Into<Box<dyn Error + Send + Sync>>,
-) -> ExchangeFailure {
-    ExchangeFailure::Away(FetchFailure::new(outcome, cause))
 }
 
 #[cfg(test)]

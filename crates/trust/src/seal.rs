@@ -100,7 +100,7 @@ impl Seal {
                 path
             }
         };
-        let not_a_key = || KeyError::NotASealKey { path: path.clone() };
+        let not_a_key = || KeyError::NotASealKey(path.clone());
         let key = parse_key(file::read(&path)?.expose_secret()).map(Zeroizing::new);
         let key = key.ok_or_else(not_a_key)?;
         Self::from_key(&key).ok_or_else(not_a_key)
@@ -191,10 +191,9 @@ fn parse_key(text: &str) -> Option<[u8; KEY_LEN]> {
     if text.len() == 2 * KEY_LEN {
         return hex::FromHex::from_hex(text).ok();
     }
-    let alphabet = if text.contains(['-', '_']) {
-        &URL_SAFE
-    } else {
-        &STANDARD
+    let alphabet = match text.contains(['-', '_']) {
+        true => &URL_SAFE,
+        false => &STANDARD,
     };
     let padding =
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);

@@ -8,17 +8,30 @@ use serde::Serialize;
 use super::token::seconds_after;
 use kernel::time::Timestamp;
 
-/// The `typ` of the header of a guard token.
-pub const GUARD_TYP: &str = "a2a-guard+jwt";
+/// A kind of tokens for a service.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceKind {
+    /// Its name, for messages.
+    pub name: &'static str,
+    /// The `typ` of the header.
+    pub typ: &'static str,
+    /// The only scope.
+    pub scope: &'static str,
+}
 
-/// The only scope of a guard token.
-pub const GUARD_SCOPE: &str = "a2a:guard";
+/// Guard tokens.
+pub const GUARD: ServiceKind = ServiceKind {
+    name: "guard token",
+    typ: "a2a-guard+jwt",
+    scope: "a2a:guard",
+};
 
-/// The `typ` of the header of a wake token.
-pub const WAKE_TYP: &str = "a2a-wake+jwt";
-
-/// The only scope of a wake token.
-pub const WAKE_SCOPE: &str = "a2a:wake";
+/// Wake tokens.
+pub const WAKE: ServiceKind = ServiceKind {
+    name: "wake token",
+    typ: "a2a-wake+jwt",
+    scope: "a2a:wake",
+};
 
 /// Lifetime of the tokens.
 pub const SERVICE_TTL: Duration = Duration::from_secs(60);
@@ -40,7 +53,7 @@ pub struct ServiceClaims {
     pub exp: i64,
     /// The unique id of the token.
     pub jti: String,
-    /// [`GUARD_SCOPE`] or [`WAKE_SCOPE`].
+    /// That of [`GUARD`] or [`WAKE`].
     pub scope: &'static str,
     /// The SHA-256 of the body of a guard's question, as [`body_hash`](super::body_hash) returns it.
     #[serde(skip_serializing_if = "Option::is_none")]

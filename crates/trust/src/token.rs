@@ -7,8 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use kernel::metrics::CredentialFlaw;
 
@@ -71,10 +72,11 @@ impl TokenError {
 /// The header fields by which the key of a token is found. They are not verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenHead {
+    /// The algorithm.
     #[serde(rename = "alg")]
-    algorithm: Algorithm,
-    /// A foreign token may have none.
-    kid: Option<String>,
+    pub algorithm: Algorithm,
+    /// The id of the key. A foreign token may have none.
+    pub kid: Option<String>,
 }
 
 impl TokenHead {
@@ -109,32 +111,21 @@ impl TokenHead {
         );
         let typ = head.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         let typ = typ.strip_prefix("application/").unwrap_or(&typ);
-        if symmetric || head.chooses_key() || !FOREIGN_TYPES.contains(&typ) {
+        let is_set = |name| {
+            head.others
+                .get(name)
+                .is_some_and(|value: &Value| !value.is_null())
+        };
+        let chooses_key = ["jwk", "jku", "x5c", "x5u", "crit", "b64", "zip"]
+            .into_iter()
+            .any(is_set);
+        if symmetric || chooses_key || !FOREIGN_TYPES.contains(&typ) {
             return Err(TokenError::Malformed);
         }
         Ok(Self {
             algorithm: head.alg,
             kid: head.kid,
         })
-    }
-
-    /// Returns the algorithm that the header names.
-    pub fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-
-    /// Returns the id of the key that the header names.
-    pub fn kid(&self) -> Option<&str> {
-        self.kid.as_deref()
-    }
-
-    /// Returns the header with the id of the key that was found for it.
-    #[must_use]
-    pub fn with_kid(self, kid: &str) -> Self {
-        Self {
-            kid: Some(kid.to_owned()),
-            ..self
-        }
     }
 }
 
@@ -155,26 +146,19 @@ pub fn own_type(token: &str) -> Option<String> {
 /// Returns the unverified `iss` of a token, to choose the issuer to verify it with. `None`: it has
 /// none, or is not a JWT.
 pub fn claimed_issuer(token: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct UnverifiedClaims {
-        iss: String,
-    }
-    decode_claims(token).map(|claims: UnverifiedClaims| claims.iss)
+    claimed_text(token, "iss")
 }
 
 /// Returns the unverified `aud` of a token, to choose the audience to verify it for. `None`: it is
 /// not one string.
 pub fn claimed_audience(token: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct UnverifiedClaims {
-        aud: String,
-    }
-    decode_claims(token).map(|claims: UnverifiedClaims| claims.aud)
+    claimed_text(token, "aud")
 }
 
-fn decode_claims<T: DeserializeOwned>(token: &str) -> Option<T> {
+fn claimed_text(token: &str, name: &str) -> Option<String> {
     let [_, claims, _] = split_token(token).ok()?;
-    decode_part(claims)
+    let claims: Map<String, Value> = decode_part(claims)?;
+    Some(claims.get(name)?.as_str()?.to_owned())
 }
 
 /// Returns the second that is `span` after another.
@@ -186,7 +170,7 @@ pub(super) fn seconds_after(second: i64, span: Duration) -> i64 {
 ///
 /// # Errors
 /// [`TokenError::TooLong`], or [`TokenError::Malformed`] if it is not a compact JWT.
-pub fn decode_unverified(token: &str) -> Result<[serde_json::Value; 2], TokenError> {
+pub fn decode_unverified(token: &str) -> Result<[Value; 2], TokenError> {
     let [head, claims, _] = split_token(token)?;
     match (decode_part(head), decode_part(claims)) {
         (Some(head), Some(claims)) => Ok([head, claims]),
@@ -194,40 +178,8 @@ pub fn decode_unverified(token: &str) -> Result<[serde_json::Value; 2], TokenErr
     }
 }
 
-/// Returns the claims of `token` if `key` signed it by `algorithm`, and issuer, audience and times
-/// are right. `leeway`: forgiven seconds.
-pub(super) fn verified_claims<C: DeserializeOwned>(
-    token: &str,
-    key: &DecodingKey,
-    algorithm: Algorithm,
-    leeway: u64,
-    issuer: &str,
-    audience: &str,
-) -> Result<C, TokenError> {
-    let mut rules = Validation::new(algorithm);
-    rules.leeway = leeway;
-    rules.validate_nbf = true;
-    rules.set_issuer(&[issuer]);
-    rules.set_audience(&[audience]);
-    rules.set_required_spec_claims(&["exp", "iss", "aud"]);
-    decode(token, key, &rules)
-}
-
-/// Returns the payload of `token` if `key` signed it by `algorithm`. For statements, which are not
-/// tokens and do not expire.
-pub(super) fn signed_payload<C: DeserializeOwned>(
-    token: &str,
-    key: &DecodingKey,
-    algorithm: Algorithm,
-) -> Result<C, TokenError> {
-    let mut rules = Validation::new(algorithm);
-    rules.validate_exp = false;
-    rules.validate_aud = false;
-    rules.set_required_spec_claims::<&str>(&[]);
-    decode(token, key, &rules)
-}
-
-fn decode<C: DeserializeOwned>(
+/// Returns the claims of `token` if `key` signed it, and the rules allow them.
+pub(super) fn verify_signature<C: DeserializeOwned>(
     token: &str,
     key: &DecodingKey,
     rules: &Validation,
@@ -282,26 +234,12 @@ impl OwnHead {
     }
 }
 
+/// The header of a foreign token.
 #[derive(Deserialize)]
 struct ForeignHead {
     alg: Algorithm,
     kid: Option<String>,
     typ: Option<String>,
-    jwk: Option<IgnoredAny>,
-    jku: Option<IgnoredAny>,
-    x5c: Option<IgnoredAny>,
-    x5u: Option<IgnoredAny>,
-    crit: Option<IgnoredAny>,
-    b64: Option<IgnoredAny>,
-    zip: Option<IgnoredAny>,
-}
-
-impl ForeignHead {
-    fn chooses_key(&self) -> bool {
-        [
-            &self.jwk, &self.jku, &self.x5c, &self.x5u, &self.crit, &self.b64, &self.zip,
-        ]
-        .iter()
-        .any(|member| member.is_some())
-    }
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }

@@ -119,19 +119,12 @@ pub(super) enum TakeOutcome {
 }
 
 impl Counter {
-    /// Creates the counter of one call, which takes one unit.
-    pub(super) fn of_one_call(place: CounterKey) -> Self {
-        Self {
-            is_kept: false,
-            ..Self::new(place)
-        }
-    }
-
-    pub(super) fn new(place: CounterKey) -> Self {
+    /// Creates a counter: of one call, which takes one unit, unless it is kept for further ones.
+    pub(super) fn new(place: CounterKey, is_kept: bool) -> Self {
         let now = Instant::now();
         Self {
             place,
-            is_kept: true,
+            is_kept,
             state: Mutex::new(State {
                 life: String::new(),
                 number: 0,
@@ -152,18 +145,19 @@ impl Counter {
         }
     }
 
-    fn lock_state(&self, now: Instant) -> MutexGuard<'_, State> {
+    /// Returns the time, and the state at it.
+    fn lock_state(&self) -> (Instant, MutexGuard<'_, State>) {
+        let now = Instant::now();
         let mut state = self.state.lock();
         if state.ends_at.is_some_and(|ends| ends <= now) {
             state.begin_again();
         }
-        state
+        (now, state)
     }
 
     /// Takes a unit of the share.
     pub(super) fn take_unit(&self, cap: &Cap) -> TakeOutcome {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.used_at = now;
         if state.held > 0 {
             state.held -= 1;
@@ -178,12 +172,12 @@ impl Counter {
 
     /// Returns the number of the present life, for [`Counter::give_back`].
     pub(super) fn life_number(&self) -> u64 {
-        self.lock_state(Instant::now()).number
+        self.lock_state().1.number
     }
 
     /// Takes a unit back that was not used, if the life in which it was taken goes on.
     pub(super) fn give_back(&self, number: u64) {
-        let mut state = self.lock_state(Instant::now());
+        let (_, mut state) = self.lock_state();
         if state.number == number {
             state.held += 1;
         }
@@ -191,8 +185,7 @@ impl Counter {
 
     /// Returns the change that takes the next share.
     pub(super) fn refill_change(&self, cap: &Cap) -> CounterChange {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         let max = share_max(cap.limit);
         let busy = now.duration_since(state.refilled_at) < BUSY;
         state.wish = if busy { state.wish * 2 } else { state.wish / 2 }.clamp(2, max);
@@ -206,8 +199,7 @@ impl Counter {
 
     /// Adds the share that was taken. True if there was one.
     pub(super) fn add_share(&self, counted: &CounterState) -> bool {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.adopt_life(counted, now);
         state.held += counted.taken;
         state.total = Some(counted.total);
@@ -220,41 +212,37 @@ impl Counter {
 
     /// Records that the limit is reached. True if it is so for the first time in this life.
     pub(super) fn mark_reached(&self) -> bool {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.look_at.replace(now + LOOK_AGAIN).is_none()
     }
 
     /// Records that the store did not answer.
     pub(super) fn record_failure(&self) {
-        let now = Instant::now();
-        self.lock_state(now).failed_until = Some(now + FAILED_FOR);
+        let (now, mut state) = self.lock_state();
+        state.failed_until = Some(now + FAILED_FOR);
     }
 
     /// True if the store did not answer a moment ago.
     pub(super) fn has_failed(&self) -> bool {
-        let now = Instant::now();
-        self.lock_state(now)
-            .failed_until
-            .is_some_and(|until| now < until)
+        let (now, state) = self.lock_state();
+        state.failed_until.is_some_and(|until| now < until)
     }
 
     /// True if the limit was reached before, so that a look for units waits for no other replica.
     pub(super) fn was_reached(&self) -> bool {
-        self.lock_state(Instant::now()).look_at.is_some()
+        self.lock_state().1.look_at.is_some()
     }
 
     /// Returns the time at which the count begins again.
     pub(super) fn resets_at(&self) -> Option<(Timestamp, Duration)> {
-        let now = Instant::now();
-        let left = self.lock_state(now).ends_at?.saturating_duration_since(now);
+        let (now, state) = self.lock_state();
+        let left = state.ends_at?.saturating_duration_since(now);
         Some((Timestamp::now().after(left), left))
     }
 
     /// Takes the share out to give it back: all of it, or only what lay unused for a while.
     pub(super) fn take_unused(&self, cap: &Cap, all: bool) -> Option<CounterChange> {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         let idle = now.duration_since(state.used_at) >= LEASE;
         if state.held == 0 || !(all || idle) {
             return None;
@@ -267,8 +255,7 @@ impl Counter {
 
     /// True if nothing is lost when the counter is forgotten: it is idle, holds nothing and has reported everything.
     pub(super) fn can_be_forgotten(&self) -> bool {
-        let now = Instant::now();
-        let state = self.lock_state(now);
+        let (now, state) = self.lock_state();
         let idle = now.duration_since(state.used_at) >= 5 * LEASE;
         idle && state.held == 0 && state.unreported == 0 && state.running == 0
     }
@@ -292,8 +279,7 @@ impl Counter {
 impl Counter {
     /// True if the measured total is below the limit; `None` if it has not been read yet.
     pub(super) fn has_room(&self, cap: &Cap) -> Option<bool> {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.used_at = now;
         state.measure_running(now);
         let total = state.total?.saturating_add(state.unreported);
@@ -302,24 +288,21 @@ impl Counter {
 
     /// Adds what was measured.
     pub(super) fn add_units(&self, units: u64) {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.used_at = now;
         state.unreported = state.unreported.saturating_add(units);
     }
 
     /// Begins to count the time of a call.
     pub(super) fn begin_call(&self) {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.measure_running(now);
         state.running += 1;
     }
 
     /// Ends the count of the time of a call.
     pub(super) fn end_call(&self) {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.measure_running(now);
         state.used_at = now;
         state.running = state.running.saturating_sub(1);
@@ -328,8 +311,7 @@ impl Counter {
     /// Returns the change that reports what was measured, or reads the total again; `None`: neither is due. `first`: it
     /// is read in any case.
     pub(super) fn report_change(&self, cap: &Cap, first: bool) -> Option<CounterChange> {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.measure_running(now);
         let in_use = state.running > 0 || now.duration_since(state.used_at) < 2 * REFRESH;
         let stale = in_use && now.duration_since(state.read_at) >= REFRESH;
@@ -342,8 +324,7 @@ impl Counter {
 
     /// Takes the answer to a report of `added` units.
     pub(super) fn apply_report(&self, counted: &CounterState, added: i64) {
-        let now = Instant::now();
-        let mut state = self.lock_state(now);
+        let (now, mut state) = self.lock_state();
         state.adopt_life(counted, now);
         let added = u64::try_from(added).unwrap_or(0);
         state.unreported = state.unreported.saturating_sub(added);
@@ -524,7 +505,7 @@ mod tests {
             index: "i".to_owned(),
             member: "m".to_owned(),
         };
-        Counter::new(place)
+        Counter::new(place, true)
     }
 
     fn counted(life: &str, total: u64, taken: u64) -> CounterState {

@@ -29,7 +29,7 @@ pub use self::facts::{CapState, CapUsage, Facts, Names, UsageQuery};
 use kernel::config::{Cap, CapPer, Config, Live};
 use kernel::deadline::ticks;
 use kernel::ids::ReplicaId;
-use kernel::metrics::Metrics;
+use kernel::metrics::{Metrics, set_count};
 use kernel::rejection::{Delivery, Reason, Rejection};
 use kernel::telemetry::Chain;
 use stores::shared::{CounterChange, CounterState, Notice, Shared};
@@ -120,18 +120,17 @@ impl Caps {
         };
         if self.counters.len() >= max {
             self.metrics.caps.dropped.inc();
-            return Some(Arc::new(Counter::of_one_call(place)));
+            return Some(Arc::new(Counter::new(place, false)));
         }
         let key = place.key.clone();
         let kept = self.counters.entry(key);
-        let counter = Arc::clone(&kept.or_insert_with(|| Arc::new(Counter::new(place))));
+        let counter = Arc::clone(&kept.or_insert_with(|| Arc::new(Counter::new(place, true))));
         self.count_subjects();
         Some(counter)
     }
 
     fn count_subjects(&self) {
-        let subjects = i64::try_from(self.counters.len()).unwrap_or(i64::MAX);
-        self.metrics.caps.subjects.set(subjects);
+        set_count(&self.metrics.caps.subjects, self.counters.len());
     }
 
     /// Builds the rejection of a call over `cap`.
@@ -321,35 +320,43 @@ impl Caps {
 
     /// Gives shares back: all, or those that lie unused.
     async fn give_back(&self, all: bool) {
-        let changes = self.collect_changes(|cap, counter| match cap.count.is_by_call() {
-            true => counter.take_unused(cap, all),
-            false => None,
-        });
+        let change = |cap: &Cap, counter: &Counter| counter.take_unused(cap, all);
         // What cannot be given back is lost until the count begins again: given back twice, it would pass the limit.
-        self.send_changes(&changes, |_, _, _| {}, "failed to give shares of caps back")
+        self.send_changes(change, |_, _, _| {}, "failed to give shares of caps back")
             .await;
     }
 
     /// Reports what was measured, and reads the totals again that are in use.
     async fn report_usage(&self) {
-        let changes = self.collect_changes(|cap, counter| match cap.count.is_by_call() {
+        let change = |cap: &Cap, counter: &Counter| match cap.count.is_by_call() {
             true => None,
             false => counter.report_change(cap, false),
-        });
+        };
         // What cannot be reported is reported with the next one.
         let apply = |counter: &Counter, change: &CounterChange, counted: &CounterState| {
             counter.apply_report(counted, change.add);
         };
-        self.send_changes(&changes, apply, "failed to report the use of caps")
+        self.send_changes(change, apply, "failed to report the use of caps")
             .await;
     }
 
+    /// Sends the changes of all counters, and applies what they are counted to.
     async fn send_changes(
         &self,
-        changes: &[(Arc<Counter>, CounterChange)],
+        change: impl Fn(&Cap, &Counter) -> Option<CounterChange>,
         apply: impl Fn(&Counter, &CounterChange, &CounterState),
         failed: &'static str,
     ) {
+        let config = self.config.snapshot();
+        let caps: HashMap<String, &Cap> =
+            config.cap.iter().map(|cap| (index_key(cap), cap)).collect();
+        let changes = self.counters.iter().filter_map(|counter| {
+            // The counts of a cap that is gone lapse where they are.
+            let cap = caps.get(&counter.place.index)?;
+            let changed = change(cap, &counter)?;
+            Some((Arc::clone(&counter), changed))
+        });
+        let changes: Vec<_> = changes.collect();
         for batch in changes.chunks(BATCH) {
             let (counters, batch): (Vec<_>, Vec<_>) = batch.iter().cloned().unzip();
             match self.shared.count_units(&batch).await {
@@ -361,23 +368,6 @@ impl Caps {
                 Err(error) => tracing::debug!(error = %Chain(&error), "{failed}"),
             }
         }
-    }
-
-    /// Returns the changes of all counters, each with its counter.
-    fn collect_changes(
-        &self,
-        change: impl Fn(&Cap, &Counter) -> Option<CounterChange>,
-    ) -> Vec<(Arc<Counter>, CounterChange)> {
-        let config = self.config.snapshot();
-        let caps: HashMap<String, &Cap> =
-            config.cap.iter().map(|cap| (index_key(cap), cap)).collect();
-        let changes = self.counters.iter().filter_map(|counter| {
-            // The counts of a cap that is gone lapse where they are.
-            let cap = caps.get(&counter.place.index)?;
-            let changed = change(cap, &counter)?;
-            Some((Arc::clone(&counter), changed))
-        });
-        changes.collect()
     }
 
     /// Gives back what other replicas recall.

@@ -161,31 +161,11 @@ impl Trail for Explanation {
     }
 }
 
-/// One check of an explanation.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// The fact.
-    pub fact: Fact,
-    /// True if a message would pass the check.
-    pub ok: bool,
-}
-
-impl Step {
-    fn to_json(&self) -> Value {
-        json!({
-            "step": self.fact.check.as_str(),
-            "ok": self.ok,
-            "fact": self.fact.value,
-            "source": self.fact.source.as_str(),
-            "age_ms": u64::try_from(self.fact.age.as_millis()).unwrap_or(u64::MAX),
-        })
-    }
-}
-
 /// The checks of a message, up to the first that fails.
 #[derive(Debug, Default)]
 pub struct Explanation {
-    steps: Vec<Step>,
+    /// All but the last are passed; so is the last without a refusal.
+    steps: Vec<Fact>,
     refusal: Option<Rejection>,
 }
 
@@ -201,20 +181,18 @@ impl Explanation {
         facts: Facts,
         decided: Result<T, Rejection>,
     ) -> Result<T, CheckFailed> {
-        let passed = facts.0.into_iter().map(|fact| Step { fact, ok: true });
         let heard = self.steps.len();
-        self.steps.extend(passed);
+        self.steps.extend(facts.0);
         decided.map_err(|rejection| {
-            let last = self.steps[heard..]
+            if self.steps[heard..]
                 .last()
-                .filter(|step| step.fact.check == check);
-            if last.is_none() {
+                .is_none_or(|last| last.check != check)
+            {
                 let fact = Fact::new(check, rejection_source(&rejection), json!({}));
-                self.steps.push(Step { fact, ok: true });
+                self.steps.push(fact);
             }
-            if let Some(step) = self.steps.last_mut() {
-                step.ok = false;
-                step.fact.add_cause(&rejection);
+            if let Some(last) = self.steps.last_mut() {
+                last.add_cause(&rejection);
             }
             self.refusal = Some(rejection);
             CheckFailed
@@ -229,10 +207,11 @@ impl Explanation {
     /// Returns the body of the response; `caller` and `target` are repeated as they were requested.
     pub fn to_json(&self, caller: &str, target: &str) -> Value {
         let refusal = self.refusal.as_ref();
-        let mut facts = Map::new();
-        for (name, value) in refusal.iter().flat_map(|refusal| refusal.facts()) {
-            facts.insert(name.into(), value.into());
-        }
+        let facts = refusal.iter().flat_map(|refusal| refusal.facts());
+        let facts = facts.map(|(name, value)| (name.into(), value.into()));
+        let refused = refusal.map(|_| self.steps.len().saturating_sub(1));
+        let steps = self.steps.iter().enumerate();
+        let steps = steps.map(|(n, fact)| fact.to_step(refused != Some(n)));
         json!({
             "caller": caller,
             "target": target,
@@ -241,13 +220,24 @@ impl Explanation {
             "status": refusal.map(|refusal| refusal.reason.status()),
             "message": refusal.map(|refusal| refusal.message.as_ref()),
             "retry_after": refusal.and_then(|refusal| refusal.retry_after),
-            "facts": facts,
-            "steps": self.steps.iter().map(Step::to_json).collect::<Vec<_>>(),
+            "facts": facts.collect::<Map<_, _>>(),
+            "steps": steps.collect::<Vec<_>>(),
         })
     }
 }
 
 impl Fact {
+    /// Returns the check as JSON; `ok` if a message would pass it.
+    fn to_step(&self, ok: bool) -> Value {
+        json!({
+            "step": self.check.as_str(),
+            "ok": ok,
+            "fact": self.value,
+            "source": self.source.as_str(),
+            "age_ms": u64::try_from(self.age.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
     /// Adds the cause of a rejection to the fact. Callers do not get this cause.
     fn add_cause(&mut self, rejection: &Rejection) {
         let (Some(cause), Value::Object(members)) = (&rejection.cause, &mut self.value) else {

@@ -4,15 +4,15 @@
 //! The grant of a pair, or its absence, is cached until a change of that pair is announced. The expiry is
 //! compared at each use, so entries need no other lifetime.
 
+use std::future::ready;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::query::Query;
-use sqlx::{Any, Row as _};
+use serde_json::json;
+use sqlx::FromRow as _;
 
 use super::{Hierarchy, Permit, Rule, check_note};
 use crate::explain::{Fact, Source, Witness};
+use crate::rows::{Statement, execute, fetch_all, from_row, sql, to_bigint};
 use kernel::ids::WorkspaceId;
 use kernel::metrics::{self, Metrics};
 use kernel::rejection::{Reason, Rejection};
@@ -88,40 +88,36 @@ pub struct Grant {
     pub created_at: Timestamp,
 }
 
-/// The cached state of one ordered pair.
+from_row! {
+    Grant: id, caller = "caller_id", target = "target_id", note, expires_at, created_at
+}
+
+/// The cached grant of one ordered pair.
 #[derive(Clone, Debug)]
-enum CachedGrant {
-    Nothing,
-    Granted {
-        id: Arc<str>,
-        expires_at: Option<Timestamp>,
-    },
+struct CachedGrant {
+    id: Arc<str>,
+    expires_at: Option<Timestamp>,
 }
 
 impl CachedGrant {
     fn is_in_force(&self, now: Timestamp) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::Granted { expires_at, .. } => expires_at.is_none_or(|end| now < end),
-        }
-    }
-
-    /// Returns the state as JSON, for a witness.
-    fn to_json(&self, now: Timestamp) -> Value {
-        match self {
-            Self::Nothing => json!({"granted": false}),
-            Self::Granted { id, expires_at } => {
-                json!({"granted": self.is_in_force(now), "grant": &**id, "expires_at": expires_at})
-            }
-        }
+        self.expires_at.is_none_or(|end| now < end)
     }
 }
+
+/// An ordered pair: the caller, and the target.
+struct GrantPair {
+    caller: WorkspaceId,
+    target: WorkspaceId,
+}
+
+from_row!(GrantPair: caller = "caller_id", target = "target_id");
 
 /// The table, and a cache of pairs.
 pub(super) struct Grants {
     db: Db,
     coherence: Arc<Coherence>,
-    pairs: CoherentCache<(WorkspaceId, WorkspaceId), CachedGrant>,
+    pairs: CoherentCache<(WorkspaceId, WorkspaceId), Option<CachedGrant>>,
 }
 
 impl Grants {
@@ -136,18 +132,16 @@ impl Grants {
             metrics,
             metrics::Cache::Grants,
             (entries_max, None),
-            |_: &CachedGrant| true,
+            |_| true,
         );
         let cache = pairs.clone();
         coherence.on_invalidation(move |what| {
-            let cache = cache.clone();
-            async move {
-                match what {
-                    Invalidation::Grant(caller, target) => cache.forget(&(caller, target)),
-                    Invalidation::Everything => cache.forget_all(),
-                    _ => {}
-                }
+            match what {
+                Invalidation::Grant(caller, target) => cache.forget(&(caller, target)),
+                Invalidation::Everything => cache.forget_all(),
+                _ => {}
             }
+            ready(())
         });
         Self {
             db,
@@ -166,37 +160,32 @@ impl Grants {
         let pair = (caller.clone(), target.clone());
         let (cached, loaded_at) = self.pairs.get_or_read(&pair, || self.find(&pair)).await?;
         let now = Timestamp::now();
+        let in_force = cached.as_ref().is_some_and(|grant| grant.is_in_force(now));
         witness.record(|| {
             let source = loaded_at.map_or(Source::Sql, |_| Source::Memory);
             let age = loaded_at.map(|at| at.elapsed()).unwrap_or_default();
-            Fact::new(Stage::Grant, source, cached.to_json(now)).with_age(age)
+            let value = match &cached {
+                None => json!({"granted": false}),
+                Some(CachedGrant { id, expires_at }) => {
+                    json!({"granted": in_force, "grant": &**id, "expires_at": expires_at})
+                }
+            };
+            Fact::new(Stage::Grant, source, value).with_age(age)
         });
-        Ok(cached.is_in_force(now))
+        Ok(in_force)
     }
 
-    /// Returns the end of the grant of a pair, if it has one. `None` also while the store is away.
-    async fn find_expiry(&self, pair: (WorkspaceId, WorkspaceId)) -> Option<Timestamp> {
-        match self.pairs.get_or_read(&pair, || self.find(&pair)).await {
-            Ok((CachedGrant::Granted { expires_at, .. }, _)) => expires_at,
-            Ok((CachedGrant::Nothing, _)) | Err(_) => None,
-        }
-    }
-
-    async fn find(&self, pair: &(WorkspaceId, WorkspaceId)) -> Result<CachedGrant, Unavailable> {
-        let query = sqlx::query(FIND)
-            .bind(pair.0.as_str())
-            .bind(pair.1.as_str());
-        let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map_or(Ok(CachedGrant::Nothing), |row| {
-                let id: String = row.try_get("id")?;
-                Ok(CachedGrant::Granted {
-                    id: id.into(),
-                    expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
-                })
-            })
-        };
-        self.db.run("grant_find", work).await
+    async fn find(
+        &self,
+        (caller, target): &(WorkspaceId, WorkspaceId),
+    ) -> Result<Option<CachedGrant>, Unavailable> {
+        let query = sql!(FIND, caller.as_str(), target.as_str());
+        let found: Option<(String, Option<i64>)> =
+            self.db.fetch_optional("grant_find", query).await?;
+        Ok(found.map(|(id, expires_at)| CachedGrant {
+            id: id.into(),
+            expires_at: expires_at.map(Timestamp),
+        }))
     }
 }
 
@@ -205,7 +194,9 @@ impl Hierarchy {
     pub async fn permit_expiry(&self, permit: &Permit) -> Option<Timestamp> {
         let caller = permit.caller().filter(|_| permit.rule() == Rule::Grant)?;
         let pair = (caller.clone(), permit.target().clone());
-        self.grants.find_expiry(pair).await
+        let grants = &self.grants;
+        let cached = grants.pairs.get_or_read(&pair, || grants.find(&pair)).await;
+        cached.ok()?.0?.expires_at
     }
 
     /// True if `caller` holds a grant that is in force.
@@ -213,12 +204,12 @@ impl Hierarchy {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn holds_grant(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
-        let query = sqlx::query(FIND_ANY)
-            .bind(caller.as_str())
-            .bind(Timestamp::now().0);
-        let db = &self.grants.db;
-        let work = async { query.fetch_optional(db.pool()).await };
-        Ok(db.run("grants_held", work).await?.is_some())
+        let query = sql!(FIND_ANY, caller.as_str(), Timestamp::now().0);
+        let held = self
+            .grants
+            .db
+            .fetch_optional::<(String,)>("grants_held", query);
+        Ok(held.await?.is_some())
     }
 
     /// Rejects a workspace that holds a grant, since only operators issue credentials for it. With such a
@@ -252,7 +243,7 @@ impl Hierarchy {
         let db = &self.grants.db;
         let work = async {
             let row = db.fetch_changed_in(run, upsert_query(new, now)).await?;
-            read_grant(&row.ok_or(sqlx::Error::RowNotFound)?)
+            Grant::from_row(&row.ok_or(sqlx::Error::RowNotFound)?)
         };
         let granted = db.run("grant_put", work).await;
         if run.is_dry() {
@@ -274,17 +265,9 @@ impl Hierarchy {
         after: &str,
         limit: u32,
     ) -> Result<Vec<Grant>, Rejection> {
-        let query = sqlx::query(LIST)
-            .bind(after)
-            .bind(caller.map_or("", WorkspaceId::as_str))
-            .bind(target.map_or("", WorkspaceId::as_str))
-            .bind(i64::from(limit));
-        let db = &self.grants.db;
-        let work = async {
-            let rows = query.fetch_all(db.pool()).await?;
-            rows.iter().map(read_grant).collect()
-        };
-        Ok(db.run("grant_list", work).await?)
+        let [caller, target] = [caller, target].map(|id| id.map_or("", WorkspaceId::as_str));
+        let query = sql!(LIST, after, caller, target, i64::from(limit));
+        Ok(self.grants.db.fetch_all("grant_list", query).await?)
     }
 
     /// Removes a grant, in force on every replica within 1 s; false if there never was one of this id.
@@ -296,19 +279,16 @@ impl Hierarchy {
         // Read before the change: if the change is not confirmed, the pair must be known to invalidate
         // caches.
         let db = &self.grants.db;
-        let work = async {
-            let row = sqlx::query(PAIR).bind(id).fetch_optional(db.pool()).await?;
-            row.as_ref().map(read_pair).transpose()
-        };
-        let Some(pair) = db.run("grant_pair", work).await? else {
+        let pair = db.fetch_optional("grant_pair", sql!(PAIR, id)).await?;
+        let Some(GrantPair { caller, target }) = pair else {
             return Ok(false);
         };
         if run.is_dry() {
             return Ok(true);
         }
-        let remove = sqlx::query(REMOVE).bind(id).bind(Timestamp::now().0);
+        let remove = sql!(REMOVE, id, Timestamp::now().0);
         let removed = db.execute("grant_remove", remove).await;
-        self.forget_grant(pair, removed).await?;
+        self.forget_grant((caller, target), removed).await?;
         Ok(true)
     }
 
@@ -381,9 +361,7 @@ impl BulkGrants {
     /// # Errors
     /// The error of the driver, as all of these.
     pub async fn list_all(tx: &mut Connection, limit: usize) -> Result<Vec<Grant>, sqlx::Error> {
-        let rows = sqlx::query(ALL).bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = rows.fetch_all(tx).await?;
-        rows.iter().map(read_grant).collect()
+        fetch_all(tx, sql!(ALL, to_bigint(limit))).await
     }
 
     /// Makes a grant that was checked, or changes it.
@@ -403,8 +381,7 @@ impl BulkGrants {
     /// # Errors
     /// As [`BulkGrants::list_all`].
     pub async fn remove(tx: &mut Connection, id: &str, now: Timestamp) -> Result<(), sqlx::Error> {
-        let remove = sqlx::query(REMOVE).bind(id).bind(now.0);
-        remove.execute(tx).await.map(drop)
+        execute(tx, sql!(REMOVE, id, now.0)).await.map(drop)
     }
 
     /// Removes the grants of a workspace before its id begins a new life, and returns their pairs.
@@ -416,8 +393,11 @@ impl BulkGrants {
         workspace: &WorkspaceId,
         now: Timestamp,
     ) -> Result<Vec<(WorkspaceId, WorkspaceId)>, sqlx::Error> {
-        let remove = sqlx::query(REMOVE_ALL).bind(workspace.as_str()).bind(now.0);
-        remove.fetch_all(tx).await?.iter().map(read_pair).collect()
+        let removed = fetch_all(tx, sql!(REMOVE_ALL, workspace.as_str(), now.0)).await?;
+        let pairs = removed.into_iter();
+        Ok(pairs
+            .map(|GrantPair { caller, target }| (caller, target))
+            .collect())
     }
 }
 
@@ -431,32 +411,9 @@ impl Hierarchy {
     }
 }
 
-fn upsert_query(new: &NewGrant, now: Timestamp) -> Query<'_, Any, AnyArguments> {
-    sqlx::query(PUT)
-        .bind(uuid::Uuid::now_v7().to_string())
-        .bind(new.caller.as_str())
-        .bind(new.target.as_str())
-        .bind(new.note.as_deref())
-        .bind(new.expires_at.map(|end| end.0))
-        .bind(now.0)
-}
-
-fn read_grant(row: &AnyRow) -> Result<Grant, sqlx::Error> {
-    Ok(Grant {
-        id: row.try_get("id")?,
-        caller: read_id(row, "caller_id")?,
-        target: read_id(row, "target_id")?,
-        note: row.try_get("note")?,
-        expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
-        created_at: Timestamp(row.try_get("created_at")?),
-    })
-}
-
-fn read_pair(row: &AnyRow) -> Result<(WorkspaceId, WorkspaceId), sqlx::Error> {
-    Ok((read_id(row, "caller_id")?, read_id(row, "target_id")?))
-}
-
-fn read_id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    WorkspaceId::parse(&text).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+fn upsert_query(new: &NewGrant, now: Timestamp) -> Statement<'_> {
+    let (id, note) = (uuid::Uuid::now_v7().to_string(), new.note.as_deref());
+    let (caller, target) = (new.caller.as_str(), new.target.as_str());
+    let expires_at = new.expires_at.map(|end| end.0);
+    sql!(PUT, id, caller, target, note, expires_at, now.0)
 }

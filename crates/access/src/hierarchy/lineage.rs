@@ -6,6 +6,7 @@
 //! next used: one comparison when there is none.
 
 use std::collections::VecDeque;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -108,20 +109,17 @@ impl LineageLookup {
     /// Returns the lineage as a fact, for a witness.
     pub(super) fn to_fact(&self, check: Stage, id: &WorkspaceId) -> Fact {
         let value = match self.lineage.as_deref() {
-            None => json!({"workspace": id.as_str(), "exists": false}),
-            Some(lineage) => {
-                let ancestors = lineage.ancestors.iter().map(WorkspaceId::as_str);
-                json!({
-                    "workspace": id.as_str(),
-                    "exists": true,
-                    "org": lineage.org,
-                    "ancestors": ancestors.collect::<Vec<_>>(),
-                    "removed": lineage.removed,
-                    "paused": lineage.paused,
-                    "cyclic": lineage.cyclic,
-                    "generation": lineage.generation,
-                })
-            }
+            None => json!({"workspace": id, "exists": false}),
+            Some(lineage) => json!({
+                "workspace": id,
+                "exists": true,
+                "org": lineage.org,
+                "ancestors": lineage.ancestors,
+                "removed": lineage.removed,
+                "paused": lineage.paused,
+                "cyclic": lineage.cyclic,
+                "generation": lineage.generation,
+            }),
         };
         Fact::new(check, self.source, value).with_age(self.read_at.elapsed())
     }
@@ -151,14 +149,12 @@ impl Lineages {
         );
         let (log, cache) = (Arc::clone(&moves), known.clone());
         coherence.on_invalidation(move |what| {
-            let (log, cache) = (Arc::clone(&log), cache.clone());
-            async move {
-                match what {
-                    Invalidation::Lineage(id) => log.record(id),
-                    Invalidation::Everything => cache.forget_all(),
-                    _ => {}
-                }
+            match what {
+                Invalidation::Lineage(id) => log.record(id),
+                Invalidation::Everything => cache.forget_all(),
+                _ => {}
             }
+            ready(())
         });
         Self {
             workspaces,
@@ -175,14 +171,6 @@ impl Lineages {
             source: remembered.map_or(Source::Sql, |_| Source::Memory),
             read_at: known.loaded_at,
         })
-    }
-
-    /// As [`Lineages::find`], from the store instead of the cache.
-    pub(super) async fn find_uncached(
-        &self,
-        id: &WorkspaceId,
-    ) -> Result<Option<Lineage>, Unavailable> {
-        Ok(Lineage::from_line(self.workspaces.load_line(id).await?))
     }
 
     async fn load(&self, id: &WorkspaceId) -> Result<Arc<CachedLineage>, Unavailable> {

@@ -159,10 +159,6 @@ pub fn decide(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result
     if caller.id == target.id {
         return Ok(Rule::SelfRule);
     }
-    find_relation(caller, target, reach)
-}
-
-fn find_relation(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<Rule, Denial> {
     if caller.org != target.org {
         return Err(Denial::OtherOrg);
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::{Hierarchy, Lineage, Rule};
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::workspace::{CandidateQuery, CandidateScope, LINE_MAX, NearScope, Step, Subtree};
+use crate::workspace::{CandidateQuery, CandidateScope, LINE_MAX, NearScope, Realm, Step};
 use kernel::config::LineageReach;
-use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
+use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use stores::store::Unavailable;
@@ -37,24 +37,34 @@ impl Hierarchy {
         proof: &Proof,
         wish: &CandidateQuery<'_>,
     ) -> Result<ReachablePage, Rejection> {
-        // Development on loopback: any client is the canvas of every org.
-        let open = proof.kind == CredentialKind::Open;
-        let (among, rule) = match &proof.principal {
-            Principal::Canvas { .. } if open => (CandidateScope::Everyone, Rule::Canvas),
-            Principal::Operator => (CandidateScope::Everyone, Rule::Operator),
-            Principal::Org { org, within } => {
-                (candidates_of(Some(org), within.as_ref()), Rule::Org)
-            }
-            Principal::Canvas {
-                workspaces: Some(list),
-                ..
-            } => return self.list_named(list, &proof.principal, wish).await,
-            Principal::Canvas { org, within, .. } => {
-                (candidates_of(org.as_deref(), within.as_ref()), Rule::Canvas)
-            }
+        let rule = match &proof.principal {
             Principal::Workspace { id } => return self.list_near(id, true, wish).await,
+            Principal::Canvas { .. } => Rule::Canvas,
+            Principal::Org { .. } => Rule::Org,
+            Principal::Operator => Rule::Operator,
         };
-        self.list_all(among, rule, wish).await
+        let Some(mut realm) = Realm::from_principal(&proof.principal) else {
+            return Ok(ReachablePage::default());
+        };
+        if proof.kind == CredentialKind::Open {
+            // Development on loopback: any client is the canvas of every org.
+            realm = Realm::default();
+        }
+        let among = CandidateScope::Realm(realm);
+        let mut page = PageBuilder {
+            room: wish.limit,
+            ..PageBuilder::default()
+        };
+        let look_ahead = CandidateQuery {
+            limit: wish.limit + 1,
+            ..*wish
+        };
+        for candidate in self.workspaces.find_candidates(among, &look_ahead).await? {
+            if !page.push(candidate.step.id, rule, candidate.card_bytes) {
+                break;
+            }
+        }
+        Ok(page.page)
     }
 
     /// Returns the workspaces that `id` may message, without itself and removed ones.
@@ -69,48 +79,15 @@ impl Hierarchy {
         self.list_near(id, false, wish).await
     }
 
-    async fn list_all(
-        &self,
-        among: CandidateScope<'_>,
-        rule: Rule,
-        wish: &CandidateQuery<'_>,
-    ) -> Result<ReachablePage, Rejection> {
-        let mut builder = PageBuilder::new(wish.limit);
-        let look_ahead = CandidateQuery {
-            limit: wish.limit + 1,
-            ..*wish
-        };
-        for candidate in self.workspaces.find_candidates(among, &look_ahead).await? {
-            if !builder.push(candidate.step.id, rule, candidate.card_bytes) {
-                break;
-            }
+    async fn find_present(&self, id: &WorkspaceId) -> Result<Arc<Lineage>, Rejection> {
+        let place = self.load_lineage(id).await?.ok_or_else(not_found)?;
+        if place.removed {
+            return Err(Rejection::new(
+                Reason::WorkspaceRemoved,
+                "the workspace was removed, and reaches no other",
+            ));
         }
-        Ok(builder.page)
-    }
-
-    /// Returns the workspaces of a list that are in the realm of `principal`.
-    async fn list_named(
-        &self,
-        list: &[WorkspaceId],
-        principal: &Principal,
-        wish: &CandidateQuery<'_>,
-    ) -> Result<ReachablePage, Rejection> {
-        if Realm::from_principal(principal).is_some_and(|realm| realm.is_list_only()) {
-            return self
-                .list_all(CandidateScope::Listed(list), Rule::Canvas, wish)
-                .await;
-        }
-        let mut within = Vec::with_capacity(list.len());
-        for id in list {
-            if self.may_reach_id(principal, id).await? {
-                within.push(id.clone());
-            }
-        }
-        if within.is_empty() {
-            return Ok(ReachablePage::default());
-        }
-        self.list_all(CandidateScope::Listed(&within), Rule::Canvas, wish)
-            .await
+        Ok(place)
     }
 
     async fn list_near(
@@ -120,7 +97,10 @@ impl Hierarchy {
         wish: &CandidateQuery<'_>,
     ) -> Result<ReachablePage, Rejection> {
         let own = self.find_present(id).await?;
-        let mut builder = PageBuilder::new(wish.limit);
+        let mut builder = PageBuilder {
+            room: wish.limit,
+            ..PageBuilder::default()
+        };
         if own.cyclic {
             return Ok(builder.page);
         }
@@ -169,9 +149,7 @@ impl Hierarchy {
             None => Ok(None),
         }
     }
-}
 
-impl Hierarchy {
     /// Returns the reason why a workspace at `place` is outside of a realm; `None`: it is inside. From memory in steady
     /// state. A workspace is in a subtree as the hierarchy is now.
     ///
@@ -207,7 +185,10 @@ impl Hierarchy {
         place: &Lineage,
     ) -> Result<bool, Unavailable> {
         match (principal.workspace(), Realm::from_principal(principal)) {
-            (Some(id), _) => self.may_message(id, place).await,
+            (Some(id), _) => match self.load_lineage(id).await? {
+                Some(caller) => Ok(self.find_rule(&caller, place).await?.is_ok()),
+                None => Ok(false),
+            },
             (None, Some(realm)) => Ok(self.find_realm_denial(&realm, place).await?.is_none()),
             (None, None) => Ok(false),
         }
@@ -227,9 +208,7 @@ impl Hierarchy {
             None => Ok(false),
         }
     }
-}
 
-impl Hierarchy {
     /// True if `principal` is no workspace, and its realm has all of `org`. Asks no store.
     pub fn may_reach_org(&self, principal: &Principal, org: &str) -> bool {
         Realm::from_principal(principal).is_some_and(|realm| realm.covers_org(org))
@@ -253,18 +232,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns the workspaces of an org, or of the subtree of `root` in it.
-fn candidates_of<'a>(
-    org: Option<&'a str>,
-    root: Option<&'a WorkspaceIncarnation>,
-) -> CandidateScope<'a> {
-    match root {
-        None => CandidateScope::Org(org),
-        Some(root) => CandidateScope::Subtree(Subtree { org, root }),
-    }
-}
-
 /// Builder of a page, up to its limits.
+#[derive(Default)]
 struct PageBuilder {
     page: ReachablePage,
     room: u32,
@@ -272,14 +241,6 @@ struct PageBuilder {
 }
 
 impl PageBuilder {
-    fn new(limit: u32) -> Self {
-        Self {
-            page: ReachablePage::default(),
-            room: limit,
-            card_bytes: 0,
-        }
-    }
-
     /// Adds a workspace. False when it does not fit: then there are more.
     fn push(&mut self, id: WorkspaceId, rule: Rule, card_bytes: u64) -> bool {
         let card_bytes = self.card_bytes.saturating_add(card_bytes);
@@ -347,24 +308,6 @@ pub(super) fn explain_denial(caller: &Lineage, target: &Lineage, denied: super::
     }
 }
 
-/// Returns the message for a workspace that does not exist.
-pub(super) fn unknown_workspace(id: &WorkspaceId) -> String {
-    format!("there is no workspace `{id}`: create it with POST /workspaces")
-}
-
-impl Hierarchy {
-    async fn find_present(&self, id: &WorkspaceId) -> Result<Arc<Lineage>, Rejection> {
-        let place = self.load_lineage(id).await?.ok_or_else(not_found)?;
-        if place.removed {
-            return Err(Rejection::new(
-                Reason::WorkspaceRemoved,
-                "the workspace was removed, and reaches no other",
-            ));
-        }
-        Ok(place)
-    }
-}
-
 /// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
 /// not be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -383,27 +326,12 @@ pub(super) enum RealmDenial {
     Root,
 }
 
-/// The bounds of a realm. Without any of them it has every workspace.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Realm<'p> {
-    /// Only these.
-    listed: Option<&'p [WorkspaceId]>,
-    /// Only those of this org; no org counts as one org.
-    org: Option<Option<&'p str>>,
-    /// Only this one, in its present life, and those below it.
-    pub(super) within: Option<&'p WorkspaceIncarnation>,
-}
-
 impl<'p> Realm<'p> {
     /// Returns the realm of a principal; `None`: it is a workspace, and its relations decide.
     pub(super) fn from_principal(principal: &'p Principal) -> Option<Self> {
         Some(match principal {
             Principal::Workspace { .. } => return None,
-            Principal::Operator => Self {
-                listed: None,
-                org: None,
-                within: None,
-            },
+            Principal::Operator => Self::default(),
             Principal::Org { org, within } => Self {
                 listed: None,
                 org: Some(Some(org)),
@@ -435,11 +363,6 @@ impl<'p> Realm<'p> {
     pub(super) fn covers_org(&self, org: &str) -> bool {
         let of_org = self.org.is_none_or(|own| own == Some(org));
         of_org && self.listed.is_none() && self.within.is_none()
-    }
-
-    /// True if a list decides alone.
-    pub(super) fn is_list_only(&self) -> bool {
-        self.listed.is_some() && self.org.is_none() && self.within.is_none()
     }
 
     /// Returns the reason why a workspace at `place` is outside; `None`: it is inside, if the root of the subtree stands.
@@ -512,12 +435,18 @@ mod tests {
 
     #[test]
     fn a_page_ends_with_its_limit_or_with_cards_that_are_too_long() {
-        let mut builder = PageBuilder::new(2);
+        let mut builder = PageBuilder {
+            room: 2,
+            ..PageBuilder::default()
+        };
         assert!(builder.push(id("a"), Rule::Parent, PAGE_CARD_BYTES_MAX + 1));
         assert!(!builder.page.more);
         assert!(!builder.push(id("b"), Rule::Parent, 1));
         assert!(builder.page.more);
-        let mut builder = PageBuilder::new(2);
+        let mut builder = PageBuilder {
+            room: 2,
+            ..PageBuilder::default()
+        };
         assert!(builder.push(id("a"), Rule::Parent, 1) && builder.push(id("b"), Rule::Parent, 1));
         assert!(!builder.push(id("c"), Rule::Parent, 1));
         assert_eq!((builder.page.found.len(), builder.page.more), (2, true));
@@ -528,6 +457,7 @@ mod tests {
 mod realm_tests {
     use super::*;
     use crate::hierarchy::lineage_of;
+    use kernel::ids::WorkspaceIncarnation;
 
     fn id(text: &str) -> WorkspaceId {
         WorkspaceId::parse(text).unwrap()

@@ -1,19 +1,21 @@
-//! Authentication: from the field `Authorization` to a proof. In steady state no store is read: a valid
+//! Authentication: from the field `Authorization` to a proof, and checks whether a credential that was proven earlier is
+//! still valid: of a long-lived stream, or of an org token. In steady state no store is read: a valid
 //! credential is cached until it is revoked, ages or expires.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::credential::{Credential, CredentialHash, Form, NewCredential};
-use super::issuance::Issuance;
+use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::Issuers;
-use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential, open_proof};
 use super::refusal::{AuthError, Refusal, unauthenticated};
+use super::role::{Operator, Person};
 use super::signed_tokens::SignedTokens;
-use super::token::{Tokens, UseQueue};
+use super::tokens::{Tokens, UseQueue};
 use super::workspace_states::{WorkspaceRefusal, WorkspaceStates};
 use kernel::config::{self, AuthMode, Config, Derived, Live};
 use kernel::metrics::{self, CredentialFlaw, Metrics};
@@ -32,16 +34,18 @@ const REFUSALS_MAX: u64 = 10_000;
 /// table works within a second.
 const REFUSAL_TTL: Duration = Duration::from_secs(1);
 
+/// The time of a body after which its caller is checked again: half of that within which a revocation counts.
+pub const SLOW_BODY: Duration = Duration::from_millis(500);
+
 /// Authenticates credentials.
 pub struct Identity {
     /// Opaque tokens: issued, listed, revoked.
-    pub tokens: Issuance,
+    pub tokens: Tokens,
     /// Signed tokens.
     pub signed: SignedTokens,
     pub(super) config: Live,
     pub(super) issuers: Issuers,
     metrics: Arc<Metrics>,
-    pub(super) table: Tokens,
     /// Hashes from the configuration and the environment.
     pub(super) admins: Derived<Vec<CredentialHash>>,
     pub(super) proofs: CoherentCache<CredentialHash, Arc<Proof>>,
@@ -69,19 +73,14 @@ impl Identity {
             (config.get().directory.cache_entries, None),
             |proof: &Arc<Proof>| proof.is_current(),
         );
-        let table = Tokens::new(db);
         let entries_max = config.get().directory.cache_entries;
-        let workspaces = WorkspaceStates::new(&coherence, &metrics, entries_max, table.clone());
+        let workspaces = WorkspaceStates::new(&coherence, &metrics, entries_max, db.clone());
         drop_on_invalidation(&coherence, &proofs, &workspaces);
         Self {
             issuers: Issuers::new(&config.get().auth, Arc::clone(&metrics)),
             metrics,
-            tokens: Issuance {
-                tokens: table.clone(),
-                coherence,
-            },
+            tokens: Tokens::new(db, coherence),
             signed: SignedTokens::new(config.clone(), keys),
-            table,
             admins: Derived::new(&config, |config, _| admin_hashes(config)),
             config,
             proofs,
@@ -104,7 +103,7 @@ impl Identity {
     /// Records uses of tokens, and keeps the keys of foreign issuers fresh, outside of requests. A background
     /// task; runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.uses.run(&self.table), self.issuers.run());
+        tokio::join!(self.uses.run(&self.tokens), self.issuers.run());
     }
 
     /// Replaces `auth.issuers` and `auth.workspace_issuers`. Tokens of an issuer that is removed are invalid at once.
@@ -120,18 +119,14 @@ impl Identity {
     /// When the store cannot be asked.
     pub async fn ensure_admin_token(
         &self,
-        candidate: &FirstAdmin,
+        candidate: &SecretString,
     ) -> Result<Option<SecretString>, Unavailable> {
         if !self.admins.get().is_empty() {
             return Ok(None);
         }
-        let NewCredential { hash, text, .. } = &candidate.0;
-        let made = self
-            .table
-            .operators
-            .insert_first_admin(*hash, Timestamp::now().0)
-            .await?;
-        Ok(made.then(|| text.clone()))
+        let hash = CredentialHash::digest(candidate.expose_secret());
+        let made = self.tokens.insert_first_admin(hash, Timestamp::now().0);
+        Ok(made.await?.then(|| candidate.clone()))
     }
 
     /// Returns the principal that the value of an `Authorization` field proves. `None`: the request has no
@@ -160,11 +155,7 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let proof = self.verify(authorization).await?;
-        self.require_workspace(proof).await
-    }
-
-    /// Rejects a platform's token if its workspace does not stand. Does nothing for any other credential.
-    async fn require_workspace(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
+        // The workspace of a platform's token must stand.
         if let Some(why) = self.workspaces.find_refusal(&proof).await? {
             return Err(self.reject_workspace(&proof, why));
         }
@@ -208,18 +199,23 @@ impl Identity {
                 )
             });
         };
-        let credential = self.parse(field)?;
-        if credential.form == Form::Enrolment {
-            return Err(self.count_flaw(
-                CredentialFlaw::Misplaced,
-                "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with",
-            ));
-        }
-        if credential.form == Form::Ticket {
-            return Err(self.count_flaw(
-                CredentialFlaw::Misplaced,
-                "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else",
-            ));
+        let credential = Credential::parse(field).ok_or_else(|| {
+            self.count_flaw(
+                CredentialFlaw::Form,
+                "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
+            )
+        })?;
+        let misplaced = match credential.form {
+            Form::Enrolment => {
+                "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with"
+            }
+            Form::Ticket => {
+                "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else"
+            }
+            Form::Admin | Form::Jwt | Form::Org | Form::Workspace => "",
+        };
+        if !misplaced.is_empty() {
+            return Err(self.count_flaw(CredentialFlaw::Misplaced, misplaced));
         }
         let hash = credential.hash();
         // Most credentials are valid, so the cache of rejected ones is read second.
@@ -263,7 +259,7 @@ impl Identity {
     }
 
     /// As [`Identity::authenticate`], for the one route that accepts an enrolment token, and the token of a platform for a
-    /// workspace that does not exist. The token stays unused; [`Issuance::redeem_enrolment`] uses it up.
+    /// workspace that does not exist. The token stays unused; [`Tokens::redeem_enrolment`] uses it up.
     ///
     /// # Errors
     /// As [`Identity::authenticate`].
@@ -272,7 +268,7 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let credential = match authorization.map(Credential::parse) {
-            Some(Ok(credential)) if credential.form == Form::Enrolment => credential,
+            Some(Some(credential)) if credential.form == Form::Enrolment => credential,
             _ => {
                 let proof = self.verify(authorization).await?;
                 refuse_pair(&proof)?;
@@ -287,7 +283,7 @@ impl Identity {
         };
         let hash = credential.hash();
         // Never cached: it is presented once.
-        let found = self.table.find_enrolment(hash, Timestamp::now().0).await?;
+        let found = self.tokens.find_enrolment(hash, Timestamp::now().0).await?;
         let id = found.ok_or_else(|| {
             self.count_flaw(
                 CredentialFlaw::Unknown,
@@ -295,18 +291,11 @@ impl Identity {
             )
         })?;
         let principal = Principal::Workspace { id };
-        let mut proof = new_proof(principal, CredentialKind::Enrolment, credential, hash);
-        proof.hash = Some(hash);
-        Ok(Arc::new(proof))
-    }
-
-    fn parse<'a>(&self, field: &'a [u8]) -> Result<Credential<'a>, Rejection> {
-        Credential::parse(field).map_err(|_| {
-            self.count_flaw(
-                CredentialFlaw::Form,
-                "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
-            )
-        })
+        let proof = Proof {
+            prefix: credential.prefix().to_owned(),
+            ..Proof::by_credential(principal, CredentialKind::Enrolment, hash)
+        };
+        Ok(Arc::new(proof.with_account()))
     }
 
     fn count_refusal(&self, refusal: Refusal) -> Rejection {
@@ -335,17 +324,16 @@ impl Identity {
             Form::Enrolment | Form::Ticket => return Err(unknown),
         };
         let found = self.find_credential(kind, hash).await?.ok_or(unknown)?;
-        if found.has_expired() {
+        if !found.proof.is_current() {
             return Err(AuthError::Refused(Refusal::Over));
         }
         if let Some((token_id, last_used_at)) = found.last_use {
             self.uses.record(token_id, last_used_at);
         }
-        let mut proof = new_proof(found.principal, kind, credential, hash);
-        proof.expires_at = found.expires_at;
-        proof.born_at = found.born_at;
-        proof.operator = found.operator;
-        Ok(Arc::new(proof))
+        Ok(Arc::new(Proof {
+            prefix: credential.prefix().to_owned(),
+            ..found.proof
+        }))
     }
 
     /// Verifies a token of the foreign issuer that it names, or else a canvas or pair token of this
@@ -355,21 +343,14 @@ impl Identity {
         credential: Credential<'_>,
         hash: CredentialHash,
     ) -> Result<Arc<Proof>, AuthError> {
-        let text = credential.text();
-        let foreign = self.issuers.verify(text).await?;
-        let signed = match foreign {
+        let text = credential.text;
+        let signed = match self.issuers.verify(text).await? {
             Some(signed) => signed,
-            None => match self.signed.verify(text) {
-                // Another replica may have created the key just now.
-                Err(Refusal::Signed(TokenError::UnknownKey)) => {
-                    self.signed
-                        .reload_keys()
-                        .await
-                        .map_err(AuthError::Unavailable)?;
-                    self.signed.verify(text)
-                }
-                known => known,
-            }?,
+            None => {
+                self.signed
+                    .verify_with_reload(|| self.signed.verify(text))
+                    .await?
+            }
         };
         let proof = Proof {
             prefix: credential.prefix().to_owned(),
@@ -380,21 +361,173 @@ impl Identity {
         Ok(Arc::new(proof.with_account()))
     }
 
+    /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
+    /// called every second; while the store is unavailable, a valid credential stays valid.
+    pub async fn is_still_valid(&self, proof: &Proof) -> bool {
+        proof.is_current() && self.is_unrevoked(proof).await
+    }
+
+    /// Checks the caller of a request again after a body that took [`SLOW_BODY`], or after look-ups of names. An enrolment
+    /// token is checked when it is redeemed.
+    ///
+    /// # Errors
+    /// `unauthenticated`.
+    pub async fn recheck(&self, proof: &Proof) -> Result<(), Rejection> {
+        if proof.kind != CredentialKind::Enrolment && !self.is_unrevoked(proof).await {
+            return Err(Rejection::new(
+                Reason::Unauthenticated,
+                "the credential was revoked or is past its end, or its workspace was removed, before the request could \
+                 be carried out; send a live one",
+            ));
+        }
+        Ok(())
+    }
+
+    /// As [`Identity::is_still_valid`], except that a stream that began in time continues when a signed token expires. A
+    /// token of a table that has reached its end counts as revoked, and so does one with another role now.
+    pub async fn is_unrevoked(&self, proof: &Proof) -> bool {
+        self.check_proof(proof).await.unwrap_or(true)
+    }
+
+    /// As [`Identity::is_unrevoked`], for a caller that asks again soon while the store is unavailable.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn check_proof(&self, proof: &Proof) -> Result<bool, Unavailable> {
+        if matches!(&proof.signer, Some(by) if by.key.is_withdrawn()) {
+            return Ok(false);
+        }
+        let Some(hash) = proof.credential else {
+            // No credential: valid as long as open mode is on.
+            return Ok(proof.kind != CredentialKind::Open || self.open_mode_proof().is_some());
+        };
+        if proof.kind == CredentialKind::Workload {
+            let life = self.workspaces.find_born_at(proof).await;
+            let refusal = self.workspaces.find_refusal(proof).await;
+            // One that says no counts, whether the other could be asked or not.
+            if matches!(refusal, Ok(Some(_)))
+                || matches!(life, Ok(Some(born_at)) if born_at != proof.born_at)
+            {
+                return Ok(false);
+            }
+            return life.and(refusal).map(|_| true);
+        }
+        let is_of_table = matches!(
+            proof.kind,
+            CredentialKind::Workspace | CredentialKind::Admin
+        );
+        if is_of_table && !proof.is_current() {
+            return Ok(false);
+        }
+        if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
+            // Signed, so only the token with which it was made is looked up.
+            return self.is_maker_unrevoked(proof).await;
+        }
+        let now = self.load_proof(proof.kind, hash, &proof.prefix).await?;
+        Ok(now.is_some_and(|now| {
+            now.principal == proof.principal
+                && now.born_at == proof.born_at
+                && now.role() == proof.role()
+        }))
+    }
+
+    /// Returns the proof of an opaque credential, from memory in steady state. `prefix`: its first characters, where its
+    /// table does not have them.
+    async fn load_proof(
+        &self,
+        kind: CredentialKind,
+        hash: CredentialHash,
+        prefix: &str,
+    ) -> Result<Option<Arc<Proof>>, Unavailable> {
+        let load = || async {
+            let mut proof = match self.resolve_credential(kind, hash).await {
+                Ok(Some(proof)) => proof,
+                Ok(None) => return Err(None),
+                Err(away) => return Err(Some(away)),
+            };
+            if proof.prefix.is_empty() {
+                prefix.clone_into(&mut proof.prefix);
+            }
+            Ok(Arc::new(proof))
+        };
+        match self.proofs.get_or_load(&hash, load).await {
+            Ok(proof) => Ok(Some(proof)),
+            Err(why) => Option::clone(&why).map_or(Ok(None), Err),
+        }
+    }
+
+    /// Returns what an opaque credential proves now; `None`: nothing.
+    pub(super) async fn resolve_credential(
+        &self,
+        kind: CredentialKind,
+        hash: CredentialHash,
+    ) -> Result<Option<Proof>, Unavailable> {
+        let found = self.find_credential(kind, hash).await?;
+        Ok(found.map(|found| found.proof).filter(Proof::is_current))
+    }
+
+    /// As [`Identity::resolve_credential`], also after its end.
+    pub(super) async fn find_credential(
+        &self,
+        kind: CredentialKind,
+        hash: CredentialHash,
+    ) -> Result<Option<ResolvedCredential>, Unavailable> {
+        match kind {
+            CredentialKind::Workspace => self.tokens.find_workspace(hash).await,
+            CredentialKind::Org => self.tokens.find_org(hash).await,
+            CredentialKind::Admin => self.find_operator(hash).await,
+            CredentialKind::Canvas
+            | CredentialKind::Enrolment
+            | CredentialKind::Open
+            | CredentialKind::Pair
+            | CredentialKind::Stored
+            | CredentialKind::Workload => Ok(None),
+        }
+    }
+
+    /// True unless the person's provider is no longer the one of the configuration.
+    fn may_sign_in(&self, person: Option<&Person>) -> bool {
+        let config = self.config.get();
+        let issuer = config.admin.sign_in.issuer.as_deref();
+        person.is_none_or(|person| issuer == Some(&person.issuer))
+    }
+
+    /// Returns the operator of the token with this hash, also after its end.
+    async fn find_operator(
+        &self,
+        hash: CredentialHash,
+    ) -> Result<Option<ResolvedCredential>, Unavailable> {
+        let found = if hash.is_one_of(&self.admins.get()) {
+            Some((Operator::CONFIGURED, None))
+        } else {
+            let found = self.tokens.find_operator(hash).await?;
+            found.filter(|(operator, _)| self.may_sign_in(operator.person.as_ref()))
+        };
+        let proof = Proof::by_credential(Principal::Operator, CredentialKind::Admin, hash);
+        Ok(found.map(|(operator, expires_at)| {
+            ResolvedCredential::from(Proof {
+                expires_at,
+                operator: Some(Arc::new(operator)),
+                ..proof
+            })
+        }))
+    }
+
+    /// True if the org token with which a credential was made, if there was one, is still valid. Cached as if
+    /// the org token itself had been presented.
+    pub(super) async fn is_maker_unrevoked(&self, proof: &Proof) -> Result<bool, Unavailable> {
+        let Some(maker) = proof.maker else {
+            return Ok(true);
+        };
+        let found = Box::pin(self.load_proof(CredentialKind::Org, maker, "")).await?;
+        Ok(found.is_some())
+    }
+
     /// Restores the principal from the output of [`Proof::to_stored`]. No request can create such a proof, and
     /// permits are checked again with it. `None`: the text is invalid, or it is from open mode, which is off
     /// now.
     pub fn restore_proof(&self, stored: &str) -> Option<Proof> {
         Proof::from_stored(stored, self.open_mode_proof().is_some())
-    }
-}
-
-/// The admin token to be stored by a first start.
-pub struct FirstAdmin(NewCredential);
-
-impl Default for FirstAdmin {
-    /// Generates a new one.
-    fn default() -> Self {
-        Self(NewCredential::new(Form::Admin))
     }
 }
 
@@ -426,40 +559,22 @@ fn drop_on_invalidation(
 ) {
     let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
     coherence.on_invalidation(move |what| {
-        let (proofs, workspaces) = (proofs.clone(), workspaces.clone());
-        async move {
-            match what {
-                Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
-                    Some(hash) => proofs.forget(&hash),
-                    None => proofs.forget_all(),
-                },
-                Invalidation::Everything => {
-                    proofs.forget_all();
-                    workspaces.forget_all();
-                }
-                Invalidation::Lineage(_) => workspaces.forget_all(),
-                // A proof contains only the workspace's id; other modules cache its other facts.
-                Invalidation::Address(_)
-                | Invalidation::Grant(..)
-                | Invalidation::Stops
-                | Invalidation::Workspace(_) => {}
+        match what {
+            Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
+                Some(hash) => proofs.forget(&hash),
+                None => proofs.forget_all(),
+            },
+            Invalidation::Everything => {
+                proofs.forget_all();
+                workspaces.forget_all();
             }
+            Invalidation::Lineage(_) => workspaces.forget_all(),
+            // A proof contains only the workspace's id; other modules cache its other facts.
+            Invalidation::Address(_)
+            | Invalidation::Grant(..)
+            | Invalidation::Stops
+            | Invalidation::Workspace(_) => {}
         }
+        ready(())
     });
-}
-
-fn new_proof(
-    principal: Principal,
-    kind: CredentialKind,
-    credential: Credential<'_>,
-    hash: CredentialHash,
-) -> Proof {
-    Proof {
-        principal,
-        kind,
-        prefix: credential.prefix().to_owned(),
-        credential: Some(hash),
-        ..open_proof()
-    }
-    .with_account()
 }

@@ -4,17 +4,15 @@
 //! Invariants: a token that is used again was signed by the key in force, for the issuer in force, for exactly this
 //! caller, target, rule, org and access generation.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
 use kernel::config::{Config, Live};
 use kernel::time::Timestamp;
-use trust::{CALLER_TTL, Keys, PAIR_TYP, Pair, PairClaims, SignError, Signer};
+use trust::{CALLER_TTL, CALLER_USE, Keys, PAIR_TYP, Pair, PairClaims, SignError, Signer};
 
 /// The scheme, which stands before the token in `Authorization`.
 const SCHEME: &str = "Bearer ";
@@ -44,8 +42,9 @@ impl std::fmt::Debug for CallerToken {
     }
 }
 
-/// A [`Pair`] as a key: everything that a token says of its caller and target.
-#[derive(PartialEq, Eq)]
+/// A [`Pair`] as a key: everything that a token says of its caller and target, in the same order, so that both have one
+/// hash.
+#[derive(PartialEq, Eq, Hash)]
 struct PairKey {
     caller: Box<str>,
     target: Box<str>,
@@ -76,12 +75,6 @@ impl PairKey {
     }
 }
 
-impl Hash for PairKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_pair().hash(state);
-    }
-}
-
 impl Equivalent<PairKey> for Pair<'_> {
     fn equivalent(&self, key: &PairKey) -> bool {
         *self == key.as_pair()
@@ -105,77 +98,15 @@ impl CachedToken {
 
 /// The signing key, the issuer, and the tokens of both. Another configuration or another reading of the keys makes
 /// another one, without tokens.
-struct Epoch {
+pub(super) struct Epoch {
     config: Arc<Config>,
     signer: Signer,
     issuer: String,
     tokens: Cache<PairKey, CachedToken>,
 }
 
-/// Signs caller tokens.
-pub(super) struct CallerTokens {
-    config: Live,
-    keys: Arc<Keys>,
-    epoch: ArcSwap<Epoch>,
-}
-
-impl CallerTokens {
-    pub(super) fn new(config: Live, keys: Arc<Keys>) -> Self {
-        let epoch = ArcSwap::from_pointee(Epoch::new(&config, &keys));
-        Self {
-            config,
-            keys,
-            epoch,
-        }
-    }
-
-    /// Returns a token of the pair at the time `now`: one that was signed within half its lifetime, or a new one.
-    pub(super) fn token_for_pair(
-        &self,
-        pair: Pair<'_>,
-        now: Timestamp,
-    ) -> Result<Arc<CallerToken>, SignError> {
-        self.with_epoch(|epoch| match epoch.tokens.get(&pair) {
-            Some(cached) if cached.is_usable(now) => Ok(cached.token),
-            _ => epoch.sign_and_cache(&pair, now),
-        })
-    }
-
-    /// Returns a new token for one request of the pair: of the JSON-RPC `method`, with a body of this hash.
-    pub(super) fn sign_for_request(
-        &self,
-        pair: Pair<'_>,
-        method: Option<&str>,
-        body_hash: String,
-    ) -> Result<Arc<CallerToken>, SignError> {
-        self.with_epoch(|epoch| {
-            let claims = epoch.pair_claims(pair, Timestamp::now());
-            epoch.sign(&claims.bind_to(method, body_hash))
-        })
-    }
-
-    /// Drops tokens that are not used again, so that memory follows the pairs that call.
-    pub(super) fn drop_stale(&self, now: Timestamp) {
-        self.epoch
-            .load()
-            .tokens
-            .retain(|_, cached| cached.is_usable(now));
-    }
-
-    fn with_epoch<T>(&self, work: impl FnOnce(&Epoch) -> T) -> T {
-        let epoch = self.epoch.load();
-        if epoch.is_current(&self.config, &self.keys) {
-            return work(&epoch);
-        }
-        // Of several callers at once each may begin one: the last one stays, and what the others signed is as good.
-        let new = Arc::new(Epoch::new(&self.config, &self.keys));
-        self.epoch.store(Arc::clone(&new));
-        work(&new)
-    }
-}
-
 impl Epoch {
-    fn new(config: &Live, keys: &Keys) -> Self {
+    pub(super) fn new(config: &Live, keys: &Keys) -> Self {
         let config = config.snapshot();
         Self {
             signer: keys.signer(),
@@ -185,8 +116,25 @@ impl Epoch {
         }
     }
 
-    fn is_current(&self, config: &Live, keys: &Keys) -> bool {
+    pub(super) fn is_current(&self, config: &Live, keys: &Keys) -> bool {
         Arc::ptr_eq(&self.config, &config.get()) && keys.is_current(&self.signer)
+    }
+
+    /// Returns a token of the pair at the time `now`: one that was signed within half its lifetime, or a new one.
+    pub(super) fn token_for_pair(
+        &self,
+        pair: &Pair<'_>,
+        now: Timestamp,
+    ) -> Result<Arc<CallerToken>, SignError> {
+        match self.tokens.get(pair) {
+            Some(cached) if cached.is_usable(now) => Ok(cached.token),
+            _ => self.sign_and_cache(pair, now),
+        }
+    }
+
+    /// Drops tokens that are not used again, so that memory follows the pairs that call.
+    pub(super) fn drop_stale(&self, now: Timestamp) {
+        self.tokens.retain(|_, cached| cached.is_usable(now));
     }
 
     #[cold]
@@ -207,11 +155,14 @@ impl Epoch {
         Ok(token)
     }
 
-    fn pair_claims(&self, pair: Pair<'_>, now: Timestamp) -> PairClaims {
-        PairClaims::new(self.issuer.clone(), pair, now, CALLER_TTL).mark_forwarded()
+    pub(super) fn pair_claims(&self, pair: Pair<'_>, now: Timestamp) -> PairClaims {
+        PairClaims {
+            token_use: Some(CALLER_USE.to_owned()),
+            ..PairClaims::new(self.issuer.clone(), pair, now, CALLER_TTL)
+        }
     }
 
-    fn sign(&self, claims: &PairClaims) -> Result<Arc<CallerToken>, SignError> {
+    pub(super) fn sign(&self, claims: &PairClaims) -> Result<Arc<CallerToken>, SignError> {
         let field = self.signer.sign_after(SCHEME, PAIR_TYP, claims)?;
         Ok(Arc::new(CallerToken(field.into())))
     }
@@ -222,8 +173,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::identity::signed_tokens::SignedTokens;
     use kernel::config::load::DEFAULT;
-    use trust::{CALLER_USE, SigningAlgorithm, body_hash, rotate};
+    use trust::{SigningAlgorithm, body_hash, rotate};
 
     const ISSUER: &str = "https://gateway.example.com";
 
@@ -239,7 +191,7 @@ mod tests {
         dir: tempfile::TempDir,
         live: Live,
         keys: Arc<Keys>,
-        callers: CallerTokens,
+        callers: SignedTokens,
     }
 
     fn house() -> House {
@@ -248,7 +200,7 @@ mod tests {
         let mut config: Config = toml::from_str(DEFAULT).unwrap();
         config.tokens.issuer = Some(ISSUER.to_owned());
         let live = Live::from(config);
-        let callers = CallerTokens::new(live.clone(), Arc::clone(&keys));
+        let callers = SignedTokens::new(live.clone(), Arc::clone(&keys));
         House {
             dir,
             live,
@@ -259,7 +211,7 @@ mod tests {
 
     impl House {
         fn token(&self, pair: Pair<'_>, now: Timestamp) -> Arc<CallerToken> {
-            self.callers.token_for_pair(pair, now).unwrap()
+            self.callers.caller_token_at(pair, now).unwrap()
         }
 
         fn claims(&self, token: &CallerToken, issuer: &str, audience: &str) -> PairClaims {
@@ -382,7 +334,7 @@ mod tests {
         let make = || {
             house
                 .callers
-                .sign_for_request(PAIR, Some("message/send"), body_hash(b"{}"))
+                .caller_token_for_request(PAIR, Some("message/send"), body_hash(b"{}"))
                 .unwrap()
         };
         let [one, other] = [make(), make()].map(|token| house.claims(&token, ISSUER, "two"));

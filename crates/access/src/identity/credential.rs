@@ -7,11 +7,12 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand::RngCore;
 use secrecy::SecretString;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use kernel::config::value::Sha256Hex;
+use kernel::time::Timestamp;
 
 /// Characters of 256 random bits in base64url.
 const RANDOM_LEN: usize = 43;
@@ -36,32 +37,26 @@ pub(super) enum Form {
     Workspace,
 }
 
+/// The forms of opaque tokens of this gateway, with the prefixes of their 43 characters.
+const OPAQUE: [(Form, &str); 5] = [
+    (Form::Admin, "a2aa_"),
+    (Form::Enrolment, "a2ae_"),
+    (Form::Org, "a2ao_"),
+    (Form::Ticket, "a2at_"),
+    (Form::Workspace, "a2aw_"),
+];
+
 impl Form {
-    /// Returns the prefix of the 43 characters in tokens of this gateway.
-    const fn prefix(self) -> &'static str {
-        match self {
-            Self::Admin => "a2aa_",
-            Self::Enrolment => "a2ae_",
-            Self::Org => "a2ao_",
-            Self::Ticket => "a2at_",
-            Self::Workspace => "a2aw_",
-            Self::Jwt => "",
-        }
+    /// Returns the prefix of tokens of this form.
+    fn prefix(self) -> &'static str {
+        let own = OPAQUE.iter().find(|(form, _)| *form == self);
+        own.map_or("", |(_, prefix)| prefix)
     }
 
     pub(super) fn detect(text: &str) -> Option<Self> {
-        let forms = [
-            Self::Admin,
-            Self::Enrolment,
-            Self::Org,
-            Self::Ticket,
-            Self::Workspace,
-        ];
-        let opaque = forms
-            .into_iter()
-            .find(|form| text.strip_prefix(form.prefix()).is_some_and(is_random));
-        match opaque {
-            Some(form) => Some(form),
+        let has = |prefix: &str| text.strip_prefix(prefix).is_some_and(is_random);
+        match OPAQUE.iter().find(|(_, prefix)| has(*prefix)) {
+            Some((form, _)) => Some(*form),
             None if is_random(text) => Some(Self::Workspace),
             None if text.bytes().filter(|b| *b == b'.').count() == 2 => Some(Self::Jwt),
             None => None,
@@ -77,38 +72,25 @@ fn is_base64url(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
-/// The field `Authorization` is not one bearer credential of a known form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MalformedCredential;
-
 /// The credential in `Authorization`, borrowed from the request.
 #[derive(Clone, Copy)]
 pub(super) struct Credential<'a> {
-    text: &'a str,
+    /// For verifying a signature.
+    pub(super) text: &'a str,
     pub(super) form: Form,
 }
 
 impl<'a> Credential<'a> {
-    /// Parses the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential.
-    pub(super) fn parse(field: &'a [u8]) -> Result<Self, MalformedCredential> {
-        let field = std::str::from_utf8(field).map_err(|_| MalformedCredential)?;
-        let (scheme, rest) = field
-            .trim_matches(' ')
-            .split_once(' ')
-            .ok_or(MalformedCredential)?;
+    /// Parses the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential. `None`: it is not
+    /// one bearer credential of a known form.
+    pub(super) fn parse(field: &'a [u8]) -> Option<Self> {
+        let field = std::str::from_utf8(field).ok()?;
+        let (scheme, rest) = field.trim_matches(' ').split_once(' ')?;
         let text = rest.trim_matches(' ');
         // Excludes separators of several credentials or list entries, and control characters.
         let clean = text.bytes().all(|b| is_base64url(b) || b == b'.');
-        if !scheme.eq_ignore_ascii_case("bearer") || !clean {
-            return Err(MalformedCredential);
-        }
-        let form = Form::detect(text).ok_or(MalformedCredential)?;
-        Ok(Self { text, form })
-    }
-
-    /// Returns the text, for verifying a signature.
-    pub(super) fn text(&self) -> &'a str {
-        self.text
+        let form = Form::detect(text)?;
+        (clean && scheme.eq_ignore_ascii_case("bearer")).then_some(Self { text, form })
     }
 
     /// Returns the characters that may be shown.
@@ -132,7 +114,8 @@ impl fmt::Debug for Credential<'_> {
 }
 
 /// SHA-256 of a credential's text, as it is stored; also the key of the cache.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(from = "Sha256Hex")]
 pub struct CredentialHash([u8; 32]);
 
 impl CredentialHash {
@@ -174,12 +157,6 @@ impl Serialize for CredentialHash {
     }
 }
 
-impl<'de> Deserialize<'de> for CredentialHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Sha256Hex::deserialize(deserializer).map(Self::from)
-    }
-}
-
 impl From<Sha256Hex> for CredentialHash {
     fn from(hash: Sha256Hex) -> Self {
         Self(hash.0)
@@ -192,30 +169,39 @@ impl fmt::Debug for CredentialHash {
     }
 }
 
-/// A credential that was just made. Its text is returned to the caller once.
-pub(super) struct NewCredential {
-    pub(super) text: SecretString,
-    pub(super) prefix: String,
+/// An opaque credential that was just made. Its text is stored nowhere else.
+#[derive(Clone, Debug)]
+pub struct IssuedToken {
+    /// The token, to be shown once.
+    pub token: SecretString,
+    /// Its id, by which it is revoked.
+    pub token_id: String,
+    /// Its first 8 characters.
+    pub prefix: String,
+    /// Milliseconds since 1970.
+    pub created_at: i64,
     pub(super) hash: CredentialHash,
 }
 
-impl NewCredential {
-    /// Generates a random credential of an opaque `form`.
-    pub(super) fn new(form: Form) -> Self {
+impl IssuedToken {
+    /// Generates a random credential of an opaque `form`, without storing it.
+    pub(super) fn generate(form: Form) -> Self {
         let mut random = [0; 32];
         rand::rng().fill_bytes(&mut random);
         let text = format!("{}{}", form.prefix(), URL_SAFE_NO_PAD.encode(random));
         Self {
+            token_id: uuid::Uuid::now_v7().to_string(),
             prefix: text.chars().take(PREFIX_LEN).collect(),
+            created_at: Timestamp::now().0,
             hash: CredentialHash::digest(&text),
-            text: text.into(),
+            token: text.into(),
         }
     }
 }
 
 /// Generates an operator's token.
 pub fn new_admin_token() -> SecretString {
-    NewCredential::new(Form::Admin).text
+    IssuedToken::generate(Form::Admin).token
 }
 
 /// True if `text` has the form of an admin token: `a2aa_` and 43 base64url characters.
@@ -241,7 +227,7 @@ mod tests {
         "x-_9".repeat(11)[..43].to_owned()
     }
 
-    fn form(field: &str) -> Result<Form, MalformedCredential> {
+    fn form(field: &str) -> Option<Form> {
         Credential::parse(field.as_bytes()).map(|credential| credential.form)
     }
 
@@ -272,8 +258,8 @@ mod tests {
             ("a2ae_", Form::Enrolment),
             ("e30.e30.", Form::Jwt),
         ] {
-            assert_eq!(form(&format!("Bearer {label}{random}")), Ok(expected));
-            assert_eq!(form(&format!("bEARER   {label}{random} ")), Ok(expected));
+            assert_eq!(form(&format!("Bearer {label}{random}")), Some(expected));
+            assert_eq!(form(&format!("bEARER   {label}{random} ")), Some(expected));
         }
     }
 
@@ -295,20 +281,20 @@ mod tests {
             "Bearer a.b".into(),
             "Bearer a.b.c.d".into(),
         ] {
-            assert_eq!(form(&field), Err(MalformedCredential), "{field}");
+            assert_eq!(form(&field), None, "{field}");
         }
         assert_eq!(
             Credential::parse(b"Bearer \xff.\xff.\xff").map(|c| c.form),
-            Err(MalformedCredential)
+            None
         );
     }
 
     #[test]
     fn what_is_made_can_be_presented() {
         for made in [Form::Admin, Form::Enrolment, Form::Org, Form::Workspace] {
-            let fresh = NewCredential::new(made);
-            let text = fresh.text.expose_secret();
-            assert_eq!(form(&format!("Bearer {text}")), Ok(made));
+            let fresh = IssuedToken::generate(made);
+            let text = fresh.token.expose_secret();
+            assert_eq!(form(&format!("Bearer {text}")), Some(made));
             assert_eq!(CredentialHash::digest(text), fresh.hash);
             assert_eq!(fresh.prefix, text[..8]);
             assert_eq!(

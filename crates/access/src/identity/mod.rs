@@ -8,7 +8,6 @@ mod account;
 mod authenticate;
 mod caller_tokens;
 mod credential;
-mod issuance;
 mod issuers;
 mod named_caller;
 mod proof;
@@ -18,14 +17,14 @@ mod role;
 mod signed_tokens;
 mod stored_principal;
 mod ticket;
-mod token;
-mod validity;
+mod tokens;
 mod workspace_states;
 
-pub use self::authenticate::{FirstAdmin, Identity};
+pub use self::authenticate::{Identity, SLOW_BODY};
 pub use self::caller_tokens::CallerToken;
-pub use self::credential::{CredentialHash, is_admin_token, may_be_credential, new_admin_token};
-pub use self::issuance::Issuance;
+pub use self::credential::{
+    CredentialHash, IssuedToken, is_admin_token, may_be_credential, new_admin_token,
+};
 pub use self::named_caller::{Credentials, NamedCaller};
 pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
@@ -35,12 +34,11 @@ pub use self::signed_tokens::{
     SignedTokens,
 };
 pub use self::stored_principal::stored_account;
-pub use self::ticket::{TICKET_TTL, Tickets};
-pub use self::token::{
-    EnrolmentMaker, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow,
-    TokenTerms,
+pub use self::ticket::TICKET_TTL;
+pub use self::tokens::{
+    EnrolmentMaker, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow, TokenTerms,
+    Tokens,
 };
-pub use self::validity::SLOW_BODY;
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,8 @@ use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::rate::Rates;
 use super::refusal::Refusal;
 use super::role::{Operator, Role};
-use super::token::{LiveToken, TokenHolder, WorkspaceState};
+use super::tokens::{LiveToken, Owner};
+use super::workspace_states::WorkspaceState;
 use crate::explain::{ExplainQuery, Fact, Source, Witness};
 use kernel::config::AuthMode;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
@@ -36,10 +37,7 @@ pub struct NamedCaller {
 }
 
 /// A credential of the named caller: its visible prefix, and its rate account.
-struct KnownCredential {
-    prefix: Option<String>,
-    account: Account,
-}
+type KnownCredential = (Option<String>, Account);
 
 /// The known credentials of the named caller.
 pub struct Credentials {
@@ -61,12 +59,14 @@ impl NamedCaller {
     /// `invalid_params`.
     pub fn parse(question: &ExplainQuery) -> Result<Self, Rejection> {
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
-        let id = |text: &str| WorkspaceId::parse(text);
+        let id = |text: &str| WorkspaceId::parse(text).map_err(|_| wrong(FORMS));
         let claimed = question.org.is_some() || question.workspaces.is_some();
         let mut role = Role::Admin;
         let principal = match question.caller.split_once(':') {
-            None if question.caller == "operator" => Principal::Operator,
-            Some(("operator", "")) => Principal::Operator,
+            None if question.caller != "operator" => Principal::Workspace {
+                id: id(&question.caller)?,
+            },
+            None | Some(("operator", "")) => Principal::Operator,
             Some(("operator", word)) => {
                 role = Role::parse(word).ok_or_else(|| wrong(FORMS))?;
                 Principal::Operator
@@ -78,7 +78,7 @@ impl NamedCaller {
             Some(("subtree", named)) => {
                 let named = named.split_once(':').filter(|(_, org)| !org.is_empty());
                 let (root, org) = named.ok_or_else(|| wrong(FORMS))?;
-                let (id, born_at) = (id(root).map_err(|_| wrong(FORMS))?, 0);
+                let (id, born_at) = (id(root)?, 0);
                 Principal::Org {
                     org: org.to_owned(),
                     within: Some(WorkspaceIncarnation { id, born_at }),
@@ -86,30 +86,20 @@ impl NamedCaller {
             }
             Some(("canvas", user)) if !user.is_empty() => {
                 let listed = question.workspaces.as_deref().map(|list| {
-                    let ids = list.split(',').map(|text| id(text.trim()));
-                    ids.collect::<Result<Vec<_>, _>>()
+                    let ids = list.split(',').map(|text| WorkspaceId::parse(text.trim()));
+                    ids.collect::<Result<_, _>>().map_err(|_| wrong(LIST))
                 });
-                let workspaces = listed.transpose().map_err(|_| {
-                    wrong("`workspaces` is a list of workspace ids, with commas between them")
-                })?;
-                return Ok(Self {
-                    principal: Principal::Canvas {
-                        user: user.to_owned(),
-                        org: question.org.clone(),
-                        workspaces,
-                        confined: false,
-                        within: None,
-                    },
-                    role,
-                    claimed,
-                });
+                Principal::Canvas {
+                    user: user.to_owned(),
+                    org: question.org.clone(),
+                    workspaces: listed.transpose()?,
+                    confined: false,
+                    within: None,
+                }
             }
-            None => Principal::Workspace {
-                id: id(&question.caller).map_err(|_| wrong(FORMS))?,
-            },
             Some(_) => return Err(wrong(FORMS)),
         };
-        if claimed {
+        if claimed && !matches!(principal, Principal::Canvas { .. }) {
             return Err(wrong(CLAIMS));
         }
         Ok(Self {
@@ -128,6 +118,8 @@ impl NamedCaller {
 const CLAIMS: &str = "`org` and `workspaces` are what the token of a canvas user says: ask for a caller of the form \
                       `canvas:<user>`, or leave them out";
 
+const LIST: &str = "`workspaces` is a list of workspace ids, with commas between them";
+
 const FORMS: &str = "`caller` is what records name a caller by: a workspace id, `operator` (also `operator:read`, \
                      `operator:operate`), `canvas:<user>`, `org:<org>` or \
                      `subtree:<id>:<org>`";
@@ -142,9 +134,10 @@ impl Identity {
         &self,
         id: &WorkspaceId,
     ) -> Result<WorkspaceIncarnation, Unavailable> {
-        let born_at = self.workspaces.load_born_at(id).await?;
-        let id = id.clone();
-        Ok(WorkspaceIncarnation { id, born_at })
+        Ok(WorkspaceIncarnation {
+            id: id.clone(),
+            born_at: self.workspaces.load_born_at(id).await?,
+        })
     }
 
     /// Returns the proof that a credential of the named caller would give, and reports its credentials to
@@ -157,14 +150,13 @@ impl Identity {
     /// `unauthenticated`, when no credential could prove it; `store_unavailable`.
     pub async fn prove_named_caller(
         &self,
-        named: NamedCaller,
-        witness: &mut impl Witness,
-    ) -> Result<(Proof, Credentials), Rejection> {
-        let NamedCaller {
+        NamedCaller {
             mut principal,
             role,
             claimed,
-        } = named;
+        }: NamedCaller,
+        witness: &mut impl Witness,
+    ) -> Result<(Proof, Credentials), Rejection> {
         if let Principal::Org {
             within: Some(root), ..
         } = &mut principal
@@ -205,21 +197,16 @@ impl Identity {
             && credentials.source == Source::Sql
             && let Some(id) = proof.principal.workspace()
             && !matches!(
-                self.table.find_workspace_state(id).await?,
+                self.workspaces.read_state(id).await?,
                 WorkspaceState::Live(..)
             )
         {
             return Err(Refusal::Unknown.to_rejection());
         }
-        if credentials.is_known_empty() {
-            let ended = match &proof.principal {
-                Principal::Workspace { id } => self.table.has_expired_token(id).await?,
-                _ => false,
-            };
-            let refusal = if ended {
-                Refusal::Over
-            } else {
-                Refusal::Unknown
+        if credentials.known.is_empty() && credentials.complete {
+            let refusal = match proof.principal.workspace() {
+                Some(id) if self.tokens.has_expired_token(id).await? => Refusal::Over,
+                _ => Refusal::Unknown,
             };
             return Err(refusal.to_rejection());
         }
@@ -229,63 +216,53 @@ impl Identity {
     /// Returns the credentials in the tables and in the configuration; while SQL is unavailable, those in the
     /// cache, which would still be accepted.
     async fn find_credentials(&self, principal: &Principal) -> Result<Credentials, Unavailable> {
-        let holder = match principal {
-            Principal::Workspace { id } => TokenHolder::Workspace(id),
-            Principal::Org { org, within } => TokenHolder::Org(org, within.as_ref()),
-            Principal::Operator | Principal::Canvas { .. } => TokenHolder::Operator,
+        let owner = match principal {
+            Principal::Workspace { id } => Owner::Workspace(id),
+            Principal::Org { org, within } => Owner::Org(org, within.as_ref()),
+            Principal::Operator | Principal::Canvas { .. } => Owner::Operators,
         };
         let mut known = Vec::new();
-        if let TokenHolder::Operator = holder {
+        if let Owner::Operators = owner {
             let configured = self.admins.get();
             let configured = configured.iter().map(|hash| (None, *hash));
-            known.extend(configured.map(|live| KnownCredential::from_token(principal, live)));
+            known.extend(configured.map(|live| known_by_token(principal, live)));
         }
-        let platforms = match principal {
-            Principal::Workspace { .. } => self.issuers.list_platforms(),
-            _ => Vec::new(),
+        let platforms = match owner {
+            Owner::Workspace(_) => self.issuers.list_platforms(),
+            Owner::Org(..) | Owner::Operators => Vec::new(),
         };
-        match self.table.list_live(holder).await {
-            Ok(live) => {
-                known.extend(
-                    live.into_iter()
-                        .map(|live| KnownCredential::from_token(principal, live)),
-                );
-                let signed = self.cached_proofs(|proof| {
-                    proof.kind == CredentialKind::Workload && proof.principal == *principal
-                });
-                known.extend(
-                    signed
-                        .iter()
-                        .map(|(proof, _)| KnownCredential::from_proof(proof)),
-                );
-                Ok(Credentials {
-                    known,
-                    // A platform may sign a token at any time.
-                    complete: platforms.is_empty(),
-                    platforms,
-                    source: Source::Sql,
-                    age: Duration::ZERO,
-                })
-            }
-            Err(error) => {
-                let used = self.cached_proofs(|proof| proof.principal == *principal);
-                let oldest = used.iter().map(|(_, read_at)| read_at.elapsed()).max();
-                known.extend(
-                    used.iter()
-                        .map(|(proof, _)| KnownCredential::from_proof(proof)),
-                );
-                if known.is_empty() {
-                    return Err(error);
-                }
-                Ok(Credentials {
-                    known,
-                    complete: false,
-                    platforms,
-                    source: Source::Memory,
-                    age: oldest.unwrap_or_default(),
-                })
-            }
+        let (live, unavailable) = match self.tokens.list_live(owner).await {
+            Ok(live) => (live, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let live = live.into_iter();
+        known.extend(live.map(|live| known_by_token(principal, live)));
+        // Those of platforms are in no table.
+        let used = self.cached_proofs(|proof| {
+            proof.principal == *principal
+                && (unavailable.is_some() || proof.kind == CredentialKind::Workload)
+        });
+        known.extend(used.iter().map(known_by_proof));
+        let Some(error) = unavailable else {
+            return Ok(Credentials {
+                known,
+                // A platform may sign a token at any time.
+                complete: platforms.is_empty(),
+                platforms,
+                source: Source::Sql,
+                age: Duration::ZERO,
+            });
+        };
+        if known.is_empty() {
+            return Err(error);
         }
+        let oldest = used.iter().map(|(_, read_at)| read_at.elapsed()).max();
+        Ok(Credentials {
+            known,
+            platforms,
+            age: oldest.unwrap_or_default(),
+            ..Credentials::empty()
+        })
     }
 
     fn find_canvas_caller(&self, principal: Principal, claimed: bool) -> (Proof, Credentials) {
@@ -294,7 +271,7 @@ impl Identity {
         let fits = |proof: &Proof| !claimed || proof.principal == principal;
         let newest = used.iter().filter(|(proof, _)| fits(proof));
         let newest = newest.max_by_key(|(proof, _)| proof.expires_at);
-        let Some((proof, read_at)) = newest else {
+        let Some(newest) = newest else {
             let credentials = Credentials {
                 source: Source::Question,
                 ..Credentials::empty()
@@ -302,11 +279,11 @@ impl Identity {
             return (proof_for(principal), credentials);
         };
         let credentials = Credentials {
-            known: vec![KnownCredential::from_proof(proof)],
-            age: read_at.elapsed(),
+            known: vec![known_by_proof(newest)],
+            age: newest.1.elapsed(),
             ..Credentials::empty()
         };
-        (proof_for(proof.principal.clone()), credentials)
+        (proof_for(newest.0.principal.clone()), credentials)
     }
 
     /// Returns cached proofs.
@@ -330,17 +307,12 @@ impl Credentials {
         }
     }
 
-    /// True if it is known that there are none.
-    fn is_known_empty(&self) -> bool {
-        self.known.is_empty() && self.complete
-    }
-
     fn to_json(&self) -> Value {
         let shown = self.known.iter().take(SHOWN_MAX);
         let mut said = json!({
             "known": self.known.len(),
             "complete": self.complete,
-            "prefixes": shown.map(|known| known.prefix.as_deref()).collect::<Vec<_>>(),
+            "prefixes": shown.map(|(prefix, _)| prefix).collect::<Vec<_>>(),
         });
         if !self.platforms.is_empty() {
             said["issuers"] = json!(self.platforms);
@@ -355,10 +327,10 @@ impl Credentials {
     /// `rate_limited`, when none is: the rejection with the shortest wait.
     pub fn check_rates(&self, rates: &Rates, witness: &mut impl Witness) -> Result<(), Rejection> {
         let known = self.known.iter();
-        let looked: Vec<_> = known.map(|known| rates.peek(known.account)).collect();
+        let looked: Vec<_> = known.map(|(_, account)| rates.peek(*account)).collect();
         witness.record(|| {
             let each = self.known.iter().zip(&looked).take(SHOWN_MAX);
-            let each = each.map(|(known, looked)| rate_json(known.prefix.as_deref(), looked));
+            let each = each.map(|((prefix, _), looked)| rate_json(prefix.as_deref(), looked));
             let value = json!({
                 "limited": !matches!(looked.first(), Some(Ok(None))),
                 "credentials": each.collect::<Vec<_>>(),
@@ -384,24 +356,16 @@ fn rate_json(prefix: Option<&str>, looked: &Result<Option<u64>, Rejection>) -> V
     }
 }
 
-impl KnownCredential {
-    fn from_proof(proof: &Proof) -> Self {
-        Self {
-            prefix: Some(proof.prefix.clone()),
-            account: proof.account,
-        }
-    }
+fn known_by_token(principal: &Principal, (prefix, hash): LiveToken) -> KnownCredential {
+    let proof = Proof {
+        credential: Some(hash),
+        ..proof_for(principal.clone())
+    };
+    (prefix, proof.with_account().account)
+}
 
-    fn from_token(principal: &Principal, (prefix, hash): LiveToken) -> Self {
-        let proof = Proof {
-            credential: Some(hash),
-            ..proof_for(principal.clone())
-        };
-        Self {
-            prefix,
-            account: proof.with_account().account,
-        }
-    }
+fn known_by_proof((proof, _): &(Arc<Proof>, Instant)) -> KnownCredential {
+    (Some(proof.prefix.clone()), proof.account)
 }
 
 fn proof_for(principal: Principal) -> Proof {
@@ -424,11 +388,7 @@ fn principal_json(proof: &Proof) -> Value {
             org,
             workspaces,
             ..
-        } => {
-            let listed = workspaces.as_ref();
-            let listed = listed.map(|ids| ids.iter().map(WorkspaceId::as_str).collect::<Vec<_>>());
-            json!({"kind": "canvas", "user": user, "org": org, "workspaces": listed})
-        }
+        } => json!({"kind": "canvas", "user": user, "org": org, "workspaces": workspaces}),
         Principal::Org { org, .. } => json!({"kind": "org", "org": org}),
         Principal::Operator => {
             json!({"kind": "operator", "role": proof.role().map(Role::as_str)})

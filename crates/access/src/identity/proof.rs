@@ -153,9 +153,7 @@ pub struct Proof {
     pub account: Account,
     /// Time at which it expires: milliseconds since 1970.
     pub(super) expires_at: Option<i64>,
-    /// The hash by which an enrolment token is redeemed.
-    pub(super) hash: Option<CredentialHash>,
-    /// The hash that is looked up again while a stream stays open. `None` in open mode.
+    /// The hash by which it is looked up again while a stream stays open, or redeemed. `None` in open mode.
     pub(super) credential: Option<CredentialHash>,
     /// The key that signed it.
     pub(super) signer: Option<Signer>,
@@ -172,6 +170,26 @@ pub struct Proof {
 }
 
 impl Proof {
+    /// Returns the proof of a principal by a credential of this hash. Its account is not set.
+    pub(super) fn by_credential(
+        principal: Principal,
+        kind: CredentialKind,
+        credential: CredentialHash,
+    ) -> Self {
+        Self {
+            principal,
+            kind,
+            credential: Some(credential),
+            ..open_proof()
+        }
+    }
+
+    /// Returns the hash by which the enrolment token behind the proof is redeemed, if it is by one.
+    pub(super) fn enrolment(&self) -> Option<CredentialHash> {
+        let is_enrolment = self.kind == CredentialKind::Enrolment;
+        self.credential.filter(|_| is_enrolment)
+    }
+
     /// For tests of modules that need one.
     #[cfg(any(test, feature = "testing"))]
     pub fn for_test(principal: Principal) -> Self {
@@ -328,36 +346,20 @@ pub(super) struct KeyName {
     pub(super) head: TokenHead,
 }
 
-/// An opaque credential, resolved to what it proves.
+/// What an opaque credential proves.
 pub(super) struct ResolvedCredential {
-    pub(super) principal: Principal,
-    /// Milliseconds since 1970. `None`: when it is revoked.
-    pub(super) expires_at: Option<i64>,
-    /// `None`: the principal is no operator.
-    pub(super) operator: Option<Arc<Operator>>,
-    /// Time at which the life of the workspace began, in milliseconds since 1970; 0: the first, or no workspace.
-    pub born_at: i64,
-    /// Its first 8 characters, of an org token.
-    pub(super) prefix: String,
+    /// Without the first characters of the credential, but for an org token.
+    pub(super) proof: Proof,
     /// The id of the token and its last recorded use, if uses are recorded.
     pub(super) last_use: Option<(String, Option<i64>)>,
 }
 
-impl ResolvedCredential {
-    pub(super) fn new(principal: Principal) -> Self {
+impl From<Proof> for ResolvedCredential {
+    fn from(proof: Proof) -> Self {
         Self {
-            principal,
-            expires_at: None,
-            operator: None,
-            born_at: 0,
-            prefix: String::new(),
+            proof: proof.with_account(),
             last_use: None,
         }
-    }
-
-    /// True from the end of the credential on.
-    pub(super) fn has_expired(&self) -> bool {
-        self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
     }
 }
 
@@ -376,7 +378,6 @@ pub(super) fn open_proof() -> Proof {
         prefix: String::new(),
         account: OPEN,
         expires_at: None,
-        hash: None,
         credential: None,
         signer: None,
         maker: None,

@@ -58,36 +58,38 @@ impl Refusal {
     }
 
     pub(super) fn to_rejection(self) -> Rejection {
-        match self {
-            Self::Unknown => unauthenticated(
-                "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live",
-            ),
-            Self::Signed(TokenError::Expired) | Self::Foreign(TokenError::Expired) => {
-                unauthenticated("the token has expired; ask its issuer for a new one")
+        unauthenticated(match self {
+            Self::Unknown => {
+                "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live"
             }
-            Self::Foreign(TokenError::Malformed) => unauthenticated(
-                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid` that is text if it has one, `typ` JWT, JOSE or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
-            ),
-            Self::Foreign(TokenError::UnknownKey) => unauthenticated(
-                "the token names a key (`kid`) that its issuer does not publish for this `alg`, or names none and its issuer does not have exactly one for it",
-            ),
-            Self::Foreign(TokenError::Claims) => unauthenticated(
-                "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",
-            ),
-            Self::Unmatched => unauthenticated(
-                "the token is genuine, but its claims do not match `claims` of its issuer in auth.workspace_issuers",
-            ),
-            Self::NoId => unauthenticated(
-                "the token is genuine, but `workspace` of its issuer in auth.workspace_issuers makes no workspace id of it: 1 to 128 of letters, digits, `.`, `_` and `-`, and no part may contain the character that separates it from the next",
-            ),
-            Self::Over => unauthenticated(
-                "the token is past its end (`expires_at`); make a new one, of a workspace with POST /workspaces/{id}/tokens",
-            ),
-            Self::Forwarded => unauthenticated(
-                "the token came with a forwarded request (`token_use`, `bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",
-            ),
-            Self::Signed(error) | Self::Foreign(error) => unauthenticated(error.to_string()),
-        }
+            Self::Signed(TokenError::Expired) | Self::Foreign(TokenError::Expired) => {
+                "the token has expired; ask its issuer for a new one"
+            }
+            Self::Foreign(TokenError::Malformed) => {
+                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid` that is text if it has one, `typ` JWT, JOSE or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`"
+            }
+            Self::Foreign(TokenError::UnknownKey) => {
+                "the token names a key (`kid`) that its issuer does not publish for this `alg`, or names none and its issuer does not have exactly one for it"
+            }
+            Self::Foreign(TokenError::Claims) => {
+                "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`"
+            }
+            Self::Unmatched => {
+                "the token is genuine, but its claims do not match `claims` of its issuer in auth.workspace_issuers"
+            }
+            Self::NoId => {
+                "the token is genuine, but `workspace` of its issuer in auth.workspace_issuers makes no workspace id of it: 1 to 128 of letters, digits, `.`, `_` and `-`, and no part may contain the character that separates it from the next"
+            }
+            Self::Over => {
+                "the token is past its end (`expires_at`); make a new one, of a workspace with POST /workspaces/{id}/tokens"
+            }
+            Self::Forwarded => {
+                "the token came with a forwarded request (`token_use`, `bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with"
+            }
+            Self::Signed(error) | Self::Foreign(error) => {
+                return unauthenticated(error.to_string());
+            }
+        })
     }
 }
 

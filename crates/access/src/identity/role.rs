@@ -4,6 +4,7 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::rows::stored_words;
 use kernel::closed_set::words;
 
 words! {
@@ -19,6 +20,8 @@ words! {
         Admin => "admin",
     }
 }
+
+stored_words!(Role);
 
 impl Role {
     /// True if this role may do what `needed` is needed for.

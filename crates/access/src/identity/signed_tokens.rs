@@ -5,22 +5,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, Guard};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use super::caller_tokens::{CallerToken, CallerTokens};
+use super::caller_tokens::{CallerToken, Epoch};
 use super::credential::CredentialHash;
 use super::proof::{
     CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
 };
-use super::refusal::Refusal;
+use super::refusal::{AuthError, Refusal};
 use kernel::config::Live;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use trust::{
-    GUARD_SCOPE, GUARD_TYP, Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, SignError,
-    TOKEN_BYTES_MAX, TokenError, WAKE_SCOPE, WAKE_TYP, claimed_audience, own_type,
+    Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, ServiceKind, SignError, TOKEN_BYTES_MAX,
+    TokenError, claimed_audience, own_type,
 };
 
 /// The `typ` of the header, so that no other token of this gateway is accepted as one.
@@ -88,13 +89,14 @@ pub struct IssuedPair {
 pub struct SignedTokens {
     pub(super) config: Live,
     pub(super) keys: Arc<Keys>,
-    caller_tokens: CallerTokens,
+    /// The signed caller tokens.
+    pub(super) epoch: ArcSwap<Epoch>,
 }
 
 impl SignedTokens {
     pub(super) fn new(config: Live, keys: Arc<Keys>) -> Self {
         Self {
-            caller_tokens: CallerTokens::new(config.clone(), Arc::clone(&keys)),
+            epoch: ArcSwap::from_pointee(Epoch::new(&config, &keys)),
             config,
             keys,
         }
@@ -106,51 +108,61 @@ impl SignedTokens {
     /// # Errors
     /// `invalid_params` when a name or the lifetime is out of bounds, or the list is too long.
     pub fn issue_canvas(&self, new: &NewCanvas<'_>) -> Result<(String, i64), Rejection> {
-        let NewCanvas {
-            user,
-            org,
-            workspaces,
-            ttl,
-            maker,
-        } = *new;
-        check_name("user", user)?;
-        if let Some(org) = org {
+        check_name("user", new.user)?;
+        if let Some(org) = new.org {
             check_name("org", org)?;
         }
-        if ttl < Duration::from_secs(1) || ttl > CANVAS_TTL_MAX {
+        if !(Duration::from_secs(1)..=CANVAS_TTL_MAX).contains(&new.ttl) {
             return Err(Rejection::new(
                 Reason::InvalidParams,
                 "`ttl_seconds` is a whole number from 1 to 86400",
             ));
         }
         let now = Timestamp::now().0 / 1000;
-        let exp = now + i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX - now);
+        let exp = now + i64::try_from(new.ttl.as_secs()).unwrap_or(i64::MAX - now);
         let issuer = self.config.get().issuer();
-        let maker = maker.filter(|maker| maker.kind == CredentialKind::Org);
+        let maker = new.maker.filter(|maker| maker.kind == CredentialKind::Org);
         let claims = Claims {
             aud: issuer.clone(),
             iss: issuer,
-            sub: user.to_owned(),
+            sub: new.user.to_owned(),
             iat: now,
             nbf: now,
             exp,
             jti: uuid::Uuid::now_v7().to_string(),
             scope: CANVAS_SCOPE.to_owned(),
-            org: org.map(str::to_owned),
-            workspaces: workspaces.map(<[WorkspaceId]>::to_vec),
+            org: new.org.map(str::to_owned),
+            workspaces: new.workspaces.map(<[WorkspaceId]>::to_vec),
             via: maker.and_then(|maker| maker.credential),
             within: maker.and_then(|maker| maker.principal.within()).cloned(),
         };
-        let token = self.keys.sign(CANVAS_TYP, &claims).map_err(|error| {
-            Rejection::new(Reason::Internal, "the token could not be signed").with_cause(error)
-        })?;
-        if token.len() > TOKEN_BYTES_MAX {
-            return Err(Rejection::new(
-                Reason::InvalidParams,
-                "`workspaces` is too long for a token of 8192 bytes: name fewer, or an `org` instead",
-            ));
-        }
+        let token = self.sign_bounded(
+            CANVAS_TYP,
+            &claims,
+            "token",
+            "`workspaces` is too long for a token of 8192 bytes: name fewer, or an `org` instead",
+        )?;
         Ok((token, exp * 1000))
+    }
+
+    fn sign(&self, typ: &str, claims: &impl Serialize, name: &str) -> Result<String, Rejection> {
+        let signed = self.keys.sign(typ, claims);
+        signed.map_err(|error| sign_failure(name, error))
+    }
+
+    /// Signs claims whose length depends on a list of workspaces. `too_long`: the message for a list that is too long.
+    pub(super) fn sign_bounded(
+        &self,
+        typ: &str,
+        claims: &impl Serialize,
+        name: &str,
+        too_long: &'static str,
+    ) -> Result<String, Rejection> {
+        let signed = self.sign(typ, claims, name)?;
+        match signed.len() <= TOKEN_BYTES_MAX {
+            true => Ok(signed),
+            false => Err(Rejection::new(Reason::InvalidParams, too_long)),
+        }
     }
 
     /// Verifies a canvas token of this gateway.
@@ -194,14 +206,28 @@ impl SignedTokens {
             .min(Duration::from_secs(left.as_secs()));
         let claims = PairClaims::new(config.issuer(), pair, now, ttl);
         Ok(IssuedPair {
-            token: self
-                .keys
-                .sign(PAIR_TYP, &claims)
-                .map_err(|error| sign_failure("pair", error))?
-                .into(),
+            token: self.sign(PAIR_TYP, &claims, "pair token")?.into(),
             expires_at: claims.exp.saturating_mul(1000),
             ttl,
         })
+    }
+
+    /// Issues the token that proves the gateway to the service of this kind for `subject`, at the origin `audience`. `bh`:
+    /// the hash of a question's body.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn issue_for_service(
+        &self,
+        kind: &ServiceKind,
+        subject: &str,
+        audience: String,
+        bh: Option<String>,
+    ) -> Result<SecretString, Rejection> {
+        let issuer = self.config.get().issuer();
+        let service = (subject, audience);
+        let claims = ServiceClaims::new(issuer, service, kind.scope, bh, Timestamp::now());
+        self.sign(kind.typ, &claims, kind.name).map(Into::into)
     }
 
     /// Returns a token that proves the caller to the target of `pair`: one that is used for all of its calls for half
@@ -210,9 +236,16 @@ impl SignedTokens {
     /// # Errors
     /// `internal` when it cannot be signed.
     pub fn caller_token_for_pair(&self, pair: Pair<'_>) -> Result<Arc<CallerToken>, Rejection> {
-        self.caller_tokens
-            .token_for_pair(pair, Timestamp::now())
-            .map_err(|error| sign_failure("pair", error))
+        self.caller_token_at(pair, Timestamp::now())
+    }
+
+    /// Returns a token of the pair at the time `now`: one that was signed within half its lifetime, or a new one.
+    pub(super) fn caller_token_at(
+        &self,
+        pair: Pair<'_>,
+        now: Timestamp,
+    ) -> Result<Arc<CallerToken>, Rejection> {
+        self.with_epoch(|epoch| epoch.token_for_pair(&pair, now))
     }
 
     /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
@@ -226,55 +259,29 @@ impl SignedTokens {
         method: Option<&str>,
         body_hash: String,
     ) -> Result<Arc<CallerToken>, Rejection> {
-        self.caller_tokens
-            .sign_for_request(pair, method, body_hash)
-            .map_err(|error| sign_failure("pair", error))
+        self.with_epoch(|epoch| {
+            let claims = epoch.pair_claims(pair, Timestamp::now());
+            epoch.sign(&claims.bind_to(method, body_hash))
+        })
     }
 
-    /// Issues the token that proves the gateway to the waker of `workspace`, at the origin `audience`.
-    ///
-    /// # Errors
-    /// `internal` when it cannot be signed.
-    pub fn issue_wake(
+    /// Drops caller tokens that are not used again at the time `now`, so that memory follows the pairs that call.
+    pub fn drop_stale(&self, now: Timestamp) {
+        self.epoch.load().drop_stale(now);
+    }
+
+    fn with_epoch<T>(
         &self,
-        workspace: &WorkspaceId,
-        audience: String,
-    ) -> Result<SecretString, Rejection> {
-        let service = (workspace.as_str(), audience);
-        let signed = self.sign_for_service(WAKE_TYP, service, WAKE_SCOPE, None);
-        signed.map_err(|error| sign_failure("wake", error))
-    }
-
-    /// Issues the token that proves the gateway to the guard `name` at the origin `audience`, with a question whose body
-    /// has the hash `bh`.
-    ///
-    /// # Errors
-    /// `internal` when it cannot be signed.
-    pub fn issue_guard(
-        &self,
-        name: &str,
-        audience: String,
-        bh: String,
-    ) -> Result<SecretString, Rejection> {
-        let signed = self.sign_for_service(GUARD_TYP, (name, audience), GUARD_SCOPE, Some(bh));
-        signed.map_err(|error| sign_failure("guard", error))
-    }
-
-    fn sign_for_service(
-        &self,
-        typ: &str,
-        service: (&str, String),
-        scope: &'static str,
-        bh: Option<String>,
-    ) -> Result<SecretString, SignError> {
-        let issuer = self.config.get().issuer();
-        let claims = ServiceClaims::new(issuer, service, scope, bh, Timestamp::now());
-        self.keys.sign(typ, &claims).map(SecretString::from)
-    }
-
-    /// Drops the caller tokens that are not used again.
-    pub fn drop_stale(&self) {
-        self.caller_tokens.drop_stale(Timestamp::now());
+        work: impl FnOnce(&Epoch) -> Result<T, SignError>,
+    ) -> Result<T, Rejection> {
+        let mut epoch = self.epoch.load();
+        if !epoch.is_current(&self.config, &self.keys) {
+            // Of several callers at once each may begin one: the last one stays, and what the others signed is as good.
+            let new = Arc::new(Epoch::new(&self.config, &self.keys));
+            self.epoch.store(Arc::clone(&new));
+            epoch = Guard::from_inner(new);
+        }
+        work(&epoch).map_err(|error| sign_failure("pair token", error))
     }
 
     /// Verifies a pair token of this gateway.
@@ -311,16 +318,23 @@ impl SignedTokens {
         self.verify_canvas(token).map_err(Refusal::Signed)
     }
 
-    /// Reads the trust keys again, since the key of a token is unknown.
-    pub(super) async fn reload_keys(&self) -> Result<(), Rejection> {
+    /// Verifies by `verify`, and once more if the key is unknown: another replica may have made it just now.
+    pub(super) async fn verify_with_reload<T>(
+        &self,
+        verify: impl Fn() -> Result<T, Refusal>,
+    ) -> Result<T, AuthError> {
+        match verify() {
+            Err(Refusal::Signed(TokenError::UnknownKey)) => {}
+            known => return Ok(known?),
+        }
         self.keys.reload_for_unknown_key().await.map_err(|error| {
-            Rejection::new(
-                Reason::StoreUnavailable,
-                "the token names a key that is not known, and keys.dir cannot be read to look for it; the log says why",
-            )
-            .with_retry_after(Duration::from_secs(1))
-            .with_cause(error)
-        })
+            let message = "the token names a key that is not known, and keys.dir cannot be read to look for it; the log \
+                           says why";
+            let rejection = Rejection::new(Reason::StoreUnavailable, message);
+            let rejection = rejection.with_retry_after(Duration::from_secs(1));
+            AuthError::Unavailable(rejection.with_cause(error))
+        })?;
+        Ok(verify()?)
     }
 }
 
@@ -336,7 +350,7 @@ fn check_name(member: &str, name: &str) -> Result<(), Rejection> {
     ))
 }
 
-fn sign_failure(kind: &str, error: SignError) -> Rejection {
-    let message = format!("the {kind} token could not be signed");
+fn sign_failure(name: &str, error: SignError) -> Rejection {
+    let message = format!("the {name} could not be signed");
     Rejection::new(Reason::Internal, message).with_cause(error)
 }

@@ -61,7 +61,7 @@ impl House {
         }
     }
 
-    fn tokens(&self) -> &Issuance {
+    fn tokens(&self) -> &Tokens {
         &self.identity.tokens
     }
 
@@ -270,10 +270,10 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     enrol().await.unwrap();
 
     // Its holder crashed during the registration, more than two minutes ago.
-    let tokens = &house.identity.table;
+    let tokens = &house.identity.tokens;
     assert!(
         tokens
-            .redeem(proof.hash.unwrap(), Timestamp::now().0 - 121_000)
+            .redeem(proof.credential.unwrap(), Timestamp::now().0 - 121_000)
             .await
             .unwrap()
     );
@@ -284,7 +284,7 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     // Likewise, but the workspace has a token: the registration completed.
     assert!(
         tokens
-            .redeem(proof.hash.unwrap(), Timestamp::now().0 - 121_000)
+            .redeem(proof.credential.unwrap(), Timestamp::now().0 - 121_000)
             .await
             .unwrap()
     );
@@ -320,7 +320,7 @@ async fn admin_tokens_come_from_the_start_or_are_made_once() {
         let ensured = house.identity.ensure_admin_token(candidate).await;
         ensured.unwrap()
     };
-    let (one, other) = (FirstAdmin::default(), FirstAdmin::default());
+    let (one, other) = (new_admin_token(), new_admin_token());
     assert!(ensure(&house, &one).await.is_none());
 
     let house = House::plain().await;

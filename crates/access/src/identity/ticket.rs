@@ -7,13 +7,12 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::authenticate::Identity;
-use super::credential::{CredentialHash, Form, NewCredential};
+use super::credential::{CredentialHash, Form, IssuedToken};
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, open_proof};
-use super::refusal::AuthError;
+use super::refusal::{AuthError, Refusal};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use stores::shared::Shared;
-use trust::{TOKEN_BYTES_MAX, TokenError};
 
 /// Lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
@@ -54,24 +53,18 @@ struct Claims {
     signer: KeyName,
 }
 
-/// Tickets in the shared state.
-pub struct Tickets<'a> {
-    identity: &'a Identity,
-    shared: &'a Shared,
-}
-
-impl<'a> Tickets<'a> {
-    /// Returns the tickets in `shared`.
-    pub fn new(identity: &'a Identity, shared: &'a Shared) -> Self {
-        Self { identity, shared }
-    }
-
+/// Tickets, in the shared state.
+impl Identity {
     /// Issues a ticket for the caller, and returns its expiry in milliseconds since 1970.
     ///
     /// # Errors
     /// `store_unavailable`; `invalid_params` when a canvas token names too many workspaces.
-    pub async fn issue(&self, proof: &Proof) -> Result<(SecretString, i64), Rejection> {
-        let fresh = NewCredential::new(Form::Ticket);
+    pub async fn issue_ticket(
+        &self,
+        shared: &Shared,
+        proof: &Proof,
+    ) -> Result<(SecretString, i64), Rejection> {
+        let fresh = IssuedToken::generate(Form::Ticket);
         let stored = TicketRecord {
             kind: proof.kind,
             prefix: proof.prefix.clone(),
@@ -81,10 +74,9 @@ impl<'a> Tickets<'a> {
         let text = serde_json::to_string(&stored)
             .map_err(|error| Rejection::new(Reason::Internal, "no ticket").with_cause(error))?;
         let lapses = Timestamp::now().0 + i64::try_from(TICKET_TTL.as_millis()).unwrap_or(0);
-        self.shared
-            .set(&ticket_key(fresh.hash), &text, Some(TICKET_TTL))
-            .await?;
-        Ok((fresh.text, lapses))
+        let key = ticket_key(fresh.hash);
+        shared.set(&key, &text, Some(TICKET_TTL)).await?;
+        Ok((fresh.token, lapses))
     }
 
     /// Redeems a ticket, once, and returns the proof of its maker.
@@ -92,7 +84,11 @@ impl<'a> Tickets<'a> {
     /// # Errors
     /// `unauthenticated` when it is unknown, used, older than 30 s, or its maker's credential is no longer
     /// valid; `store_unavailable`.
-    pub async fn redeem(&self, ticket: &SecretString) -> Result<Arc<Proof>, Rejection> {
+    pub async fn redeem_ticket(
+        &self,
+        shared: &Shared,
+        ticket: &SecretString,
+    ) -> Result<Arc<Proof>, Rejection> {
         let refused = || {
             Rejection::new(
                 Reason::Unauthenticated,
@@ -103,26 +99,27 @@ impl<'a> Tickets<'a> {
         if Form::detect(text) != Some(Form::Ticket) {
             return Err(refused());
         }
-        let stored = self
-            .shared
-            .take(&ticket_key(CredentialHash::digest(text)))
-            .await?;
+        let key = ticket_key(CredentialHash::digest(text));
+        let stored = shared.take(&key).await?;
         let stored = stored.ok_or_else(refused)?;
         let stored: TicketRecord = serde_json::from_str(&stored).map_err(|_| refused())?;
-        self.restore_maker(stored).await?.ok_or_else(refused)
+        match self.restore_maker(stored).await {
+            Ok(Some(proof)) => Ok(proof),
+            Ok(None) | Err(AuthError::Refused(_)) => Err(refused()),
+            Err(AuthError::Unavailable(rejection)) => Err(rejection),
+        }
     }
 
-    async fn restore_maker(&self, stored: TicketRecord) -> Result<Option<Arc<Proof>>, Rejection> {
+    /// Returns the proof of the maker of a ticket; `None` if it is not valid any more.
+    async fn restore_maker(&self, stored: TicketRecord) -> Result<Option<Arc<Proof>>, AuthError> {
         if stored.kind == CredentialKind::Open {
-            return Ok(self.identity.open_mode_proof());
+            return Ok(self.open_mode_proof());
         }
         let Some(hash) = stored.hash else {
             return Ok(None);
         };
         let proof = if let Some(signed) = &stored.signed {
-            let Some(claims) = self.verify_signed(signed).await? else {
-                return Ok(None);
-            };
+            let claims = self.verify_signed(signed).await?;
             let Some(signer) = self.find_signer(claims.signer, claims.credential).await? else {
                 return Ok(None);
             };
@@ -136,35 +133,25 @@ impl<'a> Tickets<'a> {
                 ..open_proof()
             }
         } else {
-            let now = self.identity.resolve_credential(stored.kind, hash).await?;
+            let now = self.resolve_credential(stored.kind, hash).await?;
             let Some(now) = now else { return Ok(None) };
-            Proof {
-                principal: now.principal,
-                kind: stored.kind,
-                expires_at: now.expires_at,
-                operator: now.operator,
-                born_at: now.born_at,
-                ..open_proof()
-            }
+            now
         };
         let proof = Proof {
             prefix: stored.prefix,
             credential: Some(hash),
             ..proof
         };
+        let workspaces = &self.workspaces;
         let good = proof.is_current()
-            && self.identity.is_maker_unrevoked(&proof).await?
-            && self
-                .identity
-                .workspaces
-                .find_refusal(&proof)
-                .await?
-                .is_none();
+            && self.is_maker_unrevoked(&proof).await?
+            && workspaces.find_refusal(&proof).await?.is_none();
         if !good {
             return Ok(None);
         }
         let proof = Arc::new(proof.with_account());
-        self.identity.with_present_life(proof).await.map(Some)
+        let proof = self.with_present_life(proof).await;
+        proof.map(Some).map_err(AuthError::Unavailable)
     }
 
     /// Signs the principal of a signed credential. `None`: the credential is in a table.
@@ -182,10 +169,8 @@ impl<'a> Tickets<'a> {
                 "the signed token has no signer or no end",
             ));
         };
-        let (issuer, now) = (
-            self.identity.config.get().issuer(),
-            Timestamp::now().0 / 1000,
-        );
+        let issuer = self.config.get().issuer();
+        let now = Timestamp::now().0 / 1000;
         let claims = Claims {
             aud: issuer.clone(),
             iss: issuer,
@@ -199,39 +184,24 @@ impl<'a> Tickets<'a> {
             until_ms,
             signer: signer.named.clone(),
         };
-        let signed = self
-            .identity
-            .signed
-            .keys
-            .sign(TYP, &claims)
-            .map_err(|error| {
-                Rejection::new(Reason::Internal, "the ticket could not be signed").with_cause(error)
-            })?;
-        if TOKEN_BYTES_MAX < signed.len() {
-            return Err(Rejection::new(
-                Reason::InvalidParams,
-                "the canvas token names too many workspaces for a ticket; read GET /events with it instead",
-            ));
-        }
-        Ok(Some(signed))
+        let signed = self.signed.sign_bounded(
+            TYP,
+            &claims,
+            "ticket",
+            "the canvas token names too many workspaces for a ticket; read GET /events with it instead",
+        );
+        signed.map(Some)
     }
 
-    /// Verifies the claims of a ticket. `None`: they are invalid.
-    async fn verify_signed(&self, signed: &str) -> Result<Option<Claims>, Rejection> {
-        let issuer = self.identity.config.get().issuer();
+    /// Verifies the claims of a ticket.
+    async fn verify_signed(&self, signed: &str) -> Result<Claims, AuthError> {
+        let (issuer, tokens) = (self.config.get().issuer(), &self.signed);
         let verify = || {
-            self.identity
-                .signed
-                .keys
-                .verify::<Claims>(signed, TYP, &issuer, &issuer)
+            let verified = tokens.keys.verify::<Claims>(signed, TYP, &issuer, &issuer);
+            let verified = verified.map_err(Refusal::Signed);
+            verified.map(|verified| verified.claims)
         };
-        let mut verified = verify();
-        if matches!(verified, Err(TokenError::UnknownKey)) {
-            // The replica that signed it may use a newer key.
-            self.identity.signed.reload_keys().await?;
-            verified = verify();
-        }
-        Ok(verified.ok().map(|verified| verified.claims))
+        tokens.verify_with_reload(verify).await
     }
 
     /// Returns the key that signed a credential of this kind, if it is valid now.
@@ -239,16 +209,12 @@ impl<'a> Tickets<'a> {
         &self,
         named: KeyName,
         kind: CredentialKind,
-    ) -> Result<Option<Signer>, Rejection> {
+    ) -> Result<Option<Signer>, AuthError> {
         if named.issuer.is_none() {
-            let key = self.identity.signed.keys.find(&named.head);
+            let key = self.signed.keys.find(&named.head);
             return Ok(key.map(|key| Signer::from_own_key(named.head, key)));
         }
-        match self.identity.issuers.find_signer(named, kind).await {
-            Ok(found) => Ok(found),
-            Err(AuthError::Refused(_)) => Ok(None),
-            Err(AuthError::Unavailable(rejection)) => Err(rejection),
-        }
+        self.issuers.find_signer(named, kind).await
     }
 }
 

@@ -5,12 +5,24 @@ use std::sync::Arc;
 
 use super::proof::{CredentialKind, Proof};
 use super::refusal::{Refusal, unauthenticated};
-use super::token::{Tokens, WorkspaceState};
+use super::tokens::FIND_STATE;
+use crate::rows::sql;
 use kernel::ids::WorkspaceId;
 use kernel::metrics::{self, CredentialFlaw, Metrics};
 use kernel::rejection::Rejection;
 use stores::coherence::{Coherence, CoherentCache};
+use stores::db::Db;
 use stores::store::Unavailable;
+
+/// The state of a workspace, as far as a token that names it depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum WorkspaceState {
+    /// It was never created.
+    Absent,
+    Removed,
+    /// It exists, in this org; its life began at this time, 0: the first.
+    Live(Option<String>, i64),
+}
 
 /// The reason why a platform's token proves nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +59,7 @@ impl WorkspaceRefusal {
 #[derive(Clone)]
 pub(super) struct WorkspaceStates {
     states: CoherentCache<WorkspaceId, WorkspaceState>,
-    table: Tokens,
+    db: Db,
 }
 
 impl WorkspaceStates {
@@ -55,16 +67,16 @@ impl WorkspaceStates {
         coherence: &Arc<Coherence>,
         metrics: &Arc<Metrics>,
         entries_max: u64,
-        table: Tokens,
+        db: Db,
     ) -> Self {
         let states = CoherentCache::new(
             Arc::clone(coherence),
             Arc::clone(metrics),
             metrics::Cache::Credentials,
             (entries_max, None),
-            |_: &WorkspaceState| true,
+            |_| true,
         );
-        Self { states, table }
+        Self { states, db }
     }
 
     /// Forgets all of them: one has moved, which changes the org of all below it, or was created or removed.
@@ -108,7 +120,17 @@ impl WorkspaceStates {
     }
 
     async fn load_state(&self, id: &WorkspaceId) -> Result<WorkspaceState, Unavailable> {
-        let load = || self.table.find_workspace_state(id);
-        Ok(self.states.get_or_read(id, load).await?.0)
+        Ok(self.states.get_or_read(id, || self.read_state(id)).await?.0)
+    }
+
+    /// Returns the state of a workspace from the store.
+    pub(super) async fn read_state(&self, id: &WorkspaceId) -> Result<WorkspaceState, Unavailable> {
+        let query = sql!(FIND_STATE, id.as_str());
+        let row: Option<(String, _, _)> = self.db.fetch_optional("find_place", query).await?;
+        Ok(match row {
+            None => WorkspaceState::Absent,
+            Some((status, ..)) if status == "removed" => WorkspaceState::Removed,
+            Some((_, org, born_at)) => WorkspaceState::Live(org, born_at),
+        })
     }
 }

@@ -4,14 +4,14 @@
 
 use std::collections::HashSet;
 
-use sqlx::AssertSqlSafe;
-
-pub use super::change::{apply_settings, lock_row, mark_removed};
+use super::change::measure_height;
+pub use super::change::{apply_settings, is_above, mark_removed};
 pub use super::instances::load_instances;
-use super::row::{read, read_workspace};
-use super::sql::{BEAR, BURY, HEIGHT, IS_ABOVE, LIVE, ORGS_BELOW};
+pub use super::sql::lock_row;
+use super::sql::{BEAR, BURY, LIVE, ORGS_BELOW};
 pub use super::table::{insert, read_line};
 use super::{CreateOutcome, LINE_MAX, NewWorkspace, Timestamp, Workspace};
+use crate::rows::{execute, fetch_all, fetch_optional, read, select_in, sql, to_bigint};
 use kernel::ids::WorkspaceId;
 use stores::db::Connection;
 
@@ -33,9 +33,7 @@ pub struct Tombstone {
 /// # Errors
 /// The error of the driver, as all of these.
 pub async fn load_live(tx: &mut Connection, limit: usize) -> Result<Vec<Workspace>, sqlx::Error> {
-    let rows = sqlx::query(LIVE.as_str()).bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    let rows = rows.fetch_all(tx).await?;
-    rows.iter().map(read_workspace).collect()
+    fetch_all(tx, sql!(LIVE.as_str(), to_bigint(limit))).await
 }
 
 /// Returns those of `ids` that were removed, and the removed ones above them.
@@ -51,15 +49,9 @@ pub async fn load_removed(
     for _ in 0..=LINE_MAX {
         let mut above = Vec::new();
         for ids in asked.chunks(LOOKED_UP_MAX) {
-            let places: Vec<String> = (1..=ids.len()).map(|n| format!("${n}")).collect();
-            let text = format!(
-                "SELECT id, parent_id, updated_at FROM workspaces WHERE status = 'removed' AND id IN ({})",
-                places.join(", ")
-            );
-            let mut query = sqlx::query(AssertSqlSafe(text));
-            for id in ids {
-                query = query.bind(id.as_str());
-            }
+            let select =
+                "SELECT id, parent_id, updated_at FROM workspaces WHERE status = 'removed' AND id";
+            let query = select_in(select, ids.iter(), "");
             for row in query.fetch_all(&mut *tx).await? {
                 let gone = Tombstone {
                     parent_id: read(&row, "parent_id")?,
@@ -86,28 +78,9 @@ pub async fn measure_below(
     tx: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<(usize, Vec<Option<String>>), sqlx::Error> {
-    let height = sqlx::query_scalar(HEIGHT).bind(id.as_str());
-    let height: Option<i64> = height.fetch_one(&mut *tx).await?;
-    let orgs = sqlx::query(ORGS_BELOW).bind(id.as_str());
-    let orgs = orgs.fetch_all(tx).await?;
-    let orgs = orgs.iter().map(|row| read(row, "org"));
-    let height = usize::try_from(height.unwrap_or(0)).unwrap_or(usize::MAX);
-    Ok((height, orgs.collect::<Result<_, _>>()?))
-}
-
-/// True if `upper` is `lower` or above it, with removed ones in between counted.
-///
-/// # Errors
-/// As [`load_live`].
-pub async fn is_above(
-    tx: &mut Connection,
-    upper: &WorkspaceId,
-    lower: &WorkspaceId,
-) -> Result<bool, sqlx::Error> {
-    let up = sqlx::query(IS_ABOVE)
-        .bind(lower.as_str())
-        .bind(upper.as_str());
-    Ok(up.fetch_optional(tx).await?.is_some())
+    let height = measure_height(tx, id).await?;
+    let orgs: Vec<(Option<String>,)> = fetch_all(tx, sql!(ORGS_BELOW, id.as_str())).await?;
+    Ok((height, orgs.into_iter().map(|(org,)| org).collect()))
 }
 
 /// Begins a new life of an id that was removed at `removed_at`; [`CreateOutcome::Taken`] if it was not, or again
@@ -121,15 +94,13 @@ pub async fn revive(
     removed_at: Timestamp,
     now: Timestamp,
 ) -> Result<CreateOutcome, sqlx::Error> {
-    let bury = sqlx::query(BURY).bind(new.id.as_str()).bind(removed_at.0);
-    let Some(before) = bury.fetch_optional(&mut *tx).await? else {
+    let bury = sql!(BURY, new.id.as_str(), removed_at.0);
+    let Some((before,)) = fetch_optional::<(i64,)>(tx, bury).await? else {
         return Ok(CreateOutcome::Taken);
     };
     // Greater than any generation that a token of the earlier life has.
-    let before: i64 = read(&before, "access_generation")?;
     let born_at = now.0.max(before.saturating_add(1));
     let created = insert(tx, new, now).await?;
-    let bear = sqlx::query(BEAR).bind(new.id.as_str()).bind(born_at);
-    bear.execute(tx).await?;
+    execute(tx, sql!(BEAR, new.id.as_str(), born_at)).await?;
     Ok(created)
 }

@@ -5,12 +5,14 @@
 
 use std::collections::HashSet;
 
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, FromRow};
 
-use super::row::{read_step, read_workspace};
 use super::sql::COLUMNS;
 use super::{Status, Step, Timestamp, Workspace, Workspaces};
+use crate::rows::{Statement, read, select_in, sql, to_bigint};
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
+use stores::db::Values;
 use stores::store::Unavailable;
 
 /// Part of a list to read.
@@ -29,51 +31,42 @@ pub struct CandidateQuery<'a> {
 /// Subject of a page.
 #[derive(Clone, Copy, Debug)]
 pub enum CandidateScope<'a> {
-    /// All workspaces.
-    Everyone,
-    /// Workspaces of one org; `None` counts as one org, too.
-    Org(Option<&'a str>),
-    /// Workspaces with these ids.
-    Listed(&'a [WorkspaceId]),
-    /// The workspaces of a subtree.
-    Subtree(Subtree<'a>),
+    /// The workspaces of a realm.
+    Realm(Realm<'a>),
     /// Workspaces near one workspace: related to it, or granted to it.
     Near(NearScope<'a>),
 }
 
-/// A workspace of an org and all below it, as the hierarchy is now.
-#[derive(Clone, Copy, Debug)]
-pub struct Subtree<'a> {
-    /// The org; `None` counts as one org, too.
-    pub org: Option<&'a str>,
-    /// The workspace, in the life that is meant: a later life of its id has no subtree.
-    pub root: &'a WorkspaceIncarnation,
+/// The bounds of a realm: of the workspaces that a principal other than a workspace may reach. Without any of them it has
+/// every workspace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Realm<'a> {
+    /// Only these.
+    pub listed: Option<&'a [WorkspaceId]>,
+    /// Only those of this org; no org counts as one org.
+    pub org: Option<Option<&'a str>>,
+    /// Only this one, in the life that is meant, and those below it, as the hierarchy is now: a later life of its id has no
+    /// subtree.
+    pub within: Option<&'a WorkspaceIncarnation>,
 }
 
-impl Subtree<'_> {
-    /// Returns its ids, removed workspaces included; `None`: there are more than `max`.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn load_ids(
-        &self,
-        workspaces: &Workspaces,
-        max: usize,
-    ) -> Result<Option<HashSet<String>>, Unavailable> {
-        let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
-        let limit = i64::try_from(max).map_or(i64::MAX, |max| max.saturating_add(1));
-        let query = sqlx::query_scalar(AssertSqlSafe(text))
-            .bind(self.root.id.as_str())
-            .bind(self.root.born_at)
-            .bind(self.org.unwrap_or_default())
-            .bind(limit);
-        let work = async { query.fetch_all(workspaces.db.pool()).await };
-        let ids: Vec<String> = workspaces.db.run("workspace_subtree", work).await?;
-        Ok((ids.len() <= max).then(|| ids.into_iter().collect()))
-    }
+/// Returns the ids of the subtree of `root` in `org`, removed workspaces included; `None`: there are more than `max`.
+///
+/// # Errors
+/// When the store cannot be asked.
+pub async fn load_subtree(
+    workspaces: &Workspaces,
+    (org, root): (&str, &WorkspaceIncarnation),
+    max: usize,
+) -> Result<Option<HashSet<String>>, Unavailable> {
+    let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
+    let (id, limit) = (root.id.as_str(), to_bigint(max.saturating_add(1)));
+    let query = sql!(AssertSqlSafe(text), id, root.born_at, org, limit);
+    let ids: Vec<(String,)> = workspaces.db.fetch_all("workspace_subtree", query).await?;
+    Ok((ids.len() <= max).then(|| ids.into_iter().map(|(id,)| id).collect()))
 }
 
-/// Returns a query of the ids of a [`Subtree`], removed ones included: a removed workspace is where it was, and none is
+/// Returns a query of the ids of a subtree, removed ones included: a removed workspace is where it was, and none is
 /// below it. `root`, `born_at` and `org` are markers of parameters; the org is `''` for none.
 pub fn ids_below(root: &str, born_at: &str, org: &str) -> String {
     format!(
@@ -110,6 +103,16 @@ pub struct Candidate {
     pub step: Step,
     /// Length of its card.
     pub card_bytes: u64,
+}
+
+impl FromRow<'_, AnyRow> for Candidate {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let card_bytes: u32 = read(row, "card_bytes")?;
+        Ok(Self {
+            step: Step::from_row(row)?,
+            card_bytes: card_bytes.into(),
+        })
+    }
 }
 
 /// Text to search for in names and roles, ignoring case.
@@ -154,26 +157,8 @@ impl Workspaces {
         among: CandidateScope<'_>,
         query: &CandidateQuery<'_>,
     ) -> Result<Vec<Candidate>, Unavailable> {
-        let statement = Statement::build(among, query);
-        let mut query = sqlx::query(AssertSqlSafe(statement.text));
-        for value in &statement.values {
-            query = match value {
-                Value::Text(text) => query.bind(text.as_str()),
-                Value::Number(number) => query.bind(*number),
-            };
-        }
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let candidates = rows.iter().map(|row| {
-                let card_bytes: i64 = row.try_get("card_bytes")?;
-                Ok(Candidate {
-                    step: read_step(row)?,
-                    card_bytes: u64::try_from(card_bytes).unwrap_or(0),
-                })
-            });
-            candidates.collect()
-        };
-        self.db.run("workspace_candidates", work).await
+        let query = build_statement(among, query);
+        self.db.fetch_all("workspace_candidates", query).await
     }
 
     /// Returns those of `ids` that exist, removed or not, in order of id.
@@ -184,169 +169,132 @@ impl Workspaces {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let places: Vec<_> = (1..=ids.len()).map(|n| format!("${n}")).collect();
-        let places = places.join(", ");
-        let text = format!(
-            "SELECT {} FROM workspaces WHERE id IN ({places}) ORDER BY id",
-            *COLUMNS
-        );
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for id in ids {
-            query = query.bind(id.as_str());
-        }
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_workspace).collect()
-        };
-        self.db.run("workspace_find_many", work).await
+        let select = format!("SELECT {} FROM workspaces WHERE id", *COLUMNS);
+        let query = select_in(&select, ids.iter(), " ORDER BY id");
+        self.db.fetch_all("workspace_find_many", query).await
     }
 }
 
-enum Value {
-    Text(String),
-    Number(i64),
-}
-
-/// SQL text and its parameters.
-struct Statement {
-    text: String,
-    values: Vec<Value>,
-}
-
-impl Statement {
-    fn build(among: CandidateScope<'_>, query: &CandidateQuery<'_>) -> Self {
-        let mut all = Self {
-            text: String::new(),
-            values: Vec::new(),
-        };
-        let wanted = all.build_filter(query);
-        let limit = all.bind_number(i64::from(query.limit));
-        let (lines, which) = match among {
-            CandidateScope::Everyone => (String::new(), wanted),
-            CandidateScope::Org(org) => {
-                let org = all.bind_text(org.unwrap_or_default());
-                let which = format!("COALESCE(w.org, '') = {org} AND {wanted}");
-                (String::new(), which)
-            }
-            CandidateScope::Listed(ids) => {
-                let places: Vec<_> = ids.iter().map(|id| all.bind_text(id.as_str())).collect();
-                // An empty list is not valid SQL.
-                let places = if places.is_empty() {
-                    "NULL".to_owned()
-                } else {
-                    places.join(", ")
-                };
-                (String::new(), format!("w.id IN ({places}) AND {wanted}"))
-            }
-            CandidateScope::Subtree(Subtree { org, root }) => {
-                let (id, born_at) = (
-                    all.bind_text(root.id.as_str()),
-                    all.bind_number(root.born_at),
-                );
-                let org = all.bind_text(org.unwrap_or_default());
-                let below = ids_below(&id, &born_at, &org);
-                let which =
-                    format!("w.id IN ({below}) AND COALESCE(w.org, '') = {org} AND {wanted}");
-                (String::new(), which)
-            }
-            CandidateScope::Near(near) => {
-                let branches = all.build_branches(&near).into_iter().enumerate().map(|(n, branch)| {
+fn build_statement(among: CandidateScope<'_>, query: &CandidateQuery<'_>) -> Statement<'static> {
+    let mut values = Values::default();
+    let wanted = build_filter(&mut values, query);
+    let limit = values.bind(i64::from(query.limit));
+    let (lines, which) = match among {
+        CandidateScope::Realm(realm) => {
+            (String::new(), build_bounds(&mut values, &realm) + &wanted)
+        }
+        CandidateScope::Near(near) => {
+            let branches = build_branches(&mut values, &near)
+                .into_iter()
+                .enumerate()
+                .map(|(n, branch)| {
                     format!(
                         "SELECT id FROM (SELECT w.id FROM workspaces w WHERE {branch} AND {wanted} \
                          ORDER BY w.id LIMIT {limit}) AS branch_{n}"
                     )
                 });
-                let branches: Vec<_> = branches.collect();
-                let lines = if near.lines {
-                    all.build_lines(&near)
-                } else {
-                    String::new()
-                };
-                (lines, format!("w.id IN ({})", branches.join(" UNION ")))
-            }
-        };
-        all.text = format!(
-            "{lines}SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, w.born_at, \
+            let branches: Vec<_> = branches.collect();
+            let lines = near.lines.then(|| build_lines(&mut values, &near));
+            let lines = lines.unwrap_or_default();
+            (lines, format!("w.id IN ({})", branches.join(" UNION ")))
+        }
+    };
+    let text = format!(
+        "{lines}SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, w.born_at, \
              CAST(COALESCE(OCTET_LENGTH(w.agent_card), 0) AS BIGINT) AS card_bytes \
              FROM workspaces w WHERE {which} ORDER BY w.id LIMIT {limit}"
-        );
-        all
-    }
+    );
+    values.into_query(text)
+}
 
-    fn bind_text(&mut self, text: &str) -> String {
-        self.values.push(Value::Text(text.to_owned()));
-        format!("${}", self.values.len())
-    }
-
-    fn bind_number(&mut self, number: i64) -> String {
-        self.values.push(Value::Number(number));
-        format!("${}", self.values.len())
-    }
-
-    /// Writes the conditions of each branch.
-    fn build_filter(&mut self, query: &CandidateQuery<'_>) -> String {
-        let after = self.bind_text(query.after);
-        let mut wanted = match query.status {
-            Some(status) => {
-                let status = self.bind_text(status.as_str());
-                format!("w.id > {after} AND w.status = {status}")
-            }
-            None => format!("w.id > {after} AND w.status <> 'removed'"),
+/// Writes the bounds of a realm, each followed by `AND`.
+fn build_bounds(values: &mut Values, realm: &Realm<'_>) -> String {
+    let mut bounds = String::new();
+    if let Some(ids) = realm.listed {
+        let places: Vec<_> = ids.iter().map(|id| values.bind(id.as_str())).collect();
+        // An empty list is not valid SQL.
+        let places = match places.is_empty() {
+            true => "NULL".to_owned(),
+            false => places.join(", "),
         };
-        if let Some(search) = query.search {
-            let pattern = self.bind_text(&search.pattern);
-            let (mut name, mut role) = ("LOWER(w.name)".to_owned(), "LOWER(w.role)".to_owned());
-            for (upper, lower) in &search.foldings {
-                let (upper, lower) = (self.bind_text(upper), self.bind_text(lower));
-                name = format!("REPLACE({name}, {upper}, {lower})");
-                role = format!("REPLACE({role}, {upper}, {lower})");
-            }
-            wanted.push_str(&format!(
-                " AND ({name} LIKE {pattern} ESCAPE '!' \
-                 OR (w.role IS NOT NULL AND {role} LIKE {pattern} ESCAPE '!'))"
-            ));
-        }
-        wanted
+        bounds = format!("w.id IN ({places}) AND ");
     }
+    if realm.org.is_none() && realm.within.is_none() {
+        return bounds;
+    }
+    let org = values.bind(realm.org.flatten().unwrap_or_default());
+    if let Some(root) = realm.within {
+        let id = values.bind(root.id.as_str());
+        let born_at = values.bind(root.born_at);
+        bounds += &format!("w.id IN ({}) AND ", ids_below(&id, &born_at, &org));
+    }
+    bounds + &format!("COALESCE(w.org, '') = {org} AND ")
+}
 
-    /// Returns one condition for each way to be near.
-    fn build_branches(&mut self, near: &NearScope<'_>) -> Vec<String> {
-        let id = self.bind_text(near.id.as_str());
-        let org = self.bind_text(near.org.unwrap_or_default());
-        let now = self.bind_number(near.now.0);
-        let same_org = format!("COALESCE(w.org, '') = {org} AND w.id <> {id}");
-        let mut branches = vec![
-            format!("w.parent_id = {id} AND {same_org}"),
-            format!(
-                "w.id <> {id} AND w.id IN (SELECT g.target_id FROM access_grants g \
+/// Writes the conditions of each branch.
+fn build_filter(values: &mut Values, query: &CandidateQuery<'_>) -> String {
+    let after = values.bind(query.after);
+    let mut wanted = match query.status {
+        Some(status) => {
+            let status = values.bind(status.as_str());
+            format!("w.id > {after} AND w.status = {status}")
+        }
+        None => format!("w.id > {after} AND w.status <> 'removed'"),
+    };
+    if let Some(search) = query.search {
+        let pattern = values.bind(&search.pattern);
+        let (mut name, mut role) = ("LOWER(w.name)".to_owned(), "LOWER(w.role)".to_owned());
+        for (upper, lower) in &search.foldings {
+            let (upper, lower) = (values.bind(upper), values.bind(lower));
+            name = format!("REPLACE({name}, {upper}, {lower})");
+            role = format!("REPLACE({role}, {upper}, {lower})");
+        }
+        wanted.push_str(&format!(
+            " AND ({name} LIKE {pattern} ESCAPE '!' \
+                 OR (w.role IS NOT NULL AND {role} LIKE {pattern} ESCAPE '!'))"
+        ));
+    }
+    wanted
+}
+
+/// Returns one condition for each way to be near.
+fn build_branches(values: &mut Values, near: &NearScope<'_>) -> Vec<String> {
+    let id = values.bind(near.id.as_str());
+    let org = values.bind(near.org.unwrap_or_default());
+    let now = values.bind(near.now.0);
+    let same_org = format!("COALESCE(w.org, '') = {org} AND w.id <> {id}");
+    let mut branches = vec![
+        format!("w.parent_id = {id} AND {same_org}"),
+        format!(
+            "w.id <> {id} AND w.id IN (SELECT g.target_id FROM access_grants g \
                  WHERE g.caller_id = {id} AND g.removed_at IS NULL \
                  AND (g.expires_at IS NULL OR g.expires_at > {now}))"
-            ),
-        ];
-        if let Some(parent) = near.parent_id {
-            let parent = self.bind_text(parent.as_str());
-            branches.push(format!("w.id = {parent} AND {same_org}"));
-            branches.push(format!("w.parent_id = {parent} AND {same_org}"));
-        } else {
-            branches.push(format!("w.parent_id IS NULL AND {same_org}"));
-        }
-        if near.lines {
-            branches.push(format!("w.id IN (SELECT id FROM above) AND {same_org}"));
-            branches.push(format!("w.id IN (SELECT id FROM below) AND {same_org}"));
-        }
-        if near.itself {
-            branches.push(format!("w.id = {id}"));
-        }
-        branches
+        ),
+    ];
+    if let Some(parent) = near.parent_id {
+        let parent = values.bind(parent.as_str());
+        branches.push(format!("w.id = {parent} AND {same_org}"));
+        branches.push(format!("w.parent_id = {parent} AND {same_org}"));
+    } else {
+        branches.push(format!("w.parent_id IS NULL AND {same_org}"));
     }
+    if near.lines {
+        branches.push(format!("w.id IN (SELECT id FROM above) AND {same_org}"));
+        branches.push(format!("w.id IN (SELECT id FROM below) AND {same_org}"));
+    }
+    if near.itself {
+        branches.push(format!("w.id = {id}"));
+    }
+    branches
+}
 
-    /// Adds all ancestors and descendants. Both ends stop at a removed workspace, and at one that was seen
-    /// before.
-    fn build_lines(&mut self, near: &NearScope<'_>) -> String {
-        let id = self.bind_text(near.id.as_str());
-        let parent = self.bind_text(near.parent_id.map_or("", WorkspaceId::as_str));
-        format!(
-            "WITH RECURSIVE above (id, parent_id) AS ( \
+/// Adds all ancestors and descendants. Both ends stop at a removed workspace, and at one that was seen
+/// before.
+fn build_lines(values: &mut Values, near: &NearScope<'_>) -> String {
+    let id = values.bind(near.id.as_str());
+    let parent = values.bind(near.parent_id.map_or("", WorkspaceId::as_str));
+    format!(
+        "WITH RECURSIVE above (id, parent_id) AS ( \
                SELECT id, parent_id FROM workspaces WHERE id = {parent} AND status <> 'removed' \
                UNION SELECT w.id, w.parent_id FROM workspaces w JOIN above ON w.id = above.parent_id \
                  WHERE w.status <> 'removed'), \
@@ -354,8 +302,7 @@ impl Statement {
                SELECT id FROM workspaces WHERE parent_id = {id} AND status <> 'removed' \
                UNION SELECT w.id FROM workspaces w JOIN below ON w.parent_id = below.id \
                  WHERE w.status <> 'removed') "
-        )
-    }
+    )
 }
 
 #[cfg(test)]

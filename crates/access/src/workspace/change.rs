@@ -4,14 +4,14 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::row::{read_optional, read_workspace};
-use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
+use super::sql::{CHANGE, HEIGHT, IS_ABOVE, REMOVE, lock_row};
 use super::table::read_line;
 use super::{
     OriginTaken, Origins, Step, StoredInstance, Timestamp, Workspace, WorkspaceSettings,
     Workspaces, instances, origins,
 };
-use crate::identity::Issuance;
+use crate::identity::Tokens;
+use crate::rows::{execute, fetch_optional, sql, to_bigint};
 use kernel::ids::WorkspaceId;
 use stores::db::Connection;
 use stores::store::{Run, Unavailable};
@@ -179,19 +179,8 @@ impl Workspaces {
     }
 }
 
-/// Locks a row until the transaction ends, and returns it.
-///
-/// # Errors
-/// The error of the driver.
-pub async fn lock_row(
-    connection: &mut Connection,
-    id: &WorkspaceId,
-) -> Result<Option<Workspace>, sqlx::Error> {
-    let held = sqlx::query(HOLD.as_str()).bind(id.as_str());
-    read_optional(held.fetch_optional(connection).await?, read_workspace)
-}
-
-/// Changes a row that is held to new settings. The caller rolls back if an origin is taken.
+/// Changes a row that is held to new settings, with the instances and the origins that follow from them; a move ends
+/// enrolment tokens. The caller rolls back if an origin is taken.
 ///
 /// # Errors
 /// The error of the driver.
@@ -202,46 +191,39 @@ pub async fn apply_settings(
     (settings, origins): (&Settings, &Origins),
     now: Timestamp,
 ) -> Result<Result<Option<WorkspaceChange>, OriginTaken>, sqlx::Error> {
-    let after = if *settings == Settings::from_workspace(&before) {
-        Some(before.clone())
-    } else {
-        match write_settings(connection, &before, settings, origins, now).await? {
-            Ok(row) => row,
-            Err(taken) => return Ok(Err(taken)),
-        }
+    let old = Settings::from_workspace(&before);
+    if *settings == old {
+        let after = before.clone();
+        return Ok(Ok(Some(WorkspaceChange {
+            before,
+            after,
+            line,
+        })));
+    }
+    let (id, moves) = (&before.id, settings.is_elsewhere(&old));
+    let instances = settings.instances.as_ref();
+    let count = instances.map(|all| to_bigint(all.len()));
+    let change = sql!(CHANGE.as_str(), id.as_str(), now.0, i64::from(moves), count);
+    let after = fetch_optional(connection, settings.values.bind(change)?).await?;
+    if moves {
+        Tokens::end_enrolments_below_in(connection, id, now).await?;
+    }
+    if let Some(instances) = instances {
+        instances::replace_all(connection, id, instances).await?;
+    }
+    let Some(after) = after else {
+        return Ok(Ok(None));
     };
-    Ok(Ok(after.map(|after| WorkspaceChange {
+    if settings.has_other_urls(&old)
+        && let Err(taken) = origins::write_origins(connection, &after, origins).await?
+    {
+        return Ok(Err(taken));
+    }
+    Ok(Ok(Some(WorkspaceChange {
         before,
         after,
         line,
     })))
-}
-
-/// Writes changed settings, with the instances and the origins that follow from them; a move ends enrolment tokens. The
-/// caller rolls back if an origin is taken.
-async fn write_settings(
-    connection: &mut Connection,
-    before: &Workspace,
-    settings: &Settings,
-    origins: &Origins,
-    now: Timestamp,
-) -> Result<Result<Option<Workspace>, OriginTaken>, sqlx::Error> {
-    let old = Settings::from_workspace(before);
-    let moves = settings.is_elsewhere(&old);
-    let row = write_row(connection, &before.id, settings, now, moves).await?;
-    if moves {
-        Issuance::end_enrolments_below_in(connection, &before.id, now).await?;
-    }
-    if let Some(instances) = &settings.instances {
-        instances::replace_all(connection, &before.id, instances).await?;
-    }
-    if let Some(row) = &row
-        && settings.has_other_urls(&old)
-        && let Err(taken) = origins::write_origins(connection, row, origins).await?
-    {
-        return Ok(Err(taken));
-    }
-    Ok(Ok(row))
 }
 
 /// Marks a workspace as removed, which also changes the place of those below it; true if it was not before.
@@ -253,10 +235,9 @@ pub async fn mark_removed(
     id: &WorkspaceId,
     now: Timestamp,
 ) -> Result<bool, sqlx::Error> {
-    Issuance::end_enrolments_below_in(connection, id, now).await?;
-    let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
-    let removed = remove.fetch_optional(&mut *connection).await?.is_some();
-    origins::delete_origins(connection, id).await?;
+    Tokens::end_enrolments_below_in(connection, id, now).await?;
+    let removed = execute(connection, sql!(REMOVE, id.as_str(), now.0)).await? > 0;
+    execute(connection, sql!(origins::LEAVE_ALL, id.as_str())).await?;
     instances::replace_all(connection, id, &[]).await?;
     Ok(removed)
 }
@@ -281,13 +262,9 @@ async fn load_surroundings(
     let (mut above, mut is_circular) = (Vec::new(), false);
     if let Some(parent) = parent {
         above = read_line(connection, parent).await?;
-        let up = sqlx::query(IS_ABOVE)
-            .bind(parent.as_str())
-            .bind(id.as_str());
-        is_circular = up.fetch_optional(&mut *connection).await?.is_some();
+        is_circular = is_above(connection, id, parent).await?;
     }
-    let height = sqlx::query_scalar(HEIGHT).bind(id.as_str());
-    let height: i64 = height.fetch_one(&mut *connection).await?;
+    let height = measure_height(connection, id).await?;
     let org = wanted.org.as_ref().unwrap_or(&workspace.org);
     Ok(Surroundings {
         // No move takes the workspaces below along.
@@ -295,24 +272,30 @@ async fn load_surroundings(
         line: read_line(connection, id).await?,
         above,
         is_circular,
-        height: usize::try_from(height).unwrap_or(usize::MAX),
+        height,
         instances,
     })
 }
 
-async fn write_row(
+/// True if `upper` is `lower` or above it, with removed ones in between counted.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn is_above(
+    connection: &mut Connection,
+    upper: &WorkspaceId,
+    lower: &WorkspaceId,
+) -> Result<bool, sqlx::Error> {
+    let up = sql!(IS_ABOVE, lower.as_str(), upper.as_str());
+    Ok(up.fetch_optional(connection).await?.is_some())
+}
+
+/// Returns the number of levels below a workspace.
+pub(super) async fn measure_height(
     connection: &mut Connection,
     id: &WorkspaceId,
-    settings: &Settings,
-    now: Timestamp,
-    moves: bool,
-) -> Result<Option<Workspace>, sqlx::Error> {
-    let instances = settings.instances.as_ref();
-    let row = sqlx::query(CHANGE.as_str())
-        .bind(id.as_str())
-        .bind(now.0)
-        .bind(i64::from(moves))
-        .bind(instances.map(|all| i64::try_from(all.len()).unwrap_or(i64::MAX)));
-    let row = settings.values.bind(row)?;
-    read_optional(row.fetch_optional(connection).await?, read_workspace)
+) -> Result<usize, sqlx::Error> {
+    let height = sqlx::query_scalar(HEIGHT).bind(id.as_str());
+    let height: Option<i64> = height.fetch_one(connection).await?;
+    Ok(usize::try_from(height.unwrap_or(0)).unwrap_or(usize::MAX))
 }

@@ -2,12 +2,11 @@
 //! that a workspace without any asks nothing here. Each writer locks the workspace's row first, except the writer of
 //! heartbeats: it changes `last_seen` only, and goes in order of ids.
 
-use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
 
-use super::row::read;
 use super::sql::HOLD;
 use super::{DeliveryMode, OriginTaken, Timestamp, Workspace, url_base};
+use crate::rows::{execute, fetch_all, fetch_with, from_row, read, select_in, sql, to_bigint};
 use kernel::ids::{InstanceId, WorkspaceId};
 use stores::db::{Connection, Db};
 use stores::store::Unavailable;
@@ -22,17 +21,8 @@ const KEPT_MS: i64 = 3_600_000;
 /// Id of an instance that names none, in a workspace with instances.
 const DEFAULT: &str = "default";
 
-macro_rules! columns {
-    () => {
-        "instance_id, url, internal_url, draining, has_auth, registered_at, last_seen"
-    };
-}
-
-const ALL: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM workspace_instances WHERE workspace_id = $1 ORDER BY instance_id"
-);
+const ALL: &str = "SELECT instance_id, url, internal_url, draining, has_auth, registered_at, last_seen \
+     FROM workspace_instances WHERE workspace_id = $1 ORDER BY instance_id";
 
 const PUT: &str = "INSERT INTO workspace_instances \
      (workspace_id, instance_id, url, internal_url, draining, has_auth, registered_at, last_seen) \
@@ -46,8 +36,8 @@ const END_ALL: &str = "DELETE FROM workspace_instances WHERE workspace_id = $1";
 
 const COUNT: &str = "UPDATE workspaces SET instances = $2 WHERE id = $1";
 
-const DRAIN: &str = "UPDATE workspace_instances SET draining = $3 WHERE workspace_id = $1 AND instance_id = $2 \
-     RETURNING instance_id";
+const DRAIN: &str =
+    "UPDATE workspace_instances SET draining = $3 WHERE workspace_id = $1 AND instance_id = $2";
 
 const TOUCH: &str = "UPDATE workspace_instances SET last_seen = $3 \
      WHERE workspace_id = $1 AND instance_id = $2 AND last_seen < $3";
@@ -76,6 +66,10 @@ pub struct StoredInstance {
     pub last_seen: Timestamp,
 }
 
+from_row! {
+    StoredInstance: id = "instance_id", url, internal_url, is_draining = "draining", has_auth, registered_at, last_seen
+}
+
 /// Instance that registers.
 #[derive(Clone, Debug)]
 pub struct InstanceRegistration {
@@ -96,17 +90,6 @@ pub enum RegistrationError {
     /// The workspace has [`INSTANCES_MAX`] instances, and none of them is offline.
     #[error("the workspace has as many instances as it may")]
     TooMany,
-}
-
-/// Instances after a registration.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RegistrationEffect {
-    /// The instance that registered.
-    pub(super) instance: Option<InstanceId>,
-    /// True if the URL that was registered without an id became an instance.
-    pub(super) made_default: bool,
-    /// Number of instances.
-    pub(super) count: usize,
 }
 
 /// Named instances in the SQL store.
@@ -136,54 +119,23 @@ impl Instances {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let places: Vec<String> = (1..=ids.len()).map(|n| format!("${n}")).collect();
-        let statement = format!(
-            "SELECT workspace_id, url, internal_url FROM workspace_instances WHERE workspace_id IN ({})",
-            places.join(", ")
-        );
-        let mut query = sqlx::query(AssertSqlSafe(statement));
-        for id in ids {
-            query = query.bind(id.as_str());
-        }
-        let work = async {
-            let mut urls = Vec::new();
-            for row in query.fetch_all(self.db.pool()).await? {
-                let id: WorkspaceId = read(&row, "workspace_id")?;
-                if let Some(internal_url) = read(&row, "internal_url")? {
-                    urls.push((id.clone(), internal_url));
-                }
-                urls.push((id, read(&row, "url")?));
-            }
-            Ok(urls)
+        let select =
+            "SELECT workspace_id, url, internal_url FROM workspace_instances WHERE workspace_id";
+        let query = select_in(select, ids.iter().copied(), "");
+        let read = |row: &AnyRow| {
+            let id: WorkspaceId = read(row, "workspace_id")?;
+            let urls = [read(row, "internal_url")?, read(row, "url")?];
+            Ok(urls.map(|url: Option<String>| Some((id.clone(), url?))))
         };
-        self.db.run("instances_urls", work).await
+        let urls = fetch_with(&self.db, "instances_urls", query, read);
+        Ok(urls.await?.into_iter().flatten().flatten().collect())
     }
 
-    /// Lets an instance drain; false if there is no such instance.
+    /// Lets an instance drain, or ends the drain of one that lapsed; false if there is no such instance.
     ///
     /// # Errors
-    /// When the store cannot be asked; then it may still drain.
-    pub async fn start_drain(
-        &self,
-        id: &WorkspaceId,
-        instance: &InstanceId,
-    ) -> Result<bool, Unavailable> {
-        self.set_draining(id, instance, true).await
-    }
-
-    /// Ends the drain of an instance that lapsed; false if there is no such instance.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn end_drain(
-        &self,
-        id: &WorkspaceId,
-        instance: &InstanceId,
-    ) -> Result<bool, Unavailable> {
-        self.set_draining(id, instance, false).await
-    }
-
-    async fn set_draining(
+    /// When the store cannot be asked; then it may still have been changed.
+    pub async fn set_draining(
         &self,
         id: &WorkspaceId,
         instance: &InstanceId,
@@ -192,13 +144,12 @@ impl Instances {
         let work = async {
             let mut tx = self.db.begin().await?;
             // Otherwise a concurrent change of all instances would write its earlier read back.
-            let hold = sqlx::query(HOLD.as_str()).bind(id.as_str());
-            hold.fetch_optional(&mut *tx).await?;
-            let drain = sqlx::query(DRAIN).bind(id.as_str());
-            let drain = drain.bind(instance.as_str()).bind(i64::from(is_draining));
-            let found = drain.fetch_all(&mut *tx).await?;
+            execute(&mut tx, sql!(HOLD.as_str(), id.as_str())).await?;
+            let is_draining = i64::from(is_draining);
+            let drain = sql!(DRAIN, id.as_str(), instance.as_str(), is_draining);
+            let found = execute(&mut tx, drain).await? > 0;
             tx.commit().await?;
-            Ok(!found.is_empty())
+            Ok(found)
         };
         self.db.run("instance_drain", work).await
     }
@@ -221,9 +172,8 @@ impl Instances {
         let work = async {
             let mut tx = self.db.begin().await?;
             for (id, instance, at) in seen {
-                let touch = sqlx::query(TOUCH).bind(id.as_str());
-                let touch = touch.bind(instance.as_str()).bind(at.0);
-                touch.execute(&mut *tx).await?;
+                let touch = sql!(TOUCH, id.as_str(), instance.as_str(), at.0);
+                execute(&mut tx, touch).await?;
             }
             tx.commit().await
         };
@@ -239,32 +189,31 @@ pub async fn load_instances(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Vec<StoredInstance>, sqlx::Error> {
-    let rows = sqlx::query(ALL).bind(id.as_str());
-    let rows = rows.fetch_all(connection).await?;
-    rows.iter().map(read_instance).collect()
+    fetch_all(connection, sql!(ALL, id.as_str())).await
 }
 
 /// Stores the instance of a registration. `before`: the locked row before it, if it named an instance; `after`: the row
-/// after it.
+/// after it, which gets its new number of instances. Returns the instance that registered, and true if the URL that was
+/// registered without an id became an instance.
 pub(super) async fn register(
     connection: &mut Connection,
     before: Option<&Workspace>,
-    after: &Workspace,
+    after: &mut Workspace,
     registering: &InstanceRegistration,
     now: Timestamp,
-) -> Result<Result<RegistrationEffect, RegistrationError>, sqlx::Error> {
+) -> Result<Result<(Option<InstanceId>, bool), RegistrationError>, sqlx::Error> {
     let polls = after.delivery_mode == DeliveryMode::Poll;
     let Some(url) = after.url.as_ref().filter(|_| !polls) else {
         // Its inbox is one for all.
         if after.instances > 0 {
             replace_all(connection, &after.id, &[]).await?;
-            set_count(connection, &after.id, 0).await?;
+            set_count(connection, after, 0).await?;
         }
-        return Ok(Ok(RegistrationEffect::default()));
+        return Ok(Ok((None, false)));
     };
     let unnamed = (after.instances > 0).then(default_instance);
     let Some(id) = registering.id.clone().or(unnamed) else {
-        return Ok(Ok(RegistrationEffect::default()));
+        return Ok(Ok((None, false)));
     };
     let mut others = load_instances(connection, &after.id).await?;
     let known = others.iter().position(|one| one.id == id);
@@ -290,17 +239,11 @@ pub(super) async fn register(
         Err(many) => return Ok(Err(many)),
     };
     for one in &forgotten {
-        let end = sqlx::query(END).bind(after.id.as_str()).bind(one.as_str());
-        end.execute(&mut *connection).await?;
+        execute(connection, sql!(END, after.id.as_str(), one.as_str())).await?;
     }
     write_instance(connection, &after.id, &instance).await?;
-    let count_now = others.len() + 1;
-    set_count(connection, &after.id, count_now).await?;
-    Ok(Ok(RegistrationEffect {
-        instance: Some(id),
-        made_default,
-        count: count_now,
-    }))
+    set_count(connection, after, others.len() + 1).await?;
+    Ok(Ok((Some(id), made_default)))
 }
 
 /// Returns the agent that registered without an id before the first instance, as an instance. `None`: there is none, or
@@ -358,8 +301,7 @@ pub(super) async fn replace_all(
     id: &WorkspaceId,
     instances: &[StoredInstance],
 ) -> Result<(), sqlx::Error> {
-    let end = sqlx::query(END_ALL).bind(id.as_str());
-    end.execute(&mut *connection).await?;
+    execute(connection, sql!(END_ALL, id.as_str())).await?;
     for one in instances {
         write_instance(connection, id, one).await?;
     }
@@ -371,38 +313,31 @@ async fn write_instance(
     id: &WorkspaceId,
     one: &StoredInstance,
 ) -> Result<(), sqlx::Error> {
-    let put = sqlx::query(PUT)
-        .bind(id.as_str())
-        .bind(one.id.as_str())
-        .bind(&one.url)
-        .bind(one.internal_url.as_deref())
-        .bind(i64::from(one.is_draining))
-        .bind(i64::from(one.has_auth))
-        .bind(one.registered_at.0)
-        .bind(one.last_seen.0);
-    put.execute(connection).await.map(drop)
+    let (url, internal_url) = (&one.url, one.internal_url.as_deref());
+    let flags = [one.is_draining, one.has_auth].map(i64::from);
+    let (registered_at, last_seen) = (one.registered_at.0, one.last_seen.0);
+    let put = sql!(
+        PUT,
+        id.as_str(),
+        one.id.as_str(),
+        url,
+        internal_url,
+        flags[0],
+        flags[1]
+    )
+    .bind(registered_at)
+    .bind(last_seen);
+    execute(connection, put).await.map(drop)
 }
 
 async fn set_count(
     connection: &mut Connection,
-    id: &WorkspaceId,
+    workspace: &mut Workspace,
     instances: usize,
 ) -> Result<(), sqlx::Error> {
-    let count = sqlx::query(COUNT).bind(id.as_str());
-    let count = count.bind(i64::try_from(instances).unwrap_or(i64::MAX));
-    count.execute(connection).await.map(drop)
-}
-
-fn read_instance(row: &AnyRow) -> Result<StoredInstance, sqlx::Error> {
-    Ok(StoredInstance {
-        id: read(row, "instance_id")?,
-        url: read(row, "url")?,
-        internal_url: read(row, "internal_url")?,
-        is_draining: read(row, "draining")?,
-        has_auth: read(row, "has_auth")?,
-        registered_at: read(row, "registered_at")?,
-        last_seen: read(row, "last_seen")?,
-    })
+    workspace.instances = u32::try_from(instances).unwrap_or(u32::MAX);
+    let count = sql!(COUNT, workspace.id.as_str(), to_bigint(instances));
+    execute(connection, count).await.map(drop)
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ mod origins;
 mod outline;
 mod probe;
 mod registration;
-mod row;
 mod settings;
 mod sql;
 mod table;
@@ -24,10 +23,12 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use sqlx::FromRow;
+use sqlx::any::AnyRow;
 
 pub use self::bulk::Tombstone;
 pub use self::candidates::{
-    Candidate, CandidateQuery, CandidateScope, NearScope, Search, Subtree, ids_below,
+    Candidate, CandidateQuery, CandidateScope, NearScope, Realm, Search, ids_below, load_subtree,
 };
 pub use self::change::{Move, RemoveOutcome, Settings, Surroundings, WorkspaceChange};
 pub use self::instances::{
@@ -48,6 +49,7 @@ pub use self::table::{CreateOutcome, HeartbeatUpdate, LINE_MAX, Step, Workspaces
 pub use self::view::{InstanceStatus, InstanceView, UrlVisibility, WorkspaceView};
 pub use self::wake::{StoredWake, WakeMethod, WakeView};
 use crate::identity::NewEnrolment;
+use crate::rows::{read, stored_values, stored_words};
 use kernel::closed_set::words;
 use kernel::ids::WorkspaceId;
 pub use kernel::time::Timestamp;
@@ -76,6 +78,23 @@ pub struct Workspace {
     pub created_at: Timestamp,
     /// Time of the last change, except of its liveness.
     pub updated_at: Timestamp,
+}
+
+impl FromRow<'_, AnyRow> for Workspace {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: read(row, "id")?,
+            settings: WorkspaceSettings::read(row)?,
+            agent_card: read(row, "agent_card")?,
+            idle_timeout_seconds: read(row, "idle_timeout_seconds")?,
+            instances: read(row, "instances")?,
+            current_task: read(row, "current_task")?,
+            active_tasks: read(row, "active_tasks")?,
+            last_seen: read(row, "last_seen")?,
+            created_at: read(row, "created_at")?,
+            updated_at: read(row, "updated_at")?,
+        })
+    }
 }
 
 impl Deref for Workspace {
@@ -206,6 +225,14 @@ words! {
         /// Each as an instance of its own.
         Each => "each",
     }
+}
+
+stored_words!(Status, DeliveryMode, Liveness, CallerProof, Resolve);
+
+stored_values! {
+    SealedTls as String: |tls| serde_json::to_string(tls)?, |stored| serde_json::from_str(&stored)?;
+    StoredWake as String: |wake| serde_json::to_string(wake)?, |stored| serde_json::from_str(&stored)?;
+    StoredProbe as String: |probe| serde_json::to_string(probe)?, |stored| serde_json::from_str(&stored)?;
 }
 
 /// A workspace to create.

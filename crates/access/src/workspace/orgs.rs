@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::row::read;
+use crate::rows::sql;
 use stores::db::Db;
 use stores::store::Unavailable;
 
@@ -26,16 +26,10 @@ pub async fn orgs_of(
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let query = sqlx::query(if db.is_embedded() {
-        IN_FILE
-    } else {
-        IN_POSTGRES
-    });
-    let query = query.bind(json!(ids).to_string());
-    let work = async {
-        let rows = query.fetch_all(db.pool()).await?;
-        let org = |row| Ok((read(row, "id")?, read(row, "org")?));
-        rows.iter().map(org).collect()
+    let text = match db.is_embedded() {
+        true => IN_FILE,
+        false => IN_POSTGRES,
     };
-    db.run("workspace_orgs", work).await
+    let orgs = db.fetch_all("workspace_orgs", sql!(text, json!(ids).to_string()));
+    Ok(orgs.await?.into_iter().collect())
 }

@@ -7,12 +7,10 @@
 //! URL. A former address of a name is released when another workspace asks for it, or when there are more than
 //! `KEPT_MAX`: [`Workspaces::claim_origins`] runs before the first call to a new address.
 
-use sqlx::any::AnyRow;
-
 use super::instances;
-use super::row::{read, read_optional, read_workspace};
-use super::sql::HOLD;
+use super::sql::lock_row;
 use super::{Status, Workspace, Workspaces};
+use crate::rows::{execute, fetch_all, fetch_optional, from_row, sql};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use stores::db::{Connection, Db, Transaction};
@@ -27,19 +25,20 @@ const OTHER: &str =
     "SELECT base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 LIMIT 1";
 
 /// Selects another workspace on the server `$1` that shares no other server of the host `$3` with `$2`.
-const STRANGER: &str = "SELECT held.workspace_id FROM agent_origins held \
+const STRANGER: &str = "SELECT held.workspace_id, held.origin, held.base FROM agent_origins held \
      WHERE held.origin = $1 AND held.workspace_id <> $2 AND NOT EXISTS ( \
        SELECT 1 FROM agent_origins theirs \
        JOIN agent_origins ours ON ours.origin = theirs.origin AND ours.base = theirs.base \
        WHERE theirs.workspace_id = held.workspace_id AND ours.workspace_id = $2 AND ours.origin <> $1 \
        AND ours.base = $3 AND held.base = $3) LIMIT 1";
 
-const HELD: &str = "SELECT workspace_id, base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 \
+const HELD: &str = "SELECT workspace_id, origin, base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 \
      ORDER BY workspace_id";
 
 const LEAVE: &str = "DELETE FROM agent_origins WHERE workspace_id = $1 AND origin = $2";
 
-const LEAVE_ALL: &str = "DELETE FROM agent_origins WHERE workspace_id = $1";
+/// Releases all servers of the removed workspace `$1`.
+pub(super) const LEAVE_ALL: &str = "DELETE FROM agent_origins WHERE workspace_id = $1";
 
 /// Most servers of one workspace before those are released that its names do not resolve to now.
 const KEPT_MAX: usize = 48;
@@ -62,7 +61,9 @@ pub struct Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     pub(super) all: Vec<Origin>,
-    left: Vec<HeldOrigin>,
+    /// What other workspaces hold of them and do not use any more: it is released in the transaction that takes the
+    /// origins. Empty if an operator makes the change: its origins are shared.
+    pub left: Vec<HeldOrigin>,
 }
 
 impl Origins {
@@ -76,18 +77,6 @@ impl Origins {
         }
     }
 
-    /// Adds what other workspaces hold of them and do not use any more: it is released in the transaction that takes
-    /// the origins.
-    #[must_use]
-    pub fn with_releases(self, left: Vec<HeldOrigin>) -> Self {
-        Self { left, ..self }
-    }
-
-    /// Returns what is released of other workspaces. Empty if an operator makes the change: its origins are shared.
-    pub fn released_origins(&self) -> &[HeldOrigin] {
-        &self.left
-    }
-
     /// Begins a transaction that settles them. Those that release servers of other workspaces run one after another: of
     /// two agents that swap their addresses, each would wait for rows of the other.
     pub(super) async fn begin_transaction(&self, db: &Db) -> Result<Transaction, sqlx::Error> {
@@ -95,16 +84,6 @@ impl Origins {
             true => db.begin().await,
             false => db.begin_alone().await,
         }
-    }
-
-    /// True if there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    fn are_all_in(&self, rows: &[Row]) -> bool {
-        let mut all = self.all.iter();
-        all.all(|one| rows.iter().any(|row| row.origin == one.origin))
     }
 }
 
@@ -165,7 +144,7 @@ pub(super) async fn write_origins(
         if one.is_shared {
             continue;
         }
-        let other = sqlx::query(OTHER).bind(&one.origin).bind(id);
+        let other = sql!(OTHER, &one.origin, id);
         if other.fetch_optional(&mut *connection).await?.is_some() {
             return Ok(Err(OriginTaken));
         }
@@ -220,21 +199,14 @@ fn is_used(urls: &[String], at: &str) -> bool {
 struct Row {
     origin: String,
     base: String,
-    /// True if other workspaces may use it, too.
-    is_shared: bool,
+    /// Its workspace, if other workspaces may use it, too; else [`ALONE`].
+    slot: String,
 }
 
+from_row!(Row: origin, base, slot);
+
 async fn read_own(connection: &mut Connection, id: &WorkspaceId) -> Result<Vec<Row>, sqlx::Error> {
-    let rows = sqlx::query(OWN).bind(id.as_str());
-    let rows = rows.fetch_all(connection).await?;
-    let read = |row: &AnyRow| {
-        Ok(Row {
-            origin: read(row, "origin")?,
-            base: read(row, "base")?,
-            is_shared: read::<String>(row, "slot")? != ALONE,
-        })
-    };
-    rows.iter().map(read).collect()
+    fetch_all(connection, sql!(OWN, id.as_str())).await
 }
 
 /// Inserts the row; true if it did not exist.
@@ -244,12 +216,9 @@ pub(super) async fn take_origin(
     one: &Origin,
     is_shared: bool,
 ) -> Result<bool, sqlx::Error> {
-    let take = sqlx::query(TAKE)
-        .bind(&one.origin)
-        .bind(if is_shared { id.as_str() } else { ALONE })
-        .bind(id.as_str())
-        .bind(&one.base);
-    Ok(take.execute(connection).await?.rows_affected() > 0)
+    let slot = if is_shared { id.as_str() } else { ALONE };
+    let take = sql!(TAKE, &one.origin, slot, id.as_str(), &one.base);
+    Ok(execute(connection, take).await? > 0)
 }
 
 /// A server held by a workspace.
@@ -263,6 +232,8 @@ pub struct HeldOrigin {
     pub base: String,
 }
 
+from_row!(HeldOrigin: by = "workspace_id", origin, base);
+
 /// Result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -272,12 +243,7 @@ pub enum Claim {
         released: bool,
     },
     /// Another workspace holds one of the servers.
-    Taken {
-        /// The other workspace.
-        by: WorkspaceId,
-        /// The server.
-        origin: String,
-    },
+    Taken(HeldOrigin),
 }
 
 impl Workspaces {
@@ -294,14 +260,8 @@ impl Workspaces {
             let mut connection = self.db.begin_reading().await?;
             let mut held = Vec::new();
             for one in origins.all.iter().filter(|one| !one.is_shared) {
-                let rows = sqlx::query(HELD).bind(&one.origin).bind(id.as_str());
-                for row in rows.fetch_all(&mut connection).await? {
-                    held.push(HeldOrigin {
-                        by: read(&row, "workspace_id")?,
-                        origin: one.origin.clone(),
-                        base: read(&row, "base")?,
-                    });
-                }
+                let query = sql!(HELD, &one.origin, id.as_str());
+                held.extend(fetch_all::<HeldOrigin>(&mut connection, query).await?);
             }
             Ok(held)
         };
@@ -313,10 +273,8 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked; then it may still have been released.
     pub async fn release_origin(&self, held: &HeldOrigin) -> Result<(), Unavailable> {
-        let leave = sqlx::query(LEAVE).bind(held.by.as_str());
-        let leave = leave.bind(&held.origin);
-        let work = async { leave.execute(self.db.pool()).await.map(drop) };
-        self.db.run("workspace_leave", work).await
+        let leave = sql!(LEAVE, held.by.as_str(), &held.origin);
+        self.db.execute("workspace_leave", leave).await.map(drop)
     }
 
     /// Claims `origins` for the agent of `id`: all present addresses of the host of one of its URLs. Former
@@ -331,13 +289,13 @@ impl Workspaces {
     ) -> Result<Claim, Unavailable> {
         let work = async {
             let own = read_own(&mut self.db.begin_reading().await?, id).await?;
-            if origins.are_all_in(&own) {
+            let is_own = |one: &Origin| own.iter().any(|row| row.origin == one.origin);
+            if origins.all.iter().all(is_own) {
                 return Ok(Claim::Held { released: false });
             }
             let mut tx = self.db.begin().await?;
             // Locked, so that its URLs do not change meanwhile.
-            let row = sqlx::query(HOLD.as_str()).bind(id.as_str());
-            let row = read_optional(row.fetch_optional(&mut *tx).await?, read_workspace)?;
+            let row = lock_row(&mut tx, id).await?;
             let Some(row) = row.filter(|row| row.status != Status::Removed) else {
                 return Ok(Claim::Held { released: false });
             };
@@ -347,17 +305,17 @@ impl Workspaces {
                     continue;
                 }
                 // An operator who shared the earlier address of the host shares the new one, too.
-                let was_shared = own.iter().any(|row| row.is_shared && row.base == one.base);
+                let was_shared = own
+                    .iter()
+                    .any(|row| row.slot != ALONE && row.base == one.base);
                 let is_shared = one.is_shared || was_shared;
                 let taken = take_origin(&mut tx, id, one, is_shared).await?;
                 if one.is_shared {
                     continue;
                 }
-                let stranger = sqlx::query(STRANGER).bind(&one.origin).bind(id.as_str());
-                let stranger = stranger.bind(&one.base);
-                if let Some(stranger) = stranger.fetch_optional(&mut *tx).await? {
-                    let (by, origin) = (read(&stranger, "workspace_id")?, one.origin.clone());
-                    return Ok(Claim::Taken { by, origin });
+                let stranger = sql!(STRANGER, &one.origin, id.as_str(), &one.base);
+                if let Some(held) = fetch_optional::<HeldOrigin>(&mut tx, stranger).await? {
+                    return Ok(Claim::Taken(held));
                 }
                 if !taken {
                     take_origin(&mut tx, id, one, true).await?;
@@ -384,17 +342,9 @@ async fn delete_origin(
     id: &WorkspaceId,
     origin: &str,
 ) -> Result<(), sqlx::Error> {
-    let leave = sqlx::query(LEAVE).bind(id.as_str()).bind(origin);
-    leave.execute(connection).await.map(drop)
-}
-
-/// Releases all servers of a removed workspace.
-pub(super) async fn delete_origins(
-    connection: &mut Connection,
-    id: &WorkspaceId,
-) -> Result<(), sqlx::Error> {
-    let leave = sqlx::query(LEAVE_ALL).bind(id.as_str());
-    leave.execute(connection).await.map(drop)
+    execute(connection, sql!(LEAVE, id.as_str(), origin))
+        .await
+        .map(drop)
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Workspaces in outline, for lists of all of them. Without card and URL, so that many are read at once.
 
-use serde::ser::{Serialize, SerializeTuple as _, Serializer};
-use sqlx::AssertSqlSafe;
+use serde::{Serialize, Serializer};
 use sqlx::any::AnyRow;
 
-use super::row::read;
 use super::{DeliveryMode, Liveness, Status, Timestamp, Workspaces};
+use crate::rows::{fetch_with, from_row, read, select_in, sql, to_bigint};
 use kernel::ids::WorkspaceId;
 use stores::store::Unavailable;
 
@@ -50,32 +49,23 @@ pub struct Outline {
 
 impl Serialize for Outline {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut members = to.serialize_tuple(9)?;
-        members.serialize_element(self.id.as_str())?;
-        members.serialize_element(&self.name)?;
-        members.serialize_element(&self.parent_id.as_ref().map(WorkspaceId::as_str))?;
-        members.serialize_element(&self.org)?;
-        members.serialize_element(&self.status)?;
-        members.serialize_element(&self.delivery_mode)?;
-        members.serialize_element(&self.liveness)?;
-        members.serialize_element(&self.last_seen.map(|at| at.0))?;
-        members.serialize_element(&self.active_tasks)?;
-        members.end()
+        let members = (
+            self.id.as_str(),
+            &self.name,
+            self.parent_id.as_ref().map(WorkspaceId::as_str),
+            &self.org,
+            self.status,
+            self.delivery_mode,
+            self.liveness,
+            self.last_seen.map(|at| at.0),
+            self.active_tasks,
+        );
+        members.serialize(to)
     }
 }
 
-fn read_outline(row: &AnyRow) -> Result<Outline, sqlx::Error> {
-    Ok(Outline {
-        id: read(row, "id")?,
-        name: read(row, "name")?,
-        parent_id: read(row, "parent_id")?,
-        org: read(row, "org")?,
-        status: read(row, "status")?,
-        delivery_mode: read(row, "delivery_mode")?,
-        liveness: read(row, "liveness")?,
-        last_seen: read(row, "last_seen")?,
-        active_tasks: read::<Option<u32>>(row, "active_tasks")?.unwrap_or(0),
-    })
+from_row! {
+    Outline: id, name, parent_id, org, status, delivery_mode, liveness, last_seen, active_tasks
 }
 
 impl Workspaces {
@@ -88,13 +78,8 @@ impl Workspaces {
         after: &str,
         limit: usize,
     ) -> Result<Vec<Outline>, Unavailable> {
-        let query = sqlx::query(PAGE).bind(after);
-        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_outline).collect()
-        };
-        self.db.run("workspace_outlines", work).await
+        let query = sql!(PAGE, after, to_bigint(limit));
+        self.db.fetch_all("workspace_outlines", query).await
     }
 
     /// Returns those of `ids` that exist, removed or not.
@@ -105,18 +90,8 @@ impl Workspaces {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let places: Vec<_> = (1..=ids.len()).map(|n| format!("${n}")).collect();
-        let places = places.join(", ");
-        let text = format!(concat!(outline!(), " WHERE id IN ({})"), places);
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for id in ids {
-            query = query.bind(id.as_str());
-        }
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_outline).collect()
-        };
-        self.db.run("workspace_outlines", work).await
+        let query = select_in(concat!(outline!(), " WHERE id"), ids.iter(), "");
+        self.db.fetch_all("workspace_outlines", query).await
     }
 
     /// Returns the last `limit` heartbeats of workspaces that are up, not before `since`, with their times and
@@ -129,20 +104,14 @@ impl Workspaces {
         since: Timestamp,
         limit: usize,
     ) -> Result<Vec<(WorkspaceId, Timestamp, u32)>, Unavailable> {
-        let query = sqlx::query(SEEN).bind(since.0);
-        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let seen = rows.iter().map(|row| {
-                let tasks = read::<Option<u32>>(row, "active_tasks")?;
-                Ok((
-                    read(row, "id")?,
-                    read(row, "last_seen")?,
-                    tasks.unwrap_or(0),
-                ))
-            });
-            seen.collect()
+        let query = sql!(SEEN, since.0, to_bigint(limit));
+        let read = |row: &AnyRow| {
+            Ok((
+                read(row, "id")?,
+                read(row, "last_seen")?,
+                read(row, "active_tasks")?,
+            ))
         };
-        self.db.run("workspace_seen_since", work).await
+        fetch_with(&self.db, "workspace_seen_since", query, read).await
     }
 }

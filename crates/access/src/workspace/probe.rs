@@ -2,11 +2,11 @@
 //! table (`docs/reference/http-api.md`, "Probes").
 
 use serde::{Deserialize, Serialize};
+use sqlx::any::AnyRow;
 
-use super::row::read;
-use super::sql::{PROBED, SET_PROBED_STATUS};
-use super::table::change_status;
+use super::sql::{PROBED, SET_PROBED_STATUS, change_status};
 use super::{Status, Timestamp};
+use crate::rows::{fetch_with, read, sql, to_bigint};
 use kernel::ids::WorkspaceId;
 use stores::db::Db;
 use stores::store::Unavailable;
@@ -39,13 +39,9 @@ impl ProbedWorkspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn list(&self, limit: usize) -> Result<Vec<(WorkspaceId, Timestamp)>, Unavailable> {
-        let rows = sqlx::query(PROBED).bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let work = async {
-            let rows = rows.fetch_all(self.db.pool()).await?;
-            let read = |one| Ok((read(one, "id")?, read(one, "updated_at")?));
-            rows.iter().map(read).collect()
-        };
-        self.db.run("workspace_probed", work).await
+        let query = sql!(PROBED, to_bigint(limit));
+        let read = |row: &AnyRow| Ok((read(row, "id")?, read(row, "updated_at")?));
+        fetch_with(&self.db, "workspace_probed", query, read).await
     }
 
     /// Changes the status of a workspace with a probe from `from` to `to`; false if the status is not `from` any more,

@@ -4,9 +4,9 @@ use serde_json::value::RawValue;
 
 use super::instances::{self, InstanceRegistration, RegistrationError};
 use super::origins::{self, Origins};
-use super::row::{read_optional, read_workspace};
-use super::sql::{HOLD, REGISTER};
+use super::sql::{REGISTER, lock_row};
 use super::{CallerProof, DeliveryMode, Liveness, Timestamp, Workspace};
+use crate::rows::{fetch_all, sql};
 use kernel::ids::{InstanceId, WorkspaceId};
 use stores::db::Connection;
 
@@ -57,40 +57,39 @@ pub(super) async fn register(
     now: Timestamp,
 ) -> Result<Result<Option<StoredRegistration>, RegistrationError>, sqlx::Error> {
     let registering = &change.instance;
-    let before = if registering.id.is_some() {
-        let held = sqlx::query(HOLD.as_str()).bind(id.as_str());
-        read_optional(held.fetch_optional(&mut *connection).await?, read_workspace)?
-    } else {
-        None
+    let before = match registering.id {
+        Some(_) => lock_row(connection, id).await?,
+        None => None,
     };
-    let row = sqlx::query(REGISTER.as_str())
-        .bind(id.as_str())
-        .bind(change.delivery_mode.as_str())
-        .bind(change.url.as_deref())
-        .bind(change.internal_url.as_deref())
-        .bind(change.agent_card.as_deref().map(RawValue::get))
-        .bind(change.name.as_deref())
-        .bind(now.0)
-        .bind(change.liveness.map(Liveness::as_str))
-        .bind(change.card_url.as_deref())
-        .bind(change.upstream_auth_base.as_deref())
-        .bind(change.proof.map(CallerProof::as_str));
-    let row = row.fetch_all(&mut *connection).await?;
-    let Some(mut after) = read_optional(row.into_iter().next(), read_workspace)? else {
+    let change_row = sql!(
+        REGISTER.as_str(),
+        id.as_str(),
+        change.delivery_mode.as_str(),
+        change.url.as_deref(),
+        change.internal_url.as_deref(),
+        change.agent_card.as_deref().map(RawValue::get),
+        change.name.as_deref(),
+        now.0,
+        change.liveness.map(Liveness::as_str),
+        change.card_url.as_deref(),
+        change.upstream_auth_base.as_deref(),
+        change.proof.map(CallerProof::as_str),
+    );
+    let rows: Vec<Workspace> = fetch_all(connection, change_row).await?;
+    let Some(mut after) = rows.into_iter().next() else {
         return Ok(Ok(None));
     };
-    let stored = instances::register(connection, before.as_ref(), &after, registering, now);
-    let stored = match stored.await? {
+    let stored = instances::register(connection, before.as_ref(), &mut after, registering, now);
+    let (instance, made_default) = match stored.await? {
         Ok(stored) => stored,
         Err(why) => return Ok(Err(why)),
     };
-    after.instances = u32::try_from(stored.count).unwrap_or(u32::MAX);
     let settled = origins::write_origins(connection, &after, &change.origins).await?;
     Ok(match settled {
         Ok(()) => Ok(Some(StoredRegistration {
             workspace: after,
-            instance: stored.instance,
-            made_default: stored.made_default,
+            instance,
+            made_default,
         })),
         Err(taken) => Err(taken.into()),
     })

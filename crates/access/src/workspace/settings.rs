@@ -2,25 +2,23 @@
 //! its row, the bodies of requests ([`SettingsPatch`], [`NewWorkspaceBody`]), the entry of a policy ([`PolicyEntry`]), and
 //! what readers, records and other callers than operators see of them.
 
-use serde::ser::SerializeMap as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sqlx::Any;
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::query::Query;
+use sqlx::any::AnyRow;
 
-use super::row::ColumnValue;
 use super::{
     CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, StoredProbe, StoredWake,
 };
+use crate::rows::{Statement, bind, read};
 use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
 use kernel::ids::WorkspaceId;
 use trust::SealedSecret;
 
 /// Where the JSON of a workspace has a setting.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum Visibility {
     /// [`WorkspaceView`](super::WorkspaceView) names it: always there, or for some readers only.
     ByName,
     /// After the others, once it is set.
@@ -64,7 +62,7 @@ pub struct SaidSetting {
     pub value: Value,
 }
 
-/// Declares the settings. A row: `name: type in the row as type in JSON, Shown, SetBy, Recorded`.
+/// Declares the settings. A row: `name: type in the row as type in JSON, Visibility, SetBy, Recorded`.
 ///
 /// - `plain`: stored as it is said. All bodies have it.
 /// - `changed`: as `plain`, but only changes have it.
@@ -99,24 +97,24 @@ macro_rules! settings {
             /// Reads the columns.
             pub(super) fn read(row: &AnyRow) -> Result<Self, sqlx::Error> {
                 Ok(Self {
-                    $($plain: ColumnValue::read(row, stringify!($plain))?,)+
-                    $($changed: ColumnValue::read(row, stringify!($changed))?,)+
-                    $($made: ColumnValue::read(row, stringify!($made))?,)+
-                    $($secret: ColumnValue::read(row, stringify!($secret))?,)+
-                    upstream_auth_base: ColumnValue::read(row, "upstream_auth_base")?,
+                    $($plain: read(row, stringify!($plain))?,)+
+                    $($changed: read(row, stringify!($changed))?,)+
+                    $($made: read(row, stringify!($made))?,)+
+                    $($secret: read(row, stringify!($secret))?,)+
+                    upstream_auth_base: read(row, "upstream_auth_base")?,
                 })
             }
 
             /// Binds the values of the columns, in their order.
             pub(super) fn bind<'q>(
                 &self,
-                mut query: Query<'q, Any, AnyArguments>,
-            ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
-                $(query = self.$plain.bind_to(query)?;)+
-                $(query = self.$changed.bind_to(query)?;)+
-                $(query = self.$made.bind_to(query)?;)+
-                $(query = self.$secret.bind_to(query)?;)+
-                self.upstream_auth_base.bind_to(query)
+                mut query: Statement<'q>,
+            ) -> Result<Statement<'q>, sqlx::Error> {
+                $(query = bind(query, &self.$plain)?;)+
+                $(query = bind(query, &self.$changed)?;)+
+                $(query = bind(query, &self.$made)?;)+
+                $(query = bind(query, &self.$secret)?;)+
+                bind(query, &self.upstream_auth_base)
             }
 
             /// Sets what a patch says, as far as that is stored as it is said.
@@ -134,14 +132,12 @@ macro_rules! settings {
                     ..SettingsPatch::default()
                 }
             }
-        }
 
-        impl Serialize for OptionalSettings<'_> {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                let mut map = to.serialize_map(None)?;
-                $(serialize_setting!(map, self.0.$plain, stringify!($plain), $($plain_rule),+);)+
-                $(serialize_setting!(map, self.0.$changed, stringify!($changed), $($changed_rule),+);)+
-                map.end()
+            /// Serializes the settings that the JSON of a workspace has only once they are set.
+            pub(super) fn serialize_optional<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+                $(serialize_setting!(map, self.$plain, stringify!($plain), $($plain_rule),+);)+
+                $(serialize_setting!(map, self.$changed, stringify!($changed), $($changed_rule),+);)+
+                Ok(())
             }
         }
 
@@ -247,7 +243,7 @@ macro_rules! settings {
 
 macro_rules! serialize_setting {
     ($map:ident, $value:expr, $name:expr, $shown:ident, $($rest:ident),+) => {
-        if Shown::$shown == Shown::OnceSet {
+        if Visibility::$shown == Visibility::OnceSet {
             let value = json!($value);
             if !value.is_null() {
                 $map.serialize_entry($name, &value)?;
@@ -326,10 +322,6 @@ settings! {
         wake: StoredWake, ByName, Operators, Name;
     }
 }
-
-/// The settings that the JSON of a workspace has only once they are set.
-#[derive(Debug)]
-pub(super) struct OptionalSettings<'a>(pub(super) &'a WorkspaceSettings);
 
 /// Deserializes a present member, `null` included. serde's own `Option` treats `null` as absent.
 fn deserialize_present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(

@@ -1,9 +1,12 @@
 //! SQL texts for the table `workspaces`. Run in [`super::table`] and [`super::change`].
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use super::WorkspaceSettings;
+use super::{Status, Timestamp, Workspace, WorkspaceSettings};
+use crate::rows::{fetch_optional, sql};
+use kernel::ids::WorkspaceId;
+use stores::db::{Connection, Db};
+use stores::store::Unavailable;
 
 /// The columns of [`Workspace`](super::Workspace).
 pub(super) static COLUMNS: LazyLock<String> = LazyLock::new(|| columns_with("agent_card"));
@@ -85,7 +88,7 @@ pub(super) static REGISTER: LazyLock<String> = LazyLock::new(|| {
 });
 
 pub(super) const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
-     WHERE id = $1 AND status = $2 RETURNING id";
+     WHERE id = $1 AND status = $2";
 
 pub(super) const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_seconds = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed'";
@@ -93,7 +96,7 @@ pub(super) const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_se
 /// For tests: moves it anywhere, also into a cycle.
 #[cfg(test)]
 pub(super) const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated_at = $4 \
-     WHERE id = $1 AND status <> 'removed' RETURNING id";
+     WHERE id = $1 AND status <> 'removed'";
 
 /// Changes nothing, but locks the row until the transaction ends.
 pub(super) static HOLD: LazyLock<String> = LazyLock::new(|| {
@@ -138,14 +141,14 @@ pub(super) static CHANGE: LazyLock<String> = LazyLock::new(|| {
 });
 
 pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
-     WHERE id = $1 AND status <> 'removed' RETURNING id";
+     WHERE id = $1 AND status <> 'removed'";
 
 /// Clears the data that is not needed any more, with the agent's credential and the gateway's key for it.
 pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
      internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, wake = NULL, probe = NULL, instances = 0, active_tasks = 0, current_task = NULL, \
      updated_at = $2, access_generation = CASE WHEN access_generation >= $2 \
        THEN access_generation + 1 ELSE $2 END \
-     WHERE id = $1 AND status <> 'removed' RETURNING id";
+     WHERE id = $1 AND status <> 'removed'";
 
 /// Selects the workspaces whose agents are probed, along the index of those with a probe. SQLite would take the one on
 /// status, which has all workspaces, if the wanted statuses were named.
@@ -154,13 +157,13 @@ pub(super) const PROBED: &str = "SELECT id, updated_at FROM workspaces WHERE pro
      AND liveness = 'assumed' AND delivery_mode = 'push' ORDER BY id LIMIT $1";
 
 pub(super) const SET_PROBED_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
-     WHERE id = $1 AND status = $2 AND probe IS NOT NULL AND liveness = 'assumed' RETURNING id";
+     WHERE id = $1 AND status = $2 AND probe IS NOT NULL AND liveness = 'assumed'";
 
 /// A heartbeat renews the lease before it writes the row. So a row that was written after the lease was found missing
 /// may be the work of a heartbeat; one of the future is that of a clock that was set back.
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
      WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' \
-       AND (updated_at <= $3 OR updated_at > $2) RETURNING id";
+       AND (updated_at <= $3 OR updated_at > $2)";
 
 /// Three look-ups in the index on status, liveness and last_seen (the last one in that of workspaces never
 /// seen): only overdue rows are read, the oldest first, however many rows there are.
@@ -177,20 +180,33 @@ pub(super) const OVERDUE: &str = "\
 
 /// `UPDATE … FROM (VALUES …)`: many updates in one statement, in the syntax of both databases. Both name the
 /// columns of `VALUES` the same; the first is the id, the second the time.
-pub(super) fn news_text(change: &str, rows: usize, columns: usize) -> String {
-    let mut text = format!("UPDATE workspaces SET {change} FROM (VALUES ");
-    for row in 0..rows {
-        text.push_str(if row == 0 { "(" } else { ", (" });
-        for column in 1..=columns {
-            let separator = if column == 1 { "" } else { ", " };
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{separator}${}", row * columns + column);
-        }
-        text.push(')');
-    }
-    text.push_str(
-        ") AS news WHERE workspaces.id = news.column1 \
+pub(super) fn news_text(change: &str, rows: &[String]) -> String {
+    format!(
+        "UPDATE workspaces SET {change} FROM (VALUES {}) AS news WHERE workspaces.id = news.column1 \
          AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.column2)",
-    );
-    text
+        rows.join(", ")
+    )
+}
+
+/// Locks a row until the transaction ends, and returns it.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn lock_row(
+    connection: &mut Connection,
+    id: &WorkspaceId,
+) -> Result<Option<Workspace>, sqlx::Error> {
+    fetch_optional(connection, sql!(HOLD.as_str(), id.as_str())).await
+}
+
+/// Changes a status by `statement`; false if the row is not as the statement requires.
+pub(super) async fn change_status(
+    db: &Db,
+    statement: &'static str,
+    id: &WorkspaceId,
+    (from, to): (Status, Status),
+    now: Timestamp,
+) -> Result<bool, Unavailable> {
+    let change = sql!(statement, id.as_str(), from.as_str(), to.as_str(), now.0);
+    Ok(db.execute("workspace_set_status", change).await? > 0)
 }

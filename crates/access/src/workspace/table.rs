@@ -2,21 +2,22 @@
 //! operators are in [`super::change`].
 
 use serde_json::value::RawValue;
-use sqlx::AssertSqlSafe;
+use sqlx::FromRow;
+use sqlx::any::AnyRow;
 
 use super::instances::{self, Instances, RegistrationError};
 use super::origins::{self, OriginTaken};
 use super::probe::ProbedWorkspaces;
 use super::registration::{self, RegistrationUpdate, StoredRegistration};
-use super::row::{read, read_optional, read_step, read_workspace};
 use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
-    news_text,
+    change_status, news_text,
 };
 use super::{NewWorkspace, Status, Timestamp, Workspace};
+use crate::rows::{fetch_all, fetch_with, read, sql, to_bigint};
 use kernel::config::CardAccess;
 use kernel::ids::WorkspaceId;
-use stores::db::{Connection, Db};
+use stores::db::{Connection, Db, Values};
 use stores::store::{Run, Unavailable};
 
 /// Maximum workspaces in one line, itself included. A longer one is treated as a cycle.
@@ -62,6 +63,21 @@ pub struct Step {
     pub born_at: i64,
 }
 
+impl FromRow<'_, AnyRow> for Step {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let status: Status = read(row, "status")?;
+        Ok(Self {
+            id: read(row, "id")?,
+            parent_id: read(row, "parent_id")?,
+            org: read(row, "org")?,
+            removed: status == Status::Removed,
+            paused: status == Status::Paused,
+            generation: read(row, "access_generation")?,
+            born_at: read(row, "born_at")?,
+        })
+    }
+}
+
 /// Values of the heartbeats of one workspace since the last flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeartbeatUpdate {
@@ -73,23 +89,6 @@ pub struct HeartbeatUpdate {
     pub active_tasks: u32,
     /// Description of its current task.
     pub current_task: Option<String>,
-}
-
-/// Changes a status by `statement`; false if the row is not as the statement requires.
-pub(super) async fn change_status(
-    db: &Db,
-    statement: &'static str,
-    id: &WorkspaceId,
-    (from, to): (Status, Status),
-    now: Timestamp,
-) -> Result<bool, Unavailable> {
-    let change = sqlx::query(statement)
-        .bind(id.as_str())
-        .bind(from.as_str())
-        .bind(to.as_str())
-        .bind(now.0);
-    let work = async { Ok(change.fetch_optional(db.pool()).await?.is_some()) };
-    db.run("workspace_set_status", work).await
 }
 
 impl Workspaces {
@@ -157,10 +156,8 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn find(&self, id: &WorkspaceId) -> Result<Option<Workspace>, Unavailable> {
-        let row = sqlx::query(FIND.as_str()).bind(id.as_str());
-        let work =
-            async { read_optional(row.fetch_optional(self.db.pool()).await?, read_workspace) };
-        self.db.run("workspace_find", work).await
+        let query = sql!(FIND.as_str(), id.as_str());
+        self.db.fetch_optional("workspace_find", query).await
     }
 
     /// True if the workspace's card is public; `default` counts for a workspace without a setting of its own.
@@ -172,11 +169,11 @@ impl Workspaces {
         id: &WorkspaceId,
         default: CardAccess,
     ) -> Result<bool, Unavailable> {
-        let row = sqlx::query(HAS_PUBLIC_CARD)
-            .bind(id.as_str())
-            .bind(default.as_str());
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
-        self.db.run("workspace_public_card", work).await
+        let query = sql!(HAS_PUBLIC_CARD, id.as_str(), default.as_str());
+        let found = self
+            .db
+            .fetch_optional::<(String,)>("workspace_public_card", query);
+        Ok(found.await?.is_some())
     }
 
     /// Returns the workspace and its ancestors, nearest first; empty if it does not exist. At most one more
@@ -236,12 +233,9 @@ impl Workspaces {
         seconds: Option<u32>,
         now: Timestamp,
     ) -> Result<(), Unavailable> {
-        let change = sqlx::query(SET_IDLE_TIMEOUT)
-            .bind(id.as_str())
-            .bind(seconds.map(i64::from))
-            .bind(now.0);
-        let work = async { change.execute(self.db.pool()).await.map(|_| ()) };
-        self.db.run("workspace_set_idle_timeout", work).await
+        let change = sql!(SET_IDLE_TIMEOUT, id.as_str(), seconds.map(i64::from), now.0);
+        let changed = self.db.execute("workspace_set_idle_timeout", change);
+        changed.await.map(drop)
     }
 
     /// For tests: moves the workspace anywhere, also into a cycle.
@@ -253,13 +247,9 @@ impl Workspaces {
         org: Option<&str>,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        let row = sqlx::query(super::sql::SET_PLACE)
-            .bind(id.as_str())
-            .bind(parent_id.map(WorkspaceId::as_str))
-            .bind(org)
-            .bind(now.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
-        self.db.run("workspace_set_place", work).await
+        let parent_id = parent_id.map(WorkspaceId::as_str);
+        let change = sql!(super::sql::SET_PLACE, id.as_str(), parent_id, org, now.0);
+        Ok(self.db.execute("workspace_set_place", change).await? > 0)
     }
 
     /// Replaces the card; false if the workspace does not exist or is removed.
@@ -272,12 +262,8 @@ impl Workspaces {
         card: &RawValue,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        let row = sqlx::query(SET_CARD)
-            .bind(id.as_str())
-            .bind(card.get())
-            .bind(now.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
-        self.db.run("workspace_set_card", work).await
+        let change = sql!(SET_CARD, id.as_str(), card.get(), now.0);
+        Ok(self.db.execute("workspace_set_card", change).await? > 0)
     }
 
     /// Records a lapsed heartbeat; false if another replica recorded it, if the status does not depend on it, or if
@@ -291,12 +277,8 @@ impl Workspaces {
         missing: Timestamp,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        let row = sqlx::query(LAPSE)
-            .bind(id.as_str())
-            .bind(now.0)
-            .bind(missing.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
-        self.db.run("workspace_lapse", work).await
+        let change = sql!(LAPSE, id.as_str(), now.0, missing.0);
+        Ok(self.db.execute("workspace_lapse", change).await? > 0)
     }
 
     /// Returns workspaces that are up but were last seen at `cutoff` or before, by this table, which runs
@@ -310,16 +292,9 @@ impl Workspaces {
         cutoff: Timestamp,
         limit: usize,
     ) -> Result<Vec<(WorkspaceId, Option<Timestamp>)>, Unavailable> {
-        let rows = sqlx::query(OVERDUE)
-            .bind(cutoff.0)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let work = async {
-            let rows = rows.fetch_all(self.db.pool()).await?;
-            rows.iter()
-                .map(|row| Ok((read(row, "id")?, read(row, "last_seen")?)))
-                .collect()
-        };
-        self.db.run("workspace_overdue", work).await
+        let query = sql!(OVERDUE, cutoff.0, to_bigint(limit));
+        let read = |row: &AnyRow| Ok((read(row, "id")?, read(row, "last_seen")?));
+        fetch_with(&self.db, "workspace_overdue", query, read).await
     }
 
     /// Writes only the last heartbeats of workspaces, in one statement. An older time never replaces a newer
@@ -331,13 +306,14 @@ impl Workspaces {
         if seen.is_empty() {
             return Ok(());
         }
-        let text = news_text("last_seen = news.column2", seen.len(), 2);
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for (id, last_seen) in seen {
-            query = query.bind(id.as_str()).bind(last_seen.0);
-        }
-        let work = async { query.execute(self.db.pool()).await.map(|_| ()) };
-        self.db.run("workspace_touch", work).await
+        let mut values = Values::default();
+        let rows = seen.iter().map(|(id, last_seen)| {
+            let id = values.bind(id.as_str());
+            format!("({id}, {})", values.bind(last_seen.0))
+        });
+        let rows: Vec<_> = rows.collect();
+        let query = values.into_query(news_text("last_seen = news.column2", &rows));
+        self.db.execute("workspace_touch", query).await.map(drop)
     }
 
     /// Writes heartbeats in one statement. An older heartbeat never replaces a newer one.
@@ -348,21 +324,20 @@ impl Workspaces {
         if seen.is_empty() {
             return Ok(());
         }
-        let text = news_text(
-            "last_seen = news.column2, active_tasks = news.column3, current_task = news.column4",
-            seen.len(),
-            4,
-        );
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for one in seen {
-            query = query
-                .bind(one.id.as_str())
-                .bind(one.last_seen.0)
-                .bind(i64::from(one.active_tasks))
-                .bind(one.current_task.as_deref());
-        }
-        let work = async { query.execute(self.db.pool()).await.map(|_| ()) };
-        self.db.run("workspace_set_last_seen", work).await
+        let mut values = Values::default();
+        let rows = seen.iter().map(|one| {
+            let id = values.bind(one.id.as_str());
+            let last_seen = values.bind(one.last_seen.0);
+            let active_tasks = values.bind(i64::from(one.active_tasks));
+            let current_task = values.bind(one.current_task.as_deref());
+            format!("({id}, {last_seen}, {active_tasks}, {current_task})")
+        });
+        let rows: Vec<_> = rows.collect();
+        let change =
+            "last_seen = news.column2, active_tasks = news.column3, current_task = news.column4";
+        let query = values.into_query(news_text(change, &rows));
+        let written = self.db.execute("workspace_set_last_seen", query);
+        written.await.map(drop)
     }
 }
 
@@ -375,15 +350,13 @@ pub async fn insert(
     new: &NewWorkspace,
     now: Timestamp,
 ) -> Result<CreateOutcome, sqlx::Error> {
-    let row = sqlx::query(CREATE.as_str())
-        .bind(new.id.as_str())
-        .bind(i64::try_from(new.instances.len()).unwrap_or(i64::MAX))
-        .bind(now.0);
-    let row = new.settings.bind(row)?;
-    // Fetch all rows: SQLite commits after the last row, so a creation could otherwise still fail after its
-    // answer (`Db::changed`).
-    let rows = row.fetch_all(&mut *connection).await?;
-    let Some(created) = read_optional(rows.into_iter().next(), read_workspace)? else {
+    let instances = to_bigint(new.instances.len());
+    let create = sql!(CREATE.as_str(), new.id.as_str(), instances, now.0);
+    let create = new.settings.bind(create)?;
+    // All rows: SQLite commits after the last one, so a creation could otherwise still fail after its answer
+    // (`Db::fetch_changed`).
+    let created: Vec<Workspace> = fetch_all(connection, create).await?;
+    let Some(created) = created.into_iter().next() else {
         return Ok(CreateOutcome::Taken);
     };
     if let Some(enrolment) = &new.enrolment {
@@ -392,14 +365,12 @@ pub async fn insert(
     if !new.instances.is_empty() {
         instances::replace_all(connection, &created.id, &new.instances).await?;
     }
-    if new.origins.is_empty() {
-        return Ok(CreateOutcome::Done(Box::new(created)));
+    if !new.origins.all.is_empty()
+        && let Err(taken) = origins::write_origins(connection, &created, &new.origins).await?
+    {
+        return Ok(CreateOutcome::OriginTaken(taken));
     }
-    let settled = origins::write_origins(connection, &created, &new.origins).await?;
-    Ok(match settled {
-        Ok(()) => CreateOutcome::Done(Box::new(created)),
-        Err(taken) => CreateOutcome::OriginTaken(taken),
-    })
+    Ok(CreateOutcome::Done(Box::new(created)))
 }
 
 /// Returns the workspace and its ancestors, nearest first, as [`Workspaces::load_line`].
@@ -410,9 +381,7 @@ pub async fn read_line(
     connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Vec<Step>, sqlx::Error> {
-    let rows = sqlx::query(LINE).bind(id.as_str());
-    let rows = rows.fetch_all(connection).await?;
-    rows.iter().map(read_step).collect()
+    fetch_all(connection, sql!(LINE, id.as_str())).await
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! JSON form of a workspace (`docs/reference/http-api.md`, "Workspaces").
 
-use serde::Serialize;
-use serde_json::value::RawValue;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::settings::OptionalSettings;
-use super::{DeliveryMode, Liveness, Status, StoredProbe, Timestamp, WakeView, Workspace};
+use super::{Timestamp, Workspace};
 use kernel::closed_set::words;
+use kernel::ids::WorkspaceId;
 
 /// URLs of the agent that a reader may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,41 +18,69 @@ pub enum UrlVisibility {
 }
 
 /// A workspace as JSON, members in the documented order.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct WorkspaceView<'a> {
-    id: &'a str,
-    name: &'a str,
-    role: Option<&'a str>,
-    parent_id: Option<&'a str>,
-    org: Option<&'a str>,
-    status: Status,
-    delivery_mode: DeliveryMode,
-    liveness: Liveness,
-    url: Option<&'a str>,
-    internal_url: Option<&'a str>,
-    card_url: Option<&'a str>,
-    agent_card: Option<&'a RawValue>,
-    last_seen: Option<Timestamp>,
-    active_tasks: u32,
-    current_task: Option<&'a str>,
-    max_concurrent: Option<u32>,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    #[serde(flatten)]
-    optional: OptionalSettings<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    upstream_tls: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wake: Option<&'a WakeView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    probe: Option<&'a StoredProbe>,
-    /// Number of its named instances, for readers that may see the URLs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    instance_count: Option<u32>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    workspace: &'a Workspace,
+    urls: UrlVisibility,
+    has_parent: bool,
     instances: Vec<InstanceView>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
+}
+
+impl Serialize for WorkspaceView<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let one = self.workspace;
+        let is_shown = self.urls != UrlVisibility::Hidden;
+        let parent_id = one.parent_id.as_ref().filter(|_| self.has_parent);
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("id", one.id.as_str())?;
+        map.serialize_entry("name", &one.name)?;
+        map.serialize_entry("role", &one.role)?;
+        map.serialize_entry("parent_id", &parent_id.map(WorkspaceId::as_str))?;
+        map.serialize_entry("org", &one.org)?;
+        map.serialize_entry("status", &one.status)?;
+        map.serialize_entry("delivery_mode", &one.delivery_mode)?;
+        map.serialize_entry("liveness", &one.liveness)?;
+        map.serialize_entry("url", &one.url.as_ref().filter(|_| is_shown))?;
+        map.serialize_entry(
+            "internal_url",
+            &one.internal_url.as_ref().filter(|_| is_shown),
+        )?;
+        map.serialize_entry("card_url", &one.card_url.as_ref().filter(|_| is_shown))?;
+        map.serialize_entry("agent_card", &one.agent_card)?;
+        map.serialize_entry("last_seen", &one.last_seen)?;
+        map.serialize_entry("active_tasks", &one.active_tasks)?;
+        map.serialize_entry("current_task", &one.current_task)?;
+        map.serialize_entry("max_concurrent", &one.max_concurrent)?;
+        map.serialize_entry("created_at", &one.created_at)?;
+        map.serialize_entry("updated_at", &one.updated_at)?;
+        one.settings.serialize_optional(&mut map)?;
+        if self.urls == UrlVisibility::WithCertificates {
+            serialize_set(
+                &mut map,
+                "upstream_tls",
+                one.upstream_tls.as_ref().map(|tls| &tls.about),
+            )?;
+            serialize_set(&mut map, "wake", one.wake.as_ref().map(|wake| &wake.shown))?;
+            serialize_set(&mut map, "probe", one.probe.as_ref())?;
+        }
+        let count = Some(one.instances).filter(|count| is_shown && *count > 0);
+        serialize_set(&mut map, "instance_count", count)?;
+        let instances = Some(&self.instances).filter(|all| !all.is_empty());
+        serialize_set(&mut map, "instances", instances)?;
+        let warnings = Some(&self.warnings).filter(|all| !all.is_empty());
+        serialize_set(&mut map, "warnings", warnings)?;
+        map.end()
+    }
+}
+
+/// Serializes a member, if it is set.
+fn serialize_set<M: SerializeMap>(
+    map: &mut M,
+    name: &str,
+    value: Option<impl Serialize>,
+) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
 }
 
 words! {
@@ -69,7 +96,7 @@ words! {
 }
 
 /// A named instance as JSON.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct InstanceView {
     /// Its id.
     pub instance_id: String,
@@ -89,7 +116,7 @@ impl WorkspaceView<'_> {
     /// Leaves the parent out, for readers that look after the workspace and those below it alone.
     #[must_use]
     pub fn without_parent(mut self) -> Self {
-        self.parent_id = None;
+        self.has_parent = false;
         self
     }
 
@@ -105,36 +132,10 @@ impl WorkspaceView<'_> {
 impl Workspace {
     /// Returns the JSON for a reader that may, or may not, see the URLs. `card_url` is a URL of the agent, too.
     pub fn as_view(&self, urls: UrlVisibility) -> WorkspaceView<'_> {
-        let shown = urls != UrlVisibility::Hidden;
-        let all = urls == UrlVisibility::WithCertificates;
         WorkspaceView {
-            id: self.id.as_str(),
-            name: &self.name,
-            role: self.role.as_deref(),
-            parent_id: self.parent_id.as_ref().map(|id| id.as_str()),
-            org: self.org.as_deref(),
-            status: self.status,
-            delivery_mode: self.delivery_mode,
-            liveness: self.liveness,
-            url: self.url.as_deref().filter(|_| shown),
-            internal_url: self.internal_url.as_deref().filter(|_| shown),
-            card_url: self.card_url.as_deref().filter(|_| shown),
-            agent_card: self.agent_card.as_deref(),
-            last_seen: self.last_seen,
-            active_tasks: self.active_tasks,
-            current_task: self.current_task.as_deref(),
-            max_concurrent: self.max_concurrent,
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-            optional: OptionalSettings(&self.settings),
-            upstream_tls: self
-                .upstream_tls
-                .as_ref()
-                .filter(|_| all)
-                .map(|tls| &*tls.about),
-            wake: self.wake.as_ref().filter(|_| all).map(|wake| &wake.shown),
-            probe: self.probe.as_ref().filter(|_| all),
-            instance_count: Some(self.instances).filter(|count| shown && *count > 0),
+            workspace: self,
+            urls,
+            has_parent: true,
             instances: Vec::new(),
             warnings: Vec::new(),
         }

@@ -12,7 +12,7 @@ use super::plan::{Plan, PlannedChange};
 use super::state::{CurrentWorkspace, State};
 use crate::gateway::Gateway;
 use access::hierarchy::BulkGrants;
-use access::identity::Issuance;
+use access::identity::Tokens;
 use access::workspace::{
     CreateOutcome, LINE_MAX, NewWorkspace, Status, StoredInstance, Workspace, WorkspaceChange, bulk,
 };
@@ -214,7 +214,7 @@ async fn write_plan(
         let held = state.workspaces.get(id);
         lock_as_planned(tx, held.ok_or_else(|| differing_workspace(id))?).await?;
         bulk::mark_removed(tx, id, now).await?;
-        done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
+        done.hashes.extend(Tokens::revoke_all_in(tx, id).await?);
     }
     for (edit, update) in plan.edits.iter().zip(&vetted.edits) {
         let changed = change_workspace(tx, plan, &edit.held, update, now).await?;
@@ -314,7 +314,7 @@ async fn end_of(
     now: Timestamp,
     done: &mut CommittedChanges,
 ) -> Result<(), sqlx::Error> {
-    done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
+    done.hashes.extend(Tokens::revoke_all_in(tx, id).await?);
     done.pairs
         .extend(BulkGrants::remove_for_workspace(tx, id, now).await?);
     empty_inbox(tx, id).await?;

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::super::filter::Filter;
-use super::super::filter::Values;
 use super::row_keys::{BLOCK_BITS, KeyColumn, NEAR_MS, first_id, parse_uuid, uuid_time};
 use super::{Order, REPLICA};
+use stores::db::Values;
 
 // A row before the signed beginning of its chain, or in no chain, proves nothing.
 const KEPT: &str = " AND EXISTS (SELECT 1 FROM audit_replicas AS known JOIN audit_chains AS kept \
@@ -256,8 +256,8 @@ mod tests {
         let (text, values) = page_statement(filter, Order::Newest, after, 100);
         let text = format!("EXPLAIN QUERY PLAN {text}");
         let mut plan = database.prepare(&text).unwrap();
-        assert_eq!(plan.parameter_count(), values.len(), "{text}");
-        let nothing = vec![rusqlite::types::Null; values.len()];
+        assert_eq!(plan.parameter_count(), values.count(), "{text}");
+        let nothing = vec![rusqlite::types::Null; values.count()];
         let nothing = rusqlite::params_from_iter(nothing);
         let steps = plan.query_map(nothing, |row| row.get::<_, String>(3));
         let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();

@@ -8,10 +8,10 @@ use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
 
 use super::super::chain::ChainedRecord;
-use super::super::filter::{Filter, RecordPosition, Values};
+use super::super::filter::{Filter, RecordPosition};
 use super::super::usage;
 use super::{BatchSums, ChainRow, Order, STATE, new_records};
-use stores::db::Db;
+use stores::db::{Db, Values};
 use stores::store::Unavailable;
 
 const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \

@@ -9,14 +9,14 @@ use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::super::filter::{Values, encode_cursor, parse_cursor};
+use super::super::filter::{encode_cursor, parse_cursor};
 use super::super::record::clean_text;
 use super::Day;
 use super::sums::{Days, Side, Sums};
 use access::workspace::ids_below;
 use kernel::closed_set::words;
 use kernel::ids::WorkspaceIncarnation;
-use stores::db::{BATCH_MAX, Connection, Db};
+use stores::db::{BATCH_MAX, Connection, Db, Values};
 use stores::store::Unavailable;
 
 const SUMS: [&str; 7] = Sums::COLUMNS;

@@ -28,7 +28,7 @@ use kernel::metrics::GuardVerdict;
 use kernel::offload;
 use kernel::rejection::{Reason, Rejection};
 use kernel::shares::{Account, Bound, Share, Shares};
-use trust::body_hash;
+use trust::{GUARD, body_hash};
 
 /// Maximum unused connections to all guards, of all threads.
 const POOL_SIZE: usize = 1024;
@@ -278,7 +278,8 @@ impl GuardServer {
         let config = client.gateway.config.snapshot();
         let hash = offload::run_on_body(&question, body_hash).await;
         let signed = &client.gateway.identity.signed;
-        let token = signed.issue_guard(&guard.name, audience_of(&endpoint), hash);
+        let token =
+            signed.issue_for_service(&GUARD, &guard.name, audience_of(&endpoint), Some(hash));
         let token = token.map_err(|why| request_failure(&why))?;
         let wire = signed_head(
             ("POST", &endpoint),

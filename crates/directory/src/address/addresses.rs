@@ -157,7 +157,7 @@ impl Addresses {
         let refusal = match self.origins_at(endpoint, claimed, false) {
             Ok(origins) => match self.claim_free(id, &Origins::new(origins)).await? {
                 Claim::Held { .. } => None,
-                Claim::Taken { by, origin } => {
+                Claim::Taken(HeldOrigin { by, origin, .. }) => {
                     tracing::warn!(workspace.id = %id, holder = %by, %origin, "The name in an agent's URL has come to \
                         mean the server of another workspace's agent: calls are refused until it has another address. \
                         If the other agent has left, deregister it; if they share the server, list it in \
@@ -174,7 +174,7 @@ impl Addresses {
     /// Claims them, also if another workspace has released one of them.
     async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
         let mut claim = self.workspaces.claim_origins(id, origins).await?;
-        if let Claim::Taken { .. } = claim {
+        if let Claim::Taken(_) = claim {
             for held in self.left_by_others(id, origins).await? {
                 let left = self.workspaces.release_origin(&held).await;
                 self.announcer.invalidate_after(&held.by, &left).await;
@@ -295,9 +295,9 @@ impl Addresses {
             let addresses = self.resolver.lookup_all(&endpoint, asker).await;
             origins.extend(self.origins_at(&endpoint, &addresses, may_share)?);
         }
-        let origins = Origins::new(origins);
-        let left = self.left_by_others(id, &origins).await?;
-        Ok(origins.with_releases(left))
+        let mut origins = Origins::new(origins);
+        origins.left = self.left_by_others(id, &origins).await?;
+        Ok(origins)
     }
 
     /// Returns those of `origins` that another workspace than `id` holds by a name that has other addresses

@@ -217,7 +217,11 @@ impl Registrations {
                  name, and it gets no calls within 15 s",
             ));
         }
-        let drains = self.workspaces.instances.start_drain(id, instance).await;
+        let drains = self
+            .workspaces
+            .instances
+            .set_draining(id, instance, true)
+            .await;
         self.announcer.invalidate_after(id, &drains).await;
         drains?.then_some(()).ok_or_else(no_instance)
     }

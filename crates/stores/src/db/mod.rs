@@ -11,6 +11,7 @@ mod migrate;
 mod open;
 mod pooler;
 mod statements;
+mod values;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,7 @@ use self::file::File;
 use self::open::{Backend, Location};
 use self::pooler::Pooler;
 pub use self::statements::{Connection, Pool, Transaction};
+pub use self::values::Values;
 use crate::store::{Cause, DatabaseError, InvalidUrl, Run, StoreHealth, Unavailable, within};
 use kernel::config;
 use kernel::metrics::Metrics;

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, DecodingKey};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use super::token::{TokenError, TokenHead, parse_object, signed_payload, verified_claims};
+use super::token::{TokenError, TokenHead, parse_object, verify_signature};
 
 /// Most keys of one issuer. Real issuers have two to ten.
 pub const KEYS_MAX: usize = 100;
@@ -38,7 +38,7 @@ pub enum KeySetError {
 }
 
 /// One key as published. Members that do not affect verification are ignored.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 struct Jwk {
     kty: String,
     kid: Option<String>,
@@ -52,17 +52,7 @@ struct Jwk {
     n: Option<String>,
     e: Option<String>,
     /// The private half. A published private key is not trusted, since any reader of it can sign.
-    d: Option<PrivateHalf>,
-}
-
-/// Marks that the member exists. Its value is discarded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct PrivateHalf;
-
-impl<'de> Deserialize<'de> for PrivateHalf {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| Self)
-    }
+    d: Option<IgnoredAny>,
 }
 
 impl Jwk {
@@ -73,10 +63,8 @@ impl Jwk {
         let usage = self.usage.as_deref();
         let for_signatures = matches!(usage, None | Some("sig" | JWT_SVID));
         let ops = self.key_ops.as_ref();
-        if !for_signatures || ops.is_some_and(|ops| ops.iter().all(|op| op != "verify")) {
-            return None;
-        }
-        if self.d.is_some() {
+        let verifies = ops.is_none_or(|ops| ops.iter().any(|op| op == "verify"));
+        if !for_signatures || !verifies || self.d.is_some() {
             return None;
         }
         let (x, y) = (self.x.as_deref(), self.y.as_deref());
@@ -86,10 +74,9 @@ impl Jwk {
                 (vec![EdDSA], DecodingKey::from_ed_components(x))
             }
             ("EC", Some(curve @ ("P-256" | "P-384"))) => {
-                let (algorithm, bytes) = if curve == "P-256" {
-                    (ES256, 32)
-                } else {
-                    (ES384, 48)
+                let (algorithm, bytes) = match curve {
+                    "P-256" => (ES256, 32),
+                    _ => (ES384, 48),
                 };
                 let x = x.filter(|x| decoded_len(x) == Some(bytes))?;
                 let y = y.filter(|y| decoded_len(y) == Some(bytes))?;
@@ -153,7 +140,8 @@ impl PublicKey {
 
     /// True if the key may verify a token with this header.
     fn fits(&self, head: &TokenHead) -> bool {
-        head.kid().is_none_or(|kid| self.kid == kid) && self.algorithms.contains(&head.algorithm())
+        head.kid.as_ref().is_none_or(|kid| self.kid == *kid)
+            && self.algorithms.contains(&head.algorithm)
     }
 
     /// Returns the claims of `token`, which has the header `head`, if this key signed it and it is
@@ -172,8 +160,13 @@ impl PublicKey {
         if !self.fits(head) {
             return Err(TokenError::UnknownKey);
         }
-        let (key, algorithm) = (&self.verifying, head.algorithm());
-        verified_claims(token, key, algorithm, leeway, issuer, audience)
+        let mut rules = Validation::new(head.algorithm);
+        rules.leeway = leeway;
+        rules.validate_nbf = true;
+        rules.set_issuer(&[issuer]);
+        rules.set_audience(&[audience]);
+        rules.set_required_spec_claims(&["exp", "iss", "aud"]);
+        verify_signature(token, &self.verifying, &rules)
     }
 }
 
@@ -182,23 +175,6 @@ impl fmt::Debug for PublicKey {
         f.debug_struct("PublicKey")
             .field("kid", &self.kid)
             .finish_non_exhaustive()
-    }
-}
-
-impl KeySet {
-    /// Returns the payload of a statement of type `typ` if one of these keys signed it. A statement
-    /// is not a token: it has no audience and does not expire.
-    ///
-    /// # Errors
-    /// [`TokenError::UnknownKey`] if the key that it names is not in the set.
-    pub fn verify_statement<C: DeserializeOwned>(
-        &self,
-        statement: &str,
-        typ: &str,
-    ) -> Result<C, TokenError> {
-        let head = TokenHead::parse_own(statement, typ)?;
-        let key = self.find(&head).ok_or(TokenError::UnknownKey)?;
-        signed_payload(statement, &key.verifying, head.algorithm())
     }
 }
 
@@ -256,7 +232,26 @@ impl KeySet {
     pub fn find(&self, head: &TokenHead) -> Option<&Arc<PublicKey>> {
         let mut fitting = self.keys.iter().filter(|key| key.fits(head));
         let found = fitting.next()?;
-        (head.kid().is_some() || fitting.next().is_none()).then_some(found)
+        (head.kid.is_some() || fitting.next().is_none()).then_some(found)
+    }
+
+    /// Returns the payload of a statement of type `typ` if one of these keys signed it. A statement
+    /// is not a token: it has no audience and does not expire.
+    ///
+    /// # Errors
+    /// [`TokenError::UnknownKey`] if the key that it names is not in the set.
+    pub fn verify_statement<C: DeserializeOwned>(
+        &self,
+        statement: &str,
+        typ: &str,
+    ) -> Result<C, TokenError> {
+        let head = TokenHead::parse_own(statement, typ)?;
+        let key = self.find(&head).ok_or(TokenError::UnknownKey)?;
+        let mut rules = Validation::new(head.algorithm);
+        rules.validate_exp = false;
+        rules.validate_aud = false;
+        rules.set_required_spec_claims::<&str>(&[]);
+        verify_signature(statement, &key.verifying, &rules)
     }
 
     /// Replaces `earlier`: unchanged keys keep their identity, and removed ones are marked

@@ -4,8 +4,10 @@
 //! A rotation has three steps. Their order ensures that at no moment, and after no crash,
 //! `active.pem` is missing or a key that has signed is lost.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::iter::once;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -47,7 +49,7 @@ struct RetiredKey {
 pub(super) type FolderSnapshot = Vec<(String, [i64; 4])>;
 
 pub(super) struct Folder {
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 impl Folder {
@@ -77,18 +79,11 @@ impl Folder {
             key: read_key(&self.path_of(ACTIVE))?,
             state: KeyState::Active,
         }];
-        let others = [(self.path_of(NEXT), KeyState::Next)];
         let retired = self.list_retired()?.into_iter();
         let retired = retired.filter(|gone| now < gone.until);
-        for (path, state) in others.into_iter().chain(retired.map(|gone| {
-            (
-                gone.path,
-                KeyState::Retired {
-                    at: gone.at,
-                    until: gone.until,
-                },
-            )
-        })) {
+        let retired =
+            retired.map(|RetiredKey { path, at, until }| (path, KeyState::Retired { at, until }));
+        for (path, state) in once((self.path_of(NEXT), KeyState::Next)).chain(retired) {
             match read_key(&path) {
                 Ok(key) => held.push(StoredKey { key, state }),
                 // It does not exist, or another process has just renamed it.
@@ -97,15 +92,10 @@ impl Folder {
             }
         }
         // An interrupted rotation leaves one key under two names: the first one counts.
-        let mut seen = Vec::new();
-        held.retain(|one| {
-            let new = !seen.iter().any(|kid| kid == one.key.kid());
-            seen.push(one.key.kid().to_owned());
-            new
-        });
+        let mut seen = HashSet::new();
+        held.retain(|one| seen.insert(one.key.kid().to_owned()));
         if held.len() > KEYS_MAX {
-            let path = self.path.clone();
-            return Err(KeyError::TooMany { path });
+            return Err(KeyError::TooMany(self.path.clone()));
         }
         Ok(held)
     }
@@ -176,8 +166,7 @@ impl Folder {
     ) -> Result<(), KeyError> {
         let [active, next] = [self.path_of(ACTIVE), self.path_of(NEXT)];
         if held.len() == KEYS_MAX {
-            let path = self.path.clone();
-            return Err(KeyError::TooMany { path });
+            return Err(KeyError::TooMany(self.path.clone()));
         }
         let kid = held.first().map(|one| one.key.kid().to_owned());
         let kid = kid.unwrap_or_default();
@@ -186,9 +175,9 @@ impl Folder {
             Ok(()) => {}
             // The same key within this second, by an interrupted rotation.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(file::io_error("create", &retired, error)),
+            Err(error) => return Err(file::io_error("create", &retired)(error)),
         }
-        fs::rename(&next, &active).map_err(|error| file::io_error("write", &active, error))?;
+        fs::rename(&next, &active).map_err(file::io_error("write", &active))?;
         // The next key signs: if a step fails from here on, the keys are rotated all the same.
         self.clean_up(algorithm, now)
             .map_err(KeyError::into_unfinished)
@@ -197,15 +186,11 @@ impl Folder {
     /// Does the steps that follow once the next key signs.
     fn clean_up(&self, algorithm: SigningAlgorithm, now: SystemTime) -> Result<(), KeyError> {
         let [active, next] = [self.path_of(ACTIVE), self.path_of(NEXT)];
-        file::sync_folder(&self.path).map_err(|error| file::io_error("write", &active, error))?;
+        file::sync_folder(&self.path).map_err(file::io_error("write", &active))?;
         file::create(&next, || new_pem(algorithm))?;
-        for gone in self
-            .list_retired()?
-            .into_iter()
-            .filter(|gone| now >= gone.until)
-        {
-            let path = gone.path;
-            fs::remove_file(&path).map_err(|error| file::io_error("remove", &path, error))?;
+        let retired = self.list_retired()?.into_iter();
+        for gone in retired.filter(|gone| now >= gone.until) {
+            fs::remove_file(&gone.path).map_err(file::io_error("remove", &gone.path))?;
         }
         Ok(())
     }
@@ -234,7 +219,7 @@ impl Folder {
 
     /// Lists the retired keys, newest first. Ignores other names.
     fn list_retired(&self) -> Result<Vec<RetiredKey>, KeyError> {
-        let failed = |error| file::io_error("read", &self.path, error);
+        let failed = |error| file::io_error("read", &self.path)(error);
         let mut retired = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -249,11 +234,6 @@ impl Folder {
         }
         retired.sort_by(|one, other| (other.at, &one.path).cmp(&(one.at, &other.path)));
         Ok(retired)
-    }
-
-    pub(super) fn not_published(&self) -> KeyError {
-        let path = self.path.clone();
-        KeyError::NotPublished { path }
     }
 
     fn written_at(&self, name: &str) -> Option<SystemTime> {
@@ -271,15 +251,13 @@ impl Folder {
         let path = self.path_of(LOCK);
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options
-            .open(&path)
-            .map_err(|error| file::io_error("lock", &path, error))?;
+        let file = options.open(&path).map_err(file::io_error("lock", &path))?;
         let until = Instant::now() + LOCK_WAIT_MAX;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(error) if Instant::now() >= until => {
-                    return Err(file::io_error("lock", &path, error.into()));
+                    return Err(file::io_error("lock", &path)(error.into()));
                 }
                 Err(_) => std::thread::sleep(LOCK_PAUSE),
             }
@@ -304,9 +282,7 @@ fn retired_at(name: &str) -> Option<SystemTime> {
 fn read_key(path: &Path) -> Result<SigningKey, KeyError> {
     let pem = file::read(path)?;
     let key = der_of(&pem).and_then(|der| SigningKey::from_pkcs8(&der));
-    key.ok_or_else(|| KeyError::NotAKey {
-        path: path.to_owned(),
-    })
+    key.ok_or_else(|| KeyError::NotAKey(path.to_owned()))
 }
 
 /// Returns true if the folder is read-only on purpose, and not merely full or broken.

@@ -53,30 +53,18 @@ pub enum KeyError {
         source: io::Error,
     },
     /// The file is not a key.
-    #[error("{} is not an Ed25519 or P-256 key in PKCS#8 PEM form: restore it, or remove it (tokens signed with it end; a new active.pem is made at the next start)", path.display())]
-    NotAKey {
-        /// The path of the file.
-        path: PathBuf,
-    },
+    #[error("{} is not an Ed25519 or P-256 key in PKCS#8 PEM form: restore it, or remove it (tokens signed with it end; a new active.pem is made at the next start)", .0.display())]
+    NotAKey(PathBuf),
     /// More keys than verifiers accept.
-    #[error("{} holds more than {} keys: rotate less often, or delete the oldest retired ones (tokens signed with them end)", path.display(), super::KEYS_MAX)]
-    TooMany {
-        /// The folder.
-        path: PathBuf,
-    },
+    #[error("{} holds more than {} keys: rotate less often, or delete the oldest retired ones (tokens signed with them end)", .0.display(), super::KEYS_MAX)]
+    TooMany(PathBuf),
     /// The file is not a key for sealing.
-    #[error("{} is not a key for sealing, which is 32 random bytes in base64 or hexadecimal (openssl rand -base64 32): restore it, or remove it to have a new one made (each upstream_auth has to be set again then)", path.display())]
-    NotASealKey {
-        /// The path of the file.
-        path: PathBuf,
-    },
+    #[error("{} is not a key for sealing, which is 32 random bytes in base64 or hexadecimal (openssl rand -base64 32): restore it, or remove it to have a new one made (each upstream_auth has to be set again then)", .0.display())]
+    NotASealKey(PathBuf),
     /// A key that cannot be published, so that its signatures could not be verified. A bug: each key form that is
     /// read can be published.
-    #[error("{} holds a key that cannot be published, so its signatures could not be verified: rotate the keys, and remove it", path.display())]
-    NotPublished {
-        /// The folder.
-        path: PathBuf,
-    },
+    #[error("{} holds a key that cannot be published, so its signatures could not be verified: rotate the keys, and remove it", .0.display())]
+    NotPublished(PathBuf),
     /// The system gave no randomness.
     #[error("cannot make a key: the system gives no randomness")]
     Generation,
@@ -188,7 +176,7 @@ impl KeyRing {
         Ok(Self {
             signing: signing
                 .filter(|_| whole)
-                .ok_or_else(|| folder.not_published())?,
+                .ok_or_else(|| KeyError::NotPublished(folder.path.clone()))?,
             known,
             public,
             jwks: jwks.into(),
@@ -398,7 +386,7 @@ impl Keys {
         let ring = self.ring.load();
         let key = ring.public.find(head)?;
         let now = SystemTime::now();
-        let over = |info: &KeyInfo| Some(info.kid.as_str()) == head.kid() && info.has_expired(now);
+        let over = |info: &KeyInfo| Some(&info.kid) == head.kid.as_ref() && info.has_expired(now);
         (!ring.known.iter().any(over)).then(|| Arc::clone(key))
     }
 

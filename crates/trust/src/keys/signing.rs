@@ -62,7 +62,8 @@ impl SigningKey {
                 EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der).map(KeyPair::P256)
             })
             .ok()?;
-        let kid = thumbprint(&public_members(&pair));
+        let mut kid = URL_SAFE_NO_PAD.encode(Sha256::digest(public_members(&pair)));
+        kid.truncate(KID_LEN);
         Some(Self { pair, kid })
     }
 
@@ -132,12 +133,6 @@ fn public_members(pair: &KeyPair) -> String {
             format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#)
         }
     }
-}
-
-fn thumbprint(members: &str) -> String {
-    let mut kid = URL_SAFE_NO_PAD.encode(Sha256::digest(members));
-    kid.truncate(KID_LEN);
-    kid
 }
 
 /// Generates a key as a PEM file.

@@ -63,7 +63,7 @@ impl FetchFailure {
 ///
 /// # Errors
 /// If the system has no roots.
-pub(crate) fn build_client(url: &Url) -> Result<reqwest::Client, reqwest::Error> {
+pub(crate) fn build_client(url: &Url) -> Result<reqwest::Client, FetchFailure> {
     // rustls panics without a provider. An error here means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder()
@@ -73,18 +73,16 @@ pub(crate) fn build_client(url: &Url) -> Result<reqwest::Client, reqwest::Error>
         .timeout(FETCH_MAX)
         .pool_max_idle_per_host(0)
         .user_agent(concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")));
-    if url.scheme() == "https" {
-        return builder.https_only(true).build();
-    }
-    builder.tls_certs_only([]).build()
+    let builder = match url.scheme() {
+        "https" => builder.https_only(true),
+        _ => builder.tls_certs_only([]),
+    };
+    builder.build().map_err(FetchFailure::from_reqwest)
 }
 
 /// Fetches the keys and the time for which they are valid.
-pub(crate) async fn fetch_keys(
-    client: &reqwest::Client,
-    url: &Url,
-) -> Result<(KeySet, Duration), FetchFailure> {
-    let (body, age) = fetch_document(client, url).await?;
+pub(crate) async fn fetch_keys(url: &Url) -> Result<(KeySet, Duration), FetchFailure> {
+    let (body, age) = fetch_document(url).await?;
     let keys = KeySet::parse(&body).map_err(|e| FetchFailure::new(JwksFetch::Invalid, e))?;
     Ok((keys, age))
 }
@@ -105,26 +103,19 @@ pub async fn fetch_issuer(url: &Url) -> Result<String, FetchFailure> {
 
 /// Fetches a JSON document once.
 pub(crate) async fn fetch_json<T: DeserializeOwned>(url: &Url) -> Result<T, FetchFailure> {
-    let client = build_client(url).map_err(FetchFailure::from_reqwest)?;
-    let (body, _) = fetch_document(&client, url).await?;
+    let (body, _) = fetch_document(url).await?;
     serde_json::from_slice(&body).map_err(|e| FetchFailure::new(JwksFetch::Invalid, e))
 }
 
 /// Fetches the document at `url` and the time for which it is valid.
-async fn fetch_document(
-    client: &reqwest::Client,
-    url: &Url,
-) -> Result<(Vec<u8>, Duration), FetchFailure> {
+async fn fetch_document(url: &Url) -> Result<(Vec<u8>, Duration), FetchFailure> {
     let late = |_| FetchFailure::new(JwksFetch::TimedOut, "no whole answer within 5 s");
-    timeout(FETCH_MAX, request_document(client, url))
-        .await
-        .map_err(late)?
+    let fetched = timeout(FETCH_MAX, request_document(url)).await;
+    fetched.map_err(late)?
 }
 
-async fn request_document(
-    client: &reqwest::Client,
-    url: &Url,
-) -> Result<(Vec<u8>, Duration), FetchFailure> {
+async fn request_document(url: &Url) -> Result<(Vec<u8>, Duration), FetchFailure> {
+    let client = build_client(url)?;
     let request = client.get(url.clone()).header(ACCEPT, "application/json");
     let response = request.send().await.map_err(FetchFailure::from_reqwest)?;
     let status = response.status();

@@ -4,13 +4,12 @@
 
 mod fetch;
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use url::Url;
 
@@ -63,12 +62,11 @@ pub struct RemoteKeySet {
     issuer: String,
     url: Url,
     timing: FetchTiming,
-    client: Result<reqwest::Client, FetchFailure>,
     known: ArcSwapOption<CachedKeySet>,
     fetches: watch::Sender<FetchState>,
     /// Signals that a token names an unknown key.
     asked: Notify,
-    waiting: AtomicUsize,
+    waiting: Semaphore,
     /// Set by [`RemoteKeySet::withdraw`]: the result of a later fetch is discarded.
     over: AtomicBool,
 }
@@ -78,14 +76,12 @@ impl RemoteKeySet {
     pub fn new(issuer: String, url: Url, timing: FetchTiming) -> Self {
         Self {
             issuer,
-            client: build_client(&url)
-                .map_err(|error| FetchFailure::new(JwksFetch::Unreachable, error)),
             url,
             timing,
             known: ArcSwapOption::empty(),
             fetches: watch::Sender::default(),
             asked: Notify::new(),
-            waiting: AtomicUsize::new(0),
+            waiting: Semaphore::new(WAITING_MAX),
             over: AtomicBool::new(false),
         }
     }
@@ -155,7 +151,7 @@ impl RemoteKeySet {
             }
             self.asked.notify_one();
         }
-        let _waiting = WaitSlot::take(&self.waiting).ok_or(TooManyWaiters)?;
+        let _waiting = self.waiting.try_acquire().map_err(|_| TooManyWaiters)?;
         let ended = fetches.wait_for(|now| now.ended > seen.ended);
         let _ = timeout(FETCH_MAX + Duration::from_secs(1), ended).await;
         Ok(())
@@ -182,10 +178,7 @@ impl RemoteKeySet {
     }
 
     async fn fetch(&self) -> Result<Duration, FetchFailure> {
-        let client = self.client.as_ref();
-        let client = client
-            .map_err(|failure| FetchFailure::new(failure.outcome, failure.cause.to_string()))?;
-        let (keys, age) = fetch_keys(client, &self.url).await?;
+        let (keys, age) = fetch_keys(&self.url).await?;
         if keys.is_empty() {
             tracing::warn!(
                 issuer = self.issuer,
@@ -230,31 +223,6 @@ impl RemoteKeySet {
     }
 }
 
-impl fmt::Debug for RemoteKeySet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteKeySet")
-            .field("issuer", &self.issuer)
-            .finish_non_exhaustive()
-    }
-}
-
-/// One of the [`WAITING_MAX`] slots. Dropping it frees the slot.
-struct WaitSlot<'a>(&'a AtomicUsize);
-
-impl<'a> WaitSlot<'a> {
-    fn take(taken: &'a AtomicUsize) -> Option<Self> {
-        let before = taken.fetch_add(1, Ordering::Relaxed);
-        let place = Self(taken);
-        (before < WAITING_MAX).then_some(place)
-    }
-}
-
-impl Drop for WaitSlot<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +244,8 @@ mod tests {
         assert_eq!(published.refresh().await, Ok(()));
         assert!(began.elapsed() <= FETCH_MAX + Duration::from_secs(1));
         assert!(published.valid_keys().is_none());
-        published.waiting.store(WAITING_MAX, Ordering::Relaxed);
+        let places = u32::try_from(WAITING_MAX).unwrap();
+        let _crowd = published.waiting.try_acquire_many(places).unwrap();
         let began = Instant::now();
         assert_eq!(published.refresh().await, Err(TooManyWaiters));
         assert_eq!(began.elapsed(), Duration::ZERO);

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::grant::Grants;
 use super::lineage::{LineageLookup, Lineages};
-use super::reach::{Realm, RealmDenial, explain_denial, not_found, unknown_workspace};
+use super::reach::{RealmDenial, explain_denial, not_found};
 use super::{Denial, Lineage, Rule, decide};
 use crate::explain::{Source, Witness};
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::workspace::Workspaces;
+use crate::workspace::{Realm, Workspaces};
 use kernel::config::{LineageReach, Live};
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::metrics::Metrics;
@@ -225,20 +225,14 @@ impl Hierarchy {
         Ok(found)
     }
 
-    /// Returns the rejection of a target that was found at `source`, for callers that may not know whether it
-    /// exists. Each rejection takes one look-up in the store, even if the target is in memory because of other
-    /// calls or its creation: otherwise the latency would distinguish it from an unknown one.
-    async fn refuse_in_equal_time(
-        &self,
-        why: Rejection,
-        target: &WorkspaceId,
-        source: Source,
-    ) -> Rejection {
+    /// Takes the time of one look-up in the store before the rejection of a target that was found in memory by earlier
+    /// calls or its creation, for callers that may not learn if it exists: otherwise the latency would distinguish it
+    /// from an unknown one.
+    async fn spend_equal_time(&self, target: &WorkspaceId, source: Source) {
         if source == Source::Memory {
             // The result, or an outage of the store, does not change the decision.
-            let _ = Box::pin(self.lineages.find_uncached(target)).await;
+            let _ = Box::pin(self.reload_lineage(target)).await;
         }
-        why
     }
 
     /// CanCommunicate (`docs/reference/credentials.md`): returns the relation of `caller` to `target`, by their
@@ -292,19 +286,16 @@ impl Hierarchy {
             (from, _) => {
                 // The same look-up as for two that exist.
                 self.grants.has_grant(caller, target, &mut ()).await?;
-                Err(unknown_workspace(if from.is_none() {
-                    caller
-                } else {
-                    target
-                }))
+                let unknown = if from.is_none() { caller } else { target };
+                Err(format!(
+                    "there is no workspace `{unknown}`: create it with POST /workspaces"
+                ))
             }
         };
         if said.is_err() {
-            // One of the two may belong to another org: see `refuse_in_equal_time`.
+            // One of the two may belong to another org.
             for (id, found) in [(caller, one), (target, other)] {
-                let _ = self
-                    .refuse_in_equal_time(not_permitted(), id, found.source)
-                    .await;
+                self.spend_equal_time(id, found.source).await;
             }
         }
         Ok(said)
@@ -368,7 +359,8 @@ impl Hierarchy {
                 deny(RealmDenial::Target)
             }
         };
-        Err(self.refuse_in_equal_time(why, target, other.source).await)
+        self.spend_equal_time(target, other.source).await;
+        Err(why)
     }
 
     /// Returns the place of a target in the realm of `principal`.
@@ -393,9 +385,8 @@ impl Hierarchy {
             },
             None => RealmDenial::Target,
         };
-        Err(self
-            .refuse_in_equal_time(deny(why), target, found.source)
-            .await)
+        self.spend_equal_time(target, found.source).await;
+        Err(deny(why))
     }
 
     /// Rejects a paused workspace.
@@ -438,22 +429,7 @@ impl Hierarchy {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn reload_lineage(&self, id: &WorkspaceId) -> Result<Option<Lineage>, Unavailable> {
-        self.lineages.find_uncached(id).await
-    }
-
-    /// True if the workspace `caller` may message a workspace at `target`.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn may_message(
-        &self,
-        caller: &WorkspaceId,
-        target: &Lineage,
-    ) -> Result<bool, Unavailable> {
-        let Some(caller) = self.load_lineage(caller).await? else {
-            return Ok(false);
-        };
-        Ok(self.find_rule(&caller, target).await?.is_ok())
+        Ok(Lineage::from_line(self.workspaces.load_line(id).await?))
     }
 }
 
@@ -482,16 +458,13 @@ mod tests;
 
 /// Returns the one rejection for all callers that may not know more. The cause is for the log.
 fn deny(why: impl std::error::Error + Send + Sync + 'static) -> Rejection {
-    not_permitted().with_cause(why)
-}
-
-fn not_permitted() -> Rejection {
     Rejection::new(
         Reason::NotPermitted,
         "this credential may not reach that workspace: workspaces reach themselves, their parent, \
          children and siblings, and whom they were granted; POST /registry/check-access tells an \
          operator why not",
     )
+    .with_cause(why)
 }
 
 /// Rejection of a workspace that was removed.

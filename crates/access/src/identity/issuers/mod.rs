@@ -53,20 +53,12 @@ struct IssuerSettings {
 
 impl IssuerSettings {
     fn from_config(auth: &config::Auth) -> Vec<Self> {
-        let users = auth.issuers.iter().cloned();
-        let users = users.map(|named| (named, None));
-        let platforms = auth.workspace_issuers.iter().cloned();
-        let platforms = platforms.map(|platform| (platform.to_issuer(), Some(platform)));
+        let users = auth.issuers.iter().map(|named| (named.clone(), None));
+        let platforms = auth.workspace_issuers.iter();
+        let platforms = platforms.map(|one| (one.to_issuer(), Some(one.clone())));
         let all = users.chain(platforms);
         all.map(|(named, platform)| Self { named, platform })
             .collect()
-    }
-
-    fn config_key(&self) -> &'static str {
-        match self.platform {
-            None => "auth.issuers",
-            Some(_) => "auth.workspace_issuers",
-        }
     }
 
     /// Returns the kind of the credentials that its tokens are.
@@ -123,11 +115,10 @@ impl Issuers {
     /// Returns the names of the platforms whose tokens are credentials of workspaces.
     pub(super) fn list_platforms(&self) -> Vec<String> {
         let all = self.all.load();
-        let platforms = all
-            .iter()
-            .filter(|issuer| issuer.settings.kind() == CredentialKind::Workload);
+        let settings = all.iter().map(|issuer| &issuer.settings);
+        let platforms = settings.filter(|settings| settings.platform.is_some());
         platforms
-            .map(|issuer| issuer.settings.named.issuer.clone())
+            .map(|settings| settings.named.issuer.clone())
             .collect()
     }
 
@@ -149,21 +140,15 @@ impl Issuers {
 
     /// Verifies `token`. `None`: it does not name one of these issuers.
     pub(super) async fn verify(&self, token: &str) -> Result<Option<Proof>, AuthError> {
-        let all = self.all.load();
-        if all.is_empty() {
+        if self.all.load().is_empty() {
             return Ok(None);
         }
-        let Some(claimed) = claimed_issuer(token) else {
+        let claimed = claimed_issuer(token);
+        let Some(issuer) = claimed.and_then(|name| self.find_issuer(&name)) else {
             return Ok(None);
         };
-        drop(all);
-        match self.find_issuer(&claimed) {
-            Some(issuer) => {
-                let leeway = self.leeway.load(Ordering::Relaxed);
-                issuer.verify(token, leeway).await.map(Some)
-            }
-            None => Ok(None),
-        }
+        let leeway = self.leeway.load(Ordering::Relaxed);
+        issuer.verify(token, leeway).await.map(Some)
     }
 
     /// Returns the foreign key of that name, if its issuer still publishes it. `None`: no issuer of this name makes
@@ -173,10 +158,8 @@ impl Issuers {
         named: KeyName,
         kind: CredentialKind,
     ) -> Result<Option<Signer>, AuthError> {
-        let issuer = named
-            .issuer
-            .as_deref()
-            .and_then(|name| self.find_issuer(name));
+        let issuer = named.issuer.as_deref();
+        let issuer = issuer.and_then(|name| self.find_issuer(name));
         let issuer = issuer.filter(|issuer| {
             issuer.settings.kind() == kind && named.rules.as_ref() == Some(&issuer.rules)
         });
@@ -206,12 +189,11 @@ struct Issuer {
 
 impl Issuer {
     fn new(settings: IssuerSettings) -> Self {
-        let (name, url) = (
-            settings.named.issuer.clone(),
-            settings.named.jwks_url.clone(),
-        );
+        let config::Issuer {
+            issuer, jwks_url, ..
+        } = settings.named.clone();
         Self {
-            published: RemoteKeySet::new(name, url, FETCH_TIMING),
+            published: RemoteKeySet::new(issuer, jwks_url, FETCH_TIMING),
             rules: body_hash(format!("{settings:?}").as_bytes()),
             settings,
         }
@@ -234,15 +216,17 @@ impl Issuer {
                 let claims: workload::Claims =
                     key.verify(token, &head, leeway, issuer, audience)?;
                 check_issued_at(claims.iat, leeway)?;
-                let workload = workload::identify_workload(platform, &claims)?;
-                let principal = Principal::Workspace { id: workload.id };
-                (principal, claims.exp, workload.org)
+                let (id, org) = workload::identify_workload(platform, &claims)?;
+                (Principal::Workspace { id }, claims.exp, org)
             }
         };
         let named = KeyName {
             issuer: Some(issuer.clone()),
             rules: Some(self.rules.clone()),
-            head: head.with_kid(key.kid()),
+            head: TokenHead {
+                kid: Some(key.kid().to_owned()),
+                ..head
+            },
         };
         // It counts until the end of its leeway.
         let expires_at = whole_seconds(expires_at).saturating_add_unsigned(leeway);
@@ -276,7 +260,11 @@ impl Issuer {
     }
 
     fn keys_unavailable(&self) -> Rejection {
-        let (issuer, key) = (&self.settings.named.issuer, self.settings.config_key());
+        let issuer = &self.settings.named.issuer;
+        let key = match self.settings.platform {
+            None => "auth.issuers",
+            Some(_) => "auth.workspace_issuers",
+        };
         let why = self.published.last_fetch();
         Rejection::new(
             Reason::StoreUnavailable,

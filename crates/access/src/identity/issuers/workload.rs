@@ -34,23 +34,14 @@ impl Claims {
     }
 }
 
-/// The workspace that a token gives its workload.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct WorkloadIdentity {
-    /// The workspace.
-    pub(super) id: WorkspaceId,
-    /// The org that it must be in.
-    pub(super) org: Option<String>,
-}
-
-/// Returns the workspace that verified claims name.
+/// Returns the workspace that verified claims name, and the org that it must be in.
 ///
 /// # Errors
 /// [`Refusal::Unmatched`] if a claim is missing or does not match; [`Refusal::NoId`] if the parts give no workspace id.
 pub(super) fn identify_workload(
     rules: &WorkspaceIssuer,
     claims: &Claims,
-) -> Result<WorkloadIdentity, Refusal> {
+) -> Result<(WorkspaceId, Option<String>), Refusal> {
     let mut parts: Vec<Part<'_>> = Vec::new();
     for (name, pattern) in &rules.claims {
         let value = claims.find_text(name).ok_or(Refusal::Unmatched)?;
@@ -58,11 +49,11 @@ pub(super) fn identify_workload(
     }
     let id = rules.workspace.fill(&parts).ok_or(Refusal::NoId)?;
     let id = WorkspaceId::parse(&id).map_err(|_| Refusal::NoId)?;
-    let org = match &rules.org {
-        Some(org) => Some(org.fill(&parts).ok_or(Refusal::NoId)?),
-        None => None,
-    };
-    Ok(WorkloadIdentity { id, org })
+    let org = rules
+        .org
+        .as_ref()
+        .map(|org| org.fill(&parts).ok_or(Refusal::NoId));
+    Ok((id, org.transpose()?))
 }
 
 #[cfg(test)]
@@ -80,8 +71,8 @@ mod tests {
     fn named(rules: &WorkspaceIssuer, claims: Value) -> Result<(String, Option<String>), Refusal> {
         let mut claims = claims;
         claims["exp"] = 1.into();
-        let workload = identify_workload(rules, &serde_json::from_value(claims).unwrap())?;
-        Ok((workload.id.to_string(), workload.org))
+        let (id, org) = identify_workload(rules, &serde_json::from_value(claims).unwrap())?;
+        Ok((id.to_string(), org))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::Rates;
+use super::{Limit, Rates};
 use kernel::metrics::{Metrics, RateShare};
 use stores::shared::{Notice, Shared};
 
@@ -35,15 +35,8 @@ const MESSAGES_MAX: usize = 128;
 /// Keys that are read from one message.
 const KEYS_MAX: usize = 512;
 
-/// A message to publish.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct PendingUpdate {
-    pub(super) message: String,
-    /// The number of requests in it.
-    pub(super) count: u64,
-    /// True if the message did not hold everything.
-    more: bool,
-}
+/// A message to publish, the number of requests in it, and true if it did not hold everything.
+type PendingUpdate = (String, u64, bool);
 
 impl Rates {
     /// Publishes and receives gossip, as long as the process lives. Returns at once when the store is not
@@ -52,7 +45,7 @@ impl Rates {
         if shared.is_embedded() {
             return;
         }
-        self.enable_gossip();
+        self.publishing.store(true, Ordering::Relaxed);
         tokio::join!(self.publish(shared, metrics), self.receive(shared, metrics));
     }
 
@@ -67,12 +60,7 @@ impl Rates {
                 self.on_clock_jump();
             }
             for _ in 0..MESSAGES_MAX {
-                let Some(PendingUpdate {
-                    message,
-                    count,
-                    more,
-                }) = self.pending_update()
-                else {
+                let Some((message, count, more)) = self.pending_update() else {
                     break;
                 };
                 // A failed publication is not repeated: it would be stale by then. It is an error of 50 ms.
@@ -104,26 +92,17 @@ impl Rates {
     pub(super) fn pending_update(&self) -> Option<PendingUpdate> {
         let mut message = format!("{:x}", self.replica);
         let (mut sum, mut more) = (0, false);
-        for (kind, limit) in [
-            ('c', &self.callers),
-            ('u', &self.org_users),
-            ('f', &self.failures),
-            ('r', &self.cards),
-        ] {
+        for limit in self.limits() {
             let Some(buckets) = limit.buckets.get() else {
                 continue;
             };
             more |= buckets.drain_unpublished(SETS_MAX / 4, |key, count| {
                 sum += u64::from(count);
                 // Writing into a string does not fail.
-                let _ = write!(message, " {kind}{key:x}*{count:x}");
+                let _ = write!(message, " {}{key:x}*{count:x}", limit.sign);
             });
         }
-        (sum > 0).then_some(PendingUpdate {
-            message,
-            count: sum,
-            more,
-        })
+        (sum > 0).then_some((message, sum, more))
     }
 
     /// Ignores gossip for a while after a stall. Messages of the stalled time arrive now, all at once, and
@@ -147,17 +126,12 @@ impl Rates {
         }
         let mut sum = 0;
         for word in words.take(KEYS_MAX) {
-            let Some((kind, key, count)) = parse_entry(word) else {
+            let Some((sign, key, count)) = parse_entry(word) else {
                 continue;
             };
-            let limit = match kind {
-                "c" => &self.callers,
-                "u" => &self.org_users,
-                "f" => &self.failures,
-                "r" => &self.cards,
-                _ => continue,
-            };
-            if let Some((rule, buckets)) = limit.get_active() {
+            let mut limits = self.limits().into_iter();
+            let active = limits.find(|limit| limit.sign == sign);
+            if let Some((rule, buckets)) = active.and_then(Limit::get_active) {
                 buckets.charge(key, count, rule.quota, now);
                 sum += u64::from(count);
             }
@@ -166,10 +140,11 @@ impl Rates {
     }
 }
 
-fn parse_entry(word: &str) -> Option<(&str, u64, u32)> {
-    let (kind, rest) = word.split_at_checked(1)?;
-    let (key, count) = rest.split_once('*')?;
+fn parse_entry(word: &str) -> Option<(char, u64, u32)> {
+    let (key, count) = word.split_once('*')?;
+    let sign = key.chars().next()?;
+    let key = key.strip_prefix(sign)?;
     let key = u64::from_str_radix(key, 16).ok()?;
     let count = u32::from_str_radix(count, 16).ok()?;
-    Some((kind, key, count))
+    Some((sign, key, count))
 }

@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use self::buckets::{Buckets, Quota};
+use self::buckets::{BucketState, Buckets, Quota};
 use super::proof::Proof;
 use kernel::config;
 use kernel::rejection::{Reason, Rejection};
@@ -36,6 +36,12 @@ const TOO_MANY: &str =
 
 const TOO_MANY_USERS: &str = "too many requests of the canvas users of this org together (rate.org_users_per_second); wait for \
     `Retry-After` seconds";
+
+const TOO_MANY_FAILURES: &str = "too many refused requests from this address; check the credential, then wait for \
+    `Retry-After` seconds";
+
+const TOO_MANY_CARDS: &str = "too many cards read without a credential from this address (rate.cards_per_second); wait for \
+    `Retry-After` seconds, or send a credential";
 
 // The IETF draft `draft-ietf-httpapi-ratelimit-headers`, in the form of its version 06.
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
@@ -73,24 +79,25 @@ impl LimitRule {
 
 /// One limit and its buckets.
 struct Limit {
+    /// Its sign in gossip.
+    sign: char,
     rule: ArcSwapOption<LimitRule>,
     /// Created when it is first switched on.
     buckets: OnceLock<Buckets>,
     scale: usize,
+    /// The message of a rejection.
+    message: &'static str,
 }
 
 impl Limit {
-    fn new(scale: usize) -> Self {
+    fn new(sign: char, scale: usize, message: &'static str) -> Self {
         Self {
+            sign,
             rule: ArcSwapOption::empty(),
             buckets: OnceLock::new(),
             scale,
+            message,
         }
-    }
-
-    fn set(&self, per_second: u32, burst: u32) {
-        self.rule
-            .store(LimitRule::new(per_second, burst).map(Arc::new));
     }
 
     /// Returns the rule and the buckets; `None` while it is off.
@@ -123,19 +130,12 @@ impl Allowance {
     /// Adds the fields to a rejection, unless it has its own.
     #[must_use]
     pub fn apply_to(&self, rejection: Rejection) -> Rejection {
-        if rejection
-            .fields
-            .iter()
-            .any(|(name, _)| *name == LIMIT.as_str())
-        {
+        let mut fields = rejection.fields.iter();
+        if fields.any(|(name, _)| *name == LIMIT.as_str()) {
             return rejection;
         }
-        with_fields(
-            rejection,
-            &self.rule,
-            self.remaining,
-            whole_seconds(self.full_in),
-        )
+        let reset = whole_seconds(self.full_in);
+        with_fields(rejection, &self.rule, self.remaining, reset)
     }
 }
 
@@ -162,10 +162,10 @@ impl Rates {
     /// Creates it, with all buckets full.
     pub fn new(settings: &config::Rate) -> Self {
         let rates = Self {
-            callers: Limit::new(CALLERS_SCALE),
-            org_users: Limit::new(ADDRESSES_SCALE),
-            failures: Limit::new(ADDRESSES_SCALE),
-            cards: Limit::new(ADDRESSES_SCALE),
+            callers: Limit::new('c', CALLERS_SCALE, TOO_MANY),
+            org_users: Limit::new('u', ADDRESSES_SCALE, TOO_MANY_USERS),
+            failures: Limit::new('f', ADDRESSES_SCALE, TOO_MANY_FAILURES),
+            cards: Limit::new('r', ADDRESSES_SCALE, TOO_MANY_CARDS),
             began: Instant::now(),
             replica: rand::random(),
             publishing: AtomicBool::new(false),
@@ -178,14 +178,21 @@ impl Rates {
 
     /// Replaces the limits. The state of the buckets stays.
     pub fn set(&self, settings: &config::Rate) {
-        self.callers
-            .set(settings.caller_per_second, settings.caller_burst);
-        self.org_users
-            .set(settings.org_users_per_second, settings.org_users_burst);
-        self.failures
-            .set(settings.failures_per_second, settings.failures_per_second);
-        self.cards
-            .set(settings.cards_per_second, settings.cards_per_second);
+        let (failures, cards) = (settings.failures_per_second, settings.cards_per_second);
+        let values = [
+            (settings.caller_per_second, settings.caller_burst),
+            (settings.org_users_per_second, settings.org_users_burst),
+            (failures, failures),
+            (cards, cards),
+        ];
+        for (limit, (per_second, burst)) in self.limits().into_iter().zip(values) {
+            let rule = LimitRule::new(per_second, burst);
+            limit.rule.store(rule.map(Arc::new));
+        }
+    }
+
+    fn limits(&self) -> [&Limit; 4] {
+        [&self.callers, &self.org_users, &self.failures, &self.cards]
     }
 
     /// Counts one request of the caller. `None`: there is no limit.
@@ -194,10 +201,10 @@ impl Rates {
     /// `rate_limited`, with the time to wait.
     pub fn admit(&self, proof: &Proof) -> Result<Option<Allowance>, Rejection> {
         let Account { own, group } = proof.account;
-        let allowance = self.take(&self.callers, own, TOO_MANY)?;
+        let allowance = self.take(&self.callers, own)?;
         // Second: a user that is rejected takes nothing from the rest of the group.
         if group != 0 {
-            self.take(&self.org_users, group, TOO_MANY_USERS)?;
+            self.take(&self.org_users, group)?;
         }
         Ok(allowance)
     }
@@ -208,25 +215,13 @@ impl Rates {
     /// # Errors
     /// `rate_limited`, with the time to wait.
     pub(super) fn peek(&self, account: Account) -> Result<Option<u64>, Rejection> {
-        let remaining = self.peek_limit(&self.callers, account.own, TOO_MANY)?;
+        let peek =
+            |limit, key| self.ask(limit, |buckets, quota, now| buckets.peek(key, quota, now));
+        let looked = peek(&self.callers, account.own)?;
         if account.group != 0 {
-            self.peek_limit(&self.org_users, account.group, TOO_MANY_USERS)?;
+            peek(&self.org_users, account.group)?;
         }
-        Ok(remaining)
-    }
-
-    fn peek_limit(
-        &self,
-        limit: &Limit,
-        key: u64,
-        message: &'static str,
-    ) -> Result<Option<u64>, Rejection> {
-        let Some((rule, buckets)) = limit.get_active() else {
-            return Ok(None);
-        };
-        let looked = buckets.peek(key, rule.quota, self.now());
-        let left = looked.map_err(|wait| rate_limited(message, &rule, wait))?;
-        Ok(Some(left.remaining))
+        Ok(looked.map(|(_, left)| left.remaining))
     }
 
     /// Returns `rejection`, or `rate_limited` instead of it if it is a 401 or 403 and `client` had too many
@@ -239,8 +234,7 @@ impl Rates {
         if !matches!(rejection.reason.status(), 401 | 403) {
             return rejection;
         }
-        let message = "too many refused requests from this address; check the credential, then wait for `Retry-After` seconds";
-        match self.take(&self.failures, client_key(client), message) {
+        match self.take(&self.failures, client_key(client)) {
             Ok(_) => rejection,
             Err(limited) => limited.at(Stage::Rate),
         }
@@ -251,39 +245,39 @@ impl Rates {
     /// # Errors
     /// `rate_limited`, with the time to wait.
     pub fn count_card_read(&self, client: IpAddr) -> Result<(), Rejection> {
-        let message = "too many cards read without a credential from this address (rate.cards_per_second); wait for \
-                       `Retry-After` seconds, or send a credential";
-        self.take(&self.cards, client_key(client), message)
-            .map(drop)
+        self.take(&self.cards, client_key(client)).map(drop)
     }
 
-    fn take(
+    fn take(&self, limit: &Limit, key: u64) -> Result<Option<Allowance>, Rejection> {
+        let publish = self.publishing.load(Ordering::Relaxed);
+        let taken = self.ask(limit, |buckets, quota, now| {
+            buckets.take(key, quota, now, publish)
+        })?;
+        Ok(taken.map(|(rule, left)| {
+            if left.unpublished == rule.soon {
+                self.soon.notify_one();
+            }
+            Allowance {
+                rule,
+                remaining: left.remaining,
+                full_in: left.full_in,
+            }
+        }))
+    }
+
+    /// Asks the buckets of a limit. `None`: it is off.
+    fn ask(
         &self,
         limit: &Limit,
-        key: u64,
-        message: &'static str,
-    ) -> Result<Option<Allowance>, Rejection> {
+        ask: impl FnOnce(&Buckets, Quota, u64) -> Result<BucketState, Duration>,
+    ) -> Result<Option<(Arc<LimitRule>, BucketState)>, Rejection> {
         let Some((rule, buckets)) = limit.get_active() else {
             return Ok(None);
         };
-        let publish = self.publishing.load(Ordering::Relaxed);
-        match buckets.take(key, rule.quota, self.now(), publish) {
-            Ok(left) => {
-                if left.unpublished == rule.soon {
-                    self.soon.notify_one();
-                }
-                Ok(Some(Allowance {
-                    rule,
-                    remaining: left.remaining,
-                    full_in: left.full_in,
-                }))
-            }
-            Err(wait) => Err(rate_limited(message, &rule, wait)),
+        match ask(buckets, rule.quota, self.now()) {
+            Ok(left) => Ok(Some((rule, left))),
+            Err(wait) => Err(rate_limited(limit.message, &rule, wait)),
         }
-    }
-
-    fn enable_gossip(&self) {
-        self.publishing.store(true, Ordering::Relaxed);
     }
 
     /// Returns nanoseconds since the start, from 1 on.

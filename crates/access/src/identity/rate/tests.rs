@@ -147,18 +147,18 @@ fn what_one_let_pass_the_others_owe() {
         one.admit(&proof(7)).unwrap();
     }
     assert_eq!(one.pending_update(), None, "nobody to tell");
-    one.enable_gossip();
+    one.publishing.store(true, Ordering::Relaxed);
     for _ in 0..40 {
         one.admit(&proof(7)).unwrap();
     }
     for _ in 0..3 {
         let _ = one.count_failure(client, refused());
     }
-    let told = one.pending_update().unwrap();
-    assert_eq!(told.count, 43);
+    let (told, count, _) = one.pending_update().unwrap();
+    assert_eq!(count, 43);
     assert_eq!(one.pending_update(), None, "told once");
-    assert_eq!(one.apply_update(&told.message), 0, "our own word");
-    assert_eq!(other.apply_update(&told.message), 43);
+    assert_eq!(one.apply_update(&told), 0, "our own word");
+    assert_eq!(other.apply_update(&told), 43);
     let left = other.admit(&proof(7)).unwrap().unwrap();
     assert_eq!(left.remaining, 59);
     for _ in 0..2 {
@@ -169,7 +169,7 @@ fn what_one_let_pass_the_others_owe() {
     assert_eq!(said, Reason::RateLimited);
     // One that stood still hears old news.
     other.on_clock_jump();
-    assert_eq!(other.apply_update(&told.message), 0);
+    assert_eq!(other.apply_update(&told), 0);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Uses of workspace tokens: recorded outside of requests, one statement for all of them a second.
 
+use std::collections::BTreeSet;
+use std::mem;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::Tokens;
@@ -17,44 +19,31 @@ const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 /// Minimum interval between two recorded uses of one token.
 const NOTED_EVERY: Duration = Duration::from_secs(60);
 
-/// Queue of uses.
-pub(crate) struct UseQueue {
-    queue: mpsc::Sender<String>,
-    waiting: Mutex<mpsc::Receiver<String>>,
-}
-
-impl Default for UseQueue {
-    fn default() -> Self {
-        let (queue, waiting) = mpsc::channel(WAITING_MAX);
-        Self {
-            queue,
-            waiting: Mutex::new(waiting),
-        }
-    }
-}
+/// The tokens whose use waits to be recorded: sorted, so that statements of several replicas do not deadlock.
+#[derive(Default)]
+pub(in crate::identity) struct UseQueue(Mutex<BTreeSet<String>>);
 
 impl UseQueue {
     /// Queues a use to be recorded, at most once a minute per token. A full queue drops it.
-    pub(crate) fn record(&self, token_id: String, last_used_at: Option<i64>) {
+    pub(in crate::identity) fn record(&self, token_id: String, last_used_at: Option<i64>) {
         let is_recent = |at: i64| Timestamp::now().since(Timestamp(at)) < NOTED_EVERY;
-        if !last_used_at.is_some_and(is_recent) {
-            let _ = self.queue.try_send(token_id);
+        let mut waiting = self.0.lock();
+        if waiting.len() < WAITING_MAX && !last_used_at.is_some_and(is_recent) {
+            waiting.insert(token_id);
         }
     }
 
     /// Records the queued uses. Runs until it is dropped.
-    pub(crate) async fn run(&self, table: &Tokens) {
-        let mut waiting = self.waiting.lock().await;
-        let mut batch = Vec::new();
-        while waiting.recv_many(&mut batch, WAITING_MAX).await > 0 {
-            // Sorted, so that statements of several replicas do not deadlock.
-            batch.sort_unstable();
-            batch.dedup();
+    pub(in crate::identity) async fn run(&self, table: &Tokens) {
+        loop {
+            sleep(WRITTEN_EVERY).await;
+            let batch: Vec<String> = mem::take(&mut *self.0.lock()).into_iter().collect();
+            if batch.is_empty() {
+                continue;
+            }
             if let Err(error) = table.record_uses(&batch, Timestamp::now().0).await {
                 tracing::debug!(%error, "failed to record the last use of tokens");
             }
-            batch.clear();
-            sleep(WRITTEN_EVERY).await;
         }
     }
 }

@@ -3,15 +3,20 @@
 //! when the workspace, or one above it, moves or is removed. A move that commits while such a token is made is found when
 //! the token is used: it has the access generation in which the org token reached the workspace.
 
-use sqlx::any::AnyArguments;
-use sqlx::query::Query;
-use sqlx::{Any, Row as _};
+use sqlx::any::AnyRow;
 
-use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, read_workspace_id};
-use crate::identity::credential::CredentialHash;
+use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, too_many};
+use crate::identity::credential::{CredentialHash, Form};
+use crate::identity::proof::Proof;
+use crate::rows::{Statement, execute, fetch_all, fetch_with, read, sql};
 use kernel::ids::WorkspaceId;
+use kernel::rejection::Rejection;
+use kernel::time::Timestamp;
 use stores::db::Connection;
 use stores::store::{Run, Unavailable};
+
+/// Lifetime of an enrolment token.
+const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
 
 /// Time after which a registration that holds an enrolment token counts as interrupted: longer than all of
 /// its timeouts together.
@@ -51,7 +56,7 @@ macro_rules! is_in_its_place {
     () => {
         concat!(
             "(t.line_generation IS NULL OR t.line_generation >= ",
-            $crate::identity::token::enrolment::line_generation!("t.workspace_id"),
+            $crate::identity::tokens::enrolment::line_generation!("t.workspace_id"),
             ")"
         )
     };
@@ -64,9 +69,9 @@ macro_rules! live {
         concat!(
             "SELECT t.id, t.prefix, CAST(NULL AS TEXT), t.created_at, CAST(NULL AS BIGINT), t.expires_at \
              FROM enrolment_tokens t WHERE t.workspace_id = $1 AND t.id > $2 AND t.expires_at > $3 AND ",
-            $crate::identity::token::enrolment::is_in_its_place!(),
+            $crate::identity::tokens::enrolment::is_in_its_place!(),
             " AND ",
-            $crate::identity::token::enrolment::is_unused!("$4")
+            $crate::identity::tokens::enrolment::is_unused!("$4")
         )
     };
 }
@@ -100,13 +105,12 @@ const REDEEM: &str = concat!(
     " AND ",
     is_unused!("$3")
 );
-pub(super) const RESTORE: &str =
-    "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
+const RESTORE: &str = "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
 
 // Idempotent, as are revocations of other tokens.
 const REVOKE: &str = "UPDATE enrolment_tokens SET revoked_at = COALESCE(revoked_at, $3) \
     WHERE workspace_id = $1 AND id = $2 RETURNING token_hash";
-pub(super) const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
+const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND token_hash <> $3";
 const END_WITH_LAST: &str = concat!(
     "UPDATE enrolment_tokens AS t SET revoked_at = $2 \
@@ -119,7 +123,7 @@ const END_WITH_LAST: &str = concat!(
 );
 
 // Below a removed workspace there is none. A set, so that a cycle ends.
-pub(super) const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
+const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
     WHERE by_org = 1 AND revoked_at IS NULL AND expires_at > $2 AND workspace_id IN ( \
       WITH RECURSIVE below (id, status) AS ( \
         SELECT id, status FROM workspaces WHERE id = $1 \
@@ -140,30 +144,22 @@ pub enum EnrolmentMaker {
 #[derive(Clone, Debug)]
 pub struct NewEnrolment {
     workspace: WorkspaceId,
-    hash: CredentialHash,
-    token_id: String,
-    prefix: String,
-    /// Milliseconds since 1970.
-    created_at: i64,
+    /// The token, to be shown once.
+    pub token: IssuedToken,
     /// Milliseconds since 1970.
     expires_at: i64,
     maker: EnrolmentMaker,
 }
 
 impl NewEnrolment {
-    pub(crate) fn new(
-        workspace: &WorkspaceId,
-        (token, hash): (&IssuedToken, CredentialHash),
-        expires_at: i64,
-        maker: EnrolmentMaker,
-    ) -> Self {
+    /// Makes an enrolment token. Of a workspace to be created it is stored with it
+    /// ([`NewWorkspace`](crate::workspace::NewWorkspace)).
+    pub fn new(workspace: &WorkspaceId, maker: EnrolmentMaker) -> Self {
+        let token = IssuedToken::generate(Form::Enrolment);
         Self {
             workspace: workspace.clone(),
-            hash,
-            token_id: token.token_id.clone(),
-            prefix: token.prefix.clone(),
-            created_at: token.created_at,
-            expires_at,
+            expires_at: token.created_at + ENROLMENT_TTL_MS,
+            token,
             maker,
         }
     }
@@ -174,24 +170,26 @@ impl NewEnrolment {
     /// The error of the driver.
     pub(crate) async fn insert_first(&self, tx: &mut Connection) -> Result<(), sqlx::Error> {
         // No bound: the workspace has no other live token.
-        self.insert_query(i64::MAX).fetch_all(tx).await.map(drop)
+        execute(tx, self.insert_query(i64::MAX)).await.map(drop)
     }
 
-    fn insert_query(&self, live_max: i64) -> Query<'_, Any, AnyArguments> {
+    fn insert_query(&self, live_max: i64) -> Statement<'_> {
         let (by_org, generation) = match self.maker {
             EnrolmentMaker::Operator => (0_i64, None),
             EnrolmentMaker::Org(generation) => (1, generation),
         };
-        sqlx::query(INSERT)
-            .bind(self.hash.to_hex())
-            .bind(self.workspace.as_str())
-            .bind(self.created_at)
-            .bind(self.expires_at)
-            .bind(self.token_id.as_str())
-            .bind(self.prefix.as_str())
-            .bind(live_max)
-            .bind(by_org)
-            .bind(generation)
+        sql!(
+            INSERT,
+            self.token.hash.to_hex(),
+            self.workspace.as_str(),
+            self.token.created_at,
+            self.expires_at,
+            &self.token.token_id,
+            &self.token.prefix,
+            live_max,
+            by_org,
+            generation,
+        )
     }
 }
 
@@ -201,72 +199,125 @@ impl Tokens {
         hash: CredentialHash,
         now: i64,
     ) -> Result<Option<WorkspaceId>, Unavailable> {
-        let work = async {
-            let query = sqlx::query(FIND)
-                .bind(hash.to_hex())
-                .bind(now)
-                .bind(now - REDEEMING_MS);
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| read_workspace_id(&row, 0)).transpose()
-        };
-        self.db.run("find_enrolment", work).await
+        let query = sql!(FIND, hash.to_hex(), now, now - REDEEMING_MS);
+        let read = |row: &AnyRow| read(row, "workspace_id");
+        let found = fetch_with(&self.db, "find_enrolment", query, read);
+        Ok(found.await?.into_iter().next())
     }
 
-    /// Inserts an enrolment token. True if there was room for it: a workspace has at most
-    /// [`LIVE_TOKENS_MAX`].
-    pub(crate) async fn insert_enrolment(
+    /// Issues a token for one registration of `workspace`, valid for 24 h, and returns its expiry in
+    /// milliseconds since 1970.
+    ///
+    /// # Errors
+    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `store_unavailable`.
+    pub async fn issue_enrolment(
         &self,
-        new: &NewEnrolment,
+        workspace: &WorkspaceId,
+        maker: EnrolmentMaker,
         run: Run,
-    ) -> Result<bool, Unavailable> {
-        let query = new.insert_query(LIVE_TOKENS_MAX);
-        let work = async { self.db.fetch_changed_alone(run, query).await };
-        let inserted = self.db.run("issue_enrolment", work).await?;
-        Ok(inserted.is_some())
+    ) -> Result<(IssuedToken, i64), Rejection> {
+        let new = NewEnrolment::new(workspace, maker);
+        let insert = new.insert_query(LIVE_TOKENS_MAX);
+        if !self.insert_alone("issue_enrolment", insert, run).await? {
+            return Err(too_many("the workspace has"));
+        }
+        Ok((new.token, new.expires_at))
+    }
+
+    /// Uses up the enrolment token behind `proof`. Of several concurrent requests one gets `true`. If the
+    /// workspace gets no token within two minutes, the registration was interrupted, and the enrolment token
+    /// is valid again. A proof by another credential has nothing to use up and is `true`.
+    ///
+    /// # Errors
+    /// `conflict` when its workspace has [`LIVE_TOKENS_MAX`], so that the registration could not answer with another;
+    /// `store_unavailable`.
+    pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Rejection> {
+        let (Some(hash), Some(workspace)) = (proof.enrolment(), proof.principal.workspace()) else {
+            return Ok(true);
+        };
+        if self.count_live(workspace).await? >= LIVE_TOKENS_MAX.unsigned_abs() {
+            return Err(too_many("the workspace has"));
+        }
+        Ok(self.redeem(hash, Timestamp::now().0).await?)
     }
 
     /// Redeems a token. True if this call used it up.
     pub(crate) async fn redeem(&self, hash: CredentialHash, now: i64) -> Result<bool, Unavailable> {
-        let query = sqlx::query(REDEEM)
-            .bind(hash.to_hex())
-            .bind(now)
-            .bind(now - REDEEMING_MS);
+        let query = sql!(REDEEM, hash.to_hex(), now, now - REDEEMING_MS);
         Ok(self.db.execute("redeem_enrolment", query).await? == 1)
     }
 
-    /// Revokes a token and returns its hash; `None`: the workspace never had it.
-    pub(crate) async fn revoke_enrolment(
+    /// Makes an enrolment token valid again after its registration failed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; an operator then has to issue a workspace token.
+    pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
+        let Some(hash) = proof.enrolment() else {
+            return Ok(());
+        };
+        let restored = self
+            .db
+            .execute("restore_enrolment", sql!(RESTORE, hash.to_hex()));
+        restored.await.map(drop)
+    }
+
+    /// Ends the enrolment tokens of `workspace`, which has registered, except the one behind `proof`, which
+    /// is used up already.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn end_enrolments(
+        &self,
+        workspace: &WorkspaceId,
+        proof: &Proof,
+    ) -> Result<(), Unavailable> {
+        let hash = proof
+            .enrolment()
+            .map(CredentialHash::to_hex)
+            .unwrap_or_default();
+        let end = sql!(END_ALL, workspace.as_str(), Timestamp::now().0, hash);
+        self.db.execute("end_enrolments", end).await.map(drop)
+    }
+
+    /// Ends the enrolment tokens that org tokens made of a workspace that leaves its place, and of those below it, in the
+    /// transaction of the change: their makers need not look after the new place. No replica keeps them in a cache.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn end_enrolments_below_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        execute(tx, sql!(END_BELOW, workspace.as_str(), now.0))
+            .await
+            .map(drop)
+    }
+
+    /// Revokes a token. True if the workspace ever had it.
+    pub(super) async fn revoke_enrolment(
         &self,
         workspace: &WorkspaceId,
         token_id: &str,
-        now: i64,
         run: Run,
-    ) -> Result<Option<String>, Unavailable> {
-        let query = sqlx::query(REVOKE)
-            .bind(workspace.as_str())
-            .bind(token_id)
-            .bind(now);
-        let work = async {
-            let row = self.db.fetch_changed_in(run, query).await?;
-            row.map(|row| row.try_get(0)).transpose()
-        };
-        self.db.run("revoke_enrolment", work).await
+    ) -> Result<bool, Unavailable> {
+        let query = sql!(REVOKE, workspace.as_str(), token_id, Timestamp::now().0);
+        let work = async { self.db.fetch_changed_in(run, query).await };
+        Ok(self.db.run("revoke_enrolment", work).await?.is_some())
     }
 
     /// Ends the enrolment tokens of a workspace that has no live token but `last`, and returns their ids.
-    pub(crate) async fn end_enrolments_with_last(
+    pub(super) async fn end_enrolments_with_last(
         &self,
         (workspace, last): (&WorkspaceId, &str),
-        now: i64,
         run: Run,
     ) -> Result<Vec<String>, Unavailable> {
-        let query = sqlx::query_scalar(END_WITH_LAST).bind(workspace.as_str());
-        let query = query.bind(now).bind(last);
+        let end = sql!(END_WITH_LAST, workspace.as_str(), Timestamp::now().0, last);
         let work = async {
             let mut tx = self.db.begin().await?;
-            let ended = query.fetch_all(&mut *tx).await?;
+            let ended = fetch_all::<(String,)>(&mut tx, end).await?;
             tx.end(run).await?;
-            Ok(ended)
+            Ok(ended.into_iter().map(|(id,)| id).collect())
         };
         self.db.run("end_enrolments", work).await
     }
