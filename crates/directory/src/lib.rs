@@ -48,7 +48,7 @@ pub use self::registration::{
 pub use self::rejections::workspace_id_taken as id_taken;
 pub use self::resolution::{
     Agent, AgentOptions, CardLocation, CardSource, Destination, Entries, Finding, Instance,
-    JsonRpc, Learnt, Observer, Place, Resolution, ResolutionFailure,
+    JsonRpc, Learnt, Observer, Place, Resolution,
 };
 pub use self::upstream::{ClientIdentity, UpstreamAuth, UpstreamTls};
 pub use self::views::{DiscoveryResult, ListReader, Peer, Views};

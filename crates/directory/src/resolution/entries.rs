@@ -18,7 +18,7 @@ use std::time::Duration;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use super::destination::{Agent, Destination, ResolutionFailure};
+use super::destination::{Agent, Destination};
 use super::entry::{CachedInstance, Entry, Facts, ReadTimes, urls_of};
 use crate::core::Core;
 use crate::liveness::{AgentUrls, Lease, Pulse, SharedValues, must_beat};
@@ -183,7 +183,7 @@ impl Entries {
 
     fn evaluate(&self, mut facts: Facts) -> Entry {
         let reach = facts.workspace.as_ref().map_or_else(
-            || Err(ResolutionFailure::at_check(Stage::State)(not_found())),
+            || Err(not_found().at(Stage::State)),
             |workspace| {
                 let (urls, instances) = (&facts.urls, &facts.instances);
                 self.core
@@ -204,14 +204,12 @@ impl Entries {
         workspace: &Workspace,
         entry: &Entry,
     ) -> Result<Arc<Agent>, Rejection> {
-        if let Ok(Destination::Agent(agent)) = entry.destination() {
-            return Ok(agent);
+        if let Ok(Destination::Agent(agent)) = &entry.reach {
+            return Ok(Arc::clone(agent));
         }
         // Kept with the entry, so that the decision about its addresses is, too.
-        let made = entry
-            .agent_in_any_status
-            .get_or_init(|| self.core.agent_of(workspace, &entry.urls, &entry.instances));
-        made.clone().map_err(|not_reached| not_reached.why)
+        let find = || self.core.agent_of(workspace, &entry.urls, &entry.instances);
+        entry.agent_in_any_status.get_or_init(find).clone()
     }
 
     fn pulse_of(&self, workspace: &Workspace, lease: Lease) -> Pulse {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::Entries;
 use super::card::CardSource;
-use super::destination::{Agent, Destination, Instance, ResolutionFailure};
+use super::destination::{Agent, Destination, Instance};
 use crate::address::LookupFor;
 use crate::liveness::{AgentUrls, Pulse, must_beat};
 use access::workspace::{
@@ -24,6 +24,7 @@ use access::workspace::{
     default_instance,
 };
 use kernel::ids::InstanceId;
+use kernel::rejection::Rejection;
 use kernel::shares::Account;
 use kernel::time::{Timestamp, to_millis};
 use stores::store::Unavailable;
@@ -93,9 +94,10 @@ pub(crate) struct Entry {
     alive_until: AtomicU64,
     /// Last renewal of the URL keys: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
-    reach: Result<Destination, ResolutionFailure>,
+    /// The destination of messages; an error has the stage that failed.
+    pub(super) reach: Result<Destination, Rejection>,
     /// Agent of an offline workspace, set by its first probe.
-    pub(super) agent_in_any_status: OnceLock<Result<Arc<Agent>, ResolutionFailure>>,
+    pub(super) agent_in_any_status: OnceLock<Result<Arc<Agent>, Rejection>>,
     /// Source of its card, set at the first use.
     pub(super) card: OnceLock<Arc<CardSource>>,
     /// True while changes of its URL keys are received.
@@ -106,7 +108,7 @@ impl Entry {
     /// `age_max`: maximum age by cache coherence. `watched`: true while changes of its URL keys are received.
     pub(super) fn new(
         facts: Facts,
-        reach: Result<Destination, ResolutionFailure>,
+        reach: Result<Destination, Rejection>,
         age_max: Duration,
         watched: Arc<AtomicBool>,
     ) -> Self {
@@ -245,11 +247,6 @@ impl Entry {
         let mut all = instances.chain([agent]);
         all.any(|one| one.upstream_auth.is_none())
     }
-
-    /// Returns the destination of messages.
-    pub(super) fn destination(&self) -> Result<Destination, ResolutionFailure> {
-        self.reach.clone()
-    }
 }
 
 /// Minimum rest of a lease that exists: the clocks of two replicas differ.
@@ -270,7 +267,7 @@ const RESOLVED_TTL: Duration = Duration::from_secs(10);
 pub(super) fn urls_of(
     instances: &[CachedInstance],
     urls: AgentUrls,
-    reach: &Result<Destination, ResolutionFailure>,
+    reach: &Result<Destination, Rejection>,
 ) -> AgentUrls {
     if instances.is_empty() {
         return urls;
