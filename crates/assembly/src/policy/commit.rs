@@ -17,7 +17,7 @@ use access::workspace::{
 };
 use directory::stops::{self, Stop, Stops};
 use directory::tasks::OpenTasks;
-use directory::{BulkRegistrations, Creation, VettedUpdate, id_taken, org_of_new};
+use directory::{Creation, Registrations, VettedUpdate, id_taken, org_of_new};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -63,7 +63,7 @@ pub(super) async fn vet_plan<'p>(
     (plan, is_dry): (&'p Plan, bool),
     problems: &mut Problems,
 ) -> Result<VettedPlan<'p>, Rejection> {
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     let (mut births, mut edits) = (Vec::new(), Vec::new());
     for chunk in plan.births.chunks(VETTED_AT_ONCE) {
         let each = chunk.iter().map(|birth| async move {
@@ -303,7 +303,8 @@ async fn change_workspace(
     if !edit.held.is_as(&before, &instances) {
         return Ok(Err(differing_workspace(id)));
     }
-    let line = match update.requested_move().is_empty() {
+    let (place, origins) = update.move_and_origins();
+    let line = match place.is_empty() {
         true => Vec::new(),
         false => plan.before.line_of(id),
     };
@@ -312,7 +313,7 @@ async fn change_workspace(
         Ok(settings) => settings,
         Err(why) => return Ok(Err(why.into())),
     };
-    let change = (&settings, update.origins());
+    let change = (&settings, origins);
     let applied = bulk::apply_settings(tx, before, around.line, change, now).await?;
     Ok(match applied {
         Ok(Some(changed)) => Ok(changed),
@@ -342,7 +343,7 @@ async fn publish_changes(
     done: CommittedChanges,
 ) -> Result<(), Rejection> {
     let plan = vetted.plan;
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     let count = done.created.len() + done.changed.len() + plan.removals.len();
     let each = count <= INVALIDATIONS_MAX;
     if !each {
@@ -365,7 +366,7 @@ async fn publish_changes(
 /// Publishes changes and removals, up to the first failure: a shared state that is away holds up each of them. Its keys
 /// lapse, and agents write theirs again.
 async fn publish_keys(
-    registrations: BulkRegistrations<'_>,
+    registrations: &Registrations,
     vetted: &VettedPlan<'_>,
     changed: &[WorkspaceChange],
     each: bool,
@@ -403,7 +404,9 @@ pub(super) async fn recreate_workspace(
     removed_at: Timestamp,
     run: Run,
 ) -> Result<Workspace, Rejection> {
-    let mut new = BulkRegistrations::new(&gateway.directory.registrations)
+    let mut new = gateway
+        .directory
+        .registrations
         .vet_creation(creation)
         .await?;
     let work = async {
@@ -437,7 +440,7 @@ pub(super) async fn recreate_workspace(
     }
     gateway.identity.tokens.forget_revoked(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     registrations.publish_created(&created, true).await;
     Ok(created)
 }

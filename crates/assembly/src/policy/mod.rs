@@ -29,7 +29,7 @@ use self::problems::Problems;
 use self::state::State;
 use crate::gateway::Gateway;
 use access::workspace::{Status, Workspace};
-use directory::{BulkRegistrations, Creation, id_taken};
+use directory::{Creation, id_taken};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -88,7 +88,7 @@ pub async fn apply_document(
     let revision = state.revision();
     let is_other = |said: &String| *said != revision;
     let stale = document.revision.as_ref().is_some_and(is_other);
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     let plan = compute_plan(registrations, document, &state, options, &mut problems);
     if stale && !options.dry_run {
         return Err(stale_revision(&plan, &revision));

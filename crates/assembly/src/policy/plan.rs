@@ -19,7 +19,7 @@ use access::workspace::LINE_MAX;
 use directory::stops::{
     NewStop, STOPS_MAX, Scope, Stop, read_expiry, read_mode, read_reason, read_scope, too_many,
 };
-use directory::{BulkRegistrations, Update, org_of_new};
+use directory::{Registrations, Update, org_of_new};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -79,7 +79,7 @@ pub(super) struct Plan {
 
 /// Computes the difference. What is refused is noted in `problems`.
 pub(super) fn compute_plan(
-    registrations: BulkRegistrations<'_>,
+    registrations: &Registrations,
     mut document: Document,
     state: &State,
     options: &ApplyOptions,
@@ -98,7 +98,7 @@ pub(super) fn compute_plan(
 impl Plan {
     fn add_workspaces(
         &mut self,
-        registrations: BulkRegistrations<'_>,
+        registrations: &Registrations,
         document: &mut Document,
         state: &State,
         options: &ApplyOptions,

@@ -19,6 +19,7 @@ use super::card::CardSource;
 use super::destination::{Agent, Destination, Instance};
 use crate::address::LookupFor;
 use crate::liveness::{AgentUrls, Pulse, must_beat};
+use crate::rejections::no_instance;
 use access::workspace::{
     DeliveryMode, INSTANCES_MAX, InstanceStatus, Liveness, Status, StoredInstance, Workspace,
     default_instance,
@@ -343,14 +344,14 @@ impl Entry {
         &self,
         workspace: &Workspace,
         named: Option<&InstanceId>,
-    ) -> Result<Option<&CachedInstance>, NoSuchInstance> {
+    ) -> Result<Option<&CachedInstance>, Rejection> {
         let find = |id: &InstanceId| self.instances.iter().find(|one| one.row.id == *id);
         match named {
-            Some(id) => find(id).map(Some).ok_or(NoSuchInstance),
+            Some(id) => find(id).map(Some).ok_or_else(no_instance),
             None if workspace.instances == 0 || workspace.delivery_mode == DeliveryMode::Poll => {
                 Ok(None)
             }
-            None => find(&default_instance()).map(Some).ok_or(NoSuchInstance),
+            None => find(&default_instance()).map(Some).ok_or_else(no_instance),
         }
     }
 
@@ -368,10 +369,6 @@ impl Entry {
         instance.is_alive()
     }
 }
-
-/// The workspace has instances, and none of this id.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NoSuchInstance;
 
 impl Entries {
     /// Returns the instances of a workspace as they are now, for readers: each with its status and its last sign of
@@ -426,9 +423,8 @@ impl Entries {
             return (rows.into_iter().map(always).collect(), true);
         }
         let (leases, now) = (&self.core.presence.leases, Timestamp::now());
-        let ids: Vec<&InstanceId> = rows.iter().map(|row| &row.id).collect();
-        let renewed = leases.instance_renewal_times(&workspace.id, &ids, now);
-        let renewed = renewed.await.ok();
+        let names = rows.iter().map(|row| (&workspace.id, Some(&row.id)));
+        let renewed = leases.renewal_times(names, now).await.ok();
         let is_whole = renewed.is_some();
         let mut renewed = renewed.into_iter().flatten();
         let was_alive = |row: &StoredInstance| {
