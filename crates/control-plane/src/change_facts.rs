@@ -4,9 +4,9 @@
 use serde_json::Value;
 use url::Url;
 
-use access::workspace::{Recorded, SaidSetting, Workspace};
+use access::workspace::{Recorded, SaidSetting, StoredProbe, Workspace};
 use audit::change::ChangeFacts;
-use directory::{Change, Probe, UpstreamAuth, Wake};
+use directory::{Change, UpstreamAuth, Wake};
 
 /// Maximum characters of a recorded name.
 const NAME_CHARS_MAX: usize = 128;
@@ -58,13 +58,12 @@ fn made_facts(change: &Change) -> [(&'static str, Option<Value>); 3] {
     let auth = auth
         .as_ref()
         .map(|auth| auth.as_ref().map(UpstreamAuth::kind).into());
-    let url = |wake: &Wake| url_origin(Some(&wake.as_view().url));
+    let url = |wake: &Wake| url_origin(Some(&wake.shown.url));
+    let kind = |probe: &StoredProbe| if probe.card { "card" } else { "path" };
     let wake = wake
         .as_ref()
         .map(|wake| wake.as_ref().map_or(Value::Null, url));
-    let probe = probe
-        .as_ref()
-        .map(|probe| probe.as_ref().map(Probe::kind).into());
+    let probe = probe.as_ref().map(|probe| probe.as_ref().map(kind).into());
     [("upstream_auth", auth), ("wake", wake), ("probe", probe)]
 }
 

@@ -106,9 +106,10 @@ impl Explainer {
             .await;
         let destination = match looked {
             Ok(destination) => explanation.record_check(Stage::State, facts, Ok(destination))?,
-            Err(not) => {
+            Err(mut why) => {
                 self.explain_waker(&permit, &mut facts).await;
-                explanation.record_check(not.at, facts, Err(not.why))?
+                let stage = why.stage.take().unwrap_or(Stage::State);
+                explanation.record_check(stage, facts, Err(why))?
             }
         };
         if Caps::are_configured(&self.context.gateway.config()) {

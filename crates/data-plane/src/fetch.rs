@@ -141,7 +141,7 @@ pub(super) fn get_head(place: &CardLocation, path: &str, lines: &[&str]) -> Vec<
     head.write_lines(lines);
     let agent = place.agent.as_ref();
     if let Some(auth) = agent.and_then(|agent| agent.upstream_auth.as_ref()) {
-        head.write_field(auth.name(), auth.value().expose_secret());
+        head.write_field(auth.name.as_str(), auth.value.expose_secret());
     }
     head.finish()
 }

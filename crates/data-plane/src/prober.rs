@@ -16,7 +16,7 @@ use crate::fetch::{BufferedRequest, get_head, locate_card};
 use crate::record::outcome_of_rejection;
 use crate::services::Context;
 use crate::upstream::{WireRequest, refuse_redirect};
-use directory::{AGENT_CARD_BYTES_MAX, CardLocation, OwnTimeouts, ProbeClaim, ProbePlan};
+use directory::{AGENT_CARD_BYTES_MAX, CardLocation, OwnTimeouts, ProbePlan};
 use kernel::deadline::ticks;
 use kernel::ids::WorkspaceId;
 use kernel::metrics::ProbeOutcome;
@@ -226,8 +226,8 @@ impl ProbeAttempt {
             return Instant::now() + plan.interval();
         }
         match probing.claim(&plan).await {
-            Ok(ProbeClaim::Ours) => {}
-            Ok(ProbeClaim::In(left)) => return Instant::now() + left,
+            Ok(None) => {}
+            Ok(Some(left)) => return Instant::now() + left,
             Err(error) => {
                 self.count_outcome(ProbeOutcome::NotMade);
                 tracing::debug!(%error, workspace.id = %self.id, "no probe without the shared state: another replica may make it");

@@ -173,7 +173,7 @@ impl AgentCall<'_> {
         let mut head = HeadWriter::new(call.verb.as_str(), target, &endpoint.host, body_len);
         let auth = self.agent.upstream_auth.as_ref();
         if let Some(auth) = auth {
-            head.write_field(auth.name(), auth.value().expose_secret());
+            head.write_field(auth.name.as_str(), auth.value.expose_secret());
             head.write_field(CALLER_TOKEN, caller_token.bare_token());
         } else {
             head.write_field("authorization", caller_token.authorization());
@@ -182,7 +182,7 @@ impl AgentCall<'_> {
         let (headers, wire) = (&origin.head.headers, call.wire.as_ref());
         let mut typed = false;
         for (name, value) in headers {
-            let own = auth.is_some_and(|auth| auth.name() == name.as_str())
+            let own = auth.is_some_and(|auth| auth.name.as_str() == name.as_str())
                 || context.is_some() && is_context(name)
                 || wire.is_some() && is_translated(name);
             if !own && is_forwarded((name, value), headers, extra) {

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::core::Core;
 use super::liveness::Heartbeat;
-use super::rejections::{invalid, no_instance, not_found, workspace_removed};
+use super::rejections::{invalid, not_found, workspace_removed};
 use super::resolution::{CachedInstance, Entries, Entry};
 use crate::events::{Event, Kind};
-use access::workspace::{DeliveryMode, HeartbeatUpdate, Liveness, Status, Workspace};
+use access::workspace::{DeliveryMode, Liveness, Status, StoredInstance, Workspace};
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -85,7 +85,7 @@ impl Heartbeats {
         };
         // Renew the lease first: the writer of a lapse reads the lease again afterwards.
         let workspace = require_existing(entry.workspace.as_ref())?;
-        let known = instance_of(&entry, workspace, beat)?;
+        let known = entry.instance_of(workspace, beat.instance.as_ref())?;
         let instance = known.map(|one| one.row.id.clone());
         let drained = self.lapsed_in_drain(id, known, now).await;
         let began = Instant::now();
@@ -99,7 +99,7 @@ impl Heartbeats {
         }
         for _ in 0..ATTEMPTS_MAX {
             let workspace = require_existing(entry.workspace.as_ref())?;
-            let known = instance_of(&entry, workspace, beat)?;
+            let known = entry.instance_of(workspace, beat.instance.as_ref())?;
             let of_all = known.map(|known| self.of_all(&entry, workspace, known, beat));
             let of_all = of_all.as_ref().unwrap_or(beat);
             let (from, to) = (
@@ -145,7 +145,9 @@ impl Heartbeats {
     ) -> Heartbeat {
         let (id, now) = (&workspace.id, Timestamp::now());
         let heard = &self.core.heartbeats.instances;
-        heard.record_instance(id, &instance.row, beat.clone(), now);
+        let name = |row: &StoredInstance| (id.clone(), row.id.clone());
+        let (row, report) = (&instance.row, (beat.clone(), now));
+        heard.record(name(row), report, Some(row.last_seen), || beat.clone());
         let live_since = now.before(self.core.presence.leases.ttl());
         let mut all = Heartbeat {
             error_rate: Some(1.0),
@@ -155,7 +157,8 @@ impl Heartbeats {
             ..beat.clone()
         };
         for one in &entry.instances {
-            if let Some(said) = heard.heartbeat_since(id, &one.row.id, live_since) {
+            let said = heard.get(&name(&one.row));
+            if let Some((said, _)) = said.filter(|(_, at)| *at >= live_since) {
                 let rate = said.effective_error_rate();
                 all.error_rate = all.error_rate.map(|best| best.min(rate));
                 all.wedged &= said.wedged;
@@ -223,9 +226,15 @@ impl Heartbeats {
     /// Publishes a heartbeat, and a change of its tasks.
     fn announce_heartbeat(&self, workspace: &Workspace, beat: &Heartbeat, now: Timestamp) {
         let id = &workspace.id;
-        let seen = beat.to_update(id, now);
-        let current_task = seen.current_task.clone();
-        if self.core.heartbeats.record(seen, workspace) {
+        let current_task = beat.current_task.as_deref().map(|task| {
+            // PostgreSQL does not store NUL in text.
+            let text = task.chars().filter(|c| *c != '\0');
+            text.take(TASK_CHARS_MAX).collect::<String>()
+        });
+        let report = ((beat.active_tasks, current_task.clone()), now);
+        let first = || (workspace.active_tasks, workspace.current_task.clone());
+        let heard = &self.core.heartbeats.workspaces;
+        if heard.record(id.clone(), report, workspace.last_seen, first) {
             let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
             self.core
                 .events
@@ -254,10 +263,7 @@ impl Heartbeats {
         now: Timestamp,
     ) -> bool {
         let leases = &self.core.presence.leases;
-        let renewed = match instance {
-            Some(instance) => leases.renew_with(id, &[instance], now).await,
-            None => leases.renew(id, now).await,
-        };
+        let renewed = leases.renew(id, instance.as_slice(), now).await;
         if let Err(error) = &renewed {
             tracing::debug!(%error, workspace.id = %id, "failed to renew a lease; the heartbeat goes to SQL");
         }
@@ -322,8 +328,8 @@ impl Heartbeats {
         let Some(workspace) = polls else {
             return;
         };
-        let (active_tasks, current_task) = match self.core.heartbeats.get(id) {
-            Some(seen) => (seen.active_tasks, seen.current_task),
+        let (active_tasks, current_task) = match self.core.heartbeats.workspaces.get(id) {
+            Some((tasks, _)) => tasks,
             None => (workspace.active_tasks, workspace.current_task.clone()),
         };
         let beat = Heartbeat {
@@ -353,7 +359,7 @@ impl Heartbeats {
     /// When SQL does not answer.
     pub async fn flush_all(&self) -> Result<(), Unavailable> {
         self.core.heartbeats.queue_all();
-        self.core.heartbeats.flush(&self.core.workspaces).await
+        self.flush().await
     }
 
     /// Drops silent workspaces from the buffer. Runs now and then.
@@ -371,15 +377,6 @@ fn require_existing(workspace: Option<&Workspace>) -> Result<&Workspace, Rejecti
         Some(workspace) if workspace.status == Status::Removed => Err(workspace_removed()),
         Some(workspace) => Ok(workspace),
     }
-}
-
-fn instance_of<'e>(
-    entry: &'e Entry,
-    workspace: &Workspace,
-    beat: &Heartbeat,
-) -> Result<Option<&'e CachedInstance>, Rejection> {
-    let found = entry.instance_of(workspace, beat.instance.as_ref());
-    found.map_err(|_| no_instance())
 }
 
 /// Returns the status after a heartbeat. A heartbeat proves life, so it ends a hibernation, too. It does not undo
@@ -429,22 +426,6 @@ impl Heartbeat {
         match self.wedged {
             true => 1.0,
             false => self.error_rate.unwrap_or(0.0),
-        }
-    }
-
-    /// Returns the values that are stored of a heartbeat.
-    fn to_update(&self, id: &WorkspaceId, now: Timestamp) -> HeartbeatUpdate {
-        HeartbeatUpdate {
-            id: id.clone(),
-            last_seen: now,
-            active_tasks: self.active_tasks,
-            current_task: self.current_task.as_deref().map(|task| {
-                // PostgreSQL does not store NUL in text.
-                task.chars()
-                    .filter(|c| *c != '\0')
-                    .take(TASK_CHARS_MAX)
-                    .collect()
-            }),
         }
     }
 }

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::{StreamExt as _, stream};
 
 use super::core::Core;
-use super::liveness::Lease;
 use access::workspace::Status;
 use kernel::ids::WorkspaceId;
 use kernel::metrics::LapseSource;
@@ -54,8 +53,8 @@ impl Lapses {
             let Ok(up) = self.core.workspaces.find_overdue(now, BATCH_MAX).await else {
                 return false;
             };
-            let ids: Vec<WorkspaceId> = up.into_iter().map(|(id, _)| id).collect();
-            let renewed = leases.renewal_times(&ids, now).await;
+            let renewed = leases.renewal_times(up.iter().map(|(id, _)| (id, None)), now);
+            let renewed = renewed.await;
             if !renewed.is_ok_and(|renewed| renewed.iter().all(Option::is_some)) {
                 return false;
             }
@@ -93,20 +92,16 @@ impl Lapses {
         now: Timestamp,
         lapsed: &mut Vec<WorkspaceId>,
     ) -> Result<usize, Unavailable> {
-        let ids: Vec<WorkspaceId> = overdue.iter().map(|(id, _)| id.clone()).collect();
-        let renewed = self.core.presence.leases.renewal_times(&ids, now).await?;
+        let leases = &self.core.presence.leases;
+        let names = overdue.iter().map(|(id, _)| (id, None));
+        let renewed = leases.renewal_times(names, now).await?;
         let (mut dead, mut alive) = (Vec::new(), Vec::new());
         for ((id, last_seen), renewed) in overdue.into_iter().zip(renewed) {
-            let heard = self.core.heartbeats.last_seen(&id);
-            let doubtful = || {
-                self.core
-                    .presence
-                    .leases
-                    .benefit_of_doubt(last_seen.max(heard), now)
-            };
+            let heard = self.core.heartbeats.workspaces.last_seen(&id);
+            let last_seen = last_seen.max(heard);
             match renewed {
                 Some(at) => alive.push((id, at)),
-                None if doubtful().is_none() => dead.push(id),
+                None if leases.benefit_of_doubt(last_seen, now).is_none() => dead.push(id),
                 None => {}
             }
         }
@@ -119,14 +114,15 @@ impl Lapses {
     /// Records lapses when the shared state notifies expired leases. A background task of the server that runs
     /// until the process ends; without it the sweep finds them.
     pub async fn follow_expired_leases(&self) {
-        let mut lapses = self.core.presence.leases.subscribe_to_lapses();
+        let key = &self.core.presence.leases.key;
+        let mut lapses = self.core.shared.watch_lapses(&key.prefix);
         loop {
             let mut ids = Vec::new();
             let mut notice = Some(lapses.next().await);
             while let Some(received) = notice {
                 // Notifications are lost while the link is down; the sweep finds those lapses.
-                if let Notice::Message(key) = received {
-                    ids.extend(self.core.presence.leases.parse_key(&key));
+                if let Notice::Message(name) = received {
+                    ids.extend(key.parse_id(&name));
                 }
                 notice = (ids.len() < BATCH_MAX).then(|| lapses.try_next()).flatten();
             }
@@ -142,9 +138,10 @@ impl Lapses {
         if ids.is_empty() {
             return Ok(());
         }
-        let now = Timestamp::now();
-        let renewed = self.core.presence.leases.renewal_times(&ids, now).await?;
-        if self.core.presence.leases.doubt_left().is_zero() {
+        let (leases, now) = (&self.core.presence.leases, Timestamp::now());
+        let names = ids.iter().map(|id| (id, None));
+        let renewed = leases.renewal_times(names, now).await?;
+        if leases.doubt_left().is_zero() {
             let dead = ids.into_iter().zip(renewed);
             let dead = dead.filter(|(_, renewed)| renewed.is_none());
             let dead = dead.map(|(id, _)| id).collect();
@@ -191,7 +188,7 @@ impl Lapses {
             }
         }
         // A heartbeat that read "online" just before did not change the row. Its lease counts now.
-        if let Ok(Lease::Held(_)) = self.core.presence.leases.read(id).await {
+        if let Ok(Some(_)) = self.core.presence.leases.read(id).await {
             self.revive(id, now).await;
         } else {
             self.core.metrics.lapses[noticed].inc();

@@ -39,16 +39,16 @@ pub use self::heartbeats::{HeartbeatResult, Heartbeats};
 pub use self::lapses::Lapses;
 pub use self::liveness::Heartbeat;
 use self::liveness::{HeartbeatBuffer, Presence};
-pub use self::probing::{Probe, ProbeClaim, ProbePlan, Probes};
+pub use self::probing::{ProbePlan, Probes};
 pub use self::registration::{
-    AGENT_CARD_BYTES_MAX, BulkRegistrations, Change, Creation, Editor, Recheck, Registrar,
-    Registration, RegistrationResult, Registrations, Terms, Update, VettedUpdate, listed_urls,
-    org_of_new, reports_itself,
+    AGENT_CARD_BYTES_MAX, Change, Creation, Editor, Recheck, Registrar, Registration,
+    RegistrationResult, Registrations, Terms, Update, VettedUpdate, listed_urls, org_of_new,
+    reports_itself,
 };
 pub use self::rejections::workspace_id_taken as id_taken;
 pub use self::resolution::{
     Agent, AgentOptions, CardLocation, CardSource, Destination, Entries, Finding, Instance,
-    JsonRpc, Learnt, Observer, Place, Resolution, ResolutionFailure,
+    JsonRpc, Learnt, Observer, Place, Resolution,
 };
 pub use self::upstream::{ClientIdentity, UpstreamAuth, UpstreamTls};
 pub use self::views::{DiscoveryResult, ListReader, Peer, Views};

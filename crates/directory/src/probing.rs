@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::json;
-use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::core::Core;
@@ -48,14 +47,6 @@ impl ProbePlan {
     }
 }
 
-/// Right to probe a workspace.
-pub enum ProbeClaim {
-    /// This replica probes now.
-    Ours,
-    /// Another replica has probed, or probes now; the next may come after this time.
-    In(Duration),
-}
-
 /// Probes of workspaces.
 pub struct Probes {
     pub(super) entries: Arc<Entries>,
@@ -90,17 +81,12 @@ impl Probes {
             return Ok(None);
         };
         let agent = self.entries.agent_of(workspace, &entry)?;
-        let mut places = Vec::new();
-        if agent.instances.is_empty() {
-            places.push(self.probe_location(workspace, probe, agent)?);
-        } else {
-            for one in &agent.instances {
-                places.push(self.probe_location(workspace, probe, Arc::clone(&one.agent))?);
-            }
-        }
+        let own = agent.instances.is_empty().then_some(&agent);
+        let agents = agent.instances.iter().map(|one| &one.agent).chain(own);
+        let places = agents.map(|agent| self.probe_location(workspace, probe, Arc::clone(agent)));
         Ok(Some(ProbePlan {
             id: id.clone(),
-            places,
+            places: places.collect::<Result<_, _>>()?,
             is_card: probe.card,
             probe: probe.clone(),
             status: workspace.status,
@@ -116,7 +102,7 @@ impl Probes {
     ) -> Result<(CardLocation, Option<InstanceId>), Rejection> {
         let instance = agent.instance.clone();
         let place = match &probe.path {
-            Some(path) => CardLocation::at_path(agent, path),
+            Some(path) => CardLocation::at_agent(agent, vec![path.clone()]),
             None => {
                 // The card URL is one server's. Each instance has its own card at its own origin.
                 let card_url = workspace.card_url.as_deref();
@@ -127,20 +113,21 @@ impl Probes {
         Ok((place, instance))
     }
 
-    /// Claims the right to probe now. The claim outlasts the probe and its period, so that [`Probes::record_sent`] can
+    /// Claims the right to probe now; otherwise returns the time after which the next probe may come, since another replica
+    /// has probed, or probes now. The claim outlasts the probe and its period, so that [`Probes::record_sent`] can
     /// let it end a period after the request was sent.
     ///
     /// # Errors
     /// If the shared state does not answer: then there is no probe.
-    pub async fn claim(&self, plan: &ProbePlan) -> Result<ProbeClaim, Unavailable> {
+    pub async fn claim(&self, plan: &ProbePlan) -> Result<Option<Duration>, Unavailable> {
         let key = claim_key(plan);
         let ttl = plan.interval() + plan.timeout();
         if self.core.shared.set_if_absent(&key, "1", ttl).await? {
-            return Ok(ProbeClaim::Ours);
+            return Ok(None);
         }
         let left = self.core.shared.get_with_ttl(&key).await?;
         let left = left.and_then(|(_, left)| left).unwrap_or_default();
-        Ok(ProbeClaim::In(left.min(plan.interval())))
+        Ok(Some(left.min(plan.interval())))
     }
 
     /// Lets the claim end a period after `at`, when the last request of the probe was sent. Best effort: the claim ends
@@ -270,43 +257,27 @@ struct Form {
     failures: Option<u32>,
 }
 
-/// Probe of one agent, as an operator set it.
-#[derive(Clone, Debug)]
-pub struct Probe(StoredProbe);
-
-impl Probe {
-    /// Parses the member `probe` of a body.
-    ///
-    /// # Errors
-    /// `invalid_params`, with the cause.
-    pub fn parse(json: &RawValue) -> Result<Self, Rejection> {
-        let form: Form = serde_json::from_str(json.get()).map_err(|_| invalid(FORM))?;
-        let card = form.card.unwrap_or(false);
-        if form.path.is_some() == card {
-            return Err(invalid(
-                "`probe` has either `path`, which is asked, or `card`: true, to ask for the agent's card",
-            ));
-        }
-        if let Some(path) = &form.path {
-            check_path(path)?;
-        }
-        Ok(Self(StoredProbe {
-            path: form.path,
-            card,
-            every_seconds: check_range("every_seconds", form.every_seconds, EVERY_SECONDS)?,
-            failures: check_range("failures", form.failures, FAILURES)?,
-        }))
+/// Parses the member `probe` of a body.
+///
+/// # Errors
+/// `invalid_params`, with the cause.
+pub(crate) fn parse_probe(json: &Value) -> Result<StoredProbe, Rejection> {
+    let form = Form::deserialize(json).map_err(|_| invalid(FORM))?;
+    let card = form.card.unwrap_or(false);
+    if form.path.is_some() == card {
+        return Err(invalid(
+            "`probe` has either `path`, which is asked, or `card`: true, to ask for the agent's card",
+        ));
     }
-
-    /// Returns it as it is stored and shown.
-    pub fn as_stored(&self) -> &StoredProbe {
-        &self.0
+    if let Some(path) = &form.path {
+        check_path(path)?;
     }
-
-    /// Returns what it asks for: `path` or `card`.
-    pub fn kind(&self) -> &'static str {
-        if self.0.card { "card" } else { "path" }
-    }
+    Ok(StoredProbe {
+        path: form.path,
+        card,
+        every_seconds: check_range("every_seconds", form.every_seconds, EVERY_SECONDS)?,
+        failures: check_range("failures", form.failures, FAILURES)?,
+    })
 }
 
 /// The path is written into a request line as it is.
@@ -351,27 +322,21 @@ pub(crate) fn require_probed(liveness: Liveness, delivery: DeliveryMode) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
     use kernel::rejection::Reason;
 
-    fn parse(json: &Value) -> Result<Probe, Rejection> {
-        Probe::parse(&serde_json::value::to_raw_value(json).unwrap())
-    }
-
     #[test]
     fn a_probe_has_defaults_and_is_read_again_as_it_is_stored() {
-        let probe = parse(&json!({"path": "/healthz?deep=1"})).unwrap();
-        let stored = serde_json::to_value(probe.as_stored()).unwrap();
+        let probe = parse_probe(&json!({"path": "/healthz?deep=1"})).unwrap();
+        let stored = serde_json::to_value(&probe).unwrap();
         let full = json!({"path": "/healthz?deep=1", "every_seconds": 30, "failures": 3});
-        assert_eq!((probe.kind(), &stored), ("path", &full));
+        assert_eq!((probe.card, &stored), (false, &full));
         let card = json!({"card": true, "every_seconds": 5, "failures": 20});
-        let probe = parse(&card).unwrap();
-        let stored = serde_json::to_value(probe.as_stored()).unwrap();
-        assert_eq!((probe.kind(), &stored), ("card", &card));
+        let probe = parse_probe(&card).unwrap();
+        let stored = serde_json::to_value(&probe).unwrap();
+        assert_eq!((probe.card, &stored), (true, &card));
         let again: StoredProbe = serde_json::from_value(stored).unwrap();
-        assert_eq!(&again, probe.as_stored());
+        assert_eq!(again, probe);
     }
 
     #[test]
@@ -404,7 +369,7 @@ mod tests {
             (path("/é"), "ASCII"),
             (path(&format!("/{}", "a".repeat(1024))), "1024 bytes"),
         ] {
-            let refusal = parse(&json).unwrap_err();
+            let refusal = parse_probe(&json).unwrap_err();
             assert_eq!(refusal.reason, Reason::InvalidParams, "{json}");
             assert!(
                 refusal.message.contains(told),
@@ -412,6 +377,6 @@ mod tests {
                 refusal.message
             );
         }
-        assert!(parse(&path(&format!("/{}", "a".repeat(1023)))).is_ok());
+        assert!(parse_probe(&path(&format!("/{}", "a".repeat(1023)))).is_ok());
     }
 }

@@ -2,7 +2,6 @@
 //! (`docs/guide/wake-a-sleeping-agent.md`). The data plane parks the calls and sends the request.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +72,7 @@ impl Wakers {
     /// `store_unavailable`.
     pub async fn wake_times(&self, id: &WorkspaceId) -> Result<Option<WakeTimes>, Rejection> {
         let entry = self.entries.get(id).await?;
-        Ok(times_of_waker(&entry, &self.entries.core.config.get()))
+        Ok(find_times(&entry, &self.entries.core.config.get()))
     }
 
     /// True if the agent may still come: the workspace sleeps, or is being started.
@@ -118,22 +117,16 @@ impl Wakers {
                 wake.sealed.as_ref(),
             ),
             None => {
-                let all = self
-                    .entries
-                    .core
-                    .config
-                    .get()
-                    .wake
-                    .url
-                    .as_ref()
-                    .and_then(|url| url.url_for(id));
-                let url = all.ok_or_else(no_waker)?;
-                (url, WakeMethod::default(), None)
+                let config = self.entries.core.config.get();
+                let all = config.wake.url.as_ref().and_then(|url| url.url_for(id));
+                let message = "the workspace has no waker any more";
+                let none = || Rejection::new(Reason::WorkspaceNotFound, message);
+                (all.ok_or_else(none)?, WakeMethod::default(), None)
             }
         };
         let fields = sealed.map(|sealed| open_fields(&self.entries.core.seal, id, sealed));
         let fields = fields.transpose()?.unwrap_or_default();
-        let (endpoint, address) = self.addresses.waker_address(&url).await?;
+        let (endpoint, address) = self.addresses.resolve_url(TITLE, &url).await?;
         Ok(WakeRequest {
             method,
             address,
@@ -144,7 +137,7 @@ impl Wakers {
 }
 
 /// Returns the times of the waker of a workspace that sleeps.
-pub(super) fn times_of_waker(entry: &Entry, config: &Config) -> Option<WakeTimes> {
+fn find_times(entry: &Entry, config: &Config) -> Option<WakeTimes> {
     let workspace = entry.workspace.as_ref()?;
     if !is_asleep(entry, workspace) {
         return None;
@@ -178,12 +171,8 @@ fn is_asleep(entry: &Entry, workspace: &Workspace) -> bool {
     stopped && workspace.delivery_mode == DeliveryMode::Push
 }
 
-fn no_waker() -> Rejection {
-    Rejection::new(
-        Reason::WorkspaceNotFound,
-        "the workspace has no waker any more",
-    )
-}
+/// Name of the URL of a waker in rejections.
+const TITLE: &str = "the waker's URL (wake.url)";
 
 /// Form of the member, in each rejection.
 const FORM: &str = r#"`wake` is {"url", "method", "headers", "max_wait_seconds", "cool_down_seconds"}: `url` is needed, `method` is POST, PUT or PATCH, `headers` an object of texts; null takes it back"#;
@@ -213,9 +202,10 @@ struct Form {
 }
 
 /// Waker of one workspace, as an operator set it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Wake {
-    shown: WakeView,
+    /// Form for operators, without the values of header fields.
+    pub shown: WakeView,
     fields: Fields,
 }
 
@@ -264,11 +254,6 @@ impl Wake {
         })
     }
 
-    /// Returns the form for operators, without the values of header fields.
-    pub fn as_view(&self) -> &WakeView {
-        &self.shown
-    }
-
     /// Seals it for the row of `id`; it opens for no other row. `url` is the normalized form of its URL.
     pub(crate) fn seal(
         &self,
@@ -291,12 +276,6 @@ impl Wake {
             },
             sealed,
         })
-    }
-}
-
-impl fmt::Debug for Wake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Wake").field(&self.shown).finish()
     }
 }
 
@@ -337,7 +316,7 @@ mod tests {
             &json!({"url": "http://w/", "headers": {"X-Key": "s3cret: 1", "Authorization": "Basic s3cret"}}),
         );
         let wake = wake.unwrap();
-        assert_eq!(wake.as_view().header_names, ["authorization", "x-key"]);
+        assert_eq!(wake.shown.header_names, ["authorization", "x-key"]);
         let stored = wake.seal(&seal, &id, "http://w/".to_owned()).unwrap();
         let text = serde_json::to_string(&stored).unwrap();
         assert!(!text.contains("s3cret"), "{text}");

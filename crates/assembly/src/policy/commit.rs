@@ -18,7 +18,7 @@ use access::workspace::{
 };
 use directory::stops::{self, Stop, Stops};
 use directory::tasks::OpenTasks;
-use directory::{BulkRegistrations, Creation, VettedUpdate, id_taken, org_of_new};
+use directory::{Creation, Registrations, VettedUpdate, id_taken, org_of_new};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -64,7 +64,7 @@ pub(super) async fn vet_plan<'p>(
     (plan, is_dry): (&'p Plan, bool),
     problems: &mut Problems,
 ) -> Result<VettedPlan<'p>, Rejection> {
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     let vet_birth = |birth: &'p DesiredWorkspace| async move {
         let creation = birth.to_creation()?;
         let mut new = registrations.vet_creation(&creation).await?;
@@ -295,13 +295,14 @@ async fn change_workspace(
 ) -> Result<WorkspaceChange, CommitError> {
     let id = &held.row.id;
     let (before, instances) = lock_as_planned(tx, held).await?;
-    let line = match update.requested_move().is_empty() {
+    let (place, origins) = update.move_and_origins();
+    let line = match place.is_empty() {
         true => Vec::new(),
         false => plan.before.line_of(id),
     };
     let around = plan.after.surroundings_of(id, line, instances);
     let settings = update.apply_to(&before, &around)?;
-    let change = (&settings, update.origins());
+    let change = (&settings, origins);
     let applied = bulk::apply_settings(tx, before, around.line, change, now).await?;
     let changed = applied.map_err(Rejection::from)?;
     Ok(changed.ok_or_else(|| differing_workspace(id))?)
@@ -328,7 +329,7 @@ async fn publish_changes(
     done: CommittedChanges,
 ) -> Result<(), Rejection> {
     let plan = vetted.plan;
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     let count = done.created.len() + done.changed.len() + plan.removals.len();
     let each = count <= INVALIDATIONS_MAX;
     if !each {
@@ -351,7 +352,7 @@ async fn publish_changes(
 /// Publishes changes and removals, up to the first failure: a shared state that is away holds up each of them. Its keys
 /// lapse, and agents write theirs again.
 async fn publish_keys(
-    registrations: BulkRegistrations<'_>,
+    registrations: &Registrations,
     vetted: &VettedPlan<'_>,
     changed: &[WorkspaceChange],
     each: bool,
@@ -394,7 +395,9 @@ pub async fn recreate_workspace(
     if !run.is_dry() {
         await_end_of_requests(removed_at).await;
     }
-    let mut new = BulkRegistrations::new(&gateway.directory.registrations)
+    let mut new = gateway
+        .directory
+        .registrations
         .vet_creation(creation)
         .await?;
     let work = async {
@@ -427,7 +430,7 @@ pub async fn recreate_workspace(
     }
     gateway.identity.tokens.forget_revoked(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     registrations.publish_created(&created, true).await;
     Ok(created)
 }

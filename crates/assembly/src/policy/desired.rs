@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::document::LocatedEntry;
 use super::state::{CurrentWorkspace, State, compared_members, leave_defaults_out};
 use access::workspace::{Liveness, PolicyEntry, SettingsPatch, Status};
-use directory::{BulkRegistrations, Change, Creation, Update, listed_urls, reports_itself};
+use directory::{Change, Creation, Registrations, Update, listed_urls, reports_itself};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 
@@ -25,14 +25,14 @@ impl DesiredWorkspace {
     /// # Errors
     /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`.
     pub(super) fn read(
-        registrations: BulkRegistrations<'_>,
+        registrations: &Registrations,
         LocatedEntry { path, mut entry }: LocatedEntry<PolicyEntry>,
         state: &State,
     ) -> Result<Self, Rejection> {
         let id = WorkspaceId::parse(&entry.id)?;
         let made = entry.to_patch(|name| matches!(name, "parent_id" | "probe"));
         let made = Change::parse(made)?;
-        entry.probe = made.probe.flatten().map(|probe| json!(probe.as_stored()));
+        entry.probe = made.probe.flatten().map(|probe| json!(probe));
         let held = state.workspaces.get(&id).map(|held| &**held);
         // A policy that does not say these leaves them as they are: agents may say two of them when they register, and the
         // pause may be an operator's.
@@ -127,7 +127,7 @@ impl DesiredWorkspace {
 
 /// Brings the URLs into the form in which they are stored, and refuses those that an agent reports.
 fn settle_urls(
-    registrations: BulkRegistrations<'_>,
+    registrations: &Registrations,
     entry: &mut PolicyEntry,
     held: Option<&CurrentWorkspace>,
 ) -> Result<(), Rejection> {

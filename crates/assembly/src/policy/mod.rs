@@ -28,7 +28,6 @@ use self::document::{Document, Problems, too_many};
 use self::plan::{Plan, compute_plan};
 use self::state::State;
 use crate::gateway::Gateway;
-use directory::BulkRegistrations;
 use kernel::ids::WorkspaceId;
 use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
@@ -86,7 +85,7 @@ pub async fn apply_document(
     let revision = state.revision();
     let is_other = |said: &String| *said != revision;
     let stale = document.revision.as_ref().is_some_and(is_other);
-    let registrations = BulkRegistrations::new(&gateway.directory.registrations);
+    let registrations = &gateway.directory.registrations;
     let plan = compute_plan(registrations, document, &state, options, &mut problems);
     if stale && !options.dry_run {
         return Err(stale_revision(&plan, &revision));

@@ -19,7 +19,7 @@ use access::workspace::{LINE_MAX, PolicyEntry};
 use directory::stops::{
     NewStop, STOPS_MAX, Scope, Stop, read_expiry, read_mode, read_reason, read_scope, too_many,
 };
-use directory::{BulkRegistrations, Update, org_of_new};
+use directory::{Registrations, Update, org_of_new};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -71,7 +71,7 @@ pub(super) struct Plan {
 
 /// Computes the difference. What is refused is noted in `problems`.
 pub(super) fn compute_plan(
-    registrations: BulkRegistrations<'_>,
+    registrations: &Registrations,
     document: Document,
     state: &State,
     options: &ApplyOptions,
@@ -105,7 +105,7 @@ pub(super) fn compute_plan(
 
 /// A difference that is being computed.
 struct Planner<'a> {
-    registrations: BulkRegistrations<'a>,
+    registrations: &'a Registrations,
     state: &'a State,
     options: &'a ApplyOptions,
     problems: &'a mut Problems,

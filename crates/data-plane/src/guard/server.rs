@@ -273,7 +273,9 @@ impl GuardServer {
         deadline: Instant,
     ) -> Result<Bytes, AskFailure> {
         let addresses = &client.gateway.directory.addresses;
-        let found = addresses.guard_address(&self.url).await;
+        let found = addresses
+            .resolve_url("the guard's URL (guard.url)", &self.url)
+            .await;
         let (endpoint, address) = found.map_err(|why| request_failure(&why))?;
         let config = client.gateway.config.snapshot();
         let hash = offload::run_on_body(&question, body_hash).await;

@@ -43,7 +43,7 @@ use futures_util::future::try_join_all;
 
 use super::endpoint::{Endpoint, Target, parse_url};
 use super::policy::canonical_address;
-use super::resolver::{LookupFor, Resolver, is_of_this_machine};
+use super::resolver::{LookupFor, REGISTRATIONS, Resolver, is_of_this_machine};
 use crate::announcer::Announcer;
 use crate::rejections::invalid;
 use access::explain::Witness;
@@ -130,7 +130,8 @@ impl Addresses {
         witness: &mut impl Witness,
     ) -> Result<AgentAddress, Rejection> {
         let resolved = self.resolver.resolve(endpoint, asker, witness).await?;
-        if let Some(addresses) = &resolved.of_name {
+        let (address, of_name) = resolved;
+        if let Some(addresses) = &of_name {
             match decision.check(addresses) {
                 Some(known) => known?,
                 // Boxed: a name rarely has another address, and this future would otherwise widen that of every
@@ -139,9 +140,9 @@ impl Addresses {
             }
         }
         // At one address of a name, an instance: the others are not its own.
-        let of_name = resolved.of_name.filter(|_| endpoint.only.is_none());
+        let of_name = of_name.filter(|_| endpoint.only.is_none());
         let of_name = of_name.as_deref().unwrap_or_default();
-        Ok(AgentAddress::new(resolved.address, of_name, decision))
+        Ok(AgentAddress::new(address, of_name, decision))
     }
 
     async fn claim_addresses(
@@ -291,7 +292,7 @@ impl Addresses {
         let mut origins = Vec::new();
         for url in urls.into_iter().flatten() {
             let endpoint = self.resolver.parse(url)?;
-            let asker = LookupFor::for_claim();
+            let asker = LookupFor::for_url(REGISTRATIONS);
             let addresses = self.resolver.lookup_all(&endpoint, asker).await;
             origins.extend(self.origins_at(&endpoint, &addresses, may_share)?);
         }
@@ -361,71 +362,46 @@ impl Addresses {
         let config = self.config.get();
         let shared = &config.registry.shared_origins;
         let scheme = if endpoint.tls { "https" } else { "http" };
-        let places = self.host_forms(endpoint, addresses);
+        // Each in its canonical form, for comparison, and as URLs have it.
+        let port = endpoint.port;
+        let mut places = Vec::new();
+        if let Target::Name(name) = &endpoint.target {
+            let name = name.strip_suffix('.').unwrap_or(name);
+            places.push((format!("{name}:{port}"), endpoint.host.clone()));
+        }
+        for address in addresses.iter().map(|address| canonical_address(*address)) {
+            let host = match address {
+                IpAddr::V4(address) => address.to_string(),
+                IpAddr::V6(address) => format!("[{address}]"),
+            };
+            // All of these addresses belong to one server. Each gateway has its own addresses, and only
+            // loopback addresses are the same on all of them, unless it is the only replica.
+            let is_here =
+                address.is_loopback() || (self.is_only_replica && is_of_this_machine(address));
+            let place = if is_here { "loopback" } else { &*host };
+            let place = format!("{place}:{port}");
+            let is_default = port == if endpoint.tls { 443 } else { 80 };
+            let in_urls = if is_default {
+                host
+            } else {
+                format!("{host}:{port}")
+            };
+            places.push((place, in_urls));
+        }
         let is_listed = |host: &str| {
             let mut listed = shared.iter();
             listed.any(|one| one.covers(endpoint.tls, host, "/"))
         };
         let is_shared = may_share
             || is_listed(&endpoint.host)
-            || places.iter().any(|place| is_listed(&place.url_host));
+            || places.iter().any(|(_, host)| is_listed(host));
         let url = endpoint.url();
-        let origins = places.into_iter().map(|place| Origin {
-            origin: format!("{scheme} {}", place.place),
+        let origins = places.into_iter().map(|(place, _)| Origin {
+            origin: format!("{scheme} {place}"),
             base: url_base(&url).to_owned(),
             is_shared,
         });
         Ok(origins.collect())
-    }
-
-    fn host_forms(&self, endpoint: &Endpoint, addresses: &[IpAddr]) -> Vec<HostForm> {
-        let port = endpoint.port;
-        let mut places = Vec::new();
-        if let Target::Name(name) = &endpoint.target {
-            let name = name.strip_suffix('.').unwrap_or(name);
-            places.push(HostForm {
-                place: format!("{name}:{port}"),
-                url_host: endpoint.host.clone(),
-            });
-        }
-        for address in addresses.iter().map(|address| canonical_address(*address)) {
-            // All of these addresses belong to one server. Each gateway has its own addresses, and only
-            // loopback addresses are the same on all of them, unless it is the only replica.
-            let is_here =
-                address.is_loopback() || (self.is_only_replica && is_of_this_machine(address));
-            let place = match (is_here, address) {
-                (true, _) => format!("loopback:{port}"),
-                (false, IpAddr::V4(address)) => format!("{address}:{port}"),
-                (false, IpAddr::V6(address)) => format!("[{address}]:{port}"),
-            };
-            places.push(HostForm {
-                place,
-                url_host: url_host(address, endpoint),
-            });
-        }
-        places
-    }
-}
-
-/// One form of the location of a server.
-struct HostForm {
-    /// Canonical form, for comparison.
-    place: String,
-    /// Form in URLs.
-    url_host: String,
-}
-
-/// Returns the host, with the port unless it is the scheme's default.
-fn url_host(address: IpAddr, endpoint: &Endpoint) -> String {
-    let host = match address {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("[{address}]"),
-    };
-    let default = if endpoint.tls { 443 } else { 80 };
-    if endpoint.port == default {
-        host
-    } else {
-        format!("{host}:{}", endpoint.port)
     }
 }
 
@@ -439,12 +415,6 @@ fn too_many_addresses(endpoint: &Endpoint, count: usize) -> Rejection {
 
 /// Name of a URL for push notifications in rejections.
 const WEBHOOK: &str = "the URL for push notifications";
-
-/// Name of the URL of a waker in rejections.
-const WAKER: &str = "the waker's URL (wake.url)";
-
-/// Name of the URL of a guard in rejections.
-const GUARD: &str = "the guard's URL (guard.url)";
 
 /// The arguments are wrong, though the reason is that of the address policy.
 const INVALID_PARAMS: i32 = -32_602;
@@ -543,34 +513,19 @@ impl Addresses {
         Ok(vetted.unwrap_or_default())
     }
 
-    /// Returns the URL of a waker as an endpoint, with the address to dial.
+    /// Returns a URL that an operator named, which rejections call `title`, as an endpoint, with the address to dial.
     ///
     /// # Errors
     /// `address_forbidden`, `agent_unreachable` (its name has no address).
-    pub(crate) async fn waker_address(
-        &self,
-        url: &str,
-    ) -> Result<(Endpoint, SocketAddr), Rejection> {
-        self.address_named(WAKER, url).await
-    }
-
-    /// Returns the URL of a guard as an endpoint, with the address to dial.
-    ///
-    /// # Errors
-    /// `address_forbidden`, `agent_unreachable` (its name has no address).
-    pub async fn guard_address(&self, url: &str) -> Result<(Endpoint, SocketAddr), Rejection> {
-        self.address_named(GUARD, url).await
-    }
-
-    async fn address_named(
+    pub async fn resolve_url(
         &self,
         title: &'static str,
         url: &str,
     ) -> Result<(Endpoint, SocketAddr), Rejection> {
         let endpoint = Endpoint::parse_as(title, url, &self.resolver.policy())?;
         let asker = LookupFor::for_call(Account::default());
-        let resolved = self.resolver.resolve(&endpoint, asker, &mut ()).await?;
-        Ok((endpoint, resolved.address))
+        let (address, _) = self.resolver.resolve(&endpoint, asker, &mut ()).await?;
+        Ok((endpoint, address))
     }
 
     /// Checks a URL for push notifications like the URL of an agent. A name without an address here is

@@ -39,7 +39,7 @@ pub struct Endpoint {
     pub port: u16,
     pub(super) target: Target,
     /// The one address of the name that is dialled; `None`: the first.
-    pub(super) only: Option<IpAddr>,
+    pub(crate) only: Option<IpAddr>,
     /// Name of the URL in rejections.
     pub(super) title: &'static str,
 }
@@ -160,16 +160,6 @@ impl Endpoint {
         Self {
             path_and_query,
             ..self.clone()
-        }
-    }
-
-    /// Returns the same location at one of the addresses of its name. It cannot be reached once the name does not have
-    /// that address any more.
-    #[must_use]
-    pub(crate) fn only_at(self, address: IpAddr) -> Self {
-        Self {
-            only: Some(address),
-            ..self
         }
     }
 

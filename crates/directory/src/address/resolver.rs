@@ -51,7 +51,7 @@ const FRESH_WITHIN: Duration = Duration::from_millis(100);
 const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
 
 /// Account for look-ups of registrations: together they have at most half of what calls leave.
-const REGISTRATIONS: Account = Account::without_group(u64::MAX);
+pub(super) const REGISTRATIONS: Account = Account::without_group(u64::MAX);
 
 /// Result of a look-up, and its time.
 #[derive(Clone)]
@@ -88,36 +88,22 @@ impl LookupFor {
         }
     }
 
-    /// For the origins of a registration.
-    pub(super) fn for_claim() -> Self {
-        Self::for_url(REGISTRATIONS)
-    }
-
     /// For a registration: requires a fresh answer, since it decides which workspace holds the server.
     pub(super) fn for_registration() -> Self {
         Self {
             fresh: true,
-            ..Self::for_claim()
+            ..Self::for_url(REGISTRATIONS)
         }
     }
 }
 
-/// Checked host of an endpoint.
-pub(super) struct ResolvedAddress {
-    /// Address to dial.
-    pub(super) address: SocketAddr,
-    /// All addresses of the host, if it is a name.
-    pub(super) of_name: Option<Arc<[IpAddr]>>,
-}
+/// Address of an endpoint to dial, and all addresses of its host, if that is a name.
+pub(super) type ResolvedAddress = (SocketAddr, Option<Arc<[IpAddr]>>);
 
 impl Answer {
     fn is_old(&self) -> bool {
-        let ttl = if self.addresses.is_ok() {
-            ANSWER_TTL
-        } else {
-            FAILURE_TTL
-        };
-        self.asked_at.elapsed() >= ttl
+        let is_ok = self.addresses.is_ok();
+        self.asked_at.elapsed() >= if is_ok { ANSWER_TTL } else { FAILURE_TTL }
     }
 
     fn is_no_answer(&self) -> bool {
@@ -221,10 +207,7 @@ impl Resolver {
                 (chosen?, answers.ok())
             }
         };
-        Ok(ResolvedAddress {
-            address: SocketAddr::new(address, endpoint.port),
-            of_name,
-        })
+        Ok((SocketAddr::new(address, endpoint.port), of_name))
     }
 
     /// Returns all addresses of `endpoint`'s host; none if the look-up fails.
@@ -630,7 +613,7 @@ mod tests {
             .resolve(&endpoint(&open.policy()), LookupFor::default(), &mut ())
             .await
             .unwrap();
-        let address = resolved.address;
+        let address = resolved.0;
         assert!(address.ip().is_loopback());
         assert_eq!(address.port(), 81);
         let strict = resolver(&[]);

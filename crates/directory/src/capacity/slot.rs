@@ -11,10 +11,14 @@ use tokio::time::{Instant, timeout_at};
 use super::target::{ActiveCall, CapacityRefusal, Terms};
 use super::{CallKind, Target};
 use access::explain::{Fact, Source, Witness};
-use kernel::metrics::{AgentFailure, InProgress, Metrics, QueueOutcome};
+use kernel::breaker::PROBE;
+use kernel::metrics::{AgentFailure, QueueOutcome};
 use kernel::rejection::{Delivery, Reason, Rejection};
 use kernel::shares::{Account, Bound, Share, ShareRefusal};
 use kernel::stage::Stage;
+
+/// Pause between two attempts to connect to an agent that refuses connections, for all calls that wait for it.
+const REDIAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// A call in progress. Dropping it frees the slot, also after a panic of the exchange.
 #[derive(Debug)]
@@ -114,7 +118,7 @@ impl Slot {
 
     /// Takes a retry from the target's budget: a fifth of its calls, and one a second.
     pub fn may_retry(&self) -> bool {
-        let may = self.target.take_retry();
+        let may = self.target.state.lock().retries.take(Instant::now());
         let metrics = &self.target.slots.metrics.capacity;
         match may {
             true => metrics.retries.inc(),
@@ -125,7 +129,12 @@ impl Slot {
 
     /// Records whether a connection to the agent could be made. One that could be made again is a sign of life.
     pub fn record_dial(&self, connected: bool) {
-        self.target.record_dial(connected);
+        let mut state = self.target.state.lock();
+        if connected && state.redial_at.is_some() {
+            state.breaker.allow_trial(Instant::now());
+        }
+        let next = || Instant::now() + REDIAL_PAUSE;
+        state.redial_at = (!connected).then(|| state.redial_at.unwrap_or_else(next));
     }
 
     /// Takes the turn to connect to an agent that refuses connections.
@@ -133,7 +142,14 @@ impl Slot {
     /// # Errors
     /// The time of the next turn: ten a second, for all calls that wait.
     pub fn take_redial(&self) -> Result<(), Instant> {
-        self.target.take_redial()?;
+        let (mut state, now) = (self.target.state.lock(), Instant::now());
+        if let Some(at) = state.redial_at {
+            if now < at {
+                return Err(at);
+            }
+            state.redial_at = Some(now + REDIAL_PAUSE);
+        }
+        drop(state);
         self.target.slots.metrics.capacity.retries.inc();
         Ok(())
     }
@@ -195,26 +211,31 @@ impl TargetSlots {
             metrics.capacity.queue[QueueOutcome::Full].inc();
             return Err(queue_full(refused.why, terms.queue));
         };
-        let mut wait = QueueWait::start(metrics);
         let until = deadline.min(Instant::now() + terms.queue_wait);
-        let answered = timeout_at(until, ticket.wait()).await;
-        let (outcome, answer) = match answered {
-            Ok(Some(Ok(slot))) => (QueueOutcome::Placed, Ok(slot)),
-            Ok(Some(Err(why))) => (QueueOutcome::Refused, Err(why)),
-            Ok(None) => (QueueOutcome::Refused, Err(refused.why)),
+        let (outcome, answer) = match timeout_at(until, &mut ticket.answer).await {
+            Ok(Ok(Ok(slot))) => (QueueOutcome::Placed, Ok(slot)),
+            Ok(Ok(Err(why))) => (QueueOutcome::Refused, Err(why)),
+            Ok(Err(_)) => (QueueOutcome::Refused, Err(refused.why)),
             Err(_) if until == deadline => (QueueOutcome::Left, Err(refused.why)),
-            Err(_) => (
-                QueueOutcome::TimedOut,
-                Err(wait_timed_out(refused.why, terms.queue_wait)),
-            ),
+            Err(_) => {
+                let mut why = refused.why;
+                let wait = humantime::format_duration(terms.queue_wait);
+                why.message = format!(
+                    "no place became free at the workspace within {wait} (limits.target_queue_wait); try again shortly"
+                )
+                .into();
+                (QueueOutcome::TimedOut, Err(why))
+            }
         };
-        wait.outcome = outcome;
+        ticket.outcome = outcome;
         answer
     }
 
     /// Counts a failed probe of the agent for its breaker.
     pub fn probe_failed(&self, cause: AgentFailure) {
-        self.target.probe_failed(cause, &self.terms);
+        let admission = self.target.state.lock().breaker.admit_closed();
+        let of = (admission, PROBE);
+        self.target.record_outcome(of, Some(cause), &self.terms);
     }
 
     /// Checks that there is a free slot for a call of `account`, and reports the facts to `witness`.
@@ -289,30 +310,6 @@ impl TargetSlots {
     }
 }
 
-/// A call in the queue, for the metrics.
-struct QueueWait<'m> {
-    metrics: &'m Metrics,
-    _waiting: InProgress,
-    outcome: QueueOutcome,
-}
-
-impl<'m> QueueWait<'m> {
-    fn start(metrics: &'m Metrics) -> Self {
-        Self {
-            _waiting: InProgress::begin(&metrics.capacity.queued),
-            metrics,
-            // Unless it comes to its end.
-            outcome: QueueOutcome::Left,
-        }
-    }
-}
-
-impl Drop for QueueWait<'_> {
-    fn drop(&mut self) {
-        self.metrics.capacity.queue[self.outcome].inc();
-    }
-}
-
 fn agent_busy(message: impl Into<std::borrow::Cow<'static, str>>, after: Duration) -> Rejection {
     Rejection::new(Reason::AgentBusy, message)
         .with_retry_after(after)
@@ -344,15 +341,6 @@ fn queue_full(mut why: Rejection, queue: usize) -> Rejection {
     );
     why.message = message.into();
     why.with_fact("queue", queue)
-}
-
-fn wait_timed_out(mut why: Rejection, wait: Duration) -> Rejection {
-    let message = format!(
-        "no place became free at the workspace within {} (limits.target_queue_wait); try again shortly",
-        humantime::format_duration(wait)
-    );
-    why.message = message.into();
-    why
 }
 
 /// Returns the rejection by the breaker or the learned limit.

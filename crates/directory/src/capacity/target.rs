@@ -14,15 +14,12 @@ use tokio::time::Instant;
 
 use super::{CallOutcome, NoSlot, Slot, Slots, TargetName};
 use a2a::method::Method;
-use kernel::breaker::{Admission, Breaker, BreakerChange, PROBE, Phase};
+use kernel::breaker::{Admission, Breaker, BreakerChange, Phase};
 use kernel::config;
 use kernel::ids::InstanceId;
-use kernel::metrics::AgentFailure;
+use kernel::metrics::{AgentFailure, InProgress, QueueOutcome};
 use kernel::rejection::Rejection;
 use kernel::shares::{Account, Bound, RecentCallers, Share, ShareRefusal, Shares};
-
-/// Pause between two attempts to connect to an agent that refuses connections, for all calls that wait for it.
-const REDIAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// Time for which the learned limits are shared after a caller got no place for another one's calls.
 const CONTENDED_FOR: Duration = Duration::from_secs(1);
@@ -119,35 +116,31 @@ pub(super) struct Target {
     pub(super) calls: Arc<Shares>,
     pub(super) queue: Queue,
     pub(super) slots: Arc<Slots>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct State {
-    breaker: Breaker<AgentFailure>,
+pub(super) struct State {
+    pub(super) breaker: Breaker<AgentFailure>,
     unary: LearnedLimit,
     streams: LearnedLimit,
-    retries: Retries,
+    pub(super) retries: Retries,
     /// Set while the agent refuses connections: the next attempt to connect.
-    redial_at: Option<Instant>,
+    pub(super) redial_at: Option<Instant>,
     /// Until then the learned limits are shared.
     contended: Option<Instant>,
 }
 
 /// Budget of retries.
 #[derive(Debug)]
-struct Retries {
+pub(super) struct Retries {
     saved: f64,
     at: Instant,
 }
 
 impl Retries {
-    /// Adds a call.
-    fn add_call(&mut self) {
-        self.saved = (self.saved + RETRIES_OF_A_CALL).min(RETRIES_SAVED_MAX);
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
+    /// Takes a retry from the budget, if it has one.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         self.saved = (self.saved + RETRIES_LEAST * passed).min(RETRIES_SAVED_MAX);
@@ -344,7 +337,8 @@ impl Target {
         terms: &Terms,
     ) {
         let mut state = self.state.lock();
-        state.retries.add_call();
+        let saved = state.retries.saved + RETRIES_OF_A_CALL;
+        state.retries.saved = saved.min(RETRIES_SAVED_MAX);
         let learned = state.learned_limit(call.kind);
         learned.end_call();
         if outcome.overload {
@@ -372,12 +366,6 @@ impl Target {
             metrics.failures[cause].inc();
         }
         self.announce_change(turned);
-    }
-
-    /// Counts a failed probe for the breaker.
-    pub(super) fn probe_failed(self: &Arc<Self>, cause: AgentFailure, terms: &Terms) {
-        let admission = self.state.lock().breaker.admit_closed();
-        self.record_outcome((admission, PROBE), Some(cause), terms);
     }
 
     /// Lets the next call try where the breaker opened before the sign of life that began then, and none tries since.
@@ -424,37 +412,6 @@ impl Target {
             learned_limit_streams: state.streams.limit(),
             queued: self.queue.len(),
         }
-    }
-
-    /// Takes a retry from the budget, if it has one.
-    pub(super) fn take_retry(&self) -> bool {
-        self.state.lock().retries.take(Instant::now())
-    }
-
-    /// Records whether a connection could be made. One that could be made again is a sign of life.
-    pub(super) fn record_dial(&self, connected: bool) {
-        let mut state = self.state.lock();
-        if connected && state.redial_at.is_some() {
-            state.breaker.allow_trial(Instant::now());
-        }
-        let next = || Instant::now() + REDIAL_PAUSE;
-        state.redial_at = (!connected).then(|| state.redial_at.unwrap_or_else(next));
-    }
-
-    /// Takes the turn to connect again, for all calls that wait for the agent.
-    ///
-    /// # Errors
-    /// The time of the next turn.
-    pub(super) fn take_redial(&self) -> Result<(), Instant> {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        if let Some(at) = state.redial_at {
-            if now < at {
-                return Err(at);
-            }
-            state.redial_at = Some(now + REDIAL_PAUSE);
-        }
-        Ok(())
     }
 
     fn announce_change(self: &Arc<Self>, turned: Option<BreakerChange>) {
@@ -630,19 +587,17 @@ struct QueueEntry {
 pub(super) struct Ticket {
     target: Arc<Target>,
     number: usize,
-    answer: oneshot::Receiver<Result<Slot, Rejection>>,
-}
-
-impl Ticket {
-    /// Waits for a place at the target. `None` is never seen: a call is answered before it leaves the queue.
-    pub(super) async fn wait(&mut self) -> Option<Result<Slot, Rejection>> {
-        (&mut self.answer).await.ok()
-    }
+    /// Gets the place at the target. A call is answered before it leaves the queue.
+    pub(super) answer: oneshot::Receiver<Result<Slot, Rejection>>,
+    /// For the metrics; that of a call which leaves, unless it comes to its end.
+    pub(super) outcome: QueueOutcome,
+    _waiting: InProgress,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.target.queue.remove(self.number);
+        self.target.slots.metrics.capacity.queue[self.outcome].inc();
     }
 }
 
@@ -692,6 +647,8 @@ impl Target {
             target: Arc::clone(self),
             number,
             answer: receiver,
+            outcome: QueueOutcome::Left,
+            _waiting: InProgress::begin(&self.slots.metrics.capacity.queued),
         })
     }
 

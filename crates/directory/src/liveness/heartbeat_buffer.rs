@@ -79,7 +79,7 @@ impl<K: Clone + Eq + Hash, R: Clone> Reports<K, R> {
 
     /// Stores a report; true if it differs from the one before, which was `first` if none came in here. `written`:
     /// `last_seen` of the row as last read.
-    fn record(
+    pub(crate) fn record(
         &self,
         name: K,
         (report, at): (R, Timestamp),
@@ -106,12 +106,12 @@ impl<K: Clone + Eq + Hash, R: Clone> Reports<K, R> {
         has_changed
     }
 
-    fn get(&self, name: &K) -> Option<(R, Timestamp)> {
+    pub(crate) fn get(&self, name: &K) -> Option<(R, Timestamp)> {
         let latest = self.latest.get(name)?;
         Some((latest.report.clone(), latest.last_seen))
     }
 
-    fn last_seen(&self, name: &K) -> Option<Timestamp> {
+    pub(crate) fn last_seen(&self, name: &K) -> Option<Timestamp> {
         self.latest.get(name).map(|latest| latest.last_seen)
     }
 
@@ -176,29 +176,6 @@ impl<K: Clone + Eq + Hash, R: Clone> Reports<K, R> {
 }
 
 impl Reports<(WorkspaceId, InstanceId), Heartbeat> {
-    /// Stores a heartbeat of an instance. `row`: the row as last read.
-    pub(crate) fn record_instance(
-        &self,
-        id: &WorkspaceId,
-        row: &StoredInstance,
-        beat: Heartbeat,
-        now: Timestamp,
-    ) {
-        let (name, first) = ((id.clone(), row.id.clone()), beat.clone());
-        self.record(name, (beat, now), Some(row.last_seen), || first);
-    }
-
-    /// Returns the last heartbeat of an instance here, if it came since `since`.
-    pub(crate) fn heartbeat_since(
-        &self,
-        id: &WorkspaceId,
-        instance: &InstanceId,
-        since: Timestamp,
-    ) -> Option<Heartbeat> {
-        let (beat, at) = self.get(&(id.clone(), instance.clone()))?;
-        (at >= since).then_some(beat)
-    }
-
     /// Returns the last sign of life of an instance: SQL's, or a later heartbeat at this replica.
     pub(crate) fn last_sign_of(&self, id: &WorkspaceId, row: &StoredInstance) -> Timestamp {
         let here = self.last_seen(&(id.clone(), row.id.clone()));
@@ -207,11 +184,12 @@ impl Reports<(WorkspaceId, InstanceId), Heartbeat> {
 }
 
 /// Active tasks, and the current one.
-type TaskReport = (u32, Option<String>);
+pub(crate) type TaskReport = (u32, Option<String>);
 
 /// Latest heartbeats.
 pub(crate) struct HeartbeatBuffer {
-    workspaces: Reports<WorkspaceId, TaskReport>,
+    /// Those of workspaces.
+    pub(crate) workspaces: Reports<WorkspaceId, TaskReport>,
     /// Those of instances.
     pub(crate) instances: Reports<(WorkspaceId, InstanceId), Heartbeat>,
 }
@@ -224,27 +202,11 @@ impl HeartbeatBuffer {
         }
     }
 
-    /// Stores a heartbeat; true if its tasks changed. `row`: the row as last read.
-    pub(crate) fn record(&self, seen: HeartbeatUpdate, row: &Workspace) -> bool {
-        let report = (seen.active_tasks, seen.current_task);
-        let first = || (row.active_tasks, row.current_task.clone());
-        let at = seen.last_seen;
-        self.workspaces
-            .record(seen.id, (report, at), row.last_seen, first)
-    }
-
-    pub(crate) fn get(&self, id: &WorkspaceId) -> Option<HeartbeatUpdate> {
-        let (report, last_seen) = self.workspaces.get(id)?;
-        Some(to_update(id.clone(), report, last_seen))
-    }
-
-    pub(crate) fn last_seen(&self, id: &WorkspaceId) -> Option<Timestamp> {
-        self.workspaces.last_seen(id)
-    }
-
     /// Returns the last sign of life of a workspace: SQL's, or a later heartbeat at this replica.
     pub(crate) fn last_sign_of(&self, workspace: &Workspace) -> Option<Timestamp> {
-        workspace.last_seen.max(self.last_seen(&workspace.id))
+        workspace
+            .last_seen
+            .max(self.workspaces.last_seen(&workspace.id))
     }
 
     /// Returns the workspace with the heartbeats since its row was written.
@@ -283,10 +245,16 @@ impl HeartbeatBuffer {
     /// Writes the queued heartbeats. They stay queued until they are written.
     pub(crate) async fn flush(&self, workspaces: &Workspaces) -> Result<(), Unavailable> {
         let write = |latest: Vec<(WorkspaceId, TaskReport, Timestamp)>| async move {
-            let seen = latest.into_iter();
-            let seen: Vec<_> = seen
-                .map(|(id, tasks, at)| to_update(id, tasks, at))
-                .collect();
+            let seen = latest.into_iter().map(|(id, tasks, last_seen)| {
+                let (active_tasks, current_task) = tasks;
+                HeartbeatUpdate {
+                    id,
+                    last_seen,
+                    active_tasks,
+                    current_task,
+                }
+            });
+            let seen: Vec<_> = seen.collect();
             workspaces.set_last_seen_many(&seen).await
         };
         self.workspaces.flush(WORKSPACES_MAX, write).await?;
@@ -299,25 +267,11 @@ impl HeartbeatBuffer {
     }
 }
 
-fn to_update(
-    id: WorkspaceId,
-    (active_tasks, current_task): TaskReport,
-    last_seen: Timestamp,
-) -> HeartbeatUpdate {
-    HeartbeatUpdate {
-        id,
-        last_seen,
-        active_tasks,
-        current_task,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use access::workspace::WorkspaceSettings;
     use kernel::config::Config;
 
     fn make_buffer() -> HeartbeatBuffer {
@@ -326,27 +280,17 @@ mod tests {
         HeartbeatBuffer::new(config.into())
     }
 
-    fn seen(at: i64, active_tasks: u32) -> HeartbeatUpdate {
-        to_update(
-            WorkspaceId::parse("a").unwrap(),
-            (active_tasks, None),
-            Timestamp(at),
-        )
+    fn id() -> WorkspaceId {
+        WorkspaceId::parse("a").unwrap()
     }
 
-    fn row(last_seen: Timestamp) -> Workspace {
-        Workspace {
-            id: WorkspaceId::parse("a").unwrap(),
-            settings: WorkspaceSettings::default(),
-            agent_card: None,
-            idle_timeout_seconds: None,
-            instances: 0,
-            current_task: None,
-            active_tasks: 0,
-            last_seen: Some(last_seen),
-            created_at: last_seen,
-            updated_at: last_seen,
-        }
+    /// Records a heartbeat of the workspace, whose row has no tasks and was written at 100.
+    fn record(buffer: &HeartbeatBuffer, at: i64, active_tasks: u32) -> bool {
+        let report = ((active_tasks, None), Timestamp(at));
+        let written = Some(Timestamp(100));
+        buffer
+            .workspaces
+            .record(id(), report, written, || (0, None))
     }
 
     fn due(buffer: &HeartbeatBuffer) -> usize {
@@ -364,37 +308,36 @@ mod tests {
     #[test]
     fn only_what_changed_or_what_sql_has_not_heard_for_long_is_due() {
         let buffer = make_buffer();
-        let row = row(Timestamp(100));
-        assert!(!buffer.record(seen(130, 0), &row));
+        assert!(!record(&buffer, 130, 0));
         assert_eq!(due(&buffer), 0, "30 ms behind");
-        assert!(!buffer.record(seen(160, 0), &row));
+        assert!(!record(&buffer, 160, 0));
         assert_eq!(due(&buffer), 1, "60 ms behind");
-        assert!(buffer.record(seen(161, 2), &row));
+        assert!(record(&buffer, 161, 2));
         assert_eq!(due(&buffer), 1, "once");
         write(&buffer);
-        assert!(!buffer.record(seen(190, 2), &row));
+        assert!(!record(&buffer, 190, 2));
         assert_eq!(due(&buffer), 0);
-        assert!(buffer.record(seen(191, 3), &row), "another count");
+        assert!(record(&buffer, 191, 3), "another count");
         assert_eq!(due(&buffer), 1);
-        let id = seen(0, 0).id;
+        let id = id();
         let (older, at) = buffer.workspaces.get(&id).unwrap();
-        assert!(buffer.record(seen(192, 4), &row));
+        assert!(record(&buffer, 192, 4));
         std::mem::take(&mut *buffer.workspaces.due.lock());
         buffer.workspaces.mark_written(&id, &older, at);
         assert_eq!(due(&buffer), 1, "what came while it was written waits");
         write(&buffer);
         buffer.queue_now(&id);
         assert_eq!(due(&buffer), 0, "all is written");
-        assert!(!buffer.record(seen(200, 4), &row));
+        assert!(!record(&buffer, 200, 4));
         buffer.queue_all();
         assert_eq!(due(&buffer), 1);
         buffer.drop_silent(Timestamp(300));
-        assert!(buffer.get(&id).is_some(), "what is due is kept");
+        assert!(buffer.workspaces.get(&id).is_some(), "what is due is kept");
         write(&buffer);
         buffer.drop_silent(Timestamp(200));
-        assert!(buffer.get(&id).is_some());
+        assert!(buffer.workspaces.get(&id).is_some());
         buffer.drop_silent(Timestamp(201));
-        assert!(buffer.get(&id).is_none());
+        assert!(buffer.workspaces.get(&id).is_none());
     }
 
     #[test]
@@ -410,7 +353,11 @@ mod tests {
             last_seen: Timestamp(last_seen),
         };
         let (signs, one) = (&buffer.instances, row("one", 100));
-        let beat = |at: i64| signs.record_instance(&id, &one, Heartbeat::default(), Timestamp(at));
+        let beat = |at: i64| {
+            let report = (Heartbeat::default(), Timestamp(at));
+            let name = (id.clone(), one.id.clone());
+            signs.record(name, report, Some(one.last_seen), Heartbeat::default);
+        };
         beat(130);
         assert_eq!(signs.due.lock().len(), 0, "30 ms behind");
         beat(145);

@@ -5,4 +5,4 @@ mod presence;
 
 pub use self::heartbeat_buffer::Heartbeat;
 pub(super) use self::heartbeat_buffer::HeartbeatBuffer;
-pub(super) use self::presence::{AgentUrls, Lease, Presence, Pulse, SharedValues, must_beat};
+pub(super) use self::presence::{AgentUrls, Presence, Pulse, SharedValues, must_beat};

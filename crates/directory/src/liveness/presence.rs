@@ -27,7 +27,7 @@ use access::workspace::{DeliveryMode, Liveness, Status, Workspace, Workspaces};
 use kernel::config::Live;
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::rejection::{Reason, Rejection};
-use kernel::time::Timestamp;
+use kernel::time::{Timestamp, to_millis};
 use stores::shared::{Shared, Subscription};
 use stores::store::Unavailable;
 
@@ -69,12 +69,8 @@ impl AgentUrls {
     }
 }
 
-/// Values of one workspace in the shared state.
-pub(crate) struct SharedValues {
-    /// URL and internal URL.
-    pub(crate) urls: [Option<String>; 2],
-    pub(crate) lease: Lease,
-}
+/// Values of one workspace in the shared state: URL and internal URL, and the rest of its lease, if it holds one.
+pub(crate) type SharedValues = ([Option<String>; 2], Option<Duration>);
 
 /// Keys of all workspaces in the shared state.
 pub(crate) struct Presence {
@@ -121,7 +117,7 @@ impl Presence {
 
     /// Subscribes to changes of URL keys.
     pub(crate) fn url_changes(&self) -> Subscription {
-        let prefixes = [&self.url_key, &self.internal_url_key].map(|key| key.prefix().to_owned());
+        let prefixes = [&self.url_key, &self.internal_url_key].map(|key| key.prefix.clone());
         let mut prefixes = prefixes.to_vec();
         prefixes.dedup();
         self.shared.watch_keys(prefixes)
@@ -133,10 +129,7 @@ impl Presence {
         let keys = [keys[0].as_str(), keys[1].as_str()];
         let (urls, lease) = tokio::join!(self.shared.get_many(&keys), self.leases.read(id));
         let urls = urls.inspect_err(|_| self.leases.start_doubt())?;
-        Ok(SharedValues {
-            urls: urls.try_into().unwrap_or_default(),
-            lease: lease?,
-        })
+        Ok((urls.try_into().unwrap_or_default(), lease?))
     }
 
     /// Returns the URLs of each: from the shared state, in one round trip; from the rows if it does not answer.
@@ -173,7 +166,7 @@ impl Presence {
     ) -> Vec<[Option<String>; 3]> {
         let keys = ids.flat_map(|id| {
             let [url, internal_url] = self.url_keys(id);
-            [url, internal_url, self.leases.lease_key(id)]
+            [url, internal_url, self.leases.key.format_key(id)]
         });
         let found = self.get_all(keys).await.unwrap_or_default();
         let (values, _) = found.as_chunks();
@@ -199,7 +192,7 @@ impl Presence {
         let urls = [Some(&workspace.url), Some(&workspace.internal_url)];
         self.write_urls(id, urls).await?;
         if workspace.status.is_up() && workspace.liveness == Liveness::Heartbeat {
-            self.leases.renew(id, Timestamp::now()).await?;
+            self.leases.renew(id, &[], Timestamp::now()).await?;
         }
         Ok(())
     }
@@ -269,7 +262,13 @@ impl Presence {
             let Some(row) = self.workspaces.find(&written.id).await? else {
                 return Ok(());
             };
-            if self.lapsed_before_its_lease(&row, &written).await {
+            // A lapse was recorded before its lease, which the agent holds: a call that came in between found none.
+            if row.status == Status::Offline
+                && written.status.is_up()
+                && row.liveness == Liveness::Heartbeat
+                && row.url == written.url
+                && matches!(self.leases.read(&row.id).await, Ok(Some(_)))
+            {
                 let (from, to) = (row.status, written.status);
                 let set = self
                     .workspaces
@@ -294,18 +293,6 @@ impl Presence {
     }
 }
 
-impl Presence {
-    /// True if a lapse was recorded after `written` and before its lease, which the agent holds: a call that came in between
-    /// found none.
-    async fn lapsed_before_its_lease(&self, row: &Workspace, written: &Workspace) -> bool {
-        row.status == Status::Offline
-            && written.status.is_up()
-            && row.liveness == Liveness::Heartbeat
-            && row.url == written.url
-            && matches!(self.leases.read(&row.id).await, Ok(Lease::Held(_)))
-    }
-}
-
 /// True if `row` requires other values in the shared state than `written`.
 fn needs_write(row: &Workspace, written: &Workspace) -> bool {
     row.url != written.url
@@ -316,15 +303,6 @@ fn needs_write(row: &Workspace, written: &Workspace) -> bool {
 
 /// Maximum delay of a due write to SQL, besides the half TTL after which it is due.
 const SQL_LAG: Duration = Duration::from_secs(5);
-
-/// Liveness of one workspace in the shared state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lease {
-    /// The lease lasts at least this long.
-    Held(Duration),
-    /// There is no lease.
-    Missing,
-}
 
 /// Liveness of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,7 +323,7 @@ pub(crate) fn must_beat(workspace: &Workspace) -> bool {
 /// Leases of all workspaces.
 pub(crate) struct Leases {
     shared: Shared,
-    key: KeyPattern,
+    pub(crate) key: KeyPattern,
     config: Live,
     started: Instant,
     /// True once the leases granted before the start are known.
@@ -379,42 +357,19 @@ impl Leases {
         self.config.get().registry.heartbeat_ttl
     }
 
-    /// Maximum age of SQL's `last_seen` of a live workspace.
-    pub(crate) fn lag_max(&self) -> Duration {
-        lag_max(self.ttl())
-    }
-
-    /// Subscribes to expired leases, as far as the shared state notifies them.
-    pub(crate) fn subscribe_to_lapses(&self) -> Subscription {
-        self.shared.watch_lapses(self.key.prefix())
-    }
-
-    /// Returns the key of a lease.
-    pub(crate) fn lease_key(&self, id: &WorkspaceId) -> String {
-        self.key.format_key(id)
-    }
-
-    /// Returns the workspace of a lease key, if it is one.
-    pub(crate) fn parse_key(&self, key: &str) -> Option<WorkspaceId> {
-        self.key.parse_id(key)
-    }
-
-    /// Grants or renews a lease.
-    pub(crate) async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
-        let (key, value) = (self.key.format_key(id), now.0.to_string());
-        self.note_losses(self.shared.set(&key, &value, Some(self.ttl())).await)
-    }
-
     /// Grants or renews the lease of a workspace and those of its `instances`, in one round trip.
-    pub(crate) async fn renew_with(
+    pub(crate) async fn renew(
         &self,
         id: &WorkspaceId,
         instances: &[&InstanceId],
         now: Timestamp,
     ) -> Result<(), Unavailable> {
-        let mut keys = vec![self.key.format_key(id)];
+        let (key, value) = (self.key.format_key(id), now.0.to_string());
+        if instances.is_empty() {
+            return self.note_losses(self.shared.set(&key, &value, Some(self.ttl())).await);
+        }
+        let mut keys = vec![key];
         keys.extend(instances.iter().map(|one| self.key.instance_key(id, one)));
-        let value = now.0.to_string();
         let values: Vec<(&str, &str)> = keys.iter().map(|key| (&**key, &*value)).collect();
         self.note_losses(self.shared.set_many(&values, self.ttl()).await)
     }
@@ -431,67 +386,46 @@ impl Leases {
         self.note_losses(self.shared.delete(&keys).await)
     }
 
-    /// Returns the times at which instances renewed their leases, for those that hold one, in one round trip. As
-    /// [`Leases::renewal_times`].
-    pub(crate) async fn instance_renewal_times(
-        &self,
-        id: &WorkspaceId,
-        instances: &[&InstanceId],
-        now: Timestamp,
-    ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
-        let keys = instances.iter().map(|one| self.key.instance_key(id, one));
-        self.read_times(keys.collect(), now).await
-    }
-
     /// Deletes a lease.
     pub(crate) async fn delete(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
         self.note_losses(self.shared.delete(&[&self.key.format_key(id)]).await)
     }
 
-    /// Reads a lease. A key without a TTL, which only another program writes, counts as new.
-    pub(crate) async fn read(&self, id: &WorkspaceId) -> Result<Lease, Unavailable> {
+    /// Reads a lease: it lasts at least as long as is returned. `None`: there is none. A key without a TTL, which only
+    /// another program writes, counts as new.
+    pub(crate) async fn read(&self, id: &WorkspaceId) -> Result<Option<Duration>, Unavailable> {
         let found = self.shared.get_with_ttl(&self.key.format_key(id)).await;
-        Ok(match self.note_losses(found)? {
-            Some((_, left)) => Lease::Held(left.unwrap_or(self.ttl())),
-            None => Lease::Missing,
-        })
+        let found = self.note_losses(found)?;
+        Ok(found.map(|(_, left)| left.unwrap_or(self.ttl())))
     }
 
-    /// Returns the times at which `ids` renewed their leases, for those that hold one, in one round trip. A
-    /// value that is no time, which only another program writes, counts as now.
-    pub(crate) async fn renewal_times(
+    /// Returns the times at which workspaces, or their instances, renewed their leases, for those that hold one, in one
+    /// round trip. A value that is no time, which only another program writes, counts as now.
+    pub(crate) async fn renewal_times<'n>(
         &self,
-        ids: &[WorkspaceId],
+        names: impl Iterator<Item = (&'n WorkspaceId, Option<&'n InstanceId>)>,
         now: Timestamp,
     ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
-        self.read_times(ids.iter().map(|id| self.key.format_key(id)).collect(), now)
-            .await
+        let keys = names.map(|(id, instance)| match instance {
+            Some(instance) => self.key.instance_key(id, instance),
+            None => self.key.format_key(id),
+        });
+        let keys: Vec<String> = keys.collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let found = self.note_losses(self.shared.get_many(&keys).await)?;
+        let time = |value: String| value.parse().map_or(now, Timestamp);
+        Ok(found.into_iter().map(|value| value.map(time)).collect())
     }
 
-    /// Returns the time at which a workspace, or its `instance`, renewed its lease, if it holds one. As
-    /// [`Leases::renewal_times`].
+    /// As [`Leases::renewal_times`], of one workspace or instance.
     pub(crate) async fn renewal_time(
         &self,
         id: &WorkspaceId,
         instance: Option<&InstanceId>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, Unavailable> {
-        let key = match instance {
-            Some(instance) => self.key.instance_key(id, instance),
-            None => self.key.format_key(id),
-        };
-        Ok(self.read_times(vec![key], now).await?.pop().flatten())
-    }
-
-    async fn read_times(
-        &self,
-        keys: Vec<String>,
-        now: Timestamp,
-    ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let found = self.note_losses(self.shared.get_many(&keys).await)?;
-        let time = |value: String| value.parse().map_or(now, Timestamp);
-        Ok(found.into_iter().map(|value| value.map(time)).collect())
+        let name = std::iter::once((id, instance));
+        Ok(self.renewal_times(name, now).await?.pop().flatten())
     }
 
     /// Returns how much longer a workspace without a lease counts as alive; `None`: it lapsed.
@@ -500,21 +434,22 @@ impl Leases {
         last_seen: Option<Timestamp>,
         now: Timestamp,
     ) -> Option<Duration> {
-        let until = last_seen?.after(self.ttl() + self.lag_max() + SQL_LAG);
+        let until = last_seen?.after(self.seen_within());
         let left = until.since(now).max(self.start_left());
         let left = left.min(self.doubt_left());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Returns the time since which a live workspace or instance was seen, by SQL.
-    pub(crate) fn seen_since(&self, now: Timestamp) -> Timestamp {
-        now.before(self.ttl() + self.lag_max() + SQL_LAG)
+    /// Returns the time within which a live workspace or instance was seen, by SQL.
+    pub(crate) fn seen_within(&self) -> Duration {
+        self.ttl() + lag_max(self.ttl()) + SQL_LAG
     }
 
     /// Returns the rest of the time in which a missing lease proves nothing.
     pub(crate) fn doubt_left(&self) -> Duration {
         let until = self.doubtful_until.load(Ordering::Acquire);
-        Duration::from_millis(until.saturating_sub(self.elapsed_ms())).max(self.start_left())
+        let left = until.saturating_sub(to_millis(self.started.elapsed()));
+        Duration::from_millis(left).max(self.start_left())
     }
 
     /// Returns the rest of the time in which agents have not had a TTL since the start to renew their leases; zero
@@ -533,13 +468,8 @@ impl Leases {
 
     /// Starts a TTL in which a missing lease proves nothing.
     pub(crate) fn start_doubt(&self) {
-        let ttl = u64::try_from(self.ttl().as_millis()).unwrap_or(u64::MAX);
-        let until = self.elapsed_ms().saturating_add(ttl);
+        let until = to_millis(self.started.elapsed()) + to_millis(self.ttl());
         self.doubtful_until.fetch_max(until, Ordering::AcqRel);
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Notes a failure or a reconnect of the store, after which it may have lost leases.
@@ -558,7 +488,8 @@ const PLACE: &str = "{id}";
 /// Parsed pattern. If it has no placeholder, the id is appended.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyPattern {
-    prefix: String,
+    /// The common prefix of the keys.
+    pub(crate) prefix: String,
     suffix: String,
 }
 
@@ -585,11 +516,6 @@ impl KeyPattern {
     pub(crate) fn parse_id(&self, key: &str) -> Option<WorkspaceId> {
         let id = key.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
         WorkspaceId::parse(id).ok()
-    }
-
-    /// Returns the common prefix of its keys.
-    pub(crate) fn prefix(&self) -> &str {
-        &self.prefix
     }
 }
 

@@ -7,7 +7,6 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 
 use super::recheck::Recheck;
@@ -17,16 +16,16 @@ use super::validate::check_label;
 use crate::address::{Addresses, NamedUrls, Resolver};
 use crate::announcer::Announcer;
 use crate::liveness::{HeartbeatBuffer, Presence};
-use crate::probing::{Probe, require_probed};
+use crate::probing::{parse_probe, require_probed};
 use crate::rejections::{conflict, invalid, not_found, workspace_removed};
 use crate::resolution::{AgentOptions, called_at};
 use crate::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::views::Views;
 use crate::waking::Wake;
 use access::workspace::{
-    DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, SettingsPatch, Status, StoredWake,
-    Surroundings, Workspace, WorkspaceChange, WorkspaceSettings, Workspaces, credential_base,
-    is_base_of_operator,
+    DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, SettingsPatch, Status, StoredProbe,
+    StoredWake, Surroundings, Workspace, WorkspaceChange, WorkspaceSettings, Workspaces,
+    credential_base, is_base_of_operator,
 };
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::rejection::Rejection;
@@ -48,7 +47,7 @@ pub struct Change {
     /// Waker of the agent while it sleeps.
     pub wake: Option<Option<Wake>>,
     /// Probe of the agent, for assumed liveness.
-    pub probe: Option<Option<Probe>>,
+    pub probe: Option<Option<StoredProbe>>,
     /// Second check of the editor.
     pub recheck: Option<Recheck>,
 }
@@ -59,7 +58,6 @@ impl Change {
     /// # Errors
     /// `invalid_workspace_id`, `invalid_params`.
     pub fn parse(patch: SettingsPatch) -> Result<Self, Rejection> {
-        let not_json = |_| invalid("`probe` is no JSON");
         Ok(Self {
             place: Move {
                 parent_id: try_map(&patch.parent_id, |id| Ok(WorkspaceId::parse(id)?))?,
@@ -68,9 +66,7 @@ impl Change {
             upstream_auth: try_map(&patch.upstream_auth, |json| UpstreamAuth::parse(json))?,
             upstream_tls: try_map(&patch.upstream_tls, |json| UpstreamTls::parse(json))?,
             wake: try_map(&patch.wake, |json| Wake::parse(json))?,
-            probe: try_map(&patch.probe, |json| {
-                Probe::parse(&to_raw_value(json).map_err(not_json)?)
-            })?,
+            probe: try_map(&patch.probe, parse_probe)?,
             patch,
             recheck: None,
         })
@@ -247,13 +243,18 @@ impl Registrations {
         Ok(changed)
     }
 
-    /// As [`Registrations::apply_change`], without a change of place and URLs.
+    /// As [`Registrations::apply_change`], without a change of place and URLs: `edit` gets the present settings.
     pub(super) async fn change_in_place(
         &self,
         id: &WorkspaceId,
         run: Run,
-        judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
+        edit: impl FnOnce(&mut Settings, &Workspace, &Surroundings) -> Result<(), Rejection>,
     ) -> Result<WorkspaceChange, Rejection> {
+        let judge = |workspace: &Workspace, around: &Surroundings| {
+            let mut settings = Settings::from_workspace(workspace);
+            edit(&mut settings, workspace, around)?;
+            Ok(settings)
+        };
         self.apply_change(id, &Move::default(), &Origins::default(), run, judge)
             .await
     }
@@ -280,7 +281,7 @@ impl Registrations {
             .await?;
         let wake = match &change.wake {
             Some(Some(wake)) => {
-                let url = self.addresses.vet_waker(&wake.as_view().url).await?;
+                let url = self.addresses.vet_waker(&wake.shown.url).await?;
                 Some(Some(wake.seal(&self.seal, id, url)?))
             }
             said => said.as_ref().map(|_| None),
@@ -316,7 +317,10 @@ impl Registrations {
         self.presence.write_urls(id, urls).await?;
         let must_beat = changed.after.liveness == Liveness::Heartbeat;
         if must_beat && changed.before.liveness == Liveness::Assumed {
-            self.presence.leases.renew(id, Timestamp::now()).await?;
+            self.presence
+                .leases
+                .renew(id, &[], Timestamp::now())
+                .await?;
             self.grant_instances(after).await?;
         }
         Ok(())
@@ -331,7 +335,7 @@ impl Registrations {
         let instances = self.workspaces.instances.find_all(id).await?;
         let ids: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
         let leases = &self.presence.leases;
-        Ok(leases.renew_with(id, &ids, Timestamp::now()).await?)
+        Ok(leases.renew(id, &ids, Timestamp::now()).await?)
     }
 }
 
@@ -385,9 +389,7 @@ impl VettedChange<'_> {
         set_if_given(&mut settings.upstream_auth, &self.upstream_auth);
         set_if_given(&mut settings.upstream_tls, &self.upstream_tls);
         set_if_given(&mut settings.wake, &self.wake);
-        if let Some(probe) = &self.change.probe {
-            settings.probe = probe.as_ref().map(|probe| probe.as_stored().clone());
-        }
+        set_if_given(&mut settings.probe, &self.change.probe);
     }
 }
 

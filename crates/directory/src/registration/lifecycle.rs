@@ -1,11 +1,12 @@
 //! Lifecycle of a workspace: pause, resume and removal by operators; departure of its agent or of an instance, drain
 //! and card updates by the agent (`docs/reference/http-api.md`).
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 
 use super::change::{Registrations, is_reachable};
 use super::validate::check_card;
-use crate::liveness::Lease;
 use crate::rejections::{conflict, no_instance, not_found, workspace_removed};
 use access::workspace::{
     Liveness, RemoveOutcome, Settings, Status, StoredInstance, Surroundings, Workspace,
@@ -20,17 +21,17 @@ impl Registrations {
     /// True if the agent of a workspace lives. If the lease cannot be read, the last sign of life counts.
     pub(super) async fn is_alive(&self, workspace: &Workspace) -> bool {
         let lease = self.presence.leases.read(&workspace.id).await;
-        self.is_alive_by(workspace, lease.as_ref().ok())
+        self.is_alive_by(workspace, lease.ok().flatten())
     }
 
     /// As [`Registrations::is_alive`], with the lease as it was read.
-    pub(super) fn is_alive_by(&self, workspace: &Workspace, lease: Option<&Lease>) -> bool {
-        let held = matches!(lease, Some(Lease::Held(_)));
+    fn is_alive_by(&self, workspace: &Workspace, lease: Option<Duration>) -> bool {
         let last_seen = self.heartbeats.last_sign_of(workspace);
-        let leases = &self.presence.leases;
-        held || leases
-            .benefit_of_doubt(last_seen, Timestamp::now())
-            .is_some()
+        let doubt = || {
+            let leases = &self.presence.leases;
+            leases.benefit_of_doubt(last_seen, Timestamp::now())
+        };
+        lease.or_else(doubt).is_some()
     }
 
     /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused.
@@ -38,10 +39,9 @@ impl Registrations {
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
     pub async fn pause(&self, id: &WorkspaceId, run: Run) -> Result<Workspace, Rejection> {
-        let pause = |workspace: &Workspace, _: &Surroundings| {
-            let mut settings = Settings::from_workspace(workspace);
+        let pause = |settings: &mut Settings, _: &Workspace, _: &Surroundings| {
             settings.status = Status::Paused;
-            Ok(settings)
+            Ok(())
         };
         let changed = self.change_in_place(id, run, pause).await?;
         Ok(self.heartbeats.as_of_now(changed.after))
@@ -55,12 +55,11 @@ impl Registrations {
     /// `store_unavailable`.
     pub async fn resume(&self, id: &WorkspaceId, run: Run) -> Result<Workspace, Rejection> {
         // If the lease cannot be read, the last sign of life counts.
-        let lease = self.presence.leases.read(id).await;
-        let resume = |workspace: &Workspace, _: &Surroundings| {
-            let mut settings = Settings::from_workspace(workspace);
-            let lives = self.is_alive_by(workspace, lease.as_ref().ok());
-            settings.status = status_after_resume(workspace, &settings, lives)?;
-            Ok(settings)
+        let lease = self.presence.leases.read(id).await.ok().flatten();
+        let resume = |settings: &mut Settings, workspace: &Workspace, _: &Surroundings| {
+            let lives = self.is_alive_by(workspace, lease);
+            settings.status = status_after_resume(workspace, settings, lives)?;
+            Ok(())
         };
         let changed = self.change_in_place(id, run, resume).await?;
         Ok(self.heartbeats.as_of_now(changed.after))
@@ -73,13 +72,12 @@ impl Registrations {
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
     pub async fn deregister(&self, id: &WorkspaceId) -> Result<(), Rejection> {
         let mut ended = Vec::new();
-        let leave = |workspace: &Workspace, around: &Surroundings| {
+        let leave = |settings: &mut Settings, workspace: &Workspace, around: &Surroundings| {
             if workspace.liveness == Liveness::Heartbeat {
                 ended.clone_from(&around.instances);
             }
-            let mut settings = Settings::from_workspace(workspace);
-            clear_registration(&mut settings, workspace);
-            Ok(settings)
+            clear_registration(settings, workspace);
+            Ok(())
         };
         let changed = self.change_in_place(id, Run::Real, leave).await?;
         self.withdraw(&changed, &ended).await
@@ -101,15 +99,11 @@ impl Registrations {
         let silent = self.silent_of(id, rows).await.unwrap_or_default();
         let (mut ended, mut left) = (Vec::new(), Vec::new());
         let (mut is_last, mut all_silent) = (false, false);
-        let leave_one = |workspace: &Workspace, around: &Surroundings| {
-            let (one, others): (Vec<_>, Vec<_>) = around
-                .instances
-                .iter()
-                .cloned()
-                .partition(|one| one.id == *instance);
-            let mut settings = Settings::from_workspace(workspace);
+        let leave_one = |settings: &mut Settings, workspace: &Workspace, around: &Surroundings| {
+            let all = around.instances.iter().cloned();
+            let (one, others): (Vec<_>, Vec<_>) = all.partition(|one| one.id == *instance);
             let Some(url) = one.first().map(|one| one.url.clone()) else {
-                return Ok(settings);
+                return Ok(());
             };
             let must_beat = workspace.liveness == Liveness::Heartbeat;
             if must_beat {
@@ -117,11 +111,11 @@ impl Registrations {
             }
             is_last = others.is_empty();
             if is_last {
-                clear_registration(&mut settings, workspace);
-                return Ok(settings);
+                clear_registration(settings, workspace);
+                return Ok(());
             }
             if workspace.url.as_ref() == Some(&url) {
-                point_at_one_of(&others, &mut settings);
+                point_at_one_of(&others, settings);
             }
             all_silent = must_beat && others.iter().all(|one| is_among(one, &silent));
             if all_silent && workspace.status.is_up() {
@@ -129,7 +123,7 @@ impl Registrations {
             }
             left.clone_from(&others);
             settings.instances = Some(others);
-            Ok(settings)
+            Ok(())
         };
         let changed = self.change_in_place(id, Run::Real, leave_one).await?;
         let after = &changed.after;
@@ -163,8 +157,8 @@ impl Registrations {
             return Ok(instances);
         }
         let (leases, now) = (&self.presence.leases, Timestamp::now());
-        let ids: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
-        let renewed = leases.instance_renewal_times(id, &ids, now).await?;
+        let names = instances.iter().map(|one| (id, Some(&one.id)));
+        let renewed = leases.renewal_times(names, now).await?;
         let is_silent = |one: &StoredInstance| {
             let last_sign = self.heartbeats.instances.last_sign_of(id, one);
             leases.benefit_of_doubt(Some(last_sign), now).is_none()
@@ -185,17 +179,19 @@ impl Registrations {
         if self.silent_of(id, left).await?.len() == count {
             return Ok(());
         }
-        self.presence.leases.renew(id, Timestamp::now()).await?;
+        self.presence
+            .leases
+            .renew(id, &[], Timestamp::now())
+            .await?;
         if !changed.before.status.is_up() {
             return Ok(());
         }
         // A heartbeat that read "online" just before did not change the row. Its lease counts now.
-        let revive = |workspace: &Workspace, around: &Surroundings| {
-            let mut settings = Settings::from_workspace(workspace);
+        let revive = |settings: &mut Settings, workspace: &Workspace, around: &Surroundings| {
             if workspace.status == Status::Offline && !around.instances.is_empty() {
                 settings.status = Status::Online;
             }
-            Ok(settings)
+            Ok(())
         };
         self.change_in_place(id, Run::Real, revive).await.map(drop)
     }
@@ -260,7 +256,7 @@ impl Registrations {
         let back = rows.iter().map(|row| &row.id);
         let back: Vec<&InstanceId> = back.filter(|one| ids.contains(one)).collect();
         if !back.is_empty() {
-            leases.renew_with(id, &back, Timestamp::now()).await?;
+            leases.renew(id, &back, Timestamp::now()).await?;
             self.announcer.invalidate(id).await;
         }
         Ok(())

@@ -1,6 +1,5 @@
 //! Registrations of agents, and changes of workspaces by operators and org tokens.
 
-mod bulk;
 mod change;
 mod lifecycle;
 mod recheck;
@@ -10,10 +9,11 @@ mod tree_rules;
 mod urls;
 mod validate;
 
-pub use self::bulk::{BulkRegistrations, Update, VettedUpdate, listed_urls, reports_itself};
 pub use self::change::{Change, Registrations};
 pub use self::recheck::Recheck;
-pub use self::register::{Creation, Registration, RegistrationResult};
+pub use self::register::{
+    Creation, Registration, RegistrationResult, Update, VettedUpdate, listed_urls, reports_itself,
+};
 pub use self::registrar::{Registrar, Terms};
 pub use self::tree_rules::{Editor, org_below as org_of_new};
 pub use self::validate::AGENT_CARD_BYTES_MAX;

@@ -5,15 +5,16 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::change::{Change, Registrations, VettedChange, check};
+use super::change::{Change, Registrations, VettedChange, check, decide_settings};
+use super::lifecycle::status_after_resume;
 use super::recheck::{Recheck, is_foreign, require_still_own};
 use super::registrar::{
     Registrar, build_creation, check_registrar, foreign_workspace, mode_of, not_registered,
 };
 use super::tree_rules::{Editor, org_below, require_within};
-use super::urls::{instances_at, require_resolvable};
+use super::urls::{instances_at, is_listed, require_resolvable};
 use super::validate::check_card;
-use crate::address::NamedUrls;
+use crate::address::{Endpoint, NamedUrls};
 use crate::probing::require_probed;
 use crate::rejections::{invalid, workspace_id_taken, workspace_removed};
 use crate::resolution::{JsonRpc, called_at, card_text};
@@ -21,8 +22,8 @@ use crate::upstream::require_https;
 use access::identity::NewEnrolment;
 use access::workspace::{
     CallerProof, CreateOutcome, DeliveryMode, InstanceRegistration, Liveness, Move, NewWorkspace,
-    RegistrationUpdate, Resolve, Status, Step, Workspace, WorkspaceSettings, credential_base,
-    default_instance,
+    Origins, RegistrationUpdate, Resolve, Settings, Status, Step, StoredInstance, Surroundings,
+    Workspace, WorkspaceChange, WorkspaceSettings, credential_base, default_instance,
 };
 use kernel::ids::{InstanceId, WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::Rejection;
@@ -174,7 +175,7 @@ impl Registrations {
             instance: InstanceRegistration {
                 id: registration.instance.clone(),
                 by_operator: is_operator,
-                live_since: self.presence.leases.seen_since(Timestamp::now()),
+                live_since: Timestamp::now().before(self.presence.leases.seen_within()),
             },
         };
         let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
@@ -242,7 +243,7 @@ impl Registrations {
             && workspace.liveness == Liveness::Heartbeat
         {
             // The agent lives, so that the workspace is online once it is resumed.
-            shared = self.presence.leases.renew(id, now).await;
+            shared = self.presence.leases.renew(id, &[], now).await;
         }
         if shared.is_ok()
             && let Some(instance) = &instance
@@ -250,7 +251,7 @@ impl Registrations {
             // The agent that registered without an id is alive; it counts as an instance from now on.
             let first = registered.made_default.then(default_instance);
             let alive: Vec<&InstanceId> = first.iter().chain([instance]).collect();
-            shared = self.presence.leases.renew_with(id, &alive, now).await;
+            shared = self.presence.leases.renew(id, &alive, now).await;
         }
         // The row has changed, even if the write to the shared state failed.
         self.announcer.invalidate(id).await;
@@ -431,4 +432,163 @@ fn check_creation(creation: &Creation) -> Result<(), Rejection> {
         ));
     }
     Ok(())
+}
+
+/// Change of a workspace, and of its pause.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    /// The change.
+    pub change: Change,
+    /// True: it is paused; false: resumed. `None` leaves it as it is.
+    pub paused: Option<bool>,
+}
+
+/// Update with checked URLs.
+pub struct VettedUpdate<'a> {
+    vetted: VettedChange<'a>,
+    update: &'a Update,
+    /// True if its agent lives, so that it is online once it is resumed.
+    is_alive: bool,
+}
+
+impl VettedUpdate<'_> {
+    /// Returns the settings of the workspace after the update.
+    ///
+    /// # Errors
+    /// As [`Registrations::change`], [`Registrations::pause`] and [`Registrations::resume`].
+    pub fn apply_to(
+        &self,
+        workspace: &Workspace,
+        around: &Surroundings,
+    ) -> Result<Settings, Rejection> {
+        if workspace.status == Status::Removed {
+            return Err(workspace_removed());
+        }
+        let mut settings = decide_settings(workspace, around, &self.vetted, Editor::Operator)?;
+        match self.update.paused {
+            Some(true) => settings.status = Status::Paused,
+            Some(false) if workspace.status == Status::Paused => {
+                settings.status = status_after_resume(workspace, &settings, self.is_alive)?;
+            }
+            _ => {}
+        }
+        Ok(settings)
+    }
+
+    /// Returns the requested parent and org, and the origins of its new URLs.
+    pub fn move_and_origins(&self) -> (&Move, &Origins) {
+        (&self.update.change.place, &self.vetted.origins)
+    }
+}
+
+// Creations, changes and removals of many workspaces in one transaction (`assembly::policy`), by the rules of the single
+// ones. What a rule needs of other workspaces comes from the caller, as they are after all changes.
+impl Registrations {
+    /// Checks a creation as [`Registrations::create`] does, apart from its place, and returns its row.
+    ///
+    /// # Errors
+    /// As [`Registrations::create`], but `conflict`.
+    pub async fn vet_creation(&self, creation: &Creation) -> Result<NewWorkspace, Rejection> {
+        let vetted = self.vet_new(creation).await?;
+        self.prepare(creation, &vetted).await
+    }
+
+    /// Checks an update as [`Registrations::change`] does, apart from its row.
+    ///
+    /// # Errors
+    /// As [`Registrations::change`], but those about its row and its place.
+    pub async fn vet_update<'a>(
+        &self,
+        workspace: &Workspace,
+        update: &'a Update,
+    ) -> Result<VettedUpdate<'a>, Rejection> {
+        check(&update.change)?;
+        let id = &workspace.id;
+        let vetted = self
+            .vet_change(id, &update.change, Editor::Operator)
+            .await?;
+        let resumes = update.paused == Some(false) && workspace.status == Status::Paused;
+        Ok(VettedUpdate {
+            vetted,
+            update,
+            is_alive: resumes && self.is_alive(workspace).await,
+        })
+    }
+
+    /// Returns the form in which a URL is stored.
+    ///
+    /// # Errors
+    /// `invalid_params`, `address_forbidden`.
+    pub fn stored_url(&self, member: &'static str, url: &str) -> Result<String, Rejection> {
+        Endpoint::parse_as(member, url, &self.resolver.policy()).map(|endpoint| endpoint.url())
+    }
+
+    /// Publishes workspaces that were created. `invalidates`: caches are to be told of each.
+    pub async fn publish_created(&self, workspace: &Workspace, invalidates: bool) {
+        // An earlier life of the id may have left keys.
+        if let Err(error) = self.presence.withdraw(&workspace.id).await {
+            tracing::debug!(%error, workspace.id = %workspace.id, "failed to clear the keys of a new workspace");
+        }
+        match invalidates {
+            true => self.announce_created(workspace).await,
+            false => self
+                .announcer
+                .announce_status(&workspace.id, workspace.status),
+        }
+    }
+
+    /// Publishes an update that was made. `invalidates`: caches are to be told of it.
+    ///
+    /// # Errors
+    /// `store_unavailable`, if the shared state was not written.
+    pub async fn publish_update(
+        &self,
+        update: &VettedUpdate<'_>,
+        changed: &WorkspaceChange,
+        invalidates: bool,
+    ) -> Result<(), Rejection> {
+        let id = &changed.after.id;
+        self.announcer.announce_change(changed);
+        let published = self.publish_change(&update.vetted, changed).await;
+        if invalidates {
+            self.announcer.invalidate_lineage_after(id, &Ok(())).await;
+        }
+        if update.vetted.has_urls() {
+            self.presence.catch_up(&changed.after).await?;
+        }
+        self.read_card_of(&changed.after);
+        published
+    }
+
+    /// Publishes the removal of a workspace. `line`: it and its former ancestors; `invalidates`: caches are to be told.
+    ///
+    /// # Errors
+    /// `store_unavailable`, if the shared state was not written.
+    pub async fn publish_removal(
+        &self,
+        id: &WorkspaceId,
+        line: &[Step],
+        invalidates: bool,
+    ) -> Result<(), Rejection> {
+        if invalidates {
+            self.announcer.invalidate_lineage_after(id, &Ok(())).await;
+        }
+        self.announcer.announce_removal(id, line);
+        Ok(self.presence.withdraw(id).await?)
+    }
+}
+
+/// Returns the URLs of a workspace that an operator lists, the first one first; `None`: there is no list.
+pub fn listed_urls(workspace: &Workspace, instances: &[StoredInstance]) -> Option<Vec<String>> {
+    if instances.is_empty() || reports_itself(workspace, instances) {
+        return None;
+    }
+    let mut urls: Vec<String> = instances.iter().map(|one| one.url.clone()).collect();
+    urls.sort_unstable_by_key(|url| (Some(url) != workspace.url.as_ref(), url.clone()));
+    Some(urls)
+}
+
+/// True if the agent of a workspace names its URLs itself.
+pub fn reports_itself(workspace: &Workspace, instances: &[StoredInstance]) -> bool {
+    workspace.liveness == Liveness::Heartbeat || !instances.iter().all(is_listed)
 }

@@ -89,13 +89,13 @@ impl CardSource {
 }
 
 impl CardLocation {
-    /// Returns the place of a probe: a path at the server of the agent.
-    pub(crate) fn at_path(agent: Arc<Agent>, path: &str) -> Self {
+    /// Returns the place of these paths at the server of the agent.
+    pub(crate) fn at_agent(agent: Arc<Agent>, paths: Vec<String>) -> Self {
         Self {
             endpoint: agent.endpoint.clone(),
             address_decision: Arc::clone(&agent.address_decision),
             agent: Some(agent),
-            paths: vec![path.to_owned()],
+            paths,
         }
     }
 
@@ -116,24 +116,17 @@ impl CardLocation {
             if !below.is_empty() {
                 paths.extend(WELL_KNOWN.map(|path| format!("{below}{path}")));
             }
-            return Ok(Self {
-                endpoint: own.clone(),
-                address_decision: Arc::clone(&agent.address_decision),
-                agent: Some(agent),
-                paths,
-            });
+            return Ok(Self::at_agent(agent, paths));
         };
         let endpoint = Endpoint::parse_as("card_url", card_url, policy)?;
         let paths = vec![endpoint.path_and_query.clone()];
-        let same = endpoint.has_host_of(own);
+        if endpoint.has_host_of(own) {
+            return Ok(Self::at_agent(agent, paths));
+        }
         Ok(Self {
-            address_decision: if same {
-                Arc::clone(&agent.address_decision)
-            } else {
-                AddressDecision::new(&agent.id)
-            },
-            endpoint: if same { own.clone() } else { endpoint },
-            agent: same.then_some(agent),
+            address_decision: AddressDecision::new(&agent.id),
+            endpoint,
+            agent: None,
             paths,
         })
     }
@@ -167,11 +160,7 @@ fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
         Some(source.name.as_str()),
         source.role.as_deref(),
         source.registered.as_deref(),
-        Some(if source.push_notifications {
-            "push"
-        } else {
-            ""
-        }),
+        Some(["", "push"][usize::from(source.push_notifications)]),
         Some(source.bridge.as_str()),
         Some(place.as_str()),
         auth,

@@ -23,7 +23,7 @@ use a2a::card::{AgentSides, Binding, Card, says_push};
 use access::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, url_base};
 use kernel::config::{Bridging, CompletionMode, Config};
 use kernel::ids::{InstanceId, WorkspaceId};
-use kernel::rejection::{Reason, Rejection};
+use kernel::rejection::{AtStage as _, Reason, Rejection};
 use kernel::stage::Stage;
 
 /// Destination of a permitted message.
@@ -139,21 +139,6 @@ pub struct Instance {
     pub is_draining: bool,
 }
 
-/// Reason why a workspace cannot be reached, and the check that failed.
-#[derive(Clone, Debug)]
-pub struct ResolutionFailure {
-    /// Failed check.
-    pub at: Stage,
-    /// Rejection for the caller.
-    pub why: Rejection,
-}
-
-impl ResolutionFailure {
-    pub(super) fn at_check(at: Stage) -> impl FnOnce(Rejection) -> Self {
-        move |why| Self { at, why }
-    }
-}
-
 // Finds the destination of the messages to a workspace, from its values in the stores.
 impl Core {
     /// Returns the destination of messages, or the reason why there is none.
@@ -163,16 +148,12 @@ impl Core {
         urls: &AgentUrls,
         pulse: Pulse,
         instances: &[CachedInstance],
-    ) -> Result<Destination, ResolutionFailure> {
-        let at = ResolutionFailure::at_check;
-        let by_state = self.by_state(workspace, urls);
-        if let Some(inbox) = by_state.map_err(at(Stage::State))? {
+    ) -> Result<Destination, Rejection> {
+        if let Some(inbox) = self.by_state(workspace, urls).at(Stage::State)? {
             return Ok(inbox);
         }
         if pulse == Pulse::Lapsed {
-            let ttl = self.presence.leases.ttl().as_secs();
-            let message = format!("the workspace has sent no heartbeat for {ttl} s");
-            return Err(at(Stage::Liveness)(self.reject_offline(workspace, message)));
+            return Err(self.reject_silent(workspace, "the workspace has sent no heartbeat"));
         }
         let agent = self.agent_of(workspace, urls, instances);
         agent.map(Destination::Agent)
@@ -184,18 +165,21 @@ impl Core {
         workspace: &Workspace,
         urls: &AgentUrls,
         instances: &[CachedInstance],
-    ) -> Result<Arc<Agent>, ResolutionFailure> {
-        let at = ResolutionFailure::at_check;
+    ) -> Result<Arc<Agent>, Rejection> {
         if !instances.is_empty() {
             return self.one_of(workspace, instances);
         }
-        let mut agent = self.agent_at(workspace, urls).map_err(at(Stage::Url))?;
+        let called_at = called_at(&urls.host, &workspace.card_url, workspace.liveness);
+        let endpoint = match called_at {
+            Some(url) => self.resolver.parse(url),
+            None => Err(self.reject_offline(
+                workspace,
+                "the workspace has registered no URL to be reached at",
+            )),
+        };
         let is_moved = self.moved_credential(workspace, urls).is_some();
-        let secrets = self.secrets_for(workspace, &agent.endpoint, is_moved);
-        let (auth, tls) = secrets.map_err(at(Stage::Upstream))?;
+        let mut agent = self.build_agent(workspace, endpoint.at(Stage::Url)?, None, is_moved)?;
         agent.options.path_in_card = urls.host.is_none();
-        agent.upstream_auth = auth;
-        agent.upstream_tls = tls;
         Ok(Arc::new(agent))
     }
 
@@ -219,10 +203,9 @@ impl Core {
         &self,
         workspace: &Workspace,
         instances: &[CachedInstance],
-    ) -> Result<Arc<Agent>, ResolutionFailure> {
+    ) -> Result<Arc<Agent>, Rejection> {
         let mut alive = Vec::new();
-        let mut refused = None;
-        let mut first: Option<&CachedInstance> = None;
+        let (mut refused, mut first) = (None, None::<&CachedInstance>);
         for one in instances.iter().filter(|one| one.is_alive()) {
             let is_draining = one.row.is_draining;
             match self.instance_at(workspace, one) {
@@ -233,18 +216,12 @@ impl Core {
                         first = Some(one);
                     }
                 }
-                Err(not_reached) => refused = Some(not_reached),
+                Err(why) => refused = Some(why),
             }
         }
         let Some(first) = first else {
-            let ttl = self.presence.leases.ttl().as_secs();
-            let message = format!("no instance of the workspace has sent a heartbeat for {ttl} s");
-            let silent = || {
-                ResolutionFailure::at_check(Stage::Liveness)(
-                    self.reject_offline(workspace, message),
-                )
-            };
-            return Err(refused.unwrap_or_else(silent));
+            let message = "no instance of the workspace has sent a heartbeat";
+            return Err(refused.unwrap_or_else(|| self.reject_silent(workspace, message)));
         };
         let mut agent = self.instance_at(workspace, first)?;
         let is_same = |one: &&Instance| one.agent.instance == agent.instance;
@@ -259,20 +236,12 @@ impl Core {
         &self,
         workspace: &Workspace,
         instance: &CachedInstance,
-    ) -> Result<Agent, ResolutionFailure> {
-        let (at, row) = (ResolutionFailure::at_check, &instance.row);
-        let endpoint = self.resolver.parse(&row.url).map_err(at(Stage::Url))?;
-        let endpoint = match instance.address {
-            Some(address) => endpoint.only_at(address),
-            None => endpoint,
-        };
-        let secrets = self.secrets_for(workspace, &endpoint, row.has_auth);
-        let (auth, tls) = secrets.map_err(at(Stage::Upstream))?;
-        Ok(Agent {
-            upstream_auth: auth,
-            upstream_tls: tls,
-            ..self.build_agent(workspace, endpoint, Some(&row.id))
-        })
+    ) -> Result<Agent, Rejection> {
+        let row = &instance.row;
+        let mut endpoint = self.resolver.parse(&row.url).at(Stage::Url)?;
+        // It cannot be reached once the name does not have that address any more.
+        endpoint.only = instance.address;
+        self.build_agent(workspace, endpoint, Some(&row.id), row.has_auth)
     }
 
     /// Result by status: a rejection, the inbox, or `None` if its agent may be called.
@@ -314,18 +283,6 @@ impl Core {
         Err(self.reject_offline(workspace, why))
     }
 
-    fn agent_at(&self, workspace: &Workspace, urls: &AgentUrls) -> Result<Agent, Rejection> {
-        let called_at = called_at(&urls.host, &workspace.card_url, workspace.liveness);
-        let url = called_at.ok_or_else(|| {
-            self.reject_offline(
-                workspace,
-                "the workspace has registered no URL to be reached at",
-            )
-        })?;
-        let endpoint = self.resolver.parse(url)?;
-        Ok(self.build_agent(workspace, endpoint, None))
-    }
-
     /// Returns the credential and the certificates for an agent at `endpoint`. The private key of a client certificate
     /// is never sent, so the certificates go along.
     fn secrets_for(
@@ -345,6 +302,12 @@ impl Core {
         Ok((auth, tls))
     }
 
+    fn reject_silent(&self, workspace: &Workspace, message: &str) -> Rejection {
+        let ttl = self.presence.leases.ttl().as_secs();
+        let refusal = self.reject_offline(workspace, format!("{message} for {ttl} s"));
+        refusal.at(Stage::Liveness)
+    }
+
     fn reject_offline(
         &self,
         workspace: &Workspace,
@@ -358,34 +321,38 @@ impl Core {
         }
     }
 
+    /// `is_vouched`: the credential goes to this endpoint, whatever the place for which it was set.
     fn build_agent(
         &self,
         workspace: &Workspace,
         endpoint: Endpoint,
         instance: Option<&InstanceId>,
-    ) -> Agent {
+        is_vouched: bool,
+    ) -> Result<Agent, Rejection> {
+        let secrets = self.secrets_for(workspace, &endpoint, is_vouched);
+        let (upstream_auth, upstream_tls) = secrets.at(Stage::Upstream)?;
         let config = self.config.get();
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
         let own_max = workspace.max_concurrent.filter(|max| *max > 0);
         let limit = own_max.map_or(config.limits.target_concurrency, |max| {
             usize::try_from(max).unwrap_or(usize::MAX)
         });
-        Agent {
+        Ok(Agent {
             id: workspace.id.clone(),
             json_rpc: JsonRpc::from_card(card_text(workspace), &endpoint),
             endpoint,
             options: AgentOptions::from_workspace(workspace, &config),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             proof: workspace.proof.unwrap_or_default(),
-            upstream_auth: None,
-            upstream_tls: None,
+            upstream_auth,
+            upstream_tls,
             address_decision: AddressDecision::new(&workspace.id),
             slots: self
                 .slots
                 .for_target((&workspace.id, instance), limit, &config),
             instance: instance.cloned(),
             instances: Box::default(),
-        }
+        })
     }
 }
 

@@ -18,10 +18,10 @@ use std::time::Duration;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use super::destination::{Agent, Destination, ResolutionFailure};
+use super::destination::{Agent, Destination};
 use super::entry::{CachedInstance, Entry, Facts, ReadTimes, urls_of};
 use crate::core::Core;
-use crate::liveness::{AgentUrls, Lease, Pulse, SharedValues, must_beat};
+use crate::liveness::{AgentUrls, Pulse, SharedValues, must_beat};
 use crate::rejections::not_found;
 use access::workspace::{StoredInstance, Workspace};
 use kernel::ids::WorkspaceId;
@@ -152,11 +152,11 @@ impl Entries {
             self.instance_facts(&workspace, rows, known.as_deref())
                 .await
         };
-        let pulse = shared.as_ref().map_or(Pulse::AsItsStatus, |shared| {
-            self.pulse_of(&workspace, shared.lease)
-        });
         let whole = shared.is_some() && are_whole && away_since.is_none();
-        let urls = shared.map(|shared| shared.urls).unwrap_or_default();
+        let (urls, pulse) = match shared {
+            Some((urls, lease)) => (urls, self.pulse_of(&workspace, lease)),
+            None => (Default::default(), Pulse::AsItsStatus),
+        };
         let urls = AgentUrls::from_parts(&workspace, urls);
         self.tell_move(&workspace, &urls).await;
         self.evaluate(Facts {
@@ -183,7 +183,7 @@ impl Entries {
 
     fn evaluate(&self, mut facts: Facts) -> Entry {
         let reach = facts.workspace.as_ref().map_or_else(
-            || Err(ResolutionFailure::at_check(Stage::State)(not_found())),
+            || Err(not_found().at(Stage::State)),
             |workspace| {
                 let (urls, instances) = (&facts.urls, &facts.instances);
                 self.core
@@ -204,26 +204,21 @@ impl Entries {
         workspace: &Workspace,
         entry: &Entry,
     ) -> Result<Arc<Agent>, Rejection> {
-        if let Ok(Destination::Agent(agent)) = entry.destination() {
-            return Ok(agent);
+        if let Ok(Destination::Agent(agent)) = &entry.reach {
+            return Ok(Arc::clone(agent));
         }
         // Kept with the entry, so that the decision about its addresses is, too.
-        let made = entry
-            .agent_in_any_status
-            .get_or_init(|| self.core.agent_of(workspace, &entry.urls, &entry.instances));
-        made.clone().map_err(|not_reached| not_reached.why)
+        let find = || self.core.agent_of(workspace, &entry.urls, &entry.instances);
+        entry.agent_in_any_status.get_or_init(find).clone()
     }
 
-    fn pulse_of(&self, workspace: &Workspace, lease: Lease) -> Pulse {
+    fn pulse_of(&self, workspace: &Workspace, lease: Option<Duration>) -> Pulse {
         if !must_beat(workspace) {
             return Pulse::AsItsStatus;
         }
         let last_seen = self.core.heartbeats.last_sign_of(workspace);
         let leases = &self.core.presence.leases;
-        let alive_for = match lease {
-            Lease::Held(left) => Some(left),
-            Lease::Missing => leases.benefit_of_doubt(last_seen, Timestamp::now()),
-        };
+        let alive_for = lease.or_else(|| leases.benefit_of_doubt(last_seen, Timestamp::now()));
         alive_for.map_or(Pulse::Lapsed, Pulse::Beats)
     }
 
@@ -233,7 +228,13 @@ impl Entries {
         id: &WorkspaceId,
         shared: Option<SharedValues>,
     ) -> Option<Arc<Entry>> {
-        let outage = self.outage_duration();
+        // The outage begins now if SQL answered until now.
+        let now = to_millis(self.started.elapsed()).max(1);
+        let first = self
+            .outage_since
+            .compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        let since = first.err().unwrap_or(now);
+        let outage = Duration::from_millis(now.saturating_sub(since));
         let known = self.known.get(id).await?;
         let stale = self.core.config.get().directory.stale;
         let age = known.loaded_at.elapsed();
@@ -266,16 +267,6 @@ impl Entries {
         };
         entry.take_over_decisions(&known);
         Some(Arc::new(entry))
-    }
-
-    /// Duration of the current outage of SQL; it begins now if SQL answered until now.
-    fn outage_duration(&self) -> Duration {
-        let now = to_millis(self.started.elapsed()).max(1);
-        let first = self
-            .outage_since
-            .compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
-        let since = first.err().unwrap_or(now);
-        Duration::from_millis(now.saturating_sub(since))
     }
 
     /// Drops the entry of a workspace that changed, here or on another replica, and queues its last heartbeat for

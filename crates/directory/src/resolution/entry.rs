@@ -16,14 +16,16 @@ use tokio::time::Instant;
 
 use super::Entries;
 use super::card::CardSource;
-use super::destination::{Agent, Destination, Instance, ResolutionFailure};
+use super::destination::{Agent, Destination, Instance};
 use crate::address::LookupFor;
 use crate::liveness::{AgentUrls, Pulse, must_beat};
+use crate::rejections::no_instance;
 use access::workspace::{
     DeliveryMode, INSTANCES_MAX, InstanceStatus, Liveness, Status, StoredInstance, Workspace,
     default_instance,
 };
 use kernel::ids::InstanceId;
+use kernel::rejection::Rejection;
 use kernel::shares::Account;
 use kernel::time::{Timestamp, to_millis};
 use stores::store::Unavailable;
@@ -93,9 +95,10 @@ pub(crate) struct Entry {
     alive_until: AtomicU64,
     /// Last renewal of the URL keys: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
-    reach: Result<Destination, ResolutionFailure>,
+    /// The destination of messages; an error has the stage that failed.
+    pub(super) reach: Result<Destination, Rejection>,
     /// Agent of an offline workspace, set by its first probe.
-    pub(super) agent_in_any_status: OnceLock<Result<Arc<Agent>, ResolutionFailure>>,
+    pub(super) agent_in_any_status: OnceLock<Result<Arc<Agent>, Rejection>>,
     /// Source of its card, set at the first use.
     pub(super) card: OnceLock<Arc<CardSource>>,
     /// True while changes of its URL keys are received.
@@ -106,7 +109,7 @@ impl Entry {
     /// `age_max`: maximum age by cache coherence. `watched`: true while changes of its URL keys are received.
     pub(super) fn new(
         facts: Facts,
-        reach: Result<Destination, ResolutionFailure>,
+        reach: Result<Destination, Rejection>,
         age_max: Duration,
         watched: Arc<AtomicBool>,
     ) -> Self {
@@ -245,11 +248,6 @@ impl Entry {
         let mut all = instances.chain([agent]);
         all.any(|one| one.upstream_auth.is_none())
     }
-
-    /// Returns the destination of messages.
-    pub(super) fn destination(&self) -> Result<Destination, ResolutionFailure> {
-        self.reach.clone()
-    }
 }
 
 /// Minimum rest of a lease that exists: the clocks of two replicas differ.
@@ -270,7 +268,7 @@ const RESOLVED_TTL: Duration = Duration::from_secs(10);
 pub(super) fn urls_of(
     instances: &[CachedInstance],
     urls: AgentUrls,
-    reach: &Result<Destination, ResolutionFailure>,
+    reach: &Result<Destination, Rejection>,
 ) -> AgentUrls {
     if instances.is_empty() {
         return urls;
@@ -346,14 +344,14 @@ impl Entry {
         &self,
         workspace: &Workspace,
         named: Option<&InstanceId>,
-    ) -> Result<Option<&CachedInstance>, NoSuchInstance> {
+    ) -> Result<Option<&CachedInstance>, Rejection> {
         let find = |id: &InstanceId| self.instances.iter().find(|one| one.row.id == *id);
         match named {
-            Some(id) => find(id).map(Some).ok_or(NoSuchInstance),
+            Some(id) => find(id).map(Some).ok_or_else(no_instance),
             None if workspace.instances == 0 || workspace.delivery_mode == DeliveryMode::Poll => {
                 Ok(None)
             }
-            None => find(&default_instance()).map(Some).ok_or(NoSuchInstance),
+            None => find(&default_instance()).map(Some).ok_or_else(no_instance),
         }
     }
 
@@ -371,10 +369,6 @@ impl Entry {
         instance.is_alive()
     }
 }
-
-/// The workspace has instances, and none of this id.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NoSuchInstance;
 
 impl Entries {
     /// Returns the instances of a workspace as they are now, for readers: each with its status and its last sign of
@@ -429,9 +423,8 @@ impl Entries {
             return (rows.into_iter().map(always).collect(), true);
         }
         let (leases, now) = (&self.core.presence.leases, Timestamp::now());
-        let ids: Vec<&InstanceId> = rows.iter().map(|row| &row.id).collect();
-        let renewed = leases.instance_renewal_times(&workspace.id, &ids, now);
-        let renewed = renewed.await.ok();
+        let names = rows.iter().map(|row| (&workspace.id, Some(&row.id)));
+        let renewed = leases.renewal_times(names, now).await.ok();
         let is_whole = renewed.is_some();
         let mut renewed = renewed.into_iter().flatten();
         let was_alive = |row: &StoredInstance| {

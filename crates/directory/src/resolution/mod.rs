@@ -9,9 +9,7 @@ mod resolve;
 
 pub(super) use self::card::hidden_urls;
 pub use self::card::{CardLocation, CardSource};
-pub use self::destination::{
-    Agent, AgentOptions, Destination, Instance, JsonRpc, ResolutionFailure,
-};
+pub use self::destination::{Agent, AgentOptions, Destination, Instance, JsonRpc};
 pub(super) use self::destination::{called_at, card_text};
 pub use self::entries::Entries;
 pub(super) use self::entry::{CachedInstance, Entry};

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::card::CardSource;
-use super::destination::{AgentOptions, Destination, ResolutionFailure, called_at};
+use super::destination::{AgentOptions, Destination, called_at};
 use super::entries::Entries;
 use super::entry::Entry;
 use crate::core::Core;
@@ -63,16 +63,16 @@ impl Resolution {
         &self,
         permit: &Permit,
         witness: &mut impl Witness,
-    ) -> Result<Destination, ResolutionFailure> {
+    ) -> Result<Destination, Rejection> {
         let read = self.entries.get_with_source(permit.target()).await;
-        let (entry, remembered) = read.map_err(ResolutionFailure::at_check(Stage::State))?;
+        let (entry, remembered) = read.at(Stage::State)?;
         let evidence = Evidence {
             core: &self.entries.core,
             entry: &entry,
             remembered,
         };
         evidence.report(witness);
-        entry.destination()
+        entry.reach.clone()
     }
 
     /// Returns the registered options of a workspace, whether or not it can be reached.
@@ -109,8 +109,7 @@ impl Resolution {
             let missing = entry.lease_read_at();
             Box::pin(self.lapses.record(id, missing, LapseSource::Request)).await;
         }
-        let found = entry.destination();
-        found.map_err(|not_reached| not_reached.why.at(not_reached.at))
+        entry.reach.clone()
     }
 
     /// Returns the source of the card of a permitted target. A target that cannot be reached has one, too.
@@ -465,8 +464,8 @@ impl Evidence<'_> {
             witness.record(|| self.of_row(Stage::State, json!({"exists": false})));
             return;
         };
-        let refused_at = entry.destination().err().map(|not| not.at);
-        let polls = matches!(entry.destination(), Ok(Destination::Inbox(_)));
+        let refused_at = entry.reach.as_ref().err().and_then(|why| why.stage);
+        let polls = matches!(entry.reach, Ok(Destination::Inbox(_)));
         let ends_here = refused_at == Some(Stage::State);
         witness.record(|| self.state_fact(workspace, ends_here));
         if polls || ends_here {
@@ -559,7 +558,7 @@ impl Evidence<'_> {
             Some(_) if entry.urls.host.is_some() => Some("the workspace's row".to_owned()),
             Some(_) => Some("the workspace's card_url".to_owned()),
         };
-        let from = match entry.destination() {
+        let from = match &entry.reach {
             Ok(Destination::Agent(agent)) => {
                 let instance = agent.instance.as_ref();
                 instance.map(|id| format!("the instance {id}")).or(from)

@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::scope::{End, Scope};
-use super::{Cancel, Mode, Stop};
+use super::{Cancel, End, Mode, Scope, Stop};
 use kernel::ids::WorkspaceId;
 use kernel::time::Timestamp;
 

@@ -3,9 +3,6 @@
 
 use std::collections::HashMap;
 
-use sqlx::any::AnyRow;
-use sqlx::{FromRow, Row as _};
-
 use super::{Stop, Stops, TaskOutcome};
 use kernel::ids::WorkspaceId;
 use stores::db::Connection;
@@ -68,8 +65,10 @@ impl Stops {
         limit: i64,
     ) -> Result<Vec<(WorkspaceId, String)>, Unavailable> {
         let query = sqlx::query(PENDING).bind(&stop.id).bind(limit);
-        let pending: Vec<PendingTask> = self.db.fetch_all("stop_tasks_pending", query).await?;
-        Ok(pending.into_iter().map(|pending| pending.0).collect())
+        let pending: Vec<(String, String)> = self.db.fetch_all("stop_tasks_pending", query).await?;
+        let named =
+            |(target, task): (String, String)| Some((WorkspaceId::parse(&target).ok()?, task));
+        Ok(pending.into_iter().filter_map(named).collect())
     }
 
     /// Writes the outcome of one task.
@@ -96,17 +95,5 @@ impl Stops {
         let counts: Vec<(String, i64)> = self.db.fetch_all("stop_tasks_count", query).await?;
         let known = |(outcome, tasks): (String, i64)| Some((TaskOutcome::parse(&outcome)?, tasks));
         Ok(counts.into_iter().filter_map(known).collect())
-    }
-}
-
-/// A task without an outcome.
-struct PendingTask((WorkspaceId, String));
-
-impl FromRow<'_, AnyRow> for PendingTask {
-    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
-        let target: String = row.try_get("target")?;
-        let target = WorkspaceId::parse(&target);
-        let target = target.map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-        Ok(Self((target, row.try_get("task")?)))
     }
 }

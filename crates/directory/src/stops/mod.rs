@@ -9,10 +9,7 @@
 //! Invariant: a replica that does not know the stops refuses calls with `store_unavailable`.
 
 mod active;
-mod bulk;
 mod cancel;
-mod form;
-mod scope;
 mod stop;
 mod table;
 mod watchers;
@@ -28,11 +25,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use self::active::ActiveStops;
-pub use self::bulk::too_many;
 pub use self::cancel::{Counts, TASKS_MAX};
-pub use self::form::{read_expiry, read_mode, read_reason, read_scope};
-pub use self::scope::{End, Scope};
-pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
+use self::stop::call_ends;
+pub use self::stop::{
+    Cancel, End, Mode, NewStop, Scope, Stop, TaskOutcome, read_expiry, read_mode, read_reason,
+    read_scope,
+};
 use self::table::StopLimits;
 use self::watchers::notify_watchers;
 use crate::events::{Events, Kind};
@@ -149,16 +147,9 @@ impl Stops {
     /// # Errors
     /// `stopped`; `store_unavailable` while the stops are not known.
     pub fn check(&self, permit: &Permit) -> Result<(), Rejection> {
-        match self.known.load(Ordering::Acquire) {
-            cache_state::NONE => Ok(()),
-            cache_state::SOME => {
-                match self.in_force.load().find(&scope::call_ends(permit), false) {
-                    Some(stop) => Err(stop.as_rejection()),
-                    None => Ok(()),
-                }
-            }
-            _ => Err(stops_unknown()),
-        }
+        self.require_known()?;
+        self.find(permit)
+            .map_or(Ok(()), |stop| Err(stop.as_rejection()))
     }
 
     /// Returns the stop that refuses a call.
@@ -166,7 +157,7 @@ impl Stops {
         if self.is_idle() {
             return None;
         }
-        self.in_force.load().find(&scope::call_ends(permit), false)
+        self.in_force.load().find(&call_ends(permit), false)
     }
 
     /// Returns the rejection of a call under way that a stop ends.
@@ -174,7 +165,7 @@ impl Stops {
         if self.is_idle() {
             return None;
         }
-        let stop = self.in_force.load().find(&scope::call_ends(permit), true)?;
+        let stop = self.in_force.load().find(&call_ends(permit), true)?;
         Some(stop.as_rejection())
     }
 
@@ -186,9 +177,7 @@ impl Stops {
         }
         let caller = match caller {
             Principal::Workspace { id } => End::at_workspace(id, None),
-            Principal::Canvas { org, .. } => End::of_org(org.as_deref()),
-            Principal::Org { org, .. } => End::of_org(Some(org)),
-            Principal::Operator => End::of_org(None),
+            other => End::of_org(other.org()),
         };
         let ends = [caller, End::at_workspace(target, None)];
         let stop = self.in_force.load().find(&ends, true)?;
@@ -270,6 +259,21 @@ impl Stops {
         };
         notify_watchers(self, Kind::WorkspaceReleased, &stop, "request");
         Ok(Some((stop, counts)))
+    }
+
+    /// Puts changes in force that were committed in a transaction of the caller (`assembly::policy`), here and on the other
+    /// replicas, and tells watchers.
+    pub async fn publish(self: &Arc<Self>, made: &[Stop], released: &[Stop]) {
+        if made.is_empty() && released.is_empty() {
+            return;
+        }
+        self.announce_change(&Ok(())).await;
+        for stop in made {
+            notify_watchers(self, Kind::WorkspaceStopped, stop, "request");
+        }
+        for stop in released {
+            notify_watchers(self, Kind::WorkspaceReleased, stop, "request");
+        }
     }
 
     /// True if tasks of a stop may have to be canceled.
@@ -429,6 +433,14 @@ impl Stops {
             sleep(RETRY_PAUSE).await;
         }
     }
+}
+
+/// Returns the rejection of a stop beyond the bound.
+pub fn too_many() -> Rejection {
+    let message = format!(
+        "as many stops as may be, {STOPS_MAX}, are in force: release some with DELETE /stops/{{id}}"
+    );
+    Rejection::new(Reason::Conflict, message).with_fact("limit", STOPS_MAX)
 }
 
 fn stops_unknown() -> Rejection {

@@ -6,8 +6,7 @@ use std::time::Duration;
 use sqlx::any::AnyRow;
 use sqlx::{FromRow, Row as _};
 
-use super::scope::Scope;
-use super::{Cancel, Mode, NewStop, STOPS_MAX, Stop, Stops};
+use super::{Cancel, Mode, NewStop, STOPS_MAX, Scope, Stop, Stops};
 use kernel::ids::WorkspaceIncarnation;
 use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
@@ -149,6 +148,19 @@ impl Stops {
     pub async fn all_in(tx: &mut Connection) -> Result<Vec<Stop>, sqlx::Error> {
         let query = sqlx::query_as(ALL).bind(STOPS_MAX);
         query.fetch_all(tx).await
+    }
+
+    /// Makes a stop of an operator; `None` if there are as many as may be.
+    ///
+    /// # Errors
+    /// As [`Stops::all_in`].
+    pub async fn stop_in(
+        tx: &mut Connection,
+        new: &NewStop,
+        now: Timestamp,
+    ) -> Result<Option<Stop>, sqlx::Error> {
+        let (all, own) = (STOPS_MAX, STOPS_MAX);
+        insert(tx, new, now, StopLimits { all, own }).await
     }
 
     /// Releases a stop, and returns it; `None` if there is none of this id.

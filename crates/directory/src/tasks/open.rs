@@ -8,7 +8,6 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sqlx::Row as _;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -211,21 +210,19 @@ impl OpenTasks {
             .bind(&after.1)
             .bind(Timestamp::now().0)
             .bind(i64::from(limit));
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let open = rows.iter().map(|row| {
-                let target: String = row.try_get("target")?;
-                let target = WorkspaceId::parse(&target);
-                Ok(OpenTask {
-                    target: target.map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
-                    task: row.try_get("task")?,
-                    caller: row.try_get("caller")?,
-                    caller_org: row.try_get("caller_org")?,
+        type Row = (String, String, String, Option<String>);
+        let rows: Vec<Row> = self.db.fetch_all("open_tasks_page", query).await?;
+        let open = rows
+            .into_iter()
+            .filter_map(|(target, task, caller, caller_org)| {
+                Some(OpenTask {
+                    target: WorkspaceId::parse(&target).ok()?,
+                    task,
+                    caller,
+                    caller_org,
                 })
             });
-            open.collect()
-        };
-        self.db.run("open_tasks_page", work).await
+        Ok(open.collect())
     }
 
     /// Writes open tasks. A background task; runs until it is dropped.

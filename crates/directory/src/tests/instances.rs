@@ -67,9 +67,8 @@ async fn an_instance_that_registers_while_it_deregisters_keeps_its_lease() {
     let (a, one) = (id("a"), name("one"));
     registrations.deregister_instance(&a, &one).await.unwrap();
     let leases = &registrations.presence.leases;
-    let gone = [&one];
-    let renewed = leases.instance_renewal_times(&a, &gone, Timestamp::now());
-    assert_eq!(renewed.await.unwrap(), [None]);
+    let renewed = leases.renewal_time(&a, Some(&one), Timestamp::now());
+    assert_eq!(renewed.await.unwrap(), None);
     assert_eq!(room.called().await, 1);
 }
 
@@ -84,10 +83,7 @@ async fn an_instance_whose_heartbeats_go_to_another_replica_is_called_again_soon
         .await;
     assert_eq!(room.called().await, 1);
     // To the other replica it never was offline, so that one announces nothing.
-    leases
-        .renew_with(&a, &[&one], Timestamp::now())
-        .await
-        .unwrap();
+    leases.renew(&a, &[&one], Timestamp::now()).await.unwrap();
     let asked = room.metrics.store_operations();
     assert_eq!(room.called().await, 1);
     assert_eq!(room.metrics.store_operations(), asked, "not at each call");

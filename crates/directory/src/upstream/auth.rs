@@ -1,8 +1,6 @@
 //! Credential with which the gateway calls an agent (`upstream_auth`): one field of the request. Parsed and
 //! checked here.
 
-use std::fmt;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderName;
@@ -42,10 +40,12 @@ enum Form {
 }
 
 /// One request field: its name, and a value that is never shown.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct UpstreamAuth {
-    name: HeaderName,
-    value: SecretString,
+    /// Its name, in lower case.
+    pub name: HeaderName,
+    /// Its value, for the wire.
+    pub value: SecretString,
 }
 
 impl UpstreamAuth {
@@ -69,7 +69,11 @@ impl UpstreamAuth {
         match form {
             Form::Bearer { token } => bearer_auth(&token),
             Form::Basic { username, password } => basic_auth(&username, &password),
-            Form::Header { name, value } => header_auth(&name, &value),
+            Form::Header { name, value } => {
+                let name = field_name("upstream_auth.name", &name)?;
+                field_value("upstream_auth.value", &value)?;
+                Self::new(name, value)
+            }
         }
     }
 
@@ -83,11 +87,6 @@ impl UpstreamAuth {
         Ok(Self { name, value })
     }
 
-    /// Returns its name, in lower case.
-    pub fn name(&self) -> &str {
-        self.name.as_str()
-    }
-
     /// Returns its kind: `bearer`, `basic` or `header`.
     pub fn kind(&self) -> &'static str {
         let value = self.value.expose_secret();
@@ -96,11 +95,6 @@ impl UpstreamAuth {
             "authorization" if value.starts_with("Basic ") => "basic",
             _ => "header",
         }
-    }
-
-    /// Returns its value, for the wire.
-    pub fn value(&self) -> &SecretString {
-        &self.value
     }
 
     /// Returns the form that is sealed: `name:value`.
@@ -145,12 +139,6 @@ impl UpstreamAuth {
     }
 }
 
-impl fmt::Debug for UpstreamAuth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UpstreamAuth({}: …)", self.name)
-    }
-}
-
 fn bearer_auth(token: &str) -> Result<UpstreamAuth, Rejection> {
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(invalid(
@@ -169,12 +157,6 @@ fn basic_auth(username: &str, password: &str) -> Result<UpstreamAuth, Rejection>
     }
     let both = STANDARD.encode(format!("{username}:{password}"));
     UpstreamAuth::new(http::header::AUTHORIZATION, format!("Basic {both}"))
-}
-
-fn header_auth(name: &str, value: &str) -> Result<UpstreamAuth, Rejection> {
-    let known = field_name("upstream_auth.name", name)?;
-    field_value("upstream_auth.value", value)?;
-    UpstreamAuth::new(known, value.to_owned())
 }
 
 /// Returns the field names that are not allowed: set, passed on or dropped by the gateway.
@@ -272,9 +254,15 @@ mod tests {
             ),
         ] {
             let auth = parse(json).unwrap();
-            assert_eq!((auth.name(), auth.value().expose_secret()), (name, value));
+            assert_eq!(
+                (auth.name.as_str(), auth.value.expose_secret()),
+                (name, value)
+            );
             let again = UpstreamAuth::of_secret(&auth.to_secret()).unwrap();
-            assert_eq!((again.name(), again.value().expose_secret()), (name, value));
+            assert_eq!(
+                (again.name.as_str(), again.value.expose_secret()),
+                (name, value)
+            );
             assert!(!format!("{auth:?}").contains(value));
         }
     }

@@ -1,8 +1,6 @@
 //! TLS towards one agent (`upstream_tls`): certificates that verify the agent, and the client certificate of
 //! the gateway. Parsed and checked here.
 
-use std::fmt;
-
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -39,7 +37,7 @@ struct TlsSummary {
 }
 
 /// Client certificate and key of the gateway.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ClientIdentity {
     /// Client certificate, and its intermediates.
     pub chain: Certificates,
@@ -48,7 +46,7 @@ pub struct ClientIdentity {
 }
 
 /// TLS towards one agent.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct UpstreamTls {
     /// Certificates that verify the agent. `None`: the system's.
     pub ca: Option<Certificates>,
@@ -150,15 +148,6 @@ impl UpstreamTls {
             "the gateway cannot open the certificates with which it calls this agent: an operator sets upstream_tls again, or restores the key that sealed it",
         );
         open_for(seal, row, &kept.sealed, Self::of_secret, wrong).map(Some)
-    }
-}
-
-impl fmt::Debug for UpstreamTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UpstreamTls")
-            .field("ca", &self.ca.is_some())
-            .field("client", &self.client.is_some())
-            .finish()
     }
 }
 
