@@ -417,7 +417,7 @@ impl Gateway {
     pub async fn dismantle(&self) {
         self.db.close().await;
         self.coherence.drop_caches();
-        self.delivery.jobs.listeners.clear();
+        self.delivery.jobs.listeners.store(None);
     }
 
     /// Returns the reason why no other process may serve beside this one, if there is one.

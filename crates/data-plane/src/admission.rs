@@ -609,6 +609,28 @@ impl AdmittedCall {
         })
     }
 
+    /// Returns a call that the gateway makes itself, about `refs`, with the instance of the target that gets it.
+    ///
+    /// # Errors
+    /// As [`assign_instance`].
+    pub(super) async fn own(
+        gateway: &Gateway,
+        (allowed, destination): (AllowedCaller, Destination),
+        hops: u32,
+        refs: &Refs,
+    ) -> Result<Self, Rejection> {
+        let mut admitted = Self {
+            allowed,
+            destination,
+            timeout: None,
+            hops,
+            preference: None,
+            turn: None,
+        };
+        let assigned = assign_instance(gateway, &mut admitted, refs).await;
+        assigned.at(Stage::Instance).map(|()| admitted)
+    }
+
     /// Returns the instance of the target that gets the call, if it has several.
     pub(super) fn instance(&self) -> Option<&InstanceId> {
         match &self.destination {

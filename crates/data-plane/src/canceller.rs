@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::admission::{AdmittedCall, AllowedCaller, assign_instance};
+use crate::admission::{AdmittedCall, AllowedCaller};
 use crate::complete::{CallShape, CheckedCall, complete_body};
 use crate::fetch::BufferedRequest;
 use crate::listener::internal_error;
@@ -60,9 +60,6 @@ const RENEW_EVERY: Duration = Duration::from_secs(5);
 
 /// Tasks per page.
 const PAGE: u32 = 500;
-
-/// The operator, as tables name a principal.
-const OPERATOR: &str = r#"{"principal":{"kind":"operator"}}"#;
 
 /// Canceller of tasks; runs until the process ends.
 pub struct Canceller {
@@ -255,9 +252,7 @@ impl StopCancellation {
         target: &WorkspaceId,
         task: &str,
     ) -> Result<TaskOutcome, Rejection> {
-        let gateway = &self.context.gateway;
-        let operator = gateway.identity.restore_proof(OPERATOR);
-        let proof = Arc::new(operator.ok_or_else(no_operator)?);
+        let proof = Arc::new(Proof::of_operator());
         let mut exchange = Exchange::begin_at(&self.context.gateway, RequestId::random(), false);
         exchange.call.method = A2aMethod::CancelTask;
         exchange.call.target = Some(target.clone());
@@ -290,20 +285,12 @@ impl StopCancellation {
         let permit = gateway.hierarchy.permit(&proof, target).await?;
         exchange.call.set_access(&permit);
         let destination = gateway.resolution.resolve(&permit).await?;
-        let mut admitted = AdmittedCall {
-            allowed: AllowedCaller { proof, permit },
-            destination,
-            timeout: None,
-            hops: 1,
-            preference: None,
-            turn: None,
-        };
         let refs = Refs {
             tasks: vec![task.to_owned()],
             ..Refs::default()
         };
-        let assigned = assign_instance(gateway, &mut admitted, &refs).await;
-        assigned.at(Stage::Instance)?;
+        let allowed = AllowedCaller { proof, permit };
+        let admitted = AdmittedCall::own(gateway, (allowed, destination), 1, &refs).await?;
         exchange.record.instance = admitted.instance().cloned();
         let mut call = self
             .build_call(exchange, &admitted, task)
@@ -397,10 +384,6 @@ fn read_outcome(body: &[u8]) -> TaskOutcome {
         Some(state) if state.is_terminal() => TaskOutcome::Over,
         _ => TaskOutcome::Failed,
     }
-}
-
-fn no_operator() -> Rejection {
-    Rejection::new(Reason::Internal, "the operator is no principal")
 }
 
 fn cancel_timeout() -> Rejection {

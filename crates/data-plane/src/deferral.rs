@@ -12,8 +12,7 @@ use crate::admission::{AllowedCaller, client_address};
 use crate::body::{check_media_type, expects_continue};
 use crate::complete::CheckedCall;
 use crate::filters::untranslatable_reply;
-use crate::idempotency::answer::{StoredResponse, send_stored_response};
-use crate::idempotency::{Execution, execute_own_once};
+use crate::idempotency::{Execution, StoredResponse, execute_own_once, send_stored_response};
 use crate::listener::{PREFERENCE_APPLIED, internal_error};
 use crate::policy::{UncountedCall, count_call};
 use crate::record::{Answered, ExchangeError};
@@ -27,6 +26,7 @@ use a2a::completion_steps::CompletionSteps;
 use a2a::envelope::CompletedCall;
 use a2a::method::Method;
 use a2a::refs::Refs;
+use a2a::state::TaskState;
 use access::caps::Charge;
 use access::identity::Proof;
 use directory::tasks::may_see;
@@ -122,7 +122,7 @@ pub(super) async fn defer_call(
         let charge = count_call(to_count.as_ref()).await?;
         let accepted = jobs.accept(&new).await.at(Stage::Inbox)?;
         let charge = charge.map(Charge::into_sent);
-        let task = task::submitted_task(&accepted.id, accepted.created_at);
+        let task = task::build_task(&accepted.id, TaskState::Submitted, accepted.created_at);
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{rpc_id},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
             write_result(generation, &task).map_err(untranslatable_reply)?,
@@ -190,7 +190,7 @@ pub(super) async fn answer_job_request(
     let gateway = &request.context.gateway;
     let jobs = &gateway.delivery.jobs;
     let exchange = &mut *request.exchange;
-    let found = jobs.find(query.id).await?;
+    let found = jobs.find(query.id).await.map_err(Rejection::from)?;
     let here = |at: &WorkspaceId| query.target.is_none_or(|target| target == at);
     let Some(job) = found.filter(|job| job.kind == Kind::Deferred && here(&job.target)) else {
         return Ok(None);

@@ -19,7 +19,7 @@ use crate::complete::{
 };
 use crate::deferral::{self, JobFormat, JobRequest, may_request_job, requested_job};
 use crate::filters::Rewrite;
-use crate::idempotency::{self, KeyReservation, KeyState};
+use crate::idempotency;
 use crate::inbox;
 use crate::listener::internal_error;
 use crate::parking::Turn;
@@ -120,11 +120,7 @@ pub(super) async fn answer_call(
         (follows, attempt),
     );
     if let (Some(key), Some(unclaimed)) = (key, unclaimed) {
-        let reservation = KeyReservation {
-            key,
-            unclaimed,
-            done,
-        };
+        let reservation = (key, unclaimed, done);
         return box_cold_path(idempotency::execute_once(request, reservation, call)).await;
     }
     request.exchange.record.mark_sent_with_task();
@@ -303,8 +299,8 @@ async fn replay_or_count(
     if let Some(key) = &call.key {
         let state = idempotency::replay_or_reserve(request, key, until, call.done);
         match box_cold_path(state).await? {
-            KeyState::Unclaimed(free) => unclaimed = Some(free),
-            KeyState::Replayed(ended) => return Ok(ControlFlow::Break(ended)),
+            ControlFlow::Continue(free) => unclaimed = Some(free),
+            ControlFlow::Break(ended) => return Ok(ControlFlow::Break(ended)),
         }
     }
     if Caps::are_configured(&request.exchange.call.config) {
@@ -522,7 +518,7 @@ async fn check_while_away(
     if let Some(key) = &call.key {
         let until = request.exchange.call.started + request.exchange.call.config.timeouts.total;
         let state = idempotency::replay_or_reserve(request, key, until, call.done).await?;
-        if let KeyState::Replayed(ended) = state {
+        if let ControlFlow::Break(ended) = state {
             return Ok(Some(ended));
         }
     }

@@ -380,10 +380,13 @@ impl WakeAttempt {
     }
 
     fn record_outcome(&self, answered: &Result<u16, Rejection>, elapsed: Duration) {
-        let (outcome, status) = match answered {
-            Ok(status @ 200..=299) => (WakeOutcome::Accepted, *status),
-            Ok(status) => (WakeOutcome::Refused, *status),
-            Err(why) => (failure_outcome(why.reason), 0),
+        let (outcome, status, reason) = match answered {
+            Ok(status @ 200..=299) => (WakeOutcome::Accepted, *status, DONE),
+            Ok(status) => {
+                let reason = Reason::AgentProtocolError.as_str();
+                (WakeOutcome::Refused, *status, reason)
+            }
+            Err(why) => (failure_outcome(why.reason), 0, why.reason.as_str()),
         };
         self.gateway.metrics.waking.wakes[outcome].inc();
         let (id, word) = (&self.id, outcome.as_str());
@@ -399,11 +402,7 @@ impl WakeAttempt {
         }
         let draft = Draft::new(EventType::WorkspaceWake).with_target(id);
         self.gateway.audit.record(Draft {
-            outcome: match answered {
-                Ok(200..=299) => DONE,
-                Ok(_) => Reason::AgentProtocolError.as_str(),
-                Err(why) => why.reason.as_str(),
-            },
+            outcome: reason,
             duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             ..draft.with_detail(detail)
         });

@@ -8,18 +8,16 @@
 //! is read in the background.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::mailbox::Mailbox;
 use crate::repeat;
-use kernel::config::Live;
 use kernel::config::value::ByteSize;
-use kernel::metrics::{Metrics, RetainedKind};
+use kernel::metrics::RetainedKind;
 use kernel::rejection::{Reason, Rejection};
-use stores::db::Db;
 use stores::store::Unavailable;
 
 /// Bytes that are kept for an owner, as an SQL expression.
@@ -55,11 +53,9 @@ const TAKE: &str = "DELETE FROM kept_changes WHERE owner = $1 RETURNING bytes";
 
 const PUT: &str = "INSERT INTO kept_changes (owner, bytes) VALUES ($1, $2)";
 
-/// Bounds, and the last known sum over all owners.
+/// What is known of the bytes without asking the store.
+#[derive(Default)]
 pub(super) struct KeptBytes {
-    config: Live,
-    db: Db,
-    metrics: Arc<Metrics>,
     /// Sum at the last read, and bytes added by this gateway since.
     total: AtomicI64,
     /// Bytes of the statements in progress, by owner.
@@ -75,20 +71,10 @@ pub(super) struct PendingBytes<'a> {
     pub(super) limit: i64,
 }
 
-impl KeptBytes {
-    pub(super) fn new(config: Live, db: Db, metrics: Arc<Metrics>) -> Self {
-        Self {
-            config,
-            db,
-            metrics,
-            total: AtomicI64::new(0),
-            writing: Mutex::default(),
-        }
-    }
-
+impl Mailbox {
     /// Announces a statement that adds bytes for an owner, so that concurrent statements count each other.
     pub(super) fn announce_bytes<'a>(&'a self, owner: &'a str, bytes: i64) -> PendingBytes<'a> {
-        let mut writing = self.writing.lock();
+        let mut writing = self.kept.writing.lock();
         let of_owner = writing.entry(owner.to_owned()).or_default();
         let others = *of_owner;
         *of_owner += bytes;
@@ -99,7 +85,7 @@ impl KeptBytes {
             self.per_owner() - others
         };
         PendingBytes {
-            kept: self,
+            kept: &self.kept,
             owner,
             bytes,
             limit,
@@ -114,12 +100,12 @@ impl KeptBytes {
     /// Returns the bytes that may be added before the sum over all owners reaches `limits.kept_bytes_total`.
     pub(super) fn total_room(&self) -> i64 {
         let max = to_octets(self.config.get().limits.kept_bytes_total);
-        max.saturating_sub(self.total.load(Ordering::Relaxed))
+        max.saturating_sub(self.kept.total.load(Ordering::Relaxed))
     }
 
     /// Counts added bytes until the next pass reads the sum.
     pub(super) fn count_added(&self, bytes: i64) {
-        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.kept.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// True if that many bytes more may be kept for an owner.
@@ -149,7 +135,7 @@ impl KeptBytes {
     }
 
     /// Reads the sum over all owners, and merges rows. Runs until it is dropped.
-    pub(super) async fn run(&self) {
+    pub(super) async fn sum_bytes(&self) {
         repeat(LOOK_EVERY, "sum of kept bytes", || self.read_totals()).await;
     }
 
@@ -158,7 +144,7 @@ impl KeptBytes {
         let rows: Vec<(String, i64, i64)> = self.db.run("kept_look", work).await?;
         let total = rows.iter().map(|(_, bytes, _)| bytes).sum();
         let largest = rows.iter().map(|(_, bytes, _)| *bytes).max();
-        self.total.store(total, Ordering::Relaxed);
+        self.kept.total.store(total, Ordering::Relaxed);
         let metrics = &self.metrics.kept;
         metrics.total.set(total);
         metrics.largest.set(largest.unwrap_or(0).max(0));

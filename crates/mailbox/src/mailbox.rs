@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, Row as _};
+use sqlx::{Any, AssertSqlSafe, Row as _};
 
 use super::kept_bytes::{KeptBytes, kept_of};
 use super::wake::Hub;
+use crate::repeat;
 use kernel::config::Live;
 use kernel::metrics::Metrics;
 use kernel::time::Timestamp;
@@ -49,16 +50,10 @@ macro_rules! query {
 }
 pub(super) use query;
 
-const RENEW: &str = "UPDATE mailbox_items SET leased_until = $3 \
-    WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
+const ENDED_JOBS: &str =
+    "state IN ('completed', 'failed', 'expired', 'canceled') AND untold = 0 AND updated_at < $1";
 
-const RENEW_ALL: &str =
-    "UPDATE mailbox_items SET leased_until = $2 WHERE holder = $1 AND state = 'running'";
-
-const END_LEASES: &str = "UPDATE mailbox_items SET leased_until = 0 \
-    WHERE leased_until > 0 AND leased_until < $1 AND state IN ('pending', 'dispatched')";
-
-const RELEASE: &str = "DELETE FROM mailbox_items WHERE id = $1 AND fence = $2";
+const LAPSED_CALLS: &str = "kind = 'keyed' AND expires_at <= $1";
 
 /// Selects `$then` if the owner's kept bytes stay within $6 with another $5 bytes.
 macro_rules! if_room {
@@ -131,7 +126,7 @@ impl Mailbox {
     /// Creates it; does not touch the stores.
     pub fn new(config: Live, (db, shared): (Db, Shared), metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
-            kept: KeptBytes::new(config.clone(), db.clone(), Arc::clone(&metrics)),
+            kept: KeptBytes::default(),
             hub: Hub::new(!shared.is_embedded()),
             holder: uuid::Uuid::now_v7().simple().to_string(),
             config,
@@ -141,13 +136,33 @@ impl Mailbox {
         })
     }
 
-    /// Sends and receives wake-ups, and sums up kept bytes. A background task; runs until it is dropped.
+    /// Sends and receives wake-ups, sums up kept bytes, and deletes items beyond their retention. A background task; runs
+    /// until it is dropped.
     pub async fn run(&self) {
         tokio::join!(
-            self.kept.run(),
+            self.sum_bytes(),
             self.hub.publish_wake_ups(&self.shared),
             self.hub.receive_wake_ups(&self.shared, &self.db),
+            repeat(PURGE_EVERY, "purge of the mailbox", || self.purge_items()),
         );
+    }
+
+    /// Deletes jobs beyond their retention, and calls whose key lapsed.
+    async fn purge_items(&self) -> Result<(), Unavailable> {
+        let now = Timestamp::now();
+        let ended = now.before(self.config.get().delegation.retention);
+        for (operation, are, at) in [
+            ("job_purge", ENDED_JOBS, ended),
+            ("call_purge", LAPSED_CALLS, now),
+        ] {
+            let text = format!(
+                "DELETE FROM mailbox_items WHERE id IN (SELECT id FROM mailbox_items WHERE {are} LIMIT $2{})",
+                self.skip_locked()
+            );
+            let delete = || query!(AssertSqlSafe(text.clone()), at.0);
+            self.delete_all(operation, delete).await?;
+        }
+        Ok(())
     }
 
     /// Runs one statement. True if it changed a row.
@@ -184,34 +199,6 @@ impl Mailbox {
         Ok(self.fetch_all(operation, statement, read).await?.pop())
     }
 
-    /// Renews a lease. False: another holder has claimed the item, or it is over.
-    pub(super) async fn renew(
-        &self,
-        lease: Lease<'_>,
-        until: Timestamp,
-    ) -> Result<bool, Unavailable> {
-        let renew = query!(RENEW, lease.id, lease.fence, until.0);
-        self.change("job_renew", renew).await
-    }
-
-    /// Renews the leases of this process on calls with a key, which run from their claim on.
-    pub(super) async fn renew_all(&self, until: Timestamp) -> Result<(), Unavailable> {
-        let renew = query!(RENEW_ALL, self.holder.as_str(), until.0);
-        self.change("call_renew", renew).await.map(drop)
-    }
-
-    /// Ends leases that end before `until`, since their holder is gone.
-    pub(super) async fn end_leases(&self, until: Timestamp) -> Result<(), Unavailable> {
-        let end = query!(END_LEASES, until.0);
-        self.change("job_end_leases", end).await.map(drop)
-    }
-
-    /// Deletes an item: its key is free.
-    pub(super) async fn release(&self, lease: Lease<'_>) -> Result<(), Unavailable> {
-        let release = query!(RELEASE, lease.id, lease.fence);
-        self.change("call_release", release).await.map(drop)
-    }
-
     /// Writes the end of an item and returns it as it is afterwards, and whether there was room for the answer. `None`:
     /// another holder has claimed it.
     pub(super) async fn settle<T>(
@@ -222,7 +209,7 @@ impl Mailbox {
         read: impl Fn(&AnyRow) -> Result<T, sqlx::Error>,
     ) -> Result<Option<(T, bool)>, Unavailable> {
         let bytes = octets(&end.answer);
-        let adding = self.kept.announce_bytes(end.owner, bytes);
+        let adding = self.announce_bytes(end.owner, bytes);
         let limit = if end.always_fits {
             i64::MAX
         } else {
@@ -252,7 +239,7 @@ impl Mailbox {
         };
         let settled = self.fetch(operation, settle, read).await?;
         if let Some((_, true)) = settled {
-            self.kept.count_added(bytes);
+            self.count_added(bytes);
         }
         Ok(settled)
     }

@@ -2,13 +2,14 @@
 //! acknowledged is lost, nothing is sent twice, and an outcome that somebody got stays.
 //!
 //! Faults that it must find, each planted alone:
-//! - `jobs::table::PUT_BACK` without `fence = $2`: a stalled holder makes a call due that was sent. Sent twice.
+//! - `jobs::PUT_BACK` without `fence = $2`: a stalled holder makes a call due that was sent. Sent twice.
 //! - `Jobs::record_dispatch` that returns true without its statement: sent again once the lease is over. Sent twice.
 //! - `mailbox::SETTLE` without `fence = $2` and the states: a stalled holder replaces an outcome. Another outcome.
 //! - `Jobs::accept` that returns before `Jobs::insert`, or `Inbox::write_batch` that answers before the commit and
 //!   loses its batch: an acknowledged item is missing.
-//! - `calls::table::UNKNOWN` that deletes the row: the key of a crashed gateway is claimed again. Sent twice.
-//! - `calls::table::CLAIM` without its `WHERE`: a key in use is claimed. Sent twice.
+//! - `calls::UNKNOWN` that deletes the row: the key of a crashed gateway is claimed again. Sent twice.
+//! - `calls::CLAIM` without its `WHERE`: a key in use is claimed. Sent twice.
+//! - `jobs::Claim` without the state or the lease in its conditions: a job is claimed that a live gateway has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -96,6 +97,8 @@ struct World {
     jobs: Arc<Jobs>,
     calls: Arc<Calls>,
     workers: Vec<(Job, Stage)>,
+    /// Jobs whose lease is not over, of gateways that are gone as well.
+    leased: BTreeSet<String>,
     claims: BTreeMap<u8, Claim>,
     /// Acknowledged jobs.
     accepted: Vec<String>,
@@ -152,6 +155,7 @@ impl World {
             mailbox,
             inbox,
             workers: Vec::new(),
+            leased: BTreeSet::new(),
             claims: BTreeMap::new(),
             accepted: Vec::new(),
             canceled: BTreeSet::new(),
@@ -178,7 +182,11 @@ impl World {
                     && self.workers[at].1 != Stage::Sent
                 {
                     let (job, _) = self.workers.remove(at);
-                    self.jobs.put_back(&job, Duration::ZERO, true).await;
+                    let row = self.jobs.find(&job.id).await.unwrap().unwrap();
+                    if row.fence == job.fence {
+                        self.leased.remove(&job.id);
+                    }
+                    self.jobs.put_back(&job, Duration::ZERO, true, 1).await;
                 }
             }
             Event::Crash(number) => {
@@ -232,16 +240,21 @@ impl World {
 
     async fn claim(&mut self) {
         let claimed = self.jobs.claim_due(2).await.unwrap();
-        let claimed = claimed.into_iter().map(|job| (job, Stage::Claimed));
-        self.workers.extend(claimed);
+        for job in claimed {
+            let is_free = self.leased.insert(job.id.clone());
+            assert!(is_free, "{} was claimed during a lease", job.id);
+            assert_eq!(job.state, State::Pending, "{} was claimed", job.id);
+            self.workers.push((job, Stage::Claimed));
+        }
     }
 
-    /// Takes the next step with a job, as `data-plane/src/dispatch/` does.
+    /// Takes the next step with a job, as `data-plane/src/dispatch.rs` does.
     async fn advance(&mut self, at: usize) {
         let (job, stage) = self.workers.remove(at);
         match stage {
             Stage::Claimed => {
                 if self.jobs.record_dispatch(&job).await.unwrap() {
+                    self.leased.insert(job.id.clone());
                     self.workers.push((job, Stage::Dispatched));
                 }
             }
@@ -257,13 +270,16 @@ impl World {
         }
     }
 
-    async fn end_leases(&self) {
+    async fn end_leases(&mut self) {
+        self.leased.clear();
         let end = query!("UPDATE mailbox_items SET leased_until = 0 WHERE kind <> 'keyed'");
         self.mailbox.change("job_end_leases", end).await.unwrap();
     }
 
     async fn give_up_lost(&self) {
         for job in self.jobs.claim_lost(8).await.unwrap() {
+            let is_leased = self.leased.contains(&job.id);
+            assert!(!is_leased, "{} was given up during a lease", job.id);
             let why = Rejection::new(Reason::AgentProtocolError, "lost");
             let why = why.with_delivery(Delivery::Unknown);
             self.jobs.finish_job(&job, &Ending::Failed(why)).await;

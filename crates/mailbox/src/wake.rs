@@ -9,7 +9,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::AssertSqlSafe;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
@@ -213,17 +213,14 @@ impl Hub {
     /// Publishes wake-ups to other replicas, retrying until it succeeds.
     pub(super) async fn publish_wake_ups(&self, shared: &Shared) {
         loop {
-            self.queued.notified().await;
-            loop {
-                let batch = std::mem::take(&mut *self.to_tell.lock());
-                if batch.is_empty() {
-                    break;
-                }
-                let lines: Vec<&str> = batch.iter().map(String::as_str).collect();
-                let text = format!("{}\n{}", self.replica, lines.join("\n"));
-                let Err(error) = shared.publish(CHANNEL, &text).await else {
-                    continue;
-                };
+            let batch = std::mem::take(&mut *self.to_tell.lock());
+            if batch.is_empty() {
+                self.queued.notified().await;
+                continue;
+            }
+            let lines: Vec<&str> = batch.iter().map(String::as_str).collect();
+            let text = format!("{}\n{}", self.replica, lines.join("\n"));
+            if let Err(error) = shared.publish(CHANNEL, &text).await {
                 tracing::debug!(error = %Chain(&error), "failed to publish wake-ups; retrying");
                 // Subscribers on other replicas may not know that the link is down here.
                 self.queue_lines(batch);
@@ -274,18 +271,14 @@ async fn read_marks(db: &Db, topics: &[Topic]) -> Result<Marks, Unavailable> {
             .collect();
         for chunk in names.chunks(LOOK_MAX) {
             let text = format!("{text}{}", row_placeholders(1, chunk.len()));
-            let mut query = sqlx::query(AssertSqlSafe(text));
+            let mut query = sqlx::query_as(AssertSqlSafe(text));
             for name in chunk {
                 query = query.bind(*name);
             }
-            let work = async {
-                for row in query.fetch_all(db.pool()).await? {
-                    let name: String = row.try_get("name")?;
-                    marks.insert(Topic(format!("{kind}{name}")), row.try_get("mark")?);
-                }
-                Ok(())
-            };
-            db.run("inbox_look", work).await?;
+            let work = query.fetch_all(db.pool());
+            let rows: Vec<(String, i64)> = db.run("inbox_look", work).await?;
+            let rows = rows.into_iter();
+            marks.extend(rows.map(|(name, mark)| (Topic(format!("{kind}{name}")), mark)));
         }
     }
     Ok(marks)

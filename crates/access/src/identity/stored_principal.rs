@@ -46,16 +46,25 @@ impl Proof {
         let Some(principal) = stored.principal else {
             return is_open.then(open_proof);
         };
-        let is_operator = principal == Principal::Operator;
         let operator = stored.operator.unwrap_or(Operator::CONFIGURED);
+        Some(Self::of_principal(principal, stored.born_at, operator))
+    }
+
+    /// Returns the proof of what the gateway does by itself, as an operator.
+    pub fn of_operator() -> Self {
+        Self::of_principal(Principal::Operator, 0, Operator::CONFIGURED)
+    }
+
+    fn of_principal(principal: Principal, born_at: i64, operator: Operator) -> Self {
+        let is_operator = principal == Principal::Operator;
         let proof = Self {
             principal,
             kind: CredentialKind::Stored,
-            born_at: stored.born_at,
+            born_at,
             operator: is_operator.then(|| Arc::new(operator)),
             ..open_proof()
         };
-        Some(proof.with_account())
+        proof.with_account()
     }
 }
 

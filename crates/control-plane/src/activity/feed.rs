@@ -176,7 +176,7 @@ impl Feed {
             () = self.gateway.drain.wait_for_leave() => {}
             () = sleep_until(self.check) => {}
             () = sleep_until(self.comment) => self.rest = Bytes::from_static(COMMENT),
-            () = self.reader.changed() => self.look = true,
+            () = self.reader.watch.changed() => self.look = true,
         }
     }
 

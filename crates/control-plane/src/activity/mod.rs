@@ -150,7 +150,7 @@ async fn wait_for_entries(
                         break;
                     }
                 }
-                () = reader.changed() => break,
+                () = reader.watch.changed() => break,
             }
         }
     }

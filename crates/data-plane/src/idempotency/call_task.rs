@@ -15,20 +15,18 @@ use crate::response::{OutboundCall, refuse_answer};
 use crate::sse::{AgentStream, EventPace, StreamSetup};
 use crate::trace::CallSpan;
 use crate::upstream::{
-    AgentConnection, CancelWatch, PoolHandle, Relay, SentCall, await_head, follow_redirect,
-    is_event_stream, next_piece, too_large,
+    AgentConnection, CancelWatch, Relay, SentCall, await_head, follow_redirect, is_event_stream,
+    next_piece, too_large,
 };
 use a2a::event::last_data;
 use a2a::state::TaskState;
 use access::identity::Proof;
 use assembly::access_watch::AccessBasis;
 use directory::CallOutcome;
-use directory::tasks::Learner;
 use kernel::config::Config;
 use kernel::dialect::ReplyForm;
 use kernel::ids::{RequestId, WorkspaceIncarnation};
 use kernel::rejection::{Delivery, Reason, Rejection};
-use kernel::shares::Share;
 use mailbox::calls::{Answer, Claim};
 
 /// Maximum pieces of a stream that wait for the caller, each of one read.
@@ -230,23 +228,14 @@ impl CallTask {
 
     /// Reads the response to its end.
     async fn read_whole(
-        self,
+        mut self,
         upstream: AnswerReader,
         mut head: ResponseHeader,
         cut: &mut CancelWatch,
     ) -> Result<Answer, Rejection> {
-        let (mut forward, relay) = (self.forward, &self.relay);
         let status = head.status.as_u16();
-        let body = BodyReader {
-            relay,
-            upstream,
-            learner: forward.learner.take(),
-            limit: self.config.limits.response_bytes.0,
-            share: forward.share,
-        };
-        let idle = self.config.upstream.idle;
-        let home = relay.upstream.pool_handle(idle);
-        let body = body.read(home, &forward.clocks, cut).await;
+        let body = self.read_body(upstream, cut).await;
+        let (mut forward, relay) = (self.forward, &self.relay);
         let (expected, slot) = (forward.expected, forward.slot.as_mut());
         let judge = |body: &[u8]| expected.refuse_unreadable(&head, (body, true), slot);
         let body = body.and_then(|body| judge(&body).map(|()| body));
@@ -266,6 +255,35 @@ impl CallTask {
             None => body,
         };
         build_answer(relay, &head, body)
+    }
+
+    /// Reads the body of a response, which is held whole: it is stored before it is sent.
+    async fn read_body(
+        &mut self,
+        mut upstream: AnswerReader,
+        cut: &mut CancelWatch,
+    ) -> Result<Bytes, Rejection> {
+        let (relay, forward) = (&self.relay, &mut self.forward);
+        let limit = self.config.limits.response_bytes.0;
+        let mut body = BytesMut::new();
+        loop {
+            let piece = next_piece(None, &mut upstream, &forward.clocks, cut).await;
+            let Some(piece) = piece.map_err(|ended| ended.into_rejection(|| broken_http(None)))?
+            else {
+                break;
+            };
+            if (body.len() + piece.len()) as u64 > limit {
+                return Err(too_large(limit));
+            }
+            // Its share in the caller's memory bound, as for the request.
+            let taken = relay.load.reserve(&mut forward.share, piece.len());
+            taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
+            search_answer(&mut forward.learner, &relay.metrics, &piece).await;
+            body.extend_from_slice(&piece);
+        }
+        let idle = self.config.upstream.idle;
+        relay.upstream.pool_handle(idle).check_in(upstream);
+        Ok(body.freeze())
     }
 }
 
@@ -299,41 +317,4 @@ fn build_answer(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Ans
         body,
         kept: true,
     })
-}
-
-/// A response in one body, held whole: it is stored before it is sent.
-struct BodyReader<'a> {
-    relay: &'a Relay,
-    upstream: AnswerReader,
-    learner: Option<Box<Learner>>,
-    limit: u64,
-    /// Share in the caller's memory bound, as for the request.
-    share: Share,
-}
-
-impl BodyReader<'_> {
-    async fn read(
-        mut self,
-        home: PoolHandle<'_>,
-        clocks: &crate::upstream::Clocks,
-        cut: &mut CancelWatch,
-    ) -> Result<Bytes, Rejection> {
-        let mut body = BytesMut::new();
-        loop {
-            let piece = next_piece(None, &mut self.upstream, clocks, cut).await;
-            let Some(piece) = piece.map_err(|ended| ended.into_rejection(|| broken_http(None)))?
-            else {
-                break;
-            };
-            if (body.len() + piece.len()) as u64 > self.limit {
-                return Err(too_large(self.limit));
-            }
-            let taken = self.relay.load.reserve(&mut self.share, piece.len());
-            taken.map_err(|full| full.with_delivery(Delivery::Sent))?;
-            search_answer(&mut self.learner, &self.relay.metrics, &piece).await;
-            body.extend_from_slice(&piece);
-        }
-        home.check_in(self.upstream);
-        Ok(body.freeze())
-    }
 }

@@ -107,14 +107,7 @@ impl<'a> InboxCall<'a> {
 
     /// Returns the generation of the response, from the method's name, which differs for each method.
     pub(super) fn generation(&self) -> Generation {
-        if self
-            .name
-            .starts_with(|first: char| first.is_ascii_uppercase())
-        {
-            Generation::V1
-        } else {
-            Generation::V0
-        }
+        Generation::of_method(&self.name)
     }
 }
 

@@ -10,12 +10,12 @@ use crate::admission::{AdmittedCall, AllowedCaller};
 use crate::complete::CheckedCall;
 use crate::filters::{Rewrite, untranslatable_reply};
 use crate::guard::CallGuards;
-use crate::idempotency::answer::mark_replay;
+use crate::idempotency::mark_replay;
 use crate::inbox::call::InboxCall;
 use crate::inbox::responses::{ResponseForm, TaskParts, trim_task};
 use crate::inbox::send::{OutgoingMessage, ReplyWait};
 use crate::inbox::stream::stream_task;
-use crate::listener::internal_error;
+use crate::listener::{PREFERENCE_APPLIED, internal_error};
 use crate::policy::{ContentCall, check_content, set_guards};
 use crate::record::{Answered, ExchangeError};
 use crate::services::Request;
@@ -124,12 +124,9 @@ pub(super) async fn answer_call(
             check_content(content).await?;
             let message = OutgoingMessage {
                 inbox: &inbox,
-                allowed: &admitted.allowed,
+                admitted: &admitted,
                 call: &call,
-                method: checked.method_name.as_deref().unwrap_or(&call.name),
-                body: &checked.body,
-                key: checked.key.as_ref(),
-                hops: admitted.hops,
+                checked: &checked,
             };
             return message.send(request, response).await;
         }
@@ -201,10 +198,9 @@ impl CallerInbox<'_> {
         if task.state.is_terminal() {
             return Ok(form.not_cancelable(task.state));
         }
-        let (source, owner) = (message_source(&self.proof), self.proof.owner());
         let spoke = inbox_side(Generation::V0, options);
         let generation = spoke.map_or(Generation::V0, |spoke| spoke.side.generation);
-        let by = (source, owner);
+        let by = (message_source(&self.proof), self.proof.owner());
         let canceled = self.store().cancel(&self.target, &task.id, by, generation);
         let task = match canceled.await {
             Ok(task) => task,
@@ -274,14 +270,7 @@ async fn send_answer(
     body: String,
     applied: Option<String>,
 ) -> Result<Answered, ExchangeError> {
-    let mut own = ResponseHeader::build(200, Some(2)).map_err(internal_error)?;
-    own.append_header(header::CONTENT_TYPE, "application/json")
-        .map_err(internal_error)?;
-    if let Some(applied) = applied {
-        own.append_header("preference-applied", applied)
-            .map_err(internal_error)?;
-    }
-    let mut head = own_head(request, own, &response)?;
+    let mut head = own_head(request, "application/json", applied, &response)?;
     let mut body = Bytes::from(body);
     if let Some(rewrite) = response.rewrite {
         body = rewrite.rewrite_body(&mut head, body).await?;
@@ -299,9 +288,17 @@ async fn send_answer(
 /// Returns the head of a response of the gateway, with the common fields.
 fn own_head(
     request: &Request<'_>,
-    own: ResponseHeader,
+    content_type: &'static str,
+    applied: Option<String>,
     response: &ResponseContext,
 ) -> Result<ResponseHeader, Rejection> {
+    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal_error)?;
+    own.append_header(header::CONTENT_TYPE, content_type)
+        .map_err(internal_error)?;
+    if let Some(applied) = applied {
+        own.append_header(PREFERENCE_APPLIED, applied)
+            .map_err(internal_error)?;
+    }
     let mut head = request.response_head(own, response.done)?;
     mark_replay(&mut head, response.replay, response.kept)?;
     Ok(head)

@@ -9,11 +9,12 @@ use pingora::http::ResponseHeader;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
-use crate::admission::AllowedCaller;
-use crate::complete::preferred_wait;
+use crate::admission::AdmittedCall;
+use crate::complete::{CheckedCall, preferred_wait};
 use crate::filters::Rewrite;
-use crate::idempotency::answer::{StoredResponse, send_stored_response, stream_expired};
-use crate::idempotency::{Execution, execute_own_once};
+use crate::idempotency::{
+    Execution, StoredResponse, execute_own_once, send_stored_response, stream_expired,
+};
 use crate::inbox::call::InboxCall;
 use crate::inbox::responses::{ResponseForm, trim_task};
 use crate::inbox::stream::stream_task;
@@ -29,48 +30,21 @@ use a2a::task::{Binding, TaskScan};
 use access::caps::Charge;
 use kernel::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
-use mailbox::calls::{Answer, Key, Outcome};
-use mailbox::inbox::{Activity, Inbox, InboxTask, NewActivity};
+use mailbox::calls::{Answer, Outcome};
+use mailbox::inbox::{Activity, InboxTask, NewActivity};
 
 /// Message to send, with its call.
 pub(super) struct OutgoingMessage<'a> {
     pub(super) inbox: &'a CallerInbox<'a>,
-    pub(super) allowed: &'a AllowedCaller,
+    pub(super) admitted: &'a AdmittedCall,
+    /// The call as its caller made it.
     pub(super) call: &'a InboxCall<'a>,
-    /// Method of the entry, in a generation that the agent speaks.
-    pub(super) method: &'a str,
-    /// Body of the entry.
-    pub(super) body: &'a Bytes,
-    pub(super) key: Option<&'a Key>,
-    /// Gateways that the call has passed, this one included.
-    pub(super) hops: u32,
-}
-
-/// Entry to be put into the inbox.
-struct NewEntry {
-    inbox: Arc<Inbox>,
-    new: NewActivity,
-    /// Task that it continues.
-    continued: Option<InboxTask>,
-    to_count: Option<UncountedCall>,
+    /// The call for the agent, in a generation that it speaks.
+    pub(super) checked: &'a CheckedCall,
 }
 
 /// An entry that was put into the inbox, with its task, and the counts of its call.
 type StoredEntry = (Activity, InboxTask, Option<Box<Charge>>);
-
-impl NewEntry {
-    /// Commits the entry. Its task belongs to its sender. No store is asked after the commit, so that a
-    /// committed message is never reported as failed.
-    async fn commit(self) -> Result<StoredEntry, Rejection> {
-        let charge = count_call(self.to_count.as_ref()).await?;
-        let (target, owner) = (self.new.workspace.clone(), self.new.owner.clone());
-        let activity = self.inbox.put(self.new).await.at(Stage::Inbox)?;
-        let charge = charge.map(Charge::into_sent);
-        let begun = || InboxTask::new(&activity, &target, &owner);
-        let task = self.continued.unwrap_or_else(begun);
-        Ok((activity, task, charge))
-    }
-}
 
 impl OutgoingMessage<'_> {
     /// Sends the message and answers its caller.
@@ -81,8 +55,8 @@ impl OutgoingMessage<'_> {
     ) -> Result<Answered, ExchangeError> {
         let (inbox, call) = (self.inbox, self.call);
         let entry = self.build_entry(request).await?;
-        let (activity, task, charge) = match self.key {
-            None => entry.commit().await?,
+        let (activity, task, charge) = match &self.checked.key {
+            None => entry.await?,
             Some(key) => {
                 let state = async |answer: &Answer| {
                     let task = self.find_stored_task(&response, answer).await?;
@@ -93,7 +67,7 @@ impl OutgoingMessage<'_> {
                 let (form, name) = (response.form.clone(), call.name.clone().into_owned());
                 let is_bare = response.rewrite.is_some();
                 let work = async move {
-                    let put = entry.commit().await?;
+                    let put = entry.await?;
                     let body = form.queued_response(&name, &put.1, &put.0);
                     Ok((queued_answer(body, is_bare).await?, put))
                 };
@@ -172,20 +146,24 @@ impl OutgoingMessage<'_> {
         self.current_response(form, &task).await.ok()
     }
 
-    async fn build_entry(&self, request: &Request<'_>) -> Result<NewEntry, Rejection> {
+    /// Builds the entry. What is returned commits it. Its task belongs to its sender. No store is asked after the commit,
+    /// so that a committed message is never reported as failed.
+    async fn build_entry(
+        &self,
+        request: &Request<'_>,
+    ) -> Result<impl Future<Output = Result<StoredEntry, Rejection>> + Send + use<>, Rejection>
+    {
         let (inbox, call) = (self.inbox, self.call);
-        let (proof, target) = (&inbox.proof, &inbox.target);
-        let text = std::str::from_utf8(self.body)
+        let (proof, target) = (&inbox.proof, inbox.target.clone());
+        let text = std::str::from_utf8(&self.checked.body)
             .map_err(|_| Rejection::new(Reason::InvalidRequest, "the body is not UTF-8"))?;
-        let mut new = NewActivity::message(
-            target,
-            message_source(proof),
-            proof.owner(),
-            self.method,
-            text.to_owned(),
-        );
+        let method = self.checked.method_name.as_deref();
+        let method = method.unwrap_or(&call.name);
+        let (source, owner) = (message_source(proof), proof.owner());
+        let text = text.to_owned();
+        let mut new = NewActivity::message(&target, source, owner.clone(), method, text);
         new.context_id = call.params.message_context().map(str::to_owned);
-        new.hops = Some(self.hops);
+        new.hops = Some(self.admitted.hops);
         new.account = proof.account;
         let mut continued = None;
         if let Some(id) = call.params.continued_task() {
@@ -193,14 +171,18 @@ impl OutgoingMessage<'_> {
             new.continues = Some(task.id.clone());
             continued = Some(task);
         }
-        let call = (&request.head().headers, self.body);
+        let allowed = &self.admitted.allowed;
+        let call = (&request.head().headers, &self.checked.body);
         let to_count =
-            UncountedCall::from_call(inbox.gateway, request.exchange, self.allowed, call);
-        Ok(NewEntry {
-            inbox: Arc::clone(inbox.store()),
-            new,
-            continued,
-            to_count: to_count.await?,
+            UncountedCall::from_call(inbox.gateway, request.exchange, allowed, call).await?;
+        let store = Arc::clone(inbox.store());
+        Ok(async move {
+            let charge = count_call(to_count.as_ref()).await?;
+            let activity = store.put(new).await.at(Stage::Inbox)?;
+            let charge = charge.map(Charge::into_sent);
+            let begun = || InboxTask::new(&activity, &target, &owner);
+            let task = continued.unwrap_or_else(begun);
+            Ok((activity, task, charge))
         })
     }
 
@@ -222,22 +204,18 @@ impl OutgoingMessage<'_> {
             && (follows || waits.is_some())
         {
             let task = self.find_stored_task(&response, kept).await?;
-            match (task, waits) {
-                (Some(task), _) if follows => {
-                    let continued = self.call.params.continued_task() == Some(&task.id);
-                    let first = self.load_first(&task, continued).await?;
-                    return stream_task(request, response, task, first).await;
-                }
-                (None, _) if follows => return Err(stream_expired().into()),
-                (Some(task), Some(ReplyWait { until, applied })) => {
-                    if let Some(_place) = self.inbox.store().take_sender_slot(&self.inbox.proof) {
-                        let body = self.await_replayed(request, &response.form, task, until);
-                        if let Some(body) = body.await? {
-                            return send_answer(request, response, body, applied).await;
-                        }
-                    }
-                }
-                _ => {}
+            if follows {
+                let task = task.ok_or_else(stream_expired)?;
+                let continued = self.call.params.continued_task() == Some(&task.id);
+                let first = self.load_first(&task, continued).await?;
+                return stream_task(request, response, task, first).await;
+            }
+            let form = &response.form;
+            if let (Some(task), Some(ReplyWait { until, applied })) = (task, waits)
+                && let Some(_place) = self.inbox.store().take_sender_slot(&self.inbox.proof)
+                && let Some(body) = self.await_replayed(request, form, task, until).await?
+            {
+                return send_answer(request, response, body, applied).await;
             }
         }
         let stored = StoredResponse::new(outcome, true, response.done);
@@ -254,14 +232,11 @@ impl OutgoingMessage<'_> {
             Some(_) => Binding::Rest,
             None => Binding::Rpc,
         };
-        match TaskScan::new(binding).push(&answer.body) {
-            Some(id) => Ok(self
-                .inbox
-                .store()
-                .find_task(&self.inbox.target, &id)
-                .await?),
-            None => Ok(None),
-        }
+        let Some(id) = TaskScan::new(binding).push(&answer.body) else {
+            return Ok(None);
+        };
+        let inbox = self.inbox;
+        inbox.store().find_task(&inbox.target, &id).await
     }
 
     /// Returns the outcome of a replayed message, from the first update on if the message began the task.

@@ -1,21 +1,17 @@
 //! Stream of a polling agent's task: its present state, then each update, until its turn ends.
 
 use bytes::Bytes;
-use http::header;
-use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use crate::filters::Rewrite;
 use crate::guard::stream::{EventCheck, EventGuard};
-use crate::idempotency::answer::last_event;
+use crate::idempotency::EventWriter;
 use crate::inbox::{ResponseContext, own_head};
-use crate::listener::{begin_stream, client_disconnected, internal_error, write_within};
-use crate::record::{Answered, Exchange, ExchangeError};
+use crate::listener::client_disconnected;
+use crate::record::{Answered, ExchangeError};
 use crate::services::Request;
 use crate::upstream::{shutting_down, timed_out};
-use a2a::event::Framing;
 use a2a::state::TaskState;
 use assembly::access_watch::{AccessBasis, CutOff, cut_off};
 use kernel::ids::stream_id;
@@ -35,25 +31,16 @@ pub(super) async fn stream_task(
     let mut watch = inbox.watch_task(&task.id);
     let _open = InProgress::begin(&request.exchange.call.metrics().open_streams);
     let name = stream_id().simple().to_string();
-    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal_error)?;
-    own.append_header(header::CONTENT_TYPE, "text/event-stream")
-        .map_err(internal_error)?;
-    let head = own_head(request, own, &response)?;
-    let exchange = &mut *request.exchange;
-    exchange.record.set_status(200);
-    exchange.record_stream();
-    begin_stream(request.session, exchange, head, &name).await?;
-    let end = exchange.call.started() + exchange.call.config().timeouts.stream;
-    let (proof, callee) = (exchange.call.proof(), exchange.call.target());
+    let head = own_head(request, "text/event-stream", None, &response)?;
+    let end = request.exchange.call.started() + request.exchange.call.config().timeouts.stream;
+    let writer = EventWriter::begin(request, (200, head), &name, false).await?;
+    let call = &writer.exchange.call;
     let mut stream = TaskStream {
-        cut_off: relay.cut_off(AccessBasis::Credential, proof, callee),
-        session: request.session,
-        exchange,
-        name,
+        cut_off: relay.cut_off(AccessBasis::Credential, call.proof(), call.target()),
+        writer,
         rewrite: response.rewrite,
         guard: response.guarded.as_ref().and_then(EventGuard::for_turns),
         end,
-        written: Instant::now(),
     };
     let first = response.form.stream_event(&document);
     if !stream.write(first, false).await? {
@@ -77,9 +64,7 @@ pub(super) async fn stream_task(
         }
         let leave = gateway.drain.wait_for_leave();
         if waits && let Some(why) = stream.wait(&mut watch, leave).await? {
-            let event = last_event(stream.exchange, &stream.name, &why);
-            stream.send(event, true).await?;
-            return Ok(Answered);
+            return stream.writer.end(&why).await;
         }
     }
     stream.write(String::new(), true).await?;
@@ -90,17 +75,12 @@ pub(super) async fn stream_task(
 struct TaskStream<'a> {
     /// Ends the stream when its caller loses access.
     cut_off: Option<CutOff>,
-    session: &'a mut ServerSession,
-    exchange: &'a mut Exchange,
-    /// Id of the stream's call, as the caller knows it.
-    name: String,
+    writer: EventWriter<'a>,
     rewrite: Option<Rewrite>,
     /// The guards that are asked about updates.
     guard: Option<EventGuard>,
     /// Deadline of the stream.
     end: Instant,
-    /// Time of the last write to the caller.
-    written: Instant,
 }
 
 impl TaskStream<'_> {
@@ -110,28 +90,19 @@ impl TaskStream<'_> {
         watch: &mut Watch,
         drain: impl Future<Output = ()>,
     ) -> Result<Option<Rejection>, ExchangeError> {
-        let wake = self.keepalive_at().min(self.end);
+        let wake = self.writer.keepalive_at().min(self.end);
         tokio::select! {
             biased;
             () = watch.changed() => return Ok(None),
             () = sleep_until(wake) => {}
             why = cut_off(&mut self.cut_off) => return Ok(Some(why)),
             () = drain => return Ok(Some(shutting_down(Delivery::Sent))),
-            () = client_disconnected(self.session) => return Err(ExchangeError::CallerLeft),
+            () = client_disconnected(self.writer.session) => return Err(ExchangeError::CallerLeft),
         }
         if self.end <= wake {
             return Ok(Some(timed_out("stream")));
         }
-        self.send_keepalive().await.map(|()| None)
-    }
-
-    fn keepalive_at(&self) -> Instant {
-        self.written + self.exchange.call.config().stream.keepalive
-    }
-
-    async fn send_keepalive(&mut self) -> Result<(), ExchangeError> {
-        let comment = Framing::default().keepalive_comment(false);
-        self.send(comment.into(), false).await
+        self.writer.send_keepalive().await.map(|()| None)
     }
 
     /// Writes an event, unless guards withhold it. False: it was the last one, with the reason of a guard.
@@ -142,18 +113,14 @@ impl TaskStream<'_> {
         }
         let guard = self.guard.as_mut().filter(|_| !bytes.is_empty() && !last);
         let Some(check) = guard.map(EventGuard::take) else {
-            self.send(bytes, last).await?;
+            self.writer.send(bytes, last).await?;
             return Ok(true);
         };
         let (passed, rejected) = self.ask_guards(check, bytes).await?;
-        self.send(passed, false).await?;
+        self.writer.send(passed, false).await?;
         match rejected {
             None => Ok(true),
-            Some(why) => {
-                let event = last_event(self.exchange, &self.name, &why);
-                self.send(event, true).await?;
-                Ok(false)
-            }
+            Some(why) => self.writer.end(&why).await.map(|Answered| false),
         }
     }
 
@@ -168,21 +135,10 @@ impl TaskStream<'_> {
             tokio::select! {
                 biased;
                 passed = &mut asked => return Ok(passed),
-                () = sleep_until(self.keepalive_at()) => self.send_keepalive().await?,
-                () = client_disconnected(self.session) => return Err(ExchangeError::CallerLeft),
+                () = sleep_until(self.writer.keepalive_at()) => self.writer.send_keepalive().await?,
+                () = client_disconnected(self.writer.session) => return Err(ExchangeError::CallerLeft),
             }
         }
-    }
-
-    async fn send(&mut self, bytes: Bytes, last: bool) -> Result<(), ExchangeError> {
-        self.exchange.record.add_passed_bytes(bytes.len());
-        self.exchange
-            .record
-            .add_events(u32::from(!bytes.is_empty() && !bytes.starts_with(b":")));
-        let deadline = Instant::now() + self.exchange.call.config().timeouts.write;
-        write_within(deadline, self.session.write_response_body(bytes, last)).await?;
-        self.written = Instant::now();
-        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::mailbox::octets;
+use a2a::state::TaskState;
 use access::identity::{WITHHELD_CONTENT, WithheldContent};
 use kernel::closed_set::words;
 use kernel::ids::WorkspaceId;
@@ -85,8 +86,10 @@ pub struct NewActivity {
     /// Account of the sender: the entry takes a share of the inbox. The default, of what the workspace itself and the
     /// gateway put there: it takes no share.
     pub account: Account,
-    /// The task that it continues; its state becomes `submitted` again.
+    /// The task that it continues.
     pub continues: Option<String>,
+    /// The state that it gives to the task that it continues: `submitted` again, or `canceled`.
+    pub continues_as: TaskState,
     /// Gateways that the call has gone through, this one included. `None`: it is no call.
     pub hops: Option<u32>,
     /// Its name, a UUID that nothing else has, where it must not be put there twice; `None`: a new one.
@@ -113,6 +116,7 @@ impl NewActivity {
             owner,
             account: Account::default(),
             continues: None,
+            continues_as: TaskState::Submitted,
             hops: None,
             id: None,
         }

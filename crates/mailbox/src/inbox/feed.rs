@@ -123,12 +123,12 @@ impl Inbox {
             // Woken readers take turns, since other work needs connections, too.
             let _turn = self.turns.acquire().await;
             let mut connection = self.mailbox.db.begin_reading().await?;
-            let head = sqlx::query(HEAD).bind(workspace.as_str());
-            let Some(head) = head.fetch_optional(&mut connection).await? else {
+            let head = sqlx::query_as(HEAD).bind(workspace.as_str());
+            let head: Option<(i64, i64, Option<i64>)> =
+                head.fetch_optional(&mut connection).await?;
+            let Some((last, _, oldest)) = head else {
                 return Ok(Page::EMPTY);
             };
-            let last: i64 = head.try_get("last_seq")?;
-            let oldest: Option<i64> = head.try_get("oldest_seq")?;
             let mut page = Page {
                 oldest: oldest.unwrap_or(last + 1),
                 last,
@@ -191,17 +191,17 @@ impl Inbox {
         }
         let work = async {
             let mut tx = self.mailbox.db.begin().await?;
-            let lock = sqlx::query(LOCK_HEAD).bind(workspace.as_str());
-            let Some(head) = lock.fetch_optional(&mut *tx).await? else {
+            let lock = sqlx::query_scalar(LOCK_HEAD).bind(workspace.as_str());
+            let acked: Option<i64> = lock.fetch_optional(&mut *tx).await?;
+            let find = sqlx::query_scalar(POSITION)
+                .bind(id)
+                .bind(workspace.as_str());
+            let seq: Option<i64> = find.fetch_optional(&mut *tx).await?;
+            let (Some(acked), Some(seq)) = (acked, seq) else {
                 return Ok(None);
             };
-            let find = sqlx::query(POSITION).bind(id).bind(workspace.as_str());
-            let Some(row) = find.fetch_optional(&mut *tx).await? else {
-                return Ok(None);
-            };
-            let (acked, seq): (i64, i64) = (head.try_get("acked_seq")?, row.try_get("seq")?);
             if acked < seq {
-                let set = sqlx::query(ACKNOWLEDGE).bind(workspace.as_str()).bind(seq);
+                let set = query!(ACKNOWLEDGE, workspace.as_str(), seq);
                 set.execute(&mut *tx).await?;
                 tx.commit().await?;
             }
@@ -210,7 +210,7 @@ impl Inbox {
         let count = self.mailbox.db.run("inbox_acknowledge", work).await?;
         let count = count.ok_or_else(cursor_gone)?;
         if count > 0 {
-            self.to_prune.insert(workspace);
+            self.prune_later(workspace);
         }
         Ok(count)
     }

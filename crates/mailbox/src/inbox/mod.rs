@@ -1,9 +1,9 @@
 //! Inboxes of agents that poll (`docs/reference/http-api.md`, "Inboxes"), and the tasks that their messages begin.
 //!
 //! Owns the tables `activity_logs`, `inbox_heads` and `task_updates`. [`Inbox::put`] is group commit
-//! ([`append`], the transaction in [`commit`], the fill level in [`usage`]); [`feed`] reads and acknowledges; [`reply`]
-//! takes an agent's updates of its tasks, which [`document`] turns into JSON; [`heartbeat`] keeps heartbeats; [`prune`]
-//! applies the retention.
+//! ([`append`]); [`feed`] reads and acknowledges; [`reply`]
+//! takes an agent's updates of its tasks, which [`document`] turns into JSON; [`prune`]
+//! applies the retention and keeps heartbeats.
 //!
 //! Invariants: a message is committed before its sender gets a response; the numbers of an inbox have no gaps
 //! and are in the order of commits, so a reader that continues after a number misses none; without the shared
@@ -11,20 +11,18 @@
 
 mod activity;
 mod append;
-mod commit;
 mod document;
 mod feed;
-mod heartbeat;
 mod notice;
 mod prune;
-mod reader;
 mod reply;
-mod usage;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use serde_json::json;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -32,35 +30,49 @@ pub use self::activity::{Activity, ActivityType, Item, NewActivity, Source, Sour
 pub use self::append::no_task;
 pub use self::document::too_deep;
 pub use self::feed::{Filter, Page, Start};
-pub use self::heartbeat::empty_inbox;
 pub use self::notice::{Attachment, Notice};
-pub use self::reader::{Reader, SenderSlot};
+pub use self::prune::empty_inbox;
 pub use self::reply::{InboxTask, TaskPage, TaskQuery, TaskUpdate};
 
 use self::append::Queue;
-use self::prune::PruneQueue;
 use crate::mailbox::Mailbox;
 pub use crate::wake::Watch;
-use a2a::state::TaskState;
-use directory::events::{Event, Events, Kind, ReaderSlots, SlotLimits};
+use access::identity::Proof;
+use directory::events::{Event, Events, Kind, ReaderSlot, ReaderSlots, SlotLimits};
 use kernel::config::Config;
 use kernel::ids::WorkspaceId;
+use kernel::metrics::{InProgress, InboxReader};
+use kernel::rejection::Rejection;
 
 /// Concurrent reads of this replica at most.
 const READS_MAX: usize = 4;
 
 /// Puts, reads and prunes the entries of inboxes.
 pub struct Inbox {
-    mailbox: Arc<Mailbox>,
+    pub(super) mailbox: Arc<Mailbox>,
     events: Arc<Events>,
     queue: Queue,
     turns: Semaphore,
     readers: Arc<ReaderSlots>,
     /// Slots of senders that wait for replies, apart from those of reading agents.
     senders: Arc<ReaderSlots>,
-    to_prune: PruneQueue,
+    /// Inboxes with new acknowledgements.
+    to_prune: Mutex<HashSet<WorkspaceId>>,
     /// Time at which this gateway last wrote the heartbeat of each agent.
     signs: DashMap<WorkspaceId, Instant>,
+}
+
+/// The slot of a long-lived reader, or of a sender that waits for the reply to its message. Dropping it frees the slot.
+pub struct Reader {
+    /// The new entries since it was opened.
+    pub watch: Watch,
+    _slot: SenderSlot,
+}
+
+/// The slot of a sender that waits for the reply to its message. Dropping it frees the slot.
+pub struct SenderSlot {
+    _slot: ReaderSlot,
+    _counted: InProgress,
 }
 
 impl Inbox {
@@ -75,7 +87,7 @@ impl Inbox {
             events,
             queue: Queue::default(),
             turns: Semaphore::new(READS_MAX),
-            to_prune: PruneQueue::default(),
+            to_prune: Mutex::default(),
             signs: DashMap::new(),
         })
     }
@@ -83,6 +95,40 @@ impl Inbox {
     /// Commits entries, and prunes what is acknowledged. A background task; runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(self.write(), self.prune());
+    }
+
+    /// Takes a slot for the caller, to wait for new entries of an inbox on any replica.
+    ///
+    /// # Errors
+    /// `overloaded` and `rate_limited` beyond the bounds of `[inbox]`.
+    pub fn open_reader(
+        &self,
+        workspace: &WorkspaceId,
+        proof: &Proof,
+        kind: InboxReader,
+    ) -> Result<Reader, Rejection> {
+        let slot = self.readers.take(proof.account)?;
+        Ok(Reader {
+            _slot: self.count_slot(slot, kind),
+            watch: self.watch_inbox(workspace),
+        })
+    }
+
+    /// Takes a slot for the caller, to wait for the reply to its message. `None`: there is none free.
+    pub fn take_sender_slot(&self, proof: &Proof) -> Option<SenderSlot> {
+        let Ok(slot) = self.senders.take(proof.account) else {
+            self.mailbox.metrics.inbox.waits_refused.inc();
+            return None;
+        };
+        Some(self.count_slot(slot, InboxReader::Sender))
+    }
+
+    fn count_slot(&self, slot: ReaderSlot, kind: InboxReader) -> SenderSlot {
+        let gauge = &self.mailbox.metrics.inbox.readers[kind];
+        SenderSlot {
+            _slot: slot,
+            _counted: InProgress::begin(gauge),
+        }
     }
 }
 
@@ -96,7 +142,11 @@ fn slot_limits(config: &Config, what: &'static str) -> SlotLimits {
 }
 
 /// Returns the event for a task that changed.
-fn task_changed_event(workspace: &WorkspaceId, task: &str, state: TaskState) -> Event {
-    let payload = json!({"task_id": task, "state": state.as_str()});
+pub(crate) fn task_changed_event(
+    workspace: &WorkspaceId,
+    task: &str,
+    state: impl Into<Value>,
+) -> Event {
+    let payload = json!({"task_id": task, "state": state.into()});
     Event::new(Kind::TaskUpdated, workspace, payload)
 }

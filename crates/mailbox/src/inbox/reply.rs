@@ -7,8 +7,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::activity::{Activity, NewActivity, Source, is_storable};
-use super::append::no_task;
-use super::commit::{Entry, SET_CONTINUING};
+use super::append::{SET_CONTINUING, no_task};
 use super::document::{self, check_depth};
 use super::{Inbox, task_changed_event};
 use crate::kept_bytes::kept_of;
@@ -184,17 +183,14 @@ impl Inbox {
         }
         let bytes_max = self.mailbox.config.get().limits.response_bytes.0;
         let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
-        let (kept_max, total_room) = (
-            self.mailbox.kept.per_owner(),
-            self.mailbox.kept.total_room(),
-        );
+        let bounds = &self.mailbox;
+        let (kept_max, total_room) = (bounds.per_owner(), bounds.total_room());
         let concerned = OnceLock::<String>::new();
         let work = async {
             let at = Timestamp::now();
             let mut tx = self.mailbox.db.begin().await?;
-            let locked = sqlx::query(LOCK).bind(activity).bind(target.as_str());
-            let locked = locked.bind(at.0).fetch_optional(&mut *tx).await?;
-            let Some(row) = locked else {
+            let locked = query!(LOCK, activity, target.as_str(), at.0);
+            let Some(row) = locked.fetch_optional(&mut *tx).await? else {
                 let message = "there is no such entry in this inbox, or none any more, or it has no task (`notify`, \
                     `delegate_result`): nothing is to be replied";
                 return Ok(Err(Rejection::new(Reason::TaskNotFound, message)));
@@ -215,22 +211,19 @@ impl Inbox {
             let ends = state.is_some_and(TaskState::is_terminal);
             let fits = kept + added <= kept_max || ends && added <= LAST_WORD_BYTES;
             if !fits || total_room < added {
-                return Ok(Err(self
-                    .mailbox
-                    .kept
-                    .count_refusal(RetainedKind::Reply, NO_ROOM)));
+                return Ok(Err(bounds.count_refusal(RetainedKind::Reply, NO_ROOM)));
             }
-            self.mailbox.kept.count_added(added);
+            bounds.count_added(added);
             let before = task.state;
             task.state = state.unwrap_or(before);
-            let moved = sqlx::query(MOVE).bind(&task.id).bind(task.state.as_str());
-            moved.bind(bytes).execute(&mut *tx).await?;
+            let moved = query!(MOVE, &task.id, task.state.as_str(), bytes);
+            moved.execute(&mut *tx).await?;
             if task.state != before {
-                let others = sqlx::query(SET_CONTINUING).bind(&task.id);
-                others.bind(task.state.as_str()).execute(&mut *tx).await?;
+                let others = query!(SET_CONTINUING, &task.id, task.state.as_str());
+                others.execute(&mut *tx).await?;
             }
-            let answered = sqlx::query(ANSWER).bind(activity).bind(body);
-            answered.bind(octets(body)).execute(&mut *tx).await?;
+            let answered = query!(ANSWER, activity, body, octets(body));
+            answered.execute(&mut *tx).await?;
             tx.commit().await?;
             Ok(Ok(task))
         };
@@ -247,7 +240,7 @@ impl Inbox {
         self.mailbox.hub.wake([Topic::task(&task.id)]);
         self.mailbox.metrics.tasks.states[task.state].inc();
         self.events
-            .publish(task_changed_event(target, &task.id, task.state));
+            .publish(task_changed_event(target, &task.id, task.state.as_str()));
         Ok(task)
     }
 
@@ -264,13 +257,12 @@ impl Inbox {
     ) -> Result<InboxTask, Rejection> {
         let method = Method::CancelTask.name_in(generation).unwrap_or_default();
         let body = json!({"jsonrpc": "2.0", "method": method, "params": {"id": id}});
-        let mut new = NewActivity::message(target, source, owner, method, body.to_string());
-        new.continues = Some(id.to_owned());
-        self.append_entry(Entry {
-            new,
+        let new = NewActivity {
+            continues: Some(id.to_owned()),
             continues_as: TaskState::Canceled,
-        })
-        .await?;
+            ..NewActivity::message(target, source, owner, method, body.to_string())
+        };
+        self.put(new).await?;
         self.find_task(target, id).await?.ok_or_else(no_task)
     }
 
@@ -299,10 +291,8 @@ impl Inbox {
             return Ok(None);
         }
         let find = query!(WHERE, id);
-        Ok(self
-            .mailbox
-            .fetch("inbox_task", find, read_workspace)
-            .await?)
+        let found = self.mailbox.fetch("inbox_task", find, read_workspace);
+        Ok(found.await?)
     }
 
     /// Returns the task as JSON, in the form of A2A 0.3, and the number of the last update in it. It is
@@ -422,8 +412,8 @@ pub(super) async fn insert_update(
 ) -> Result<i64, sqlx::Error> {
     let body = serde_json::to_string(update).map_err(|e| sqlx::Error::Encode(Box::new(e)))?;
     let length = octets(&body);
-    let insert = sqlx::query(INSERT_UPDATE).bind(task).bind(n).bind(body);
-    insert.bind(at.0).execute(&mut *tx).await?;
+    let insert = query!(INSERT_UPDATE, task, n, body, at.0);
+    insert.execute(&mut *tx).await?;
     Ok(length)
 }
 
@@ -433,13 +423,13 @@ fn read_workspace(row: &AnyRow) -> Result<WorkspaceId, sqlx::Error> {
 
 fn read_task(row: &AnyRow) -> Result<InboxTask, sqlx::Error> {
     let context: Option<String> = row.try_get("context_id")?;
-    let state: String = row.try_get("status")?;
+    let state: &str = row.try_get("status")?;
     Ok(InboxTask {
         id: row.try_get("id")?,
         target: read_workspace(row)?,
         owner: row.try_get("owner")?,
         context_id: context.unwrap_or_default(),
-        state: TaskState::parse(&state).ok_or_else(|| sqlx::Error::Decode("no state".into()))?,
+        state: TaskState::parse(state).ok_or_else(|| sqlx::Error::Decode("no state".into()))?,
         updates: row.try_get("updates")?,
         created_at: Timestamp(row.try_get("created_at")?),
         updated_at: Timestamp(row.try_get("updated_at")?),
@@ -448,18 +438,16 @@ fn read_task(row: &AnyRow) -> Result<InboxTask, sqlx::Error> {
 
 /// Reads an update. One that cannot be read is left out.
 fn read_or_skip(task: &str, row: &AnyRow) -> Option<TaskUpdate> {
-    let read = read_update(row);
-    if let Err(error) = &read {
-        tracing::error!(task, error = %Chain(error), "unreadable task update; skipped");
-    }
-    read.ok()
-}
-
-fn read_update(row: &AnyRow) -> Result<TaskUpdate, sqlx::Error> {
-    let body: String = row.try_get("body")?;
-    Ok(TaskUpdate {
-        n: row.try_get("n")?,
-        update: decode_column(serde_json::from_str(&body))?,
-        at: Timestamp(row.try_get("created_at")?),
-    })
+    let read = || {
+        Ok(TaskUpdate {
+            n: row.try_get("n")?,
+            update: decode_column(serde_json::from_str(row.try_get("body")?))?,
+            at: Timestamp(row.try_get("created_at")?),
+        })
+    };
+    read()
+        .inspect_err(|error: &sqlx::Error| {
+            tracing::error!(task, error = %Chain(error), "unreadable task update; skipped");
+        })
+        .ok()
 }

@@ -197,7 +197,7 @@ pub struct Job {
     /// Time of the last change of state.
     pub updated_at: Timestamp,
     /// The fencing token of the current claim.
-    pub(super) fence: i64,
+    pub(crate) fence: i64,
 }
 
 impl Job {

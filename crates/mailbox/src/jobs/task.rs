@@ -4,16 +4,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::job::{Job, State, to_rpc_error, unreadable_answer};
+use crate::inbox::task_changed_event;
 use a2a::agent_reply::Update;
 use a2a::state::TaskState;
 use access::workspace::Timestamp;
-use directory::events::{Event, Kind};
-use kernel::ids::WorkspaceId;
-
-/// Returns the task of a job that was just accepted.
-pub fn submitted_task(id: &str, at: Timestamp) -> Value {
-    build_task(id, TaskState::Submitted, at)
-}
+use directory::events::Event;
 
 /// Returns the task of a job. It contains the agent's answer: the id of the agent's own task is
 /// `metadata.agent_task_id`.
@@ -76,7 +71,8 @@ fn with_theirs(ours: Value, mut theirs: Value) -> Value {
     theirs
 }
 
-fn build_task(id: &str, state: TaskState, at: Timestamp) -> Value {
+/// Returns a task in `state`, without an answer.
+pub fn build_task(id: &str, state: TaskState, at: Timestamp) -> Value {
     json!({
         "kind": "task",
         "id": id,
@@ -102,17 +98,7 @@ pub(super) fn changed_event(job: &Job, state: State) -> Event {
         State::Completed => from_job(job)["status"]["state"].take(),
         other => to_task_state(other).as_str().into(),
     };
-    task_event(&job.target, &job.id, &shown)
-}
-
-/// Returns the event for a deferred call that was accepted.
-pub(super) fn accepted_event(target: &WorkspaceId, id: &str) -> Event {
-    task_event(target, id, &TaskState::Submitted.as_str().into())
-}
-
-fn task_event(target: &WorkspaceId, id: &str, state: &Value) -> Event {
-    let payload = json!({"task_id": id, "state": state});
-    Event::new(Kind::TaskUpdated, target, payload)
+    task_changed_event(&job.target, &job.id, shown)
 }
 
 /// Returns the reason of an error for the event: the gateway's own, or `agent_error`.
@@ -128,6 +114,7 @@ mod tests {
 
     use super::*;
     use crate::jobs::{Content, Kind as JobKind};
+    use kernel::ids::WorkspaceId;
 
     #[test]
     fn an_answer_that_cannot_be_read_is_a_failed_task() {

@@ -15,7 +15,8 @@ const AWAY_MAX: usize = 10_000;
 #[derive(Default)]
 pub(super) struct UnavailableTargets {
     targets: Mutex<Targets>,
-    news: Notify,
+    /// Notified when there may be something to send.
+    pub(super) news: Notify,
 }
 
 #[derive(Default)]
@@ -39,7 +40,7 @@ struct AttemptCounts {
 /// time its failure is written.
 pub struct Attempt {
     away: Arc<UnavailableTargets>,
-    target: WorkspaceId,
+    pub(super) target: WorkspaceId,
     /// `AttemptCounts::changes` when the attempt began.
     changes: u64,
 }
@@ -86,11 +87,6 @@ impl UnavailableTargets {
         }
     }
 
-    /// Resolves when a target has changed.
-    pub(super) async fn wait_for_change(&self) {
-        self.news.notified().await;
-    }
-
     /// Takes the targets that have changed since they were put off, each once.
     pub(super) fn take(&self) -> HashSet<WorkspaceId> {
         std::mem::take(&mut self.targets.lock().changed)
@@ -103,11 +99,6 @@ impl UnavailableTargets {
 }
 
 impl Attempt {
-    /// Returns the target of the attempt.
-    pub(super) fn target(&self) -> &WorkspaceId {
-        &self.target
-    }
-
     /// Records that the target was put off. If it changed since the attempt began, it is marked as changed
     /// again, since no other notification follows. Other attempts are not notified: two that fail would make
     /// each other retry for ever.

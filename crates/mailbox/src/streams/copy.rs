@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::join_all;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::Streams;
-use super::stream_log::{StreamAccess, StreamEnd, StreamLog, UncopiedEvents};
+use super::stream_log::{LogRead, StreamAccess, StreamEnd, StreamLog, UncopiedEvents};
 use kernel::deadline::ticks;
 use kernel::telemetry::Chain;
 use stores::shared::Shared;
@@ -37,44 +37,41 @@ const RETRY_PAUSE: Duration = Duration::from_millis(250);
 const KNOWN_EVERY: Duration = Duration::from_secs(2);
 
 /// Lifetime of a heartbeat.
-pub(super) const REPLICA_TTL: Duration = Duration::from_secs(8);
+const REPLICA_TTL: Duration = Duration::from_secs(8);
 
 /// Time that shutdown waits for events that are not copied yet.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
-/// Key names in the shared state.
-pub(super) mod key {
-    use uuid::Uuid;
+/// Keys in the shared state, each followed by an id: the events of a stream, by number; its metadata (the caller and the
+/// writer); the heartbeat of a reader on another replica; the heartbeat of a replica that writes.
+const EVENTS_KEY: &str = "gw:stream:";
+const META_KEY: &str = "gw:stream-meta:";
+const READER_KEY: &str = "gw:stream-reader:";
+const REPLICA_KEY: &str = "gw:replica:";
 
-    /// Returns the key of the events, by number.
-    pub(crate) fn events(id: Uuid) -> String {
-        format!("gw:stream:{}", id.simple())
-    }
+/// Returns a key of a stream.
+fn stream_key(key: &str, id: Uuid) -> String {
+    format!("{key}{}", id.simple())
+}
 
-    /// Returns the key of the metadata: the caller and the writer.
-    pub(crate) fn meta(id: Uuid) -> String {
-        format!("gw:stream-meta:{}", id.simple())
-    }
+/// Returns the keys of the copies of some streams.
+fn copy_keys(ids: impl Iterator<Item = Uuid>) -> Vec<String> {
+    ids.flat_map(|id| [META_KEY, EVENTS_KEY].map(|key| stream_key(key, id)))
+        .collect()
+}
 
-    /// Returns the key of the reader's heartbeat: present while another replica reads the stream.
-    pub(crate) fn reader(id: Uuid) -> String {
-        format!("gw:stream-reader:{}", id.simple())
-    }
-
-    /// Returns the key of a replica's heartbeat: present while the writer lives.
-    pub(crate) fn replica(id: &str) -> String {
-        format!("gw:replica:{id}")
-    }
+fn as_strs(keys: &[String]) -> Vec<&str> {
+    keys.iter().map(String::as_str).collect()
 }
 
 /// An entry that is an event.
-pub(super) const EVENT: u8 = b'e';
+const EVENT: u8 = b'e';
 
 /// An entry that is the end, with the bytes behind the last event.
-pub(super) const WHOLE: u8 = b'w';
+const WHOLE: u8 = b'w';
 
 /// An entry that is the end of a stream that was broken off.
-pub(super) const LOST: u8 = b'l';
+const LOST: u8 = b'l';
 
 /// Data that another replica needs before it serves the stream.
 #[derive(Serialize, Deserialize)]
@@ -115,7 +112,7 @@ impl Copies {
         if lock_signed().is_some_and(|at| at.elapsed() < KNOWN_EVERY) {
             return Ok(());
         }
-        let alive = key::replica(&self.replica);
+        let alive = format!("{REPLICA_KEY}{}", self.replica);
         self.shared.set(&alive, "", Some(REPLICA_TTL)).await?;
         *lock_signed() = Some(Instant::now());
         Ok(())
@@ -176,12 +173,8 @@ impl Streams {
     async fn delete_gone(&self, copies: &Copies) -> Result<(), Unavailable> {
         let gone = std::mem::take(&mut self.logs.lock().gone);
         for some in gone.chunks(AT_ONCE) {
-            let keys = some
-                .iter()
-                .flat_map(|id| [key::meta(*id), key::events(*id)]);
-            let keys: Vec<String> = keys.collect();
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            copies.shared.delete(&keys).await?;
+            let keys = copy_keys(some.iter().copied());
+            copies.shared.delete(&as_strs(&keys)).await?;
         }
         Ok(())
     }
@@ -198,7 +191,7 @@ impl Streams {
         }
         let entries = to_entries(&uncopied);
         let keep = uncopied.kept + usize::from(uncopied.over.is_some());
-        let key = key::events(kept.id);
+        let key = stream_key(EVENTS_KEY, kept.id);
         copies
             .shared
             .append_numbered(&key, &entries, keep.max(1), ttl)
@@ -220,7 +213,8 @@ impl Streams {
         let meta = serde_json::json!(meta).to_string();
         let shared = &copies.shared;
         copies.write_heartbeat().await?;
-        shared.set(&key::meta(kept.id), &meta, Some(ttl)).await?;
+        let key = stream_key(META_KEY, kept.id);
+        shared.set(&key, &meta, Some(ttl)).await?;
         kept.known.store(true, Ordering::Release);
         Ok(())
     }
@@ -233,11 +227,7 @@ impl Streams {
         let mut renewed = Instant::now();
         loop {
             tick.tick().await;
-            let open: Vec<_> = {
-                let logs = self.logs.lock();
-                let open = logs.by_id.values().filter(|kept| kept.is_open());
-                open.map(Arc::clone).collect()
-            };
+            let open = self.logs_where(StreamLog::is_open);
             if open.is_empty() {
                 continue;
             }
@@ -262,22 +252,18 @@ impl Streams {
         copies.write_heartbeat().await?;
         let lingering = open.iter().filter(|k| k.lingers.load(Ordering::Acquire));
         let lingering: Vec<_> = lingering.collect();
-        let keys: Vec<String> = lingering.iter().map(|kept| key::reader(kept.id)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        for (kept, reader) in lingering.iter().zip(shared.get_many(&keys).await?) {
+        let keys = lingering.iter().map(|kept| stream_key(READER_KEY, kept.id));
+        let keys: Vec<String> = keys.collect();
+        let readers = shared.get_many(&as_strs(&keys)).await?;
+        for (kept, reader) in lingering.iter().zip(readers) {
             if reader.is_some() {
                 kept.record_read();
             }
         }
         let Some(ttl) = renew else { return Ok(()) };
-        let known = open
-            .iter()
-            .filter(|kept| kept.known.load(Ordering::Acquire));
-        let keys: Vec<String> = known
-            .flat_map(|kept| [key::meta(kept.id), key::events(kept.id)])
-            .collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        shared.refresh(&keys, ttl).await.map(drop)
+        let known = open.iter().filter(|k| k.known.load(Ordering::Acquire));
+        let keys = copy_keys(known.map(|kept| kept.id));
+        shared.refresh(&as_strs(&keys), ttl).await.map(drop)
     }
 
     /// Waits until all logs are copied and no stream lingers, at most `FLUSH_MAX`.
@@ -327,14 +313,7 @@ async fn requeue_lost(streams: &Streams, copies: &Copies) -> Result<(), Unavaila
     if copies.losses.load(Ordering::Relaxed) == losses {
         return Ok(());
     }
-    let known: Vec<Arc<StreamLog>> = {
-        let logs = streams.logs.lock();
-        let known = logs
-            .by_id
-            .values()
-            .filter(|kept| kept.known.load(Ordering::Acquire));
-        known.map(Arc::clone).collect()
-    };
+    let known = streams.logs_where(|kept| kept.known.load(Ordering::Acquire));
     for some in known.chunks(AT_ONCE) {
         let looks = some.iter().map(|kept| has_copy(copies, kept));
         for (kept, there) in some.iter().zip(join_all(looks).await) {
@@ -352,8 +331,8 @@ async fn requeue_lost(streams: &Streams, copies: &Copies) -> Result<(), Unavaila
 /// numbers must increase.
 async fn has_copy(copies: &Copies, kept: &StreamLog) -> Result<bool, Unavailable> {
     let shared = &copies.shared;
-    let events = key::events(kept.id);
-    if shared.get(&key::meta(kept.id)).await?.is_some() {
+    let events = stream_key(EVENTS_KEY, kept.id);
+    if shared.get(&stream_key(META_KEY, kept.id)).await?.is_some() {
         let Some(last) = kept.last_copied() else {
             return Ok(true);
         };
@@ -364,4 +343,198 @@ async fn has_copy(copies: &Copies, kept: &StreamLog) -> Result<bool, Unavailable
     }
     shared.delete(&[&events]).await?;
     Ok(false)
+}
+
+// Reads a stream that another replica writes, from the shared state.
+
+/// Interval of polls for new entries.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Entries of one poll at most.
+const ENTRIES_MAX: usize = 64;
+
+/// Lifetime of a reader's heartbeat; renewed after half of it.
+const READER_TTL: Duration = Duration::from_secs(5);
+
+/// A stream that began less than this ago may not be copied yet.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// A stream of another replica, while it is read here.
+pub(super) struct RemoteStream {
+    shared: Shared,
+    pub(super) id: Uuid,
+    pub(super) meta: Meta,
+    /// Time of the last reader heartbeat.
+    heartbeat_at: Option<Instant>,
+    /// Time at which the writer was last known to live.
+    alive: Instant,
+}
+
+impl RemoteStream {
+    /// Finds the stream of that name; `None`: there is none.
+    pub(super) async fn find(shared: &Shared, id: Uuid) -> Result<Option<Self>, Unavailable> {
+        let key = stream_key(META_KEY, id);
+        loop {
+            if let Some(meta) = shared.get(&key).await? {
+                // Metadata that cannot be read was written by a newer release.
+                let meta = serde_json::from_str(&meta).ok();
+                return Ok(meta.map(|meta| Self {
+                    shared: shared.clone(),
+                    id,
+                    meta,
+                    heartbeat_at: None,
+                    alive: Instant::now(),
+                }));
+            }
+            if !is_fresh(id) {
+                return Ok(None);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn events_key(&self) -> String {
+        stream_key(EVENTS_KEY, self.id)
+    }
+
+    fn writer_key(&self) -> String {
+        format!("{REPLICA_KEY}{}", self.meta.replica)
+    }
+
+    /// True if there may have been an event of that number. An event that was sent a moment ago may not be
+    /// copied yet, and one that a gateway sent just before it crashed never is.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(super) async fn may_have(&self, number: u64) -> Result<bool, Unavailable> {
+        let Some(before) = number.checked_sub(1) else {
+            return Ok(true);
+        };
+        let (key, asked) = (self.events_key(), Instant::now());
+        let writer = self.writer_key();
+        let mut known_open = false;
+        loop {
+            let entries = self.shared.read_numbered(&key, before, 1).await?;
+            if let Some((n, entry)) = entries.first() {
+                // The entry behind the last event records how the stream ended.
+                return Ok(*n > number || entry.first() == Some(&EVENT));
+            }
+            if FRESH < asked.elapsed() {
+                // Stop waiting for an event behind the end of the stream, or for one that a writer with a
+                // newer heartbeat has not written.
+                if !known_open && self.has_ended().await? || REPLICA_TTL + FRESH < asked.elapsed() {
+                    return Ok(false);
+                }
+                known_open = true;
+                if self.shared.get(&writer).await?.is_none() {
+                    return Ok(true);
+                }
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// True if the last entry records how the stream ended.
+    async fn has_ended(&self) -> Result<bool, Unavailable> {
+        let (key, mut after, mut ended) = (self.events_key(), 0, false);
+        loop {
+            let entries = self.shared.read_numbered(&key, after, ENTRIES_MAX).await?;
+            let Some((last, entry)) = entries.last() else {
+                return Ok(ended);
+            };
+            (after, ended) = (*last, entry.first() != Some(&EVENT));
+        }
+    }
+
+    /// Waits for entries after an event. Retries while the store is unavailable.
+    pub(super) async fn next_events(&mut self, after: u64) -> LogRead {
+        loop {
+            let _ = self.write_heartbeat().await;
+            // Checked before the events are read, so that events that a writer wrote before it ended are
+            // still read.
+            let lives = self.is_writer_alive().await;
+            if let Ok(Some(look)) = self.read_entries(after).await {
+                return look;
+            }
+            if !lives {
+                return LogRead {
+                    missed: 0,
+                    bytes: Bytes::new(),
+                    up_to: after,
+                    over: Some(StreamEnd::Lost),
+                };
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Writes the heartbeat that tells the writer of a reader.
+    async fn write_heartbeat(&mut self) -> Result<(), Unavailable> {
+        let last = self.heartbeat_at;
+        if last.is_some_and(|at| at.elapsed() < READER_TTL / 2) {
+            return Ok(());
+        }
+        let key = stream_key(READER_KEY, self.id);
+        self.shared.set(&key, "", Some(READER_TTL)).await?;
+        self.heartbeat_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// True if the writer lives, as far as is known: it writes heartbeats for itself and renews the stream's
+    /// metadata. If the store lost the metadata of a stream that the writer has evicted, no replica writes it
+    /// again.
+    async fn is_writer_alive(&mut self) -> bool {
+        let keys = [self.writer_key(), stream_key(META_KEY, self.id)];
+        let signs = self.shared.get_many(&[&keys[0], &keys[1]]).await;
+        // While the store is unavailable the state of the writer is unknown.
+        if signs.is_ok_and(|signs| signs.iter().any(Option::is_none)) {
+            return self.alive.elapsed() < REPLICA_TTL;
+        }
+        self.alive = Instant::now();
+        true
+    }
+
+    async fn read_entries(&self, after: u64) -> Result<Option<LogRead>, Unavailable> {
+        let key = self.events_key();
+        let entries = self.shared.read_numbered(&key, after, ENTRIES_MAX).await?;
+        let Some((first, _)) = entries.first() else {
+            return Ok(None);
+        };
+        let mut look = LogRead {
+            missed: first - after - 1,
+            bytes: Bytes::new(),
+            up_to: first - 1,
+            over: None,
+        };
+        let mut bytes = BytesMut::new();
+        for (n, entry) in entries {
+            // Entries that were trimmed between two polls, or never arrived, are reported with the next poll.
+            if n != look.up_to + 1 {
+                break;
+            }
+            match entry.split_first() {
+                Some((&EVENT, event)) => {
+                    bytes.extend_from_slice(event);
+                    look.up_to = n;
+                }
+                Some((&WHOLE, rest)) => {
+                    look.over = Some(StreamEnd::Whole(Bytes::copy_from_slice(rest)));
+                }
+                _ => look.over = Some(StreamEnd::Lost),
+            }
+        }
+        look.bytes = bytes.freeze();
+        Ok(Some(look))
+    }
+}
+
+/// True if the id was generated a moment ago: it contains its time.
+fn is_fresh(id: Uuid) -> bool {
+    let made = id.get_timestamp().map(|made| made.to_unix());
+    // Clocks of replicas differ a little.
+    made.is_some_and(|(seconds, nanos)| {
+        let made = UNIX_EPOCH + Duration::new(seconds, nanos);
+        let age = SystemTime::now().duration_since(made);
+        age.unwrap_or_else(|ahead| ahead.duration()) < FRESH
+    })
 }

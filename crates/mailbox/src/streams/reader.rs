@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
 use super::Streams;
-use super::remote::RemoteStream;
+use super::copy::RemoteStream;
 use super::stream_log::{LogRead, StreamAccess, StreamEnd, StreamLog};
 use a2a::event::Framing;
 use a2a::stamp::agent_id;
@@ -161,7 +161,7 @@ impl Streams {
             return Ok(None);
         };
         let found = RemoteStream::find(&copies.shared, id).await?;
-        let found = found.filter(|found| mine(found.access()));
+        let found = found.filter(|found| mine(&found.meta.access));
         Ok(found.map(Source::Remote))
     }
 }
@@ -202,7 +202,7 @@ impl Reader {
         .with_delivery(Delivery::Unknown);
         let (form, stream) = match &self.source {
             Source::Local(stream) => (&stream.0.access.form, stream.0.id),
-            Source::Remote(stream) => (&stream.access().form, stream.id()),
+            Source::Remote(stream) => (&stream.meta.access.form, stream.id),
         };
         let stream = stream.simple().to_string();
         rejection.last_event(form, &self.request_id, &stream, framing)

@@ -134,14 +134,12 @@ pub(super) struct ByteCounters {
 }
 
 impl ByteCounters {
-    fn add(&self, bytes: usize) {
-        self.all.fetch_add(bytes, Ordering::Relaxed);
-        self.own.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn sub(&self, bytes: usize) {
-        self.all.fetch_sub(bytes, Ordering::Relaxed);
-        self.own.fetch_sub(bytes, Ordering::Relaxed);
+    /// Counts what held `before` bytes and holds `now` ones.
+    fn adjust(&self, before: usize, now: usize) {
+        for counter in [&self.all, &self.own] {
+            // Adding wraps around, as taking away does.
+            counter.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
     }
 }
 
@@ -160,7 +158,7 @@ struct State {
     copied: (u64, bool),
     /// Time of the last known read.
     read_at: Instant,
-    /// True if its bytes are counted in `held`.
+    /// True until it is evicted: its bytes are counted in `held`.
     counted: bool,
 }
 
@@ -168,9 +166,11 @@ impl StreamLog {
     pub(super) fn new(access: StreamAccess, held: ByteCounters) -> Self {
         let form = access.form.rpc_id.as_ref().map_or(0, String::capacity);
         let texts = [access.owner.capacity(), access.target.capacity(), form];
+        let cost = COST + texts.map(to_allocated).iter().sum::<usize>();
+        held.adjust(0, cost);
         Self {
             id: stream_id(),
-            cost: COST + texts.map(to_allocated).iter().sum::<usize>(),
+            cost,
             access,
             grown: Notify::new(),
             readers: AtomicUsize::new(0),
@@ -186,16 +186,22 @@ impl StreamLog {
                 over: None,
                 copied: (0, false),
                 read_at: Instant::now(),
-                counted: false,
+                counted: true,
             }),
             held,
         }
     }
 
-    /// Counts its bytes in `held` from here on.
-    pub(super) fn start_counting(&self) {
-        self.state.lock().counted = true;
-        self.held.add(self.cost);
+    /// Changes its state, and counts the bytes that it takes or frees.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        let before = state.held();
+        change(&mut state);
+        if state.counted {
+            self.held.adjust(before, state.held());
+        }
+        drop(state);
+        self.grown.notify_waiters();
     }
 
     /// Evicts the log. Current readers get a gap.
@@ -206,7 +212,7 @@ impl StreamLog {
         state.between = BytesMut::new();
         (state.bytes, state.payload) = (0, 0);
         if std::mem::take(&mut state.counted) {
-            self.held.sub(freed + self.cost);
+            self.held.adjust(freed + self.cost, 0);
         }
         drop(state);
         self.grown.notify_waiters();
@@ -214,62 +220,44 @@ impl StreamLog {
 
     /// Appends events, within the bounds.
     pub(super) fn append_events(&self, stamped: &StampedBlocks, bounds: Bounds) {
-        let mut state = self.state.lock();
-        if !state.counted {
-            return;
-        }
-        let before = state.held();
-        let mut from = 0;
-        for end in &stamped.ends {
-            let event = stamped.bytes.slice(from..*end);
-            from = *end;
-            let is_last = Some(end) == stamped.ends.last();
-            state.push(event, if is_last { stamped.bytes.len() } else { 0 }, bounds);
-        }
-        let comments = &stamped.bytes[from..];
-        if state.between.len() + comments.len() <= COMMENTS_MAX {
-            state.between.extend_from_slice(comments);
-        }
-        self.adjust_counters(before, state.held());
-        drop(state);
-        self.grown.notify_waiters();
+        self.change(|state| {
+            if !state.counted {
+                return;
+            }
+            let mut from = 0;
+            for end in &stamped.ends {
+                let event = stamped.bytes.slice(from..*end);
+                from = *end;
+                let is_last = Some(end) == stamped.ends.last();
+                state.push(event, if is_last { stamped.bytes.len() } else { 0 }, bounds);
+            }
+            let comments = &stamped.bytes[from..];
+            if state.between.len() + comments.len() <= COMMENTS_MAX {
+                state.between.extend_from_slice(comments);
+            }
+        });
     }
 
     /// Frees about `bytes` of the oldest events.
     pub(super) fn drop_oldest_bytes(&self, bytes: usize) {
-        let mut state = self.state.lock();
-        let before = state.bytes;
-        while before - state.bytes < bytes && state.drop_oldest() {}
-        if state.counted {
-            self.adjust_counters(before, state.bytes);
-        }
-    }
-
-    fn adjust_counters(&self, before: usize, now: usize) {
-        if before <= now {
-            self.held.add(now - before);
-        } else {
-            self.held.sub(before - now);
-        }
+        self.change(|state| {
+            let before = state.bytes;
+            while before - state.bytes < bytes && state.drop_oldest() {}
+        });
     }
 
     /// Ends the log; the first end counts. The comments behind the last event, and `rest`, follow it; `None`:
     /// the stream was broken off.
     pub(super) fn record_end(&self, rest: Option<&[u8]>) {
-        let mut state = self.state.lock();
-        let before = state.held();
-        if state.over.is_none() {
-            let mut behind = std::mem::take(&mut state.between);
-            state.over = Some(rest.map_or(StreamEnd::Lost, |rest| {
-                behind.extend_from_slice(rest);
-                StreamEnd::Whole(behind.freeze())
-            }));
-        }
-        if state.counted {
-            self.adjust_counters(before, state.held());
-        }
-        drop(state);
-        self.grown.notify_waiters();
+        self.change(|state| {
+            if state.over.is_none() {
+                let mut behind = std::mem::take(&mut state.between);
+                state.over = Some(rest.map_or(StreamEnd::Lost, |rest| {
+                    behind.extend_from_slice(rest);
+                    StreamEnd::Whole(behind.freeze())
+                }));
+            }
+        });
     }
 
     /// Returns the bytes that all logs of its caller hold.

@@ -34,7 +34,6 @@ impl TestLog {
             form: ReplyForm::default(),
         };
         let kept = StreamLog::new(access, held.clone());
-        kept.start_counting();
         Self {
             kept,
             held,
