@@ -29,7 +29,10 @@ pub use remote_keys::{
     FETCH_PAUSE, FetchFailure, FetchTiming, RemoteKeySet, TooManyWaiters, fetch_issuer,
 };
 pub use seal::{Seal, SealError, SealedSecret};
-pub use service::{GUARD_SCOPE, GUARD_TYP, SERVICE_TTL, ServiceClaims, WAKE_SCOPE, WAKE_TYP};
+pub use service::{
+    CANVAS_SCOPE, CANVAS_TYP, GUARD_SCOPE, GUARD_TYP, SERVICE_TTL, ServiceClaims, WAKE_SCOPE,
+    WAKE_TYP,
+};
 pub use token::{
     LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,
     decode_unverified, own_type, whole_seconds,
