@@ -14,9 +14,8 @@ pub use kernel::{
     offload, rejection, shares, stage, telemetry, time,
 };
 pub use mailbox as delivery;
+pub use server;
 pub use stores::{broadcast, coherence, db, shared, store};
 pub use trust;
 
 pub mod cli;
-pub mod reload;
-pub mod server;

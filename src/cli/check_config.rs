@@ -4,18 +4,11 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use super::failure::{Failure, OrFail as _};
+use ctl::{Failure, OrFail as _};
 use kernel::config::load::{DEFAULT, Layers, LoadedConfig, load};
-
-const EXAMPLES: &str = "\
-Examples:
-  a2a-gateway check-config gateway.toml
-  a2a-gateway check-config gateway.toml --set timeouts.idle=10s
-  a2a-gateway check-config --defaults";
 
 /// `a2a-gateway check-config [FILE]`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The TOML file that `serve --config` would read; without it, what is in force without a file
     file: Option<PathBuf>,

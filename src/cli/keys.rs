@@ -4,33 +4,21 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Subcommand;
+use serde_json::{Value, json};
 
-use super::failure::Failure;
-use super::print_note;
-use super::settings::ConfigFlags;
-use super::table::align_columns;
+use ctl::{ConfigFlags, Failure, Table, print_note};
 use trust::{self, KeyInfo, KeyState, PUBLISHED_FIRST, SigningAlgorithm};
 
-pub(super) const EXAMPLES: &str = "\
-Examples:
-  a2a-gateway keys list --config gateway.toml
-  a2a-gateway keys rotate --config gateway.toml";
-
-const LIST_EXAMPLES: &str = "\
-Examples:
-  a2a-gateway keys list
-  a2a-gateway keys list --config gateway.toml";
-
-const ROTATE_EXAMPLES: &str = "\
-Examples:
-  a2a-gateway keys rotate
-  a2a-gateway keys rotate --algorithm ES256 --config gateway.toml";
+const KEYS: Table<'_> = Table {
+    columns: "KID=kid ALGORITHM=algorithm STATE=state USE=use",
+    made: &[],
+    none: "there is no key",
+};
 
 /// `a2a-gateway keys list|rotate`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Show every key: which one signs, which one will, which ones still verify
-    #[command(after_help = LIST_EXAMPLES)]
     List(ConfigFlags),
     /// Have the next key sign, retire the one that did, and make a new next one
     ///
@@ -38,7 +26,6 @@ pub(super) enum Command {
     /// next key was published before, and a retired one verifies for 25 more hours. Verifiers keep the
     /// published keys for up to 5 minutes, so leave at least that between two rotations. After a key
     /// was stolen: rotate twice, then delete the files of the stolen key's id from the folder.
-    #[command(after_help = ROTATE_EXAMPLES)]
     Rotate {
         #[command(flatten)]
         place: ConfigFlags,
@@ -74,7 +61,7 @@ pub(super) fn run(command: Command) -> Result<String, Failure> {
         }
         None => trust::list(&dir)?,
     };
-    Ok(format_table(&keys))
+    Ok(KEYS.show(keys.iter().map(format_key).collect(), false))
 }
 
 /// Warns if the new active key was published too recently: a verifier that cached the published
@@ -98,24 +85,15 @@ fn warn_of_haste(dir: &Path, age: Option<Duration>) {
     ));
 }
 
-fn format_table(keys: &[KeyInfo]) -> String {
-    let row = |key: &KeyInfo| {
-        let purpose = match key.state {
-            KeyState::Active => "signs".to_owned(),
-            KeyState::Next => "signs after the next rotation".to_owned(),
-            KeyState::Retired { at, until } => {
-                let [at, until] = [at, until].map(humantime::format_rfc3339_seconds);
-                format!("signed until {at}, verifies until {until}")
-            }
-        };
-        let (algorithm, state) = (key.algorithm.as_str(), key.state.as_str());
-        vec![
-            key.kid.to_string(),
-            algorithm.to_owned(),
-            state.to_owned(),
-            purpose,
-        ]
+fn format_key(key: &KeyInfo) -> Value {
+    let purpose = match key.state {
+        KeyState::Active => "signs".to_owned(),
+        KeyState::Next => "signs after the next rotation".to_owned(),
+        KeyState::Retired { at, until } => {
+            let [at, until] = [at, until].map(humantime::format_rfc3339_seconds);
+            format!("signed until {at}, verifies until {until}")
+        }
     };
-    let rows: Vec<_> = keys.iter().map(row).collect();
-    align_columns(&["KID", "ALGORITHM", "STATE", "USE"], &rows)
+    let (algorithm, state) = (key.algorithm.as_str(), key.state.as_str());
+    json!({"kid": key.kid.to_string(), "algorithm": algorithm, "state": state, "use": purpose})
 }

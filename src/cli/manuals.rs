@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
-use clap::{Command, ValueEnum};
-use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
+use clap::Command;
+use clap_complete::env::Shells;
 use clap_mangen::Man;
 
-use super::complete;
-use super::failure::{Failure, OrFail as _};
+use ctl::{COMPLETION_VARIABLE, Failure, OrFail as _};
 
 /// Ends the script for zsh.
 const ZSH_FIRST_CALL: &str = r#"
@@ -17,39 +16,16 @@ if [ "$funcstack[1]" = "_NAME" ]; then
 fi
 "#;
 
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  a2a-gateway completions bash > a2a-gateway.bash
-  a2a-gateway completions zsh > _a2a-gateway
-  a2a-gateway completions fish > a2a-gateway.fish
-
-The script asks the program for commands, options and values, and for the ids of workspaces, tokens, grants
-and stops it asks the gateway, for at most a second, as the command would: make it again for another release.";
-
-const MAN_EXAMPLES: &str = "\
-Examples:
-  a2a-gateway man
-  a2a-gateway man --out man1";
-
 /// `a2a-gateway completions SHELL`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = COMPLETIONS_EXAMPLES)]
 pub(super) struct CompletionsArguments {
     /// The shell that reads the script
-    shell: Shell,
-}
-
-/// A shell whose completions are tested.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Shell {
-    Bash,
-    Fish,
-    Zsh,
+    #[arg(value_parser = ["bash", "fish", "zsh"])]
+    shell: String,
 }
 
 /// `a2a-gateway man`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = MAN_EXAMPLES)]
 pub(super) struct ManArguments {
     /// Write one page for each command into this folder, which is made if it is missing
     #[arg(long, value_name = "FOLDER")]
@@ -63,14 +39,12 @@ pub(super) fn run_completions(
 ) -> Result<String, Failure> {
     let name = command.get_name();
     let mut script = Vec::new();
-    let shell: &dyn EnvCompleter = match arguments.shell {
-        Shell::Bash => &Bash,
-        Shell::Fish => &Fish,
-        Shell::Zsh => &Zsh,
-    };
-    shell.write_registration(complete::VARIABLE, name, name, name, &mut script)?;
+    let shells = Shells::builtins();
+    let shell = shells.completer(&arguments.shell);
+    let shell = shell.ok_or_else(|| Failure::usage("there are no completions for this shell"))?;
+    shell.write_registration(COMPLETION_VARIABLE, name, name, name, &mut script)?;
     let mut script = String::from_utf8_lossy(&script).into_owned();
-    if matches!(arguments.shell, Shell::Zsh) {
+    if arguments.shell == "zsh" {
         // As a file of a folder in `fpath` it is the function itself: without this its first call would offer nothing.
         script.push_str(
             &ZSH_FIRST_CALL

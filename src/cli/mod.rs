@@ -3,94 +3,39 @@
 //! The result of a command goes to standard output; errors and the log go to standard error.
 //! Exit status: 0 done, 1 failed, 64 wrong arguments or configuration.
 
-mod access;
-mod agents;
 mod audit;
-mod caps;
 mod check_config;
-mod client;
-mod complete;
-mod context;
-mod exchange;
-mod explain;
-mod failure;
-mod grants;
-mod health;
 mod init;
 mod keys;
 mod manuals;
-mod policy;
-mod run;
-mod send;
 mod serve;
-mod settings;
-mod sidecar;
-mod sse;
-mod stops;
-mod table;
-mod terminal;
-mod token;
-mod token_file;
-mod usage;
-mod workspace;
 
 use std::ffi::OsString;
-use std::io;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use url::Url;
 
-use self::failure::{Failure, finish, run as run_to_end};
 pub use self::serve::start;
-pub use self::terminal::print_error;
-use self::terminal::{escape_controls, print, print_note, write_prompt};
+use ctl::{
+    COMPLETION_VARIABLE, Failure, ReadFlags, agents, caps, context, escape_controls, exchange,
+    explain, finish, grants, health, policy, run_to_end, send, stops, token, usage, workspace,
+    write_prompt,
+};
+pub use ctl::{USAGE, print_error};
+use run::sidecar;
 
-/// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
-pub const USAGE: u8 = 64;
+/// What stands below the help of each command, behind a heading with its name.
+const EXAMPLES: &str = include_str!("examples.txt");
 
 const ABOUT: &str = "A gateway for agent-to-agent (A2A) messages: it knows who may message whom, \
                      where each agent is, and passes answers and streams on.";
-
-const EXAMPLES: &str = "\
-Examples:
-  a2a-gateway demo                              try it: a gateway, five agents, commands to paste
-  a2a-gateway                                   serve with defaults, data in ./data
-  a2a-gateway init gateway                      write settings and a unit for systemd into a folder
-  a2a-gateway --config gateway.toml             serve with your settings
-  a2a-gateway --set server.listen=0.0.0.0:8080   change one setting
-  a2a-gateway check-config gateway.toml         what would be in force, and from where
-  a2a-gateway health                            is the gateway on this machine ready?
-  a2a-gateway workspace create billing --token-file token   a workspace, and its agent's first token
-  a2a-gateway run --workspace billing --token-file token -- python3 agent.py   start an agent, and register it
-  a2a-gateway workspace tree                    the hierarchy
-  a2a-gateway agents                            which agents live?
-  a2a-gateway usage --by org --per total        what did each org use this month?
-  a2a-gateway send acme-pm 'hello'              one message, from the command line
-  a2a-gateway explain acme-pm acme-dev          would a message pass, and if not, why?
-  a2a-gateway exchange tail --refused           what is refused, as it happens
-  a2a-gateway stop --workspace acme-dev --reason 'a loop' --running   stop its calls, now
-  a2a-gateway export > policy.yaml              workspaces, grants and stops as a file
-  a2a-gateway apply policy.yaml --dry-run       what a policy would change
-  a2a-gateway context add staging --url https://gateway.staging.example.com   a gateway elsewhere, by name
-  a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
-  a2a-gateway keys rotate --config gateway.toml    the next key signs from now on
-  a2a-gateway audit verify --config gateway.toml   was any record changed, removed or put in?
-
-Settings come from the built-in defaults, then --config, then the environment
-(A2A_GATEWAY__SERVER__LISTEN for server.listen), then --set; the later one wins.
-A change of the file, or SIGHUP, reloads them while it runs; a few keys wait for a restart.
-SIGTERM ends it when its calls are over; at SIGUSR2 a new process goes on in its place.
-The operator's token is read from A2A_GATEWAY_ADMIN_TOKEN; with none at all, the first start makes
-one and prints it. Every setting, with its meaning: `a2a-gateway check-config --defaults`.";
 
 #[derive(Debug, Parser)]
 #[command(
     name = "a2a-gateway",
     version,
     about = ABOUT,
-    after_help = EXAMPLES,
     args_conflicts_with_subcommands = true
 )]
 struct CommandLine<Example: Subcommand> {
@@ -103,7 +48,6 @@ struct CommandLine<Example: Subcommand> {
 #[derive(Debug, Subcommand)]
 enum Command<Example: Subcommand> {
     /// Run the gateway (the default command)
-    #[command(after_help = serve::EXAMPLES)]
     Serve(serve::Arguments),
     /// A command of the demo, which is a crate of its own.
     #[command(flatten)]
@@ -115,19 +59,19 @@ enum Command<Example: Subcommand> {
     /// Send one message to a workspace and print the answer
     Send(send::Arguments),
     /// Show or rotate the keys that sign tokens
-    #[command(subcommand, after_help = keys::EXAMPLES)]
+    #[command(subcommand)]
     Keys(keys::Command),
     /// Verify or export the audit: the records of calls and of changes
-    #[command(subcommand, after_help = audit::EXAMPLES)]
+    #[command(subcommand)]
     Audit(audit::Command),
     /// Make, list and revoke tokens; get, inspect and verify signed ones
-    #[command(subcommand, after_help = token::EXAMPLES)]
+    #[command(subcommand)]
     Token(token::Command),
     /// Make, list, show, change, move, pause and remove workspaces
-    #[command(subcommand, after_help = workspace::EXAMPLES)]
+    #[command(subcommand)]
     Workspace(workspace::Command),
     /// Let one workspace message another besides what the hierarchy permits
-    #[command(subcommand, after_help = grants::EXAMPLES)]
+    #[command(subcommand)]
     Grant(grants::Command),
     /// List the caps, and how much of each is used
     Caps(caps::Arguments),
@@ -136,10 +80,10 @@ enum Command<Example: Subcommand> {
     /// List the agents, and whether they live
     Agents(agents::Arguments),
     /// Show exchanges as they pass
-    #[command(subcommand, after_help = exchange::EXAMPLES)]
+    #[command(subcommand)]
     Exchange(exchange::Command),
     /// Name gateways and their tokens in a file, for all commands that ask one
-    #[command(subcommand, after_help = context::EXAMPLES)]
+    #[command(subcommand)]
     Context(context::Command),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
     Sidecar(sidecar::Arguments),
@@ -150,8 +94,7 @@ enum Command<Example: Subcommand> {
     /// End a stop: calls pass again
     Release(stops::ReleaseArguments),
     /// List the stops in force, with their reasons
-    #[command(after_help = stops::STOPS_EXAMPLES)]
-    Stops(client::ReadFlags),
+    Stops(ReadFlags),
     /// Print the workspaces, grants and stops of a running gateway as a policy, in YAML
     Export(policy::ExportArguments),
     /// Compare a policy with a running gateway, show the difference, and make it so in one transaction
@@ -175,13 +118,17 @@ pub fn run<Example: Subcommand>(
     if let Some(ended) = complete_words::<Example>(&arguments) {
         return ended;
     }
-    let arguments = match CommandLine::<Example>::try_parse_from(&arguments) {
+    let parse = |words: Vec<OsString>| {
+        let matches = build_command::<Example>().try_get_matches_from(words)?;
+        CommandLine::<Example>::from_arg_matches(&matches)
+    };
+    let arguments = match parse(arguments.clone()) {
         Ok(arguments) => arguments,
         Err(asked) => {
             let words = arguments.iter().map(|word| word.to_string_lossy());
-            let words = words.map(|word| escape_controls(&word).into_owned());
+            let words = words.map(|word| escape_controls(&word).into_owned().into());
             // It repeats arguments. That of escaped ones can have its colours. A failed write cannot be reported.
-            let _ = match CommandLine::<Example>::try_parse_from(words) {
+            let _ = match parse(words.collect()) {
                 Err(shown) => shown.print(),
                 Ok(_) => write_prompt(&asked.to_string()),
             };
@@ -228,19 +175,35 @@ pub fn run<Example: Subcommand>(
         Command::Health(arguments) => run_to_end(health::run(&arguments)),
         Command::Explain(arguments) => run_to_end(explain::run(&arguments)),
         Command::Completions(arguments) => {
-            let command = CommandLine::<Example>::command();
+            let command = build_command::<Example>();
             finish(manuals::run_completions(&command, &arguments))
         }
-        Command::Man(arguments) => finish(manuals::run_man(
-            CommandLine::<Example>::command(),
-            &arguments,
-        )),
+        Command::Man(arguments) => finish(manuals::run_man(build_command::<Example>(), &arguments)),
+    }
+}
+
+/// Returns the command line, each command with its examples.
+fn build_command<Example: Subcommand>() -> clap::Command {
+    add_examples(CommandLine::<Example>::command(), "a2a-gateway")
+}
+
+/// Puts the examples of the command at `path`, and of those below it, below their help.
+fn add_examples(command: clap::Command, path: &str) -> clap::Command {
+    let behind = EXAMPLES.split_once(&format!("# {path}\n"));
+    let text = behind.and_then(|(_, behind)| behind.split("\n\n# ").next());
+    let command = command.mut_subcommands(|inner| {
+        let path = format!("{path} {}", inner.get_name());
+        add_examples(inner, &path)
+    });
+    match text {
+        Some(text) => command.after_help(text.trim_end()),
+        None => command,
     }
 }
 
 /// Answers a shell that completes a command line. Returns `None` for any other call of the program.
 fn complete_words<Example: Subcommand>(arguments: &[OsString]) -> Option<ExitCode> {
-    let asked = CompleteEnv::with_factory(CommandLine::<Example>::command).var(complete::VARIABLE);
+    let asked = CompleteEnv::with_factory(build_command::<Example>).var(COMPLETION_VARIABLE);
     let folder = std::env::current_dir().ok();
     match asked.try_complete(arguments, folder.as_deref()) {
         Ok(false) => None,
@@ -262,26 +225,6 @@ fn check_trust_store() -> Result<(), Failure> {
     })
 }
 
-/// Parses the http or https URL of a gateway.
-fn parse_http_url(text: &str) -> Result<Url, &'static str> {
-    let url = Url::parse(text)
-        .ok()
-        .filter(|url| matches!(url.scheme(), "http" | "https"));
-    url.ok_or("write a URL with its scheme, such as http://127.0.0.1:9090")
-}
-
-/// Runs the future of a command on a runtime of its own, on this thread.
-fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    build_runtime()?.block_on(work)
-}
-
-/// Makes a runtime on this thread.
-fn build_runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,18 +237,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        CommandLine::<Other>::command().debug_assert();
-    }
-
-    #[test]
-    fn a_url_without_a_scheme_is_told_how_to_be_written() {
-        assert!(parse_http_url("http://localhost:9090").is_ok());
-        for typed in ["127.0.0.1:9090", "localhost:9090", "/readyz", ""] {
-            assert!(
-                parse_http_url(typed).unwrap_err().contains("http://"),
-                "{typed}"
-            );
-        }
+        build_command::<Other>().debug_assert();
     }
 
     #[test]

@@ -3,19 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::USAGE;
-use super::failure::OrFail as _;
-use crate::server::ServeError;
 use assembly::gateway::OpenError;
+use ctl::{OrFail as _, USAGE};
 use kernel::config::Live;
 use kernel::config::load::{Layers, LoadedConfig, load};
 use kernel::telemetry::{self, Chain};
-
-/// Examples of the command; the arguments are those of the program itself, too.
-pub(super) const EXAMPLES: &str = "\
-Examples:
-  a2a-gateway serve
-  a2a-gateway serve --config gateway.toml --set telemetry.log=warn";
+use server::ServeError;
 
 /// `a2a-gateway [serve]`.
 #[derive(clap::Args, Debug)]
@@ -46,7 +39,7 @@ pub fn start(loaded: LoadedConfig, layers: Option<Layers>) -> ExitCode {
     for note in &loaded.notes {
         tracing::warn!("{note}");
     }
-    let Err(error) = crate::server::run(Live::new(loaded), layers) else {
+    let Err(error) = server::run(Live::new(loaded), layers) else {
         return ExitCode::SUCCESS;
     };
     tracing::error!(error = %Chain(&error), "the gateway cannot serve");

@@ -14,7 +14,7 @@ use rustls::Error::InvalidCertificate;
 use serde_json::Value;
 use url::Url;
 
-pub use self::registry::{BEAT, Call, Registry, RegistryError};
+pub use self::registry::{BEAT, Registry, RegistryError};
 
 /// Timeout of the address look-up, TCP and TLS, as the default of the gateway's `timeouts.connect`.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -24,82 +24,47 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// No response, or an incomplete one.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The URL has another scheme than http and https.
-    #[error("{0} is not an http or https URL")]
-    Url(String),
-    /// The connection was refused.
-    #[error("nothing listens at {to}")]
-    NotListening {
-        /// Scheme, host and port.
-        to: String,
-    },
-    /// The connection could not be made; nothing was sent.
-    #[error("no answer from {to}: {why}")]
-    Unreachable {
-        /// Scheme, host and port.
-        to: String,
-        /// The innermost cause.
-        why: String,
-    },
-    /// The connection broke.
-    #[error("no answer from {to}: {why}")]
-    Connection {
-        /// Scheme, host and port.
-        to: String,
-        /// The innermost cause.
-        why: String,
-    },
-    /// The server's certificate is not trusted.
-    #[error(
-        "the certificate of {to} is not trusted ({why}); SSL_CERT_FILE names a PEM file with the certificates to trust, instead of the system's"
-    )]
-    Untrusted {
-        /// Scheme, host and port.
-        to: String,
-        /// The TLS library's reason.
-        why: String,
-    },
-    /// The exchange exceeded its timeout.
-    #[error("no answer from {to} within {after:?}")]
-    TooSlow {
-        /// Scheme, host and port.
-        to: String,
-        /// The timeout.
-        after: Duration,
-    },
-    /// The response is larger than [`ANSWER_BYTES_MAX`].
-    #[error("the answer has more than {ANSWER_BYTES_MAX} bytes")]
-    TooLarge,
+#[error("{message}")]
+pub struct ClientError {
+    message: String,
+    /// How far the request came.
+    pub reached: Reached,
+}
+
+/// How far a request came that has no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// Nothing listens at the address.
+    NoListener,
+    /// No connection was made, so it was certainly not sent.
+    NoConnection,
+    /// It may have been sent, and have had its effect.
+    Connection,
 }
 
 impl ClientError {
-    /// True if the request was certainly not sent. A request that was sent may have had its effect.
-    pub fn is_unsent(&self) -> bool {
-        match self {
-            Self::Url(_)
-            | Self::NotListening { .. }
-            | Self::Unreachable { .. }
-            | Self::Untrusted { .. } => true,
-            Self::Connection { .. } | Self::TooSlow { .. } | Self::TooLarge => false,
-        }
+    fn new(reached: Reached, message: String) -> Self {
+        Self { message, reached }
     }
 }
 
 /// A request.
+#[derive(Clone)]
 pub struct Request<'a> {
-    /// `GET` or `POST`.
+    /// Its method.
     pub method: Method,
     /// The URL of the request.
-    pub url: &'a Url,
+    pub url: Url,
     /// The bearer credential.
     pub token: Option<&'a str>,
     /// Media type of the response.
     pub accept: &'static str,
-    /// JSON; empty for `GET`.
+    /// JSON; empty for none.
     pub body: Vec<u8>,
     /// Timeout of the whole exchange.
     pub within: Duration,
+    /// What a user does if nothing listens there; empty for a program.
+    pub advice: &'static str,
 }
 
 /// A response of which the head has arrived.
@@ -108,16 +73,19 @@ pub struct Response {
     peer: Peer,
 }
 
-/// The server of one exchange, and the timeout of the exchange.
+/// The server of one exchange.
 struct Peer {
     /// Scheme, host and port.
     to: String,
+    /// Timeout of the exchange.
     within: Duration,
+    /// What a user does if nothing listens there; empty for a program.
+    advice: &'static str,
 }
 
-impl<'a> Request<'a> {
+impl Request<'_> {
     /// Returns a request for the JSON at `url`, without a credential.
-    pub fn get(url: &'a Url, within: Duration) -> Self {
+    pub fn get(url: Url, within: Duration) -> Self {
         Self {
             method: Method::GET,
             url,
@@ -125,7 +93,16 @@ impl<'a> Request<'a> {
             accept: "application/json",
             body: Vec::new(),
             within,
+            advice: "",
         }
+    }
+
+    /// Puts JSON in; null is none.
+    pub fn with_body(mut self, body: &Value) -> Self {
+        if !body.is_null() {
+            self.body = body.to_string().into_bytes();
+        }
+        self
     }
 
     /// Sends the request and waits for the response head.
@@ -133,18 +110,39 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`ClientError`] if there is none within the timeout.
     pub async fn send(self) -> Result<Response, ClientError> {
-        let tls = match self.url.scheme() {
-            "http" => false,
-            "https" => true,
-            _ => return Err(ClientError::Url(self.url.to_string())),
-        };
+        if !matches!(self.url.scheme(), "http" | "https") {
+            let message = format!("{} is not an http or https URL", self.url);
+            return Err(ClientError::new(Reached::NoConnection, message));
+        }
         let peer = Peer {
             to: self.url.origin().ascii_serialization(),
             within: self.within,
+            advice: self.advice,
         };
-        let client = build_client(tls).map_err(|error| peer.to_client_error(error))?;
+        match self.exchange().await {
+            Ok(response) => Ok(Response { response, peer }),
+            Err(error) => Err(peer.to_client_error(error)),
+        }
+    }
+
+    /// Sends the request by a client of its own.
+    async fn exchange(self) -> reqwest::Result<reqwest::Response> {
+        // rustls panics without a provider. An error here means that one is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut client = reqwest::Client::builder()
+            .http1_only()
+            .redirect(Policy::none())
+            .no_proxy()
+            .connect_timeout(CONNECT)
+            .pool_max_idle_per_host(0)
+            .user_agent(concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")));
+        if self.url.scheme() == "http" {
+            // Roots are only loaded for TLS: a machine may have none.
+            client = client.tls_certs_only([]);
+        }
         let mut request = client
-            .request(self.method, self.url.clone())
+            .build()?
+            .request(self.method, self.url)
             .timeout(self.within)
             .header(header::ACCEPT, self.accept);
         if let Some(token) = self.token {
@@ -155,75 +153,49 @@ impl<'a> Request<'a> {
                 .header(header::CONTENT_TYPE, "application/json")
                 .body(self.body);
         }
-        match request.send().await {
-            Ok(response) => Ok(Response { response, peer }),
-            Err(error) => Err(peer.to_client_error(error)),
-        }
-    }
-}
-
-/// Returns a client for one exchange. Roots are only loaded for TLS: a machine may have none.
-fn build_client(tls: bool) -> reqwest::Result<reqwest::Client> {
-    // rustls panics without a provider. An error here means that one is installed already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = reqwest::Client::builder()
-        .http1_only()
-        .redirect(Policy::none())
-        .no_proxy()
-        .connect_timeout(CONNECT)
-        .pool_max_idle_per_host(0)
-        .user_agent(concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")));
-    if tls {
-        builder.build()
-    } else {
-        builder.tls_certs_only([]).build()
+        request.send().await
     }
 }
 
 impl Peer {
     /// Maps an error to its innermost cause, without the HTTP library's own wording.
     fn to_client_error(&self, error: reqwest::Error) -> ClientError {
-        let to = self.to.clone();
+        let (to, is_connect) = (&self.to, error.is_connect());
         if error.is_timeout() {
-            let after = if error.is_connect() {
-                CONNECT
-            } else {
-                self.within
-            };
-            return ClientError::TooSlow { to, after };
+            let after = if is_connect { CONNECT } else { self.within };
+            let message = format!("no answer from {to} within {after:?}");
+            return ClientError::new(Reached::Connection, message);
         }
-        let is_connect = error.is_connect();
         // The innermost cause says it without the URL.
         let error = error.without_url();
-        let causes = std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| {
-            inner_cause(*error)
-        });
+        let first = Some(&error as &(dyn Error + 'static));
         let mut why = String::new();
-        for cause in causes {
+        for cause in std::iter::successors(first, |error| inner_cause(*error)) {
             if let Some(InvalidCertificate(why)) = cause.downcast_ref() {
-                let why = why.to_string();
-                return ClientError::Untrusted { to, why };
+                let message = format!(
+                    "the certificate of {to} is not trusted ({why}); SSL_CERT_FILE names a PEM file with the certificates to trust, instead of the system's"
+                );
+                return ClientError::new(Reached::NoConnection, message);
             }
             let io = cause.downcast_ref::<io::Error>();
             if io.is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused) {
-                return ClientError::NotListening { to };
+                let message = format!("nothing listens at {to}{}", self.advice);
+                return ClientError::new(Reached::NoListener, message);
             }
             why = cause.to_string();
         }
-        if is_connect {
-            ClientError::Unreachable { to, why }
-        } else {
-            ClientError::Connection { to, why }
-        }
+        let reached = match is_connect {
+            true => Reached::NoConnection,
+            false => Reached::Connection,
+        };
+        ClientError::new(reached, format!("no answer from {to}: {why}"))
     }
 }
 
 /// Returns the error below an error. An I/O error has the error that it wraps below it, which `source` skips.
 fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    match error
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref)
-    {
+    let wrapped = error.downcast_ref::<io::Error>();
+    match wrapped.and_then(io::Error::get_ref) {
         Some(wrapped) => Some(wrapped),
         None => error.source(),
     }
@@ -269,12 +241,13 @@ impl Response {
     /// Reads the whole body.
     ///
     /// # Errors
-    /// As [`Response::next_chunk`], or [`ClientError::TooLarge`].
+    /// As [`Response::next_chunk`], or the body is larger than [`ANSWER_BYTES_MAX`].
     pub async fn read_body(mut self) -> Result<Vec<u8>, ClientError> {
         let mut body = Vec::new();
         while let Some(piece) = self.next_chunk().await? {
             if body.len() + piece.len() > ANSWER_BYTES_MAX {
-                return Err(ClientError::TooLarge);
+                let message = format!("the answer has more than {ANSWER_BYTES_MAX} bytes");
+                return Err(ClientError::new(Reached::Connection, message));
             }
             body.extend_from_slice(&piece);
         }

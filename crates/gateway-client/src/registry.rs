@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use url::Url;
 
-use super::{ClientError, Request, Response};
+use super::{ClientError, Reached, Request, Response};
 
 /// Heartbeat interval: a third of the default `registry.heartbeat_ttl` of 90 s, so that two in a
 /// row may be lost.
@@ -32,18 +32,21 @@ const RATE_REPEATS_MAX: usize = 5;
 /// Longest delay before such a repetition.
 const RATE_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// A JSON client of a gateway's public listener.
+/// A JSON client of a listener of a gateway.
 pub struct Registry {
     base: Url,
+    /// The bearer credential, if there is one for all requests.
+    pub token: Option<String>,
+    advice: &'static str,
 }
 
 /// The request to the gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// There was no response.
-    #[error("{route} failed: {source}")]
+    #[error("{route}{source}")]
     Unanswered {
-        /// Method and path.
+        /// Method and path; empty if nothing listens, and a user has advice for that.
         route: String,
         /// The cause.
         #[source]
@@ -80,7 +83,7 @@ impl RegistryError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Unanswered { .. } | Self::Endless { .. } => None,
+            _ => None,
         }
     }
 
@@ -88,120 +91,102 @@ impl RegistryError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
-            Self::Unanswered { .. } | Self::Endless { .. } => None,
+            _ => None,
         }
     }
 
     /// True if the request was certainly not sent.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, Self::Unanswered { source, .. } if source.is_unsent())
+        matches!(self, Self::Unanswered { source, .. } if source.reached != Reached::Connection)
     }
 }
 
-/// A request to a path of a gateway.
-#[derive(Clone)]
-pub struct Call<'a> {
-    /// Its method.
-    pub method: Method,
-    /// Its path, below the base URL of the gateway.
-    pub path: &'a str,
-    /// Its query.
-    pub query: &'a [(&'a str, &'a str)],
-    /// The bearer credential.
-    pub token: Option<&'a str>,
-    /// Media type of the response.
-    pub accept: &'static str,
-    /// JSON; null is none.
-    pub body: &'a Value,
-    /// Timeout of the whole exchange.
-    pub within: Duration,
-}
-
-impl<'a> Call<'a> {
-    /// Returns a request for the JSON at `path`, without a credential.
-    pub fn get(path: &'a str) -> Self {
-        Self {
-            method: Method::GET,
-            path,
-            query: &[],
-            token: None,
-            accept: "application/json",
-            body: &Value::Null,
-            within: WITHIN,
-        }
+impl Request<'_> {
+    /// Returns method and path.
+    fn route(&self) -> String {
+        format!("{} {}", self.method, self.url.path())
     }
 
-    fn unanswered(&self, source: ClientError) -> RegistryError {
-        let route = format!("{} {}", self.method, self.path);
-        RegistryError::Unanswered { route, source }
-    }
-
-    fn refused(&self, status: u16, body: Value, retry_after: Option<Duration>) -> RegistryError {
-        RegistryError::Refused {
-            route: format!("{} {}", self.method, self.path),
-            status,
-            body,
-            retry_after,
-        }
-    }
-}
-
-impl Registry {
-    /// Returns a client of the gateway at `base`; nothing is sent yet.
-    pub fn new(base: Url) -> Self {
-        Self { base }
-    }
-
-    /// Sends a request, and returns the head of the response, whatever its status.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn open(&self, call: &Call<'_>) -> Result<Response, ClientError> {
-        let mut url = self.base.clone();
-        let base = self.base.path().trim_end_matches('/');
-        url.set_path(&format!("{base}{}", call.path));
-        url.set_query(None);
-        if !call.query.is_empty() {
-            url.query_pairs_mut().extend_pairs(call.query);
-        }
-        let request = Request {
-            method: call.method.clone(),
-            url: &url,
-            token: call.token,
-            accept: call.accept,
-            body: match call.body {
-                Value::Null => Vec::new(),
-                body => body.to_string().into_bytes(),
+    fn unanswered(&self) -> impl Fn(ClientError) -> RegistryError + use<> {
+        let (route, has_advice) = (self.route(), !self.advice.is_empty());
+        move |source| RegistryError::Unanswered {
+            route: match source.reached {
+                Reached::NoListener if has_advice => String::new(),
+                _ => format!("{route} failed: "),
             },
-            within: call.within,
-        };
-        request.send().await
+            source,
+        }
     }
 
-    /// Sends a request, and returns the head of the response unless that is a refusal.
+    /// Sends the request, and returns the head of the response unless that is a refusal.
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn send(&self, call: &Call<'_>) -> Result<Response, RegistryError> {
-        let answer = self.open(call).await;
-        let answer = answer.map_err(|error| call.unanswered(error))?;
+    pub async fn send_checked(self) -> Result<Response, RegistryError> {
+        let (route, unanswered) = (self.route(), self.unanswered());
+        let answer = self.send().await.map_err(&unanswered)?;
         if answer.status().is_success() {
             return Ok(answer);
         }
         let retry_after = answer.retry_after();
-        let read = answer.read_json().await;
-        let (status, body) = read.map_err(|error| call.unanswered(error))?;
-        Err(call.refused(status, body, retry_after))
+        let (status, body) = answer.read_json().await.map_err(unanswered)?;
+        Err(RegistryError::Refused {
+            route,
+            status,
+            body,
+            retry_after,
+        })
     }
 
-    /// Sends a request, and returns the JSON of the response.
+    /// Sends the request, and returns the JSON of the response.
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn request(&self, call: &Call<'_>) -> Result<Value, RegistryError> {
-        let read = self.send(call).await?.read_json().await;
-        let (_, body) = read.map_err(|error| call.unanswered(error))?;
-        Ok(body)
+    pub async fn fetch_json(self) -> Result<Value, RegistryError> {
+        let unanswered = self.unanswered();
+        let read = self.send_checked().await?.read_json().await;
+        Ok(read.map_err(unanswered)?.1)
+    }
+}
+
+impl Registry {
+    /// Returns a client of the gateway at `base` for a program; nothing is sent yet.
+    pub fn new(base: Url) -> Self {
+        Self::for_user(base, None, "")
+    }
+
+    /// Returns a client with a credential, and `advice` for a user whose gateway is not there.
+    pub fn for_user(base: Url, token: Option<String>, advice: &'static str) -> Self {
+        Self {
+            base,
+            token,
+            advice,
+        }
+    }
+
+    /// Returns a request to a path of the gateway.
+    pub fn request(&self, method: Method, path: &str, query: &[(&str, &str)]) -> Request<'_> {
+        let mut url = self.base.clone();
+        let base = self.base.path().trim_end_matches('/');
+        url.set_path(&format!("{base}{path}"));
+        url.set_query(None);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Request {
+            method,
+            token: self.token.as_deref(),
+            advice: self.advice,
+            ..Request::get(url, WITHIN)
+        }
+    }
+
+    /// Returns the JSON at a path, with a query.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, RegistryError> {
+        self.request(Method::GET, path, query).fetch_json().await
     }
 
     /// Posts JSON to a path of the gateway and returns the JSON of the response.
@@ -214,13 +199,11 @@ impl Registry {
         token: &str,
         body: &Value,
     ) -> Result<Value, RegistryError> {
-        let call = Call {
-            method: Method::POST,
+        let request = Request {
             token: Some(token),
-            body,
-            ..Call::get(path)
+            ..self.request(Method::POST, path, &[])
         };
-        self.request(&call).await
+        request.with_body(body).fetch_json().await
     }
 
     /// Returns one page of a list with the cursor of the next one, `next_cursor` or that in `Link` of an array, and its
@@ -230,18 +213,16 @@ impl Registry {
     /// [`RegistryError`].
     pub async fn get_list_page(
         &self,
-        call: &Call<'_>,
+        path: &str,
+        query: &[(&str, &str)],
         cursor: Option<&str>,
     ) -> Result<(Value, Option<String>, usize), RegistryError> {
-        let mut query = [call.query, &[("limit", PAGE)]].concat();
+        let mut query = [query, &[("limit", PAGE)]].concat();
         query.extend(cursor.map(|cursor| ("cursor", cursor)));
-        let call = Call {
-            query: &query,
-            ..call.clone()
-        };
+        let request = self.request(Method::GET, path, &query);
         let mut repeats = 0;
         let answer = loop {
-            let sent = self.send(&call).await;
+            let sent = request.clone().send_checked().await;
             let wait = match &sent {
                 Err(error) if error.status() == Some(429) && repeats < RATE_REPEATS_MAX => {
                     error.retry_after().unwrap_or(Duration::from_secs(1))
@@ -252,8 +233,7 @@ impl Registry {
             sleep(wait.min(RATE_WAIT_MAX)).await;
         };
         let linked = next_cursor(&answer);
-        let text = answer.read_body().await;
-        let text = text.map_err(|error| call.unanswered(error))?;
+        let text = answer.read_body().await.map_err(request.unanswered())?;
         let body: Value = serde_json::from_slice(&text).unwrap_or_default();
         let cursor = body["next_cursor"].as_str().map(str::to_owned).or(linked);
         Ok((body, cursor, text.len()))
@@ -265,14 +245,16 @@ impl Registry {
     /// [`RegistryError`].
     pub async fn get_whole_list(
         &self,
-        call: &Call<'_>,
+        path: &str,
+        query: &[(&str, &str)],
         name: Option<&str>,
     ) -> Result<Vec<Value>, RegistryError> {
         let mut entries = Vec::new();
         let (mut cursors, mut bytes) = (HashSet::new(), 0);
         let mut cursor: Option<String> = None;
         let why = loop {
-            let (mut page, next, size) = self.get_list_page(call, cursor.as_deref()).await?;
+            let page = self.get_list_page(path, query, cursor.as_deref()).await?;
+            let (mut page, next, size) = page;
             bytes += size;
             let list = match name {
                 Some(name) => page[name].take(),
@@ -292,7 +274,7 @@ impl Registry {
             }
             cursor = Some(next);
         };
-        let route = format!("{} {}", call.method, call.path);
+        let route = self.request(Method::GET, path, query).route();
         Err(RegistryError::Endless { route, why })
     }
 

@@ -29,7 +29,7 @@ pub use remote_keys::{
     FETCH_PAUSE, FetchFailure, FetchTiming, RemoteKeySet, TooManyWaiters, fetch_issuer,
 };
 pub use seal::{Seal, SealError, SealedSecret};
-pub use service::{GUARD, SERVICE_TTL, ServiceClaims, ServiceKind, WAKE};
+pub use service::{CANVAS_SCOPE, CANVAS_TYP, GUARD, SERVICE_TTL, ServiceClaims, ServiceKind, WAKE};
 pub use token::{
     LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,
     decode_unverified, own_type, whole_seconds,

@@ -13,9 +13,8 @@ use tempfile::NamedTempFile;
 use url::Url;
 
 use super::{Answers, Stores, Supervisor};
-use crate::cli::access::to_loopback;
-use crate::cli::failure::Failure;
 use access::identity::{CredentialHash, new_admin_token};
+use ctl::{Failure, to_loopback};
 
 const CONFIG: &str = "gateway.toml";
 const TOKEN: &str = "admin-token";
@@ -44,20 +43,6 @@ const HIDDEN: [(&str, &str); 5] = [
     ("/run/user", "ProtectHome=yes\n"),
     ("/tmp", "PrivateTmp=yes\n"),
     ("/var/tmp", "PrivateTmp=yes\n"),
-];
-
-/// Lines of the unit of the package that a service with a port below [`FREE_PORTS`] has otherwise. A user namespace of
-/// its own would take the capability's effect on the ports of the machine.
-const PRIVILEGED_PORT: [(&str, &str); 3] = [
-    (
-        "CapabilityBoundingSet=\n",
-        "CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n",
-    ),
-    (
-        "AmbientCapabilities=\n",
-        "AmbientCapabilities=CAP_NET_BIND_SERVICE\n",
-    ),
-    ("PrivateUsers=yes\n", ""),
 ];
 
 /// The first port at which every user may listen.
@@ -206,17 +191,12 @@ fn config_text(answers: &Answers, token: &SecretString) -> String {
         Supervisor::Compose => "hosts = [\"gateway\", \"gateway:8080\"]\n",
         Supervisor::Systemd => "",
     };
+    let hash = CredentialHash::digest(token.expose_secret()).to_hex();
     let values = [
-        (
-            "hash",
-            CredentialHash::digest(token.expose_secret()).to_hex(),
-        ),
+        ("hash", hash),
         ("hosts", hosts.to_owned()),
-        ("listen", quote_toml(&answers.listen.to_string())),
-        (
-            "admin_listen",
-            quote_toml(&answers.admin_listen.to_string()),
-        ),
+        ("listen", quote_toml(answers.listen)),
+        ("admin_listen", quote_toml(answers.admin_listen)),
         (
             "public_url",
             quote_toml(format_base_url(&answers.public_url)),
@@ -227,8 +207,8 @@ fn config_text(answers: &Answers, token: &SecretString) -> String {
     fill_template(CONFIG_TEXT, &values)
 }
 
-fn quote_toml(text: &str) -> String {
-    toml::Value::from(text).to_string()
+fn quote_toml(value: impl Display) -> String {
+    toml::Value::from(value.to_string()).to_string()
 }
 
 /// Returns the unit of the package with the paths of this program and folder.
@@ -270,9 +250,11 @@ fn unit_text(answers: &Answers, folder: &Path, program: &Path) -> Result<String,
     }
     let listens = [answers.listen, answers.admin_listen];
     if listens.iter().any(|address| address.port() < FREE_PORTS) {
-        for (packaged, own) in PRIVILEGED_PORT {
-            text = text.replace(packaged, own);
+        for set in ["CapabilityBoundingSet=", "AmbientCapabilities="] {
+            text = text.replace(&format!("{set}\n"), &format!("{set}CAP_NET_BIND_SERVICE\n"));
         }
+        // A user namespace of its own would take the capability's effect on the ports of the machine.
+        text = text.replace("PrivateUsers=yes\n", "");
     }
     Ok(format!("# Written by `a2a-gateway init`.\n{text}"))
 }
@@ -358,26 +340,24 @@ fn compose_steps(folder: &Path) -> String {
 }
 
 fn workspace_steps(answers: &Answers, folder: &Path) -> String {
-    let (what, url, agent) = match answers.kind {
-        // A gateway in a container does not reach an agent on loopback.
+    let (what, url, admin, agent) = match answers.kind {
+        // A gateway in a container does not reach an agent on loopback, and its admin listener is reached in it alone.
         Supervisor::Compose => (
             "Make the first workspace",
             format_base_url(&answers.public_url).to_owned(),
             String::new(),
+            String::new(),
         ),
         // The commands run on this machine: the public URL may need a proxy or a name first.
-        Supervisor::Systemd => (
-            "Make the first workspace, and start an agent in it",
-            format!("http://{}", to_loopback(answers.listen)),
-            agent_command(answers.listen),
-        ),
-    };
-    // Within a container the admin listener is reached in it alone.
-    let admin = match answers.kind {
-        Supervisor::Compose => String::new(),
         Supervisor::Systemd => {
-            let url = format!("http://{}", to_loopback(answers.admin_listen));
-            format!(" A2A_GATEWAY_ADMIN_URL={}", quote_shell_word(url))
+            let local = |listen| format!("http://{}", to_loopback(listen));
+            let admin = quote_shell_word(local(answers.admin_listen));
+            (
+                "Make the first workspace, and start an agent in it",
+                local(answers.listen),
+                format!(" A2A_GATEWAY_ADMIN_URL={admin}"),
+                agent_command(answers.listen),
+            )
         }
     };
     format!(

@@ -10,24 +10,12 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use url::{Url, form_urlencoded};
 
-use super::failure::Failure;
-use super::parse_http_url;
+use ctl::{Failure, parse_http_url};
 use kernel::config::load::{Layers, load};
 use kernel::telemetry::Chain;
 
-const EXAMPLES: &str = "\
-Examples:
-  a2a-gateway init                              asks, and writes into this folder
-  a2a-gateway init --yes gateway                with defaults, into ./gateway
-  a2a-gateway init --for compose --listen 127.0.0.1:8080
-  a2a-gateway init --listen 0.0.0.0:8080 --public-url https://gateway.example.com
-  a2a-gateway init --sql 'postgres://gateway@db/gateway?password_file=/etc/gw/sql' --shared redis://redis:6379
-
-Flags answer questions. Without a terminal, or with --yes, defaults answer the others.";
-
 /// `a2a-gateway init`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// Folder of the files; made if it is missing
     #[arg(default_value = ".")]

@@ -1,15 +1,12 @@
 //! The four questions, and the flags that answer them.
 
 use std::io::{self, IsTerminal as _};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use clap::ValueEnum as _;
-use url::Url;
 
 use super::{Answers, Arguments, Stores, Supervisor};
-use crate::cli::failure::Failure;
-use crate::cli::parse_http_url;
-use crate::cli::terminal::{ask_line, write_prompt};
+use ctl::{Failure, ask_line, parse_http_url, write_prompt};
 use kernel::ids::host_name;
 
 /// Callers on the network need a name.
@@ -19,47 +16,48 @@ const NO_PUBLIC_URL: &str =
 /// Wrong answers to one question, at most.
 const TRIES: usize = 5;
 
+/// Address and port for callers, where none were given.
+const LISTEN: &str = "127.0.0.1:8080";
+
 /// The word for SQLite and memory.
 const EMBEDDED: &str = "embedded";
 
 /// Returns the answers of the flags; for the others, those of the terminal, or defaults.
 pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, Failure> {
     let asks = !arguments.yes && io::stdin().is_terminal();
-    let kind = match arguments.kind {
-        Some(kind) => kind,
-        None if asks => {
-            ask_until_valid("Run it by systemd or compose?", "systemd", parse_supervisor)?
-        }
-        None => Supervisor::Systemd,
-    };
-    let listen = match arguments.listen {
-        Some(listen) => listen,
-        None if asks => ask_until_valid(
-            "Address and port for callers?",
-            &default_listen().to_string(),
-            parse_address,
-        )?,
-        None => default_listen(),
-    };
+    let kind = arguments.kind.map_or_else(
+        || {
+            answer_question(
+                asks,
+                "Run it by systemd or compose?",
+                "systemd",
+                parse_supervisor,
+            )
+        },
+        Ok,
+    )?;
+    let listen = arguments.listen.map_or_else(
+        || answer_question(asks, "Address and port for callers?", LISTEN, parse_address),
+        Ok,
+    )?;
     let public_url = match &arguments.public_url {
         Some(url) => url.clone(),
-        None if asks => ask_until_valid("URL that callers use?", &likely_url(listen), |text| {
+        None if !asks && listen.ip().is_unspecified() => return Err(Failure::usage(NO_PUBLIC_URL)),
+        None => answer_question(asks, "URL that callers use?", &likely_url(listen), |text| {
             parse_http_url(text).map_err(str::to_owned)
         })?,
-        None if listen.ip().is_unspecified() => return Err(Failure::usage(NO_PUBLIC_URL)),
-        None => Url::parse(&format!("http://{listen}"))?,
     };
     let stores = match (&arguments.sql, &arguments.shared) {
         (Some(sql), Some(shared)) => Stores::Servers {
             sql: sql.clone(),
             shared: shared.clone(),
         },
-        _ if asks => ask_until_valid(
+        _ => answer_question(
+            asks,
             "State: embedded (one gateway), or the URLs of PostgreSQL and Redis?",
             EMBEDDED,
             parse_stores,
         )?,
-        _ => Stores::Embedded,
     };
     Ok(Answers {
         kind,
@@ -68,10 +66,6 @@ pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, Failure>
         public_url,
         stores,
     })
-}
-
-fn default_listen() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))
 }
 
 /// Returns the likely URL of a gateway at `listen`.
@@ -104,17 +98,19 @@ fn parse_stores(text: &str) -> Result<Stores, String> {
     }
 }
 
-/// Asks on the terminal until the answer can be read. An empty one is the default.
-fn ask_until_valid<T>(
+/// Returns the default, or `asks` on the terminal until an answer can be read. An empty one is the default.
+fn answer_question<T>(
+    asks: bool,
     question: &'static str,
     default: &str,
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<T, Failure> {
     for _ in 0..TRIES {
-        let line = ask_line(&format!("{question} [{default}] "))?;
-        let Some(line) = line else {
-            break;
+        let line = match asks {
+            true => ask_line(&format!("{question} [{default}] "))?,
+            false => Some(String::new()),
         };
+        let Some(line) = line else { break };
         let answer = if line.is_empty() { default } else { &line };
         match read(answer) {
             Ok(value) => return Ok(value),
@@ -140,6 +136,9 @@ mod tests {
         };
         assert_eq!(parse_stores("postgres://h/d  redis://h"), Ok(servers));
         assert!(parse_stores("postgres://h/d").is_err());
-        assert_eq!(likely_url(default_listen()), "http://127.0.0.1:8080");
+        assert_eq!(
+            likely_url(parse_address(LISTEN).unwrap()),
+            "http://127.0.0.1:8080"
+        );
     }
 }

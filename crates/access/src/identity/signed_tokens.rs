@@ -20,15 +20,9 @@ use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use trust::{
-    Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, ServiceKind, SignError, TOKEN_BYTES_MAX,
-    TokenError, claimed_audience, own_type,
+    CANVAS_SCOPE, CANVAS_TYP, Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, ServiceKind,
+    SignError, TOKEN_BYTES_MAX, TokenError, claimed_audience, own_type,
 };
-
-/// The `typ` of the header, so that no other token of this gateway is accepted as one.
-pub const CANVAS_TYP: &str = "a2a-canvas+jwt";
-
-/// The only scope.
-pub const CANVAS_SCOPE: &str = "a2a:canvas";
 
 /// Default lifetime: a working hour, since a canvas token cannot be revoked.
 pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);

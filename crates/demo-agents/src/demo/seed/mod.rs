@@ -154,7 +154,9 @@ impl DemoGateway {
         let mut url = self.admin.clone();
         url.set_path("/readyz");
         while Instant::now() < deadline {
-            let look = Request::get(&url, Duration::from_secs(5)).send().await;
+            let look = Request::get(url.clone(), Duration::from_secs(5))
+                .send()
+                .await;
             if look.is_ok_and(|answer| answer.status() == 200) {
                 return Ok(());
             }
