@@ -60,8 +60,9 @@ impl Completion<'_> {
     }
 
     /// Returns its name at the target.
-    pub(super) const fn inferred_name(&self) -> &'static str {
-        self.generation.send_method(self.accept_prefers_stream)
+    pub(super) fn inferred_name(&self) -> &'static str {
+        let name = self.inferred_method().name_in(self.generation);
+        name.unwrap_or_default()
     }
 }
 
@@ -351,16 +352,16 @@ fn respell_method(
     };
     let says = |word| method.value.equals(call.text.as_bytes(), word);
     let is_v1 = generation == Generation::V1;
-    let (streams, step) = if says("message/sendSubscribe") {
-        (true, CompletionStep::Alias)
+    let (sent, step) = if says("message/sendSubscribe") {
+        (Method::SendStreamingMessage, CompletionStep::Alias)
     } else if is_v1 && says("message/stream") {
-        (true, CompletionStep::Method)
+        (Method::SendStreamingMessage, CompletionStep::Method)
     } else if is_v1 && says("message/send") {
-        (false, CompletionStep::Method)
+        (Method::SendMessage, CompletionStep::Method)
     } else {
         return None;
     };
-    let name = generation.send_method(streams);
+    let name = sent.name_in(generation)?;
     work.edits.replace_value(&method, format!("\"{name}\""));
     work.done.add(step);
     Some(name)

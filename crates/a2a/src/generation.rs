@@ -70,16 +70,6 @@ impl Generation {
         }
     }
 
-    /// Returns the method that sends a message and waits for the response, or for the stream.
-    pub(super) const fn send_method(self, streams: bool) -> &'static str {
-        match (self, streams) {
-            (Self::V0, false) => "message/send",
-            (Self::V0, true) => "message/stream",
-            (Self::V1, false) => "SendMessage",
-            (Self::V1, true) => "SendStreamingMessage",
-        }
-    }
-
     /// Returns the role of a message's author, as JSON.
     pub(super) const fn user_role(self) -> &'static str {
         match self {

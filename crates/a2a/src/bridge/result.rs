@@ -34,33 +34,22 @@ impl Kind {
         Self::ArtifactUpdate,
     ];
 
+    /// Its table, its name around it in 1.0 and in HTTP+JSON of 0.3, and the rows of [`RESULT`] that it has.
+    const fn facts(self) -> (&'static Node, &'static str, u32) {
+        match self {
+            Self::Task => (&TASK, "task", 0b1_1100_0001_1011),
+            Self::Message => (&MESSAGE, "message", 0b111_0011_1000_1101),
+            Self::StatusUpdate => (&STATUS_UPDATE, "statusUpdate", 0b1_0000_0011_1101),
+            Self::ArtifactUpdate => (&ARTIFACT_UPDATE, "artifactUpdate", 0b1_1001_0000_0100_1101),
+        }
+    }
+
     const fn node(self) -> &'static Node {
-        match self {
-            Self::Task => &TASK,
-            Self::Message => &MESSAGE,
-            Self::StatusUpdate => &STATUS_UPDATE,
-            Self::ArtifactUpdate => &ARTIFACT_UPDATE,
-        }
+        self.facts().0
     }
 
-    /// Its name around it in 1.0 and in HTTP+JSON of 0.3.
     const fn wrapper(self) -> &'static str {
-        match self {
-            Self::Task => "task",
-            Self::Message => "message",
-            Self::StatusUpdate => "statusUpdate",
-            Self::ArtifactUpdate => "artifactUpdate",
-        }
-    }
-
-    /// The rows of [`RESULT`] that it has.
-    pub(super) const fn rows(self) -> u32 {
-        match self {
-            Self::Task => 0b1_1100_0001_1011,
-            Self::Message => 0b111_0011_1000_1101,
-            Self::StatusUpdate => 0b1_0000_0011_1101,
-            Self::ArtifactUpdate => 0b1_1001_0000_0100_1101,
-        }
+        self.facts().1
     }
 
     fn from_wrapper(name: &[u8], form: Form) -> Option<Self> {
@@ -153,7 +142,7 @@ fn write_flat(pass: &mut Pass<'_>) -> Result<WrittenResult, Failure> {
             ..WrittenResult::default()
         });
     };
-    let foreign = written.kept & !kind.rows();
+    let foreign = written.kept & !kind.facts().2;
     for at in (0..RESULT.rows.len()).filter(|at| foreign & 1 << at != 0) {
         remove_written(pass, at, &mut written);
         pass.left.add(kind.node().label, "other");
@@ -316,7 +305,7 @@ mod tests {
                 let mut own = kind.node().rows.iter();
                 rows |= u32::from(own.any(|one| one.names == row.names)) << at;
             }
-            assert_eq!(kind.rows(), rows, "{kind:?}");
+            assert_eq!(kind.facts().2, rows, "{kind:?}");
         }
         for (at, name) in [
             (result::ID, "id"),

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Error, OptionalExtension as _, Transaction, params};
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use super::super::chain::ChainedRecord;
 use super::super::record::{EventType, Record};
@@ -124,33 +125,29 @@ impl ToSql for CompactText<'_> {
     }
 }
 
+impl<'a> CompactText<'a> {
+    fn pack(text: &'a str, bytes: Option<[u8; 16]>) -> Self {
+        bytes.map_or(Self::Text(text), Self::Bytes)
+    }
+}
+
 /// Packs a request id that holds the time at which its request began.
 fn pack_request_id<'a>(text: &'a str, ms: i64, members: &Record<'_>) -> CompactText<'a> {
     let begun = ms.saturating_sub(members.duration_ms);
     let is_near = |at: i64| begun.abs_diff(at) <= NEAR_MS.unsigned_abs();
-    match parse_uuid(text) {
-        Some(uuid) if uuid_time(&uuid).is_some_and(is_near) => {
-            CompactText::Bytes(uuid.into_bytes())
-        }
-        _ => CompactText::Text(text),
-    }
+    let uuid = parse_uuid(text).filter(|uuid| uuid_time(uuid).is_some_and(is_near));
+    CompactText::pack(text, uuid.map(Uuid::into_bytes))
 }
 
 fn pack_task_id(text: &str) -> CompactText<'_> {
-    parse_uuid(text).map_or(CompactText::Text(text), |uuid| {
-        CompactText::Bytes(uuid.into_bytes())
-    })
+    CompactText::pack(text, parse_uuid(text).map(Uuid::into_bytes))
 }
 
 fn pack_trace_id(text: &str) -> CompactText<'_> {
     let mut bytes = [0; 16];
     let usual = hex::decode_to_slice(text, &mut bytes).is_ok()
         && !text.bytes().any(|byte| byte.is_ascii_uppercase());
-    if usual {
-        CompactText::Bytes(bytes)
-    } else {
-        CompactText::Text(text)
-    }
+    CompactText::pack(text, usual.then_some(bytes))
 }
 
 /// The numbers of words, the last used first.

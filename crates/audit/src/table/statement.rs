@@ -88,7 +88,7 @@ impl StatementBuilder {
     }
 
     /// Returns tables and conditions of the rows of blocks with a key, or of all rows.
-    fn rows_part(&mut self, key: Option<i64>) -> Part {
+    fn rows_part(&mut self, key: Option<i64>) -> String {
         let key = key.map(|key| self.values.bind(key));
         let blocks = &self.blocks;
         let timed = |alias: &str| {
@@ -96,7 +96,7 @@ impl StatementBuilder {
             let times: Vec<String> = times.map(|time| format!(" AND {alias}.{time}")).collect();
             times.concat()
         };
-        let from = match key {
+        match key {
             None if self.times.is_empty() => "structure_events AS e WHERE true".to_owned(),
             None => format!("audit_blocks AS b {}{blocks}{}", block_join(), timed("b")),
             Some(key) if self.times.is_empty() => {
@@ -109,46 +109,32 @@ impl StatementBuilder {
                 block_join(),
                 timed("t")
             ),
-        };
-        let has_blocks = from.starts_with("audit_");
-        Part { from, has_blocks }
+        }
     }
 
     /// Returns the parts of a search for a request: rows in the index, and rows at the time of the id.
-    fn request_parts(&mut self, request_id: &str) -> Vec<Part> {
+    fn request_parts(&mut self, request_id: &str) -> Vec<String> {
         let text = self.values.bind(request_id);
         let found = parse_uuid(request_id);
         let bytes = found.map(|uuid| self.values.bind(uuid.into_bytes().to_vec()));
         let either = bytes.as_deref().map_or(String::new(), |n| format!(", {n}"));
-        let mut parts = vec![Part {
-            from: format!("{BY_REQUEST} AND e.request_id IN ({text}{either})"),
-            has_blocks: false,
-        }];
+        let mut parts = vec![format!("{BY_REQUEST} AND e.request_id IN ({text}{either})")];
         if let (Some(bytes), Some(at)) = (bytes, found.as_ref().and_then(uuid_time)) {
             let from = self.values.bind(at.saturating_sub(NEAR_MS));
             let to = self.values.bind(at.saturating_add(2 * NEAR_MS));
-            parts.push(Part {
-                from: format!(
-                    "audit_blocks AS b {} AND b.last_time >= {from} AND b.first_time <= {to}{} \
-                     AND e.time >= {from} AND e.time <= {to} AND e.request_id = {bytes}",
-                    block_join(),
-                    self.blocks
-                ),
-                has_blocks: true,
-            });
+            parts.push(format!(
+                "audit_blocks AS b {} AND b.last_time >= {from} AND b.first_time <= {to}{} \
+                 AND e.time >= {from} AND e.time <= {to} AND e.request_id = {bytes}",
+                block_join(),
+                self.blocks
+            ));
         }
         parts
     }
 }
 
-/// One way to rows that match.
-struct Part {
-    from: String,
-    has_blocks: bool,
-}
-
 /// Returns the parts of the statement that finds the records of a filter.
-fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) -> Vec<Part> {
+fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) -> Vec<String> {
     // What proves records must not depend on tables that nothing proves.
     if order == Order::Rows {
         return vec![statement.rows_part(None)];
@@ -158,7 +144,7 @@ fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) 
         if let Some(workspace) = &filter.workspace {
             let n = statement.values.bind(workspace.as_str());
             for part in &mut parts {
-                let _ = write!(part.from, " AND (e.caller = {n} OR e.target = {n})");
+                let _ = write!(part, " AND (e.caller = {n} OR e.target = {n})");
             }
         }
         return parts;
@@ -168,7 +154,7 @@ fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) 
         let sides = [("caller", KeyColumn::Caller), ("target", KeyColumn::Target)];
         let sides = sides.map(|(column, named)| {
             let mut part = statement.rows_part(named.key_of(workspace));
-            let _ = write!(part.from, " AND e.{column} = {n}");
+            let _ = write!(part, " AND e.{column} = {n}");
             part
         });
         return sides.into();
@@ -196,9 +182,9 @@ pub(super) fn page_statement(
     let parts = build_parts(&mut statement, filter, order);
     let direction = if order == Order::Newest { " DESC" } else { "" };
     let (columns, common) = (select_columns(), &statement.common);
-    let part = |Part { from, has_blocks }: &Part| {
+    let part = |from: &String| {
         // A scan in the order of blocks is one in the order of ids, and ends at the limit.
-        let blocks = if *has_blocks {
+        let blocks = if from.starts_with("audit_") {
             format!("b.block{direction}, ")
         } else {
             String::new()

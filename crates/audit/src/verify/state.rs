@@ -135,13 +135,6 @@ impl ChainState {
         Ok(())
     }
 
-    /// True if the signed end of the chain is this record.
-    fn ends_with(&self, seq: i64) -> bool {
-        self.stated
-            .as_ref()
-            .is_some_and(|stated| stated.last == seq)
-    }
-
     /// True if a record exists or may be missing. It may be missing if the chain has a problem already, or
     /// if retention removed it; the signed statement of that is kept as long as other chains may name the
     /// record.
@@ -163,7 +156,11 @@ impl ChainState {
             Some(false) => self.unknown_key = Some(record.seq),
             None => {}
         }
-        if self.ends_with(record.seq) {
+        if self
+            .stated
+            .as_ref()
+            .is_some_and(|stated| stated.last == record.seq)
+        {
             self.signed = record.seq;
         }
         if self.records == 0 {
