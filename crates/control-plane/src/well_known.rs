@@ -11,11 +11,11 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use access::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX};
+use access::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
 use assembly::gateway::Gateway;
 use trust::{
-    CALLER_TTL, CANVAS_TYP, GUARD_SCOPE, GUARD_TYP, PAIR_SCOPE, PAIR_TYP, SERVICE_TTL,
-    SigningAlgorithm, WAKE_SCOPE, WAKE_TYP,
+    CALLER_TTL, GUARD_SCOPE, GUARD_TYP, PAIR_SCOPE, PAIR_TYP, SERVICE_TTL, SigningAlgorithm,
+    WAKE_SCOPE, WAKE_TYP,
 };
 
 /// Caching of the documents. A key is published long before it signs, so verifiers may cache them.

@@ -19,10 +19,11 @@ use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use trust::{
-    CANVAS_SCOPE, CANVAS_TYP, GUARD_SCOPE, GUARD_TYP, Keys, PAIR_TYP, Pair, PairClaims,
-    ServiceClaims, SignError, TOKEN_BYTES_MAX, TokenError, WAKE_SCOPE, WAKE_TYP, claimed_audience,
-    own_type,
+    GUARD_SCOPE, GUARD_TYP, Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, SignError,
+    TOKEN_BYTES_MAX, TokenError, WAKE_SCOPE, WAKE_TYP, claimed_audience, own_type,
 };
+
+pub use trust::{CANVAS_SCOPE, CANVAS_TYP};
 
 /// Default lifetime: a working hour, since a canvas token cannot be revoked.
 pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);
