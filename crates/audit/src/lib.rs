@@ -12,7 +12,6 @@ mod chain_heads;
 pub mod change;
 mod corrupt_rows;
 mod export;
-mod file;
 mod filter;
 pub mod filter_values;
 mod peer_spools;
@@ -20,7 +19,6 @@ mod query;
 mod queue;
 mod record;
 mod refusals;
-mod report;
 mod retention;
 mod row;
 mod spool;
@@ -41,13 +39,13 @@ use tokio::sync::{Notify, mpsc};
 pub use self::anchor::anchored_statements;
 pub use self::chain_heads::ChainEnd;
 pub use self::export::{Export, Line};
-pub use self::file::{FileError, verify_file};
 pub use self::filter::{Filter, RecordPosition, encode_cursor, parse_cursor};
 pub use self::query::{PAGE, PAGE_MAX, Records};
 pub use self::record::{DONE, Detail, Draft, EventType, Record};
-pub use self::report::{AnchorUse, format_report};
 pub use self::table::ChainRow;
-pub use self::verify::{Problem, Report, Scope, Verifier};
+pub use self::verify::{
+    AnchorUse, FileError, Problem, Report, Scope, Verifier, format_report, verify_file,
+};
 
 use self::refusals::Refusals;
 use self::usage::Usage;

@@ -11,11 +11,9 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use access::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX};
+use access::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
 use assembly::gateway::Gateway;
-use trust::{
-    CALLER_TTL, CANVAS_TYP, GUARD, PAIR_SCOPE, PAIR_TYP, SERVICE_TTL, SigningAlgorithm, WAKE,
-};
+use trust::{CALLER_TTL, GUARD, PAIR_SCOPE, PAIR_TYP, SERVICE_TTL, SigningAlgorithm, WAKE};
 
 /// Caching of the documents. A key is published long before it signs, so verifiers may cache them.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=300");

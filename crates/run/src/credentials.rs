@@ -43,12 +43,8 @@ pub(super) struct Tokens {
     pub(super) unread: Option<io::Error>,
 }
 
-/// The location of a new token.
-pub(super) struct TokenSlot {
-    file: PathBuf,
-    /// Replaces the file; none where the folder is not writable.
-    beside: Option<NamedTempFile>,
-}
+/// The file that replaces that of the token; none where its folder is not writable.
+pub(super) type TokenSlot = Option<NamedTempFile>;
 
 /// True for a token that only registers, and only once.
 pub(super) fn is_enrolment(token: &str) -> bool {
@@ -110,28 +106,26 @@ impl Credentials {
     /// When neither the folder nor the file can be written, or the file is a folder.
     pub(super) fn reserve_slot(&self) -> io::Result<TokenSlot> {
         // A symbolic link is replaced, since another user may have made it.
-        let file = self.file.clone();
+        let file = &self.file;
         if file.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let folder = file
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
-        let beside = match NamedTempFile::new_in(folder.unwrap_or(Path::new("."))) {
-            Ok(beside) => Some(beside),
-            Err(error) => {
-                let opened = without_wait(libc::O_NOFOLLOW).write(true).open(&file);
-                opened.map_err(|_| error)?;
-                None
-            }
-        };
-        Ok(TokenSlot { file, beside })
+        NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_or_else(
+            |error| {
+                let opened = without_wait(libc::O_NOFOLLOW).write(true).open(file);
+                opened.map(|_| None).map_err(|_| error)
+            },
+            |beside| Ok(Some(beside)),
+        )
     }
 
     /// Puts the workspace's own token into the file, or keeps it in memory. `slot` is that of [`Self::reserve_slot`].
     pub(super) fn store_token(&self, token: &str, slot: Option<TokenSlot>) {
         let slot = slot.map_or_else(|| self.reserve_slot(), Ok);
-        let written = slot.and_then(|slot| slot.write_token(token));
+        let written = slot.and_then(|slot| self.write_token(slot, token));
         if let Err(error) = &written {
             let file = self.file_name();
             tracing::error!(
@@ -143,19 +137,16 @@ impl Credentials {
         self.unwritten
             .replace(written.is_err().then(|| token.to_owned()));
     }
-}
 
-impl TokenSlot {
     /// Replaces the file. Where it cannot be replaced, as a mount of the file alone, it is overwritten.
-    fn write_token(self, token: &str) -> io::Result<()> {
-        let Self { file, beside } = self;
-        let replaced = beside.is_some_and(|beside| replace_file(&file, beside, token).is_ok());
+    fn write_token(&self, slot: TokenSlot, token: &str) -> io::Result<()> {
+        let replaced = slot.is_some_and(|beside| replace_file(&self.file, beside, token).is_ok());
         if replaced {
             return Ok(());
         }
         let mut options = without_wait(libc::O_NOFOLLOW);
         let options = options.write(true).create(true).truncate(true).mode(SECRET);
-        let mut opened = options.open(&file)?;
+        let mut opened = options.open(&self.file)?;
         // Some file systems have no modes.
         let _ = opened.set_permissions(Permissions::from_mode(SECRET));
         write_synced(&mut opened, token)
@@ -273,7 +264,7 @@ mod tests {
         let credentials = Credentials::new(file.clone(), None);
         let slot = credentials.reserve_slot().unwrap();
         // As if the file were a mount.
-        fs::remove_file(slot.beside.as_ref().unwrap().path()).unwrap();
+        fs::remove_file(slot.as_ref().unwrap().path()).unwrap();
         credentials.store_token("a2aw_first", Some(slot));
         assert_eq!(fs::read_to_string(&file).unwrap(), "a2aw_first");
         assert_eq!(mode(&file), SECRET);
@@ -284,7 +275,7 @@ mod tests {
         fs::remove_file(&file).unwrap();
         symlink(&target, &file).unwrap();
         let slot = credentials.reserve_slot().unwrap();
-        fs::remove_file(slot.beside.as_ref().unwrap().path()).unwrap();
+        fs::remove_file(slot.as_ref().unwrap().path()).unwrap();
         credentials.store_token("a2aw_nowhere", Some(slot));
         assert!(file.is_symlink());
         credentials.store_token("a2aw_linked", None);

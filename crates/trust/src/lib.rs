@@ -23,13 +23,16 @@ pub use keys::{
     RotationOutcome, SignError, Signer, SigningAlgorithm, VerifiedClaims, list, next_age,
     read_published_keys, rotate,
 };
-pub use pair::{CALLER_TTL, CALLER_USE, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims, body_hash};
+pub use pair::{
+    CALLER_TTL, CALLER_USE, CANVAS_SCOPE, CANVAS_TYP, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims,
+    body_hash,
+};
 pub use provider::{CodeExchange, ExchangeFailure, Provider};
 pub use remote_keys::{
     FETCH_PAUSE, FetchFailure, FetchTiming, RemoteKeySet, TooManyWaiters, fetch_issuer,
 };
 pub use seal::{Seal, SealError, SealedSecret};
-pub use service::{CANVAS_SCOPE, CANVAS_TYP, GUARD, SERVICE_TTL, ServiceClaims, ServiceKind, WAKE};
+pub use service::{GUARD, SERVICE_TTL, ServiceClaims, ServiceKind, WAKE};
 pub use token::{
     LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,
     decode_unverified, own_type, whole_seconds,

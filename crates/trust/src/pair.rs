@@ -13,6 +13,12 @@ use super::jwks::KeySet;
 use super::token::{LEEWAY_SECONDS, TokenError, TokenHead, seconds_after};
 use kernel::time::Timestamp;
 
+/// The `typ` of the header of a canvas token, so that no other token of this gateway is accepted as one.
+pub const CANVAS_TYP: &str = "a2a-canvas+jwt";
+
+/// The only scope of a canvas token.
+pub const CANVAS_SCOPE: &str = "a2a:canvas";
+
 /// The `typ` of the header.
 pub const PAIR_TYP: &str = "a2a-pair+jwt";
 

@@ -8,12 +8,6 @@ use serde::Serialize;
 use super::token::seconds_after;
 use kernel::time::Timestamp;
 
-/// The `typ` of the header of canvas tokens, so that no other token of this gateway is accepted as one.
-pub const CANVAS_TYP: &str = "a2a-canvas+jwt";
-
-/// The only scope of canvas tokens.
-pub const CANVAS_SCOPE: &str = "a2a:canvas";
-
 /// A kind of tokens for a service.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceKind {

@@ -30,7 +30,8 @@ pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
 pub use self::role::{Operator, Person, Role, WITHHELD_CONTENT, WithheldContent};
 pub use self::signed_tokens::{
-    CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, IssuedPair, NewCanvas, SignedTokens,
+    CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
+    SignedTokens,
 };
 pub use self::stored_principal::stored_account;
 pub use self::ticket::TICKET_TTL;

@@ -20,9 +20,11 @@ use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use trust::{
-    CANVAS_SCOPE, CANVAS_TYP, Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, ServiceKind,
-    SignError, TOKEN_BYTES_MAX, TokenError, claimed_audience, own_type,
+    Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, ServiceKind, SignError, TOKEN_BYTES_MAX,
+    TokenError, claimed_audience, own_type,
 };
+
+pub use trust::{CANVAS_SCOPE, CANVAS_TYP};
 
 /// Default lifetime: a working hour, since a canvas token cannot be revoked.
 pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);

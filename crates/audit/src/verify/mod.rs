@@ -5,12 +5,16 @@
 //! by a trust key. An attacker who changes, removes, inserts or reorders a record has to recompute all
 //! later hashes, and cannot sign the new end.
 
+mod file;
+mod report;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
+pub use self::file::{FileError, verify_file};
+pub use self::report::{AnchorUse, format_report};
 use self::state::{ChainState, describe_failure};
 use super::chain::{CHECKPOINT_TYP, END_TYP, Statement};
 use super::record::{EventType, Record};

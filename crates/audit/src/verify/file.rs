@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 
-use super::export::Line;
-use super::verify::{Report, Verifier};
+use super::super::export::Line;
+use super::{Report, Verifier};
 
 /// A file that cannot be verified.
 #[derive(Debug, thiserror::Error)]

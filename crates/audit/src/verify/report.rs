@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::verify::Report;
+use super::Report;
 
 /// A file of signed chain heads that the chains were checked against.
 pub struct AnchorUse {
