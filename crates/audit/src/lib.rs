@@ -29,6 +29,7 @@ mod table;
 pub mod usage;
 mod usage_retention;
 mod values;
+mod verdicts;
 mod verify;
 mod writer;
 
@@ -48,6 +49,7 @@ pub use self::filter::Filter;
 pub use self::query::{Cursor, PAGE, PAGE_MAX, Records};
 pub use self::record::{DONE, Detail, Draft, EventType, Record};
 pub use self::table::ChainRow;
+pub use self::verdicts::Verdicts;
 pub use self::verify::{Problem, Report, Scope, Verifier};
 
 use self::refusals::Refusals;

@@ -3,6 +3,7 @@
 //! are known under their names.
 
 mod block;
+mod document;
 mod envelope;
 mod member_names;
 mod payload;
@@ -12,6 +13,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 pub use self::block::Block;
+pub use self::document::{Document, DocumentForm};
 pub use self::envelope::{answers_call, malformed_ids, retain_call_members};
 pub use self::member_names::{NESTING_MAX, keeps_names, nests_too_deep};
 pub use self::payload::{Payload, find_answer_payload, find_request_payload, is_last_event};

@@ -148,7 +148,7 @@ impl Sender {
         match attempt.boxed().await {
             // Its caller canceled it: recorded like a caller that leaves.
             Ok(AttemptResult::Taken) => {
-                exchange.record.set_request_bytes(0);
+                exchange.record.request_bytes = 0;
                 AttemptResult::Taken
             }
             Ok(attempt) => {
@@ -158,7 +158,7 @@ impl Sender {
             }
             Err(why) => {
                 exchange.record_rejection(&why);
-                exchange.record.set_status(why.reason.status());
+                exchange.record.status = why.reason.status();
                 self.classify_rejection(job, why)
             }
         }
@@ -182,7 +182,7 @@ impl Sender {
             .map(Arc::new);
         let mut exchange = self.begin_exchange(job, proof);
         exchange.record_rejection(why);
-        exchange.record.set_status(why.reason.status());
+        exchange.record.status = why.reason.status();
     }
 
     /// Returns the exchange of a deferred call.
@@ -191,11 +191,11 @@ impl Sender {
         if let Content::Call(call) = &job.content {
             exchange = exchange.with_client(call.client);
         }
-        exchange.call.set_method(A2aMethod::SendMessage);
+        exchange.call.method = A2aMethod::SendMessage;
         if let Some(proof) = proof {
-            exchange.call.set_proof(proof);
+            exchange.call.proof = Some(proof);
         }
-        exchange.call.set_target(job.target.clone());
+        exchange.call.target = Some(job.target.clone());
         exchange
     }
 
@@ -223,11 +223,10 @@ impl Sender {
         let checked = self.build_call(job, admitted, exchange).await;
         let checked = checked.at(Stage::Envelope);
         let (stored, mut call) = checked.map_err(Rejection::mark_not_sent)?;
-        exchange.record.set_request_bytes(call.body.len());
-        exchange.record.set_charge(
-            self.measure_charge(admitted, exchange, &stored, &call)
-                .await?,
-        );
+        exchange.record.request_bytes = call.body.len() as u64;
+        exchange.record.charge = self
+            .measure_charge(admitted, exchange, &stored, &call)
+            .await?;
         exchange.begin_trace(&context.relay.traces, &stored.head, || {
             ExchangeOrigin::LATER
         });
@@ -259,7 +258,7 @@ impl Sender {
             .at(Stage::Address)
             .map_err(Rejection::mark_not_sent)?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
-        let timeouts = &exchange.call.config().timeouts;
+        let timeouts = &exchange.call.config.timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
         let origin = Origin {
             head: &stored.head,
@@ -272,11 +271,11 @@ impl Sender {
             peer: &peer,
             call: WireRequest::new(wire.map_err(Rejection::mark_not_sent)?, call.body),
             deadline: Instant::now() + patience,
-            bytes_max: exchange.call.config().limits.response_bytes.bytes(),
-            idle: exchange.call.config().upstream.idle,
+            bytes_max: exchange.call.config.limits.response_bytes.bytes(),
+            idle: exchange.call.config.upstream.idle,
             late: call_timeout,
         };
-        exchange.record.set_instance(admitted.instance().cloned());
+        exchange.record.instance = admitted.instance().cloned();
         let mut learner = Learner::for_state(Binding::Rpc);
         if let Some(binder) = build_binder(&context.gateway, admitted) {
             learner.set_binder(binder);
@@ -379,7 +378,7 @@ impl Sender {
             sent.keep_place(&self.0.relay, &again.call, &head).await;
         }
         exchange.record.set_call_status(head.status);
-        exchange.record.set_status(head.status.as_u16());
+        exchange.record.status = head.status.as_u16();
         exchange.record.add_bytes(body.len());
         let slot = answer.slot.as_mut();
         ExpectedAnswer::Message.refuse_unreadable(&head, (&body[..], true), slot)?;
@@ -394,12 +393,16 @@ impl Sender {
                 .await?;
         }
         let ending = read_response(&head, &body)?;
-        let metrics = exchange.call.metrics();
+        let metrics = &exchange.call.metrics;
         if let Some(task) = search_answer(&mut answer.learner, metrics, &body).await {
-            exchange.record.set_task(task.clone());
+            exchange.record.task = Some(task.clone());
             let tasks = &self.0.gateway.tasks;
             let over = TaskState::from_answer(&body).is_some_and(TaskState::is_terminal);
-            let org = exchange.call.proof().and_then(|one| one.principal.org());
+            let org = exchange
+                .call
+                .proof
+                .as_ref()
+                .and_then(|one| one.principal.org());
             let owner = (job.owner.as_str(), org);
             if let Some(life) = exchange.call.life() {
                 tasks.record_owner(owner, &life, &task, Some(over));

@@ -70,9 +70,9 @@ pub(crate) async fn send_stored_response(
             };
             let head = stored_head(request, answer, &response)?;
             let exchange = &mut *request.exchange;
-            exchange.record.set_status(answer.status);
+            exchange.record.status = answer.status;
             exchange.record_stream();
-            begin_stream(request.session, exchange, head, name).await?;
+            begin_stream(request.session, head, name).await?;
             relay_stream(request, events, name).await
         }
     }
@@ -130,11 +130,11 @@ pub(crate) fn mark_replay(
 /// Returns a reader of the stream from its first event on.
 async fn read_stream(request: &Request<'_>, name: &str) -> Result<Reader, Rejection> {
     let exchange = &*request.exchange;
-    let (Some(proof), Some(target)) = (exchange.call.proof(), exchange.call.life()) else {
+    let (Some(proof), Some(target)) = (exchange.call.proof.as_ref(), exchange.call.life()) else {
         return Err(stream_expired());
     };
     let streams = &request.context.gateway.delivery.streams;
-    let (owner, id) = (proof.owner(), exchange.call.request_id().clone());
+    let (owner, id) = (proof.owner(), exchange.call.request_id.clone());
     let reader = streams.follow_stream((&owner, &target), name, id).await?;
     reader.ok_or_else(stream_expired)
 }
@@ -181,11 +181,11 @@ async fn relay_stream(
     } = request;
     let relay = &context.relay;
     let mut cut = CancelWatch::for_drain(&relay.drain);
-    let (proof, callee) = (exchange.call.proof(), exchange.call.target());
+    let (proof, callee) = (exchange.call.proof.as_ref(), exchange.call.target.as_ref());
     let mut ends = relay.cut_off(AccessBasis::Credential, proof, callee);
-    let _open = InProgress::begin(&exchange.call.metrics().open_streams);
-    let timeouts = exchange.call.config().timeouts.clone();
-    let keepalive = exchange.call.config().stream.keepalive;
+    let _open = InProgress::begin(&exchange.call.metrics.open_streams);
+    let timeouts = exchange.call.config.timeouts.clone();
+    let keepalive = exchange.call.config.stream.keepalive;
     let mut looked = false;
     loop {
         let quiet = Instant::now() + keepalive;
@@ -221,7 +221,7 @@ pub(crate) fn last_event(exchange: &mut Exchange, name: &str, why: &Rejection) -
     exchange.record_rejection(why);
     why.last_event(
         &exchange.call.reply_form(),
-        exchange.call.request_id(),
+        &exchange.call.request_id,
         name,
         Framing::Lf,
     )

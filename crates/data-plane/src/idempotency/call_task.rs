@@ -8,15 +8,14 @@ use pingora::http::ResponseHeader;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::http1::{AnswerReader, broken_http};
 use crate::listener::internal_error;
 use crate::record::{Exchange, outcome_of_rejection, search_answer};
 use crate::response::{OutboundCall, refuse_answer};
 use crate::sse::{AgentStream, EventPace, StreamSetup};
 use crate::trace::CallSpan;
 use crate::upstream::{
-    AgentConnection, CancelWatch, PoolHandle, Relay, SentCall, await_head, follow_redirect,
-    is_event_stream, next_piece, too_large,
+    AgentConnection, CancelWatch, PoolHandle, Relay, SentCall, await_head, broken_http,
+    follow_redirect, is_event_stream, next_piece, reject_unread, too_large,
 };
 use a2a::event::last_data;
 use a2a::state::TaskState;
@@ -24,6 +23,7 @@ use access::identity::Proof;
 use assembly::access_watch::AccessBasis;
 use directory::CallOutcome;
 use directory::tasks::Learner;
+use http1::AnswerReader;
 use kernel::config::Config;
 use kernel::dialect::ReplyForm;
 use kernel::ids::{RequestId, WorkspaceIncarnation};
@@ -55,13 +55,13 @@ impl CallTask {
         Self {
             relay,
             forward,
-            config: Arc::clone(exchange.call.config()),
-            request_id: exchange.call.request_id().clone(),
+            config: Arc::clone(&exchange.call.config),
+            request_id: exchange.call.request_id.clone(),
             form: exchange.call.reply_form(),
-            proof: exchange.call.proof().cloned(),
+            proof: exchange.call.proof.clone(),
             target: exchange.call.life(),
             span,
-            started: exchange.call.started(),
+            started: exchange.call.started,
         }
     }
 
@@ -142,7 +142,7 @@ impl CallTask {
         drop(turn);
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
-        let mut head = *upstream.take_head()?;
+        let mut head = *upstream.take_head().map_err(reject_unread)?;
         let follows = self.forward.follows.is_some();
         self.forward.call.keep_for_redirect(follows);
         let place = self.target.as_ref().map(|target| &target.id);
@@ -245,7 +245,7 @@ impl CallTask {
             share: forward.share,
         };
         let idle = self.config.upstream.idle;
-        let home = relay.upstream.pool_handle(idle);
+        let home = relay.upstream.connector.pool_handle(idle);
         let body = body.read(home, &forward.clocks, cut).await;
         let (expected, slot) = (forward.expected, forward.slot.as_mut());
         let judge = |body: &[u8]| expected.refuse_unreadable(&head, (body, true), slot);

@@ -33,18 +33,18 @@ pub(super) async fn stream_task(
     let (gateway, relay) = (&request.context.gateway, &request.context.relay);
     let inbox = &gateway.delivery.inbox;
     let mut watch = inbox.watch_task(&task.id);
-    let _open = InProgress::begin(&request.exchange.call.metrics().open_streams);
+    let _open = InProgress::begin(&request.exchange.call.metrics.open_streams);
     let name = stream_id().simple().to_string();
     let mut own = ResponseHeader::build(200, Some(4)).map_err(internal_error)?;
     own.append_header(header::CONTENT_TYPE, "text/event-stream")
         .map_err(internal_error)?;
     let head = own_head(request, own, &response)?;
     let exchange = &mut *request.exchange;
-    exchange.record.set_status(200);
+    exchange.record.status = 200;
     exchange.record_stream();
-    begin_stream(request.session, exchange, head, &name).await?;
-    let end = exchange.call.started() + exchange.call.config().timeouts.stream;
-    let (proof, callee) = (exchange.call.proof(), exchange.call.target());
+    begin_stream(request.session, head, &name).await?;
+    let end = exchange.call.started + exchange.call.config.timeouts.stream;
+    let (proof, callee) = (exchange.call.proof.as_ref(), exchange.call.target.as_ref());
     let mut stream = TaskStream {
         cut_off: relay.cut_off(AccessBasis::Credential, proof, callee),
         session: request.session,
@@ -126,7 +126,7 @@ impl TaskStream<'_> {
     }
 
     fn keepalive_at(&self) -> Instant {
-        self.written + self.exchange.call.config().stream.keepalive
+        self.written + self.exchange.call.config.stream.keepalive
     }
 
     async fn send_keepalive(&mut self) -> Result<(), ExchangeError> {
@@ -179,7 +179,7 @@ impl TaskStream<'_> {
         self.exchange
             .record
             .add_events(u32::from(!bytes.is_empty() && !bytes.starts_with(b":")));
-        let deadline = Instant::now() + self.exchange.call.config().timeouts.write;
+        let deadline = Instant::now() + self.exchange.call.config.timeouts.write;
         write_within(deadline, self.session.write_response_body(bytes, last)).await?;
         self.written = Instant::now();
         Ok(())
