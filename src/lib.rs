@@ -9,6 +9,7 @@ pub use control_plane::admin;
 pub use data_plane as proxy;
 pub use directory;
 pub use directory::{events, stops, tasks};
+pub use http1;
 pub use kernel::{
     breaker, closed_set, config, deadline, dialect, drain, hops, ids, json_errors, metrics,
     offload, rejection, shares, stage, telemetry, time,

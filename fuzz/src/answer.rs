@@ -1,8 +1,8 @@
-//! `proxy`'s reader of agents' answers. The input is what an agent sends before it closes the connection.
+//! `http1`'s reader of agents' answers. The input is what an agent sends before it closes the connection.
 
 use std::cell::RefCell;
 
-use a2a_gateway::proxy::AnswerReader;
+use a2a_gateway::http1::AnswerReader;
 use pingora::http::ResponseHeader;
 use pingora::protocols::Stream;
 use pingora::protocols::http::v1::client::HttpSession;

@@ -1,9 +1,10 @@
-//! `proxy`'s judgement of an HTTP/1 head (`HeadScanner`, `check_head`) and of a body in chunks (`ChunkParser`). The
-//! input is what a caller sends on a fresh connection.
+//! The judgement of an HTTP/1 head (`http1::HeadScanner`, `proxy::check_head`) and of a body in chunks
+//! (`http1::ChunkParser`). The input is what a caller sends on a fresh connection.
 
 use std::cell::RefCell;
 
-use a2a_gateway::proxy::{ChunkParser, HeadScanner, ScannedHead, check_head};
+use a2a_gateway::http1::{ChunkParser, HeadScanner, ScannedHead};
+use a2a_gateway::proxy::check_head;
 use bytes::BytesMut;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::server::HttpSession;

@@ -23,6 +23,10 @@ fn crates_keep_their_walls() {
             "stores trust access audit directory mailbox assembly",
             "pingora axum hyper",
         ),
+        (
+            "http1",
+            "a2a kernel stores trust access audit directory mailbox assembly",
+        ),
         ("data-plane", "control-plane"),
         ("control-plane", "data-plane"),
         (

@@ -24,6 +24,7 @@ mod row;
 mod spool;
 mod table;
 pub mod usage;
+mod verdicts;
 mod verify;
 mod writer;
 
@@ -43,6 +44,7 @@ pub use self::filter::{Filter, RecordPosition, encode_cursor, parse_cursor};
 pub use self::query::{PAGE, PAGE_MAX, Records};
 pub use self::record::{DONE, Detail, Draft, EventType, Record};
 pub use self::table::ChainRow;
+pub use self::verdicts::Verdicts;
 pub use self::verify::{
     AnchorUse, FileError, Problem, Report, Scope, Verifier, format_report, verify_file,
 };

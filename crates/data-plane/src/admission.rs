@@ -15,10 +15,9 @@ use pingora::protocols::http::ServerSession;
 use serde_json::json;
 use url::Position;
 
-use crate::http1::{NOSNIFF, REQUEST_FIELDS_MAX, TARGET_BYTES_MAX};
-use crate::listener::{rejection_head, write_response};
+use crate::listener::{NOSNIFF, rejection_head, write_response};
 use crate::parking::Turn;
-use crate::record::Exchange;
+use crate::record::{Exchange, ExchangeError};
 use a2a::accept::prefers_stream;
 use a2a::refs::Refs;
 use access::explain::{Fact, Source, Witness};
@@ -27,6 +26,7 @@ use access::identity::{Proof, Role};
 use assembly::gateway::Gateway;
 use directory::tasks::{Binder, Subject};
 use directory::{AgentOptions, Destination, Preference, choose_instance, find_gone};
+use http1::{REQUEST_FIELDS_MAX, TARGET_BYTES_MAX, forwarded_address, is_canonical_segment};
 use kernel::config::{Config, Forward, Limits, Live, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, Server};
 use kernel::dialect::ReplyForm;
 use kernel::drain::Drain;
@@ -125,7 +125,7 @@ fn find_misspelling(path: &str) -> Option<PathPart> {
     }
     let mut segments = path.strip_suffix('/').unwrap_or(path).split('/');
     let first = segments.next().unwrap_or_default();
-    if !is_segment(first) {
+    if !is_canonical_segment(first) {
         return Some(PathPart::Other);
     }
     let names = match first {
@@ -133,44 +133,15 @@ fn find_misspelling(path: &str) -> Option<PathPart> {
         "registry" => 2,
         _ => 0,
     };
-    let (at, segment) = segments.enumerate().find(|(_, s)| !is_segment(s))?;
+    let (at, segment) = segments
+        .enumerate()
+        .find(|(_, s)| !is_canonical_segment(s))?;
     let named = at < names && !matches!(segment, "." | "..");
     Some(if named {
         PathPart::Name
     } else {
         PathPart::Other
     })
-}
-
-fn is_segment(segment: &str) -> bool {
-    if matches!(segment, "" | "." | "..") {
-        return false;
-    }
-    let bytes = segment.as_bytes();
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        at += match byte {
-            b'%' => {
-                let Some(byte) = decode_hex(bytes.get(at + 1..at + 3)) else {
-                    return false;
-                };
-                let plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-                if plain || byte.is_ascii_control() || b"/\\%;".contains(&byte) {
-                    return false;
-                }
-                3
-            }
-            b if b.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(b) => 1,
-            _ => return false,
-        };
-    }
-    true
-}
-
-fn decode_hex(digits: Option<&[u8]>) -> Option<u8> {
-    let [high, low] = digits? else { return None };
-    let digit = |b: &u8| char::from(*b).to_digit(16);
-    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
 /// Requires at most one Content-Length, in digits. Pingora also accepts `5, 5` and two equal fields. RFC 9112, 6.3
@@ -291,7 +262,8 @@ impl Origins {
     /// `misdirected` and `origin_forbidden`.
     pub(super) fn check(&self, head: &RequestHeader) -> Result<(), Rejection> {
         let host = authority(head).unwrap_or_default();
-        if !self.is_own_host(host) {
+        let hosts = &self.hosts;
+        if !hosts.contains(host) && !hosts.contains(&host.to_ascii_lowercase()) {
             return Err(Rejection::new(
                 Reason::Misdirected,
                 "this gateway does not answer to that Host; add it to server.hosts",
@@ -303,16 +275,16 @@ impl Origins {
                 Reason::OriginForbidden,
                 "pages of this origin may not call; add it to cors.origins",
             )),
-            None if is_cross_site(&head.headers) && !is_canvas_visit(head) => Err(Rejection::new(
-                Reason::OriginForbidden,
-                "a cross-site request without an Origin is not served",
-            )),
+            None if says(&head.headers, "sec-fetch-site", "cross-site")
+                && !is_canvas_visit(head) =>
+            {
+                Err(Rejection::new(
+                    Reason::OriginForbidden,
+                    "a cross-site request without an Origin is not served",
+                ))
+            }
             None => Ok(()),
         }
-    }
-
-    fn is_own_host(&self, host: &str) -> bool {
-        self.hosts.contains(host) || self.hosts.contains(&host.to_ascii_lowercase())
     }
 
     fn is_allowed(&self, origin: &str) -> bool {
@@ -373,23 +345,18 @@ fn origin_field(headers: &HeaderMap) -> Option<&str> {
     Some(if origins.next().is_some() { "" } else { first })
 }
 
-fn is_cross_site(headers: &HeaderMap) -> bool {
-    headers
-        .get("sec-fetch-site")
-        .is_some_and(|v| v.as_bytes() == b"cross-site")
+/// True if a browser says `what` in a field.
+fn says(headers: &HeaderMap, name: &str, what: &str) -> bool {
+    headers.get(name).is_some_and(|value| value == what)
 }
 
 /// True if a user follows a link to the canvas in a top-level window: not in a frame, and without access to the answer
 /// for the linking page.
 fn is_canvas_visit(head: &RequestHeader) -> bool {
-    let says = |name: &str, what: &[u8]| {
-        let value = head.headers.get(name);
-        value.is_some_and(|value| value.as_bytes() == what)
-    };
     head.method == http::Method::GET
         && matches!(head.uri.path(), "/canvas" | "/canvas/")
-        && says("sec-fetch-mode", b"navigate")
-        && says("sec-fetch-dest", b"document")
+        && says(&head.headers, "sec-fetch-mode", "navigate")
+        && says(&head.headers, "sec-fetch-dest", "document")
 }
 
 /// True if a browser probably made the request. Such a request must declare the type of its body.
@@ -409,40 +376,6 @@ pub(super) fn client_address(session: &ServerSession, server: &Server) -> IpAddr
     // All listeners are TCP, so every peer has an address.
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     forwarded_address(peer, &session.req_header().headers, &server.trusted_proxies)
-}
-
-/// Returns the client's address: the peer's, or the one forwarded by a trusted proxy (`server.trusted_proxies`).
-/// IPv4-mapped addresses are converted: a listener on `[::]` sees `::ffff:192.0.2.1`.
-fn forwarded_address(peer: IpAddr, headers: &HeaderMap, trusted: &[ipnet::IpNet]) -> IpAddr {
-    let peer = peer.to_canonical();
-    let is_trusted = |ip: &IpAddr| trusted.iter().any(|net| net.contains(ip));
-    if !is_trusted(&peer) {
-        return peer;
-    }
-    // Bytes: a non-text line must not hide the address that a proxy appended to it.
-    let lines = headers.get_all("x-forwarded-for").iter();
-    let hops: Vec<&[u8]> = lines
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        .collect();
-    // From the right: the first hop that is not a trusted proxy is the client. Hops to the left of an unreadable one
-    // were written by the caller.
-    let mut client = peer;
-    for hop in hops.iter().rev() {
-        let Some(ip) = hop_address(hop) else { break };
-        client = ip;
-        if !is_trusted(&ip) {
-            break;
-        }
-    }
-    client
-}
-
-/// Parses `203.0.113.9` or `2001:db8::1`; some proxies add the port.
-fn hop_address(hop: &[u8]) -> Option<IpAddr> {
-    let hop = std::str::from_utf8(hop).ok()?.trim();
-    let with_port = || hop.parse().map(|address: SocketAddr| address.ip());
-    let address: IpAddr = hop.parse().or_else(|_| with_port()).ok()?;
-    Some(address.to_canonical())
 }
 
 // Admission of load: slots among the exchanges, memory for bodies, and no new work during a shutdown.
@@ -694,14 +627,10 @@ pub(super) async fn authenticate_caller(
 /// # Errors
 /// `unauthenticated`.
 pub(super) fn authorization_field(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
-    let mut values = head.headers.get_all(header::AUTHORIZATION).iter();
-    match (values.next(), values.next()) {
-        (_, Some(_)) => Err(Rejection::new(
-            Reason::Unauthenticated,
-            "the request has several `Authorization` fields: send exactly one",
-        )),
-        (first, None) => Ok(first.map(HeaderValue::as_bytes)),
-    }
+    single_field(head, &header::AUTHORIZATION).map_err(|_| {
+        let message = "the request has several `Authorization` fields: send exactly one";
+        Rejection::new(Reason::Unauthenticated, message)
+    })
 }
 
 /// Returns the only value of a field that must not be repeated: two proxies could each read a different one.
@@ -863,7 +792,7 @@ pub(super) async fn send_rejection(
     request_id: &RequestId,
     rejection: &Rejection,
     form: &ReplyForm,
-) -> pingora::Result<()> {
+) -> Result<(), ExchangeError> {
     let mut body = rejection.to_body(form, request_id);
     let status = rejection.status_in(form.dialect);
     let fields = &session.req_header().headers;
@@ -876,12 +805,10 @@ pub(super) async fn send_rejection(
         head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
     }
     origins.put_browser_fields(&session.req_header().headers, &mut head);
-    let without_body = session.req_header().method == http::Method::HEAD;
-    let body = if without_body {
-        Bytes::new()
-    } else {
-        Bytes::from(body)
-    };
+    if session.req_header().method == http::Method::HEAD {
+        body.clear();
+    }
+    let body = Bytes::from(body);
     write_response(session, head, body).await
 }
 
@@ -891,18 +818,11 @@ pub(super) async fn reject_exchange(
     origins: &Origins,
     exchange: &mut Exchange,
     rejection: &Rejection,
-) -> pingora::Result<()> {
+) -> Result<(), ExchangeError> {
     exchange.record_rejection(rejection);
     exchange.record.status = rejection.status_in(exchange.call.dialect);
-    let form = exchange.call.reply_form();
-    send_rejection(
-        session,
-        origins,
-        &exchange.call.request_id,
-        rejection,
-        &form,
-    )
-    .await
+    let (form, request_id) = (exchange.call.reply_form(), &exchange.call.request_id);
+    send_rejection(session, origins, request_id, rejection, &form).await
 }
 
 #[cfg(test)]
@@ -967,49 +887,6 @@ mod validate_tests {
             "/tasks/a|b",
         ] {
             assert_eq!(find_misspelling(bad), Some(PathPart::Other), "{bad}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod origin_tests {
-    use super::*;
-
-    #[test]
-    fn the_client_is_the_first_from_the_right_that_is_no_proxy_of_ours() {
-        let trusted = ["10.0.0.0/8", "fd00::/8"].map(|net| net.parse::<ipnet::IpNet>().unwrap());
-        let client = |peer: &str, lines: &[&[u8]]| {
-            let mut headers = HeaderMap::new();
-            for line in lines {
-                let line = HeaderValue::from_bytes(line).unwrap();
-                headers.append("x-forwarded-for", line);
-            }
-            forwarded_address(peer.parse().unwrap(), &headers, &trusted).to_string()
-        };
-        let lb = "10.0.0.1";
-        let cases: [(&str, &[&[u8]], &str); 13] = [
-            // An untrusted peer can write any value.
-            ("192.0.2.7", &[b"203.0.113.9"], "192.0.2.7"),
-            (lb, &[b"203.0.113.9"], "203.0.113.9"),
-            (lb, &[b"6.6.6.6, 203.0.113.9, 10.2.3.4"], "203.0.113.9"),
-            (lb, &[b"6.6.6.6", b"203.0.113.9:1234"], "203.0.113.9"),
-            (lb, &[b"6.6.6.6", b"\xff\xfe, 203.0.113.9"], "203.0.113.9"),
-            (lb, &[b"6.6.6.6, unknown"], lb),
-            (lb, &[b"6.6.6.6", b"\xff"], lb),
-            (lb, &[b"6.6.6.6,"], lb),
-            (lb, &[b"10.9.9.9"], "10.9.9.9"),
-            (lb, &[], lb),
-            // Addresses as a listener on `[::]` sees them.
-            ("::ffff:10.0.0.1", &[b"203.0.113.9"], "203.0.113.9"),
-            (
-                lb,
-                &[b"6.6.6.6, 203.0.113.9, ::ffff:10.0.0.2"],
-                "203.0.113.9",
-            ),
-            ("fd00::1", &[b"[2001:db8::9]:80"], "2001:db8::9"),
-        ];
-        for (peer, lines, expected) in cases {
-            assert_eq!(client(peer, lines), expected, "{peer} {lines:?}");
         }
     }
 }

@@ -8,13 +8,13 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{Load, is_from_browser, too_large};
-use crate::http1::is_invalid_chunks;
-use crate::listener::write_with_timeout;
+use crate::listener::{write_deadline, write_within};
 use crate::policy::recheck_caller;
 use crate::record::{ExchangeError, box_cold_path};
 use crate::services::Request;
 use a2a::accept::is_json;
 use access::identity::SLOW_BODY;
+use http1::is_invalid_chunks;
 use kernel::config::{Config, Timeouts};
 use kernel::rejection::{AtStage as _, Reason, Rejection};
 use kernel::shares::{Account, Share};
@@ -101,9 +101,7 @@ pub(super) async fn send_continue(session: &mut ServerSession) -> Result<(), Exc
     if !expects_continue(session.req_header()) {
         return Ok(());
     }
-    let limit = session.get_write_timeout();
-    let written = write_with_timeout(limit, session.write_continue_response()).await;
-    written.map_err(|_| ExchangeError::CallerLeft)
+    write_within(write_deadline(session), session.write_continue_response()).await
 }
 
 /// Returns the next piece of a body; `None` at its end.

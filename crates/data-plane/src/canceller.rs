@@ -300,7 +300,7 @@ impl StopCancellation {
             // Its tasks are in its inbox, which it does not read while it is stopped.
             return Ok(TaskOutcome::Over);
         };
-        exchange.record.set_request_bytes(call.body.len());
+        exchange.record.request_bytes = call.body.len() as u64;
         let agents = AgentCall {
             context,
             admitted: &admitted,

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, header};
+use http::{Method, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::admission::{AllowedCaller, client_address, method_not_allowed, open_exchange};
 use crate::cards::{FRESH, ServedCard};
-use crate::listener::internal_error;
 use crate::plan::request_hops;
 use crate::policy::authorize_caller;
 use crate::record::{Answered, Exchange, ExchangeError};
@@ -16,6 +15,7 @@ use crate::services::Request;
 use a2a::bridge::card::{RequestedForm, VARY};
 use a2a::completion_steps::CompletionSteps;
 use directory::CardSource;
+use http1::has_tag;
 use kernel::config::Config;
 use kernel::ids::{InvalidWorkspaceId, WorkspaceId};
 use kernel::rejection::{AtStage as _, Reason, Rejection};
@@ -61,11 +61,8 @@ pub(super) async fn serve(
     // Only clients of 0.3 and before read that path.
     let is_old_path = head.uri.path().ends_with("/agent.json");
     let forms = cached.served.as_ref().map_err(Clone::clone)?;
-    send_card(
-        request,
-        forms.get(RequestedForm::from_version(version, is_old_path)),
-    )
-    .await
+    let form = RequestedForm::from_version(version, is_old_path);
+    send_card(request, forms.get(form)).await
 }
 
 /// Returns the source of a card that is read without a credential.
@@ -77,21 +74,13 @@ async fn public_source(
     request: &mut Request<'_>,
     refusal: Rejection,
 ) -> Result<Arc<CardSource>, Rejection> {
-    let context = request.context;
-    let client = client_address(request.session, &context.gateway.config().server);
+    let gateway = &request.context.gateway;
+    let client = client_address(request.session, &gateway.config().server);
     let Some(target) = request.exchange.call.target.as_ref() else {
         return Err(refusal);
     };
-    context
-        .gateway
-        .rates
-        .count_card_read(client)
-        .at(Stage::Rate)?;
-    let public = context
-        .gateway
-        .resolution
-        .public_card_source(target)
-        .await?;
+    gateway.rates.count_card_read(client).at(Stage::Rate)?;
+    let public = gateway.resolution.public_card_source(target).await?;
     if public.is_some() {
         request.exchange.call.set_rule(PUBLIC_CARD);
     }
@@ -135,9 +124,9 @@ pub(super) async fn send_card(
     card: &ServedCard,
 ) -> Result<Answered, ExchangeError> {
     let asked = request.head();
-    let known = is_known(&asked.headers, &card.tag);
+    let known = has_tag(&asked.headers, &card.tag);
     let without_body = known || asked.method == Method::HEAD;
-    let head = card_head(card, known).map_err(internal_error)?;
+    let head = card_head(card, known)?;
     let head = request.response_head(head, CompletionSteps::default())?;
     let body = if without_body {
         Bytes::new()
@@ -164,43 +153,4 @@ fn card_head(card: &ServedCard, known: bool) -> pingora::Result<ResponseHeader> 
         head.append_header(SPEAKS, speaks)?;
     }
     Ok(head)
-}
-
-/// True if the caller has this card (RFC 9110, 13.1.2: weak comparison).
-fn is_known(headers: &HeaderMap, tag: &str) -> bool {
-    let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
-    let known = headers.get_all(header::IF_NONE_MATCH).iter();
-    known
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|known| known.trim() == "*" || opaque(known) == opaque(tag))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tags_are_compared_weakly() {
-        let known = |values: &[&str], tag: &str| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(header::IF_NONE_MATCH, value.parse().unwrap());
-            }
-            is_known(&headers, tag)
-        };
-        for values in [
-            &["\"a\""][..],
-            &["W/\"a\""],
-            &["\"b\", W/\"a\" ,\"c\""],
-            &["\"b\"", "\"a\""],
-            &["*"],
-        ] {
-            assert!(known(values, "\"a\""), "{values:?}");
-            assert!(known(values, "W/\"a\""), "{values:?}");
-        }
-        for values in [&[][..], &["\"b\""], &["a"], &["\"A\""], &[""], &["\"a"]] {
-            assert!(!known(values, "\"a\""), "{values:?}");
-        }
-    }
 }

@@ -20,10 +20,11 @@ use tokio::time::Instant;
 
 use crate::admission::AdmittedCall;
 use crate::fetch::{BufferedRequest, get_head, locate_card};
-use crate::http1::reject_answer;
 use crate::listener::client_disconnected;
 use crate::record::{Exchange, ExchangeError, box_cold_path};
-use crate::upstream::{CancelWatch, Relay, Upstream, WireRequest, refuse_redirect, too_large};
+use crate::upstream::{
+    CancelWatch, Relay, Upstream, WireRequest, refuse_redirect, reject_answer, too_large,
+};
 use a2a::Generation;
 use a2a::bridge::Side;
 use a2a::bridge::card::{Facts as FormFacts, RequestedForm, translate_card};
@@ -92,16 +93,6 @@ impl CardForms {
     pub(super) fn get(&self, asked: RequestedForm) -> &ServedCard {
         let at = FORMS.iter().position(|form| *form == asked);
         &self.0[at.unwrap_or_default()]
-    }
-
-    /// Returns the form at a place.
-    fn form_at(&self, at: usize) -> Option<&ServedCard> {
-        self.0.get(at)
-    }
-
-    /// Returns the bytes of all forms.
-    fn total_bytes(&self) -> usize {
-        self.0.iter().map(|served| served.body.len()).sum()
     }
 }
 
@@ -381,7 +372,7 @@ impl CachedCard {
                 let polls = matches!(source.place, Ok(None));
                 let bridged = (source.bridge, polls);
                 let forms = CardForms::build(&text, &base, bridged, |at, text| {
-                    let before = before.and_then(|before| before.form_at(at));
+                    let before = before.map(|before| &before.0[at]);
                     ServedCard::new(gateway, text, config, kid.as_deref(), before)
                 });
                 (Ok(forms), said)
@@ -564,8 +555,9 @@ impl Cards {
     /// Creates an empty cache.
     pub(super) fn new(gateway: &Arc<Gateway>, relay: &Arc<Relay>) -> Self {
         let weight = |_: &WorkspaceId, cached: &Arc<CachedCard>| {
-            let served = cached.served.as_ref().map_or(0, CardForms::total_bytes);
-            u32::try_from(served + ENTRY_BYTES).unwrap_or(u32::MAX)
+            let forms = cached.served.iter().flat_map(|CardForms(forms)| forms);
+            let bytes: usize = forms.map(|served| served.body.len()).sum();
+            u32::try_from(bytes + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         let cache = Cache::builder().weigher(weight).max_capacity(BYTES_MAX);
         Self {
@@ -661,8 +653,8 @@ impl Cards {
             }
             return Ok(known);
         }
-        self.get_card(caller, exchange, admitted.hops, &source)
-            .await
+        let hops = admitted.hops;
+        self.get_card(caller, exchange, hops, &source).await
     }
 
     /// Has the card of an agent that was added read at once, so that its first call does not wait. Of more than
@@ -788,8 +780,8 @@ impl Cards {
         admitted: &AdmittedCall,
     ) -> Result<Arc<CachedCard>, ExchangeError> {
         let source = self.card_source(admitted).await?;
-        self.get_card(caller, exchange, admitted.hops, &source)
-            .await
+        let hops = admitted.hops;
+        self.get_card(caller, exchange, hops, &source).await
     }
 
     async fn card_source(&self, admitted: &AdmittedCall) -> Result<Arc<CardSource>, Rejection> {
@@ -866,9 +858,8 @@ impl Cards {
         if !is_bare && !options.path_in_card {
             return Ok(options.generation);
         }
-        let cached = self
-            .get_card(caller, exchange, admitted.hops, &source)
-            .await?;
+        let cached = self.get_card(caller, exchange, admitted.hops, &source);
+        let cached = cached.await?;
         Ok(cached.said.generation.unwrap_or_default())
     }
 }

@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use pingora::http::RequestHeader;
 
 use crate::admission::{AdmittedCall, AllowedCaller, assign_instance, build_binder, single_field};
@@ -31,6 +30,8 @@ use kernel::rejection::{AtStage as _, Reason, Rejection};
 use kernel::shares::Share;
 use kernel::stage::Stage;
 use mailbox::calls::{Key, Source, call_hash};
+
+pub(super) use http1::{preferred_wait, prefers_async};
 
 /// A route of HTTP+JSON below the base.
 #[derive(Clone)]
@@ -314,32 +315,6 @@ pub(super) fn require_push(allowed: bool, method: Method, refs: &Refs) -> Result
     ))
 }
 
-// `Prefer` (RFC 7240): the preferences that the gateway applies.
-
-/// Returns `wait=N`: the seconds that a caller would wait for the answer. The first value counts (RFC 7240, 2). A value
-/// that is not a whole number is ignored, as every preference may be.
-pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
-    let preference =
-        parse_preferences(headers).find(|(name, _)| name.eq_ignore_ascii_case("wait"))?;
-    let seconds = preference.1.trim_matches('"').parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// True for `respond-async`: the caller prefers a deferred call to a rejection (RFC 7240, 4.1).
-pub(super) fn prefers_async(headers: &HeaderMap) -> bool {
-    parse_preferences(headers).any(|(name, _)| name.eq_ignore_ascii_case("respond-async"))
-}
-
-fn parse_preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
-    let fields = headers.get_all("prefer").iter();
-    fields
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|preference| preference.split(';').next().unwrap_or_default())
-        .map(|preference| preference.split_once('=').unwrap_or((preference, "")))
-        .map(|(name, value)| (name.trim(), value.trim()))
-}
-
 /// Completes the call for its target (`docs/reference/a2a.md`, "Completion"), and records what was read from it.
 ///
 /// # Errors
@@ -378,7 +353,7 @@ pub(super) async fn complete_body(
         Ok(mut completed) => {
             exchange.call.method = completed.method;
             exchange.call.rpc_id = completed.rpc_id.take();
-            exchange.record.set_request_bytes(completed.body.len());
+            exchange.record.request_bytes = completed.body.len() as u64;
             if call.message_only {
                 require_message(&completed, call)?;
             }
@@ -554,59 +529,6 @@ mod ownership_tests {
             assert_eq!(why, expected, "{method:?}");
             assert!(require_push(false, method, &sets).is_err(), "{method:?}");
             assert!(require_push(true, method, &sets).is_ok(), "{method:?}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod prefer_tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_is_whole_seconds_and_the_first_counts() {
-        let read = |fields: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for field in fields {
-                headers.append("prefer", field.parse().unwrap());
-            }
-            preferred_wait(&headers).map(|wait| wait.as_secs())
-        };
-        assert_eq!(read(&["wait=10"]), Some(10));
-        assert_eq!(
-            read(&["return=minimal, Wait = \"7\"; x=1", "wait=1"]),
-            Some(7)
-        );
-        assert_eq!(read(&["respond-async", "wait=0"]), Some(0));
-        for none in ["", "wait", "wait=soon", "wait=-1", "wait=1.5", "waiting=3"] {
-            assert_eq!(read(&[none]), None, "{none}");
-        }
-        assert_eq!(read(&[]), None);
-    }
-
-    #[test]
-    fn the_preference_is_found_in_lists_and_in_any_case() {
-        let prefers = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append("prefer", value.parse().unwrap());
-            }
-            prefers_async(&headers)
-        };
-        for values in [
-            &["respond-async"][..],
-            &["Respond-Async"],
-            &["wait=10, respond-async"],
-            &["wait=10", "respond-async;x=1"],
-        ] {
-            assert!(prefers(values), "{values:?}");
-        }
-        for values in [
-            &[][..],
-            &["wait=10"],
-            &["respond-asynchronously"],
-            &["return=minimal"],
-        ] {
-            assert!(!prefers(values), "{values:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::try_unfold;
 use http::response::Parts;
-use http::{Method, StatusCode, Version, header};
+use http::{Method, StatusCode, header};
 use http_body_util::BodyExt as _;
 use http_body_util::channel::{Channel, Sender};
 use pingora::http::ResponseHeader;
@@ -21,21 +21,20 @@ use tower::ServiceExt as _;
 
 use crate::admission::{check_request, client_address, send_rejection};
 use crate::body::{next_piece, send_continue};
-use crate::http1::AbortCause;
-use crate::listener::{
-    client_disconnected, internal_error, set_chunked, write_head_with_timeout, write_with_timeout,
-};
+use crate::listener::{client_disconnected, set_chunked, write_deadline, write_within};
 use crate::record::ExchangeError;
 use crate::services::Context;
-use crate::trace::{
-    error_attribute, parent_context, server_status, status_attribute, text_attribute, verb_name,
-};
+use crate::trace::parent_context;
 use access::identity::ClientAddr;
+use http1::{AbortCause, opens_socket};
 use kernel::dialect::Dialect;
 use kernel::ids::RequestId;
 use kernel::rejection::{Reason, RejectedRequest, Rejection};
 use kernel::shares::SlotGuard;
-use kernel::telemetry::traces::{KeyValue, Parent, Span, SpanFacts, SpanKind};
+use kernel::telemetry::traces::attributes::{
+    error_attribute, request_attributes, server_status, status_attribute, text_attribute, verb_name,
+};
+use kernel::telemetry::traces::{Parent, Span, SpanFacts, SpanKind};
 
 /// The only WebSocket route.
 const SOCKET_PATH: &str = "/ws";
@@ -77,7 +76,7 @@ pub(super) async fn serve(
         span_facts: span.as_ref().map(|span| span.facts.clone()),
     };
     let passed = match checked {
-        Ok(()) if opens_socket(exchange.session) => exchange.serve_socket().await,
+        Ok(()) if is_socket(exchange.session) => exchange.serve_socket().await,
         Ok(()) => exchange.run_request().await,
         Err(rejection) => Err(rejection.into()),
     };
@@ -105,8 +104,7 @@ impl ControlExchange<'_> {
             // A request that cannot be built for the router has no route.
             let (origins, form) = (self.context.origins.get(), Dialect::Plain.into());
             let (session, id) = (&mut *self.session, self.request_id);
-            let sent = send_rejection(session, &origins, id, &rejection, &form).await;
-            return sent.map_err(|_| ExchangeError::CallerLeft);
+            return send_rejection(session, &origins, id, &rejection, &form).await;
         };
         request.extensions_mut().insert(RejectedRequest(rejection));
         let response = ask(self.context, request).await;
@@ -145,15 +143,14 @@ impl ControlExchange<'_> {
         let mut head = self.response_head(parts);
         let framed = head.headers.contains_key(header::CONTENT_LENGTH);
         if !framed && head.status != StatusCode::NO_CONTENT {
-            set_chunked(self.session, &mut head).map_err(internal_error)?;
+            set_chunked(self.session, &mut head)?;
         }
         let content_type = head.headers.get(header::CONTENT_TYPE);
         let streams = content_type.is_some_and(|value| value == "text/event-stream");
         // All other responses hold their slot until they are complete.
         let slot = slot.filter(|_| !streams);
         let patience = if streams { READER_MAX } else { PIECE_MAX };
-        let begun = write_head_with_timeout(self.session, head).await;
-        begun.map_err(|_| ExchangeError::CallerLeft)?;
+        self.write_head(head).await?;
         loop {
             let frame = tokio::select! {
                 biased;
@@ -191,11 +188,18 @@ impl ControlExchange<'_> {
         }
     }
 
+    async fn write_head(&mut self, head: ResponseHeader) -> Result<(), ExchangeError> {
+        let deadline = write_deadline(self.session);
+        write_within(deadline, self.session.write_response_header(Box::new(head))).await
+    }
+
     async fn write_end(&mut self) -> Result<(), ExchangeError> {
-        let limit = self.session.get_write_timeout();
-        let end = self.session.write_response_body(Bytes::new(), true);
-        let written = write_with_timeout(limit, end).await;
-        written.map_err(|_| ExchangeError::CallerLeft)
+        let deadline = write_deadline(self.session);
+        write_within(
+            deadline,
+            self.session.write_response_body(Bytes::new(), true),
+        )
+        .await
     }
 
     /// Opens a socket: after the 101, the request body carries its input and the response body its output.
@@ -215,8 +219,7 @@ impl ControlExchange<'_> {
         drop(slot);
         let (parts, output) = response.into_parts();
         let head = self.response_head(parts);
-        let begun = write_head_with_timeout(self.session, head).await;
-        begun.map_err(|_| ExchangeError::CallerLeft)?;
+        self.write_head(head).await?;
         // The pings of the socket detect a caller that left.
         self.session.set_read_timeout(None);
         self.pump_bytes(input, output).await
@@ -272,7 +275,7 @@ impl ControlExchange<'_> {
         let target = head
             .uri
             .path_and_query()
-            .map_or("/", http::uri::PathAndQuery::as_str);
+            .map_or("/", |target| target.as_str());
         let mut request = http::Request::builder()
             .method(head.method.clone())
             .version(head.version)
@@ -295,28 +298,10 @@ impl ControlExchange<'_> {
     }
 }
 
-/// True if the request is a WebSocket handshake on the only WebSocket route. No other request switches protocols,
-/// whatever it asks for.
-fn opens_socket(session: &ServerSession) -> bool {
+/// True for a handshake on the only WebSocket route. No other request switches protocols, whatever it asks for.
+fn is_socket(session: &ServerSession) -> bool {
     let head = session.req_header();
-    let names = |field: header::HeaderName, token: &str| {
-        let values = head.headers.get_all(field).iter();
-        values
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|found| found.trim().eq_ignore_ascii_case(token))
-    };
-    head.version == Version::HTTP_11
-        && head.method == Method::GET
-        && head.uri.path() == SOCKET_PATH
-        && names(header::UPGRADE, "websocket")
-        && names(header::CONNECTION, "upgrade")
-        && !head.headers.contains_key(header::TRANSFER_ENCODING)
-        && !head.headers.contains_key(header::EXPECT)
-        && head
-            .headers
-            .get(header::CONTENT_LENGTH)
-            .is_none_or(|length| length == "0")
+    head.uri.path() == SOCKET_PATH && opens_socket(head)
 }
 
 fn not_a_socket() -> Rejection {
@@ -345,12 +330,8 @@ impl ControlSpan {
     fn begin(context: &Context, session: &ServerSession, request_id: &RequestId) -> Option<Self> {
         let head = session.req_header();
         let config = context.gateway.config();
-        let span = context
-            .relay
-            .traces
-            .begin_span(&config.telemetry, Parent::Callers, || {
-                parent_context(&head.headers)
-            })?;
+        let (traces, parent) = (&context.relay.traces, || parent_context(&head.headers));
+        let span = traces.begin_span(&config.telemetry, Parent::Callers, parent)?;
         Some(Self {
             span: Some(span),
             facts: SpanFacts::default(),
@@ -371,11 +352,8 @@ impl Drop for ControlSpan {
             Some((route, reason)) => (Some(route), *reason),
             None => (None, None),
         };
-        let mut set = vec![
-            text_attribute("http.request.method", verb_name(&self.verb)),
-            KeyValue::new("url.scheme", if self.tls { "https" } else { "http" }),
-            text_attribute("a2a.request_id", self.request_id.as_str()),
-        ];
+        let mut set = Vec::from(request_attributes(&self.verb, self.tls));
+        set.push(text_attribute("a2a.request_id", self.request_id.as_str()));
         set.extend(route.map(|route| text_attribute("http.route", route)));
         if self.status > 0 {
             set.push(status_attribute(self.status));
@@ -397,6 +375,7 @@ type PieceResult = Result<Option<Bytes>, RejectedRequest>;
 type PieceSender = oneshot::Sender<PieceResult>;
 
 /// The caller's side of a body.
+#[derive(Default)]
 struct BodyFeed {
     /// `None` if there is nothing to read.
     wanted: Option<mpsc::Receiver<PieceSender>>,
@@ -405,16 +384,10 @@ struct BodyFeed {
 
 /// Returns the body of `session` for the control plane, and the feed that supplies it.
 fn feed_body(session: &mut ServerSession) -> (Body, BodyFeed) {
-    let begun = false;
     if session.is_body_done() {
-        return (
-            Body::empty(),
-            BodyFeed {
-                wanted: None,
-                begun,
-            },
-        );
+        return (Body::empty(), BodyFeed::default());
     }
+    let begun = false;
     let (ask, wanted) = mpsc::channel::<PieceSender>(1);
     let pieces = try_unfold(ask, async |ask| {
         Ok::<_, RejectedRequest>(request_piece(&ask).await?.map(|piece| (piece, ask)))

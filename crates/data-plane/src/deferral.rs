@@ -13,12 +13,10 @@ use crate::body::{check_media_type, expects_continue};
 use crate::complete::CheckedCall;
 use crate::filters::untranslatable_reply;
 use crate::idempotency::{Execution, StoredResponse, execute_own_once, send_stored_response};
-use crate::listener::{PREFERENCE_APPLIED, internal_error};
+use crate::listener::PREFERENCE_APPLIED;
 use crate::policy::{UncountedCall, count_call};
 use crate::record::{Answered, ExchangeError};
 use crate::services::Request;
-use crate::trace::{context_fields, is_context};
-use crate::upstream::content_length_of;
 use crate::upstream_request::is_forwarded;
 use a2a::Generation;
 use a2a::bridge::{write_result, write_task};
@@ -30,9 +28,11 @@ use a2a::state::TaskState;
 use access::caps::Charge;
 use access::identity::Proof;
 use directory::tasks::may_see;
+use http1::content_length_of;
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{AtStage as _, Reason, Rejection};
 use kernel::stage::Stage;
+use kernel::telemetry::traces::context::{context_fields, is_context};
 use mailbox::calls::{Answer, Outcome};
 use mailbox::inbox::no_task;
 use mailbox::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
@@ -63,13 +63,9 @@ impl JobFormat {
     }
 }
 
-/// Returns the generation of a method name: those of 1.0 begin with a capital.
+/// Returns the generation of a call by its method; without one it is 0.3.
 fn method_generation(method: Option<&str>) -> Generation {
-    if method.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_uppercase())) {
-        Generation::V1
-    } else {
-        Generation::V0
-    }
+    method.map_or(Generation::V0, Generation::of_method)
 }
 
 /// Returns the only task that a call asks for, if it may be a deferred call.
@@ -113,9 +109,9 @@ pub(super) async fn defer_call(
             hops,
         })),
         idempotency_key: None,
-        patience: request.exchange.call.config().delegation.deferred_ttl,
+        patience: request.exchange.call.config.delegation.deferred_ttl,
     };
-    let rpc_id = request.exchange.call.rpc_id().map(str::to_owned);
+    let rpc_id = request.exchange.call.rpc_id.clone();
     let rpc_id = rpc_id.unwrap_or_else(|| "null".to_owned());
     let jobs = Arc::clone(&context.gateway.delivery.jobs);
     let accept = async move {
@@ -134,12 +130,12 @@ pub(super) async fn defer_call(
     let (outcome, replay) = match &call.key {
         None => {
             let (answer, charge) = accept.await?;
-            request.exchange.record.set_charge(charge);
+            request.exchange.record.charge = charge;
             (Outcome::Whole(Arc::new(answer)), false)
         }
         Some(key) => match execute_own_once(request, key, accept).await? {
             Execution::Fresh(answer, charge) => {
-                request.exchange.record.set_charge(charge);
+                request.exchange.record.charge = charge;
                 (Outcome::Whole(Arc::new(answer)), false)
             }
             Execution::Replayed(outcome) => (outcome, true),
@@ -154,7 +150,7 @@ fn forwarded_fields(request: &Request<'_>) -> Vec<(String, String)> {
     let headers = &request.head().headers;
     let extra = request.context.extra_fields.get();
     // The span of the deferred call follows from this exchange.
-    let context = request.exchange.call.trace_context();
+    let context = request.exchange.call.trace.as_ref();
     let fields = headers.iter().filter(|(name, value)| {
         is_forwarded((*name, *value), headers, &extra) && !(context.is_some() && is_context(name))
     });
@@ -195,11 +191,11 @@ pub(super) async fn answer_job_request(
     let Some(job) = found.filter(|job| job.kind == Kind::Deferred && here(&job.target)) else {
         return Ok(None);
     };
-    if exchange.call.target().is_none() {
-        exchange.call.set_target(job.target.clone());
+    if exchange.call.target.is_none() {
+        exchange.call.target = Some(job.target.clone());
     }
-    exchange.record.set_task(job.id.clone());
-    let method = exchange.call.method();
+    exchange.record.task = Some(job.id.clone());
+    let method = exchange.call.method;
     let decided = async {
         if !may_see(&gateway.hierarchy, query.proof, &job.owner).await? {
             return Err(no_task());
@@ -216,11 +212,11 @@ pub(super) async fn answer_job_request(
         JobFormat::Bare => task.to_string(),
         JobFormat::Rpc(generation) => format!(
             r#"{{"jsonrpc":"2.0","id":{},"result":{}}}"#,
-            exchange.call.rpc_id().unwrap_or("null"),
+            exchange.call.rpc_id.as_deref().unwrap_or("null"),
             write_task(generation, &task).map_err(untranslatable_reply)?,
         ),
     };
-    let head = json_head(body.len()).map_err(internal_error)?;
+    let head = json_head(body.len())?;
     let head = request.response_head(head, CompletionSteps::default())?;
     request.respond(head, body.into()).await.map(Some)
 }
@@ -241,12 +237,10 @@ fn accepted_answer(body: String) -> Answer {
         (header::CACHE_CONTROL, "no-store"),
         (PREFERENCE_APPLIED, "respond-async"),
     ];
+    let fields = fields.map(|(name, value)| (name, HeaderValue::from_static(value)));
     Answer {
         status: StatusCode::ACCEPTED.as_u16(),
-        fields: fields
-            .map(|(name, value)| (name, HeaderValue::from_static(value)))
-            .into_iter()
-            .collect(),
+        fields: fields.into_iter().collect(),
         body: body.into(),
         kept: true,
     }
@@ -255,19 +249,15 @@ fn accepted_answer(body: String) -> Answer {
 fn not_cancelable() -> Rejection {
     let message = "the call was canceled already, is over, or was sent to its agent: ask that one to cancel its task \
         (`metadata.agent_task_id`, once it has answered)";
-    let mut rejection = Rejection::new(Reason::Conflict, message);
     // A2A: TaskNotCancelableError.
-    rejection.rpc_code = Some(-32_002);
-    rejection
+    Rejection::new(Reason::Conflict, message).with_rpc_code(-32_002)
 }
 
 fn unsupported_method() -> Rejection {
     let message = "a call that was kept for its target can be asked for (tasks/get) and canceled (tasks/cancel); \
         to go on with what its agent made of it, name the agent's own task (`metadata.agent_task_id`)";
-    let mut rejection = Rejection::new(Reason::InvalidRequest, message);
     // A2A: UnsupportedOperationError.
-    rejection.rpc_code = Some(-32_004);
-    rejection
+    Rejection::new(Reason::InvalidRequest, message).with_rpc_code(-32_004)
 }
 
 /// True if the body is to be read although its target is offline. A caller that waits for `100 Continue` has not

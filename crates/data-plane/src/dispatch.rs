@@ -408,7 +408,7 @@ impl Dispatcher {
         match attempt.boxed().await {
             // Its caller canceled it: recorded like a caller that leaves.
             Ok(AttemptResult::Taken) => {
-                exchange.record.set_request_bytes(0);
+                exchange.record.request_bytes = 0;
                 AttemptResult::Taken
             }
             Ok(attempt) => {
@@ -418,7 +418,7 @@ impl Dispatcher {
             }
             Err(why) => {
                 exchange.record_rejection(&why);
-                exchange.record.set_status(why.reason.status());
+                exchange.record.status = why.reason.status();
                 self.classify_rejection(job, why)
             }
         }
@@ -442,7 +442,7 @@ impl Dispatcher {
             .map(Arc::new);
         let mut exchange = self.begin_exchange(job, proof);
         exchange.record_rejection(why);
-        exchange.record.set_status(why.reason.status());
+        exchange.record.status = why.reason.status();
     }
 
     /// Returns the exchange of a deferred call.
@@ -451,11 +451,11 @@ impl Dispatcher {
         if let Content::Call(call) = &job.content {
             exchange = exchange.with_client(call.client);
         }
-        exchange.call.set_method(A2aMethod::SendMessage);
+        exchange.call.method = A2aMethod::SendMessage;
         if let Some(proof) = proof {
-            exchange.call.set_proof(proof);
+            exchange.call.proof = Some(proof);
         }
-        exchange.call.set_target(job.target.clone());
+        exchange.call.target = Some(job.target.clone());
         exchange
     }
 
@@ -483,11 +483,10 @@ impl Dispatcher {
         let checked = self.build_call(job, admitted, exchange).await;
         let checked = checked.at(Stage::Envelope);
         let (stored, mut call) = checked.map_err(Rejection::mark_not_sent)?;
-        exchange.record.set_request_bytes(call.body.len());
-        exchange.record.set_charge(
-            self.measure_charge(admitted, exchange, &stored, &call)
-                .await?,
-        );
+        exchange.record.request_bytes = call.body.len() as u64;
+        exchange.record.charge = self
+            .measure_charge(admitted, exchange, &stored, &call)
+            .await?;
         exchange.begin_trace(&context.relay.traces, &stored.head, || {
             ExchangeOrigin::LATER
         });
@@ -519,7 +518,7 @@ impl Dispatcher {
             .at(Stage::Address)
             .map_err(Rejection::mark_not_sent)?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
-        let timeouts = &exchange.call.config().timeouts;
+        let timeouts = &exchange.call.config.timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
         let origin = Origin {
             head: &stored.head,
@@ -532,11 +531,11 @@ impl Dispatcher {
             peer: &peer,
             call: WireRequest::new(wire.map_err(Rejection::mark_not_sent)?, call.body),
             deadline: Instant::now() + patience,
-            bytes_max: exchange.call.config().limits.response_bytes.bytes(),
-            idle: exchange.call.config().upstream.idle,
+            bytes_max: exchange.call.config.limits.response_bytes.bytes(),
+            idle: exchange.call.config.upstream.idle,
             late: call_timeout,
         };
-        exchange.record.set_instance(admitted.instance().cloned());
+        exchange.record.instance = admitted.instance().cloned();
         let rewrite = rewrite_guarded(call.guarded.take(), call.rewrite);
         let agent = (admitted, agent, slot);
         self.call_agent(job, agent, (&question, rewrite), exchange)
@@ -635,7 +634,7 @@ impl Dispatcher {
             sent.keep_place(&self.0.relay, &again.call, &head).await;
         }
         exchange.record.set_call_status(head.status);
-        exchange.record.set_status(head.status.as_u16());
+        exchange.record.status = head.status.as_u16();
         exchange.record.add_bytes(body.len());
         let judged = (&body[..], true);
         ExpectedAnswer::Message.refuse_unreadable(&head, judged, slot.as_mut())?;
@@ -655,11 +654,15 @@ impl Dispatcher {
             learner.set_binder(binder);
         }
         let learner = &mut Some(Box::new(learner));
-        if let Some(task) = search_answer(learner, exchange.call.metrics(), &body).await {
-            exchange.record.set_task(task.clone());
+        if let Some(task) = search_answer(learner, &exchange.call.metrics, &body).await {
+            exchange.record.task = Some(task.clone());
             let tasks = &self.0.gateway.tasks;
             let over = TaskState::from_answer(&body).is_some_and(TaskState::is_terminal);
-            let org = exchange.call.proof().and_then(|one| one.principal.org());
+            let org = exchange
+                .call
+                .proof
+                .as_ref()
+                .and_then(|one| one.principal.org());
             let owner = (job.owner.as_str(), org);
             if let Some(life) = exchange.call.life() {
                 tasks.record_owner(owner, &life, &task, Some(over));

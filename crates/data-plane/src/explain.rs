@@ -98,13 +98,8 @@ impl Explainer {
         let (proof, target) = self.check_caller(named, target, explanation).await?;
         let permit = self.check_access(&proof, &target, explanation).await?;
         let mut facts = Facts::default();
-        let looked = self
-            .context
-            .gateway
-            .resolution
-            .explain(&permit, &mut facts)
-            .await;
-        let destination = match looked {
+        let gateway = &self.context.gateway;
+        let destination = match gateway.resolution.explain(&permit, &mut facts).await {
             Ok(destination) => explanation.record_check(Stage::State, facts, Ok(destination))?,
             Err(mut why) => {
                 self.explain_waker(&permit, &mut facts).await;
@@ -112,7 +107,7 @@ impl Explainer {
                 explanation.record_check(stage, facts, Err(why))?
             }
         };
-        if Caps::are_configured(&self.context.gateway.config()) {
+        if Caps::are_configured(&gateway.config()) {
             self.explain_caps(&proof, &permit, explanation).await?;
         }
         let org = destination.options().org.as_deref();
@@ -121,15 +116,14 @@ impl Explainer {
         match &destination {
             Destination::Inbox(options) => {
                 let mut facts = Facts::default();
-                let source = self.context.gateway.resolution.card_source(&permit).await;
-                let (generation, by, _) = self
-                    .explain_generation(source.ok().as_deref(), options)
-                    .await;
+                let source = gateway.resolution.card_source(&permit).await.ok();
+                let spoken = self.explain_generation(source.as_deref(), options);
+                let (generation, by, _) = spoken.await;
                 let bridge = inbox_bridge(options, by);
                 let call = json!({"into": "the inbox", "a2a": generation.map(generation_word), "a2a_by": by,
                     "bridge": bridge});
                 facts.record(|| Fact::new(Stage::Call, Source::Memory, call));
-                let inbox = &self.context.gateway.delivery.inbox;
+                let inbox = &gateway.delivery.inbox;
                 let sender = (permit.target(), proof.account);
                 let looked = inbox.check_room(sender, &mut facts).await;
                 explanation.record_check(Stage::Inbox, facts, looked)?;
@@ -250,7 +244,6 @@ impl Explainer {
         agent: &Agent,
         explanation: &mut Explanation,
     ) -> Result<(), CheckFailed> {
-        let directory = &self.context.gateway.directory;
         let mut facts = Facts::default();
         let path = self.explain_call(permit, agent, &mut facts).await;
         let path = explanation.record_check(Stage::Call, facts, path)?;
@@ -262,15 +255,10 @@ impl Explainer {
             None => agent.endpoint.clone(),
         };
         let mut facts = Facts::default();
-        let address = directory
-            .addresses
-            .agent_address(
-                &agent.address_decision,
-                &endpoint,
-                LookupFor::for_call(account),
-                &mut facts,
-            )
-            .await;
+        let addresses = &self.context.gateway.directory.addresses;
+        let (decision, asker) = (&agent.address_decision, LookupFor::for_call(account));
+        let address = addresses.agent_address(decision, &endpoint, asker, &mut facts);
+        let address = address.await;
         explanation.record_check(Stage::Address, facts, address)?;
         Ok(())
     }
@@ -287,9 +275,8 @@ impl Explainer {
         let source = resolution.card_source(permit).await?;
         let by_card = self.explain_generation(Some(&source), &agent.options).await;
         let shown = resolution.learnt.find(&source, Method::SendMessage).await;
-        let bridge = self
-            .explain_bridge(&source, &agent.options, by_card.1, shown)
-            .await;
+        let bridge = self.explain_bridge(&source, &agent.options, by_card.1, shown);
+        let bridge = bridge.await;
         let counts = shown.filter(|_| agent.options.bridge == Bridging::Auto);
         let by_answers = counts.filter(|shown| shown.takes.is_some());
         let by_answers = by_answers.map(|shown| {
@@ -315,17 +302,15 @@ impl Explainer {
             facts.record(|| Fact::new(Stage::Call, Source::Memory, call));
             return Ok(place.or_else(|| by_card.map(str::to_owned)));
         }
-        let looked = self
-            .context
-            .cards
-            .peek_path(&source, generation.unwrap_or_default());
+        let cards = &self.context.cards;
+        let looked = cards.peek_path(&source, generation.unwrap_or_default());
         let Some((path, age)) = looked.await else {
             call["path"] = Value::Null;
             call["path_by"] = json!("the card at card_url, which would be fetched first");
             facts.record(|| Fact::new(Stage::Call, Source::Memory, call));
             return Ok(None);
         };
-        let card = self.context.cards.cached(&source).await;
+        let card = cards.cached(&source).await;
         let is_spoken = card.is_some_and(|card| !card.said.spoken.is_unknown());
         if path.is_err() && agent.options.bridge == Bridging::Auto && is_spoken {
             call["path"] = Value::Null;
@@ -520,22 +505,12 @@ impl Explainer {
     ) -> Result<(), CheckFailed> {
         let gateway = &self.context.gateway;
         let names = caps::Names::default();
-        let call = caps::Facts::for_call(
-            &gateway.hierarchy,
-            proof,
-            permit,
-            Method::SendMessage,
-            names,
-        )
-        .await;
-        let states = match call {
-            Ok(call) => gateway
-                .caps
-                .states_for(&call)
-                .await
-                .map_err(Rejection::from),
-            Err(why) => Err(why),
+        let (hierarchy, method) = (&gateway.hierarchy, Method::SendMessage);
+        let states = async {
+            let call = caps::Facts::for_call(hierarchy, proof, permit, method, names).await?;
+            Ok::<_, Rejection>(gateway.caps.states_for(&call).await?)
         };
+        let states = states.await;
         let mut facts = Facts::default();
         let verdict = states.and_then(|states| {
             let source = if gateway.shared.is_embedded() {

@@ -10,13 +10,13 @@ use pingora::upstreams::peer::HttpPeer;
 use secrecy::ExposeSecret as _;
 use tokio::time::{Instant, timeout_at};
 
-use crate::http1::{AnswerReader, HeadWriter, reject_answer};
 use crate::upstream::{
-    AgentConnection, Upstream, WireRequest, build_agent_peer, content_length_of, refuse_by_framing,
-    too_large,
+    AgentConnection, Upstream, WireRequest, build_agent_peer, refuse_by_framing, reject_answer,
+    reject_unread, too_large,
 };
 use assembly::gateway::Gateway;
 use directory::{CardLocation, Endpoint, LookupFor};
+use http1::{AnswerReader, HeadWriter, content_length_of};
 use kernel::metrics::Metrics;
 use kernel::rejection::Rejection;
 use kernel::shares::Account;
@@ -77,7 +77,7 @@ impl BufferedRequest<'_> {
         };
         let answered = timeout_at(self.deadline, answered).await;
         let (answer, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
-        upstream.pool_handle(self.idle).check_in(answer);
+        upstream.connector.pool_handle(self.idle).check_in(answer);
         Ok((head, body))
     }
 
@@ -91,7 +91,7 @@ impl BufferedRequest<'_> {
             return Err(too_large(limit));
         }
         let mut body = BytesMut::new();
-        while let Some(piece) = answer.read_piece().await? {
+        while let Some(piece) = answer.read_piece().await.map_err(reject_unread)? {
             if body.len() + piece.len() > self.bytes_max {
                 return Err(too_large(limit));
             }
@@ -103,8 +103,8 @@ impl BufferedRequest<'_> {
 
 /// Returns the head of the answer, after informational ones.
 async fn read_head(answer: &mut AnswerReader) -> Result<ResponseHeader, Rejection> {
-    answer.read_head().await?;
-    let head = *answer.take_head()?;
+    answer.read_head().await.map_err(reject_unread)?;
+    let head = *answer.take_head().map_err(reject_unread)?;
     refuse_by_framing(&head)?;
     let coded = head.fields.headers.get(header::CONTENT_ENCODING);
     if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {

@@ -11,10 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::cards::ExtendedCard;
 use crate::guard::CallGuards;
 use crate::guard::stream::EventGuard;
-use crate::http1::reject_answer;
 use crate::listener::internal_error;
 use crate::record::box_in_place;
-use crate::upstream::{CancelWatch, timed_out};
+use crate::upstream::{CancelWatch, reject_answer, timed_out};
 use a2a::bridge::{Exchange, Failure, Stream};
 use a2a::error::RpcError;
 use a2a::event::split_blocks;
@@ -197,7 +196,7 @@ impl Rewrite {
             Self::ExtendedCard(..) | Self::Tasks(..) => false,
             Self::Guarded(_, inner) => inner.as_ref().is_none_or(|inner| inner.takes_streams()),
             Self::Bridged(back, then) => {
-                back.is_streaming() && then.as_ref().is_none_or(|then| then.takes_streams())
+                back.exchange.streams() && then.as_ref().is_none_or(|then| then.takes_streams())
             }
         }
     }
@@ -305,11 +304,6 @@ impl ResponseTranslator {
         }
     }
 
-    /// True if the method streams.
-    pub(super) const fn is_streaming(&self) -> bool {
-        self.exchange.streams()
-    }
-
     /// Translates a whole answer, and adjusts the head to it. True with it if it is an error.
     ///
     /// # Errors
@@ -353,11 +347,8 @@ impl ResponseTranslator {
             match stream.translate_block(block, &mut written) {
                 Ok(told) => self.metrics.bridge.count_left_out(&told.left_out),
                 Err(failure) => {
-                    why = Some(reject_untranslatable(
-                        &self.metrics,
-                        &failure,
-                        Delivery::Sent,
-                    ));
+                    let metrics = &self.metrics;
+                    why = Some(reject_untranslatable(metrics, &failure, Delivery::Sent));
                     break;
                 }
             }

@@ -12,7 +12,7 @@ use pingora::protocols::{Digest, Stream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::http1::AbortCause;
+use http1::AbortCause;
 use kernel::config::Live;
 use kernel::drain::Drain;
 use kernel::metrics::{ConnectionCut, Metrics};

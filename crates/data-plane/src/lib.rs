@@ -1,12 +1,8 @@
 //! The data plane. Read the modules in this order; each depends only on those above it.
 
-mod http1;
-
 mod http2;
 
 mod trace;
-
-mod guard_verdicts;
 
 mod record;
 
@@ -93,14 +89,9 @@ pub use self::explain::Explainer;
 pub use self::listener::{Connections, Service};
 pub use self::prober::Prober;
 pub use self::router::{REST_ROUTES, ROUTES as A2A_ROUTES};
-pub use self::upstream::serve_on_this_thread;
 
-// Pure, and for `fuzz/` only: these parsers read every byte that arrives.
+// Pure, and for `fuzz/` only.
 pub use self::admission::check_head;
-pub use self::http1::{
-    AbortCause, AnswerHead, AnswerReader, ChunkParser, HeadError, HeadScanner, InvalidChunks,
-    ScannedHead,
-};
 
 /// The data plane of a gateway: its public listener, and what sends calls of its own.
 pub struct DataPlane(Arc<Context>);

@@ -2,18 +2,14 @@
 //! HTTP/1 within their clocks, and writes heads and answers.
 
 use std::collections::HashMap;
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use std::{fmt, io};
 
-use async_trait::async_trait;
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
@@ -21,22 +17,16 @@ use pingora::http::ResponseHeader;
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::http::{ReusableHttpStream, ServerSession};
 use pingora::protocols::l4::stream::Stream as L4Stream;
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::tls::SslDigest;
-use pingora::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    Stream, TimingDigest, UniqueID, UniqueIDType,
-};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt, ReadBuf};
+use pingora::protocols::{ALPN, GetSocketDigest, Peek as _, SocketDigest, Stream};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::http1::{
-    AbortCause, ChunkParser, Failure, HeadError, HeadScanner, NOSNIFF, ONE_WRITE, ScannedHead,
-    poll_read,
-};
 use crate::http2;
-use crate::record::{Answered, Exchange, ExchangeError, box_in_place};
+use crate::record::{ExchangeError, box_in_place};
+use http1::{
+    AbortCause, CallerStream, ChunkParser, Failure, HeadError, HeadScanner, lingering_close,
+    read_first_bytes, read_request_head,
+};
 use kernel::config::{Derived, Live, Server};
 use kernel::dialect::{Dialect, ReplyForm};
 use kernel::drain::Drain;
@@ -125,7 +115,13 @@ impl<S: Service> Connections<S> {
         let begun = timeout_at(deadline, stream.try_peek(&mut first)).await;
         if matches!(begun, Ok(Ok(_))) && first[0].is_ascii_uppercase() {
             self.metrics.connections_cut[ConnectionCut::Handshake].inc();
-            self.answer_plain_http(*stream).await;
+            // Unencrypted.
+            if let Some(_farewell) = SlotGuard::take(&self.refused, FAREWELLS_MAX) {
+                let message =
+                    "this port speaks TLS (server.tls.cert); write https:// instead of http://";
+                let rejection = Rejection::new(Reason::InvalidRequest, message);
+                send_farewell(&mut (stream as Stream), &rejection).await;
+            }
             return None;
         }
         let why = match timeout_at(deadline, acceptor.tls_handshake(*stream)).await {
@@ -137,16 +133,6 @@ impl<S: Service> Connections<S> {
         tracing::debug!(peer, error = why, "TLS handshake failed");
         self.metrics.connections_cut[ConnectionCut::Handshake].inc();
         None
-    }
-
-    /// Answers a plain HTTP request on a TLS port with a hint, unencrypted.
-    async fn answer_plain_http(&self, stream: L4Stream) {
-        let Some(_farewell) = SlotGuard::take(&self.refused, FAREWELLS_MAX) else {
-            return;
-        };
-        let message = "this port speaks TLS (server.tls.cert); write https:// instead of http://";
-        let rejection = Rejection::new(Reason::InvalidRequest, message);
-        send_farewell(&mut (Box::new(stream) as Stream), &rejection).await;
     }
 
     /// Sends a 503 before closing, unless too many rejected connections are already being answered.
@@ -228,11 +214,7 @@ pub(super) fn peer_address(stream: &Stream) -> Option<IpAddr> {
 struct AddressCounts(Mutex<HashMap<IpAddr, usize>>);
 
 /// An address and the maximum of its open connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct AddressLimit {
-    address: IpAddr,
-    max: usize,
-}
+type AddressLimit = (IpAddr, usize);
 
 /// A counted connection. Dropping it decrements the count.
 struct AddressGuard<'a> {
@@ -245,17 +227,13 @@ impl AddressCounts {
     /// the limit is off, `peer` is a trusted proxy that stands for many callers, or the gateway listens on loopback.
     fn limit_for(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<AddressLimit> {
         let address = peer?.to_canonical();
-        (max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback()).then(|| {
-            AddressLimit {
-                address: one_holder(address),
-                max,
-            }
-        })
+        let counts = max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback();
+        counts.then(|| (one_holder(address), max))
     }
 
     /// Counts one connection more. `None`: the address has its maximum of open connections.
     fn count_connection(&self, limit: Option<AddressLimit>) -> Option<AddressGuard<'_>> {
-        if let Some(AddressLimit { address, max }) = limit {
+        if let Some((address, max)) = limit {
             let mut open = self.0.lock();
             let count = open.entry(address).or_default();
             if *count >= max {
@@ -270,7 +248,7 @@ impl AddressCounts {
 
 impl Drop for AddressGuard<'_> {
     fn drop(&mut self) {
-        let Some(AddressLimit { address, .. }) = self.limit else {
+        let Some((address, _)) = self.limit else {
             return;
         };
         let mut open = self.addresses.0.lock();
@@ -331,8 +309,7 @@ impl<S: Service> Connections<S> {
         self: &Arc<Self>,
         mut session: Box<ServerSession>,
     ) -> Result<Option<ReusableHttpStream>, AbortCause> {
-        let limit = Some(self.config.get().timeouts.write);
-        session.set_write_timeout(limit);
+        session.set_write_timeout(Some(self.config.get().timeouts.write));
         match session.read_request().await {
             Ok(true) => {}
             Ok(false) => return Err(AbortCause::CallerLeft),
@@ -357,19 +334,13 @@ impl<S: Service> Connections<S> {
             let _ = timeout(DRAIN, session.shutdown()).await;
             return Err(broken);
         }
-        drain_body(&mut session).await;
+        // A close with unread bytes resets the connection, and the caller would never see the rejection.
+        if session.get_keepalive().is_none() && !session.is_body_done() {
+            let _ = timeout(DRAIN, session.drain_request_body()).await;
+        }
         // Boxed: it would be the largest part of every request's future, for its shortest step.
-        write_with_timeout(limit, box_in_place(|| session.finish()))
-            .await
-            .map_err(|_| AbortCause::CallerLeft)
-    }
-}
-
-/// Reads the rest of a rejected request before the connection is closed. A close with unread bytes resets the
-/// connection, and the caller would never see the rejection.
-async fn drain_body(session: &mut ServerSession) {
-    if session.get_keepalive().is_none() && !session.is_body_done() {
-        let _ = timeout(DRAIN, session.drain_request_body()).await;
+        let finished = write_within(write_deadline(&session), box_in_place(|| session.finish()));
+        finished.await.map_err(|_| AbortCause::CallerLeft)
     }
 }
 
@@ -380,7 +351,12 @@ async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) 
     }
     let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
     session.set_keepalive(None);
-    let _ = timeout(DRAIN, answer_unreadable(session, &rejection)).await;
+    let request_id = RequestId::random();
+    let body = rejection.plain_body(&request_id);
+    let status = rejection.reason.status();
+    if let Ok(head) = rejection_head(&rejection, &request_id, status, body.len()) {
+        let _ = timeout(DRAIN, write_response(session, head, body.into())).await;
+    }
     session.shutdown().await;
     if let ServerSession::H1(http1) = session {
         let rest = async { while matches!(http1.idle().await, Ok(1..)) {} };
@@ -390,12 +366,6 @@ async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) 
 
 // One HTTP/1 connection. Each head is awaited and read with a clock of its own, validated by `http1`, and
 // then passed to Pingora. Between two requests a connection costs no buffer for reading.
-
-/// Initial capacity for a head. Most heads fit.
-const HEAD_BYTES: usize = 2 * 1024;
-
-/// Maximum bytes of the first read of a head: with them come most bodies.
-const FIRST_BYTES: usize = 8 * 1024;
 
 /// Keep-alive for Pingora. It never waits for a head here, so the number only enables keep-alive.
 const KEEP: Option<u64> = Some(60);
@@ -419,18 +389,14 @@ pub(super) async fn serve_http1<S: Service>(
             },
         };
         let mut scan = HeadScanner::default();
-        let read = timeout_at(deadline, read_head(&mut stream, &mut buffer, &mut scan)).await;
-        let checked = match read {
-            Ok(Ok(Some(whole))) => begin_chunks(&buffer, whole).map(|chunks| (whole, chunks)),
+        let read = read_request_head(&mut stream, &mut buffer, &mut scan);
+        let (whole, chunks) = match timeout_at(deadline, read).await {
+            Ok(Ok(Some(read))) => read,
             Ok(Ok(None)) => return,
-            Ok(Err(why)) => Err(why),
             Err(_) => {
                 return listener.metrics.connections_cut[ConnectionCut::SlowHead].inc();
             }
-        };
-        let (whole, chunks) = match checked {
-            Ok(checked) => checked,
-            Err(why) => {
+            Ok(Err(why)) => {
                 listener.metrics.connections_cut[ConnectionCut::BadHead].inc();
                 // Boxed, here and below: a connection that waits for its next head should hold little.
                 let bad = (&*buffer, &scan, why);
@@ -470,7 +436,7 @@ async fn await_next_head<S>(
     if buffer.is_empty() {
         tokio::select! {
             biased;
-            read = timeout(keepalive, first_bytes(stream, buffer)) => match read {
+            read = timeout(keepalive, read_first_bytes(stream, buffer)) => match read {
                 Ok(Ok(())) if !buffer.is_empty() => {}
                 _ => return None,
             },
@@ -478,51 +444,6 @@ async fn await_next_head<S>(
         }
     }
     Some(Instant::now() + listener.config.get().timeouts.request_head)
-}
-
-/// Waits for the first bytes of a head, without a buffer. No bytes: the caller left.
-async fn first_bytes(stream: &mut Stream, buffer: &mut BytesMut) -> io::Result<()> {
-    poll_fn(|context| {
-        poll_read(stream, context, FIRST_BYTES, |bytes| {
-            buffer.reserve(HEAD_BYTES);
-            buffer.extend_from_slice(bytes);
-        })
-    })
-    .await
-}
-
-/// Reads until the head is complete. `None` if the connection was closed, or broke, before.
-async fn read_head(
-    stream: &mut Stream,
-    buffer: &mut BytesMut,
-    scan: &mut HeadScanner,
-) -> Result<Option<ScannedHead>, HeadError> {
-    if buffer.is_empty() && (first_bytes(stream, buffer).await.is_err() || buffer.is_empty()) {
-        return Ok(None);
-    }
-    loop {
-        if let Some(whole) = scan.scan_lines(buffer)? {
-            return Ok(Some(whole));
-        }
-        // Grows only a full buffer: reserving for one more byte would double it.
-        if buffer.len() == buffer.capacity() {
-            buffer.reserve(HEAD_BYTES);
-        }
-        if !matches!(stream.read_buf(buffer).await, Ok(1..)) {
-            return Ok(None);
-        }
-    }
-}
-
-/// Begins to validate the body behind a head, if it is chunked.
-fn begin_chunks(buffer: &[u8], head: ScannedHead) -> Result<ChunkParser, HeadError> {
-    if !head.chunked {
-        return Ok(ChunkParser::Over);
-    }
-    let mut chunks = ChunkParser::BEGIN;
-    let fed = chunks.feed(&buffer[head.end..]);
-    fed.map_err(|_| "the framing of the request body is broken")?;
-    Ok(chunks)
 }
 
 /// Rejects an invalid head in the dialect of its route and closes: the start of the next request is unknown.
@@ -543,241 +464,51 @@ async fn refuse_head<S: Service>(
     lingering_close(stream, &answer, DRAIN).await;
 }
 
-/// Lingering close: sends the answer, then reads what is still in flight. A close with unread bytes resets the
-/// connection, and the caller might never see the answer.
-pub(super) async fn lingering_close(stream: &mut Stream, answer: &[u8], limit: Duration) {
-    let parting = async {
-        stream.write_all(answer).await?;
-        stream.flush().await?;
-        AsyncWriteExt::shutdown(stream).await?;
-        let mut unread = [0; 1024];
-        while stream.read(&mut unread).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = timeout(limit, parting).await;
-}
-
-// A caller's HTTP/1 connection. What is read is validated where it is chunked, and small writes are collected until
-// they are flushed, so that a head and a short body leave in one system call. Between two answers it holds no buffer.
-
-/// Maximum bytes of writes that are collected, as of the requests that are sent to agents in one write.
-const COLLECTED_MAX: usize = ONE_WRITE;
-
-/// Initial capacity for writes that are collected. Most heads fit, with a short body.
-const COLLECTED: usize = 1536;
-
-/// A caller's connection, for Pingora's session. Reading fails at the first invalid byte of a chunked body.
-pub(super) struct CallerStream {
-    stream: Stream,
-    chunks: ChunkParser,
-    /// The bytes that are written and not yet sent.
-    unsent: BytesMut,
-}
-
-impl CallerStream {
-    /// Wraps an established connection.
-    pub(super) fn wrap(stream: Stream) -> Stream {
-        Box::new(Self {
-            stream,
-            chunks: ChunkParser::Over,
-            unsent: BytesMut::new(),
-        })
-    }
-
-    /// Validates what is read next, from this state of a chunked body on. `stream` is one of [`CallerStream::wrap`].
-    pub(super) fn expect_chunks(stream: Stream, chunks: ChunkParser) -> Stream {
-        let Ok(mut caller) = stream.into_any().downcast::<Self>() else {
-            unreachable!("HTTP/1 connections are wrapped once, before their first request")
-        };
-        caller.chunks = chunks;
-        caller
-    }
-
-    /// Sends what was collected.
-    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.unsent.is_empty() {
-            let sent = Pin::new(&mut self.stream).poll_write(context, &self.unsent);
-            match ready!(sent)? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                sent => self.unsent.advance(sent),
-            }
-        }
-        self.unsent = BytesMut::new();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl fmt::Debug for CallerStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallerStream").field(&self.stream).finish()
-    }
-}
-
-impl AsyncRead for CallerStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        let fed = self.chunks.feed(&buf.filled()[before..]);
-        Poll::Ready(fed.map_err(|broken| io::Error::new(io::ErrorKind::InvalidData, broken)))
-    }
-}
-
-impl AsyncWrite for CallerStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if self.unsent.len() + bytes.len() <= COLLECTED_MAX {
-            if self.unsent.is_empty() {
-                // For a head and a short body: growing would copy the head.
-                self.unsent.reserve(bytes.len().max(COLLECTED));
-            }
-            self.unsent.extend_from_slice(bytes);
-            return Poll::Ready(Ok(bytes.len()));
-        }
-        ready!(self.poll_send(cx))?;
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_send(cx))?;
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_send(cx))?;
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-#[async_trait]
-impl Shutdown for CallerStream {
-    async fn shutdown(&mut self) {
-        // A caller that does not read gets no more.
-        let _ = AsyncWriteExt::flush(self).await;
-        Shutdown::shutdown(&mut *self.stream).await;
-    }
-}
-
-impl UniqueID for CallerStream {
-    fn id(&self) -> UniqueIDType {
-        self.stream.id()
-    }
-}
-
-impl Ssl for CallerStream {
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.stream.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.stream.selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for CallerStream {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.stream.get_timing_digest()
-    }
-}
-
-impl GetProxyDigest for CallerStream {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.stream.get_proxy_digest()
-    }
-}
-
-impl GetSocketDigest for CallerStream {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.stream.get_socket_digest()
-    }
-}
-
-impl Peek for CallerStream {}
-
 // Writes to the caller: heads with the fields of every answer, whole answers of the gateway's own, and waits that end
 // when the caller leaves.
+
+/// The value of `X-Content-Type-Options`.
+pub(super) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// Says that a preference was applied (RFC 7240).
 pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
+/// Returns the time until which a write to the caller may take: `timeouts.write` at the start of its request.
+pub(super) fn write_deadline(session: &ServerSession) -> Instant {
+    Instant::now() + session.get_write_timeout().unwrap_or(DRAIN)
+}
+
 /// Writes head and body within the session's write timeout.
 ///
 /// # Errors
-/// The client left, or does not read.
+/// [`ExchangeError::CallerLeft`].
 pub(super) async fn write_response(
     session: &mut ServerSession,
     head: ResponseHeader,
     body: Bytes,
-) -> pingora::Result<()> {
-    write_with_timeout(
-        session.get_write_timeout(),
-        write_answer(session, head, body),
-    )
-    .await
-}
-
-async fn write_answer(
-    session: &mut ServerSession,
-    head: ResponseHeader,
-    body: Bytes,
-) -> pingora::Result<()> {
-    session.write_response_header(Box::new(head)).await?;
-    session.write_response_body(body, true).await
-}
-
-/// Writes the head of an answer whose body follows in pieces, before `deadline`.
-///
-/// # Errors
-/// [`ExchangeError::CallerLeft`].
-pub(super) fn send_head(
-    session: &mut ServerSession,
-    deadline: Instant,
-    head: Box<ResponseHeader>,
-) -> impl Future<Output = Result<(), ExchangeError>> {
-    write_within(deadline, session.write_response_header(head))
-}
-
-/// Writes such a head within the session's write timeout.
-///
-/// # Errors
-/// The client left, or does not read.
-pub(super) fn write_head_with_timeout(
-    session: &mut ServerSession,
-    head: ResponseHeader,
-) -> impl Future<Output = pingora::Result<()>> {
-    let limit = session.get_write_timeout();
-    write_with_timeout(limit, session.write_response_header(Box::new(head)))
+) -> Result<(), ExchangeError> {
+    let deadline = write_deadline(session);
+    let write = async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await
+    };
+    write_within(deadline, write).await
 }
 
 /// Sends the head of a stream, with the name by which its caller can resume it.
 pub(super) async fn begin_stream(
     session: &mut ServerSession,
-    exchange: &Exchange,
     mut head: ResponseHeader,
     name: &str,
 ) -> Result<(), ExchangeError> {
-    put_stream_fields(session, &mut head, name).map_err(internal_error)?;
-    let deadline = Instant::now() + exchange.call.config.timeouts.write;
-    send_head(session, deadline, Box::new(head)).await
-}
-
-fn put_stream_fields(
-    session: &ServerSession,
-    head: &mut ResponseHeader,
-    name: &str,
-) -> pingora::Result<()> {
     head.insert_header(STREAM, name)?;
     if !head.headers.contains_key(header::CACHE_CONTROL) {
         head.insert_header(header::CACHE_CONTROL, "no-cache")?;
     }
     head.insert_header("x-accel-buffering", "no")?;
-    set_chunked(session, head)
+    set_chunked(session, &mut head)?;
+    let deadline = write_deadline(session);
+    write_within(deadline, session.write_response_header(Box::new(head))).await
 }
 
 /// Sets `X-Request-Id`, which every answer has.
@@ -787,23 +518,6 @@ pub(super) fn put_request_id(
 ) -> pingora::Result<()> {
     head.append_header("x-request-id", request_id.as_str())?;
     Ok(())
-}
-
-/// Writes the answer to an exchange within `timeouts.write`, and records its status and size.
-///
-/// # Errors
-/// [`ExchangeError::CallerLeft`].
-pub(super) async fn respond(
-    session: &mut ServerSession,
-    exchange: &mut Exchange,
-    head: ResponseHeader,
-    body: Bytes,
-) -> Result<Answered, ExchangeError> {
-    exchange.record.status = head.status.as_u16();
-    exchange.record.add_bytes(body.len());
-    let deadline = Instant::now() + exchange.call.config.timeouts.write;
-    write_within(deadline, write_answer(session, head, body)).await?;
-    Ok(Answered)
 }
 
 /// Field that marks a replayed answer, or one that a concurrent request receives as well.
@@ -855,23 +569,10 @@ pub(super) async fn write_within<T>(
     }
 }
 
-/// Writes to the caller with a time limit where Pingora has none: heads and flushes. `limit` is the session's
-/// limit of other writes (`timeouts.write`).
-///
-/// # Errors
-/// The caller left, or does not read.
-pub(super) async fn write_with_timeout<T>(
-    limit: Option<Duration>,
-    write: impl Future<Output = pingora::Result<T>>,
-) -> pingora::Result<T> {
-    let Some(limit) = limit else {
-        return write.await;
-    };
-    match timeout(limit, write).await {
-        Ok(written) => written,
-        Err(_) => {
-            pingora::Error::e_explain(pingora::ErrorType::WriteTimedout, "the peer does not read")
-        }
+// A head that cannot be built. Writes go through [`write_within`].
+impl From<Box<pingora::Error>> for ExchangeError {
+    fn from(error: Box<pingora::Error>) -> Self {
+        internal_error(error).into()
     }
 }
 
@@ -918,10 +619,8 @@ pub(super) fn rejection_head(
     length: usize,
 ) -> pingora::Result<ResponseHeader> {
     let mut head = ResponseHeader::build(status, Some(10))?;
-    head.append_header(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    )?;
+    let json = HeaderValue::from_static("application/json");
+    head.append_header(header::CONTENT_TYPE, json)?;
     head.append_header(header::CONTENT_LENGTH, length)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
@@ -940,25 +639,6 @@ pub(super) fn rejection_head(
         head.append_header(*name, value.as_str())?;
     }
     Ok(head)
-}
-
-/// Writes a rejection in the plain dialect, for a request with an unreadable head.
-///
-/// # Errors
-/// The caller cannot be written to.
-pub(super) async fn answer_unreadable(
-    session: &mut ServerSession,
-    rejection: &Rejection,
-) -> pingora::Result<()> {
-    let request_id = RequestId::random();
-    let body = rejection.plain_body(&request_id);
-    let head = rejection_head(
-        rejection,
-        &request_id,
-        rejection.reason.status(),
-        body.len(),
-    )?;
-    write_answer(session, head, Bytes::from(body)).await
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
-//! What operators decide about calls, whichever way a call takes. Each stage is declared once, in [`STAGES`], and runs at
-//! its own point of the order.
+//! What operators decide about calls, whichever way a call takes. Each stage is in one place, [`check_access`] or
+//! [`check_content`].
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
@@ -35,56 +34,8 @@ use kernel::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
 use mailbox::jobs::{Job, request_id};
 
-/// A stage of policy.
-pub(super) struct PolicyStage {
-    /// Its name in explanations, in the audit and in traces.
-    stage: Stage,
-    point: Point,
-}
-
-/// The point at which a stage of policy runs.
-enum Point {
-    /// Once the caller may reach the target, and again after each wait. It decides from memory.
-    Access {
-        /// Decides about the call.
-        check: fn(&AccessFacts<'_>) -> Result<(), Rejection>,
-        /// Returns the fact that an explanation shows, if there is one.
-        fact: fn(&AccessFacts<'_>) -> Option<Fact>,
-    },
-    /// Once the call is as its agent gets it, before it is sent or stored.
-    Content {
-        /// True if the stage has something to decide. Asked for each call.
-        applies: fn(&CheckedCall) -> bool,
-        /// Decides about the call, and may replace its body.
-        check: for<'c> fn(ContentCall<'c>) -> BoxFuture<'c, Result<(), ExchangeError>>,
-    },
-}
-
-/// The stages, in their order. Caps come behind them ([`UncountedCall`]): they count calls, once, rather than decide.
-pub(super) static STAGES: [PolicyStage; 2] = [
-    PolicyStage {
-        stage: Stage::Stop,
-        point: Point::Access {
-            check: |call| call.gateway.stops.check(call.permit),
-            fact: find_stop,
-        },
-    },
-    PolicyStage {
-        stage: Stage::Guards,
-        point: Point::Content {
-            applies: |call| call.guarded.is_some(),
-            check: |call| box_in_place(|| ask_guards(call)),
-        },
-    },
-];
-
-/// The facts from which a stage at [`Point::Access`] decides.
-pub(super) struct AccessFacts<'a> {
-    pub(super) gateway: &'a Gateway,
-    pub(super) permit: &'a Permit,
-}
-
-/// Runs the stages of policy on access.
+/// Runs the stages of policy on access, in the order of [`Stage`]: once the caller may reach the target, and again after
+/// each wait. They decide from memory.
 ///
 /// # Errors
 /// The first rejection.
@@ -93,13 +44,8 @@ pub(super) fn check_access<T: Trail>(
     permit: &Permit,
     trail: &mut T,
 ) -> Result<(), T::Stop> {
-    let call = AccessFacts { gateway, permit };
-    for PolicyStage { stage, point } in &STAGES {
-        if let Point::Access { check, fact } = point {
-            trail.judge(*stage, || fact(&call), check(&call))?;
-        }
-    }
-    Ok(())
+    let stopped = gateway.stops.check(permit);
+    trail.judge(Stage::Stop, || find_stop(gateway, permit), stopped)
 }
 
 /// Checks that a proven caller may reach the target, for a message, a deferred call or an explanation.
@@ -113,8 +59,8 @@ pub(super) async fn permit_target<T: Trail>(
     trail: &mut T,
 ) -> Result<Permit, T::Stop> {
     let mut facts = T::Facts::default();
-    let permit = gateway
-        .hierarchy
+    let hierarchy = &gateway.hierarchy;
+    let permit = hierarchy
         .permit_with_witness(proof, target, &mut facts)
         .await;
     facts.record(|| rule_fact(gateway, permit.as_ref()));
@@ -167,9 +113,8 @@ pub(super) async fn recheck_caller(request: &mut Request<'_>) -> Result<(), Reje
         return Ok(());
     };
     gateway.identity.recheck(&proof).await.at(Stage::Caller)?;
-    authorize_target(gateway, exchange, proof, &target)
-        .await
-        .map(drop)
+    authorize_target(gateway, exchange, proof, &target).await?;
+    Ok(())
 }
 
 /// Returns what an explanation shows of the rule. A store that is away decides nothing.
@@ -188,12 +133,12 @@ fn rule_fact(gateway: &Gateway, permit: Result<&Permit, &Rejection>) -> Option<F
 }
 
 /// Returns what an explanation shows of stops, if there are any.
-fn find_stop(call: &AccessFacts<'_>) -> Option<Fact> {
-    let stops = &call.gateway.stops;
+fn find_stop(gateway: &Gateway, permit: &Permit) -> Option<Fact> {
+    let stops = &gateway.stops;
     if stops.is_idle() {
         return None;
     }
-    let value = match stops.find(call.permit) {
+    let value = match stops.find(permit) {
         Some(stop) => json!({"stop": stop.id, "scope": stop.scope.to_json(),
             "mode": stop.mode.as_str(), "by": stop.created_by,
             "created_at": stop.created_at, "expires_at": stop.expires_at}),
@@ -212,41 +157,13 @@ pub(super) struct ContentCall<'a> {
     pub(super) call: &'a mut CheckedCall,
 }
 
-/// True if a stage of policy has something to decide about the content of a call.
-pub(super) fn has_content_stage(call: &CheckedCall) -> bool {
-    STAGES.iter().any(|policy| match policy.point {
-        Point::Content { applies, .. } => applies(call),
-        Point::Access { .. } => false,
-    })
-}
-
-/// Runs the stages of policy on content. They may replace the body.
+/// Runs the stages of policy on content, in the order of [`Stage`], before the call is sent or stored. They may replace
+/// the body. Caps come behind them ([`UncountedCall`]): they count calls, once, rather than decide.
 ///
 /// # Errors
 /// The first rejection; the caller left.
 pub(super) async fn check_content(call: ContentCall<'_>) -> Result<(), ExchangeError> {
-    let ContentCall {
-        context,
-        admitted,
-        mut caller,
-        exchange,
-        call,
-    } = call;
-    for PolicyStage { stage, point } in &STAGES {
-        if let Point::Content { applies, check } = point
-            && applies(call)
-        {
-            let call = ContentCall {
-                context,
-                admitted,
-                caller: caller.as_deref_mut(),
-                exchange,
-                call,
-            };
-            check(call).await.at(*stage)?;
-        }
-    }
-    Ok(())
+    box_in_place(|| ask_guards(call)).await.at(Stage::Guards)
 }
 
 /// Sets the guards of a call, before it is translated. `headers`: those of the request that it stands for. Without
@@ -267,27 +184,20 @@ pub(super) fn set_guards(
     let facts = || {
         let method = call.method_name.as_deref().or(route_method);
         let method = method.unwrap_or(exchange.call.method.label());
-        let parties = (&**proof, permit);
-        let facts = build_facts(
-            parties,
-            exchange.call.request_id.as_str(),
-            method,
-            target_org,
-        );
+        let (parties, request_id) = ((&**proof, permit), exchange.call.request_id.as_str());
         let trace = headers.get("traceparent");
         CallFacts {
             trace: trace.and_then(|field| parse_trace(field.to_str().ok()?)),
-            ..facts
+            ..build_facts(parties, request_id, method, target_org)
         }
     };
     let target = (permit.target(), target_org);
     let side = || CallerSide {
         is_rpc: exchange.call.binding == Binding::Rpc,
-        rpc_id: exchange.call.rpc_id.as_deref().map(str::to_owned),
+        rpc_id: exchange.call.rpc_id.clone(),
     };
-    call.guarded = context
-        .guards
-        .for_call(exchange.call.method, target, side, facts);
+    let guards = &context.guards;
+    call.guarded = guards.for_call(exchange.call.method, target, side, facts);
     if let Some(guarded) = &call.guarded {
         exchange.record.verdicts = Some(Arc::clone(&guarded.verdicts));
     }
@@ -314,29 +224,25 @@ async fn ask_guards(call: ContentCall<'_>) -> Result<(), ExchangeError> {
     }
     let (is_rpc, sends) = (call.method_name.is_some(), exchange.call.method.sends());
     let asked = guarded.check_request(&call.body, is_rpc, sends);
-    let total = admitted
-        .timeout
-        .unwrap_or(exchange.call.config.timeouts.total);
+    let total = exchange.call.config.timeouts.total;
+    let total = admitted.timeout.unwrap_or(total);
     let mut cut = context.relay.watch_exchange(exchange);
     let changed: Result<_, Rejection> = tokio::select! {
         biased;
         asked = asked => asked,
         why = cut.cancelled(Delivery::NotSent) => Err(why),
-        () = sleep_until(exchange.call.started + total) => Err(guards_timeout()),
+        () = sleep_until(exchange.call.started + total) => {
+            let message =
+                "guards did not judge the call within its time (timeouts.total); nothing was sent";
+            let late = Rejection::new(Reason::AgentTimeout, message).with_fact("clock", "total");
+            Err(late.with_delivery(Delivery::NotSent))
+        }
         () = caller_gone(&mut caller) => return Err(ExchangeError::CallerLeft),
     };
     if let Some(changed) = changed? {
         call.body = changed;
     }
     Ok(())
-}
-
-fn guards_timeout() -> Rejection {
-    let message =
-        "guards did not judge the call within its time (timeouts.total); nothing was sent";
-    Rejection::new(Reason::AgentTimeout, message)
-        .with_fact("clock", "total")
-        .with_delivery(Delivery::NotSent)
 }
 
 /// Asks guards about what an agent that polls replied to a job. Returns another form of it; `None`: it passes as it is.
@@ -361,22 +267,16 @@ pub(super) async fn ask_about_reply(
     let target_org = options.org.as_deref();
     let facts = || {
         let method = Method::SendMessage.name_in(options.generation);
-        build_facts(
-            (&proof, &permit),
-            request_id(job).as_str(),
-            method.unwrap_or_default(),
-            target_org,
-        )
+        let (parties, method) = ((&proof, &permit), method.unwrap_or_default());
+        build_facts(parties, request_id(job).as_str(), method, target_org)
     };
     let target = (permit.target(), target_org);
     let side = || CallerSide {
         is_rpc: false,
         rpc_id: None,
     };
-    let Some(guarded) = context
-        .guards
-        .for_call(Method::SendMessage, target, side, facts)
-    else {
+    let guards = &context.guards;
+    let Some(guarded) = guards.for_call(Method::SendMessage, target, side, facts) else {
         return Ok(None);
     };
     let reply = Bytes::copy_from_slice(reply.get().as_bytes());
@@ -453,7 +353,13 @@ impl UncountedCall {
         if !Caps::are_configured(config) || !exchange.call.method.sends() {
             return Ok(None);
         }
-        let facts = load_facts(gateway, exchange.call.method, allowed, call).await;
+        let (headers, body) = call;
+        let AllowedCaller { proof, permit } = allowed;
+        let named = offload::run_on_body(body, CallNames::from_body).await;
+        let trace = || parent_context(headers).map(|context| context.trace_id().to_string());
+        let names = Names::from_message(named, trace);
+        let method = exchange.call.method;
+        let facts = Facts::for_call(&gateway.hierarchy, proof, permit, method, names).await;
         let facts = facts.at(Stage::Caps)?;
         Ok(Some(Self {
             caps: Arc::clone(&gateway.caps),
@@ -504,30 +410,4 @@ pub(super) async fn count_before_sending(
         exchange.record.charge = Some(call.count().await?);
     }
     Ok(())
-}
-
-/// Returns the facts of a permitted call.
-///
-/// # Errors
-/// `store_unavailable`.
-async fn load_facts(
-    gateway: &Gateway,
-    method: Method,
-    AllowedCaller { proof, permit }: &AllowedCaller,
-    (headers, body): (&HeaderMap, &Bytes),
-) -> Result<Facts, Rejection> {
-    let named = offload::run_on_body(body, CallNames::from_body).await;
-    let trace = || parent_context(headers).map(|context| context.trace_id().to_string());
-    let names = Names::from_message(named, trace);
-    Facts::for_call(&gateway.hierarchy, proof, permit, method, names).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stages_stand_in_the_order_of_a_message() {
-        assert!(STAGES.is_sorted_by_key(|policy| policy.stage as usize));
-    }
 }

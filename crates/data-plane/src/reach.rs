@@ -245,17 +245,22 @@ impl Dialer<'_, '_> {
         began: Instant,
     ) -> Result<Connected, ExchangeError> {
         let mut tried = Vec::new();
-        while failed.is_away && self.try_other_instance(slot, (&failed, &mut tried)).await? {
+        while failed.is_away
+            && let Some(instance) = self.agent.instance.clone()
+        {
+            slot.record_dial(false);
+            tried.push(instance);
+            let found = self.find_other_instance(&mut tried).await;
+            if !matches!(found, Ok(None)) {
+                record_failure(slot, &failed.why, failed.is_refused);
+            }
+            let Some(other) = found? else { break };
+            *slot = other;
             let config = &self.request.exchange.call.config;
             let clocks = (config.timeouts.connect, self.deadline);
             let agent = (&*self.agent, self.asker);
-            let dialled = dial(
-                self.request.context,
-                agent,
-                self.call.path.as_deref(),
-                clocks,
-            );
-            match dialled.await {
+            let (context, path) = (self.request.context, self.call.path.as_deref());
+            match dial(context, agent, path, clocks).await {
                 Ok(connected) => return Ok(connected),
                 Err(again) => failed = again,
             }
@@ -276,29 +281,6 @@ impl Dialer<'_, '_> {
             record_failure(slot, why, is_refused);
         }
         reached
-    }
-
-    /// Takes a slot at another instance of the agent, and makes the request for it. False if there is none: the agent has
-    /// no instances, or no other one takes the call. Nothing was sent.
-    async fn try_other_instance(
-        &mut self,
-        slot: &mut Slot,
-        (failed, tried): (&ConnectFailure, &mut Vec<InstanceId>),
-    ) -> Result<bool, ExchangeError> {
-        let Some(instance) = self.agent.instance.clone() else {
-            return Ok(false);
-        };
-        slot.record_dial(false);
-        tried.push(instance);
-        let found = self.find_other_instance(tried).await;
-        if !matches!(found, Ok(None)) {
-            record_failure(slot, &failed.why, failed.is_refused);
-        }
-        let Some(other) = found? else {
-            return Ok(false);
-        };
-        *slot = other;
-        Ok(true)
     }
 
     /// Takes a slot at an instance that is not among `tried`, and makes the request for it. `None` if none takes the call.

@@ -15,12 +15,8 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::guard_verdicts::Verdicts;
-use crate::http1::AbortCause;
 use crate::trace::{
-    CallSpan, Callee, ExchangeOrigin, error_attribute, number_attribute, parent_context,
-    push_agent, push_rpc, server_status, status_attribute, text_attribute, truncate_caller,
-    verb_name,
+    CallSpan, Callee, ExchangeOrigin, parent_context, push_agent, push_rpc, truncate_caller,
 };
 use a2a::Generation;
 use a2a::bridge::{RequestedVersion, extensions_field, is_translated_version, parse_version};
@@ -32,10 +28,11 @@ use access::identity::{Allowance, Proof, may_be_credential};
 use access::workspace::Timestamp;
 use assembly::console::{Console, ExchangeParties, ExchangeSummary, OpenStream};
 use assembly::gateway::Gateway;
-use audit::{Audit, Detail, Draft, EventType};
+use audit::{Audit, Detail, Draft, EventType, Verdicts};
 use directory::events::{Event, Events, Kind};
 use directory::tasks::Learner;
 use directory::{CallOutcome, OwnTimeouts};
+use http1::AbortCause;
 use kernel::config::{Config, Live};
 use kernel::dialect::{Dialect, ReplyForm};
 use kernel::ids::{InstanceId, RequestId, WorkspaceId, WorkspaceIncarnation};
@@ -43,6 +40,10 @@ use kernel::metrics::{AgentFailure, Metrics, Outcome, Shape};
 use kernel::rejection::{AtStage, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
 use kernel::telemetry::MaskedAddress;
+use kernel::telemetry::traces::attributes::{
+    error_attribute, number_attribute, request_attributes, server_status, status_attribute,
+    text_attribute, verb_name,
+};
 use kernel::telemetry::traces::{KeyValue, Parent, Span, SpanContext, SpanKind, Traces};
 use kernel::time::to_millis;
 use trust::PairClaims;
@@ -158,56 +159,11 @@ pub(super) struct CallContext {
 }
 
 impl CallContext {
-    /// The metrics that count the exchange.
-    pub(super) fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
-    }
-
-    /// The configuration at the start of the exchange. A reload does not change its clocks and bounds.
-    pub(super) fn config(&self) -> &Arc<Config> {
-        &self.config
-    }
-
-    /// The time at which the request head was complete.
-    pub(super) fn started(&self) -> Instant {
-        self.started
-    }
-
-    /// `X-Request-Id`.
-    pub(super) fn request_id(&self) -> &RequestId {
-        &self.request_id
-    }
-
-    /// The method of A2A: [`Method::Unread`] until it is read.
-    pub(super) fn method(&self) -> Method {
-        self.method
-    }
-
-    /// The request's JSON-RPC id, as spelled, once the body was read.
-    pub(super) fn rpc_id(&self) -> Option<&str> {
-        self.rpc_id.as_deref()
-    }
-
-    /// The proven caller.
-    pub(super) fn proof(&self) -> Option<&Arc<Proof>> {
-        self.proof.as_ref()
-    }
-
-    /// The workspace of the path, once its syntax was checked.
-    pub(super) fn target(&self) -> Option<&WorkspaceId> {
-        self.target.as_ref()
-    }
-
     /// The life of the target that the exchange is with.
     pub(super) fn life(&self) -> Option<WorkspaceIncarnation> {
         let born_at = self.access.as_ref().map_or(0, |access| access.born_at);
         let id = self.target.clone()?;
         Some(WorkspaceIncarnation { id, born_at })
-    }
-
-    /// The trace context for work that follows from the exchange without an immediate call.
-    pub(super) fn trace_context(&self) -> Option<&SpanContext> {
-        self.trace.as_ref()
     }
 
     /// The trace context for the agent: that of the call, if there is one.
@@ -221,11 +177,6 @@ impl CallContext {
             dialect: self.dialect,
             rpc_id: self.rpc_id.clone(),
         }
-    }
-
-    /// Sets the method.
-    pub(super) fn set_method(&mut self, method: Method) {
-        self.method = method;
     }
 
     /// Sets what the caller says in `A2A-Version`.
@@ -249,16 +200,6 @@ impl CallContext {
         let message = "the agent does not speak this call, and it can be translated from A2A 0.3 and 1.0 only: \
                        send one of them in A2A-Version, or none";
         Err(Rejection::new(Reason::VersionNotSupported, message).mark_not_sent())
-    }
-
-    /// Sets the proven caller.
-    pub(super) fn set_proof(&mut self, proof: Arc<Proof>) {
-        self.proof = Some(proof);
-    }
-
-    /// Sets the requested workspace.
-    pub(super) fn set_target(&mut self, target: WorkspaceId) {
-        self.target = Some(target);
     }
 
     /// Sets the access of the caller to the target.
@@ -316,7 +257,7 @@ pub(super) struct Record {
     /// Events of the answer.
     events: u64,
     /// Bytes of the request body.
-    request_bytes: u64,
+    pub(super) request_bytes: u64,
     /// The instance of the target that gets the call, if it has several.
     pub(super) instance: Option<InstanceId>,
     /// The task of the exchange, once it is known.
@@ -340,11 +281,6 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Records the status of the answer.
-    pub(super) fn set_status(&mut self, status: u16) {
-        self.status = status;
-    }
-
     /// Records bytes of the answer's body.
     pub(super) fn add_bytes(&mut self, bytes: usize) {
         self.response_bytes += bytes as u64;
@@ -363,31 +299,11 @@ impl Record {
         self.events += u64::from(events);
     }
 
-    /// Records the size of the request's body.
-    pub(super) fn set_request_bytes(&mut self, bytes: usize) {
-        self.request_bytes = bytes as u64;
-    }
-
-    /// Records the instance that gets the call.
-    pub(super) fn set_instance(&mut self, instance: Option<InstanceId>) {
-        self.instance = instance;
-    }
-
-    /// Records the task.
-    pub(super) fn set_task(&mut self, task: String) {
-        self.task = Some(task);
-    }
-
     /// Records a task that the call names, unless one is known.
     pub(super) fn name_task(&mut self, task: Option<&String>) {
         if self.task.is_none() {
             self.task = task.cloned();
         }
-    }
-
-    /// Sets the counts of the call for caps.
-    pub(super) fn set_charge(&mut self, charge: Option<Box<Charge>>) {
-        self.charge = charge;
     }
 
     /// Records that the call is sent, or kept for its target: it counts for caps from here on.
@@ -715,16 +631,8 @@ impl Exchange {
         };
         let mut set = Vec::with_capacity(24);
         if !trace.origin.later {
-            set.push(text_attribute(
-                "http.request.method",
-                verb_name(&trace.verb),
-            ));
-            let scheme = if call.config.server.tls.cert.is_some() {
-                "https"
-            } else {
-                "http"
-            };
-            set.push(KeyValue::new("url.scheme", scheme));
+            let tls = call.config.server.tls.cert.is_some();
+            set.extend(request_attributes(&trace.verb, tls));
             let route = trace.origin.route;
             set.extend(route.map(|route| KeyValue::new("http.route", route)));
         }

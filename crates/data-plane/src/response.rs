@@ -12,10 +12,7 @@ use pingora::upstreams::peer::HttpPeer;
 
 use crate::admission::{AdmittedCall, Load};
 use crate::filters::Rewrite;
-use crate::http1::{AnswerHead, AnswerReader};
-use crate::listener::{
-    internal_error, put_request_id, respond, send_head, set_chunked, write_within,
-};
+use crate::listener::{internal_error, put_request_id, set_chunked, write_response, write_within};
 use crate::parking::Turn;
 use crate::record::{
     Answered, CallContext, Exchange, ExchangeError, WholeAnswer, box_cold_path, outcome_of_end,
@@ -25,8 +22,8 @@ use crate::services::{Context, Request};
 use crate::sse::{SnapshotRequest, StreamSetup, relay_stream};
 use crate::upstream::{
     AgentConnection, AgentResponse, CancelWatch, Clocks, Relay, SentCall, WireRequest, await_head,
-    content_length_of, follow_redirect, is_event_stream, join_batch, next_piece, refuse_by_framing,
-    refuse_by_head, refuse_redirect, too_large,
+    follow_redirect, is_event_stream, next_piece, refuse_by_framing, refuse_by_head,
+    refuse_redirect, reject_unread, too_large,
 };
 use a2a::completion_steps::CompletionSteps;
 use a2a::method::Method as A2aMethod;
@@ -36,6 +33,7 @@ use access::identity::Allowance;
 use assembly::access_watch::AccessBasis;
 use directory::tasks::Learner;
 use directory::{Agent, CallOutcome, Observer, Slot};
+use http1::{AnswerHead, AnswerReader, content_length_of, join_batch};
 use kernel::dialect::Dialect;
 use kernel::rejection::{Delivery, Reason, Rejection};
 use kernel::shares::Share;
@@ -279,11 +277,10 @@ impl UnaryRelay<'_> {
             let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
             if self.head.is_some() && hold {
                 // The usual answer comes in one piece and is not copied again.
-                held = if held.is_empty() {
-                    BytesMut::from(piece)
-                } else {
-                    append_piece(held, &piece)
-                };
+                match held.is_empty() {
+                    true => held = BytesMut::from(piece),
+                    false => held.extend_from_slice(&piece),
+                }
                 continue;
             }
             if self.head.is_some() {
@@ -388,27 +385,18 @@ impl UnaryRelay<'_> {
             None if self.head_only => {}
             Some(length) => {
                 // One allocation: from a number it would take two.
-                head.insert_header(header::CONTENT_LENGTH, length.to_string())
-                    .map_err(internal_error)?;
+                head.insert_header(header::CONTENT_LENGTH, length.to_string())?;
             }
-            None => set_chunked(self.session, &mut head).map_err(internal_error)?,
+            None => set_chunked(self.session, &mut head)?,
         }
-        send_head(self.session, self.clocks.total, head).await
+        write_within(self.clocks.total, self.session.write_response_header(head)).await
     }
 
     async fn write_piece(&mut self, piece: Bytes, last: bool) -> Result<(), ExchangeError> {
         self.exchange.record.add_bytes(piece.len());
-        write_within(
-            self.clocks.total,
-            self.session.write_response_body(piece, last),
-        )
-        .await
+        let write = self.session.write_response_body(piece, last);
+        write_within(self.clocks.total, write).await
     }
-}
-
-fn append_piece(mut held: BytesMut, piece: &[u8]) -> BytesMut {
-    held.extend_from_slice(piece);
-    held
 }
 
 /// Builds the head for the caller from the agent's.
@@ -484,7 +472,7 @@ async fn await_answer(
 ) -> Result<(AnswerReader, Box<AnswerHead>), ExchangeError> {
     await_head(Some(session), &mut upstream, clocks, cut).await?;
     exchange.record_head_time();
-    let head = upstream.take_head()?;
+    let head = upstream.take_head().map_err(reject_unread)?;
     let place = exchange.call.target.as_ref().filter(|_| keeps_place);
     match head.fields.status.as_u16() {
         300..400 => {
@@ -549,7 +537,7 @@ async fn relay_response(
     let idle = exchange.call.config.upstream.idle;
     let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
     let answering = AgentResponse {
-        home: relay.upstream.pool_handle(idle),
+        home: relay.upstream.connector.pool_handle(idle),
         upstream,
     };
     // A waiting stream does not hold it.
@@ -618,13 +606,8 @@ impl Context {
             bridged.write_to(&mut head).map_err(internal_error)?;
         }
         put_request_id(&mut head, &exchange.call.request_id).map_err(internal_error)?;
-        for (name, value) in exchange
-            .call
-            .allowance
-            .as_ref()
-            .into_iter()
-            .flat_map(Allowance::header_fields)
-        {
+        let allowance = exchange.call.allowance.iter();
+        for (name, value) in allowance.flat_map(Allowance::header_fields) {
             head.append_header(name, value).map_err(internal_error)?;
         }
         if !done.is_empty() {
@@ -670,7 +653,7 @@ impl Request<'_> {
         self.context.response_head(session, exchange, head, done)
     }
 
-    /// Sends an answer in one body.
+    /// Sends an answer in one body, and records its status and size.
     ///
     /// # Errors
     /// The caller left.
@@ -679,6 +662,9 @@ impl Request<'_> {
         head: ResponseHeader,
         body: Bytes,
     ) -> Result<Answered, ExchangeError> {
-        respond(self.session, self.exchange, head, body).await
+        self.exchange.record.status = head.status.as_u16();
+        self.exchange.record.add_bytes(body.len());
+        write_response(self.session, head, body).await?;
+        Ok(Answered)
     }
 }

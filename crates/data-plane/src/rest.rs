@@ -76,24 +76,15 @@ pub(super) async fn serve_request(
             authorize_references(request, &mut admitted, &mut call, &refs).await?;
             let rewrite = choose_rewrite(context, request.exchange, &admitted, &call).await;
             call.rewrite = rewrite.at(Stage::Call)?;
-            request.exchange.record.set_request_bytes(call.body.len());
+            request.exchange.record.request_bytes = call.body.len() as u64;
             drop(refs);
             plan::answer_call(request, admitted, call).await
         }
-        RestPlan::Send { stream, generation } => {
-            send_call(
-                request,
-                admitted,
-                received,
-                BodyForm::Message { stream, generation },
-            )
-            .await
+        RestPlan::Send(stream, generation) => {
+            let form = BodyForm::Message { stream, generation };
+            send_call(request, admitted, received, form).await
         }
-        RestPlan::Task {
-            method,
-            params,
-            generation,
-        } => {
+        RestPlan::Task(method, params, generation) => {
             request.exchange.call.method = method;
             let call = (admitted, received.share);
             send_task_call(request, call, rest.tasks, (params, generation)).await
@@ -114,7 +105,7 @@ pub(super) async fn serve_task(
     let rest = rest::parse_request(head.method.as_str(), &tail, head.uri.query());
     let rest = rest.map_err(|why| route_rejection(&why).at(Stage::Route))?;
     let plan = plan_translation(head, &rest).at(Stage::Route)?;
-    let RestPlan::Task { method, params, .. } = plan else {
+    let RestPlan::Task(method, params, _) = plan else {
         return Err(no_such_route().at(Stage::Route).into());
     };
     request.exchange.call.method = method;
@@ -376,19 +367,14 @@ fn build_task_call(
     params: &Value,
     share: Share,
 ) -> CheckedCall {
-    let name = match (exchange.call.method, generation) {
-        (Method::CancelTask, Generation::V0) => "tasks/cancel",
-        (Method::CancelTask, Generation::V1) => "CancelTask",
-        (Method::ListTasks, _) => "ListTasks",
-        (Method::SubscribeToTask, Generation::V0) => "tasks/resubscribe",
-        (Method::SubscribeToTask, Generation::V1) => "SubscribeToTask",
-        (_, Generation::V0) => "tasks/get",
-        (_, Generation::V1) => "GetTask",
-    };
+    let method = exchange.call.method;
+    // Lists are of 1.0 only.
+    let name = method.name_in(generation).or(method.name());
+    let name = name.unwrap_or_default();
     let id = uuid::Uuid::new_v4().to_string();
     let call = json!({"jsonrpc": "2.0", "id": id, "method": name, "params": params});
     let body = Bytes::from(call.to_string());
-    exchange.record.set_request_bytes(body.len());
+    exchange.record.request_bytes = body.len() as u64;
     let mut done = CompletionSteps::default();
     done.add(CompletionStep::Envelope);
     done.add(CompletionStep::Method);
@@ -403,23 +389,14 @@ fn build_task_call(
 
 // Maps HTTP+JSON routes that are not forwarded unchanged to JSON-RPC calls.
 
-/// How a request gets to the agent.
+/// How a request gets to the agent, with the generation of the call; `None` for the agent's.
 pub(super) enum RestPlan {
     /// As it is, or translated: [`AgentCall::route_call`](crate::upstream_request::AgentCall::route_call) decides.
     Forward,
-    /// As the send call of `tasks/send` or `tasks/send/stream`: the body is its `params`.
-    Send {
-        stream: bool,
-        /// The generation of the call; `None` for the agent's.
-        generation: Option<Generation>,
-    },
-    /// As a call about one task.
-    Task {
-        method: Method,
-        params: Value,
-        /// The generation of the call; `None` for the agent's.
-        generation: Option<Generation>,
-    },
+    /// As the send call of `tasks/send`, or of `tasks/send/stream` if it is true: the body is its `params`.
+    Send(bool, Option<Generation>),
+    /// As a call about one task, with its params.
+    Task(Method, Value, Option<Generation>),
 }
 
 /// Returns the call of a route of an agent that polls. The gateway implements HTTP+JSON of 1.0 for it.
@@ -431,24 +408,18 @@ pub(super) fn plan_for_inbox(head: &RequestHeader, rest: &Rest) -> Result<RestPl
     match rest.method {
         _ if rest.generation == Generation::V0 => plan_translation(head, rest),
         method @ (Method::SendMessage | Method::SendStreamingMessage) if !rest.is_own => {
-            Ok(RestPlan::Send {
-                stream: method == Method::SendStreamingMessage,
-                generation,
-            })
+            let streams = method == Method::SendStreamingMessage;
+            Ok(RestPlan::Send(streams, generation))
         }
         // The id is the part before the last colon.
         method @ (Method::CancelTask | Method::SubscribeToTask) if !rest.is_own => {
-            Ok(RestPlan::Task {
-                method,
-                params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
-                generation,
-            })
+            let params = json!({"id": rest.tasks.last().ok_or_else(no_such_route)?});
+            Ok(RestPlan::Task(method, params, generation))
         }
-        Method::ListTasks => Ok(RestPlan::Task {
-            method: Method::ListTasks,
-            params: parse_list_params(head.uri.query())?,
-            generation,
-        }),
+        method @ Method::ListTasks => {
+            let params = parse_list_params(head.uri.query())?;
+            Ok(RestPlan::Task(method, params, generation))
+        }
         method if method.is_of_push() => Err(Rejection::new(
             Reason::PushNotSupported,
             "an agent that polls sends no push notifications: stream, or ask for the task",
@@ -459,17 +430,13 @@ pub(super) fn plan_for_inbox(head: &RequestHeader, rest: &Rest) -> Result<RestPl
             Err(Rejection::new(Reason::InvalidRequest, message).with_rpc_code(NO_EXTENDED_CARD))
         }
         _ => {
-            let mut plan = plan_translation(head, rest)?;
             // 1.0 has the same route, and its clients declare their version.
-            if let RestPlan::Task {
-                generation: planned,
-                ..
-            } = &mut plan
-                && declares_1_0(head)
-            {
-                *planned = generation;
-            }
-            Ok(plan)
+            Ok(match plan_translation(head, rest)? {
+                RestPlan::Task(method, params, _) if declares_1_0(head) => {
+                    RestPlan::Task(method, params, generation)
+                }
+                plan => plan,
+            })
         }
     }
 }
@@ -519,29 +486,20 @@ pub(super) fn is_also_own(rest: &Rest) -> bool {
 /// `not_found`, `invalid_params` for an invalid query.
 pub(super) fn plan_translation(head: &RequestHeader, rest: &Rest) -> Result<RestPlan, Rejection> {
     let id = || rest.tasks.first().ok_or_else(no_such_route);
-    let generation = None;
     match rest.method {
         method @ (Method::SendMessage | Method::SendStreamingMessage) if rest.is_own => {
-            Ok(RestPlan::Send {
-                stream: method == Method::SendStreamingMessage,
-                generation,
-            })
+            let streams = method == Method::SendStreamingMessage;
+            Ok(RestPlan::Send(streams, None))
         }
-        method @ Method::CancelTask if rest.is_own => Ok(RestPlan::Task {
-            method,
-            params: json!({"id": id()?}),
-            generation,
-        }),
+        method @ Method::CancelTask if rest.is_own => {
+            Ok(RestPlan::Task(method, json!({"id": id()?}), None))
+        }
         method @ Method::GetTask if rest.generation == Generation::V1 => {
             let mut params = json!({"id": id()?});
             if let Some(length) = parse_history_length(head.uri.query())? {
                 params["historyLength"] = length.into();
             }
-            Ok(RestPlan::Task {
-                method,
-                params,
-                generation,
-            })
+            Ok(RestPlan::Task(method, params, None))
         }
         _ => Err(Rejection::new(
             Reason::NotFound,

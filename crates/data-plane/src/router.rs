@@ -8,13 +8,13 @@ use pingora::protocols::http::ServerSession;
 
 use crate::admission::{self, client_address};
 use crate::control_plane;
-use crate::http1::AbortCause;
 use crate::listener::{Service, put_request_id, write_response};
 use crate::record::{Exchange, box_cold_path};
 use crate::services::{Context, Request};
 use crate::trace::ExchangeOrigin;
 use crate::{card_route, plan, rest};
 use a2a::method::Method as A2aMethod;
+use http1::AbortCause;
 use kernel::config::RefusalStatus;
 use kernel::dialect::{Dialect, ReplyForm};
 use kernel::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};

@@ -19,21 +19,22 @@ use crate::admission::{
 };
 use crate::body::{ReceivedBody, read_body};
 use crate::complete::watch_state;
-use crate::http1::{AbortCause, HeadWriter, NOSNIFF, is_hop_by_hop, named_by_connection};
-use crate::listener::{Service, internal_error, is_proof, put_request_id, write_response};
+use crate::listener::{NOSNIFF, Service, internal_error, is_proof, put_request_id, write_response};
 use crate::record::{Answered, Exchange, ExchangeError, log_cause};
 use crate::response::{Attempt, ExpectedAnswer, OutboundCall, relay_call};
-use crate::trace::{Callee, ExchangeOrigin, context_fields, is_context};
-use crate::upstream::{CancelWatch, Clocks, Relay, WireRequest, build_peer};
+use crate::trace::{Callee, ExchangeOrigin};
+use crate::upstream::{CancelWatch, Clocks, Relay, WireRequest};
 use a2a::method::Method as A2aMethod;
 use a2a::task::Binding;
 use assembly::sidecar::{Agent, CardAccess, Sidecar};
+use http1::{AbortCause, HeadWriter, build_peer, is_hop_by_hop, named_by_connection};
 use kernel::config::commands_proxy;
 use kernel::dialect::{Dialect, ReplyForm};
 use kernel::ids::{RequestId, WorkspaceId};
 use kernel::metrics::Plane;
 use kernel::rejection::{Delivery, Reason, Rejection};
 use kernel::shares::{Account, SlotGuard};
+use kernel::telemetry::traces::context::{context_fields, is_context};
 use trust::PairClaims;
 
 /// Path on which a proxy that forwards requests itself asks whether one may pass.
@@ -129,7 +130,10 @@ impl SidecarProxy {
     ) -> Result<Answered, ExchangeError> {
         let _place = self.check_preliminaries(session)?;
         exchange.call.target = Some(self.sidecar.settings.workspace.clone());
-        refuse_method(&session.req_header().method)?;
+        if matches!(session.req_header().method, Method::CONNECT | Method::TRACE) {
+            let message = "a sidecar passes neither CONNECT nor TRACE";
+            return Err(method_not_allowed(message, METHODS).into());
+        }
         // A request without a token must have no body, so that a stranger cannot hold a slot with a slow one.
         let public = session.is_body_empty() && self.is_public(session.req_header());
         let head = session.req_header();
@@ -143,16 +147,11 @@ impl SidecarProxy {
             let token = presented_token(&self.sidecar, head)?;
             exchange.call.pair = Some(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
-            read_body(
-                &self.relay.load,
-                &exchange.call.config,
-                session,
-                Account::default(),
-            )
-            .await?
+            let (load, config) = (&self.relay.load, &exchange.call.config);
+            read_body(load, config, session, Account::default()).await?
         };
         let body = &received.body;
-        exchange.record.set_request_bytes(body.len());
+        exchange.record.request_bytes = body.len() as u64;
         let method = read_call(session.req_header(), body, exchange);
         if let Some(claims) = exchange.call.pair.as_ref() {
             self.sidecar.check_body(claims, body, method.as_deref())?;
@@ -239,18 +238,6 @@ impl SidecarProxy {
     }
 }
 
-/// Rejects methods that agents do not serve.
-///
-/// # Errors
-/// `method_not_allowed`.
-fn refuse_method(method: &Method) -> Result<(), Rejection> {
-    if !matches!(*method, Method::CONNECT | Method::TRACE) {
-        return Ok(());
-    }
-    let message = "a sidecar passes neither CONNECT nor TRACE";
-    Err(method_not_allowed(message, METHODS))
-}
-
 /// Returns the token of a request: from its own field, or from the credential.
 ///
 /// # Errors
@@ -305,19 +292,6 @@ fn read_call<'b>(
     Some(method)
 }
 
-/// True for fields that end here besides hop-by-hop fields: only the sidecar sets the identity of the caller.
-fn is_identity_field(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "x-workspace-id" | "x-a2a-caller" | "x-a2a-caller-token"
-    )
-}
-
-/// True if the credential was the token. A token is not passed beyond the sidecar that verifies it.
-fn is_spent_token(name: &HeaderName, head: &RequestHeader) -> bool {
-    *name == header::AUTHORIZATION && !head.headers.contains_key(CALLER_TOKEN)
-}
-
 // The header fields that pass through a sidecar: all but hop-by-hop fields and those that identify the caller. The
 // list is wider than the gateway's, because the request has already passed the gateway.
 
@@ -340,7 +314,7 @@ fn request_head(
     let context = exchange.call.outgoing_trace();
     for (name, value) in &head.headers {
         let own = context.is_some() && is_context(name);
-        if !own && is_forwarded(name, head) && (known || is_public_field(name)) {
+        if !own && is_forwarded(name, head) && (known || is_listed(name, PUBLIC_FIELDS)) {
             wire.write_field(name.as_str(), value);
         }
     }
@@ -365,14 +339,14 @@ fn request_head(
 
 /// True if a field passes. Fields with `_` do not: some servers read `_` as `-`, so one could forge the caller.
 fn is_forwarded(name: &HeaderName, head: &RequestHeader) -> bool {
-    let set_here = matches!(
-        name.as_str(),
-        "host" | "content-length" | "expect" | "x-request-id"
-    );
-    !set_here
+    // Only the sidecar sets the identity of the caller.
+    let set_here =
+        "host content-length expect x-request-id x-workspace-id x-a2a-caller x-a2a-caller-token";
+    // The credential was the token, which is not passed beyond the sidecar that verifies it.
+    let is_spent = *name == header::AUTHORIZATION && !head.headers.contains_key(CALLER_TOKEN);
+    !is_listed(name, set_here)
         && !is_hop_by_hop(name)
-        && !is_identity_field(name)
-        && !is_spent_token(name, head)
+        && !is_spent
         && !name.as_str().contains('_')
         && !named_by_connection(name, &head.headers)
 }
@@ -382,9 +356,8 @@ fn is_forwarded(name: &HeaderName, head: &RequestHeader) -> bool {
 const PUBLIC_FIELDS: &str = "accept accept-language accept-encoding user-agent a2a-version if-none-match \
     if-modified-since traceparent tracestate x-forwarded-for x-forwarded-proto x-forwarded-host via";
 
-fn is_public_field(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    PUBLIC_FIELDS.split(' ').any(|public| public == name)
+fn is_listed(name: &HeaderName, names: &str) -> bool {
+    names.split(' ').any(|listed| listed == name.as_str())
 }
 
 /// Returns the fields that identify the caller.
@@ -468,10 +441,8 @@ impl SidecarProxy {
             _ => self.check_ready(session).map(|()| Vec::new()),
         };
         let status = said.as_ref().map_or_else(|r| r.reason.status(), |_| 200);
-        let metrics = &self.relay.metrics;
-        metrics
-            .control
-            .record_response(route, status, started.elapsed());
+        let (metrics, elapsed) = (&self.relay.metrics, started.elapsed());
+        metrics.control.record_response(route, status, elapsed);
         // The proxy does not send the body of the request in question.
         AbortCause::from_write(match said {
             Ok(fields) => write_fields(session, request_id, &fields).await,
@@ -498,10 +469,8 @@ impl SidecarProxy {
     async fn verify_caller(&self, session: &mut ServerSession) -> Result<PairClaims, Rejection> {
         let _place = self.check_preliminaries(session)?;
         require_read(session)?;
-        let claims = self
-            .sidecar
-            .authenticate(presented_token(&self.sidecar, session.req_header())?)
-            .await?;
+        let token = presented_token(&self.sidecar, session.req_header())?;
+        let claims = self.sidecar.authenticate(token).await?;
         self.sidecar.mark_used(&claims)?;
         Ok(claims)
     }
@@ -518,7 +487,7 @@ async fn write_fields(
     session: &mut ServerSession,
     request_id: &RequestId,
     fields: &[(&'static str, String)],
-) -> pingora::Result<()> {
+) -> Result<(), ExchangeError> {
     let mut head = ResponseHeader::build(200, Some(6))?;
     for (name, value) in fields {
         head.append_header(*name, value.as_str())?;

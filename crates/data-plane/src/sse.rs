@@ -19,17 +19,17 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::fetch::BufferedRequest;
 use crate::filters::Rewrite;
 use crate::guard::stream::EventGuard;
-use crate::http1::{AnswerReader, broken_http, reject_answer};
 use crate::listener::{begin_stream, client_disconnected, write_within};
 use crate::record::{Answered, Exchange, ExchangeError, box_cold_path, outcome_of_cut};
 use crate::upstream::{
-    AgentResponse, CancelWatch, Clocks, Relay, WireRequest, agent_silent, shutting_down, timed_out,
-    too_large,
+    AgentResponse, CancelWatch, Clocks, Relay, WireRequest, agent_silent, broken_http,
+    reject_answer, reject_unread, shutting_down, timed_out, too_large,
 };
 use a2a::event::{Framing, Splitter, Standing, states_in};
 use assembly::access_watch::{CutOff, cut_off};
 use directory::tasks::{Binder, EndRecorder, Learner};
 use directory::{CallOutcome, Slot};
+use http1::AnswerReader;
 use kernel::config::{Config, Live};
 use kernel::deadline::ticks_after;
 use kernel::dialect::ReplyForm;
@@ -91,7 +91,7 @@ pub(super) async fn relay_stream(
     let pace = EventPace::new(Arc::clone(&exchange.call.metrics), exchange.call.started);
     let mut feed = AgentStream::new((answering.upstream, pace), begun, config, ids, log);
     // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
-    Box::pin(begin_stream(session, exchange, head, &feed.name)).await?;
+    Box::pin(begin_stream(session, head, &feed.name)).await?;
     let written = Instant::now();
     let alarm = Alarm::new(written + exchange.call.config.stream.keepalive);
     let mut caller = CallerSide {
@@ -164,8 +164,7 @@ impl CallerSide<'_> {
                 answered = &mut asked => break answered,
                 why = feed.ended_early() => break Err(why),
                 () = self.alarm.wait_until(keepalive) => {
-                    let comment = feed.keepalive_comment();
-                    self.write_piece(Bytes::from_static(comment.as_bytes()), false).await?;
+                    self.write_comment(feed.keepalive_comment()).await?;
                 }
                 () = client_disconnected(self.session) => return Err(ExchangeError::CallerLeft),
             }
@@ -175,10 +174,7 @@ impl CallerSide<'_> {
             Err(why) => Err(why),
         };
         let passed = first.unwrap_or_else(|why| feed.end_with(why));
-        self.exchange.record.add_events(passed.events);
-        if let Some(cut) = &passed.cut {
-            self.exchange.record_rejection(cut);
-        }
+        self.record_chunk(&passed);
         self.write_piece(passed.bytes, passed.over).await?;
         Ok(passed.over.then_some(Answered))
     }
@@ -197,22 +193,17 @@ impl CallerSide<'_> {
                 () = client_disconnected(self.session) => return Err(ExchangeError::CallerLeft),
             };
             let Some(arrived) = arrived else {
-                let comment = feed.keepalive_comment();
-                self.write_piece(Bytes::from_static(comment.as_bytes()), false)
-                    .await?;
+                self.write_comment(feed.keepalive_comment()).await?;
                 continue;
             };
-            let passed = match feed.is_guarded() {
-                false => feed.process(arrived).await,
-                true => box_cold_path(self.take_guarded(feed, arrived)).await?,
+            let passed = match feed.guard.is_none() {
+                true => feed.process(arrived).await,
+                false => box_cold_path(self.take_guarded(feed, arrived)).await?,
             };
-            self.exchange.record.add_events(passed.events);
             if let Some(task) = feed.task.take() {
                 self.exchange.record.task = Some(task);
             }
-            if let Some(cut) = &passed.cut {
-                self.exchange.record_rejection(cut);
-            }
+            self.record_chunk(&passed);
             if passed.over {
                 return Ok(passed.bytes);
             }
@@ -238,11 +229,22 @@ impl CallerSide<'_> {
                 biased;
                 passed = &mut taken => return left.map_or(Ok(passed), Err),
                 () = self.alarm.wait_until(keepalive), if left.is_none() => {
-                    let comment = Bytes::from_static(comment.as_bytes());
-                    left = self.write_piece(comment, false).await.err();
+                    left = self.write_comment(comment).await.err();
                 }
             }
         }
+    }
+
+    fn record_chunk(&mut self, chunk: &StreamChunk) {
+        self.exchange.record.add_events(chunk.events);
+        if let Some(cut) = &chunk.cut {
+            self.exchange.record_rejection(cut);
+        }
+    }
+
+    async fn write_comment(&mut self, comment: &'static str) -> Result<(), ExchangeError> {
+        let comment = Bytes::from_static(comment.as_bytes());
+        self.write_piece(comment, false).await
     }
 
     async fn write_piece(&mut self, bytes: Bytes, last: bool) -> Result<(), ExchangeError> {
@@ -390,7 +392,7 @@ impl AgentStream {
                     None => piece,
                 }),
                 Ok(None) => StreamInput::AgentEnded,
-                Err(rejection) => StreamInput::Cut(rejection),
+                Err(error) => StreamInput::Cut(reject_unread(error)),
             },
             () = self.alarm.wait_until(wake) => if self.setup.clocks.stream <= wake {
                 StreamInput::Cut(timed_out("stream"))
@@ -614,11 +616,6 @@ impl AgentStream {
             over: true,
             ..StreamChunk::default()
         }
-    }
-
-    /// True if events wait for guards.
-    pub(super) fn is_guarded(&self) -> bool {
-        self.guard.is_some()
     }
 
     /// Returns events as they go to the caller, and the reason that the stream ends with them.

@@ -6,13 +6,17 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode};
+use http::{HeaderMap, HeaderValue, Method as Verb, StatusCode};
 use pingora::http::RequestHeader;
 
-use crate::http1::named_by_connection;
 use a2a::method::Method;
+use http1::named_by_connection;
 use kernel::ids::WorkspaceId;
 use kernel::rejection::Reason;
+use kernel::telemetry::traces::attributes::{
+    OTHER, error_attribute, number_attribute, request_attributes, status_attribute, text_attribute,
+    verb_name,
+};
 use kernel::telemetry::traces::{KeyValue, Span, SpanContext, SpanKind, Status, context};
 
 /// The origin of an exchange.
@@ -53,32 +57,16 @@ impl ExchangeOrigin {
     }
 }
 
-/// Request fields of W3C Trace Context.
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-
 /// Returns the trace context of a request. Like any field, one that `Connection` names ends here.
 pub(super) fn parent_context(headers: &HeaderMap) -> Option<SpanContext> {
-    let [traceparent, tracestate] = [&TRACEPARENT, &TRACESTATE].map(|name| {
-        let ends_here = named_by_connection(name, headers);
+    let [traceparent, tracestate] = context::FIELDS.map(|name| {
+        let ends_here = named_by_connection(&name, headers);
         let values = headers.get_all(name).iter();
         values
             .filter(move |_| !ends_here)
             .map(HeaderValue::as_bytes)
     });
     context::parse_context(traceparent, tracestate)
-}
-
-/// True for fields that the gateway writes itself while tracing is on.
-pub(super) fn is_context(name: &HeaderName) -> bool {
-    [TRACEPARENT, TRACESTATE].contains(name)
-}
-
-/// Returns the request fields of a context.
-pub(super) fn context_fields(context: &SpanContext) -> impl Iterator<Item = (HeaderName, String)> {
-    let parent = (TRACEPARENT, context::to_traceparent(context));
-    let state = context::to_tracestate(context).map(|state| (TRACESTATE, state));
-    std::iter::once(parent).chain(state)
 }
 
 // The span of a call to an agent. The agent receives its id as the parent.
@@ -133,14 +121,7 @@ impl CallSpan {
             };
             call.attributes.reserve(16);
             let set = &mut call.attributes;
-            set.push(text_attribute(
-                "http.request.method",
-                verb_name(callee.verb),
-            ));
-            set.push(KeyValue::new(
-                "url.scheme",
-                if callee.tls { "https" } else { "http" },
-            ));
+            set.extend(request_attributes(callee.verb, callee.tls));
             set.push(text_attribute("server.address", callee.host));
             set.push(number_attribute("server.port", callee.port.into()));
             if callee.rpc {
@@ -207,27 +188,6 @@ impl Drop for CallSpan {
 /// Maximum bytes of a caller's name in a span: spans that wait for export take memory.
 const CALLER_MAX: usize = 256;
 
-/// The name of a method that no version of A2A has.
-const OTHER: &str = "_OTHER";
-
-/// Returns the status of a server span. Only statuses from 500 on are errors; a correct rejection is not.
-pub(super) fn server_status(status: u16) -> Status {
-    if status >= 500 {
-        Status::error("")
-    } else {
-        Status::Unset
-    }
-}
-
-/// Returns `error.type`: the gateway's reason, or the status if it is `least` or higher.
-pub(super) fn error_attribute(reason: Option<Reason>, status: u16, least: u16) -> Option<KeyValue> {
-    match reason {
-        Some(reason) => Some(KeyValue::new("error.type", reason.as_str())),
-        None if status >= least => Some(text_attribute("error.type", &status.to_string())),
-        None => None,
-    }
-}
-
 pub(super) fn push_rpc(set: &mut Vec<KeyValue>, method: Method) {
     set.push(KeyValue::new("rpc.system.name", "jsonrpc"));
     set.push(KeyValue::new("jsonrpc.protocol.version", "2.0"));
@@ -240,36 +200,6 @@ pub(super) fn push_agent(set: &mut Vec<KeyValue>, method: Method, target: Option
     if let Some(target) = target.filter(|_| method.sends()) {
         set.push(KeyValue::new("gen_ai.operation.name", "invoke_agent"));
         set.push(text_attribute("gen_ai.agent.id", target.as_str()));
-    }
-}
-
-pub(super) fn status_attribute(status: u16) -> KeyValue {
-    number_attribute("http.response.status_code", status.into())
-}
-
-pub(super) fn text_attribute(key: &'static str, value: &str) -> KeyValue {
-    KeyValue::new(key, value.to_owned())
-}
-
-pub(super) fn number_attribute(key: &'static str, value: u64) -> KeyValue {
-    KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
-}
-
-/// Returns the HTTP method for a span's name: callers may send any.
-pub(super) fn verb_name(verb: &Verb) -> &str {
-    const KNOWN: [Verb; 7] = [
-        Verb::GET,
-        Verb::HEAD,
-        Verb::POST,
-        Verb::PUT,
-        Verb::PATCH,
-        Verb::DELETE,
-        Verb::OPTIONS,
-    ];
-    if KNOWN.contains(verb) {
-        verb.as_str()
-    } else {
-        OTHER
     }
 }
 

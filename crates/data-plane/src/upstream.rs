@@ -1,21 +1,9 @@
-//! Connections to agents: dialled or taken from the pool, a request sent once, and the head of the answer awaited and
-//! judged.
-//!
-//! Pingora dials. Head and body are sent in one write, which Pingora's own client cannot do; [`super::http1`] reads
-//! the answer, and [`Pool`] keeps the connection afterwards. HTTP/1.1 only: agents' servers all support it, and a broken
-//! HTTP/2 connection would take several exchanges with it (`ARCHITECTURE.md`).
-
-#[cfg(test)]
-#[path = "upstream_pool_tests.rs"]
-mod pool_tests;
+//! Connections to agents, a request sent once, and the head of the answer awaited and judged. HTTP/1.1 only: agents'
+//! servers all support it, and a broken HTTP/2 connection would take several exchanges with it (`ARCHITECTURE.md`).
 
 use crate::admission::Load;
 use crate::certificates::Certificates;
 use crate::dial::Dialling;
-use crate::http1::{
-    ANSWER_HEAD_BYTES_MAX, AnswerHead, AnswerReader, Failure, ONE_WRITE, PoolKey, broken_http,
-    head_too_long, named_by_connection, reject_answer,
-};
 use crate::listener::caller_gone;
 use crate::record::{Exchange, ExchangeError};
 use a2a::accept::is_json;
@@ -24,8 +12,12 @@ use assembly::access_watch::{AccessBasis, CutOff};
 use assembly::gateway::Gateway;
 use bytes::Bytes;
 use directory::{Agent, AgentAddress, Endpoint, LookupFor, Slot};
-use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use futures_util::TryFutureExt as _;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use http1::{
+    ANSWER_HEAD_BYTES_MAX, AnswerError, AnswerHead, AnswerReader, Connector, Failure, Pool,
+    SendError, build_peer, content_length_of, is_local_failure, named_by_connection,
+};
 use kernel::config::{Config, Derived, Live, PASSED_FROM_AGENTS, Timeouts};
 use kernel::drain::{Drain, DrainSignal, DrainWatch};
 use kernel::ids::WorkspaceId;
@@ -35,128 +27,23 @@ use kernel::shares::Account;
 use kernel::stage::Stage;
 use kernel::telemetry::traces::Traces;
 use mailbox::streams::Streams;
-use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::http::ResponseHeader;
-use pingora::listeners::ALPN;
-use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::{HttpPeer, Peer as _};
 use pingora::{Error, ErrorType};
-use std::cell::Cell;
-use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, HashSet};
-use std::future::{Future as _, poll_fn};
-use std::hash::BuildHasher as _;
-use std::net::SocketAddr;
-use std::pin::{Pin, pin};
-use std::str::from_utf8;
-use std::sync::{Arc, LazyLock, Weak};
-use std::task::{Context, Poll, Waker};
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use parking_lot::{Mutex, MutexGuard};
-
-use tokio::io::{AsyncRead as _, AsyncWriteExt, ReadBuf};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
-use url::{Position, Url};
-
-/// Pingora's write buffer: larger writes go to the socket directly.
-const WRITE_BUFFER: usize = 1460;
-
-/// Timeout for the response of an agent that stopped reading a request.
-const EARLY_ANSWER: Duration = Duration::from_secs(1);
+pub(super) use http1::{Connection as AgentConnection, PoolHandle, WireRequest, is_event_stream};
 
 /// Connections to agents.
 pub(super) struct Upstream {
-    connector: TransportConnector,
-    pool: Arc<Pool>,
+    pub(super) connector: Connector,
     certificates: Certificates,
-}
-
-/// A request, ready for the wire.
-#[derive(Default)]
-pub(super) struct WireRequest {
-    /// Head, with a short body behind it.
-    wire: Vec<u8>,
-    /// Body, unless it is short.
-    body: Bytes,
-}
-
-impl WireRequest {
-    /// Joins head and body if a copy is cheaper than a second write.
-    pub(super) fn new(mut head: Vec<u8>, body: Bytes) -> Self {
-        if body.len() <= ONE_WRITE {
-            head.extend_from_slice(&body);
-            return Self {
-                wire: head,
-                body: Bytes::new(),
-            };
-        }
-        Self { wire: head, body }
-    }
-
-    /// Drops what it holds, unless that is short enough to be kept until a redirect of it can be followed.
-    pub(super) fn keep_for_redirect(&mut self, follows: bool) {
-        if !follows || self.wire.len() + self.body.len() > FOLLOWED_BYTES_MAX {
-            *self = Self::default();
-        }
-    }
-
-    /// Returns path and query.
-    fn target(&self) -> Option<&str> {
-        let line = self.wire.split(|b| *b == b'\r').next()?;
-        from_utf8(line).ok()?.split(' ').nth(1)
-    }
-
-    /// Returns the request for the place that `answer` names, if that is a redirect to follow: one that keeps the method
-    /// (307, 308), to the scheme, host and port of this request.
-    fn redirected(&self, answer: &ResponseHeader, tls: bool) -> Option<Self> {
-        if !matches!(answer.status.as_u16(), 307 | 308) {
-            return None;
-        }
-        let location = answer.headers.get(header::LOCATION)?.to_str().ok()?;
-        let mut lines = self.wire.split_inclusive(|b| *b == b'\n');
-        let (line, host) = (lines.next()?, lines.next()?);
-        let after = &self.wire[line.len()..];
-        let (line, host) = (from_utf8(line).ok()?, from_utf8(host).ok()?);
-        let mut words = line.trim_end().split(' ');
-        let (verb, target, version) = (words.next()?, words.next()?, words.next()?);
-        let host = host.strip_prefix("host: ")?.trim_end();
-        let scheme = if tls { "https" } else { "http" };
-        let here = Url::parse(&format!("{scheme}://{host}{target}")).ok()?;
-        let there = here.join(location).ok()?;
-        if there.origin() != here.origin() {
-            return None;
-        }
-        let target = &there[Position::BeforePath..Position::AfterQuery];
-        let mut wire = format!("{verb} {target} {version}\r\n").into_bytes();
-        wire.extend_from_slice(after);
-        let body = self.body.clone();
-        Some(Self { wire, body })
-    }
-}
-
-/// Maximum bytes of a request that is kept until the head of its answer is there.
-const FOLLOWED_BYTES_MAX: usize = 64 * 1024;
-
-/// Returns Pingora's peer for a server at `address`, whose `name` a certificate is for. Servers of two names share no
-/// connection. Without TLS a number stands for the name, which costs no copy of it.
-pub(super) fn build_peer(
-    address: SocketAddr,
-    tls: bool,
-    name: &str,
-    connect: Duration,
-) -> Box<HttpPeer> {
-    static NAMES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    let sni = if tls { name } else { "" };
-    let mut peer = Box::new(HttpPeer::new(address, tls, sni.to_owned()));
-    if !tls {
-        peer.group_key = NAMES.hash_one(name);
-    }
-    peer.options.connection_timeout = Some(connect);
-    peer.options.total_connection_timeout = Some(connect);
-    peer.options.alpn = ALPN::H1;
-    peer
 }
 
 /// Returns the peer of an agent at `address`, without its own settings of TLS.
@@ -170,14 +57,6 @@ pub(super) fn build_agent_peer(
         peer.options.custom_l4 = Some(Arc::new(Dialling(address)));
     }
     peer
-}
-
-/// A connection on which its holder has sent no byte.
-pub(super) struct AgentConnection {
-    stream: Stream,
-    /// True for a pooled connection, which may be dead.
-    reused: bool,
-    key: PoolKey,
 }
 
 /// Reason why there is no connection to an agent.
@@ -196,23 +75,13 @@ impl From<ConnectFailure> for Rejection {
     }
 }
 
-/// Progress of a write before it failed.
-enum WriteFailure {
-    /// No byte was accepted: it may be sent on another connection.
-    Nothing(std::io::Error),
-    /// Some bytes may have arrived.
-    Perhaps(std::io::Error),
-}
-
 impl Upstream {
     /// Creates a pool of at most `pool_size` unused connections, of `threads` and all others, which are closed when the
     /// drain begins.
-    pub(super) fn new(pool_size: usize, threads: usize, drain: Arc<Drain>) -> Self {
-        // Its own pool is not used.
-        let options = ConnectorOptions::new(0);
+    pub(super) fn new(pool_size: usize, threads: usize, drain: &Drain) -> Self {
+        let pool = Pool::new(pool_size, threads, drain.begun_flag());
         Self {
-            connector: TransportConnector::new(Some(options)),
-            pool: Arc::new(Pool::new(pool_size, threads, drain)),
+            connector: Connector::new(pool),
             certificates: Certificates::new(),
         }
     }
@@ -235,27 +104,13 @@ impl Upstream {
         peer
     }
 
-    /// Returns the handle with which connections are returned to the pool, to be kept for `idle`.
-    pub(super) fn pool_handle(&self, idle: Duration) -> PoolHandle<'_> {
-        PoolHandle {
-            pool: &self.pool,
-            idle,
-        }
-    }
-
     /// Returns a connection to the agent, a pooled one if there is one. Sends no byte.
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`.
     pub(super) async fn connect(&self, peer: &HttpPeer) -> Result<AgentConnection, ConnectFailure> {
-        let key = self.pool.key_of(peer);
-        if let Some(stream) = self.pool.take(&key) {
-            let reused = true;
-            return Ok(AgentConnection {
-                stream,
-                reused,
-                key,
-            });
+        if let Some(connection) = self.connector.take_idle(peer) {
+            return Ok(connection);
         }
         tracing::debug!(%peer, "no idle connection to the agent; dialling");
         self.connect_anew(peer).await
@@ -269,18 +124,8 @@ impl Upstream {
         &self,
         peer: &HttpPeer,
     ) -> Result<AgentConnection, ConnectFailure> {
-        Ok(AgentConnection {
-            stream: self.dial(peer).await?,
-            reused: false,
-            key: self.pool.key_of(peer),
-        })
-    }
-
-    /// Opens a new connection to the agent.
-    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, ConnectFailure> {
-        // Boxed: with its TLS handshake it is larger than the rest of an exchange's future, and rare.
-        let dialled: BoxFuture<'_, _> = Box::pin(self.connector.new_stream(peer));
-        dialled.await.map_err(|e| connect_failure(e, peer))
+        let connected = self.connector.connect(peer).await;
+        connected.map_err(|error| connect_failure(error, peer))
     }
 
     /// As [`Upstream::connect`], until `deadline`.
@@ -301,104 +146,49 @@ impl Upstream {
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
-    pub(super) async fn send_over(
+    pub(super) fn send_over(
         &self,
-        AgentConnection {
-            mut stream,
-            reused,
-            key,
-        }: AgentConnection,
+        connection: AgentConnection,
         peer: &HttpPeer,
         call: &WireRequest,
         deadline: Instant,
         (metrics, slot): (&Metrics, Option<&Slot>),
-    ) -> Result<AnswerReader, Rejection> {
-        let mut written = timeout_at(deadline, write_request(&mut stream, call)).await;
-        if reused
-            && matches!(written, Ok(Err(WriteFailure::Nothing(_))))
-            && slot.is_none_or(Slot::may_retry)
-        {
-            metrics.resends.inc();
-            let dialled = timeout_at(deadline, self.dial(peer)).await;
-            stream = dialled.unwrap_or_else(|_| Err(connect_timed_out()))?;
-            written = timeout_at(deadline, write_request(&mut stream, call)).await;
-        }
-        let mut answer = AnswerReader::new(stream);
-        answer.key = Some(key);
-        match written {
-            Err(_) => Err(Rejection::new(
-                Reason::AgentTimeout,
-                "the agent did not take the request in time (timeouts.total)",
-            )
-            .with_fact("clock", "total")
-            .with_delivery(Delivery::Unknown)),
-            Ok(Ok(())) => Ok(answer),
-            Ok(Err(WriteFailure::Nothing(error))) => Err(Rejection::new(
-                Reason::AgentUnreachable,
-                "the agent closed the connection at once",
-            )
-            .with_delivery(Delivery::NotSent)
-            .with_cause(error)),
-            Ok(Err(WriteFailure::Perhaps(error))) => early_answer(answer, error).await,
-        }
-    }
-}
-
-/// The handle with which a connection is returned to the pool after a complete response.
-#[derive(Clone, Copy)]
-pub(super) struct PoolHandle<'a> {
-    pool: &'a Arc<Pool>,
-    /// Time that it is kept in the pool.
-    idle: Duration,
-}
-
-impl PoolHandle<'_> {
-    /// Returns the connection to the pool if the agent left it usable. Called before the last byte is sent to
-    /// the caller, so that the caller's next call finds it there.
-    pub(super) fn check_in(self, answer: AnswerReader) {
-        // One that is not kept is dropped: a graceful close could block on an agent that does not read.
-        if let Some((key, stream)) = answer.key.zip(answer.into_reusable()) {
-            self.pool.put(key, stream, self.idle);
-        }
-    }
-}
-
-async fn write_request(stream: &mut Stream, call: &WireRequest) -> Result<(), WriteFailure> {
-    let first = stream
-        .write(&call.wire)
-        .await
-        .map_err(WriteFailure::Nothing)?;
-    if first == call.wire.len() && call.body.is_empty() {
-        return stream.flush().await.map_err(|error| {
-            // A short call was still in the buffer: after an error at the flush no byte has left.
-            if call.wire.len() < WRITE_BUFFER {
-                WriteFailure::Nothing(error)
-            } else {
-                WriteFailure::Perhaps(error)
+    ) -> impl Future<Output = Result<AnswerReader, Rejection>> {
+        let may_resend = move || {
+            let may_resend = slot.is_none_or(Slot::may_retry);
+            if may_resend {
+                metrics.resends.inc();
             }
-        });
+            may_resend
+        };
+        let sending = (self.connector).send(connection, peer, call, deadline, may_resend);
+        sending.map_err(move |error| send_failure(error, peer))
     }
-    let rest = async {
-        stream.write_all(&call.wire[first..]).await?;
-        stream.write_all(&call.body).await?;
-        stream.flush().await
-    };
-    rest.await.map_err(WriteFailure::Perhaps)
 }
 
-/// Reads an early response: an agent may send one, such as 413, and close without reading the rest.
-async fn early_answer(
-    mut answer: AnswerReader,
-    error: std::io::Error,
-) -> Result<AnswerReader, Rejection> {
-    match timeout(EARLY_ANSWER, answer.read_head()).await {
-        Ok(Ok(())) => Ok(answer),
-        _ => Err(Rejection::new(
+/// Returns the rejection of a call that was not sent, or may not have been.
+fn send_failure(error: SendError, peer: &HttpPeer) -> Rejection {
+    match error {
+        SendError::NotConnected(error) => connect_failure(error, peer).why,
+        SendError::LateConnection => connect_timed_out().why,
+        SendError::Late => Rejection::new(
+            Reason::AgentTimeout,
+            "the agent did not take the request in time (timeouts.total)",
+        )
+        .with_fact("clock", "total")
+        .with_delivery(Delivery::Unknown),
+        SendError::NotSent(error) => Rejection::new(
+            Reason::AgentUnreachable,
+            "the agent closed the connection at once",
+        )
+        .with_delivery(Delivery::NotSent)
+        .with_cause(error),
+        SendError::BrokenOff(error) => Rejection::new(
             Reason::AgentProtocolError,
             "the agent closed the connection while the request was being sent",
         )
         .with_delivery(Delivery::Unknown)
-        .with_cause(error)),
+        .with_cause(error),
     }
 }
 
@@ -458,277 +248,6 @@ fn connect_failure(error: Box<Error>, peer: &HttpPeer) -> ConnectFailure {
         is_away: !handshake && !own,
         is_refused,
     }
-}
-
-/// True if a connection failed for want of something on this machine, which tells nothing of the agent.
-fn is_local_failure(error: &Error) -> bool {
-    const WANTS: [i32; 5] = [
-        libc::EMFILE,
-        libc::ENFILE,
-        libc::ENOBUFS,
-        libc::ENOMEM,
-        libc::EADDRNOTAVAIL,
-    ];
-    let cause = error.cause.as_ref();
-    let io = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    let code = io.and_then(std::io::Error::raw_os_error);
-    *error.etype() == ErrorType::SocketError || code.is_some_and(|code| WANTS.contains(&code))
-}
-
-// Idle connections to agents. Each thread that serves callers keeps its own: a connection is watched by the runtime of
-// the thread that opened it, and its next call on another thread would wake two. The other threads, which send what
-// waits for no caller, share one shard. One task for each shard looks at its connections each second while there are
-// any: it closes those that were idle for long enough, and those that the agent closed or sent something on.
-
-/// Interval between two sweeps of the idle connections.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Maximum connections that are checked under one lock.
-const SWEEP_BATCH: usize = 32;
-
-thread_local! {
-    /// The number of this thread among those that serve callers.
-    static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// Makes this thread one that serves callers. `number` counts from 0.
-pub fn serve_on_this_thread(number: usize) {
-    NUMBER.set(Some(number));
-}
-
-/// Idle connections.
-pub(super) struct Pool {
-    /// One for each thread that serves callers, and one for the others.
-    shards: Box<[PoolShard]>,
-    /// Keyed at random, so that no agent can be named to have the key of another one.
-    hasher: RandomState,
-    drain: Arc<Drain>,
-}
-
-/// The shard of a thread. No other thread's data are in its cache lines.
-#[repr(align(128))]
-struct PoolShard(Mutex<IdleConnections>);
-
-/// The idle connections of a shard. Of each key, the connection that was used last is at the end.
-struct IdleConnections {
-    idle: HashMap<PoolKey, Vec<IdleConnection>>,
-    /// The number of connections.
-    count: usize,
-    max: usize,
-    /// True while there is a task that looks at the connections.
-    watched: bool,
-}
-
-/// A connection that waits for its next call.
-struct IdleConnection {
-    stream: Stream,
-    until: Instant,
-}
-
-/// The mark that a task looks at the connections of a shard, until it ends in any way.
-struct ShardWatch {
-    pool: Weak<Pool>,
-    shard: usize,
-}
-
-impl Pool {
-    /// Creates a pool of at most `max` connections of all threads, `threads` of which serve callers. It closes them
-    /// when the drain begins.
-    pub(super) fn new(max: usize, threads: usize, drain: Arc<Drain>) -> Self {
-        let shards = threads + 1;
-        let shard = || PoolShard(Mutex::new(IdleConnections::new(max / shards)));
-        Self {
-            shards: (0..shards).map(|_| shard()).collect(),
-            hasher: RandomState::new(),
-            drain,
-        }
-    }
-
-    /// Returns the key of connections to `peer`.
-    pub(super) fn key_of(&self, peer: &HttpPeer) -> PoolKey {
-        PoolKey {
-            address: peer.address().as_inet().copied(),
-            hash: self.hasher.hash_one(peer),
-        }
-    }
-
-    /// Takes the connection that this thread used last, if there is one that is alive.
-    pub(super) fn take(&self, key: &PoolKey) -> Option<Stream> {
-        let (shard, now) = (self.shard_of_thread(), Instant::now());
-        loop {
-            // The lock is not held while a dead one is closed.
-            let mut idle = self.lock_shard(shard).pop(key)?;
-            if now < idle.until && is_silent(&mut idle.stream) {
-                return Some(idle.stream);
-            }
-        }
-    }
-
-    /// Keeps a connection of this thread for `idle`. If its shard is full, the one is closed that was idle for longest.
-    pub(super) fn put(self: &Arc<Self>, key: PoolKey, mut stream: Stream, idle: Duration) {
-        if self.drain.has_begun() || !is_silent(&mut stream) {
-            return;
-        }
-        let (number, until) = (self.shard_of_thread(), Instant::now() + idle);
-        let mut shard = self.lock_shard(number);
-        let closed = shard.push(key, IdleConnection { stream, until });
-        let watch = shard.count > 0 && !std::mem::replace(&mut shard.watched, true);
-        drop(shard);
-        drop(closed);
-        if watch {
-            self.spawn_sweeper(number);
-        }
-    }
-
-    fn shard_of_thread(&self) -> usize {
-        let others = self.shards.len() - 1;
-        NUMBER.get().map_or(others, |number| number.min(others))
-    }
-
-    fn lock_shard(&self, number: usize) -> MutexGuard<'_, IdleConnections> {
-        self.shards[number].0.lock()
-    }
-
-    /// Starts the task that looks at the connections of a shard, which is marked as watched.
-    fn spawn_sweeper(self: &Arc<Self>, shard: usize) {
-        let pool = Arc::downgrade(self);
-        let mut watch = ShardWatch { pool, shard };
-        tokio::spawn(async move {
-            loop {
-                sleep(SWEEP_INTERVAL).await;
-                let Some(pool) = watch.pool.upgrade() else {
-                    return;
-                };
-                pool.sweep(shard).await;
-                if pool.clear_watched(shard) {
-                    // The mark may be that of another task by now.
-                    drop(std::mem::take(&mut watch.pool));
-                    return;
-                }
-            }
-        });
-    }
-
-    /// Takes the mark from a shard without connections. False if it has any.
-    fn clear_watched(&self, shard: usize) -> bool {
-        let mut kept = self.lock_shard(shard);
-        kept.watched = kept.count > 0;
-        !kept.watched
-    }
-
-    /// Closes the connections of a shard that are not to be kept.
-    async fn sweep(&self, shard: usize) {
-        let (now, drained) = (Instant::now(), self.drain.has_begun());
-        let keys: Vec<_> = self.lock_shard(shard).idle.keys().copied().collect();
-        let mut checked = 0;
-        for key in keys {
-            let mut from = 0;
-            loop {
-                let swept = self.lock_shard(shard).sweep_key(&key, from, |idle| {
-                    !drained && now < idle.until && is_silent(&mut idle.stream)
-                });
-                let Some(swept) = swept else { break };
-                from += swept.kept;
-                checked += swept.kept + swept.closed.len();
-                drop(swept.closed);
-                if checked >= SWEEP_BATCH {
-                    checked = 0;
-                    tokio::task::yield_now().await;
-                }
-            }
-        }
-    }
-}
-
-/// The outcome of a sweep over some connections.
-struct SweepOutcome {
-    kept: usize,
-    closed: Vec<IdleConnection>,
-}
-
-impl IdleConnections {
-    fn new(max: usize) -> Self {
-        Self {
-            idle: HashMap::new(),
-            count: 0,
-            max,
-            watched: false,
-        }
-    }
-
-    fn pop(&mut self, key: &PoolKey) -> Option<IdleConnection> {
-        let idle = self.idle.get_mut(key)?.pop()?;
-        self.count -= 1;
-        Some(idle)
-    }
-
-    /// Adds a connection. Returns one that has to go for it.
-    fn push(&mut self, key: PoolKey, idle: IdleConnection) -> Option<IdleConnection> {
-        if self.max == 0 {
-            return Some(idle);
-        }
-        let closed = (self.count >= self.max)
-            .then(|| self.pop_oldest())
-            .flatten();
-        // Keys without connections are forgotten if there are many.
-        if self.idle.len() >= self.max {
-            self.idle.retain(|_, idle| !idle.is_empty());
-        }
-        self.idle.entry(key).or_default().push(idle);
-        self.count += 1;
-        closed
-    }
-
-    fn pop_oldest(&mut self) -> Option<IdleConnection> {
-        let filled = self.idle.values_mut().filter(|idle| !idle.is_empty());
-        let oldest = filled.min_by_key(|idle| idle.first().map(|idle| idle.until))?;
-        self.count -= 1;
-        Some(oldest.remove(0))
-    }
-
-    /// Looks at some connections of a key, from one on. `None` if there are none, and then the key is forgotten if it
-    /// has no connection.
-    fn sweep_key(
-        &mut self,
-        key: &PoolKey,
-        from: usize,
-        mut keep: impl FnMut(&mut IdleConnection) -> bool,
-    ) -> Option<SweepOutcome> {
-        let idle = self.idle.get_mut(key)?;
-        if idle.is_empty() {
-            self.idle.remove(key);
-            return None;
-        }
-        let end = idle.len().min(from + SWEEP_BATCH);
-        if end <= from {
-            return None;
-        }
-        let closed: Vec<_> = idle.extract_if(from..end, |idle| !keep(idle)).collect();
-        self.count -= closed.len();
-        let kept = end - from - closed.len();
-        Some(SweepOutcome { kept, closed })
-    }
-}
-
-impl Drop for ShardWatch {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool.upgrade() {
-            pool.lock_shard(self.shard).watched = false;
-        }
-    }
-}
-
-/// True if the agent neither closed the connection nor sent anything: it has nothing to say before it is asked.
-fn is_silent(stream: &mut Stream) -> bool {
-    let mut byte = [0];
-    let mut read = ReadBuf::new(&mut byte);
-    // Without the budget of the task: without any left, the connection would look alive.
-    let look = poll_fn(|context| Pin::new(&mut *stream).poll_read(context, &mut read));
-    let look = pin!(tokio::task::unconstrained(look));
-    matches!(
-        look.poll(&mut Context::from_waker(Waker::noop())),
-        Poll::Pending
-    )
 }
 
 // The end of an exchange that neither its caller nor its agent causes: the end of the drain, or a stop of an operator.
@@ -795,24 +314,39 @@ impl CancelWatch {
     }
 }
 
-// Sends of one thread in batches.
+// Rejections of calls that an agent was sent, and that it did not answer.
 
-/// Lets the tasks of this thread that are ready run first, once. They get as far as this too, and what they send then
-/// leaves in one batch: a peer on this machine is woken once for all of it, not once for each message. Costs one poll
-/// where no other task is ready. Unlike `yield_now`, it does not look for I/O events before it goes on.
-pub(super) async fn join_batch() {
-    let mut has_waited = false;
-    poll_fn(|task| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        task.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+/// Builds `agent_protocol_error`: the request was sent, and the answer is none that may pass.
+pub(super) fn reject_answer(message: impl Into<Cow<'static, str>>) -> Rejection {
+    Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
-// Rejections of calls that an agent was sent, and that it did not answer.
+/// Builds `agent_protocol_error`: the request was sent, and the response is not HTTP.
+pub(super) fn broken_http(cause: Option<Failure>) -> Rejection {
+    let rejection = reject_answer(
+        "the agent closed the connection or broke HTTP before its answer was complete",
+    );
+    match cause {
+        Some(cause) => rejection.with_cause(cause),
+        None => rejection,
+    }
+}
+
+/// Builds `agent_protocol_error` for an answer that was not read to its end.
+pub(super) fn reject_unread(error: AnswerError) -> Rejection {
+    match error {
+        AnswerError::Broken(cause) => broken_http(cause),
+        AnswerError::HeadTooLong => {
+            reject_long_head(format_args!("more than {ANSWER_HEAD_BYTES_MAX}"))
+        }
+    }
+}
+
+fn reject_long_head(bytes: impl Display) -> Rejection {
+    reject_answer(format!(
+        "the head of the agent's answer has {bytes} bytes, and may have {ANSWER_HEAD_BYTES_MAX}"
+    ))
+}
 
 /// Builds `agent_timeout`, with the name of the clock. The request was already sent.
 pub(super) fn timed_out(clock: &'static str) -> Rejection {
@@ -927,7 +461,7 @@ fn is_json_answer(agent: &ResponseHeader) -> bool {
 pub(super) fn refuse_by_framing(head: &AnswerHead) -> Result<(), Rejection> {
     let fields = head.fields.headers.len();
     if head.bytes > ANSWER_HEAD_BYTES_MAX {
-        return Err(head_too_long(Some(head.bytes), ANSWER_HEAD_BYTES_MAX));
+        return Err(reject_long_head(head.bytes));
     }
     if fields > ANSWER_FIELDS_MAX {
         let message = format!(
@@ -969,30 +503,6 @@ pub(super) fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Re
         Some(length) if length > limit && !is_event_stream(head) => Err(too_large(limit)),
         _ => Ok(()),
     }
-}
-
-pub(super) fn content_length_of(headers: &HeaderMap) -> Option<u64> {
-    headers
-        .get(header::CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-}
-
-/// True for an event stream. The response decides, not the method: a streaming call may be answered by one error.
-pub(super) fn is_event_stream(head: &ResponseHeader) -> bool {
-    const TYPE: &[u8] = b"text/event-stream";
-    head.headers.get(header::CONTENT_TYPE).is_some_and(|value| {
-        let value = value.as_bytes().trim_ascii_start();
-        value
-            .get(..TYPE.len())
-            .is_some_and(|essence| essence.eq_ignore_ascii_case(TYPE))
-            && matches!(value.get(TYPE.len()), None | Some(b';' | b' ' | b'\t'))
-            // A browser takes the last type of a list.
-            && !value.contains(&b',')
-    })
 }
 
 /// Maximum pooled connections to all agents, of all threads.
@@ -1068,7 +578,7 @@ impl Relay {
             load: Load::new(config.clone(), Arc::clone(&metrics), Arc::clone(&drain)),
             config,
             metrics,
-            upstream: Upstream::new(POOL_SIZE, threads, Arc::clone(&drain)),
+            upstream: Upstream::new(POOL_SIZE, threads, &drain),
             drain,
         }
     }
@@ -1214,7 +724,7 @@ pub(super) async fn follow_redirect(
         why = cut.cancelled(Delivery::Unknown) => return Err(why.into()),
     };
     await_head(session, &mut answer, clocks, cut).await?;
-    let head = answer.take_head()?;
+    let head = answer.take_head().map_err(reject_unread)?;
     sent.keep_place(relay, &again, &head.fields).await;
     Ok(Some((answer, head)))
 }
@@ -1230,7 +740,7 @@ pub(super) async fn await_head(
     let deadline = head.min(clocks.total);
     tokio::select! {
         biased;
-        read = upstream.read_head() => Ok(read?),
+        read = upstream.read_head() => Ok(read.map_err(reject_unread)?),
         () = sleep_until(deadline) => {
             let clock = if head <= clocks.total { "head" } else { "total" };
             Err(timed_out(clock).into())
@@ -1264,7 +774,7 @@ pub(super) async fn next_piece(
     let idle = now + clocks.idle;
     tokio::select! {
         biased;
-        read = upstream.read_piece() => Ok(read?),
+        read = upstream.read_piece() => Ok(read.map_err(reject_unread)?),
         () = sleep_until(idle.min(clocks.total)) => {
             Err(if idle < clocks.total { agent_silent(clocks.idle) } else { timed_out("total") }.into())
         }
@@ -1276,27 +786,10 @@ pub(super) async fn next_piece(
 #[cfg(test)]
 mod tests {
 
-    use parking_lot::Mutex;
     use tokio::io::AsyncWriteExt as _;
     use tokio::io::duplex;
 
     use super::*;
-
-    #[tokio::test]
-    async fn tasks_that_are_ready_send_together() {
-        let steps = Mutex::new(Vec::new());
-        let note = |step: &'static str| steps.lock().push(step);
-        let call = async || {
-            note("read");
-            join_batch().await;
-            note("sent");
-        };
-        futures_util::future::join3(call(), call(), call()).await;
-        assert_eq!(
-            *steps.lock(),
-            ["read", "read", "read", "sent", "sent", "sent"]
-        );
-    }
 
     #[tokio::test]
     async fn a_piece_that_is_ready_after_the_last_clock_is_not_passed() {

@@ -17,15 +17,15 @@ use crate::admission::{AdmittedCall, AllowedCaller, authority, client_address};
 use crate::cards::ExtendedCard;
 use crate::complete::{CheckedCall, TranslatedHeaders};
 use crate::filters::{ResponseTranslator, Rewrite, TaskListFilter, reject_untranslatable};
-use crate::http1::{HeadWriter, named_by_connection};
-use crate::policy::{ContentCall, check_content, has_content_stage};
+use crate::policy::{ContentCall, check_content};
 use crate::record::{Exchange, ExchangeError, TranslationFields, box_cold_path};
 use crate::services::{CALLER_TOKEN, Context, Request};
-use crate::trace::{Callee, context_fields, is_context};
+use crate::trace::Callee;
 use crate::upstream::WireRequest;
 use a2a::Generation;
 use a2a::bridge::{
-    AgentRequest, Bridge, Call, Failure, FileBytes, Side, has_v1_message, path_below, tenant_prefix,
+    AgentRequest, Bridge, Call, Exchange as BridgedExchange, Failure, FileBytes, Side,
+    has_v1_message, path_below, tenant_prefix,
 };
 use a2a::card::{AgentSide, AgentSides, Binding as Carried};
 use a2a::method::Method;
@@ -33,11 +33,13 @@ use a2a::task::Binding;
 use access::identity::{CallerToken, Principal};
 use access::workspace::CallerProof;
 use directory::{Agent, AgentAddress, AgentOptions, LookupFor};
+use http1::{HeadWriter, named_by_connection};
 use kernel::config::{Bridging, PASSED_TO_AGENTS};
 use kernel::dialect::Dialect;
 use kernel::offload;
 use kernel::rejection::{AtStage as _, Delivery, Rejection};
 use kernel::stage::Stage;
+use kernel::telemetry::traces::context::{context_fields, is_context};
 use trust::body_hash;
 
 /// The request that a call stands for: its head, and the address of its client.
@@ -206,7 +208,8 @@ impl AgentCall<'_> {
             head.write_field("a2a-version", "1.0");
         }
         // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
-        if body_len > 0 || has_meaningful_body(&call.verb) {
+        let verbs = ["POST", "PUT", "PATCH"];
+        if body_len > 0 || verbs.contains(&call.verb.as_str()) {
             head.write_display("content-length", body_len);
         }
         for (name, value) in context.into_iter().flat_map(context_fields) {
@@ -214,14 +217,6 @@ impl AgentCall<'_> {
         }
         head
     }
-}
-
-/// True for methods that give a body a meaning.
-fn has_meaningful_body(verb: &http::Method) -> bool {
-    matches!(
-        *verb,
-        http::Method::POST | http::Method::PUT | http::Method::PATCH
-    )
 }
 
 /// Returns the addresses of the agent, or of `path` at it.
@@ -257,11 +252,8 @@ pub(super) async fn resolve_peer(
     connect: Duration,
 ) -> Result<Box<HttpPeer>, Rejection> {
     let address = resolve_address(context, agent, path, asker).await?;
-    Ok(context
-        .relay
-        .upstream
-        .agent_peer(agent, address, connect)
-        .await)
+    let upstream = &context.relay.upstream;
+    Ok(upstream.agent_peer(agent, address, connect).await)
 }
 
 /// Returns the rewrite of the answer to a call, by its method.
@@ -447,26 +439,9 @@ pub(super) async fn translate_for_inbox(
     let Some((caller, spoke)) = spoke else {
         return Ok(());
     };
-    exchange.call.check_version()?;
     let agent = Side::json_rpc(spoke.side.generation);
-    let tenant = spoke.tenant.clone();
-    let work = move |body: &[u8]| {
-        let bridge = Bridge {
-            caller,
-            agent,
-            tenant: tenant.as_deref(),
-            files: FileBytes::Unknown,
-        };
-        let (sent, _) = bridge.translate_request(method, Call::Rpc(body))?;
-        Ok((sent, bridge.label()))
-    };
-    let metrics = &context.gateway.metrics;
-    let done = box_cold_path(offload::run_on_body(&call.body, work)).await;
-    let done = done
-        .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
-    let (sent, label) = done?;
-    charge_translation(context, exchange, call, &sent, (caller, agent))?;
-    exchange.call.translation = Some(TranslationFields::new(label, caller.generation));
+    let (tenant, files) = (spoke.tenant.clone(), FileBytes::Unknown);
+    let (sent, ..) = bridge_call(context, exchange, call, (caller, agent), (tenant, files)).await?;
     call.body = sent.body.into();
     call.method_name = sent.method.map(Cow::Borrowed);
     Ok(())
@@ -565,47 +540,19 @@ async fn translate_call(
     (asked, spoke): (Side, &AgentSide),
     interface: Option<String>,
 ) -> Result<(), Rejection> {
-    exchange.call.check_version()?;
-    let metrics = &agents.context.gateway.metrics;
-    let method = exchange.call.method;
-    let (side, tenant) = (spoke.side, spoke.tenant.clone());
-    let (route, body) = (call.route.clone(), call.body.clone());
-    let files = match &route {
+    let (context, side) = (agents.context, spoke.side);
+    let files = match &call.route {
         Some(route) if route.generation == Generation::V0 => route.files,
         _ => spoke.files,
     };
-    let long = offload::is_long(body.len());
-    let work = move || {
-        let bridge = Bridge {
-            caller: asked,
-            agent: side,
-            tenant: tenant.as_deref(),
-            files,
-        };
-        let asked = match &route {
-            None => Call::Rpc(&body),
-            Some(route) => Call::Rest {
-                tail: &route.tail,
-                query: route.query.as_deref(),
-                body: &body,
-            },
-        };
-        let snapshot = match bridge.needs_snapshot(method) {
-            true => Some(bridge.snapshot_request(asked)?),
-            false => None,
-        };
-        let (sent, exchange) = bridge.translate_request(method, asked)?;
-        Ok((sent, exchange, snapshot, bridge.label()))
-    };
-    let done = match long {
-        true => box_cold_path(offload::run(work)).await,
-        false => work(),
-    };
-    let done = done
-        .map_err(|failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent));
-    let (sent, back, snapshot, label) = done?;
-    charge_translation(agents.context, exchange, call, &sent, (asked, side))?;
-    exchange.call.translation = Some(TranslationFields::new(label, asked.generation));
+    let (sent, back, snapshot) = bridge_call(
+        context,
+        exchange,
+        call,
+        (asked, side),
+        (spoke.tenant.clone(), files),
+    )
+    .await?;
     if let Some(learner) = &mut call.learner {
         learner.set_binding(match side.binding {
             Carried::JsonRpc => Binding::Rpc,
@@ -618,38 +565,67 @@ async fn translate_call(
     let inner = call.rewrite.take();
     let limit = exchange.call.config.limits.event_bytes.bytes();
     let back = back.with_error_alone(exchange.call.dialect == Dialect::HttpJsonStatus);
-    let back = ResponseTranslator::new(back, Arc::clone(metrics), limit);
+    let back = ResponseTranslator::new(back, Arc::clone(&context.gateway.metrics), limit);
     let snapshot = snapshot.map(|sent| {
-        let share = agents.context.relay.load.new_share(Default::default());
+        let share = context.relay.load.new_share(Default::default());
         let mut asks = CheckedCall::json_rpc(bytes::Bytes::new(), share);
         replace_call(&mut asks, sent, interface.as_deref(), false);
         Box::new(asks)
     });
-    replace_call(call, sent, interface.as_deref(), method.streams());
+    let streams = exchange.call.method.streams();
+    replace_call(call, sent, interface.as_deref(), streams);
     call.rewrite = Some(Rewrite::Bridged(Box::new(back), inner.map(Box::new)));
     call.snapshot = snapshot;
     Ok(())
 }
 
-/// Charges the caller for a translated request, and counts it.
+/// Translates a call, charges its caller for the request that it becomes, and counts it. Returns also what translates the
+/// answer, and the request for the task with which a stream begins.
 ///
 /// # Errors
-/// `overloaded`, as [`Load::reserve`](crate::admission::Load::reserve).
-fn charge_translation(
+/// `version_not_supported`; the reason that the call has no translation; `overloaded`, as
+/// [`Load::reserve`](crate::admission::Load::reserve).
+async fn bridge_call(
     context: &Context,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     call: &mut CheckedCall,
-    sent: &AgentRequest,
-    (asked, side): (Side, Side),
-) -> Result<(), Rejection> {
-    context
-        .relay
-        .load
-        .reserve(&mut call.share, sent.body.len())?;
-    let counts = &context.gateway.metrics.bridge;
-    counts.count_call(asked.generation, side, exchange.call.method);
-    counts.count_left_out(&sent.left_out);
-    Ok(())
+    (caller, agent): (Side, Side),
+    (tenant, files): (Option<String>, FileBytes),
+) -> Result<(AgentRequest, BridgedExchange, Option<AgentRequest>), Rejection> {
+    exchange.call.check_version()?;
+    let (method, route) = (exchange.call.method, call.route.clone());
+    let work = move |body: &[u8]| {
+        let bridge = Bridge {
+            caller,
+            agent,
+            tenant: tenant.as_deref(),
+            files,
+        };
+        let asked = match &route {
+            None => Call::Rpc(body),
+            Some(route) => Call::Rest {
+                tail: &route.tail,
+                query: route.query.as_deref(),
+                body,
+            },
+        };
+        let snapshot = match bridge.needs_snapshot(method) {
+            true => Some(bridge.snapshot_request(asked)?),
+            false => None,
+        };
+        let (sent, back) = bridge.translate_request(method, asked)?;
+        Ok((sent, back, snapshot, bridge.label()))
+    };
+    let metrics = &context.gateway.metrics;
+    let done: Result<_, Failure> = box_cold_path(offload::run_on_body(&call.body, work)).await;
+    let (sent, back, snapshot, label) =
+        done.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))?;
+    let load = &context.relay.load;
+    load.reserve(&mut call.share, sent.body.len())?;
+    metrics.bridge.count_call(caller.generation, agent, method);
+    metrics.bridge.count_left_out(&sent.left_out);
+    exchange.call.translation = Some(TranslationFields::new(label, caller.generation));
+    Ok((sent, back, snapshot))
 }
 
 /// Replaces the call by the translated request.
@@ -701,11 +677,9 @@ pub(super) async fn prepare_request(
         agent,
     };
     let (caller, exchange) = (Some(&mut *request.session), &mut *request.exchange);
-    agents
-        .route_call(caller, exchange, call)
-        .await
-        .at(Stage::Call)?;
-    if has_content_stage(call) {
+    let routed = agents.route_call(caller, exchange, call).await;
+    routed.at(Stage::Call)?;
+    if call.guarded.is_some() {
         let content = ContentCall {
             context,
             admitted,
@@ -715,9 +689,8 @@ pub(super) async fn prepare_request(
         };
         box_cold_path(check_content(content)).await?;
     }
-    request
-        .exchange
-        .begin_call_span(&callee_attributes(agent, call));
+    let callee = callee_attributes(agent, call);
+    request.exchange.begin_call_span(&callee);
     let origin = Origin {
         head: request.session.req_header(),
         client: client_address(request.session, &context.gateway.config().server),

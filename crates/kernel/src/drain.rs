@@ -11,7 +11,7 @@ use tokio::sync::watch;
 #[derive(Default)]
 pub struct Drain {
     listening: AtomicBool,
-    draining: AtomicBool,
+    draining: Arc<AtomicBool>,
     leaving: AtomicBool,
     closed: AtomicBool,
     running: AtomicUsize,
@@ -69,6 +69,11 @@ impl Drain {
     /// True if [`Drain::begin`] was called.
     pub fn has_begun(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// Returns the flag that [`Drain::begin`] sets, for code that knows no drain.
+    pub fn begun_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.draining)
     }
 
     /// True if [`Drain::begin`] or [`Drain::begin_hand_over`] was called.

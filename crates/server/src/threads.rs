@@ -20,7 +20,8 @@ use super::ServeError;
 use super::accept_failures::AcceptFailures;
 use super::background::{Background, exit_unopened};
 use super::sockets::{Socket, Sockets};
-use data_plane::{Connections, Service, serve_on_this_thread};
+use data_plane::{Connections, Service};
+use http1::serve_on_this_thread;
 
 /// Maximum connections that wait to be taken by the thread that they were given to. Beyond it the thread that accepted
 /// serves.

@@ -3,6 +3,7 @@
 //! are known under their names.
 
 mod block;
+mod document;
 mod member_names;
 mod payload;
 mod zone;
@@ -11,6 +12,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 pub use self::block::Block;
+pub use self::document::{Document, DocumentForm};
 pub use self::member_names::{NESTING_MAX, keeps_names, nests_too_deep};
 pub use self::payload::{
     Payload, answers_call, find_answer_payload, find_request_payload, is_last_event, malformed_ids,

@@ -5,7 +5,6 @@
 //! phases share. A call is asked about in its final form, right before it is sent or stored
 //! ([`super::policy`]); an answer or event as its caller gets it ([`super::filters`], [`stream`]).
 
-mod document;
 mod server;
 pub(crate) mod stream;
 
@@ -14,7 +13,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header;
 use pingora::http::ResponseHeader;
 use regex::{NoExpand, Regex};
 use serde::{Deserialize, Serialize};
@@ -22,13 +20,15 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use crate::guard::document::{Document, DocumentForm};
 use crate::guard::server::{GuardClient, GuardServer};
-use crate::guard_verdicts::Verdicts;
-use crate::http1::reject_answer;
+use crate::upstream::reject_answer;
 use a2a::method::Method;
-use a2a::texts::{Root, answers_call, retain_call_members, walk_strings, with_strings};
+use a2a::texts::{
+    Document, DocumentForm, Root, answers_call, retain_call_members, walk_strings, with_strings,
+};
 use assembly::gateway::Gateway;
+use audit::Verdicts;
+use http1::names_utf8;
 use kernel::config::{
     Config, Derived, Guard as Settings, GuardMode, GuardPhase, GuardStream, OnFailure,
     PatternAction,
@@ -122,22 +122,9 @@ impl Guard {
         }
     }
 
-    /// Judges a document, and changes it if the guard replaces something.
-    async fn judge_document(
-        &self,
-        client: &GuardClient,
-        (phase, facts): (GuardPhase, &Arc<CallFacts>),
-        document: &mut Document,
-    ) -> Judgement {
-        match &self.kind {
-            GuardKind::Server(server) => {
-                let about = (phase, facts);
-                server
-                    .judge_document(client, &self.settings, about, document)
-                    .await
-            }
-            GuardKind::Patterns(patterns) => patterns.judge_document(document).await,
-        }
+    /// True if its verdict counts in `phase`.
+    fn is_enforced(&self, phase: GuardPhase) -> bool {
+        self.settings.mode == GuardMode::Enforce && self.settings.phases.contains(&phase)
     }
 
     fn covers_events(&self) -> bool {
@@ -370,15 +357,14 @@ impl CallGuards {
             if !settings.phases.contains(&phase) {
                 continue;
             }
-            if phase == GuardPhase::Event {
-                let asked = match settings.stream {
-                    GuardStream::Each => true,
-                    GuardStream::Final => is_last,
-                    GuardStream::Off => false,
-                };
-                if !asked {
-                    continue;
-                }
+            let is_asked = match settings.stream {
+                _ if phase != GuardPhase::Event => true,
+                GuardStream::Each => true,
+                GuardStream::Final => is_last,
+                GuardStream::Off => false,
+            };
+            if !is_asked {
+                continue;
             }
             if settings.mode == GuardMode::Observe {
                 self.observe(guard, phase, &document).await;
@@ -403,6 +389,7 @@ impl CallGuards {
         Ok(document.into_changed())
     }
 
+    /// Judges a document, and changes it if the guard replaces something.
     async fn judge_document(
         &self,
         guard: &Guard,
@@ -410,9 +397,14 @@ impl CallGuards {
         document: &mut Document,
     ) -> Judgement {
         let asked = Instant::now();
-        let judged = guard
-            .judge_document(&self.client, (phase, &self.facts), document)
-            .await;
+        let (settings, about) = (&guard.settings, (phase, &self.facts));
+        let judged = match &guard.kind {
+            GuardKind::Server(server) => {
+                let judging = server.judge_document(&self.client, settings, about, document);
+                judging.await
+            }
+            GuardKind::Patterns(patterns) => patterns.judge_document(document).await,
+        };
         self.record_verdict(guard, phase, judged.verdict(), asked);
         judged
     }
@@ -442,7 +434,8 @@ impl CallGuards {
                 self.record_verdict(guard, phase, GuardVerdict::Busy, Instant::now());
             }
             GuardKind::Server(_) => {
-                let (pending, guard) = (PendingVerdict::new(self), Arc::clone(guard));
+                self.verdicts.begin_pending();
+                let (pending, guard) = (PendingVerdict(Arc::clone(self)), Arc::clone(guard));
                 tokio::spawn(async move {
                     pending.0.judge_document(&guard, phase, &mut document).await;
                 });
@@ -454,13 +447,6 @@ impl CallGuards {
 /// A question that its exchange does not wait for. Its verdict is in the record of the exchange if it comes before that is
 /// written, else in a record of its own.
 struct PendingVerdict(Arc<CallGuards>);
-
-impl PendingVerdict {
-    fn new(guarded: &Arc<CallGuards>) -> Self {
-        guarded.verdicts.begin_pending();
-        Self(Arc::clone(guarded))
-    }
-}
 
 impl Drop for PendingVerdict {
     fn drop(&mut self) {
@@ -475,10 +461,7 @@ impl Drop for PendingVerdict {
 impl CallGuards {
     /// True if a verdict counts in `phase`.
     fn is_enforced(&self, phase: GuardPhase) -> bool {
-        self.guards.iter().any(|guard| {
-            let settings = &guard.settings;
-            settings.mode == GuardMode::Enforce && settings.phases.contains(&phase)
-        })
+        self.guards.iter().any(|guard| guard.is_enforced(phase))
     }
 
     /// Reads an answer, or the data of an event. What is no JSON is a string. `None`: it is not judged, and no verdict on
@@ -530,35 +513,13 @@ impl CallGuards {
         if self.is_enforced(phase) && !names_utf8(head) {
             return Err("the agent's answer has another charset than UTF-8");
         }
-        let only_answers = |guard: &Arc<Guard>| {
-            let settings = &guard.settings;
-            settings.mode == GuardMode::Enforce
-                && settings.phases.contains(&GuardPhase::Response)
-                && !guard.covers_events()
-        };
+        let only_answers =
+            |guard: &Arc<Guard>| guard.is_enforced(GuardPhase::Response) && !guard.covers_events();
         if is_stream && !self.streams && self.guards.iter().any(only_answers) {
             return Err("the agent answered with a stream, of which a guard would not be asked");
         }
         Ok(())
     }
-}
-
-/// True if no `Content-Type` names another charset than UTF-8.
-fn names_utf8(head: &ResponseHeader) -> bool {
-    let types = head.headers.get_all(header::CONTENT_TYPE);
-    types.iter().all(|value| {
-        let value = value.as_bytes().to_ascii_lowercase();
-        let value = String::from_utf8_lossy(&value);
-        let charsets = value.split("charset").skip(1).map(|said| {
-            let said = said.trim_start().trim_start_matches('=').trim_start();
-            said.trim_start_matches('"')
-        });
-        charsets.into_iter().all(|said| {
-            let end = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
-            let said = said.split(end).next().unwrap_or_default();
-            matches!(said, "utf-8" | "utf8" | "us-ascii")
-        })
-    })
 }
 
 // The facts of a call that questions to guards name.
@@ -602,13 +563,6 @@ pub(crate) struct Party {
     pub(crate) kind: Option<&'static str>,
 }
 
-/// The names in a payload.
-#[derive(Default)]
-struct PayloadNames {
-    task: Option<String>,
-    context: Option<String>,
-}
-
 /// The members of a message, a task or an event with names, and those that hold one of these.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -646,32 +600,26 @@ impl CallFacts {
         }
     }
 
-    /// Returns the names in a document.
-    fn read_names(document: &Document) -> PayloadNames {
+    /// Returns the task and the context that a document names.
+    fn read_names(document: &Document) -> (Option<String>, Option<String>) {
         let named = serde_json::from_slice::<NamedMembers<'_>>(document.payload());
         let Ok(named) = named else {
-            return PayloadNames::default();
+            return (None, None);
         };
+        let is_named = named.task_id.is_some() || named.context_id.is_some();
         let inner = [
             named.task,
             named.status_update,
             named.artifact_update,
             named.message,
         ];
-        let named = match inner.into_iter().flatten().next() {
-            Some(inner) if named.task_id.is_none() && named.context_id.is_none() => *inner,
-            _ => NamedMembers {
-                id: named.id,
-                task_id: named.task_id,
-                context_id: named.context_id,
-                ..NamedMembers::default()
-            },
+        let inner = inner.into_iter().flatten().next();
+        let (id, task, context) = match inner.filter(|_| !is_named) {
+            Some(inner) => (inner.id, inner.task_id, inner.context_id),
+            None => (named.id, named.task_id, named.context_id),
         };
         let short = |id: Cow<'_, str>| (id.len() <= ID_MAX).then(|| id.into_owned());
-        PayloadNames {
-            task: named.task_id.or(named.id).and_then(short),
-            context: named.context_id.and_then(short),
-        }
+        (task.or(id).and_then(short), context.and_then(short))
     }
 }
 
@@ -705,14 +653,6 @@ struct Pattern {
     action: PatternAction,
 }
 
-/// Result of the patterns for a text.
-enum MatchResult {
-    Nothing,
-    Rejected(String),
-    Masked(Vec<u8>),
-    Broken,
-}
-
 impl Patterns {
     /// Compiles the patterns of a guard. They were checked with the configuration.
     fn new(guard: &Settings) -> Self {
@@ -736,18 +676,18 @@ impl Patterns {
             match_all(&self.0, document.as_json(), root)
         };
         match matched {
-            MatchResult::Nothing => Judgement::Pass,
-            MatchResult::Rejected(name) => Judgement::Reject(format!("pattern `{name}` matches")),
-            MatchResult::Masked(json) => match document.replace_json(json) {
+            Ok(None) => Judgement::Pass,
+            Ok(Some(masked)) => match document.replace_json(masked) {
                 true => Judgement::Replaced,
                 false => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
             },
-            MatchResult::Broken => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
+            Err(judged) => judged,
         }
     }
 }
 
-fn match_all(patterns: &[Pattern], json: &[u8], root: Root) -> MatchResult {
+/// Returns the text with masks, if it gets any; or the judgement that it does not pass.
+fn match_all(patterns: &[Pattern], json: &[u8], root: Root) -> Result<Option<Vec<u8>>, Judgement> {
     let mut rejected = None;
     let mut masked = Vec::new();
     let walked = walk_strings(json, root, |found| {
@@ -774,37 +714,13 @@ fn match_all(patterns: &[Pattern], json: &[u8], root: Root) -> MatchResult {
             masked.push((found.range, text.into_owned()));
         }
     });
-    match (walked, std::str::from_utf8(json)) {
-        _ if rejected.is_some() => MatchResult::Rejected(rejected.cloned().unwrap_or_default()),
-        (Ok(()), _) if masked.is_empty() => MatchResult::Nothing,
-        (Ok(()), Ok(text)) => MatchResult::Masked(with_strings(text, masked)),
-        _ => MatchResult::Broken,
+    if let Some(name) = rejected {
+        return Err(Judgement::Reject(format!("pattern `{name}` matches")));
     }
-}
-
-#[cfg(test)]
-mod answer_tests {
-    use super::*;
-
-    #[test]
-    fn only_utf_8_is_read() {
-        for (content_type, is) in [
-            ("application/json", true),
-            ("application/json; charset=utf-8", true),
-            ("text/event-stream;Charset=\"UTF-8\"; x=y", true),
-            ("application/json; charset=utf-16le", false),
-            ("application/json; charset=utf-7", false),
-            ("text/plain; charset=\"utf-8-x\"", false),
-            ("text/plain; charset=utf-8; charset = utf-16", false),
-        ] {
-            let mut head = ResponseHeader::build(200, None).unwrap();
-            head.append_header(header::CONTENT_TYPE, content_type)
-                .unwrap();
-            assert_eq!(names_utf8(&head), is, "{content_type}");
-            head.append_header(header::CONTENT_TYPE, "a/b; charset=utf-32")
-                .unwrap();
-            assert!(!names_utf8(&head), "{content_type}");
-        }
+    match (walked, std::str::from_utf8(json)) {
+        (Ok(()), _) if masked.is_empty() => Ok(None),
+        (Ok(()), Ok(text)) => Ok(Some(with_strings(text, masked))),
+        _ => Err(Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE)),
     }
 }
 
@@ -828,10 +744,10 @@ mod pattern_tests {
             ("email", "[a-z]+@[a-z]+", PatternAction::Mask),
         ]);
         let json = |json: &str| match match_all(&both, json.as_bytes(), Root::Typed) {
-            MatchResult::Nothing => "nothing".to_owned(),
-            MatchResult::Rejected(name) => format!("rejected {name}"),
-            MatchResult::Masked(json) => String::from_utf8(json).unwrap(),
-            MatchResult::Broken => "broken".to_owned(),
+            Ok(None) => "nothing".to_owned(),
+            Ok(Some(json)) => String::from_utf8(json).unwrap(),
+            Err(Judgement::Reject(why)) => format!("rejected: {why}"),
+            Err(_) => "broken".to_owned(),
         };
         for rejected in [
             r#"{"parts":[{"text":"1234-5678"}]}"#,
@@ -848,7 +764,11 @@ mod pattern_tests {
             r#"{"tenant":"1234-5678"}"#,
             r#"{"1234-5678":1}"#,
         ] {
-            assert_eq!(json(rejected), "rejected card", "{rejected}");
+            assert_eq!(
+                json(rejected),
+                "rejected: pattern `card` matches",
+                "{rejected}"
+            );
         }
         let masked = json(r#"{"a":1.0,"parts":[{"text":"to a@b, \"c@d\""},{"data":{"e@f":"g"}}]}"#);
         assert_eq!(

@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::fetch::{BufferedRequest, audience_of, signed_head};
-use crate::guard::document::Document;
 use crate::guard::{CallFacts, Judgement, TOO_DEEP};
-use crate::upstream::{Upstream, WireRequest, build_peer, refuse_redirect};
-use a2a::texts::nests_too_deep;
+use crate::upstream::{Upstream, WireRequest, refuse_redirect};
+use a2a::texts::{Document, nests_too_deep};
 use assembly::gateway::Gateway;
 use audit::{Detail, Draft, EventType};
+use http1::build_peer;
 use kernel::breaker::{Breaker, BreakerChange, Phase};
 use kernel::config::{self, Guard, GuardPhase, OnFailure};
 use kernel::drain::Drain;
@@ -61,7 +61,7 @@ impl GuardClient {
     pub(super) fn new(gateway: &Arc<Gateway>, drain: &Arc<Drain>) -> Self {
         let threads = gateway.config().server.threads();
         Self {
-            upstream: Upstream::new(POOL_SIZE, threads, Arc::clone(drain)),
+            upstream: Upstream::new(POOL_SIZE, threads, drain),
             gateway: Arc::clone(gateway),
         }
     }
@@ -273,16 +273,14 @@ impl GuardServer {
         deadline: Instant,
     ) -> Result<Bytes, AskFailure> {
         let addresses = &client.gateway.directory.addresses;
-        let found = addresses
+        let (endpoint, address) = addresses
             .resolve_url("the guard's URL (guard.url)", &self.url)
-            .await;
-        let (endpoint, address) = found.map_err(|why| request_failure(&why))?;
+            .await?;
         let config = client.gateway.config.snapshot();
         let hash = offload::run_on_body(&question, body_hash).await;
         let signed = &client.gateway.identity.signed;
         let token =
-            signed.issue_for_service(&GUARD, &guard.name, audience_of(&endpoint), Some(hash));
-        let token = token.map_err(|why| request_failure(&why))?;
+            signed.issue_for_service(&GUARD, &guard.name, audience_of(&endpoint), Some(hash))?;
         let wire = signed_head(
             ("POST", &endpoint),
             question.len(),
@@ -298,11 +296,9 @@ impl GuardServer {
             idle: config.upstream.idle,
             late: guard_timeout,
         };
-        let asked = question
-            .send(&client.upstream, &client.gateway.metrics)
-            .await;
-        let (head, body) = asked.map_err(|why| request_failure(&why))?;
-        refuse_redirect(&head).map_err(|why| request_failure(&why))?;
+        let asked = question.send(&client.upstream, &client.gateway.metrics);
+        let (head, body) = asked.await?;
+        refuse_redirect(&head)?;
         if !head.status.is_success() {
             let cause = format!("it answered with the status {}", head.status.as_u16());
             return Err(AskFailure::new(GuardVerdict::Invalid, cause));
@@ -319,15 +315,15 @@ async fn build_question(
     document: &Document,
 ) -> Bytes {
     let write = move |name: &str, facts: &CallFacts, document: &Document| {
-        let names = CallFacts::read_names(document);
+        let (task_id, context_id) = CallFacts::read_names(document);
         let raw = |bytes| serde_json::from_slice::<&RawValue>(bytes).ok();
         let head = QuestionHead {
             version: 1,
             guard: name,
             phase: phase.as_str(),
             facts,
-            task_id: names.task,
-            context_id: names.context,
+            task_id,
+            context_id,
             run_id: facts.run_id(),
             metadata: document.metadata().and_then(raw),
             beside: document
@@ -376,15 +372,17 @@ async fn read_verdict(answer: &Bytes, document: &mut Document) -> Judgement {
     judgement
 }
 
-/// Returns the failure of a question that was not answered.
-fn request_failure(why: &Rejection) -> AskFailure {
-    let verdict = match why.reason {
-        Reason::AgentTimeout => GuardVerdict::Timeout,
-        Reason::ResponseTooLarge | Reason::AgentRedirected => GuardVerdict::Invalid,
-        _ => GuardVerdict::Unreachable,
-    };
-    // Messages of the relay name no content.
-    AskFailure::new(verdict, why.message.clone())
+/// The failure of a question that was not answered.
+impl From<Rejection> for AskFailure {
+    fn from(why: Rejection) -> Self {
+        let verdict = match why.reason {
+            Reason::AgentTimeout => GuardVerdict::Timeout,
+            Reason::ResponseTooLarge | Reason::AgentRedirected => GuardVerdict::Invalid,
+            _ => GuardVerdict::Unreachable,
+        };
+        // Messages of the relay name no content.
+        Self::new(verdict, why.message)
+    }
 }
 
 fn guard_timeout() -> Rejection {

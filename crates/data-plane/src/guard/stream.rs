@@ -9,9 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::guard::CallGuards;
-use crate::guard::document::Document;
 use a2a::event::split_blocks;
-use a2a::texts::Block;
+use a2a::texts::{Block, Document};
 use kernel::config::GuardPhase;
 use kernel::rejection::Rejection;
 
@@ -161,10 +160,8 @@ impl EventCheck {
         (document, is_last): (Document, bool),
         passed: &mut Vec<u8>,
     ) -> Result<(), Rejection> {
-        let judged = self
-            .guarded
-            .run_phase(GuardPhase::Event, (document, is_last));
-        let changed = judged.await?;
+        let asked = (document, is_last);
+        let changed = self.guarded.run_phase(GuardPhase::Event, asked).await?;
         let data = changed.as_deref().or(block.data.as_deref());
         block.write(data.unwrap_or_default(), passed);
         Ok(())

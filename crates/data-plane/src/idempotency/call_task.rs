@@ -8,7 +8,6 @@ use pingora::http::ResponseHeader;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::http1::{AnswerReader, broken_http};
 use crate::listener::internal_error;
 use crate::record::{Exchange, outcome_of_rejection, search_answer};
 use crate::response::{OutboundCall, refuse_answer};
@@ -53,13 +52,13 @@ impl CallTask {
         Self {
             relay,
             forward,
-            config: Arc::clone(exchange.call.config()),
-            request_id: exchange.call.request_id().clone(),
+            config: Arc::clone(&exchange.call.config),
+            request_id: exchange.call.request_id.clone(),
             form: exchange.call.reply_form(),
-            proof: exchange.call.proof().cloned(),
+            proof: exchange.call.proof.clone(),
             target: exchange.call.life(),
             span,
-            started: exchange.call.started(),
+            started: exchange.call.started,
         }
     }
 
@@ -140,7 +139,7 @@ impl CallTask {
         drop(turn);
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
-        let mut head = *upstream.take_head()?;
+        let mut head = *upstream.take_head().map_err(reject_unread)?;
         let follows = self.forward.follows.is_some();
         self.forward.call.keep_for_redirect(follows);
         let place = self.target.as_ref().map(|target| &target.id);

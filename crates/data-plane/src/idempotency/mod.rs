@@ -161,7 +161,7 @@ pub(crate) async fn execute_own_once<T: Send + 'static>(
     work: impl Future<Output = Result<(Answer, T), Rejection>> + Send + 'static,
 ) -> Result<Execution<T>, ExchangeError> {
     let context = request.context;
-    let until = request.exchange.call.started() + request.exchange.call.config().timeouts.total;
+    let until = request.exchange.call.started + request.exchange.call.config.timeouts.total;
     let claim = loop {
         let unclaimed = match look_up_key(request, key, until).await? {
             Continue(unclaimed) => unclaimed,

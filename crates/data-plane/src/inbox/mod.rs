@@ -80,7 +80,7 @@ pub(super) async fn answer_call(
         target: permit.target().clone(),
         proof: Arc::clone(proof),
     };
-    let method = request.exchange.call.method();
+    let method = request.exchange.call.method;
     let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
     let body = checked.body.clone();
     let call = InboxCall::parse(&body, known).at(Stage::Envelope)?;

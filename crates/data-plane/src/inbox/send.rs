@@ -82,8 +82,8 @@ impl OutgoingMessage<'_> {
                 }
             }
         };
-        request.exchange.record.set_task(task.id.clone());
-        request.exchange.record.set_charge(charge);
+        request.exchange.record.task = Some(task.id.clone());
+        request.exchange.record.charge = charge;
         let tasks = &inbox.gateway.tasks;
         let owner = inbox.proof.owner();
         let owner = (owner.as_str(), None);
@@ -91,7 +91,7 @@ impl OutgoingMessage<'_> {
         if let Some(life) = &life {
             tasks.record_owner(owner, life, &task.id, None);
         }
-        if request.exchange.call.method() == Method::SendStreamingMessage {
+        if request.exchange.call.method == Method::SendStreamingMessage {
             let first = self
                 .load_first(&task, call.params.continued_task().is_some())
                 .await?;
@@ -198,7 +198,7 @@ impl OutgoingMessage<'_> {
             replay: true,
             ..response
         };
-        let follows = request.exchange.call.method() == Method::SendStreamingMessage;
+        let follows = request.exchange.call.method == Method::SendStreamingMessage;
         let waits = response.wait.clone();
         if let Outcome::Whole(kept) = &outcome
             && (follows || waits.is_some())
@@ -309,17 +309,17 @@ impl ReplyWait {
         timeout: Option<Duration>,
     ) -> Option<Self> {
         let exchange = &request.exchange;
-        if !exchange.call.method().sends() {
+        if !exchange.call.method.sends() {
             return None;
         }
-        let total = timeout.unwrap_or(exchange.call.config().timeouts.total);
+        let total = timeout.unwrap_or(exchange.call.config.timeouts.total);
         let preferred = preferred_wait(&request.head().headers);
         let wait = match preferred {
             Some(wait) => Some(wait.min(total)).filter(|wait| !wait.is_zero()),
             None => (call.is_blocking() && !done.has(CompletionStep::Method)).then_some(total),
         };
         Some(Self {
-            until: exchange.call.started() + wait?,
+            until: exchange.call.started + wait?,
             applied: preferred.map(|wait| format!("wait={}", wait.as_secs())),
         })
     }

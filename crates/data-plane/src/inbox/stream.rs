@@ -29,7 +29,7 @@ pub(super) async fn stream_task(
     let (gateway, relay) = (&request.context.gateway, &request.context.relay);
     let inbox = &gateway.delivery.inbox;
     let mut watch = inbox.watch_task(&task.id);
-    let _open = InProgress::begin(&request.exchange.call.metrics().open_streams);
+    let _open = InProgress::begin(&request.exchange.call.metrics.open_streams);
     let name = stream_id().simple().to_string();
     let head = own_head(request, "text/event-stream", None, &response)?;
     let end = request.exchange.call.started() + request.exchange.call.config().timeouts.stream;

@@ -3,9 +3,28 @@
 //! The parser of the SDK accepts ids that are too short, and a sign before a number. The gateway would
 //! forward these to agents as if the caller had sent them.
 
+use http::HeaderName;
 use std::str::FromStr as _;
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// Request fields of W3C Trace Context.
+pub const FIELDS: [HeaderName; 2] = [TRACEPARENT, TRACESTATE];
+
+/// True for fields that the gateway writes itself while tracing is on.
+pub fn is_context(name: &HeaderName) -> bool {
+    FIELDS.contains(name)
+}
+
+/// Returns the request fields of a context.
+pub fn context_fields(context: &SpanContext) -> impl Iterator<Item = (HeaderName, String)> {
+    let parent = (TRACEPARENT, to_traceparent(context));
+    let state = to_tracestate(context).map(|state| (TRACESTATE, state));
+    std::iter::once(parent).chain(state)
+}
 
 /// Length of a `traceparent` of version 00, in bytes.
 const LENGTH: usize = 55;

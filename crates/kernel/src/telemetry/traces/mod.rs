@@ -5,6 +5,7 @@
 //! tracing on, a span that is not recorded costs two random numbers; a recorded one also costs its
 //! attributes and a place in a bounded queue.
 
+pub mod attributes;
 pub mod context;
 mod export;
 

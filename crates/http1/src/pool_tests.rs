@@ -3,7 +3,8 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;
-use crate::upstream::build_peer;
+use crate::connector::build_peer;
+use tokio::time::timeout;
 
 const IDLE: Duration = Duration::from_secs(4);
 
@@ -221,11 +222,11 @@ async fn a_connection_with_bytes_in_it_is_not_put_in() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_closes_what_is_idle() {
-    let drain = Arc::new(Drain::default());
-    let pool = Arc::new(Pool::new(8, 1, Arc::clone(&drain)));
+    let draining = Arc::new(AtomicBool::default());
+    let pool = Arc::new(Pool::new(8, 1, Arc::clone(&draining)));
     let one = key(&pool, "192.0.2.1:80");
     let mut before = put(&pool, one);
-    drain.begin();
+    draining.store(true, Ordering::Release);
     let mut after = put(&pool, one);
     assert!(is_closed(&mut after).await);
     sleep(2 * SWEEP_INTERVAL).await;

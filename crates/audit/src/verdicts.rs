@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use audit::Detail;
+use crate::record::Detail;
 use kernel::config::GuardPhase;
 use kernel::metrics::GuardVerdict;
 use kernel::time::to_millis;
@@ -16,7 +16,7 @@ const KINDS_MAX: usize = 256;
 
 /// The verdicts of one exchange.
 #[derive(Default)]
-pub(super) struct Verdicts(Mutex<VerdictState>);
+pub struct Verdicts(Mutex<VerdictState>);
 
 #[derive(Default)]
 struct VerdictState {
@@ -40,12 +40,12 @@ struct VerdictCount {
 
 impl Verdicts {
     /// Notes a question that the exchange does not wait for. It ends with [`Verdicts::end_pending`].
-    pub(super) fn begin_pending(&self) {
+    pub fn begin_pending(&self) {
         self.0.lock().pending += 1;
     }
 
     /// Notes the end of such a question. Returns the verdicts that no record has, once no question is pending.
-    pub(super) fn end_pending(&self) -> Option<Detail> {
+    pub fn end_pending(&self) -> Option<Detail> {
         let mut state = self.0.lock();
         state.pending -= 1;
         (state.is_closed && state.pending == 0)
@@ -53,7 +53,8 @@ impl Verdicts {
             .flatten()
     }
 
-    pub(super) fn add(
+    /// Adds a verdict.
+    pub fn add(
         &self,
         guard: &Arc<str>,
         phase: GuardPhase,
@@ -79,7 +80,7 @@ impl Verdicts {
     }
 
     /// Returns them for the record of the exchange, which is written now; `None` if there are none.
-    pub(super) fn close(&self) -> Option<Detail> {
+    pub fn close(&self) -> Option<Detail> {
         let mut state = self.0.lock();
         state.is_closed = true;
         build_detail(&std::mem::take(&mut state.counts))
@@ -87,7 +88,7 @@ impl Verdicts {
 
     /// Returns them for the access line, in the form `secrets request pass 1ms, pii event reject 12ms`; `None` if there
     /// are none.
-    pub(super) fn access_line(&self) -> Option<String> {
+    pub fn access_line(&self) -> Option<String> {
         let state = self.0.lock();
         let each = state.counts.iter().map(|one| {
             let (guard, phase, verdict) = (&one.guard, one.phase.as_str(), one.verdict.as_str());

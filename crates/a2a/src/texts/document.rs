@@ -2,23 +2,31 @@
 
 use bytes::Bytes;
 
-use a2a::texts::{
+use super::{
     Payload, Root, StringKind, find_answer_payload, find_request_payload, is_last_event,
     keeps_names, malformed_ids, walk_strings,
 };
 
 /// The form of a body: where its payload is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum DocumentForm {
+pub enum DocumentForm {
     /// A call: of JSON-RPC, or the body of a route. `sends`: it carries a message.
-    Request { is_rpc: bool, sends: bool },
+    Request {
+        /// True for JSON-RPC.
+        is_rpc: bool,
+        /// True if it carries a message.
+        sends: bool,
+    },
     /// An answer, or the data of an event.
-    Answer { is_rpc: bool },
+    Answer {
+        /// True for JSON-RPC.
+        is_rpc: bool,
+    },
 }
 
 /// A body that guards judge.
 #[derive(Clone, Debug)]
-pub(super) struct Document {
+pub struct Document {
     /// The body; of one that is no JSON, its text as a JSON string.
     body: Bytes,
     form: DocumentForm,
@@ -30,7 +38,7 @@ pub(super) struct Document {
 
 impl Document {
     /// Finds the payload of a body. `None`: a request that cannot be read, which would have been rejected before.
-    pub(super) fn parse(body: Bytes, form: DocumentForm) -> Option<Self> {
+    pub fn parse(body: Bytes, form: DocumentForm) -> Option<Self> {
         let payload = locate_payload(&body, form);
         let is_text = payload.is_none();
         if is_text && matches!(form, DocumentForm::Request { .. }) {
@@ -55,19 +63,19 @@ impl Document {
     }
 
     /// True if it is no JSON and looks like it: a reader that is less strict may find strings in it.
-    pub(super) fn is_broken(&self) -> bool {
+    pub fn is_broken(&self) -> bool {
         let text = || serde_json::from_slice::<String>(&self.body).unwrap_or_default();
         let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
         self.is_text && text().trim_start_matches(is_blank).starts_with(['{', '['])
     }
 
     /// Returns the JSON that holds the payload.
-    pub(super) fn as_json(&self) -> &Bytes {
+    pub fn as_json(&self) -> &Bytes {
         &self.body
     }
 
     /// Returns the kind of the whole JSON.
-    pub(super) fn root(&self) -> Root {
+    pub fn root(&self) -> Root {
         match self.payload.range.len() == self.body.len() {
             true => self.payload.root,
             false => Root::Typed,
@@ -75,17 +83,17 @@ impl Document {
     }
 
     /// Returns the payload.
-    pub(super) fn payload(&self) -> &[u8] {
+    pub fn payload(&self) -> &[u8] {
         &self.body[self.payload.range.clone()]
     }
 
     /// Returns `metadata` beside the message.
-    pub(super) fn metadata(&self) -> Option<&[u8]> {
+    pub fn metadata(&self) -> Option<&[u8]> {
         self.payload.metadata.clone().map(|range| &self.body[range])
     }
 
     /// Returns the members beside the message and its `metadata`, as an object.
-    pub(super) fn other_members(&self) -> Option<String> {
+    pub fn other_members(&self) -> Option<String> {
         let ranges = self.payload.beside.iter().cloned();
         let members: Vec<_> = ranges
             .map(|range| String::from_utf8_lossy(&self.body[range]))
@@ -95,7 +103,7 @@ impl Document {
 
     /// Returns the texts of the payload, all strings beside a message, and those of the envelope of a call that are no
     /// identifiers.
-    pub(super) fn texts(&self) -> Vec<String> {
+    pub fn texts(&self) -> Vec<String> {
         let mut texts = Vec::new();
         let mut add = |json: &[u8], root| {
             // It was walked before.
@@ -116,26 +124,26 @@ impl Document {
     }
 
     /// Returns the number of bytes that guards are asked about.
-    pub(super) fn judged_len(&self) -> usize {
+    pub fn judged_len(&self) -> usize {
         let beside = self.payload.beside.iter().map(ExactSizeIterator::len);
         let metadata = self.metadata().map_or(0, <[u8]>::len);
         self.payload().len() + metadata + beside.sum::<usize>()
     }
 
     /// True if it has a string that a sender chooses.
-    pub(super) fn has_content(&self) -> bool {
+    pub fn has_content(&self) -> bool {
         let mut said = false;
         let walked = walk_strings(&self.body, self.root(), |_| said = true);
         said || walked.is_err()
     }
 
     /// True if it is the last event of a turn.
-    pub(super) fn is_last(&self) -> bool {
+    pub fn is_last(&self) -> bool {
         is_last_event(&self.body, self.payload())
     }
 
     /// Replaces the payload. False if that is not allowed: it loses a name, or is not a message of a call.
-    pub(super) fn replace(&mut self, payload: &[u8]) -> bool {
+    pub fn replace(&mut self, payload: &[u8]) -> bool {
         if matches!(self.form, DocumentForm::Request { .. }) && !self.payload.is_message {
             return false;
         }
@@ -148,7 +156,7 @@ impl Document {
     }
 
     /// Replaces the whole JSON. False if its payload cannot be found any more.
-    pub(super) fn replace_json(&mut self, json: Vec<u8>) -> bool {
+    pub fn replace_json(&mut self, json: Vec<u8>) -> bool {
         let Some(payload) = locate_payload(&json, self.form) else {
             return false;
         };
@@ -157,7 +165,7 @@ impl Document {
     }
 
     /// Returns the body if it has changed.
-    pub(super) fn into_changed(self) -> Option<Bytes> {
+    pub fn into_changed(self) -> Option<Bytes> {
         if !self.changed {
             return None;
         }
