@@ -24,7 +24,6 @@ const LARGE_TYPES: &[(&str, usize, usize)] = &[
     ("directory::Stops", 35, 4),
     ("mailbox::Calls", 21, 4),
     ("mailbox::Inbox", 36, 9),
-    ("stores::Redis", 32, 6),
 ];
 
 /// Files that import each other in a circle, other than through the door of their folder.

@@ -560,20 +560,12 @@ impl Tls {
 impl Config {
     /// Returns the base URL for callers, without a trailing slash.
     pub fn public_url(&self) -> String {
-        let scheme = if self.server.tls.cert.is_some() {
-            "https"
-        } else {
-            "http"
+        let tls = self.server.tls.cert.as_ref().map_or("", |_| "s");
+        let url = match &self.server.public_url {
+            Some(url) => url.to_string(),
+            None => format!("http{tls}://{}", self.server.listen),
         };
-        self.server
-            .public_url
-            .as_ref()
-            .map_or_else(
-                || format!("{scheme}://{}", self.server.listen),
-                ToString::to_string,
-            )
-            .trim_end_matches('/')
-            .to_owned()
+        url.trim_end_matches('/').to_owned()
     }
 
     /// Returns the base URL of a workspace's A2A routes.
@@ -583,10 +575,8 @@ impl Config {
 
     /// Returns `iss` of the gateway's tokens.
     pub fn issuer(&self) -> String {
-        self.tokens
-            .issuer
-            .clone()
-            .unwrap_or_else(|| self.public_url())
+        let issuer = self.tokens.issuer.clone();
+        issuer.unwrap_or_else(|| self.public_url())
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use crate::shared::cluster::{Cluster, Shards, epoch_of};
 use crate::shared::connections::{Attempts, CONNECT_MAX, Connections, PAUSE};
-use crate::shared::server::Address;
+use crate::shared::node::Address;
 use crate::shared::subscription::Feed;
-use crate::store::{Cause, cause, within};
+use crate::store::{Cause, as_cause, wait_within};
 
 /// Interval between probes of a subscription's link. With [`PROBE_MAX`] it is below 1 s, with a reserve for a busy
 /// machine.
@@ -131,7 +131,7 @@ async fn open_connection(
     let (mut connection, at) = connections.connect(node, pushed).await?;
     if let Some(listen) = listen {
         let confirmed = listen.query_async::<Value>(&mut connection);
-        within(CONNECT_MAX, confirmed.map_err(cause)).await?;
+        wait_within(CONNECT_MAX, confirmed.map_err(as_cause)).await?;
     }
     Ok(LinkConnection {
         connection,
@@ -193,7 +193,7 @@ async fn watch_line(
             () = tokio::time::sleep(PROBE_EVERY) => {}
         }
         let answers = probe.query_async::<Vec<Value>>(&mut line.connection);
-        let mut answers = match within(PROBE_MAX, answers.map_err(cause)).await {
+        let mut answers = match wait_within(PROBE_MAX, answers.map_err(as_cause)).await {
             Ok(answers) => answers.into_iter(),
             Err(cause) => return cause,
         };
