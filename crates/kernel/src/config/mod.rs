@@ -47,7 +47,6 @@ mod issuers;
 mod layer;
 pub mod live;
 pub mod load;
-mod pattern;
 pub mod reload;
 mod restart;
 mod scope;
@@ -77,11 +76,12 @@ pub use self::exposure::{open_regular, refuse_exposed};
 pub use self::forward::{
     Forward, NEVER_TO_AGENTS, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, commands_proxy,
 };
-pub use self::guard::{Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure};
+pub use self::guard::{
+    Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure, Pattern, PatternAction,
+};
 pub use self::issuers::claims::Part;
 pub use self::issuers::{Issuer, WorkspaceIssuer, check_url};
 pub use self::live::{Derived, Live};
-pub use self::pattern::{Pattern, PatternAction};
 pub use self::restart::RESTART_KEYS;
 pub use self::scope::Scope;
 pub use self::sign_in::{SignIn, SignInRoles};

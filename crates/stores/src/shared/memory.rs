@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::counters::Counters;
 use super::log::{BATCH_MAX, Entry as LogEntry, EntryId, LogRead};
-use super::subscription::{Feed, Subscription};
+use super::subscription::{Feed, Notice, Subscription};
 use crate::store::{Cause, as_cause};
 use kernel::time::Timestamp;
 
@@ -399,7 +399,7 @@ impl State {
     fn notify(&self, message: &str, covers: impl Fn(&Topic) -> bool) {
         let feeds = self.feeds.iter().filter(|(topic, _)| covers(topic));
         for feed in feeds.filter_map(|(_, feed)| feed.upgrade()) {
-            feed.push_message(message.to_owned());
+            feed.push_notice(Notice::Message(message.to_owned()));
         }
     }
 }

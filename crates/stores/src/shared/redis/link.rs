@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::shared::cluster::{Cluster, Shards, epoch_of};
 use crate::shared::connections::{Attempts, CONNECT_MAX, Connections, PAUSE};
 use crate::shared::node::Address;
-use crate::shared::subscription::Feed;
+use crate::shared::subscription::{Feed, Notice};
 use crate::store::{Cause, as_cause, wait_within};
 
 /// Interval between probes of a subscription's link. With [`PROBE_MAX`] it is below 1 s, with a reserve for a busy
@@ -148,13 +148,13 @@ fn take_push(push: PushInfo, prefix: &str, feed: &Feed, gone: &Notify) {
             // Channel, then message.
             let message = push.data.into_iter().nth(1).map(to_text);
             if let Some(message) = message.filter(|text| text.starts_with(prefix)) {
-                feed.push_message(message);
+                feed.push_notice(Notice::Message(message));
             }
         }
         PushKind::Invalidate => match push.data.into_iter().next() {
             Some(Value::Array(keys)) => keys
                 .into_iter()
-                .for_each(|key| feed.push_message(to_text(key))),
+                .for_each(|key| feed.push_notice(Notice::Message(to_text(key)))),
             // The whole database was flushed.
             _ => feed.push_gap(),
         },
