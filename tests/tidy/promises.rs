@@ -31,9 +31,13 @@ fn is_metric(word: &str) -> bool {
 
 #[test]
 fn each_word_that_users_read_is_explained() {
-    let reasons = Reason::ALL.map(|reason| format!("`{}`", reason.as_str()));
+    let reasons = Reason::ALL
+        .iter()
+        .map(|reason| format!("`{}`", reason.as_str()));
     assert_has_each("docs/reference/reasons.md", reasons);
-    let entries = Reason::ALL.map(|reason| format!("        - {}\n", reason.as_str()));
+    let entries = Reason::ALL
+        .iter()
+        .map(|reason| format!("        - {}\n", reason.as_str()));
     assert_has_each("docs/openapi.yaml", entries);
     let steps = CompletionStep::ALL.map(|step| format!("| `{}` |", step.as_str()));
     assert_has_each("docs/reference/a2a.md", steps);

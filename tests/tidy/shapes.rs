@@ -23,7 +23,6 @@ const LARGE_TYPES: &[(&str, usize, usize)] = &[
     ("audit::Audit", 17, 4),
     ("directory::Stops", 35, 4),
     ("mailbox::Inbox", 36, 7),
-    ("stores::Redis", 32, 6),
 ];
 
 /// Files that import each other in a circle, other than through the door of their folder.

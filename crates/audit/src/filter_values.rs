@@ -42,7 +42,9 @@ pub fn parse_outcome(text: &str) -> Result<String, String> {
         Outcome::Answered.as_str(),
         Outcome::CallerLeft.as_str(),
     ];
-    let words = own.into_iter().chain(Reason::ALL.map(Reason::as_str));
+    let words = own
+        .into_iter()
+        .chain(Reason::ALL.iter().map(|reason| reason.as_str()));
     let is_reason = |word: &str| !own.contains(&word);
     find_word(words, |word| {
         word == text || (is_reason(word) && word.to_ascii_uppercase() == text)

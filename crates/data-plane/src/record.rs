@@ -947,7 +947,7 @@ mod tests {
 
     #[test]
     fn only_failures_of_the_agent_count() {
-        for reason in Reason::ALL {
+        for &reason in Reason::ALL {
             let why = Rejection::new(reason, "why");
             let outcome = outcome_of_rejection(&why, OWN);
             let failed = outcome.is_some_and(|outcome| outcome.failure.is_some());

@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn only_what_a2a_defines_has_another_status_than_its_reason() {
         use Dialect::{HttpJson, JsonRpc, Plain};
-        for reason in Reason::ALL {
+        for &reason in Reason::ALL {
             let rejection = Rejection::new(reason, "");
             let seen = [JsonRpc, HttpJson, Plain].map(|dialect| rejection.status_in(dialect));
             let own = reason.status();

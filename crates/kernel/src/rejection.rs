@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::closed_set::{ClosedSet, words};
+use crate::closed_set::words;
 use crate::ids::{InvalidInstanceId, InvalidWorkspaceId, RequestId};
 use crate::stage::Stage;
 
@@ -22,29 +22,21 @@ macro_rules! reasons {
         $($(#[$doc:meta])* $variant:ident
             => ($word:literal, $status:literal, $code:literal $(, $on:literal)?),)*
     }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $name { $($(#[$doc])* $variant,)* }
+        words! {
+            $(#[$about])*
+            #[derive(PartialOrd, Ord)]
+            $name { $($(#[$doc])* $variant => $word,)* }
+        }
 
         impl $name {
-            /// All reasons, for metrics and tests. Each has the place of its number as an integer: metrics index by it.
-            pub const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
-
-            const fn row(self) -> (&'static str, u16, i32) {
-                match self { $(Self::$variant => ($word, $status, $code),)* }
+            /// Returns the HTTP status and the JSON-RPC code.
+            const fn row(self) -> (u16, i32) {
+                match self { $(Self::$variant => ($status, $code),)* }
             }
 
             /// Returns what the reason depends on, if that is more than caller and target: no explanation gives it.
             pub const fn depends_on(self) -> Option<&'static str> {
                 match self { $(Self::$variant => reasons!(@depends $($on)?),)* }
-            }
-        }
-
-        impl ClosedSet for $name {
-            const WORDS: &'static [&'static str] = &[$($word),*];
-
-            fn index(self) -> usize {
-                self as usize
             }
         }
     };
@@ -148,19 +140,14 @@ reasons! {
 }
 
 impl Reason {
-    /// Returns the name on the wire: `workspace_offline`.
-    pub const fn as_str(self) -> &'static str {
-        self.row().0
-    }
-
     /// Returns the HTTP status.
     pub const fn status(self) -> u16 {
-        self.row().1
+        self.row().0
     }
 
     /// Returns the JSON-RPC error code.
     pub const fn rpc_code(self) -> i32 {
-        self.row().2
+        self.row().1
     }
 }
 

@@ -341,7 +341,7 @@ on_both_pairs! {
         crowds(pair, &mut seen).await;
         rates(pair, &mut seen).await;
         the_end(pair, &mut seen).await;
-        let explained = Reason::ALL.into_iter();
+        let explained = Reason::ALL.iter().copied();
         let explained = explained.filter(|reason| reason.depends_on().is_none());
         let mut expected: BTreeSet<_> = explained.collect();
         match pair {

@@ -14,14 +14,15 @@ use crate::response::{OutboundCall, refuse_answer};
 use crate::sse::{AgentStream, EventPace, StreamSetup};
 use crate::trace::CallSpan;
 use crate::upstream::{
-    AgentConnection, CancelWatch, Relay, SentCall, await_head, follow_redirect, is_event_stream,
-    next_piece, too_large,
+    AgentConnection, CancelWatch, Relay, SentCall, await_head, broken_http, follow_redirect,
+    is_event_stream, next_piece, reject_unread, too_large,
 };
 use a2a::event::last_data;
 use a2a::state::TaskState;
 use access::identity::Proof;
 use assembly::access_watch::AccessBasis;
 use directory::CallOutcome;
+use http1::AnswerReader;
 use kernel::config::Config;
 use kernel::dialect::ReplyForm;
 use kernel::ids::{RequestId, WorkspaceIncarnation};
@@ -281,7 +282,11 @@ impl CallTask {
             body.extend_from_slice(&piece);
         }
         let idle = self.config.upstream.idle;
-        relay.upstream.pool_handle(idle).check_in(upstream);
+        relay
+            .upstream
+            .connector
+            .pool_handle(idle)
+            .check_in(upstream);
         Ok(body.freeze())
     }
 }

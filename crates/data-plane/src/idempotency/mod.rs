@@ -306,11 +306,11 @@ pub(crate) fn mark_replay(
 /// Returns a reader of the stream from its first event on.
 async fn read_stream(request: &Request<'_>, name: &str) -> Result<Reader, Rejection> {
     let exchange = &*request.exchange;
-    let (Some(proof), Some(target)) = (exchange.call.proof(), exchange.call.life()) else {
+    let (Some(proof), Some(target)) = (exchange.call.proof.as_ref(), exchange.call.life()) else {
         return Err(stream_expired());
     };
     let streams = &request.context.gateway.delivery.streams;
-    let (owner, id) = (proof.owner(), exchange.call.request_id().clone());
+    let (owner, id) = (proof.owner(), exchange.call.request_id.clone());
     let reader = streams.follow_stream((&owner, &target), name, id).await?;
     reader.ok_or_else(stream_expired)
 }
@@ -352,8 +352,12 @@ async fn relay_stream(
 ) -> Result<Answered, ExchangeError> {
     let mut cut = CancelWatch::for_drain(&relay.drain);
     let call = &stream.exchange.call;
-    let mut ends = relay.cut_off(AccessBasis::Credential, call.proof(), call.target());
-    let _open = InProgress::begin(&call.metrics().open_streams);
+    let mut ends = relay.cut_off(
+        AccessBasis::Credential,
+        call.proof.as_ref(),
+        call.target.as_ref(),
+    );
+    let _open = InProgress::begin(&call.metrics.open_streams);
     let mut looked = false;
     loop {
         let kept = matches!(events, EventSource::Kept(_));
@@ -403,9 +407,9 @@ impl<'a> EventWriter<'a> {
         is_log: bool,
     ) -> Result<Self, ExchangeError> {
         let (session, exchange) = (&mut *request.session, &mut *request.exchange);
-        exchange.record.set_status(status);
+        exchange.record.status = status;
         exchange.record_stream();
-        begin_stream(session, exchange, head, name).await?;
+        begin_stream(session, head, name).await?;
         Ok(Self {
             session,
             exchange,
@@ -417,7 +421,7 @@ impl<'a> EventWriter<'a> {
 
     /// Returns the time of the next comment.
     pub(crate) fn keepalive_at(&self) -> Instant {
-        self.written + self.exchange.call.config().stream.keepalive
+        self.written + self.exchange.call.config.stream.keepalive
     }
 
     /// Writes a comment.
@@ -432,7 +436,7 @@ impl<'a> EventWriter<'a> {
         record.add_passed_bytes(bytes.len());
         let is_event = !self.is_log && !bytes.is_empty() && !bytes.starts_with(b":");
         record.add_events(u32::from(is_event));
-        let deadline = Instant::now() + self.exchange.call.config().timeouts.write;
+        let deadline = Instant::now() + self.exchange.call.config.timeouts.write;
         write_within(deadline, self.session.write_response_body(bytes, last)).await?;
         self.written = Instant::now();
         Ok(())
@@ -442,7 +446,7 @@ impl<'a> EventWriter<'a> {
     pub(crate) async fn end(&mut self, why: &Rejection) -> Result<Answered, ExchangeError> {
         self.exchange.record_rejection(why);
         let call = &self.exchange.call;
-        let (form, id) = (call.reply_form(), call.request_id());
+        let (form, id) = (call.reply_form(), &call.request_id);
         let event = why.last_event(&form, id, &self.name, Framing::Lf);
         self.send(event, true).await.map(|()| Answered)
     }

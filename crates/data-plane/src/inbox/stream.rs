@@ -32,11 +32,15 @@ pub(super) async fn stream_task(
     let _open = InProgress::begin(&request.exchange.call.metrics.open_streams);
     let name = stream_id().simple().to_string();
     let head = own_head(request, "text/event-stream", None, &response)?;
-    let end = request.exchange.call.started() + request.exchange.call.config().timeouts.stream;
+    let end = request.exchange.call.started + request.exchange.call.config.timeouts.stream;
     let writer = EventWriter::begin(request, (200, head), &name, false).await?;
     let call = &writer.exchange.call;
     let mut stream = TaskStream {
-        cut_off: relay.cut_off(AccessBasis::Credential, call.proof(), call.target()),
+        cut_off: relay.cut_off(
+            AccessBasis::Credential,
+            call.proof.as_ref(),
+            call.target.as_ref(),
+        ),
         writer,
         rewrite: response.rewrite,
         guard: response.guarded.as_ref().and_then(EventGuard::for_turns),

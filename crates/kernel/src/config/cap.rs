@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::Scope;
-use super::pattern::{NAME_MAX, is_name};
+use super::guard::{NAME_MAX, is_name};
 use super::tables::{self, entries};
 use super::value::duration;
 use crate::closed_set::words;

@@ -8,10 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
+use url::Url;
 
 use super::forward::{refuse_request_field, refuse_response_field};
+use super::issuers::check_url;
 use super::load::{Problem, Source};
-use super::value::{has_user, is_http, is_loopback};
+use super::value::{has_user, is_http, is_loopback, is_text};
 use super::{AddressProfile, AuthMode, Config, OtlpProtocol, ServingTls, cap, exposure, guard};
 use super::{issuers, layer, store_url, tls_pair};
 use crate::ids::{REPLICA_NAME_MAX, is_name};
@@ -42,6 +44,16 @@ const THREADS_MAX: usize = 1024;
 /// Largest body of one request to the control plane, in bytes.
 const CONTROL_BODY_BYTES: u64 = 1024 * 1024;
 
+/// Allowed lifetimes of a session.
+const SESSION: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(8 * 3600);
+
+/// Maximum scopes of a sign-in, and maximum values of one role.
+const LIST_MAX: usize = 64;
+
+/// The scope that makes a request one of `OpenID Connect`.
+const OPENID: &str = "openid";
+
 /// Returns keys with their values.
 macro_rules! values_of {
     ($config:ident; $($section:ident.$key:ident),* $(,)?) => {
@@ -49,22 +61,15 @@ macro_rules! values_of {
     };
 }
 
-/// The result for a configuration that is allowed.
-pub(super) struct CheckedConfig {
-    /// Warnings about values that are allowed but probably not intended.
-    pub(super) notes: Vec<String>,
-    /// The TLS setup of the public listener, if `server.tls` is set.
-    pub(super) serving: Option<ServingTls>,
-}
-
-/// Checks the configuration, and refuses unsafe or meaningless values.
+/// Checks the configuration, and refuses unsafe or meaningless values. Returns warnings about values that are allowed but
+/// probably not intended, and the TLS setup of the public listener, if `server.tls` is set.
 ///
 /// # Errors
 /// Returns every problem found.
 pub(super) fn check(
     config: &Config,
     source: &dyn Fn(&str) -> Source,
-) -> Result<CheckedConfig, Vec<Problem>> {
+) -> Result<(Vec<String>, Option<ServingTls>), Vec<Problem>> {
     let mut checks = Checks {
         config,
         source,
@@ -90,25 +95,21 @@ pub(super) fn check(
     checks.add_problems("cap", cap::find_problems(&config.cap));
     checks.check_guards();
     checks.check_telemetry();
-    if checks.problems.is_empty() {
-        Ok(CheckedConfig {
-            notes: checks.notes,
-            serving,
-        })
-    } else {
-        Err(checks.problems)
+    match checks.problems.is_empty() {
+        true => Ok((checks.notes, serving)),
+        false => Err(checks.problems),
     }
 }
 
-pub(super) struct Checks<'a> {
-    pub(super) config: &'a Config,
+struct Checks<'a> {
+    config: &'a Config,
     source: &'a dyn Fn(&str) -> Source,
     problems: Vec<Problem>,
     notes: Vec<String>,
 }
 
 impl Checks<'_> {
-    pub(super) fn add_problem(&mut self, key: &str, reason: impl Into<String>) {
+    fn add_problem(&mut self, key: &str, reason: impl Into<String>) {
         self.problems.push(Problem {
             key: Some(key.to_owned()),
             source: Some((self.source)(key)),
@@ -123,11 +124,7 @@ impl Checks<'_> {
     }
 
     /// Returns the value; its error is a problem of the key.
-    pub(super) fn accept<T>(
-        &mut self,
-        key: &str,
-        checked: Result<T, impl Into<String>>,
-    ) -> Option<T> {
+    fn accept_value<T>(&mut self, key: &str, checked: Result<T, impl Into<String>>) -> Option<T> {
         checked.map_err(|reason| self.add_problem(key, reason)).ok()
     }
 
@@ -186,13 +183,14 @@ impl Checks<'_> {
         let (cert, key) = both
             .map_err(|(name, why)| self.add_problem(name, why))
             .ok()?;
-        let mut pem =
-            |name: &str, path: &Path, marker| self.accept(name, tls_pair::read_pem(path, marker));
+        let mut pem = |name: &str, path: &Path, marker| {
+            self.accept_value(name, tls_pair::read_pem(path, marker))
+        };
         let chain = pem("server.tls.cert", cert, "CERTIFICATE-----");
         let secret = pem("server.tls.key", key, "PRIVATE KEY-----");
         let callers = tls.client_ca.as_deref();
         let callers = callers.map(|ca| pem("server.tls.client_ca", ca, "CERTIFICATE-----"));
-        self.accept("server.tls.key", exposure::refuse_exposed_at(key));
+        self.accept_value("server.tls.key", exposure::refuse_exposed_at(key));
         let callers = callers.map_or(Some(None), |read| read.map(Some))?;
         ServingTls::from_pem(&chain?, &secret?, callers.as_deref())
             .map_err(|(name, reason)| self.add_problem(name, reason))
@@ -202,8 +200,8 @@ impl Checks<'_> {
     fn check_stores(&mut self) {
         let stores = &self.config.stores;
         let (sql, shared) = (stores.sql.expose_secret(), stores.shared.expose_secret());
-        self.accept("stores.sql", store_url::check_sql(sql));
-        self.accept("stores.shared", store_url::check_shared(shared));
+        self.accept_value("stores.sql", store_url::check_sql(sql));
+        self.accept_value("stores.shared", store_url::check_shared(shared));
         let headers = self.config.telemetry.otlp_headers.expose_secret();
         for (key, url) in [
             ("stores.sql", sql),
@@ -336,16 +334,11 @@ impl Checks<'_> {
                 self.add_problem(name, format!("is the same as {other}"));
             }
         }
-        let forward = &c.forward;
-        let refused = forward
-            .headers
-            .iter()
-            .filter_map(|name| refuse_request_field(name));
+        let headers = c.forward.headers.iter();
+        let refused = headers.filter_map(|name| refuse_request_field(name));
         self.add_problems("forward.headers", refused);
-        let refused = forward
-            .response_headers
-            .iter()
-            .filter_map(|name| refuse_response_field(name));
+        let headers = c.forward.response_headers.iter();
+        let refused = headers.filter_map(|name| refuse_response_field(name));
         self.add_problems("forward.response_headers", refused);
         for origin in c.cors.origins.iter().filter(|origin| !is_origin(origin)) {
             self.add_problem("cors.origins", format!("`{origin}` is not an origin: write \"https://canvas.example.com\", without a path or a slash at the end"));
@@ -367,17 +360,66 @@ impl Checks<'_> {
 
     fn check_keys(&mut self) {
         let keys = &self.config.keys;
-        let no_file = keys
-            .seal_key
-            .as_ref()
-            .filter(|file| file.as_os_str().is_empty());
+        let file = keys.seal_key.as_deref();
+        let is_named = file.is_none_or(|file| !file.as_os_str().is_empty());
         refuse! { self;
             keys.dir if keys.dir.as_os_str().is_empty() => "must name a folder";
-            keys.seal_key if no_file.is_some() => "must name a file";
+            keys.seal_key if !is_named => "must name a file";
         }
         self.add_problems("keys.dir", exposure::refuse_exposed_keys(&keys.dir));
-        if let (Some(file), None) = (&keys.seal_key, no_file) {
-            self.accept("keys.seal_key", exposure::refuse_unusable_at(file));
+        if let Some(file) = file.filter(|_| is_named) {
+            self.accept_value("keys.seal_key", exposure::refuse_unusable_at(file));
+        }
+    }
+
+    fn check_sign_in(&mut self) {
+        let admin = &self.config.admin;
+        let sign_in = &admin.sign_in;
+        let Some(issuer) = &sign_in.issuer else {
+            refuse! { self;
+                admin.sign_in.issuer if sign_in.client_id.is_some() => "is missing: name the provider";
+            }
+            return;
+        };
+        let provider = Url::parse(issuer).map_err(|_| "is not a URL");
+        let provider = provider.and_then(|url| check_url(&url));
+        let has_query = provider.is_ok() && issuer.contains('?');
+        self.accept_value("admin.sign_in.issuer", provider);
+        if let Some(file) = &sign_in.client_secret_file {
+            let refused = exposure::refuse_unusable_at(file);
+            self.accept_value("admin.sign_in.client_secret_file", refused);
+        }
+        let url = sign_in.url.as_ref();
+        let is_good = url.map(|url| {
+            self.accept_value("admin.sign_in.url", check_url(url))
+                .is_some()
+        });
+        let roles = &sign_in.roles;
+        let lists = [&roles.read, &roles.operate, &roles.admin];
+        refuse! { self;
+            admin.sign_in.issuer if has_query => "must hold no query";
+            admin.sign_in.client_id if !sign_in.client_id.as_deref().is_some_and(is_text)
+                => "must be text of 1 to 512 bytes: the name of the gateway at the provider";
+            admin.sign_in.url if is_good == Some(true) && url.is_some_and(|url| url.query().is_some())
+                => "must end before `?`: paths are added to it";
+            admin.sign_in.url if url.is_none() && !admin.listen.ip().is_loopback()
+                => "is missing, and admin.listen is not on loopback: write the URL at which browsers reach it, \
+                    \"https://operators.example.com\"";
+            admin.sign_in.scopes if !are_good_scopes(&sign_in.scopes)
+                => "are at most 64 names without spaces, and `openid` is one of them";
+            admin.sign_in.role_claim if !is_text(&sign_in.role_claim)
+                => "must be the name of a claim, of 1 to 512 bytes";
+            admin.sign_in.name_claim if !is_text(&sign_in.name_claim)
+                => "must be the name of a claim, of 1 to 512 bytes";
+            admin.sign_in.session if !SESSION.contains(&sign_in.session)
+                => "must be 1s to 8h: a working day, at the end of which one signs in again";
+            admin.sign_in.roles.read if !are_texts(&roles.read) => "are at most 64 values of the claim, each of 1 to 512 bytes";
+            admin.sign_in.roles.operate if !are_texts(&roles.operate)
+                => "are at most 64 values of the claim, each of 1 to 512 bytes";
+            admin.sign_in.roles.admin if !are_texts(&roles.admin) => "are at most 64 values of the claim, each of 1 to 512 bytes";
+            admin.sign_in.roles.admin if lists.iter().all(|values| values.is_empty())
+                => "is empty like the other roles, so people could not sign in: list the values of admin.sign_in.role_claim \
+                    that give the role";
         }
     }
 
@@ -431,6 +473,17 @@ impl Checks<'_> {
         }
     }
 }
+fn are_good_scopes(scopes: &[String]) -> bool {
+    let is_of_scope = |b: u8| matches!(b, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
+    are_texts(scopes)
+        && scopes.iter().any(|scope| scope == OPENID)
+        && scopes.iter().all(|scope| scope.bytes().all(is_of_scope))
+}
+
+fn are_texts(list: &[String]) -> bool {
+    list.len() <= LIST_MAX && list.iter().all(|text| is_text(text))
+}
+
 /// True if a directive is neither a level nor has a level, path or span.
 fn is_bare_word(directive: &str) -> bool {
     !directive.is_empty()
@@ -448,7 +501,7 @@ fn share_port(a: SocketAddr, b: SocketAddr) -> bool {
 
 /// True for `host` and `host:port`.
 fn is_host(text: &str) -> bool {
-    let parsed = url::Url::parse(&format!("http://{text}/"));
+    let parsed = Url::parse(&format!("http://{text}/"));
     !text.is_empty()
         && !text.contains(['/', '@', '?', '#', '*', '\\', ' '])
         && parsed.is_ok_and(|url| url.host().is_some())
@@ -456,6 +509,6 @@ fn is_host(text: &str) -> bool {
 
 /// True for `*`, and for `scheme://host[:port]`, exactly as a browser writes it.
 fn is_origin(text: &str) -> bool {
-    let is_one = |url: url::Url| is_http(&url) && url.origin().ascii_serialization() == text;
-    text == "*" || url::Url::parse(text).is_ok_and(is_one)
+    let is_one = |url: Url| is_http(&url) && url.origin().ascii_serialization() == text;
+    text == "*" || Url::parse(text).is_ok_and(is_one)
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use a2a::method::Method;
+use regex::{Regex, RegexBuilder};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use toml::Value;
 
 use super::Scope;
-use super::pattern::{NAME_FORM, Pattern, is_name, problem_of};
 use super::tables::{self, entries};
 use super::value::{ByteSize, duration, has_user, is_http, secret_url};
 use crate::closed_set::words;
@@ -38,6 +38,15 @@ const OWN_FIELDS: [&str; 6] = [
 
 /// Maximum of `concurrency`.
 const CONCURRENCY_MAX: usize = 100_000;
+
+/// Longest name of a guard, a cap or a pattern.
+pub(super) const NAME_MAX: usize = 64;
+
+/// Longest regular expression, in bytes.
+const REGEX_MAX: usize = 4096;
+
+/// Maximum bytes that one compiled regular expression takes.
+const COMPILED_MAX: usize = 1 << 20;
 
 words! {
     /// A phase in which a guard is asked.
@@ -74,6 +83,14 @@ words! {
         Final => "final",
         /// None.
         Off => "off",
+    }
+
+    /// Treatment of a text in which a pattern matches.
+    PatternAction {
+        /// The call is rejected.
+        Reject => "reject",
+        /// The match is replaced by the pattern's name in brackets.
+        Mask => "mask",
     }
 
     /// A guard that needs no server.
@@ -126,6 +143,73 @@ entries! {
         #[serde(default)]
         header: Option<SecretHeader> => "a text, \"Name: value\"",
     }
+}
+
+sections! {
+    /// One pattern of a built-in guard.
+    #[derive(PartialEq, Eq)]
+    Pattern {
+        /// Its name, in rejections and in place of what it masks.
+        name: String,
+        /// The regular expression, in the syntax of the `regex` crate, which takes linear time.
+        regex: String,
+        /// Treatment of a text in which it matches.
+        #[serde(default = "reject_by_default")]
+        action: PatternAction,
+    }
+}
+
+impl Pattern {
+    /// Compiles the regular expression.
+    ///
+    /// # Errors
+    /// It is none, or too large.
+    pub fn compile(&self) -> Result<Regex, regex::Error> {
+        RegexBuilder::new(&self.regex)
+            .size_limit(COMPILED_MAX)
+            .build()
+    }
+}
+
+/// Returns the problem of a pattern.
+fn problem_of(pattern: &Pattern) -> Option<String> {
+    let name = &pattern.name;
+    if !is_name(name) {
+        return Some(format!("pattern `{name}` {NAME_FORM}"));
+    }
+    let why = match pattern.compile() {
+        _ if pattern.regex.len() > REGEX_MAX => format!("is longer than {REGEX_MAX} bytes"),
+        Err(regex::Error::CompiledTooBig(_)) => format!(
+            "takes more than {COMPILED_MAX} bytes when it is compiled: use shorter repetitions"
+        ),
+        Err(error) => {
+            // Several lines: the expression, a mark below the place, the reason.
+            let error = error.to_string();
+            let why = error.lines().last().unwrap_or_default();
+            let why = why.trim_start_matches("error: ");
+            format!(
+                "is no regular expression of the `regex` crate, which has neither look-around nor back-references: {why}"
+            )
+        }
+        Ok(regex) if regex.is_match("") => {
+            "matches the empty text, so it matches everywhere".to_owned()
+        }
+        Ok(_) => return None,
+    };
+    Some(format!("`regex` of pattern `{name}` {why}"))
+}
+
+const fn reject_by_default() -> PatternAction {
+    PatternAction::Reject
+}
+
+/// Form of a name, in each rejection.
+const NAME_FORM: &str = "has no good name: write 1 to 64 of a to z, 0 to 9, `_` and `-`";
+
+/// True if it may be the name of a guard, a cap or a pattern.
+pub(super) fn is_name(name: &str) -> bool {
+    let known = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(known)
 }
 
 /// A header field with a secret value.

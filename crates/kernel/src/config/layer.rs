@@ -8,7 +8,7 @@ use strsim::levenshtein;
 use toml::{Table, Value};
 
 use super::load::DEFAULT;
-use super::tables::describe_misfit as describe;
+use super::tables::describe_misfit as describe_misfit_of;
 use super::{Cap, Guard, WorkspaceIssuer, guard};
 
 /// Keys with values that may contain a password.
@@ -177,28 +177,21 @@ pub(super) fn describe_misfit(
                 claims = { sub = "{a}" }
                 workspace = "{a}"
             };
-            let misfit = describe::<WorkspaceIssuer>("issuer", value, &least);
-            misfit.unwrap_or_else(|| {
-                "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, \
-                 `audience`, `claims` and `workspace`"
-                    .to_owned()
-            })
+            let form = "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, \
+                        `audience`, `claims` and `workspace`";
+            describe_misfit_of::<WorkspaceIssuer>(("issuer", form), value, &least)
         }
         ("cap", _) => {
             let least = toml::toml! { name = "least" per = "run" count = "messages" limit = 1 };
-            describe::<Cap>("cap", value, &least).unwrap_or_else(|| {
-                "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one \
-                 value, [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"
-                    .to_owned()
-            })
+            let form = "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one \
+                        value, [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]";
+            describe_misfit_of::<Cap>(("cap", form), value, &least)
         }
         ("guard", _) => {
             let least = toml::toml! { name = "least" };
-            describe::<Guard>("guard", value, &least).unwrap_or_else(|| {
-                "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and \
-                 `patterns`); or, as one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
-                    .to_owned()
-            })
+            let form = "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and \
+                        `patterns`); or, as one value, [{\"name\":\"…\",\"url\":\"https://…\"}]";
+            describe_misfit_of::<Guard>(("guard", form), value, &least)
         }
         // The value is not quoted: a URL may hold a password.
         ("telemetry.otlp_endpoint", _) => {

@@ -1,7 +1,6 @@
 //! The configuration in force. A reload replaces it atomically: readers see the old or the new one,
 //! never a mixture.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -13,9 +12,10 @@ use super::load::LoadedConfig;
 use super::reload::ConfigView;
 
 /// The configuration in force. Clones share it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Live(Arc<LiveState>);
 
+#[derive(Debug)]
 struct LiveState {
     config: ArcSwap<Config>,
     view: ArcSwap<ConfigView>,
@@ -75,12 +75,6 @@ impl From<Config> for Live {
             settings: Vec::new(),
             notes: Vec::new(),
         })
-    }
-}
-
-impl fmt::Debug for Live {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Live").field(&self.get()).finish()
     }
 }
 

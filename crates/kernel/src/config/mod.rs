@@ -47,7 +47,6 @@ mod issuers;
 mod layer;
 pub mod live;
 pub mod load;
-mod pattern;
 pub mod reload;
 mod restart;
 mod scope;
@@ -77,11 +76,12 @@ pub use self::exposure::{open_regular, refuse_exposed};
 pub use self::forward::{
     Forward, NEVER_TO_AGENTS, PASSED_FROM_AGENTS, PASSED_TO_AGENTS, commands_proxy,
 };
-pub use self::guard::{Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure};
+pub use self::guard::{
+    Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure, Pattern, PatternAction,
+};
 pub use self::issuers::claims::Part;
 pub use self::issuers::{Issuer, WorkspaceIssuer, check_url};
 pub use self::live::{Derived, Live};
-pub use self::pattern::{Pattern, PatternAction};
 pub use self::restart::RESTART_KEYS;
 pub use self::scope::Scope;
 pub use self::sign_in::{SignIn, SignInRoles};
@@ -560,20 +560,12 @@ impl Tls {
 impl Config {
     /// Returns the base URL for callers, without a trailing slash.
     pub fn public_url(&self) -> String {
-        let scheme = if self.server.tls.cert.is_some() {
-            "https"
-        } else {
-            "http"
+        let tls = self.server.tls.cert.as_ref().map_or("", |_| "s");
+        let url = match &self.server.public_url {
+            Some(url) => url.to_string(),
+            None => format!("http{tls}://{}", self.server.listen),
         };
-        self.server
-            .public_url
-            .as_ref()
-            .map_or_else(
-                || format!("{scheme}://{}", self.server.listen),
-                ToString::to_string,
-            )
-            .trim_end_matches('/')
-            .to_owned()
+        url.trim_end_matches('/').to_owned()
     }
 
     /// Returns the base URL of a workspace's A2A routes.
@@ -583,10 +575,8 @@ impl Config {
 
     /// Returns `iss` of the gateway's tokens.
     pub fn issuer(&self) -> String {
-        self.tokens
-            .issuer
-            .clone()
-            .unwrap_or_else(|| self.public_url())
+        let issuer = self.tokens.issuer.clone();
+        issuer.unwrap_or_else(|| self.public_url())
     }
 }
 

@@ -6,20 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use url::Url;
 
-use super::check::Checks;
-use super::exposure;
-use super::issuers::check_url;
-use super::value::{duration, is_text};
-
-/// Bounds of `session`.
-const SESSION: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(8 * 3600);
-
-/// Maximum scopes, and maximum values of one role.
-const LIST_MAX: usize = 64;
-
-/// The scope that makes a request one of `OpenID Connect`.
-const OPENID: &str = "openid";
+use super::value::duration;
 
 sections! {
     /// `[admin.sign_in]`.
@@ -54,67 +41,6 @@ sections! {
         /// Those that give `admin`.
         admin: Vec<String>,
     }
-}
-
-impl Checks<'_> {
-    pub(super) fn check_sign_in(&mut self) {
-        let admin = &self.config.admin;
-        let sign_in = &admin.sign_in;
-        let Some(issuer) = &sign_in.issuer else {
-            refuse! { self;
-                admin.sign_in.issuer if sign_in.client_id.is_some() => "is missing: name the provider";
-            }
-            return;
-        };
-        let provider = Url::parse(issuer).map_err(|_| "is not a URL");
-        let provider = provider.and_then(|url| check_url(&url));
-        let has_query = provider.is_ok() && issuer.contains('?');
-        self.accept("admin.sign_in.issuer", provider);
-        if let Some(file) = &sign_in.client_secret_file {
-            let refused = exposure::refuse_unusable_at(file);
-            self.accept("admin.sign_in.client_secret_file", refused);
-        }
-        let url = sign_in.url.as_ref();
-        let is_good = url.map(|url| self.accept("admin.sign_in.url", check_url(url)).is_some());
-        let roles = &sign_in.roles;
-        let lists = [&roles.read, &roles.operate, &roles.admin];
-        refuse! { self;
-            admin.sign_in.issuer if has_query => "must hold no query";
-            admin.sign_in.client_id if !sign_in.client_id.as_deref().is_some_and(is_text)
-                => "must be text of 1 to 512 bytes: the name of the gateway at the provider";
-            admin.sign_in.url if is_good == Some(true) && url.is_some_and(|url| url.query().is_some())
-                => "must end before `?`: paths are added to it";
-            admin.sign_in.url if url.is_none() && !admin.listen.ip().is_loopback()
-                => "is missing, and admin.listen is not on loopback: write the URL at which browsers reach it, \
-                    \"https://operators.example.com\"";
-            admin.sign_in.scopes if !are_good_scopes(&sign_in.scopes)
-                => "are at most 64 names without spaces, and `openid` is one of them";
-            admin.sign_in.role_claim if !is_text(&sign_in.role_claim)
-                => "must be the name of a claim, of 1 to 512 bytes";
-            admin.sign_in.name_claim if !is_text(&sign_in.name_claim)
-                => "must be the name of a claim, of 1 to 512 bytes";
-            admin.sign_in.session if !SESSION.contains(&sign_in.session)
-                => "must be 1s to 8h: a working day, at the end of which one signs in again";
-            admin.sign_in.roles.read if !are_texts(&roles.read) => "are at most 64 values of the claim, each of 1 to 512 bytes";
-            admin.sign_in.roles.operate if !are_texts(&roles.operate)
-                => "are at most 64 values of the claim, each of 1 to 512 bytes";
-            admin.sign_in.roles.admin if !are_texts(&roles.admin) => "are at most 64 values of the claim, each of 1 to 512 bytes";
-            admin.sign_in.roles.admin if lists.iter().all(|values| values.is_empty())
-                => "is empty like the other roles, so people could not sign in: list the values of admin.sign_in.role_claim \
-                    that give the role";
-        }
-    }
-}
-
-fn are_good_scopes(scopes: &[String]) -> bool {
-    let is_of_scope = |b: u8| matches!(b, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
-    are_texts(scopes)
-        && scopes.iter().any(|scope| scope == OPENID)
-        && scopes.iter().all(|scope| scope.bytes().all(is_of_scope))
-}
-
-fn are_texts(list: &[String]) -> bool {
-    list.len() <= LIST_MAX && list.iter().all(|text| is_text(text))
 }
 
 #[cfg(test)]

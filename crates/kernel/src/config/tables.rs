@@ -4,7 +4,7 @@
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// Declares the tables of such lists, as [`sections`] does, with the form of each value after `=>`.
+/// Declares the tables of such lists, as `sections!` does, with the form of each value after `=>`.
 macro_rules! entries {
     ($(#[$about:meta])* $name:ident {
         $($(#[$doc:meta])* $key:ident: $kind:ty $(as $parser:literal)? => $form:expr,)*
@@ -29,9 +29,17 @@ pub(super) trait Entry: DeserializeOwned {
     const FORMS: &'static [(&'static str, &'static str)];
 }
 
-/// Returns the problems of the first table that cannot be read as `T`; `None`: the value is no list of tables. `least`
-/// can be read, and has no key more than each table needs.
-pub(super) fn describe_misfit<T: Entry>(kind: &str, list: &Value, least: &Table) -> Option<String> {
+/// Returns the problems of the first table that cannot be read as `T`, or else `form`: the value is no list of tables.
+/// `least` can be read, and has no key more than each table needs.
+pub(super) fn describe_misfit<T: Entry>(
+    (kind, form): (&str, &str),
+    list: &Value,
+    least: &Table,
+) -> String {
+    find_misfit::<T>(kind, list, least).unwrap_or_else(|| form.to_owned())
+}
+
+fn find_misfit<T: Entry>(kind: &str, list: &Value, least: &Table) -> Option<String> {
     let reads = |table: Table| Value::Table(table).try_into::<T>().is_ok();
     for (i, one) in list.as_array()?.iter().enumerate() {
         let table = one.as_table()?;

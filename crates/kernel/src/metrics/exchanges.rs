@@ -18,11 +18,13 @@ pub(super) struct Exchanges {
 impl Exchanges {
     /// Counts one exchange.
     pub(super) fn count(&self, method: Method, outcome: Outcome) {
+        self.find_child(method, outcome).inc();
+    }
+
+    fn find_child(&self, method: Method, outcome: Outcome) -> &IntCounter {
         let index = method.index() * Outcome::COUNT + outcome.index();
         let labels = [method.label(), outcome.as_str()];
-        self.children[index]
-            .get_or_init(|| self.family.with_label_values(&labels))
-            .inc();
+        self.children[index].get_or_init(|| self.family.with_label_values(&labels))
     }
 }
 
@@ -37,9 +39,7 @@ impl Family for Exchanges {
         let children = vec![OnceLock::new(); Method::ALL.len() * Outcome::COUNT];
         let exchanges = Self { family, children };
         for method in Method::ALL {
-            let index = method.index() * Outcome::COUNT + Outcome::Answered.index();
-            let labels = [method.label(), Outcome::Answered.as_str()];
-            let _ = exchanges.children[index].set(exchanges.family.with_label_values(&labels));
+            exchanges.find_child(method, Outcome::Answered);
         }
         exchanges
     }

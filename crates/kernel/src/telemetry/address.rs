@@ -23,16 +23,15 @@ pub enum MaskedAddress {
 impl MaskedAddress {
     /// Masks an address as the setting says, or returns `None` if it is not shown.
     pub fn mask(address: IpAddr, shown: ClientAddress) -> Option<Self> {
-        let bits = match address {
-            IpAddr::V4(_) => PREFIX_V4,
-            IpAddr::V6(_) => PREFIX_V6,
+        let bits = if address.is_ipv4() {
+            PREFIX_V4
+        } else {
+            PREFIX_V6
         };
+        let network = || IpNet::new(address, bits).ok();
         match shown {
             ClientAddress::Full => Some(Self::Full(address)),
-            ClientAddress::Prefix => {
-                let network = IpNet::new(address, bits).ok()?;
-                Some(Self::Network(network.trunc()))
-            }
+            ClientAddress::Prefix => network().map(|network| Self::Network(network.trunc())),
             ClientAddress::None => None,
         }
     }

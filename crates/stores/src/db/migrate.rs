@@ -57,14 +57,12 @@ impl Db {
 
     async fn apply_migrations(&self) -> Result<(), Cause> {
         let pool = self.pool();
-        pool.pooler
-            .detect_sessions(&pool.connections)
-            .await
-            .map_err(to_cause)?;
+        let detected = pool.pooler.detect_sessions(&pool.connections).await;
+        detected.map_err(to_cause)?;
         // Detached, so that dropping it closes it, which also ends a migration that timed out.
         let mut connection = pool.connections.acquire().await.map_err(to_cause)?.detach();
         let applied = match self.0.location.backend {
-            Backend::Postgres => run_alone(&mut connection, pool.pooler.has_own_sessions()).await,
+            Backend::Postgres => run_alone(&mut connection).await,
             Backend::Sqlite => run_as_writer(&mut connection).await,
         };
         // The work is done; a failed close has no effect.
@@ -75,7 +73,7 @@ impl Db {
 
 /// Runs all migrations in one transaction that holds a lock. A pooler, too, keeps a transaction in one
 /// session.
-async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<(), Cause> {
+async fn run_alone(connection: &mut AnyConnection) -> Result<(), Cause> {
     let mut tx = connection.begin().await.map_err(to_cause)?;
     let milliseconds = MIGRATE_MAX.as_millis();
     let begin = format!(
@@ -84,15 +82,11 @@ async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<
          SELECT CAST(pg_advisory_xact_lock({MIGRATION_LOCK}) AS TEXT)"
     );
     tx.execute(AssertSqlSafe(begin)).await.map_err(to_cause)?;
-    // The migrator prepares named statements. They must not collide with those of another client, and none
-    // may remain.
-    if !own_session {
-        tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
-    }
+    // The migrator prepares named statements. They must not collide with those of another client behind a pooler, and
+    // none may remain.
+    tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
     run_migrations(&mut tx, MIGRATIONS, 1).await?;
-    if !own_session {
-        tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
-    }
+    tx.execute(FORGET_STATEMENTS).await.map_err(to_cause)?;
     tx.commit().await.map_err(to_cause)
 }
 

@@ -29,7 +29,7 @@ use self::open::{Backend, Location};
 use self::pooler::Pooler;
 pub use self::statements::{Connection, Pool, Transaction};
 pub use self::values::Values;
-use crate::store::{Cause, DatabaseError, InvalidUrl, Run, StoreHealth, Unavailable, within};
+use crate::store::{Cause, DatabaseError, InvalidUrl, Run, StoreHealth, Unavailable, wait_within};
 use kernel::config;
 use kernel::metrics::Metrics;
 
@@ -368,11 +368,13 @@ impl Db {
         work: impl Future<Output = Result<T, Cause>>,
     ) -> Result<T, Unavailable> {
         let started = Instant::now();
-        let result = within(limit, work).await.map_err(|source| Unavailable {
-            store: STORE,
-            operation,
-            source,
-        });
+        let result = wait_within(limit, work)
+            .await
+            .map_err(|source| Unavailable {
+                store: STORE,
+                operation,
+                source,
+            });
         let elapsed = started.elapsed();
         self.0
             .metrics

@@ -13,9 +13,9 @@ use redis::{FromRedisValue as _, Value, pipe};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::sentinel::ask_each;
-use super::server::{Address, Server, config_without_timeouts};
-use crate::store::{Cause, cause};
+use super::node::{Address, ask_each, config_without_timeouts};
+use super::server::Server;
+use crate::store::{Cause, as_cause};
 
 /// Number of slots that the keys of a cluster are distributed over.
 const SLOTS: u16 = 16_384;
@@ -152,7 +152,7 @@ impl Cluster {
             is_enough,
         )
         .await;
-        latest.ok_or_else(|| cause(ClusterError::Down { asked, last }))
+        latest.ok_or_else(|| as_cause(ClusterError::Down { asked, last }))
     }
 }
 
@@ -168,7 +168,7 @@ impl Shards {
         let range = range.filter(|(_, last, _)| slot <= *last);
         range
             .map(|(_, _, master)| master)
-            .ok_or_else(|| cause(ClusterError::NoOwner(slot)))
+            .ok_or_else(|| as_cause(ClusterError::NoOwner(slot)))
     }
 
     /// Returns a key for each master that it owns: `name` with a number.
@@ -264,14 +264,14 @@ async fn ask_node(server: &Server, node: &Address) -> Result<Shards, Cause> {
     let config = config_without_timeouts();
     let (client, _) = server.make_client(Some(node)).await?;
     let connection = client.get_multiplexed_async_connection_with_config(&config);
-    let mut connection = connection.await.map_err(cause)?;
+    let mut connection = connection.await.map_err(as_cause)?;
     let mut ask = pipe();
     ask.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
     let answers = ask.query_async(&mut connection).await;
-    let (info, slots): (String, Value) = answers.map_err(cause)?;
+    let (info, slots): (String, Value) = answers.map_err(as_cause)?;
     let epoch = epoch_of(&info)?;
     let shards = Shards::parse(slots, epoch, node).ok_or(ClusterError::Slots);
-    let shards = shards.map_err(cause)?;
+    let shards = shards.map_err(as_cause)?;
     if shards.masters.is_empty() {
         return Err(Arc::new(ClusterError::NoMaster));
     }

@@ -18,8 +18,9 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::cluster::{Cluster, Shards};
-use super::server::{Address, Server, config_without_timeouts};
-use crate::store::{Cause, cause, within};
+use super::node::{Address, config_without_timeouts};
+use super::server::Server;
+use crate::store::{Cause, as_cause, wait_within};
 
 /// Limit for TCP, TLS and the first commands of a connection.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
@@ -247,13 +248,13 @@ impl Connections {
         let connection: BoxFuture<'_, Result<_, Cause>> = Box::pin(async {
             let (client, at) = self.server.make_client(node).await?;
             let connection = client.get_multiplexed_async_connection_with_config(&config);
-            let mut connection = connection.await.map_err(cause)?;
+            let mut connection = connection.await.map_err(as_cause)?;
             self.server.check(&mut connection).await?;
             if let (Some(master), None) = (&at, node) {
                 self.follow_master(master);
             }
             Ok((connection, at))
         });
-        within(CONNECT_MAX, connection).await
+        wait_within(CONNECT_MAX, connection).await
     }
 }

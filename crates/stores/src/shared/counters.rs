@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::memory::Memory;
-use crate::store::{Cause, cause};
+use crate::store::{Cause, as_cause};
 use kernel::time::Timestamp;
 
 /// Most counters in the memory of a single gateway.
@@ -140,7 +140,7 @@ impl Memory {
     pub(super) fn count_units(&self, counts: &[CounterChange]) -> Result<Vec<CounterState>, Cause> {
         let mut counters = self.counters.lock();
         let counted = counts.iter().map(|count| counters.apply_change(count));
-        counted.collect::<Result<_, _>>().map_err(cause)
+        counted.collect::<Result<_, _>>().map_err(as_cause)
     }
 
     pub(super) fn read_total(&self, key: &str) -> Result<u64, Cause> {

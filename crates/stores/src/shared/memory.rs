@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::counters::Counters;
 use super::log::{BATCH_MAX, Entry as LogEntry, EntryId, LogRead};
-use super::subscription::{Feed, Subscription};
-use crate::store::{Cause, cause};
+use super::subscription::{Feed, Notice, Subscription};
+use crate::store::{Cause, as_cause};
 use kernel::time::Timestamp;
 
 /// Most keys at once.
@@ -277,7 +277,7 @@ impl Memory {
             Some(entry) => (entry.value.parse().ok(), entry.lapses_at),
         };
         let count = count.and_then(|count: i64| count.checked_add(1));
-        let count = count.ok_or_else(|| cause(NotACounter))?;
+        let count = count.ok_or_else(|| as_cause(NotACounter))?;
         state.insert(key, count.to_string(), lapses_at)?;
         Ok(count)
     }
@@ -399,7 +399,7 @@ impl State {
     fn notify(&self, message: &str, covers: impl Fn(&Topic) -> bool) {
         let feeds = self.feeds.iter().filter(|(topic, _)| covers(topic));
         for feed in feeds.filter_map(|(_, feed)| feed.upgrade()) {
-            feed.push_message(message.to_owned());
+            feed.push_notice(Notice::Message(message.to_owned()));
         }
     }
 }

@@ -8,6 +8,7 @@ mod connections;
 mod counters;
 mod log;
 mod memory;
+mod node;
 mod redis;
 mod sentinel;
 mod server;

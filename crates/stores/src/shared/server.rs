@@ -6,24 +6,14 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo as _, ProtocolVersion, RedisError, ServerErrorKind, TlsCertificates, Value,
-    cmd,
+    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _,
+    ProtocolVersion, RedisError, ServerErrorKind, TlsCertificates, Value, cmd,
 };
 
-use super::sentinel::{Credential, Sentinels};
-use crate::store::{Cause, InvalidUrl, cause};
+use super::node::Address;
+use super::sentinel::Sentinels;
+use crate::store::{Cause, InvalidUrl, as_cause};
 use kernel::config::store_url::{RedisForm, RedisUrl};
-
-/// Host and port.
-pub(super) type Address = (String, u16);
-
-/// Returns the settings of a connection without clocks of its own: its users have theirs.
-pub(super) fn config_without_timeouts() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-}
 
 /// The server of a URL.
 pub(super) struct Server {
@@ -82,22 +72,28 @@ impl Server {
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-        let server = Self {
+        let mut server = Self {
             info,
             tls,
             issuer,
             password_file,
-            discovery: match form {
-                RedisForm::Server => Discovery::ByUrl,
-                RedisForm::Sentinels {
-                    addresses,
-                    service,
-                    credential,
-                } => Discovery::BySentinels(Sentinels::new(addresses, service, credential)),
-                RedisForm::Cluster(nodes) => Discovery::InCluster(nodes),
-            },
+            discovery: Discovery::ByUrl,
         };
         server.build(server.info.clone()).map_err(wrong)?;
+        server.discovery = match form {
+            RedisForm::Server => Discovery::ByUrl,
+            RedisForm::Sentinels {
+                addresses,
+                service,
+                credential,
+            } => {
+                let addresses = addresses.iter();
+                let clients = addresses.map(|at| server.build_for_sentinel(at, &credential));
+                let clients = clients.collect::<Result<_, _>>().map_err(wrong)?;
+                Discovery::BySentinels(Sentinels::new(clients, service))
+            }
+            RedisForm::Cluster(nodes) => Discovery::InCluster(nodes),
+        };
         Ok(server)
     }
 
@@ -120,8 +116,7 @@ impl Server {
         let Discovery::BySentinels(sentinels) = &self.discovery else {
             return None;
         };
-        Box::pin(sentinels.agreed_master(|address, user| self.build_for_sentinel(address, user)))
-            .await
+        Box::pin(sentinels.agreed_master()).await
     }
 
     /// Returns a client for a node of the cluster, or for the server, and its address unless that is the one of the URL.
@@ -138,20 +133,17 @@ impl Server {
         if let Some(node) = node {
             info = info.set_addr(connection_addr(self.tls, node));
         } else if let Discovery::BySentinels(sentinels) = &self.discovery {
-            let master = Box::pin(
-                sentinels.find_master(|address, user| self.build_for_sentinel(address, user)),
-            )
-            .await?;
+            let master = Box::pin(sentinels.find_master()).await?;
             info = info.set_addr(connection_addr(self.tls, &master));
             at = Some(master);
         }
         if let Some(file) = &self.password_file {
             let password = tokio::fs::read_to_string(file).await;
-            let password = password.map_err(|error| cause(ServerError::PasswordFile(error)))?;
+            let password = password.map_err(|error| as_cause(ServerError::PasswordFile(error)))?;
             let settings = info.redis_settings().clone();
             info = info.set_redis_settings(settings.set_password(password.trim_end()));
         }
-        Ok((self.build(info).map_err(cause)?, at))
+        Ok((self.build(info).map_err(as_cause)?, at))
     }
 
     /// Checks that the server is the master, where sentinels or the nodes of a cluster named it.
@@ -163,7 +155,7 @@ impl Server {
             return Ok(());
         }
         let answer = self.probe_command().query_async(connection).await;
-        self.check_role(&answer.map_err(cause)?)
+        self.check_role(&answer.map_err(as_cause)?)
     }
 
     /// Returns the command that shows that a connection is of use.
@@ -202,7 +194,7 @@ impl Server {
     fn build_for_sentinel(
         &self,
         address: &Address,
-        (user, password): &Credential,
+        (user, password): &(Option<String>, Option<String>),
     ) -> redis::RedisResult<Client> {
         let mut settings = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
         if let Some(user) = user {
@@ -322,13 +314,15 @@ mod tests {
         let Discovery::BySentinels(sentinels) = server.discovery else {
             panic!("found by sentinels");
         };
-        let named = |host: &str, port| (host.to_owned(), port);
+        let named = |host: &str, port| ConnectionAddr::Tcp(host.to_owned(), port);
         let expected = [
             named("one", 26379),
             named("two", 26380),
             named("::1", 26379),
         ];
-        assert_eq!(sentinels.addresses, expected);
+        let clients = sentinels.clients.iter();
+        let addresses = clients.map(|client| client.get_connection_info().addr().clone());
+        assert_eq!(addresses.collect::<Vec<_>>(), expected);
         assert_eq!(sentinels.service, "main");
     }
 

@@ -87,18 +87,14 @@ struct State {
 }
 
 impl Feed {
-    pub(super) fn push_message(&self, text: String) {
-        self.push(Notice::Message(text));
-    }
-
     pub(super) fn push_up(&self) {
         self.state.lock().up = true;
-        self.push(Notice::Up);
+        self.push_notice(Notice::Up);
     }
 
     pub(super) fn push_down(&self) {
         self.state.lock().up = false;
-        self.push(Notice::Down);
+        self.push_notice(Notice::Down);
     }
 
     /// Reports that notices were missed although the link is up.
@@ -109,7 +105,7 @@ impl Feed {
         self.ready.notify_one();
     }
 
-    fn push(&self, notice: Notice) {
+    pub(super) fn push_notice(&self, notice: Notice) {
         let mut state = self.state.lock();
         if state.waiting.len() < WAITING_MAX {
             state.waiting.push_back(notice);
@@ -142,9 +138,9 @@ mod tests {
         let mut subscription = Subscription::new(feed.clone(), None);
         feed.push_up();
         for number in 0..WAITING_MAX {
-            feed.push_message(number.to_string());
+            feed.push_notice(Notice::Message(number.to_string()));
         }
-        feed.push_message("after".to_owned());
+        feed.push_notice(Notice::Message("after".to_owned()));
         assert_eq!(subscription.next().await, Notice::Down);
         assert_eq!(subscription.next().await, Notice::Up);
         assert_eq!(

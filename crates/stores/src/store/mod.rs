@@ -17,17 +17,17 @@ use kernel::telemetry::Chain;
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// Returns an error as a cause.
-pub(crate) fn cause(error: impl std::error::Error + Send + Sync + 'static) -> Cause {
+pub(crate) fn as_cause(error: impl std::error::Error + Send + Sync + 'static) -> Cause {
     Arc::new(error)
 }
 
 /// Awaits work for at most that time.
-pub(crate) async fn within<T>(
+pub(crate) async fn wait_within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, Cause>>,
 ) -> Result<T, Cause> {
     let done = tokio::time::timeout(limit, work).await;
-    done.unwrap_or_else(|_| Err(cause(StoreTimeout(limit))))
+    done.unwrap_or_else(|_| Err(as_cause(StoreTimeout(limit))))
 }
 
 /// A store did not respond. It never means "no": access decisions must deny.

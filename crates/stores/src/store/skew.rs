@@ -39,24 +39,20 @@ impl Skew {
             Ok(ahead) => ahead,
             Err(behind) => behind.duration(),
         };
-        self.log_change(apart, apart > CLOCK_SKEW_MAX + taken);
-    }
-
-    fn log_change(&mut self, apart: Duration, differs: bool) {
+        let differs = apart > CLOCK_SKEW_MAX + taken;
         let store = self.store;
-        if differs && !self.logged {
-            tracing::warn!(
+        match (std::mem::replace(&mut self.logged, differs), differs) {
+            (false, true) => tracing::warn!(
                 store,
                 apart_ms = u64::try_from(apart.as_millis()).unwrap_or(u64::MAX),
                 "The clock of a store and of this machine differ by more than {CLOCK_SKEW_MAX:?}: leases and \
                  tokens end too early or too late; let all machines follow one time server"
-            );
-        } else if !differs && self.logged {
-            tracing::info!(
+            ),
+            (true, false) => tracing::info!(
                 store,
                 "The clock of a store and of this machine agree again"
-            );
+            ),
+            _ => {}
         }
-        self.logged = differs;
     }
 }

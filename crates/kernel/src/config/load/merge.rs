@@ -218,9 +218,9 @@ impl Merge {
             let set = values.get(key);
             set.map_or(Source::Default, |(_, source)| source.clone())
         };
-        let checked =
-            check::check(&config, &source_of).map_err(|problems| ConfigError { problems })?;
-        config.server.tls.serving = checked.serving;
+        let checked = check::check(&config, &source_of);
+        let (notes, serving) = checked.map_err(|problems| ConfigError { problems })?;
+        config.server.tls.serving = serving;
         let settings = layer::list_leaves(&effective)
             .into_iter()
             .map(|(key, value)| Setting {
@@ -233,7 +233,7 @@ impl Merge {
         Ok(LoadedConfig {
             config,
             settings,
-            notes: checked.notes,
+            notes,
         })
     }
 }

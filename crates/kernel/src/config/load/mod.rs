@@ -124,23 +124,17 @@ fn without_userinfo(text: &str) -> String {
 }
 
 /// The configuration cannot be used. The process ends with exit status 64.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration cannot be used{}", list_problems(.problems))]
 pub struct ConfigError {
     /// All problems found, at least one.
     pub problems: Vec<Problem>,
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the configuration cannot be used")?;
-        for problem in &self.problems {
-            write!(f, "\n  {problem}")?;
-        }
-        Ok(())
-    }
+fn list_problems(problems: &[Problem]) -> String {
+    let lines = problems.iter().map(|problem| format!("\n  {problem}"));
+    lines.collect()
 }
-
-impl std::error::Error for ConfigError {}
 
 /// One value in force, for display: secrets are masked.
 #[derive(Clone, Debug, PartialEq, Eq)]

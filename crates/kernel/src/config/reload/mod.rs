@@ -79,7 +79,7 @@ impl Live {
     /// to replace. Not to be called concurrently.
     pub fn reload(&self, loaded: Result<LoadedConfig, ConfigError>) -> Outcome {
         let before = self.view();
-        let merged = loaded.and_then(|loaded| merge(&self.get(), &before, loaded));
+        let merged = loaded.and_then(|loaded| merge_loaded(&self.get(), &before, loaded));
         let (config, mut view, mut applied) = match merged {
             Ok(merged) => merged,
             Err(error) => {
@@ -125,7 +125,7 @@ impl Live {
 
 /// Returns the new configuration, with the old values of keys that need a restart, its view, and the keys with values that
 /// take effect.
-fn merge(
+fn merge_loaded(
     in_force: &Config,
     before: &ConfigView,
     loaded: LoadedConfig,
@@ -151,7 +151,7 @@ fn merge(
     // Loading has checked the new values together, but not in combination with the old ones
     // that stay.
     let source_of = |key: &str| new.get(key).map_or(Source::Default, |s| s.source.clone());
-    let notes = check::check(&config, &source_of).map(|checked| checked.notes);
+    let notes = check::check(&config, &source_of).map(|(notes, _)| notes);
     let notes = notes.or_else(|problems| check_remaining(problems, &waiting))?;
     let mut view = ConfigView::at_start(new.into_values().collect(), notes);
     view.waiting = waiting;

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -133,14 +132,9 @@ fn start_runtime() -> std::io::Result<Handle> {
         .enable_all()
         .build()?;
     let handle = runtime.handle().clone();
-    let (started, starts) = sync_channel(1);
     std::thread::Builder::new()
         .name("spans".to_owned())
-        .spawn(move || {
-            let _ = started.send(());
-            runtime.block_on(std::future::pending::<()>());
-        })?;
-    let _ = starts.recv();
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
     Ok(handle)
 }
 

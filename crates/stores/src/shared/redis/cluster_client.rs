@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::RetryLimit;
 use crate::shared::cluster::Cluster;
 use crate::shared::connections::Connections;
-use crate::shared::server::Address;
+use crate::shared::node::Address;
 use crate::store::Cause;
 
 /// First and longest pause before a command is sent again, while a key moves or a master is replaced.

@@ -7,7 +7,7 @@ use redis::{Value, cmd, from_redis_value, from_redis_value_ref, pipe};
 
 use super::{Redis, RetryLimit, to_millis};
 use crate::shared::counters::{CounterChange, CounterState, LISTED_MAX, PART, new_life};
-use crate::store::{Cause, cause};
+use crate::store::{Cause, as_cause};
 use kernel::time::Timestamp;
 
 /// Changes one counter. Keys: counter, index. Arguments: its life as the caller knows it, a name for a new life, units to
@@ -64,7 +64,7 @@ impl Redis {
         let answers = self.send_batched(counts.iter().map(change).collect());
         let read = |answer: Value| {
             let (life, total, taken, left): (String, String, String, String) =
-                from_redis_value(answer).map_err(cause)?;
+                from_redis_value(answer).map_err(as_cause)?;
             Ok(CounterState {
                 life,
                 total: total.parse().unwrap_or(0),

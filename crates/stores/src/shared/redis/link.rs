@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use crate::shared::cluster::{Cluster, Shards, epoch_of};
 use crate::shared::connections::{Attempts, CONNECT_MAX, Connections, PAUSE};
-use crate::shared::server::Address;
-use crate::shared::subscription::Feed;
-use crate::store::{Cause, cause, within};
+use crate::shared::node::Address;
+use crate::shared::subscription::{Feed, Notice};
+use crate::store::{Cause, as_cause, wait_within};
 
 /// Interval between probes of a subscription's link. With [`PROBE_MAX`] it is below 1 s, with a reserve for a busy
 /// machine.
@@ -131,7 +131,7 @@ async fn open_connection(
     let (mut connection, at) = connections.connect(node, pushed).await?;
     if let Some(listen) = listen {
         let confirmed = listen.query_async::<Value>(&mut connection);
-        within(CONNECT_MAX, confirmed.map_err(cause)).await?;
+        wait_within(CONNECT_MAX, confirmed.map_err(as_cause)).await?;
     }
     Ok(LinkConnection {
         connection,
@@ -148,13 +148,13 @@ fn take_push(push: PushInfo, prefix: &str, feed: &Feed, gone: &Notify) {
             // Channel, then message.
             let message = push.data.into_iter().nth(1).map(to_text);
             if let Some(message) = message.filter(|text| text.starts_with(prefix)) {
-                feed.push_message(message);
+                feed.push_notice(Notice::Message(message));
             }
         }
         PushKind::Invalidate => match push.data.into_iter().next() {
             Some(Value::Array(keys)) => keys
                 .into_iter()
-                .for_each(|key| feed.push_message(to_text(key))),
+                .for_each(|key| feed.push_notice(Notice::Message(to_text(key)))),
             // The whole database was flushed.
             _ => feed.push_gap(),
         },
@@ -193,7 +193,7 @@ async fn watch_line(
             () = tokio::time::sleep(PROBE_EVERY) => {}
         }
         let answers = probe.query_async::<Vec<Value>>(&mut line.connection);
-        let mut answers = match within(PROBE_MAX, answers.map_err(cause)).await {
+        let mut answers = match wait_within(PROBE_MAX, answers.map_err(as_cause)).await {
             Ok(answers) => answers.into_iter(),
             Err(cause) => return cause,
         };

@@ -32,7 +32,7 @@ use super::connections::Connections;
 use super::log::{BATCH_MAX, Entry, EntryId, LogRead};
 use super::server::{Server, to_cause};
 use super::subscription::{Feed, Subscription};
-use crate::store::{Cause, InvalidUrl, StoreTimeout, cause, within};
+use crate::store::{Cause, InvalidUrl, StoreTimeout, as_cause, wait_within};
 use kernel::time::Timestamp;
 
 /// Operations of two commands on one key that no other client may come between are scripts, not transactions: those cannot
@@ -192,7 +192,9 @@ impl Redis {
                 // Consumes all of this caller's answers, even after an error.
                 Ok(answers) => {
                     let own: Vec<_> = answers.take(count).collect();
-                    own.into_iter().collect::<RedisResult<_>>().map_err(cause)
+                    own.into_iter()
+                        .collect::<RedisResult<_>>()
+                        .map_err(as_cause)
                 }
                 Err(cause) => Err(Arc::clone(cause)),
             };
@@ -224,7 +226,7 @@ impl Redis {
             refresh
         };
         let there = self.send_batched(keys.iter().map(refresh).collect());
-        from_redis_value(Value::Array(there.await?)).map_err(cause)
+        from_redis_value(Value::Array(there.await?)).map_err(as_cause)
     }
 
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
@@ -305,7 +307,7 @@ impl Redis {
         let mut errors = answers.into_iter().filter_map(RedisResult::err);
         errors
             .find(|error| !is_there(error))
-            .map_or(Ok(()), |error| Err(cause(error)))
+            .map_or(Ok(()), |error| Err(as_cause(error)))
     }
 
     pub(super) async fn read_numbered(
@@ -332,7 +334,7 @@ impl Redis {
         let keys = match &connections.cluster {
             None => vec![PROBE_KEY.to_owned()],
             Some(cluster) => {
-                let shards = within(self.timeout, connections.shards(cluster));
+                let shards = wait_within(self.timeout, connections.shards(cluster));
                 shards.await?.key_of_each(PROBE_KEY)
             }
         };
@@ -449,7 +451,7 @@ impl Redis {
                 deadline,
                 repeat,
             };
-            return query.query_async(&mut routed).await.map_err(cause);
+            return query.query_async(&mut routed).await.map_err(as_cause);
         }
         let mut repeats = usize::from(repeat == RetryLimit::Once);
         loop {
@@ -523,8 +525,8 @@ impl LogConnection {
     }
 
     async fn query<T: FromRedisValue>(&mut self, query: &Pipeline) -> Result<T, Cause> {
-        let answer = query.query_async(&mut self.link).map_err(cause);
-        let answer = within(PROBE_EVERY + PROBE_MAX, answer).await;
+        let answer = query.query_async(&mut self.link).map_err(as_cause);
+        let answer = wait_within(PROBE_EVERY + PROBE_MAX, answer).await;
         answer.inspect_err(|_| {
             // The log may have moved.
             if let Some(cluster) = &self.connections.cluster {
