@@ -21,7 +21,6 @@ const PROXY_CIRCLE_MAX: usize = 3;
 const LARGE_TYPES: &[(&str, usize, usize)] = &[
     ("access::Workspaces", 24, 5),
     ("audit::Audit", 17, 4),
-    ("directory::Stops", 35, 4),
     ("mailbox::Inbox", 36, 7),
 ];
 

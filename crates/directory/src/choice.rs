@@ -36,20 +36,6 @@ pub fn choose_instance<'i>(
     preference: &Preference,
     tried: &[InstanceId],
 ) -> Result<(&'i Arc<Agent>, InstanceChoice), Rejection> {
-    find_instance(instances, account, preference, tried).ok_or_else(|| {
-        let message = "all instances of the agent drain (POST /registry/drain): try again once another one has registered";
-        Rejection::new(Reason::WorkspaceRestarting, message)
-            .with_retry_after(RETRY_AFTER)
-            .with_delivery(Delivery::NotSent)
-    })
-}
-
-fn find_instance<'i>(
-    instances: &'i [Instance],
-    account: Account,
-    preference: &Preference,
-    tried: &[InstanceId],
-) -> Option<(&'i Arc<Agent>, InstanceChoice)> {
     let is_untried = |one: &&Instance| {
         let id = one.agent.instance.as_ref();
         !id.is_some_and(|id| tried.contains(id))
@@ -63,13 +49,13 @@ fn find_instance<'i>(
     let first = bound.next();
     let mut all = first.into_iter().chain(bound);
     if let Some(healthy) = all.find(|(agent, _)| agent.slots.is_available(account)) {
-        return Some(healthy);
+        return Ok(healthy);
     }
     if preference.bound.is_empty()
         && preference.key.is_none()
         && let Some(agent) = any_two(instances, account, tried)
     {
-        return Some((agent, InstanceChoice::Load));
+        return Ok((agent, InstanceChoice::Load));
     }
     let open: Vec<&Arc<Agent>> = instances
         .iter()
@@ -80,14 +66,25 @@ fn find_instance<'i>(
     let is_available = |agent: &&Arc<Agent>| agent.slots.is_available(account);
     let available: Vec<_> = open.iter().copied().filter(is_available).collect();
     let chosen = match (available.as_slice(), first) {
-        ([], Some(_)) => return first,
-        ([], None) => pick_agent(&open, preference.key.as_deref())?,
-        (available, _) => pick_agent(available, preference.key.as_deref())?,
+        ([], Some(first)) => return Ok(first),
+        ([], None) => pick_agent(&open, preference.key.as_deref()),
+        (available, _) => pick_agent(available, preference.key.as_deref()),
     };
-    Some(match preference.bound.is_empty() {
-        true => chosen,
-        false => (chosen.0, InstanceChoice::Rebound),
-    })
+    let (agent, choice) = chosen.ok_or_else(|| {
+        let message = "all instances of the agent drain (POST /registry/drain): try again once another one has registered";
+        Rejection::new(Reason::WorkspaceRestarting, message)
+            .with_retry_after(RETRY_AFTER)
+            .with_delivery(Delivery::NotSent)
+    })?;
+    let is_rebound = !preference.bound.is_empty();
+    Ok((
+        agent,
+        if is_rebound {
+            InstanceChoice::Rebound
+        } else {
+            choice
+        },
+    ))
 }
 
 /// Returns the instances in `preference` that take no call: they are gone, or their breakers are open.

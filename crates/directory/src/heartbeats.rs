@@ -110,7 +110,14 @@ impl Heartbeats {
                 entry.extend(began, self.core.presence.leases.ttl());
                 self.core.slots.let_try(id, instance.as_ref(), began);
                 self.announce_heartbeat(workspace, of_all, now);
-                self.count_instance(&entry, known, began, renewed).await;
+                // An entry without it is loaded again, on every replica, unless the lease could not be written.
+                if let Some(known) = known
+                    && !entry.extend_instance(known, began, self.core.presence.leases.ttl())
+                    && renewed
+                {
+                    self.end_drain(workspace, known).await;
+                    self.core.announcer.invalidate(id).await;
+                }
                 // If the lease cannot be renewed, neither can the keys.
                 if renewed
                     && entry.claim_url_renewal()
@@ -159,7 +166,10 @@ impl Heartbeats {
         for one in &entry.instances {
             let said = heard.get(&name(&one.row));
             if let Some((said, _)) = said.filter(|(_, at)| *at >= live_since) {
-                let rate = said.effective_error_rate();
+                let rate = match said.wedged {
+                    true => 1.0,
+                    false => said.error_rate.unwrap_or(0.0),
+                };
                 all.error_rate = all.error_rate.map(|best| best.min(rate));
                 all.wedged &= said.wedged;
                 all.active_tasks = all.active_tasks.saturating_add(said.active_tasks);
@@ -171,25 +181,6 @@ impl Heartbeats {
             }
         }
         all
-    }
-
-    /// Extends the lease of an instance in the entry. An entry without it is loaded again, on every replica, unless the
-    /// lease could not be written.
-    async fn count_instance(
-        &self,
-        entry: &Entry,
-        instance: Option<&CachedInstance>,
-        began: Instant,
-        renewed: bool,
-    ) {
-        let (Some(instance), Some(workspace)) = (instance, &entry.workspace) else {
-            return;
-        };
-        let ttl = self.core.presence.leases.ttl();
-        if !entry.extend_instance(instance, began, ttl) && renewed {
-            self.end_drain(workspace, instance).await;
-            self.core.announcer.invalidate(&workspace.id).await;
-        }
     }
 
     /// Returns the instance if it drains and has no lease. The store is asked, since the entry may be older than the lapse.
@@ -408,24 +399,9 @@ fn status_payload(to: Status, beat: &Heartbeat) -> Value {
             payload["runtime_state"] = json!("wedged");
         }
         if let Some(sample) = &beat.sample_error {
-            payload["sample_error"] = json!(to_printable(sample, SAMPLE_CHARS_MAX));
+            let printable = sample.chars().filter(|c| !c.is_control());
+            payload["sample_error"] = json!(printable.take(SAMPLE_CHARS_MAX).collect::<String>());
         }
     }
     payload
-}
-
-/// Returns at most `max` characters of `text`, without control characters.
-fn to_printable(text: &str, max: usize) -> String {
-    let printable = text.chars().filter(|c| !c.is_control());
-    printable.take(max).collect()
-}
-
-impl Heartbeat {
-    /// Returns the share of failed calls; 1 if it is wedged.
-    fn effective_error_rate(&self) -> f64 {
-        match self.wedged {
-            true => 1.0,
-            false => self.error_rate.unwrap_or(0.0),
-        }
-    }
 }

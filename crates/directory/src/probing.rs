@@ -269,8 +269,16 @@ pub(crate) fn parse_probe(json: &Value) -> Result<StoredProbe, Rejection> {
             "`probe` has either `path`, which is asked, or `card`: true, to ask for the agent's card",
         ));
     }
-    if let Some(path) = &form.path {
-        check_path(path)?;
+    // The path is written into a request line as it is.
+    let is_clean = |path: &str| path.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
+    let fits = |path: &str| path.starts_with('/') && path.len() <= PATH_BYTES_MAX;
+    if let Some(path) = &form.path
+        && !(fits(path) && is_clean(path))
+    {
+        return Err(invalid(format!(
+            "`probe.path` begins with / and has at most {PATH_BYTES_MAX} bytes, without spaces, control characters or a \
+             fragment (#); other characters than ASCII are percent-encoded"
+        )));
     }
     Ok(StoredProbe {
         path: form.path,
@@ -278,18 +286,6 @@ pub(crate) fn parse_probe(json: &Value) -> Result<StoredProbe, Rejection> {
         every_seconds: check_range("every_seconds", form.every_seconds, EVERY_SECONDS)?,
         failures: check_range("failures", form.failures, FAILURES)?,
     })
-}
-
-/// The path is written into a request line as it is.
-fn check_path(path: &str) -> Result<(), Rejection> {
-    let is_clean = path.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
-    if path.starts_with('/') && path.len() <= PATH_BYTES_MAX && is_clean {
-        return Ok(());
-    }
-    Err(invalid(format!(
-        "`probe.path` begins with / and has at most {PATH_BYTES_MAX} bytes, without spaces, control characters or a \
-         fragment (#); other characters than ASCII are percent-encoded"
-    )))
 }
 
 fn check_range(

@@ -11,10 +11,10 @@ use serde_json::value::RawValue;
 use super::core::Core;
 use super::liveness::{AgentUrls, must_beat};
 use super::rejections::not_found;
-use super::resolution::{Destination, Resolution, hidden_urls};
+use super::resolution::{CachedInstance, Destination, Resolution, hidden_urls};
 use a2a::card;
 use access::hierarchy::{Permit, Rule};
-use access::workspace::{DeliveryMode, InstanceView, Liveness, Status, StoredInstance, Workspace};
+use access::workspace::{DeliveryMode, InstanceStatus, InstanceView, Liveness, Status, Workspace};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
@@ -157,7 +157,13 @@ impl Views {
         }
         let found = self.resolution.entries.instances_now(workspace).await?;
         let capacity = self.core.slots.capacity_views(&workspace.id);
-        let view = |(row, status, last_seen): (StoredInstance, _, _)| {
+        let view = |one: CachedInstance| {
+            let status = match (one.is_alive(), one.row.is_draining) {
+                (false, _) => InstanceStatus::Offline,
+                (true, true) => InstanceStatus::Draining,
+                (true, false) => InstanceStatus::Online,
+            };
+            let (row, last_seen) = (one.row, one.last_seen);
             let mut capacity = capacity.iter();
             let capacity = capacity.find(|one| one.instance.as_ref() == Some(&row.id));
             InstanceView {
@@ -213,44 +219,31 @@ impl Views {
         let urls = self.core.presence.urls_of(&workspaces).await;
         let mut peers = Vec::with_capacity(workspaces.len());
         for (one, urls) in workspaces.into_iter().zip(urls) {
-            if let Some(rule) = rules.get(&one.id) {
-                peers.push(self.build_peer(one, &urls, rule.as_str(), sight).await);
-            }
+            let Some(rule) = rules.get(&one.id) else {
+                continue;
+            };
+            let (agent_card, url) = match sight {
+                ListReader::Internal => (self.redacted_card(&one, &urls).await, urls.internal),
+                ListReader::Host => (one.agent_card, urls.host),
+            };
+            let settings = one.settings;
+            let url = url.filter(|_| settings.delivery_mode == DeliveryMode::Push);
+            // Another program may have written the key: a URL that the policy forbids is not returned.
+            let url = url.and_then(|url| self.core.resolver.parse(&url).ok());
+            peers.push(Peer {
+                id: one.id.to_string(),
+                name: settings.name,
+                role: settings.role,
+                status: settings.status,
+                delivery_mode: settings.delivery_mode,
+                agent_card,
+                url: url.map(|endpoint| endpoint.url()),
+                parent_id: settings.parent_id.map(|id| id.to_string()),
+                active_tasks: one.active_tasks,
+                rule: rule.as_str(),
+            });
         }
         Ok(peers)
-    }
-
-    async fn build_peer(
-        &self,
-        one: Workspace,
-        urls: &AgentUrls,
-        rule: &'static str,
-        sight: ListReader,
-    ) -> Peer {
-        let agent_card = match sight {
-            ListReader::Internal => self.redacted_card(&one, urls).await,
-            ListReader::Host => one.agent_card,
-        };
-        let url = match sight {
-            ListReader::Internal => urls.internal.as_deref(),
-            ListReader::Host => urls.host.as_deref(),
-        };
-        let settings = one.settings;
-        let url = url.filter(|_| settings.delivery_mode == DeliveryMode::Push);
-        // Another program may have written the key: a URL that the policy forbids is not returned.
-        let url = url.and_then(|url| self.core.resolver.parse(url).ok());
-        Peer {
-            id: one.id.to_string(),
-            name: settings.name,
-            role: settings.role,
-            status: settings.status,
-            delivery_mode: settings.delivery_mode,
-            agent_card,
-            url: url.map(|endpoint| endpoint.url()),
-            parent_id: settings.parent_id.map(|id| id.to_string()),
-            active_tasks: one.active_tasks,
-            rule,
-        }
     }
 
     /// Redacts the cards of the workspaces for which the reader `has_no_sight` of the URLs.
@@ -283,8 +276,8 @@ impl Views {
         let registered = workspace.agent_card.as_deref()?;
         urls.instances.as_ref()?;
         let base = self.core.config.get().base_of(&workspace.id);
-        let shown =
-            card::conceal_addresses(registered.get(), &base, &hidden_urls(workspace, urls)).ok()?;
+        let hidden = hidden_urls(workspace, urls);
+        let shown = card::conceal_addresses(registered.get(), &base, &hidden).ok()?;
         RawValue::from_string(shown).ok()
     }
 }

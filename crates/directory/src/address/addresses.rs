@@ -211,16 +211,10 @@ fn foreign_server(endpoint: &Endpoint) -> Rejection {
 #[derive(Debug)]
 pub struct AddressDecision {
     pub(super) workspace: WorkspaceId,
-    verdict: ArcSwapOption<Verdict>,
+    /// The addresses of a name, and the result of SQL for them.
+    verdict: ArcSwapOption<(Arc<[IpAddr]>, Option<Rejection>)>,
     /// The address of a name with several at which a connection was made, where the first made none.
     pub(super) connected: ArcSwapOption<IpAddr>,
-}
-
-/// Result of SQL for the addresses of a name.
-#[derive(Debug)]
-struct Verdict {
-    addresses: Arc<[IpAddr]>,
-    refusal: Option<Rejection>,
 }
 
 impl AddressDecision {
@@ -243,14 +237,12 @@ impl AddressDecision {
     /// was made for.
     pub(super) fn check(&self, addresses: &Arc<[IpAddr]>) -> Option<Result<(), Rejection>> {
         let verdict = self.verdict.load();
-        let verdict = verdict.as_ref()?;
-        match &verdict.refusal {
-            Some(refusal) => {
-                Arc::ptr_eq(&verdict.addresses, addresses).then(|| Err(refusal.clone()))
-            }
+        let (known, refusal) = &**verdict.as_ref()?;
+        match refusal {
+            Some(refusal) => Arc::ptr_eq(known, addresses).then(|| Err(refusal.clone())),
             None => {
                 let mut found = addresses.iter();
-                let all = found.all(|address| verdict.addresses.contains(address));
+                let all = found.all(|address| known.contains(address));
                 all.then_some(Ok(()))
             }
         }
@@ -258,10 +250,8 @@ impl AddressDecision {
 
     /// Stores the decision about these addresses.
     pub(super) fn store(&self, addresses: &Arc<[IpAddr]>, refusal: Option<Rejection>) {
-        self.verdict.store(Some(Arc::new(Verdict {
-            addresses: Arc::clone(addresses),
-            refusal,
-        })));
+        let verdict = (Arc::clone(addresses), refusal);
+        self.verdict.store(Some(Arc::new(verdict)));
     }
 }
 
@@ -357,7 +347,11 @@ impl Addresses {
         may_share: bool,
     ) -> Result<Vec<Origin>, Rejection> {
         if addresses.len() > ADDRESSES_MAX {
-            return Err(too_many_addresses(endpoint, addresses.len()));
+            let (title, count) = (endpoint.title, addresses.len());
+            let message = format!(
+                "the name in {title} has {count} addresses, and an agent has at most {ADDRESSES_MAX}: name a host with fewer"
+            );
+            return Err(Rejection::new(Reason::AddressForbidden, message));
         }
         let config = self.config.get();
         let shared = &config.registry.shared_origins;
@@ -405,14 +399,6 @@ impl Addresses {
     }
 }
 
-fn too_many_addresses(endpoint: &Endpoint, count: usize) -> Rejection {
-    let title = endpoint.title;
-    let message = format!(
-        "the name in {title} has {count} addresses, and an agent has at most {ADDRESSES_MAX}: name a host with fewer"
-    );
-    Rejection::new(Reason::AddressForbidden, message)
-}
-
 /// Name of a URL for push notifications in rejections.
 const WEBHOOK: &str = "the URL for push notifications";
 
@@ -426,15 +412,6 @@ enum Lookup {
     Required,
     /// A name on the agents' own network, which the gateway may not be on.
     Optional,
-}
-
-/// URLs in a body.
-pub(crate) struct NamedUrls<'a> {
-    pub(crate) url: Option<&'a str>,
-    pub(crate) internal_url: Option<&'a str>,
-    pub(crate) card_url: Option<&'a str>,
-    /// URLs of instances.
-    pub(crate) urls: &'a [String],
 }
 
 /// Checked URLs, and their origins.
@@ -470,28 +447,27 @@ impl Addresses {
         }
     }
 
-    /// Checks the URLs of a registration, a creation or a change of `id`; `may_share` as in [`Addresses::origins_of`].
+    /// Checks the URLs of a registration, a creation or a change of `id`: `url`, `internal_url` and `card_url`, and `urls`,
+    /// those of instances; `may_share` as in [`Addresses::origins_of`].
     pub(crate) async fn vet_urls(
         &self,
         id: &WorkspaceId,
-        named: NamedUrls<'_>,
+        [url, internal_url, card_url]: [Option<&str>; 3],
+        urls: &[String],
         may_share: bool,
     ) -> Result<VettedUrls, Rejection> {
-        let url = self.vet_url("url", named.url, Lookup::Required).await?;
-        let internal_url = named.internal_url;
+        let url = self.vet_url("url", url, Lookup::Required).await?;
         let internal_url = self.vet_url("internal_url", internal_url, Lookup::Optional);
         let internal_url = internal_url.await?;
-        let card_url = self.vet_url("card_url", named.card_url, Lookup::Required);
+        let card_url = self.vet_url("card_url", card_url, Lookup::Required);
         let card_url = card_url.await?;
-        let mut each = Vec::with_capacity(named.urls.len());
-        for url in named.urls {
+        let mut each = Vec::with_capacity(urls.len());
+        for url in urls {
             each.push(self.vet_url("urls", Some(url), Lookup::Required));
         }
         let vetted: Vec<String> = try_join_all(each).await?.into_iter().flatten().collect();
         let mut urls = vec![url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
-        for url in &vetted {
-            urls.push(Some(url));
-        }
+        urls.extend(vetted.iter().map(|url| Some(url.as_str())));
         let origins = self.origins_of(id, urls, may_share).await?;
         Ok(VettedUrls {
             url,

@@ -6,7 +6,6 @@ mod endpoint;
 mod policy;
 mod resolver;
 
-pub(super) use self::addresses::NamedUrls;
 pub use self::addresses::{AddressDecision, Addresses, AgentAddress};
 pub use self::endpoint::Endpoint;
 pub use self::policy::Policy;

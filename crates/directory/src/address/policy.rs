@@ -111,7 +111,10 @@ impl Policy {
         [Some(meant), also]
             .into_iter()
             .flatten()
-            .map(|address| (address, range_of(address)))
+            .map(|address| {
+                let found = NETS.iter().find(|(_, net)| net.contains(&address));
+                (address, found.map_or(Range::Never, |(range, _)| *range))
+            })
             .find(|(address, range)| !is_open(*address, *range))
             .map(|(_, range)| range)
     }
@@ -146,11 +149,6 @@ fn canonical_addresses(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
         }
         _ => (address, None),
     }
-}
-
-fn range_of(address: IpAddr) -> Range {
-    let found = NETS.iter().find(|(_, net)| net.contains(&address));
-    found.map_or(Range::Never, |(range, _)| *range)
 }
 
 fn embedded_v4(high: u16, low: u16) -> IpAddr {

@@ -198,7 +198,9 @@ impl Resolver {
                 let answers = answer.addresses;
                 let chosen = match &answers {
                     Ok(answers) => self.choose_address(endpoint, answers),
-                    Err(none) => Err(unknown_name(endpoint, none.clone().into_failure())),
+                    Err(LookupError::NoAddress(why) | LookupError::NoAnswer(why)) => {
+                        Err(unknown_name(endpoint, why.clone()))
+                    }
                 };
                 witness.record(|| {
                     let known = answers.as_deref().unwrap_or_default();
@@ -365,19 +367,20 @@ fn pick_one(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<
     }
     if let Some(only) = endpoint.only {
         let known = answers.iter().find(|address| **address == only);
-        return known.copied().ok_or_else(|| left_name(endpoint));
+        let title = endpoint.title;
+        let left = || {
+            format!(
+                "the name in {title} does not have the address of this instance any more: try again"
+            )
+        };
+        return known.copied().ok_or_else(|| unreachable_name(left()));
     }
     let first = answers.iter().find(|address| address.is_ipv4());
     let first = first.or(answers.first()).copied();
     first.ok_or_else(|| unknown_name(endpoint, None))
 }
 
-/// Rejects an endpoint at one address that its name does not have any more.
-pub(super) fn left_name(endpoint: &Endpoint) -> Rejection {
-    let title = endpoint.title;
-    let message = format!(
-        "the name in {title} does not have the address of this instance any more: try again"
-    );
+fn unreachable_name(message: String) -> Rejection {
     Rejection::new(Reason::AgentUnreachable, message).with_delivery(Delivery::NotSent)
 }
 
@@ -386,11 +389,9 @@ pub(super) fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
     let title = endpoint.title;
     let message =
         format!("the name in {title} has no address: check it, and the DNS that the gateway asks");
-    let refusal =
-        Rejection::new(Reason::AgentUnreachable, message).with_delivery(Delivery::NotSent);
     Rejection {
         cause: failure,
-        ..refusal
+        ..unreachable_name(message)
     }
 }
 
@@ -409,14 +410,6 @@ pub(super) enum LookupError {
     /// No answer came in time.
     #[error("the look-up was not answered in time")]
     NoAnswer(Failure),
-}
-
-impl LookupError {
-    /// Returns the cause, if it is known.
-    pub(super) fn into_failure(self) -> Failure {
-        let (Self::NoAddress(failure) | Self::NoAnswer(failure)) = self;
-        failure
-    }
 }
 
 /// Resolver in use.

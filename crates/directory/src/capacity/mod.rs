@@ -4,11 +4,9 @@
 //! All of it is of this replica. Nothing is read from a store for a call.
 
 mod slot;
-mod slots;
 mod target;
 
-pub use self::slot::{CallOutcome, NoSlot, OwnTimeouts, Slot, TargetSlots};
-pub use self::slots::Slots;
-use self::slots::TargetName;
+use self::slot::TargetName;
+pub use self::slot::{CallOutcome, NoSlot, OwnTimeouts, Slot, Slots, TargetSlots};
 use self::target::Target;
 pub use self::target::{CallKind, CapacityView};

@@ -164,7 +164,7 @@ impl State {
             self.contended = None;
             return None;
         }
-        self.learned_limit(kind).limit()
+        self.learned_limit(kind).limit
     }
 
     /// Counts the outcome of a call for the breaker. An agent that is back has no learned limits.
@@ -183,9 +183,9 @@ impl State {
         turned
     }
 
-    fn forget_limits(&mut self) {
+    pub(super) fn forget_limits(&mut self) {
         for learned in [&mut self.unary, &mut self.streams] {
-            if learned.limit().is_some() {
+            if learned.limit.is_some() {
                 learned.reset();
             }
         }
@@ -373,11 +373,6 @@ impl Target {
         self.state.lock().breaker.allow_trial(began);
     }
 
-    /// Forgets what was learned of an agent that registers: it was started again.
-    pub(super) fn forget_limits(&self) {
-        self.state.lock().forget_limits();
-    }
-
     /// True unless calls pass, but for those of callers that fail alone.
     pub(super) fn is_open(&self) -> bool {
         self.state.lock().breaker.reported_circuit(None).phase != Phase::Closed
@@ -408,8 +403,8 @@ impl Target {
                 Phase::Open(until) if until > now => Some(until - now),
                 _ => None,
             },
-            learned_limit: state.unary.limit(),
-            learned_limit_streams: state.streams.limit(),
+            learned_limit: state.unary.limit,
+            learned_limit_streams: state.streams.limit,
             queued: self.queue.len(),
         }
     }
@@ -457,10 +452,6 @@ pub(super) struct LearnedLimit {
 }
 
 impl LearnedLimit {
-    pub(super) fn limit(&self) -> Option<usize> {
-        self.limit
-    }
-
     /// Checks that there is a place.
     ///
     /// # Errors
@@ -736,13 +727,13 @@ mod tests {
             learned.end_call();
             learned.record_refusal(call, 100, false, None);
         }
-        assert_eq!(learned.limit(), Some(70), "of the ceiling");
+        assert_eq!(learned.limit, Some(70), "of the ceiling");
         let calls: Vec<_> = (0..40).map(|_| learned.begin_call().unwrap()).collect();
         for call in calls {
             learned.end_call();
             learned.record_refusal(call, 100, true, None);
         }
-        assert_eq!(learned.limit(), Some(28), "of those in progress");
+        assert_eq!(learned.limit, Some(28), "of those in progress");
         for _ in 0..20 {
             let calls = [learned.begin_call(), learned.begin_call()];
             for call in calls.into_iter().flatten() {
@@ -750,11 +741,11 @@ mod tests {
                 learned.record_refusal(call, 100, false, None);
             }
         }
-        assert_eq!((learned.limit(), learned.in_progress), (Some(1), 0));
+        assert_eq!((learned.limit, learned.in_progress), (Some(1), 0));
         assert_eq!(learned.begin_call().map(|call| call.beside), Ok(1));
         assert_eq!(learned.begin_call().map(drop), Err(1));
         learned.reset();
-        assert_eq!(learned.limit(), None);
+        assert_eq!(learned.limit, None);
     }
 
     #[test]
@@ -775,7 +766,7 @@ mod tests {
                 let call = LoadAtStart { decreases, beside };
                 learned.record_refusal(call, 10, false, Some((*party, at)));
             }
-            assert_eq!(learned.limit(), limit, "{said:?}");
+            assert_eq!(learned.limit, limit, "{said:?}");
         }
     }
 
@@ -787,7 +778,7 @@ mod tests {
             learned.end_call();
             learned.record_refusal(call, 100, true, None);
         }
-        assert_eq!(learned.limit(), None);
+        assert_eq!(learned.limit, None);
     }
 
     #[test]
@@ -803,7 +794,7 @@ mod tests {
             learned.record_success(call, 10);
             learned.end_call();
         }
-        assert_eq!(learned.limit(), Some(7), "one call at once");
+        assert_eq!(learned.limit, Some(7), "one call at once");
         for _ in 0..40 {
             let calls: Vec<_> = std::iter::from_fn(|| learned.begin_call().ok())
                 .take(20)
@@ -813,6 +804,6 @@ mod tests {
                 learned.end_call();
             }
         }
-        assert_eq!(learned.limit(), None);
+        assert_eq!(learned.limit, None);
     }
 }

@@ -38,40 +38,13 @@ impl ViewCache {
         (at.elapsed() < DECIDED_FOR).then_some(view)
     }
 
-    fn insert(&self, reader: &WorkspaceIncarnation, view: View) {
-        self.0.lock().insert(reader.clone(), (Instant::now(), view));
+    fn insert(&self, reader: WorkspaceIncarnation, view: View) {
+        self.0.lock().insert(reader, (Instant::now(), view));
     }
 }
 
-/// As [`frame_for`], decided once for all readers of a workspace, so that many of them cost no more than one.
-///
-/// # Errors
-/// As [`frame_for`].
-pub(super) async fn shared_frame_for<'a>(
-    hierarchy: &Hierarchy,
-    proof: &Proof,
-    event: &'a PublishedEvent,
-) -> Result<Option<&'a Frame>, Unavailable> {
-    // For all other principals the proof itself decides.
-    let Principal::Workspace { id } = &proof.principal else {
-        return frame_for(hierarchy, proof, event).await;
-    };
-    let reader = WorkspaceIncarnation {
-        id: id.clone(),
-        born_at: proof.born_at,
-    };
-    let view = match event.views.get(&reader) {
-        Some(view) => view,
-        None => {
-            let view = view_for(hierarchy, proof, event).await?;
-            event.views.insert(&reader, view);
-            view
-        }
-    };
-    Ok(select_frame(event, view))
-}
-
-/// Returns the frame of `event` for the principal of `proof`; `None` if it may not see the event.
+/// Returns the frame of `event` for the principal of `proof`; `None` if it may not see the event. `is_shared`: decided once
+/// for all readers of a workspace, so that many of them cost no more than one.
 ///
 /// A reader that saw a workspace only at its old place learns that it left, and not its new place. What happened before the
 /// life of the reader began, or in an earlier life of the workspace, is for operators.
@@ -82,21 +55,31 @@ pub(super) async fn frame_for<'a>(
     hierarchy: &Hierarchy,
     proof: &Proof,
     event: &'a PublishedEvent,
+    is_shared: bool,
 ) -> Result<Option<&'a Frame>, Unavailable> {
-    Ok(select_frame(
-        event,
-        view_for(hierarchy, proof, event).await?,
-    ))
-}
-
-fn select_frame(event: &PublishedEvent, view: View) -> Option<&Frame> {
-    match view {
+    let reader = match &proof.principal {
+        Principal::Workspace { id } if is_shared => Some(WorkspaceIncarnation {
+            id: id.clone(),
+            born_at: proof.born_at,
+        }),
+        // For all other principals the proof itself decides.
+        _ => None,
+    };
+    let known = reader.as_ref().and_then(|reader| event.views.get(reader));
+    let view = match known {
+        Some(view) => view,
+        None => view_for(hierarchy, proof, event).await?,
+    };
+    if let Some(reader) = reader.filter(|_| known.is_none()) {
+        event.views.insert(reader, view);
+    }
+    Ok(match view {
         View::Whole => Some(&event.whole),
         View::Withheld => Some(event.withheld.as_ref().unwrap_or(&event.whole)),
         View::Limited => event.limited.as_ref().map(|(_, frame)| frame),
         View::Bare => event.bare.as_ref(),
         View::Nothing => None,
-    }
+    })
 }
 
 async fn view_for(

@@ -8,29 +8,21 @@
 
 mod audience;
 mod hub;
-mod pace;
 mod publish;
-mod queue;
 mod reader;
 mod record;
-mod restricted;
-mod ring;
-mod slots;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use self::reader::{Reader, ReaderLagged};
-pub use self::record::Frame;
-pub use self::restricted::PayloadSubject;
-pub use self::slots::{ReaderSlot, ReaderSlots, SlotLimits};
+pub use self::reader::{Reader, ReaderLagged, ReaderSlot, ReaderSlots, SlotLimits};
+pub use self::record::{Frame, PayloadSubject};
 
 use self::hub::Hub;
-use self::publish::{LISTENING, PASSING};
-use self::queue::Queue;
-use self::restricted::RestrictedMembers;
+use self::publish::{LISTENING, PASSING, Queue};
+use self::record::RestrictedMembers;
 use access::hierarchy::{Hierarchy, Lineage};
 use access::workspace::Timestamp;
 use audit::{Audit, Draft, EventType};
@@ -146,15 +138,6 @@ impl Event {
         self.restricted = Some(RestrictedMembers { of, members });
         self
     }
-
-    /// Returns the new status of the workspace, if the event is about it.
-    fn new_status(&self) -> Option<&Value> {
-        let of_status = matches!(
-            self.kind,
-            Kind::WorkspaceOnline | Kind::WorkspaceOffline | Kind::WorkspaceDegraded
-        );
-        self.payload.get("status").filter(|_| of_status)
-    }
 }
 
 /// Publishes events and serves readers.
@@ -221,7 +204,11 @@ impl Events {
         if passes && !self.has_readers() {
             return;
         }
-        if let Some(status) = event.new_status() {
+        let is_of_status = matches!(
+            event.kind,
+            Kind::WorkspaceOnline | Kind::WorkspaceOffline | Kind::WorkspaceDegraded
+        );
+        if let Some(status) = event.payload.get("status").filter(|_| is_of_status) {
             let draft = Draft::new(EventType::WorkspaceStatus).with_target(&event.workspace);
             self.record_change(draft.with_detail(json!({"status": status})));
         }

@@ -1,21 +1,23 @@
 //! Form of an event between replicas, and for readers.
+//!
+//! Members of payloads that are about more than the workspace of their event, and the readers that get them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::audience::ViewCache;
-use super::restricted::RestrictedMembers;
 use super::{Event, Kind};
-use access::hierarchy::Lineage;
-use access::identity::WITHHELD_CONTENT;
+use access::hierarchy::{Hierarchy, Lineage};
+use access::identity::{Principal, WITHHELD_CONTENT};
 use access::workspace::Timestamp;
 use kernel::ids::WorkspaceId;
 use stores::shared::EntryId;
+use stores::store::Unavailable;
 
 /// Largest payload, in bytes: a card of 16 KiB with maximum escaping, and the rest. A larger one is omitted,
 /// since every replica keeps thousands of them.
@@ -274,5 +276,71 @@ impl Frame {
 }
 
 fn empty_payload() -> Box<RawValue> {
-    serde_json::value::to_raw_value(&Value::Object(serde_json::Map::new())).unwrap_or_default()
+    serde_json::value::to_raw_value(&Value::Object(Map::new())).unwrap_or_default()
+}
+
+/// Subject of a payload besides the workspace of its event.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PayloadSubject {
+    /// These workspaces, by their ids.
+    Workspaces(Vec<String>),
+    /// An org.
+    Org(String),
+    /// All orgs.
+    All,
+}
+
+impl PayloadSubject {
+    /// Returns these workspaces as a subject.
+    pub fn from_workspaces<'a>(ids: impl IntoIterator<Item = &'a WorkspaceId>) -> Self {
+        Self::Workspaces(ids.into_iter().map(ToString::to_string).collect())
+    }
+}
+
+/// Members of a payload for readers only that look after all of a subject. Workspaces get them: their own calls tell as
+/// much.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct RestrictedMembers {
+    pub(super) of: PayloadSubject,
+    pub(super) members: Vec<String>,
+}
+
+impl RestrictedMembers {
+    /// Returns the payload without the members; `None` if it is no object.
+    pub(super) fn payload_without(&self, payload: &RawValue) -> Option<Box<RawValue>> {
+        let mut left: Map<String, Value> = serde_json::from_str(payload.get()).ok()?;
+        left.retain(|name, _| !self.members.contains(name));
+        serde_json::value::to_raw_value(&left).ok()
+    }
+
+    /// True if the members are for `principal`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub(super) async fn is_for(
+        &self,
+        hierarchy: &Hierarchy,
+        principal: &Principal,
+    ) -> Result<bool, Unavailable> {
+        if principal.workspace().is_some() {
+            return Ok(true);
+        }
+        match &self.of {
+            PayloadSubject::Workspaces(ids) => {
+                for id in ids {
+                    let is_over = match WorkspaceId::parse(id) {
+                        Ok(id) => hierarchy.may_reach_id(principal, &id).await?,
+                        Err(_) => false,
+                    };
+                    if !is_over {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            PayloadSubject::Org(org) => Ok(hierarchy.may_reach_org(principal, org)),
+            PayloadSubject::All => Ok(false),
+        }
+    }
 }

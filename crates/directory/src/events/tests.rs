@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::hub::Hub;
+use super::hub::{Hub, REPLAY_FOR, REPLAY_MAX};
 use super::record::{PublishedEvent, Record};
-use super::ring::{REPLAY_FOR, REPLAY_MAX};
 use super::*;
 use access::hierarchy::lineage_of;
 use access::identity::{Principal, Proof};
@@ -269,10 +268,12 @@ async fn seen(hierarchy: &Hierarchy, told: &PublishedEvent, who: &[Principal]) -
     let mut seen = String::new();
     for principal in who {
         let proof = Proof::for_test(principal.clone());
-        let frame = audience::frame_for(hierarchy, &proof, told).await.unwrap();
+        let frame = audience::frame_for(hierarchy, &proof, told, false)
+            .await
+            .unwrap();
         // Decided anew for the first of many readers, and remembered for the others.
         for _ in 0..2 {
-            let shared = audience::shared_frame_for(hierarchy, &proof, told).await;
+            let shared = audience::frame_for(hierarchy, &proof, told, true).await;
             assert_eq!(
                 shared.unwrap().map(Frame::as_json),
                 frame.map(Frame::as_json)

@@ -9,11 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use super::recheck::Recheck;
+use super::registrar::Recheck;
 use super::tree_rules::{Editor, apply_move};
-use super::urls::{check_urls, settle_resolve, settle_urls};
-use super::validate::check_label;
-use crate::address::{Addresses, NamedUrls, Resolver};
+use super::urls::{check_label, check_urls, settle_resolve, settle_urls};
+use crate::address::{Addresses, Resolver};
 use crate::announcer::Announcer;
 use crate::liveness::{HeartbeatBuffer, Presence};
 use crate::probing::{parse_probe, require_probed};
@@ -70,21 +69,6 @@ impl Change {
             patch,
             recheck: None,
         })
-    }
-
-    /// Returns the URLs that it names.
-    fn named_urls(&self) -> NamedUrls<'_> {
-        let patch = &self.patch;
-        NamedUrls {
-            url: patch.url.as_ref().and_then(Option::as_deref),
-            internal_url: patch.internal_url.as_ref().and_then(Option::as_deref),
-            card_url: patch.card_url.as_ref().and_then(Option::as_deref),
-            urls: patch
-                .urls
-                .as_ref()
-                .and_then(Option::as_deref)
-                .unwrap_or_default(),
-        }
     }
 }
 
@@ -275,10 +259,11 @@ impl Registrations {
     ) -> Result<VettedChange<'a>, Rejection> {
         let patch = &change.patch;
         let may_share = editor == Editor::Operator;
-        let urls = self
-            .addresses
-            .vet_urls(id, change.named_urls(), may_share)
-            .await?;
+        let said = [&patch.url, &patch.internal_url, &patch.card_url];
+        let said = said.map(|url| url.as_ref().and_then(Option::as_deref));
+        let list = patch.urls.as_ref().and_then(Option::as_deref);
+        let list = list.unwrap_or_default();
+        let urls = self.addresses.vet_urls(id, said, list, may_share).await?;
         let wake = match &change.wake {
             Some(Some(wake)) => {
                 let url = self.addresses.vet_waker(&wake.shown.url).await?;
@@ -317,25 +302,15 @@ impl Registrations {
         self.presence.write_urls(id, urls).await?;
         let must_beat = changed.after.liveness == Liveness::Heartbeat;
         if must_beat && changed.before.liveness == Liveness::Assumed {
-            self.presence
-                .leases
-                .renew(id, &[], Timestamp::now())
-                .await?;
-            self.grant_instances(after).await?;
+            let instances = match after.instances {
+                0 => Vec::new(),
+                _ => self.workspaces.instances.find_all(id).await?,
+            };
+            let instances: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
+            let leases = &self.presence.leases;
+            leases.renew(id, &instances, Timestamp::now()).await?;
         }
         Ok(())
-    }
-
-    /// Grants leases to the instances of a workspace that have to send heartbeats from now on.
-    async fn grant_instances(&self, workspace: &Workspace) -> Result<(), Rejection> {
-        let id = &workspace.id;
-        if workspace.instances == 0 {
-            return Ok(());
-        }
-        let instances = self.workspaces.instances.find_all(id).await?;
-        let ids: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
-        let leases = &self.presence.leases;
-        Ok(leases.renew(id, &ids, Timestamp::now()).await?)
     }
 }
 
@@ -426,7 +401,19 @@ pub(super) fn decide_settings(
             require_https(has_tls, Some(&one.url))?;
         }
     }
-    settings.status = next_status(workspace, &settings, patch.status)?;
+    let assumed_now = settings.liveness == Liveness::Assumed
+        && workspace.liveness != Liveness::Assumed
+        && is_reachable(&settings);
+    settings.status = match (patch.status, workspace.status) {
+        (Some(status), Status::Paused) if status != Status::Paused => {
+            return Err(conflict(
+                "the workspace is paused: POST /workspaces/{id}/resume first",
+            ));
+        }
+        (Some(status), _) => status,
+        (None, Status::Offline | Status::Provisioning) if assumed_now => Status::Online,
+        (None, before) => before,
+    };
     let said = says_url || patch.card_url.is_some() || new_kind;
     let needed = settings.liveness == Liveness::Assumed || settings.status.is_up();
     if said && needed && !is_reachable(&settings) {
@@ -436,24 +423,6 @@ pub(super) fn decide_settings(
         ));
     }
     Ok(settings)
-}
-
-fn next_status(
-    workspace: &Workspace,
-    settings: &Settings,
-    said: Option<Status>,
-) -> Result<Status, Rejection> {
-    let assumed_now = settings.liveness == Liveness::Assumed
-        && workspace.liveness != Liveness::Assumed
-        && is_reachable(settings);
-    match (said, workspace.status) {
-        (Some(status), before) if before == Status::Paused && status != before => Err(conflict(
-            "the workspace is paused: POST /workspaces/{id}/resume first",
-        )),
-        (Some(status), _) => Ok(status),
-        (None, Status::Offline | Status::Provisioning) if assumed_now => Ok(Status::Online),
-        (None, before) => Ok(before),
-    }
 }
 
 /// Settles the place of the credential: where its agent is when it is set, and until then where it was. A change of

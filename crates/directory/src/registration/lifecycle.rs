@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::change::{Registrations, is_reachable};
-use super::validate::check_card;
+use super::urls::check_card;
 use crate::rejections::{conflict, no_instance, not_found, workspace_removed};
 use access::workspace::{
     Liveness, RemoveOutcome, Settings, Status, StoredInstance, Surroundings, Workspace,
@@ -115,7 +115,12 @@ impl Registrations {
                 return Ok(());
             }
             if workspace.url.as_ref() == Some(&url) {
-                point_at_one_of(&others, settings);
+                // The one that was seen last, preferably one that does not drain.
+                let last = |one: &&StoredInstance| (!one.is_draining, one.last_seen);
+                if let Some(one) = others.iter().max_by_key(last) {
+                    settings.url = Some(one.url.clone());
+                    settings.internal_url.clone_from(&one.internal_url);
+                }
             }
             all_silent = must_beat && others.iter().all(|one| is_among(one, &silent));
             if all_silent && workspace.status.is_up() {
@@ -359,15 +364,4 @@ fn is_among(one: &StoredInstance, instances: &[StoredInstance]) -> bool {
     let is_same =
         |other: &StoredInstance| (&other.id, other.registered_at) == (&one.id, one.registered_at);
     instances.iter().any(is_same)
-}
-
-/// Sets the URLs of the workspace to those of the instance that was seen last, preferably of one that does not drain.
-fn point_at_one_of(instances: &[StoredInstance], settings: &mut Settings) {
-    let latest = instances
-        .iter()
-        .max_by_key(|one| (!one.is_draining, one.last_seen));
-    if let Some(one) = latest {
-        settings.url = Some(one.url.clone());
-        settings.internal_url.clone_from(&one.internal_url);
-    }
 }

@@ -2,18 +2,15 @@
 
 mod change;
 mod lifecycle;
-mod recheck;
 mod register;
 mod registrar;
 mod tree_rules;
 mod urls;
-mod validate;
 
 pub use self::change::{Change, Registrations};
-pub use self::recheck::Recheck;
 pub use self::register::{
     Creation, Registration, RegistrationResult, Update, VettedUpdate, listed_urls, reports_itself,
 };
-pub use self::registrar::{Registrar, Terms};
+pub use self::registrar::{Recheck, Registrar, Terms};
 pub use self::tree_rules::{Editor, org_below as org_of_new};
-pub use self::validate::AGENT_CARD_BYTES_MAX;
+pub use self::urls::AGENT_CARD_BYTES_MAX;

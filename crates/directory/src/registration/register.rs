@@ -7,14 +7,13 @@ use tokio::time::Instant;
 
 use super::change::{Change, Registrations, VettedChange, check, decide_settings};
 use super::lifecycle::status_after_resume;
-use super::recheck::{Recheck, is_foreign, require_still_own};
 use super::registrar::{
-    Registrar, build_creation, check_registrar, foreign_workspace, mode_of, not_registered,
+    Recheck, Registrar, build_creation, check_registrar, foreign_workspace, is_foreign, mode_of,
+    not_registered, require_still_own,
 };
 use super::tree_rules::{Editor, org_below, require_within};
-use super::urls::{instances_at, is_listed, require_resolvable};
-use super::validate::check_card;
-use crate::address::{Endpoint, NamedUrls};
+use super::urls::{check_card, instances_at, is_listed, require_resolvable};
+use crate::address::Endpoint;
 use crate::probing::require_probed;
 use crate::rejections::{invalid, workspace_id_taken, workspace_removed};
 use crate::resolution::{JsonRpc, called_at, card_text};
@@ -127,15 +126,14 @@ impl Registrations {
         let (name, place) = check_registrar(found.as_ref(), registrar)?;
         let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
         let is_operator = matches!(registrar, Registrar::Operator(_));
-        let urls = NamedUrls {
-            url: registration.url.as_deref(),
-            internal_url: registration.internal_url.as_deref(),
-            card_url: terms.and_then(|terms| terms.card_url.as_deref()),
-            urls: &[],
-        };
+        let urls = [
+            registration.url.as_deref(),
+            registration.internal_url.as_deref(),
+            terms.and_then(|terms| terms.card_url.as_deref()),
+        ];
         let urls = self
             .addresses
-            .vet_urls(&registration.id, urls, is_operator)
+            .vet_urls(&registration.id, urls, &[], is_operator)
             .await?;
         Recheck::run(registration.recheck.as_ref()).await?;
         require_still_own(&self.workspaces, registrar, (&registration.id, foreign)).await?;
@@ -144,7 +142,12 @@ impl Registrations {
         let named = named.map(|url| credential_base(url, true));
         let moved = place.is_some();
         if let Some(place) = place {
-            self.move_to(&registration.id, place).await?;
+            let change = Change {
+                place,
+                ..Change::default()
+            };
+            self.change(&registration.id, &change, Editor::Operator, Run::Real)
+                .await?;
         }
         let created = found.is_none();
         if created {
@@ -190,16 +193,6 @@ impl Registrations {
             created,
             warning,
         }))
-    }
-
-    async fn move_to(&self, id: &WorkspaceId, place: Move) -> Result<(), Rejection> {
-        let change = Change {
-            place,
-            ..Change::default()
-        };
-        self.change(id, &change, Editor::Operator, Run::Real)
-            .await
-            .map(drop)
     }
 
     async fn bring_online(
@@ -303,7 +296,32 @@ impl Registrations {
         run: Run,
     ) -> Result<CreateOutcome, Rejection> {
         let new = self.prepare(creation, vetted).await?;
-        let created = self.insert(&new, creation, run).await?;
+        let now = Timestamp::now();
+        let mut is_above = false;
+        let judge = |line: &[Step]| {
+            require_within(line, creation.within.as_ref())?;
+            // To a caller of a subtree a workspace above it is as any other with this id.
+            is_above = creation.within.is_some() && line.iter().any(|step| step.id == new.id);
+            if is_above {
+                return Err(workspace_id_taken());
+            }
+            org_below(&new.id, line, new.settings.org.as_deref())
+        };
+        let created = match &new.settings.parent_id {
+            None => self.workspaces.create(&new, now, run).await.map(Ok),
+            Some(parent) => {
+                let created = self
+                    .workspaces
+                    .create_below(parent, &new, (now, run), judge);
+                created.await
+            }
+        };
+        let left = &new.origins;
+        self.announcer.invalidate_left(left, run, &created).await;
+        let created = match created? {
+            Err(_) if is_above => CreateOutcome::Taken,
+            created => created?,
+        };
         if let CreateOutcome::Done(workspace) = &created
             && !run.is_dry()
         {
@@ -360,41 +378,6 @@ impl Registrations {
         let warning = JsonRpc::from_card(card_text(workspace), &endpoint).mismatch()?;
         tracing::warn!(workspace.id = %workspace.id, "An agent registered: {warning}");
         Some(warning)
-    }
-
-    async fn insert(
-        &self,
-        new: &NewWorkspace,
-        creation: &Creation,
-        run: Run,
-    ) -> Result<CreateOutcome, Rejection> {
-        let (id, now) = (&new.id, Timestamp::now());
-        let Some(parent) = &new.settings.parent_id else {
-            let created = self.workspaces.create(new, now, run).await;
-            self.announcer
-                .invalidate_left(&new.origins, run, &created)
-                .await;
-            return Ok(created?);
-        };
-        let mut is_above = false;
-        let judge = |line: &[Step]| {
-            require_within(line, creation.within.as_ref())?;
-            // To a caller of a subtree a workspace above it is as any other with this id.
-            is_above = creation.within.is_some() && line.iter().any(|step| step.id == *id);
-            if is_above {
-                return Err(workspace_id_taken());
-            }
-            org_below(id, line, new.settings.org.as_deref())
-        };
-        let created = self.workspaces.create_below(parent, new, (now, run), judge);
-        let created = created.await;
-        self.announcer
-            .invalidate_left(&new.origins, run, &created)
-            .await;
-        match created? {
-            Err(_) if is_above => Ok(CreateOutcome::Taken),
-            created => created,
-        }
     }
 }
 

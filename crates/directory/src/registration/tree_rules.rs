@@ -83,50 +83,33 @@ pub(super) fn apply_move(
         return Err(not_permitted("only an operator moves a workspace"));
     }
     if let Some(parent_id) = &settings.parent_id {
-        check_parent(
-            workspace,
-            around,
-            wanted,
-            parent_id,
-            settings.org.as_deref(),
-        )?;
+        if *parent_id == workspace.id {
+            return Err(conflict(
+                "a workspace cannot be its own parent: name another, or null to make it a root",
+            ));
+        }
+        let parent = live_parent(&around.above)?;
+        if around.is_circular {
+            return Err(conflict(
+                "the parent is below the workspace, which would be its own ancestor: move the parent elsewhere first",
+            ));
+        }
+        if parent.org != settings.org {
+            return Err(conflict(if wanted.org.is_none() {
+                "the parent belongs to another org: to move the workspace there, say `org`, too"
+            } else {
+                "the parent belongs to another org than `org` says: say `parent_id`, too, a workspace of that org or null"
+            }));
+        }
+        if around.above.len() + 1 + around.height > LINE_MAX {
+            return Err(too_deep());
+        }
     }
     // No relation crosses orgs, and a move does not move descendants to another org.
     if around.leaves_children {
         return Err(conflict(
             "other workspaces are below it, and belong to its org: move them to another parent, or remove them, first",
         ));
-    }
-    Ok(())
-}
-
-fn check_parent(
-    workspace: &Workspace,
-    around: &Surroundings,
-    wanted: &Move,
-    parent_id: &WorkspaceId,
-    org: Option<&str>,
-) -> Result<(), Rejection> {
-    if *parent_id == workspace.id {
-        return Err(conflict(
-            "a workspace cannot be its own parent: name another, or null to make it a root",
-        ));
-    }
-    let parent = live_parent(&around.above)?;
-    if around.is_circular {
-        return Err(conflict(
-            "the parent is below the workspace, which would be its own ancestor: move the parent elsewhere first",
-        ));
-    }
-    if parent.org.as_deref() != org {
-        return Err(conflict(if wanted.org.is_none() {
-            "the parent belongs to another org: to move the workspace there, say `org`, too"
-        } else {
-            "the parent belongs to another org than `org` says: say `parent_id`, too, a workspace of that org or null"
-        }));
-    }
-    if around.above.len() + 1 + around.height > LINE_MAX {
-        return Err(too_deep());
     }
     Ok(())
 }

@@ -122,6 +122,13 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Returns its instances; itself, if it has none.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Self> {
+        let own = self.instances.is_empty().then_some(self);
+        let instances = self.instances.iter().map(|one| &*one.agent);
+        own.into_iter().chain(instances)
+    }
+
     /// Returns the slots of each place that takes calls that are bound to none: its own, or those of its instances.
     pub fn open_slots(&self) -> impl Iterator<Item = &TargetSlots> {
         let own = self.instances.is_empty().then_some(&self.slots);
@@ -283,25 +290,6 @@ impl Core {
         Err(self.reject_offline(workspace, why))
     }
 
-    /// Returns the credential and the certificates for an agent at `endpoint`. The private key of a client certificate
-    /// is never sent, so the certificates go along.
-    fn secrets_for(
-        &self,
-        workspace: &Workspace,
-        endpoint: &Endpoint,
-        is_vouched: bool,
-    ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
-        let auth = UpstreamAuth::open(&self.seal, workspace, endpoint, is_vouched)?;
-        let tls = UpstreamTls::open(&self.seal, workspace)?;
-        if tls.is_some() && !endpoint.tls {
-            return Err(Rejection::new(
-                Reason::AddressForbidden,
-                "the workspace has certificates for its agent (upstream_tls), and its URL does not begin with https://",
-            ));
-        }
-        Ok((auth, tls))
-    }
-
     fn reject_silent(&self, workspace: &Workspace, message: &str) -> Rejection {
         let ttl = self.presence.leases.ttl().as_secs();
         let refusal = self.reject_offline(workspace, format!("{message} for {ttl} s"));
@@ -329,8 +317,15 @@ impl Core {
         instance: Option<&InstanceId>,
         is_vouched: bool,
     ) -> Result<Agent, Rejection> {
-        let secrets = self.secrets_for(workspace, &endpoint, is_vouched);
-        let (upstream_auth, upstream_tls) = secrets.at(Stage::Upstream)?;
+        let upstream_auth = UpstreamAuth::open(&self.seal, workspace, &endpoint, is_vouched);
+        let upstream_auth = upstream_auth.at(Stage::Upstream)?;
+        // The private key of a client certificate is never sent, so the certificates go along.
+        let upstream_tls = UpstreamTls::open(&self.seal, workspace).at(Stage::Upstream)?;
+        if upstream_tls.is_some() && !endpoint.tls {
+            let message = "the workspace has certificates for its agent (upstream_tls), and its URL does not begin with \
+                https://";
+            return Err(Rejection::new(Reason::AddressForbidden, message).at(Stage::Upstream));
+        }
         let config = self.config.get();
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
         let own_max = workspace.max_concurrent.filter(|max| *max > 0);

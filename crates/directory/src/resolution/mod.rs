@@ -4,7 +4,6 @@
 mod card;
 mod destination;
 mod entries;
-mod entry;
 mod resolve;
 
 pub(super) use self::card::hidden_urls;
@@ -12,5 +11,5 @@ pub use self::card::{CardLocation, CardSource};
 pub use self::destination::{Agent, AgentOptions, Destination, Instance, JsonRpc};
 pub(super) use self::destination::{called_at, card_text};
 pub use self::entries::Entries;
-pub(super) use self::entry::{CachedInstance, Entry};
+pub(super) use self::entries::{CachedInstance, Entry};
 pub use self::resolve::{Finding, Learnt, Observer, Place, Resolution};

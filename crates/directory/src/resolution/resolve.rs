@@ -15,8 +15,7 @@ use url::Url;
 
 use super::card::CardSource;
 use super::destination::{AgentOptions, Destination, called_at};
-use super::entries::Entries;
-use super::entry::Entry;
+use super::entries::{Entries, Entry};
 use crate::core::Core;
 use crate::lapses::Lapses;
 use crate::liveness::{Pulse, must_beat};
@@ -106,7 +105,8 @@ impl Resolution {
         entry: &Entry,
     ) -> Result<Destination, Rejection> {
         if entry.pulse == Pulse::Lapsed && !entry.lapse_noted.swap(true, Ordering::AcqRel) {
-            let missing = entry.lease_read_at();
+            let read_at = entry.read_at.shared.unwrap_or(entry.loaded_at);
+            let missing = Timestamp::now().before(read_at.elapsed());
             Box::pin(self.lapses.record(id, missing, LapseSource::Request)).await;
         }
         entry.reach.clone()
@@ -240,7 +240,8 @@ impl Resolution {
     /// Keeps that the agent of a workspace redirected a call of JSON-RPC, and took it there.
     pub async fn keep_place(&self, id: &WorkspaceId, from: &str, to: &str) {
         if let Ok(source) = self.source_by_id(id).await {
-            self.learnt.keep_place(&source, from, to).await;
+            let keep = |known: &mut Findings| known.keep_place(from, to);
+            self.learnt.change(&source, keep).await;
         }
     }
 
@@ -252,7 +253,8 @@ impl Resolution {
         let Ok(source) = self.source_by_id(id).await else {
             return Vec::new();
         };
-        self.learnt.warnings(&source).await
+        let known = self.learnt.known(&source).await;
+        known.map_or_else(Vec::new, |known| known.warnings())
     }
 }
 
@@ -378,18 +380,6 @@ impl Learnt {
             known.place = None;
             self.agents.insert(id.clone(), Arc::new(known)).await;
         }
-    }
-
-    /// Keeps that an agent redirected a call of JSON-RPC, and took it there.
-    pub(super) async fn keep_place(&self, source: &CardSource, from: &str, to: &str) {
-        let keep = |known: &mut Findings| known.keep_place(from, to);
-        self.change(source, keep).await;
-    }
-
-    /// Returns the warnings for the owner of an agent.
-    pub(super) async fn warnings(&self, source: &CardSource) -> Vec<String> {
-        let known = self.known(source).await;
-        known.map_or_else(Vec::new, |known| known.warnings())
     }
 
     async fn known(&self, source: &CardSource) -> Option<Arc<Findings>> {

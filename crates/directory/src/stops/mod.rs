@@ -9,10 +9,8 @@
 //! Invariant: a replica that does not know the stops refuses calls with `store_unavailable`.
 
 mod active;
-mod cancel;
 mod stop;
 mod table;
-mod watchers;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,15 +23,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use self::active::ActiveStops;
-pub use self::cancel::{Counts, TASKS_MAX};
 use self::stop::call_ends;
 pub use self::stop::{
     Cancel, End, Mode, NewStop, Scope, Stop, TaskOutcome, read_expiry, read_mode, read_reason,
     read_scope,
 };
-use self::table::StopLimits;
-use self::watchers::notify_watchers;
-use crate::events::{Events, Kind};
+pub use self::table::{Counts, TASKS_MAX};
+use crate::events::{Event, Events, Kind, PayloadSubject};
 use access::hierarchy::Permit;
 use access::identity::Principal;
 use access::workspace::Workspaces;
@@ -147,6 +143,9 @@ impl Stops {
     /// # Errors
     /// `stopped`; `store_unavailable` while the stops are not known.
     pub fn check(&self, permit: &Permit) -> Result<(), Rejection> {
+        if self.is_idle() {
+            return Ok(());
+        }
         self.require_known()?;
         self.find(permit)
             .map_or(Ok(()), |stop| Err(stop.as_rejection()))
@@ -195,10 +194,12 @@ impl Stops {
     /// # Errors
     /// `store_unavailable`.
     pub fn require_known(&self) -> Result<(), Rejection> {
-        if self.known.load(Ordering::Acquire) == cache_state::UNKNOWN {
-            return Err(stops_unknown());
+        if self.known.load(Ordering::Acquire) != cache_state::UNKNOWN {
+            return Ok(());
         }
-        Ok(())
+        let message = "the gateway cannot read which calls an operator stopped; try again shortly";
+        let refusal = Rejection::new(Reason::StoreUnavailable, message);
+        Err(refusal.with_retry_after(Duration::from_secs(1)))
     }
 
     /// True if no stop is known.
@@ -216,7 +217,15 @@ impl Stops {
             (Some(_), None) => (ALL_ORGS_STOPS_MAX, ORG_STOPS_MAX),
             (None, _) => (STOPS_MAX, STOPS_MAX),
         };
-        let made = table::insert_once(&self.db, new, StopLimits { all, own }, run).await;
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let inserted = table::insert(&mut tx, new, Timestamp::now(), (all, own)).await?;
+            if inserted.is_some() {
+                tx.end(run).await?;
+            }
+            Ok(inserted)
+        };
+        let made = self.db.run("stop_insert", work).await;
         if !run.is_dry() {
             self.announce_change(&made).await;
         }
@@ -249,7 +258,15 @@ impl Stops {
         run: Run,
     ) -> Result<Option<(Stop, Counts)>, Rejection> {
         let counts = self.count_tasks(id).await?;
-        let released = table::delete_once(&self.db, id, run).await;
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let deleted = Self::release_in(&mut tx, id).await?;
+            if deleted.is_some() {
+                tx.end(run).await?;
+            }
+            Ok(deleted)
+        };
+        let released = self.db.run("stop_delete", work).await;
         if run.is_dry() {
             return Ok(released?.map(|stop| (stop, counts)));
         }
@@ -315,11 +332,7 @@ impl Stops {
         let mut version = self.version.lock().await;
         let (read, stops) = table::read(&self.db).await?;
         *version = Some(read);
-        self.replace_active(ActiveStops::new(stops, Timestamp::now()));
-        Ok(())
-    }
-
-    fn replace_active(&self, in_force: ActiveStops) {
+        let in_force = ActiveStops::new(stops, Timestamp::now());
         let count = in_force.count;
         let known = if count == 0 {
             cache_state::NONE
@@ -336,6 +349,7 @@ impl Stops {
         if let Some(changed) = self.changed.get().filter(|_| is_news) {
             changed();
         }
+        Ok(())
     }
 
     fn mark_unknown(&self) {
@@ -443,10 +457,65 @@ pub fn too_many() -> Rejection {
     Rejection::new(Reason::Conflict, message).with_fact("limit", STOPS_MAX)
 }
 
-fn stops_unknown() -> Rejection {
-    Rejection::new(
-        Reason::StoreUnavailable,
-        "the gateway cannot read which calls an operator stopped; try again shortly",
-    )
-    .with_retry_after(Duration::from_secs(1))
+/// Maximum workspaces that get the event of a stop of an org, or of all; and those that are searched for them.
+const WATCHED_MAX: usize = 256;
+const SEARCHED_MAX: usize = 10_000;
+
+/// Publishes the event of a stop for the workspaces that it names; if it is of an org, or of all, for those without a
+/// parent.
+fn notify_watchers(stops: &Arc<Stops>, kind: Kind, stop: &Stop, by: &'static str) {
+    let [scope, ..] = stop.scope.to_columns();
+    let payload = json!({"stop": stop.id, "scope": scope, "mode": stop.mode.as_str(),
+        "reason": stop.reason, "expires_at": stop.expires_at, "by": by});
+    let (org, of) = match &stop.scope {
+        Scope::Org(org) => (Some(org.clone()), PayloadSubject::Org(org.clone())),
+        Scope::All => (None, PayloadSubject::All),
+        Scope::Workspace(_) | Scope::Subtree(_) | Scope::Pair(..) => (
+            None,
+            PayloadSubject::from_workspaces(stop.scope.named_workspaces()),
+        ),
+    };
+    // Integrations and users that look after less of it do not read the stop itself either.
+    let event = move |workspace: &WorkspaceId| {
+        let event = Event::new(kind, workspace, payload.clone());
+        event.restrict_members(of.clone(), &["stop", "reason"])
+    };
+    for workspace in stop.scope.named_workspaces() {
+        stops.events.publish(event(workspace));
+    }
+    if stop.scope.named_workspaces().next().is_some() {
+        return;
+    }
+    let mut last = stops.telling.lock();
+    let (stops, before) = (Arc::clone(stops), last.take());
+    *last = Some(tokio::spawn(async move {
+        // Watchers hear of a release after the stop.
+        if let Some(before) = before {
+            let _ = before.await;
+        }
+        for workspace in find_roots(&stops, org.as_deref()).await {
+            stops.events.publish(event(&workspace));
+        }
+    }));
+}
+
+async fn find_roots(stops: &Stops, org: Option<&str>) -> Vec<WorkspaceId> {
+    let (mut roots, mut after, mut seen) = (Vec::new(), String::new(), 0);
+    while seen < SEARCHED_MAX {
+        let Ok(page) = stops.workspaces.load_outlines(&after, 500).await else {
+            break;
+        };
+        let Some(last) = page.last() else { break };
+        after = last.id.to_string();
+        seen += page.len();
+        let of_org = page.into_iter().filter(|one| {
+            one.parent_id.is_none() && org.is_none_or(|org| one.org.as_deref() == Some(org))
+        });
+        roots.extend(of_org.map(|one| one.id));
+        if roots.len() >= WATCHED_MAX {
+            roots.truncate(WATCHED_MAX);
+            break;
+        }
+    }
+    roots
 }

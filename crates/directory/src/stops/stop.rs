@@ -1,11 +1,11 @@
 //! A stop: the calls that it covers, the ends of a call that it is compared with, the words for its state, and its form in
 //! requests and in policies.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::rejections::invalid;
 use access::hierarchy::{Lineage, Permit};
 use access::identity::Operator;
 use kernel::closed_set::words;
@@ -284,18 +284,18 @@ pub fn read_scope(said: &Map<String, Value>) -> Result<Scope, Rejection> {
         ["org"] => {
             let org = text("org").filter(|org| is_name(org));
             let message = "`scope.org` is the name of an org, text of 1 to 256 characters";
-            Scope::Org(org.ok_or_else(|| invalid_params(message))?.to_owned())
+            Scope::Org(org.ok_or_else(|| invalid(message))?.to_owned())
         }
         ["caller", "target"] | ["target", "caller"] => {
             Scope::Pair(parse_id(text("caller"))?, parse_id(text("target"))?)
         }
         ["all"] if said["all"] == true => Scope::All,
-        _ => return Err(invalid_params(SCOPES)),
+        _ => return Err(invalid(SCOPES)),
     })
 }
 
 fn parse_id(text: Option<&str>) -> Result<WorkspaceId, Rejection> {
-    let text = text.ok_or_else(|| invalid_params(SCOPES))?;
+    let text = text.ok_or_else(|| invalid(SCOPES))?;
     Ok(WorkspaceId::parse(text)?)
 }
 
@@ -311,7 +311,7 @@ fn is_name(text: &str) -> bool {
 /// `invalid_params`.
 pub fn read_mode(said: &str) -> Result<Mode, Rejection> {
     Mode::parse(said).ok_or_else(|| {
-        invalid_params(r#"`mode` is "new" (new calls are refused) or "running" (calls and streams under way end, too)"#)
+        invalid(r#"`mode` is "new" (new calls are refused) or "running" (calls and streams under way end, too)"#)
     })
 }
 
@@ -323,7 +323,7 @@ pub fn read_reason(said: &str) -> Result<&str, Rejection> {
     let reason = said.trim();
     let length = reason.chars().count();
     if !(1..=REASON_CHARS_MAX).contains(&length) || reason.chars().any(char::is_control) {
-        return Err(invalid_params(format!(
+        return Err(invalid(format!(
             "`reason` is text of 1 to {REASON_CHARS_MAX} characters, none of them a control character: refused callers get it"
         )));
     }
@@ -335,13 +335,8 @@ pub fn read_reason(said: &str) -> Result<&str, Rejection> {
 /// # Errors
 /// `invalid_params`.
 pub fn read_expiry(said: &str) -> Result<Timestamp, Rejection> {
-    Timestamp::parse(said).ok_or_else(|| {
-        invalid_params("`expires_at` is a time by RFC 3339, such as 2026-11-21T10:00:00Z")
-    })
-}
-
-fn invalid_params(message: impl Into<Cow<'static, str>>) -> Rejection {
-    Rejection::new(Reason::InvalidParams, message)
+    Timestamp::parse(said)
+        .ok_or_else(|| invalid("`expires_at` is a time by RFC 3339, such as 2026-11-21T10:00:00Z"))
 }
 
 #[cfg(test)]

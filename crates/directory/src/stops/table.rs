@@ -1,17 +1,21 @@
 //! The tables `stops` and `stop_changes`. All SQL for them is here.
+//!
+//! The table `stop_tasks`: the tasks that a stop cancels at their agents, with their outcomes. All SQL for it is here. The
+//! data plane lists the tasks and sends the calls (`data-plane/src/canceller.rs`).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::any::AnyRow;
 use sqlx::{FromRow, Row as _};
 
-use super::{Cancel, Mode, NewStop, STOPS_MAX, Scope, Stop, Stops};
-use kernel::ids::WorkspaceIncarnation;
+use super::{Cancel, Mode, NewStop, STOPS_MAX, Scope, Stop, Stops, TaskOutcome};
+use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
 use stores::db::{Connection, Db};
-use stores::store::{Run, Unavailable};
+use stores::store::Unavailable;
 
 /// The columns of [`Stop`]. Their order does not matter.
 macro_rules! columns {
@@ -67,15 +71,6 @@ const ADVANCE: &str = "UPDATE stops SET cancel = $3 WHERE id = $1 AND fence = $2
 /// Time for which a replica has a cancellation for itself without a renewal.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// Bounds on stops in force.
-#[derive(Clone, Copy)]
-pub(super) struct StopLimits {
-    /// All of them.
-    pub(super) all: i64,
-    /// Those that the tokens of the maker's org, or of its subtree, made.
-    pub(super) own: i64,
-}
-
 /// Returns the number of changes so far.
 pub(super) async fn read_version(db: &Db) -> Result<i64, Unavailable> {
     let noted: Option<(i64,)> = db
@@ -91,37 +86,6 @@ pub(super) async fn read(db: &Db) -> Result<(i64, Vec<Stop>), Unavailable> {
     Ok((version, db.fetch_all("stops_read", query).await?))
 }
 
-/// Inserts a stop in a transaction of its own.
-pub(super) async fn insert_once(
-    db: &Db,
-    new: &NewStop,
-    room: StopLimits,
-    run: Run,
-) -> Result<Option<Stop>, Unavailable> {
-    let work = async {
-        let mut tx = db.begin().await?;
-        let inserted = insert(&mut tx, new, Timestamp::now(), room).await?;
-        if inserted.is_some() {
-            tx.end(run).await?;
-        }
-        Ok(inserted)
-    };
-    db.run("stop_insert", work).await
-}
-
-/// Deletes a stop in a transaction of its own, and returns it.
-pub(super) async fn delete_once(db: &Db, id: &str, run: Run) -> Result<Option<Stop>, Unavailable> {
-    let work = async {
-        let mut tx = db.begin().await?;
-        let deleted = Stops::release_in(&mut tx, id).await?;
-        if deleted.is_some() {
-            tx.end(run).await?;
-        }
-        Ok(deleted)
-    };
-    db.run("stop_delete", work).await
-}
-
 /// Deletes expired stops, and returns those that no other replica has deleted.
 pub(super) async fn delete_expired(db: &Db, now: Timestamp) -> Result<Vec<Stop>, Unavailable> {
     let work = async {
@@ -131,7 +95,7 @@ pub(super) async fn delete_expired(db: &Db, now: Timestamp) -> Result<Vec<Stop>,
         let deleted: Vec<Stop> = delete.fetch_all(&mut *tx).await?;
         if !deleted.is_empty() {
             for stop in &deleted {
-                super::cancel::delete_tasks(&mut tx, &stop.id).await?;
+                delete_tasks(&mut tx, &stop.id).await?;
             }
             tx.commit().await?;
         }
@@ -159,8 +123,7 @@ impl Stops {
         new: &NewStop,
         now: Timestamp,
     ) -> Result<Option<Stop>, sqlx::Error> {
-        let (all, own) = (STOPS_MAX, STOPS_MAX);
-        insert(tx, new, now, StopLimits { all, own }).await
+        insert(tx, new, now, (STOPS_MAX, STOPS_MAX)).await
     }
 
     /// Releases a stop, and returns it; `None` if there is none of this id.
@@ -172,7 +135,7 @@ impl Stops {
         let rows = sqlx::query(DELETE).bind(id).fetch_all(&mut *tx).await?;
         let deleted = rows.first().map(Stop::from_row).transpose()?;
         if deleted.is_some() {
-            super::cancel::delete_tasks(tx, id).await?;
+            delete_tasks(tx, id).await?;
         }
         Ok(deleted)
     }
@@ -247,12 +210,13 @@ impl Stops {
     }
 }
 
-/// Inserts a stop; `None` if there are as many as [`StopLimits`] allows.
+/// Inserts a stop; `None` if `all` are in force, or `own` of those that the tokens of the maker's org, or of its subtree,
+/// made.
 pub(super) async fn insert(
     tx: &mut Connection,
     new: &NewStop,
     now: Timestamp,
-    room: StopLimits,
+    (all, own): (i64, i64),
 ) -> Result<Option<Stop>, sqlx::Error> {
     // First: its row serializes the changes, so that the count still holds at the commit.
     sqlx::query(CHANGED).execute(&mut *tx).await?;
@@ -260,8 +224,7 @@ pub(super) async fn insert(
     let count = sqlx::query(COUNT).bind(new.by_org.as_deref().unwrap_or_default());
     let count = count.bind(by_subtree.clone().unwrap_or_default());
     let count = count.fetch_one(&mut *tx).await?;
-    if count.try_get::<i64, _>("stops")? >= room.all || count.try_get::<i64, _>("own")? >= room.own
-    {
+    if count.try_get::<i64, _>("stops")? >= all || count.try_get::<i64, _>("own")? >= own {
         return Ok(None);
     }
     let [scope, name, target] = new.scope.to_columns();
@@ -319,5 +282,95 @@ impl FromRow<'_, AnyRow> for Stop {
             cancel: Cancel::parse(&text("cancel")?).ok_or_else(|| unknown("cancel"))?,
             fence: row.try_get("fence")?,
         })
+    }
+}
+
+/// Tasks that one stop cancels at most.
+pub const TASKS_MAX: usize = 10_000;
+
+const ADD: &str = "INSERT INTO stop_tasks (stop_id, target, task, outcome) VALUES ($1, $2, $3, 'pending') \
+    ON CONFLICT (stop_id, target, task) DO NOTHING";
+
+const PENDING: &str = "SELECT target, task FROM stop_tasks WHERE stop_id = $1 AND outcome = 'pending' \
+    ORDER BY target, task LIMIT $2";
+
+const SET: &str =
+    "UPDATE stop_tasks SET outcome = $4 WHERE stop_id = $1 AND target = $2 AND task = $3";
+
+const COUNTS: &str =
+    "SELECT outcome, COUNT(*) AS tasks FROM stop_tasks WHERE stop_id = $1 GROUP BY outcome";
+
+const FORGET: &str = "DELETE FROM stop_tasks WHERE stop_id = $1";
+
+/// Tasks of one stop, by outcome.
+pub type Counts = HashMap<TaskOutcome, i64>;
+
+/// Deletes the tasks of a stop.
+pub(super) async fn delete_tasks(tx: &mut Connection, stop: &str) -> Result<(), sqlx::Error> {
+    let forget = sqlx::query(FORGET).bind(stop);
+    forget.execute(&mut *tx).await.map(drop)
+}
+
+impl Stops {
+    /// Adds tasks to those that a stop cancels.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn add_tasks(
+        &self,
+        stop: &Stop,
+        tasks: &[(WorkspaceId, String)],
+    ) -> Result<(), Unavailable> {
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            for (target, task) in tasks {
+                let add = sqlx::query(ADD).bind(&stop.id).bind(target.as_str());
+                add.bind(task).execute(&mut *tx).await?;
+            }
+            tx.commit().await
+        };
+        self.db.run("stop_tasks_add", work).await
+    }
+
+    /// Returns tasks of a stop that have no outcome yet.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn pending_tasks(
+        &self,
+        stop: &Stop,
+        limit: i64,
+    ) -> Result<Vec<(WorkspaceId, String)>, Unavailable> {
+        let query = sqlx::query(PENDING).bind(&stop.id).bind(limit);
+        let pending: Vec<(String, String)> = self.db.fetch_all("stop_tasks_pending", query).await?;
+        let named =
+            |(target, task): (String, String)| Some((WorkspaceId::parse(&target).ok()?, task));
+        Ok(pending.into_iter().filter_map(named).collect())
+    }
+
+    /// Writes the outcome of one task.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn set_outcome(
+        &self,
+        stop: &Stop,
+        (target, task): (&WorkspaceId, &str),
+        outcome: TaskOutcome,
+    ) -> Result<(), Unavailable> {
+        let set = sqlx::query(SET).bind(&stop.id).bind(target.as_str());
+        let set = set.bind(task).bind(outcome.as_str());
+        self.db.execute("stop_tasks_set", set).await.map(drop)
+    }
+
+    /// Counts the tasks of a stop by outcome.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn count_tasks(&self, stop: &str) -> Result<Counts, Unavailable> {
+        let query = sqlx::query(COUNTS).bind(stop);
+        let counts: Vec<(String, i64)> = self.db.fetch_all("stop_tasks_count", query).await?;
+        let known = |(outcome, tasks): (String, i64)| Some((TaskOutcome::parse(&outcome)?, tasks));
+        Ok(counts.into_iter().filter_map(known).collect())
     }
 }

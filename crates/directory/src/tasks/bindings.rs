@@ -353,7 +353,7 @@ impl Binder {
 pub struct Learner {
     scan: TaskScan,
     /// `None`: the owner is known already, or does not matter here.
-    recorder: Option<OwnerRecorder>,
+    pub(super) recorder: Option<OwnerRecorder>,
     /// `None`: the target has no instances.
     binder: Option<Box<Binder>>,
     /// Records the end of the task that the response is about. `None`: a response to a message, or it does not matter.
@@ -387,32 +387,10 @@ impl EndRecorder {
     }
 }
 
-/// The owner and target to record for the task.
-struct OwnerRecorder {
-    tasks: Arc<Tasks>,
-    /// The proven caller.
-    proof: Arc<Proof>,
-    target: WorkspaceIncarnation,
-}
+/// The proven caller, which is recorded as the owner of a task of the target.
+type OwnerRecorder = (Arc<Tasks>, Arc<Proof>, WorkspaceIncarnation);
 
 impl Learner {
-    pub(super) fn new(
-        tasks: Arc<Tasks>,
-        proof: Arc<Proof>,
-        target: WorkspaceIncarnation,
-        binding: Binding,
-    ) -> Self {
-        let recorder = OwnerRecorder {
-            tasks,
-            proof,
-            target,
-        };
-        Self {
-            recorder: Some(recorder),
-            ..Self::for_state(binding)
-        }
-    }
-
     /// Returns a learner that records no owner and only reports the state of the task.
     pub fn for_state(binding: Binding) -> Self {
         Self {
@@ -451,8 +429,8 @@ impl Learner {
 
     /// Returns what records the end of `task`, if the response may have begun it.
     pub fn end_recorder_for(&self, task: &str) -> Option<Box<EndRecorder>> {
-        let recorder = self.recorder.as_ref()?;
-        let mut ender = EndRecorder::new(&recorder.tasks, &recorder.proof, &recorder.target.id);
+        let (tasks, proof, target) = self.recorder.as_ref()?;
+        let mut ender = EndRecorder::new(tasks, proof, &target.id);
         ender.task = Some(task.to_owned());
         Some(ender)
     }
@@ -491,11 +469,11 @@ impl Learner {
     /// Records the caller as the owner of `task`, if the task has none, and binds the task and the context that were
     /// found.
     pub async fn record_task(&mut self, task: Option<&str>, state: Option<TaskState>) {
-        if let (Some(recorder), Some(task)) = (&self.recorder, task) {
-            let (owner, target) = (recorder.proof.owner(), &recorder.target);
+        if let (Some((tasks, proof, target)), Some(task)) = (&self.recorder, task) {
+            let owner = proof.owner();
             let over = state.is_some_and(TaskState::is_terminal);
-            let owner = (owner.as_str(), recorder.proof.principal.org());
-            recorder.tasks.record_owner(owner, target, task, Some(over));
+            let owner = (owner.as_str(), proof.principal.org());
+            tasks.record_owner(owner, target, task, Some(over));
         }
         if let Some(ender) = &mut self.ender {
             if let Some(task) = task {

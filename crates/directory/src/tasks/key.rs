@@ -6,30 +6,22 @@ use kernel::ids::WorkspaceIncarnation;
 /// Returns the key of a task's owner. Agents may treat ids that differ in case or in surrounding spaces as
 /// equal, so the id is folded.
 pub(super) fn task_owner(target: &WorkspaceIncarnation, task: &str) -> String {
-    let mut key = format!("gw:task:{target}:");
-    push_escaped(&fold_id(task), &mut key);
-    key
+    push_escaped(&fold_id(task), format!("gw:task:{target}:"))
 }
 
 /// Returns the key of the instance that has a task.
 pub(super) fn bound_task(target: &WorkspaceIncarnation, task: &str) -> String {
-    let mut key = format!("gw:bound:{target}:t:");
-    push_escaped(&fold_id(task), &mut key);
-    key
+    push_escaped(&fold_id(task), format!("gw:bound:{target}:t:"))
 }
 
 /// Returns the key of the list of a caller's bindings.
 pub(super) fn bindings_of(owner: &str) -> String {
-    let mut key = "gw:bindings-of:".to_owned();
-    push_escaped(owner, &mut key);
-    key
+    push_escaped(owner, "gw:bindings-of:".to_owned())
 }
 
 /// Returns the key of the instance that has a context.
 pub(super) fn bound_context(target: &WorkspaceIncarnation, context: &str) -> String {
-    let mut key = format!("gw:bound:{target}:c:");
-    push_escaped(context, &mut key);
-    key
+    push_escaped(context, format!("gw:bound:{target}:c:"))
 }
 
 fn fold_id(task: &str) -> String {
@@ -44,30 +36,26 @@ fn is_space(c: char) -> bool {
 
 /// Returns the key of the target at which `owner` started `task`.
 pub(super) fn task_target(owner: &str, task: &str) -> String {
-    let mut key = "gw:task-at:".to_owned();
-    push_escaped(owner, &mut key);
-    key.push(':');
-    push_escaped(&fold_id(task), &mut key);
-    key
+    let owner = push_escaped(owner, "gw:task-at:".to_owned());
+    push_escaped(&fold_id(task), owner + ":")
 }
 
 /// Returns the key of the list of an owner's tasks.
 pub(super) fn of_owner(owner: &str) -> String {
-    let mut key = "gw:tasks-of:".to_owned();
-    push_escaped(owner, &mut key);
-    key
+    push_escaped(owner, "gw:tasks-of:".to_owned())
 }
 
-/// Percent-encodes `text`. The characters of workspace ids, and of the ids that agents usually generate, stay
-/// as they are.
-fn push_escaped(text: &str, out: &mut String) {
+/// Percent-encodes `text` behind `key`. The characters of workspace ids, and of the ids that agents usually generate,
+/// stay as they are.
+fn push_escaped(text: &str, mut key: String) -> String {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-') {
-            out.push(char::from(byte));
+            key.push(char::from(byte));
         } else {
-            out.push_str(&format!("%{byte:02X}"));
+            key.push_str(&format!("%{byte:02X}"));
         }
     }
+    key
 }
 
 #[cfg(test)]

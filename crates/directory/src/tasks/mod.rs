@@ -118,8 +118,9 @@ impl Tasks {
         target: WorkspaceIncarnation,
         binding: Binding,
     ) -> Learner {
-        let proof = Arc::clone(proof);
-        Learner::new(Arc::clone(self), proof, target, binding)
+        let mut learner = Learner::for_state(binding);
+        learner.recorder = Some((Arc::clone(self), Arc::clone(proof), target));
+        learner
     }
 
     /// Records that `owner`, of the org `org` if it is no workspace, started `task` of `target`, unless another owner is
@@ -346,11 +347,6 @@ pub async fn may_see(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Resul
     if proof.sees_all_content() || proof.owner() == owner {
         return Ok(true);
     }
-    is_above(hierarchy, proof, owner).await
-}
-
-/// True if the caller is a workspace above the one that owns a task.
-async fn is_above(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<bool, Rejection> {
     // `:` occurs in no workspace id, and in every other owner.
     match (
         proof.principal.workspace(),

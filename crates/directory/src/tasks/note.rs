@@ -114,19 +114,6 @@ impl Tasks {
         }
     }
 
-    /// Records the task that a note says has begun or ended.
-    fn note_open(&self, queued: &mut QueuedNote) {
-        match &mut queued.note {
-            Note::Claim(claimed) => {
-                if let Some(open) = claimed.open.take() {
-                    self.open.record_begin(*open);
-                }
-            }
-            Note::End(name) => self.open.record_end(name.clone()),
-            Note::Renew { .. } | Note::Bind(_) => {}
-        }
-    }
-
     /// Writes learnt owners. A background task; runs until it is dropped.
     pub async fn run(&self) {
         let bound_rows = async {
@@ -143,7 +130,17 @@ impl Tasks {
         let at_once = if self.is_shared() { AT_ONCE } else { BATCH_MAX };
         let mut batch = Vec::with_capacity(at_once);
         while notes.recv_many(&mut batch, at_once).await > 0 {
-            batch.iter_mut().for_each(|note| self.note_open(note));
+            for queued in &mut batch {
+                match &mut queued.note {
+                    Note::Claim(claimed) => {
+                        if let Some(open) = claimed.open.take() {
+                            self.open.record_begin(*open);
+                        }
+                    }
+                    Note::End(name) => self.open.record_end(name.clone()),
+                    Note::Renew { .. } | Note::Bind(_) => {}
+                }
+            }
             let mut told = false;
             while let Err(error) = self.try_write(&mut batch).await {
                 if !std::mem::replace(&mut told, true) {

@@ -4,6 +4,7 @@
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{open_for, seal_for};
@@ -12,7 +13,7 @@ use access::workspace::{SealedTls, Workspace};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
-use trust::{CertificateSummary, Certificates, PemError, Seal, parse_private_key};
+use trust::{Certificates, PemError, Seal, parse_private_key};
 
 /// Form of the three members, in each rejection.
 const FORM: &str = r#"`upstream_tls` is {"ca", "client_cert", "client_key"}, each of them PEM text: `ca` alone, the other two, or all three; null takes it back"#;
@@ -27,13 +28,6 @@ struct Form {
     client_cert: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_key: Option<String>,
-}
-
-/// Form that may be shown.
-#[derive(Serialize)]
-struct TlsSummary {
-    ca: Option<Vec<CertificateSummary>>,
-    client_cert: Option<Vec<CertificateSummary>>,
 }
 
 /// Client certificate and key of the gateway.
@@ -118,11 +112,10 @@ impl UpstreamTls {
         digest.finalize().into()
     }
 
-    fn summarize(&self) -> TlsSummary {
-        TlsSummary {
-            ca: self.ca.as_ref().map(Certificates::summaries),
-            client_cert: self.client.as_ref().map(|client| client.chain.summaries()),
-        }
+    /// Returns the form that may be shown.
+    fn summarize(&self) -> Value {
+        let client = self.client.as_ref().map(|client| client.chain.summaries());
+        json!({"ca": self.ca.as_ref().map(Certificates::summaries), "client_cert": client})
     }
 
     /// Seals it for the row of `id`; it opens for no other row.
@@ -170,8 +163,6 @@ pub(crate) fn require_https(has_tls: bool, url: Option<&str>) -> Result<(), Reje
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn parse(json: &Value) -> Result<UpstreamTls, Rejection> {
