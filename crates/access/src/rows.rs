@@ -131,9 +131,9 @@ pub(crate) type Statement<'q> = Query<'q, Any, AnyArguments>;
 
 /// Builds a statement of the rows of these ids: `select`, which ends with the column of the ids, then their places, and
 /// `rest`.
-pub(crate) fn select_in<'q>(
+pub(crate) fn select_in<'i>(
     select: &str,
-    ids: impl Iterator<Item = &'q WorkspaceId>,
+    ids: impl Iterator<Item = &'i WorkspaceId>,
     rest: &str,
 ) -> Statement<'static> {
     let mut values = Values::default();

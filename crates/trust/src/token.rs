@@ -7,9 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use kernel::metrics::CredentialFlaw;
 
@@ -111,15 +111,7 @@ impl TokenHead {
         );
         let typ = head.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         let typ = typ.strip_prefix("application/").unwrap_or(&typ);
-        let is_set = |name| {
-            head.others
-                .get(name)
-                .is_some_and(|value: &Value| !value.is_null())
-        };
-        let chooses_key = ["jwk", "jku", "x5c", "x5u", "crit", "b64", "zip"]
-            .into_iter()
-            .any(is_set);
-        if symmetric || chooses_key || !FOREIGN_TYPES.contains(&typ) {
+        if symmetric || head.chooses_key() || !FOREIGN_TYPES.contains(&typ) {
             return Err(TokenError::Malformed);
         }
         Ok(Self {
@@ -146,19 +138,26 @@ pub fn own_type(token: &str) -> Option<String> {
 /// Returns the unverified `iss` of a token, to choose the issuer to verify it with. `None`: it has
 /// none, or is not a JWT.
 pub fn claimed_issuer(token: &str) -> Option<String> {
-    claimed_text(token, "iss")
+    #[derive(Deserialize)]
+    struct UnverifiedClaims {
+        iss: String,
+    }
+    decode_claims(token).map(|claims: UnverifiedClaims| claims.iss)
 }
 
 /// Returns the unverified `aud` of a token, to choose the audience to verify it for. `None`: it is
 /// not one string.
 pub fn claimed_audience(token: &str) -> Option<String> {
-    claimed_text(token, "aud")
+    #[derive(Deserialize)]
+    struct UnverifiedClaims {
+        aud: String,
+    }
+    decode_claims(token).map(|claims: UnverifiedClaims| claims.aud)
 }
 
-fn claimed_text(token: &str, name: &str) -> Option<String> {
+fn decode_claims<T: DeserializeOwned>(token: &str) -> Option<T> {
     let [_, claims, _] = split_token(token).ok()?;
-    let claims: Map<String, Value> = decode_part(claims)?;
-    Some(claims.get(name)?.as_str()?.to_owned())
+    decode_part(claims)
 }
 
 /// Returns the second that is `span` after another.
@@ -234,12 +233,27 @@ impl OwnHead {
     }
 }
 
-/// The header of a foreign token.
+/// The header of a foreign token. Typed, so that a member that is there twice is an error.
 #[derive(Deserialize)]
 struct ForeignHead {
     alg: Algorithm,
     kid: Option<String>,
     typ: Option<String>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
+    jwk: Option<IgnoredAny>,
+    jku: Option<IgnoredAny>,
+    x5c: Option<IgnoredAny>,
+    x5u: Option<IgnoredAny>,
+    crit: Option<IgnoredAny>,
+    b64: Option<IgnoredAny>,
+    zip: Option<IgnoredAny>,
+}
+
+impl ForeignHead {
+    fn chooses_key(&self) -> bool {
+        [
+            &self.jwk, &self.jku, &self.x5c, &self.x5u, &self.crit, &self.b64, &self.zip,
+        ]
+        .iter()
+        .any(|member| member.is_some())
+    }
 }

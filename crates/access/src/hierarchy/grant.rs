@@ -92,18 +92,8 @@ from_row! {
     Grant: id, caller = "caller_id", target = "target_id", note, expires_at, created_at
 }
 
-/// The cached grant of one ordered pair.
-#[derive(Clone, Debug)]
-struct CachedGrant {
-    id: Arc<str>,
-    expires_at: Option<Timestamp>,
-}
-
-impl CachedGrant {
-    fn is_in_force(&self, now: Timestamp) -> bool {
-        self.expires_at.is_none_or(|end| now < end)
-    }
-}
+/// The cached grant of one ordered pair: its id, and the time from which it is no longer in force.
+type CachedGrant = (Arc<str>, Option<Timestamp>);
 
 /// An ordered pair: the caller, and the target.
 struct GrantPair {
@@ -160,13 +150,13 @@ impl Grants {
         let pair = (caller.clone(), target.clone());
         let (cached, loaded_at) = self.pairs.get_or_read(&pair, || self.find(&pair)).await?;
         let now = Timestamp::now();
-        let in_force = cached.as_ref().is_some_and(|grant| grant.is_in_force(now));
+        let in_force = matches!(&cached, Some((_, end)) if end.is_none_or(|end| now < end));
         witness.record(|| {
             let source = loaded_at.map_or(Source::Sql, |_| Source::Memory);
             let age = loaded_at.map(|at| at.elapsed()).unwrap_or_default();
             let value = match &cached {
                 None => json!({"granted": false}),
-                Some(CachedGrant { id, expires_at }) => {
+                Some((id, expires_at)) => {
                     json!({"granted": in_force, "grant": &**id, "expires_at": expires_at})
                 }
             };
@@ -182,10 +172,7 @@ impl Grants {
         let query = sql!(FIND, caller.as_str(), target.as_str());
         let found: Option<(String, Option<i64>)> =
             self.db.fetch_optional("grant_find", query).await?;
-        Ok(found.map(|(id, expires_at)| CachedGrant {
-            id: id.into(),
-            expires_at: expires_at.map(Timestamp),
-        }))
+        Ok(found.map(|(id, expires_at)| (id.into(), expires_at.map(Timestamp))))
     }
 }
 
@@ -196,7 +183,7 @@ impl Hierarchy {
         let pair = (caller.clone(), permit.target().clone());
         let grants = &self.grants;
         let cached = grants.pairs.get_or_read(&pair, || grants.find(&pair)).await;
-        cached.ok()?.0?.expires_at
+        cached.ok()?.0?.1
     }
 
     /// True if `caller` holds a grant that is in force.
