@@ -228,7 +228,7 @@ fn has_meaningful_body(verb: &http::Method) -> bool {
 ///
 /// # Errors
 /// `address_forbidden`, `agent_unreachable`, `store_unavailable`.
-pub(super) async fn resolve_address(
+async fn resolve_address(
     context: &Context,
     agent: &Agent,
     path: Option<&str>,
