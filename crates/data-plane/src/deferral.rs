@@ -2,6 +2,7 @@
 //! rejected, and made when the target is back. Also answers later requests about a deferred call, as about a task.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode, header};
@@ -12,7 +13,7 @@ use crate::admission::{AllowedCaller, client_address};
 use crate::body::{check_media_type, expects_continue};
 use crate::complete::CheckedCall;
 use crate::filters::untranslatable_reply;
-use crate::idempotency::{Execution, StoredResponse, execute_own_once, send_stored_response};
+use crate::idempotency::{StoredResponse, execute_own_once, send_stored_response};
 use crate::listener::PREFERENCE_APPLIED;
 use crate::policy::{UncountedCall, count_call};
 use crate::record::{Answered, ExchangeError};
@@ -134,11 +135,11 @@ pub(super) async fn defer_call(
             (Outcome::Whole(Arc::new(answer)), false)
         }
         Some(key) => match execute_own_once(request, key, accept).await? {
-            Execution::Fresh(answer, charge) => {
+            ControlFlow::Continue((answer, charge)) => {
                 request.exchange.record.charge = charge;
                 (Outcome::Whole(Arc::new(answer)), false)
             }
-            Execution::Replayed(outcome) => (outcome, true),
+            ControlFlow::Break(outcome) => (outcome, true),
         },
     };
     let response = StoredResponse::new(outcome, replay, call.done);

@@ -36,7 +36,7 @@ use crate::services::Context;
 use crate::trace::ExchangeOrigin;
 use crate::upstream::{SentCall, WireRequest, refuse_redirect, shutting_down};
 use crate::upstream_request::{
-    AgentCall, Origin, callee_attributes, resolve_address, translate_for_inbox,
+    AgentCall, Origin, callee_attributes, resolve_peer, translate_for_inbox,
 };
 use crate::wake::wake_workspace;
 use a2a::Generation;
@@ -513,10 +513,9 @@ impl Dispatcher {
             .map_err(|ended| ended.into_rejection(no_caller))?;
         self.check_content(admitted, exchange, &mut call).await?;
         let asker = LookupFor::for_call(admitted.allowed.account());
-        let address = resolve_address(context, agent, call.path.as_deref(), asker).await;
-        let address = address
-            .at(Stage::Address)
-            .map_err(Rejection::mark_not_sent)?;
+        let connect = exchange.call.config.timeouts.connect;
+        let peer = resolve_peer(context, agent, call.path.as_deref(), asker, connect).await;
+        let peer = peer.at(Stage::Address).map_err(Rejection::mark_not_sent)?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
         let timeouts = &exchange.call.config.timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
@@ -525,8 +524,6 @@ impl Dispatcher {
             client: stored.client,
         };
         let wire = agents.write_head(&origin, exchange, &call).await;
-        let upstream = &context.relay.upstream;
-        let peer = upstream.agent_peer(agent, address, timeouts.connect).await;
         let question = BufferedRequest {
             peer: &peer,
             call: WireRequest::new(wire.map_err(Rejection::mark_not_sent)?, call.body),

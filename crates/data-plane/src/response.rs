@@ -441,7 +441,7 @@ pub(super) async fn relay_call(
 }
 
 /// Sends the call over `connection`.
-async fn send(
+pub(super) async fn send(
     relay: &Relay,
     (forward, connection): (&OutboundCall, AgentConnection),
     slot: Option<&Slot>,

@@ -223,7 +223,7 @@ impl AgentCall<'_> {
 ///
 /// # Errors
 /// `address_forbidden`, `agent_unreachable`, `store_unavailable`.
-pub(super) async fn resolve_address(
+async fn resolve_address(
     context: &Context,
     agent: &Agent,
     path: Option<&str>,

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::listener::internal_error;
-use crate::record::{Exchange, outcome_of_rejection, search_answer};
-use crate::response::{OutboundCall, refuse_answer};
+use crate::record::{Exchange, ExchangeError, outcome_of_rejection, search_answer};
+use crate::response::{OutboundCall, refuse_answer, send};
 use crate::sse::{AgentStream, EventPace, StreamSetup};
 use crate::trace::CallSpan;
 use crate::upstream::{
@@ -97,21 +97,18 @@ impl CallTask {
                     let cut = CancelWatch::for_drain(&self.relay.drain);
                     self.store_stream(upstream, (&head, cut), claim, live).await;
                 }
-                Ok((upstream, head)) => {
-                    let reply = (self.form.clone(), self.request_id.clone());
-                    match self.read_whole(upstream, head, &mut cut).await {
-                        Ok(answer) => {
-                            let task_state = TaskState::from_answer(&answer.body);
-                            claim.record_answer(answer, task_state).await;
-                        }
-                        // The verdict of a guard is final: the agent is not asked again.
-                        Err(why) if why.reason == Reason::GuardRejected => {
-                            let answer = rejection_answer(&why, &reply);
-                            claim.record_rejection(why, &answer).await;
-                        }
-                        Err(rejection) => reject_claim(claim, span, rejection).await,
+                Ok((upstream, head)) => match self.read_whole(upstream, head, &mut cut).await {
+                    Ok(answer) => {
+                        let task_state = TaskState::from_answer(&answer.body);
+                        claim.record_answer(answer, task_state).await;
                     }
-                }
+                    // The verdict of a guard is final: the agent is not asked again.
+                    Err(why) if why.reason == Reason::GuardRejected => {
+                        let answer = self.rejection_answer(&why);
+                        claim.record_rejection(why, &answer).await;
+                    }
+                    Err(rejection) => reject_claim(claim, span, rejection).await,
+                },
             }
         });
         pieces
@@ -125,21 +122,12 @@ impl CallTask {
     ) -> Result<(AnswerReader, ResponseHeader), Rejection> {
         let turn = self.forward.turn.take();
         let (relay, clocks) = (&self.relay, &self.forward.clocks);
-        let send = relay.upstream.send_over(
-            connection,
-            &self.forward.peer,
-            &self.forward.call,
-            clocks.total,
-            (&relay.metrics, self.forward.slot.as_ref()),
-        );
-        let mut upstream = tokio::select! {
-            biased;
-            sent = send => sent?,
-            why = cut.cancelled(Delivery::Unknown) => return Err(why),
-        };
+        let call = (&self.forward, connection);
+        let sent = send(relay, call, self.forward.slot.as_ref(), cut).await;
+        let mut upstream = sent.map_err(to_rejection)?;
         drop(turn);
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
-        awaited.map_err(|ended| ended.into_rejection(|| broken_http(None)))?;
+        awaited.map_err(to_rejection)?;
         let mut head = *upstream.take_head().map_err(reject_unread)?;
         let follows = self.forward.follows.is_some();
         self.forward.call.keep_for_redirect(follows);
@@ -151,8 +139,7 @@ impl CallTask {
             place: place.filter(|_| self.forward.keeps_place),
         };
         let again = follow_redirect(relay, None, call, &head.fields, clocks, cut).await;
-        let again = again.map_err(|ended| ended.into_rejection(|| broken_http(None)));
-        if let Some(again) = again? {
+        if let Some(again) = again.map_err(to_rejection)? {
             upstream = again.0;
             head = *again.1;
         }
@@ -228,14 +215,14 @@ impl CallTask {
 
     /// Reads the response to its end.
     async fn read_whole(
-        mut self,
+        &mut self,
         upstream: AnswerReader,
         mut head: ResponseHeader,
         cut: &mut CancelWatch,
     ) -> Result<Answer, Rejection> {
         let status = head.status.as_u16();
         let body = self.read_body(upstream, cut).await;
-        let (mut forward, relay) = (self.forward, &self.relay);
+        let (forward, relay) = (&mut self.forward, &self.relay);
         let (expected, slot) = (forward.expected, forward.slot.as_mut());
         let judge = |body: &[u8]| expected.refuse_unreadable(&head, (body, true), slot);
         let body = body.and_then(|body| judge(&body).map(|()| body));
@@ -246,7 +233,7 @@ impl CallTask {
             });
         }
         let body = body?;
-        let body = match forward.rewrite {
+        let body = match forward.rewrite.take() {
             Some(rewrite) => {
                 let answer = (&mut head, body);
                 let changed = rewrite.rewrite_body_within(answer, forward.clocks.total, cut);
@@ -255,6 +242,17 @@ impl CallTask {
             None => body,
         };
         build_answer(relay, &head, body)
+    }
+
+    /// Returns a rejection as the answer that its caller gets.
+    fn rejection_answer(&self, rejection: &Rejection) -> Answer {
+        let json = HeaderValue::from_static("application/json");
+        Answer {
+            status: rejection.status_in(self.form.dialect),
+            fields: HeaderMap::from_iter([(header::CONTENT_TYPE, json)]),
+            body: rejection.to_body(&self.form, &self.request_id).into(),
+            kept: true,
+        }
     }
 
     /// Reads the body of a response, which is held whole: it is stored before it is sent.
@@ -268,8 +266,7 @@ impl CallTask {
         let mut body = BytesMut::new();
         loop {
             let piece = next_piece(None, &mut upstream, &forward.clocks, cut).await;
-            let Some(piece) = piece.map_err(|ended| ended.into_rejection(|| broken_http(None)))?
-            else {
+            let Some(piece) = piece.map_err(to_rejection)? else {
                 break;
             };
             if (body.len() + piece.len()) as u64 > limit {
@@ -291,6 +288,11 @@ impl CallTask {
     }
 }
 
+/// Returns what ended a call that no caller can leave.
+fn to_rejection(ended: ExchangeError) -> Rejection {
+    ended.into_rejection(|| broken_http(None))
+}
+
 /// Ends the call with a rejection.
 async fn reject_claim(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: Rejection) {
     if let Some(span) = &mut span {
@@ -298,17 +300,6 @@ async fn reject_claim(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: 
     }
     drop(span);
     claim.record_refusal(rejection).await;
-}
-
-/// Returns a rejection as the answer that its caller gets.
-fn rejection_answer(rejection: &Rejection, (form, request_id): &(ReplyForm, RequestId)) -> Answer {
-    let json = HeaderValue::from_static("application/json");
-    Answer {
-        status: rejection.status_in(form.dialect),
-        fields: HeaderMap::from_iter([(header::CONTENT_TYPE, json)]),
-        body: rejection.to_body(form, request_id).into(),
-        kept: true,
-    }
 }
 
 /// Returns a response as it is kept: with the fields that are passed on only.

@@ -145,27 +145,19 @@ fn failed_meanwhile() -> Rejection {
 
 // Calls with a key that the gateway answers itself: each is executed once.
 
-/// Result of an execution.
-pub(crate) enum Execution<T> {
-    /// It was executed now.
-    Fresh(Answer, T),
-    /// It was executed before, or by a concurrent request.
-    Replayed(Outcome),
-}
-
-/// Executes `work` unless it was executed for the key already, and keeps its answer. The work runs to its end, even
-/// if its caller disconnects.
+/// Executes `work` unless it was executed for the key already, or by a concurrent request, and keeps its answer; breaks
+/// with the outcome if it was. The work runs to its end, even if its caller disconnects.
 pub(crate) async fn execute_own_once<T: Send + 'static>(
     request: &mut Request<'_>,
     key: &Key,
     work: impl Future<Output = Result<(Answer, T), Rejection>> + Send + 'static,
-) -> Result<Execution<T>, ExchangeError> {
+) -> Result<ControlFlow<Outcome, (Answer, T)>, ExchangeError> {
     let context = request.context;
     let until = request.exchange.call.started + request.exchange.call.config.timeouts.total;
     let claim = loop {
         let unclaimed = match look_up_key(request, key, until).await? {
             Continue(unclaimed) => unclaimed,
-            Break(outcome) => return Ok(Execution::Replayed(outcome)),
+            Break(outcome) => return Ok(Break(outcome)),
         };
         // If another replica claimed it first, wait for that call.
         let calls = &context.gateway.delivery.calls;
@@ -188,8 +180,7 @@ pub(crate) async fn execute_own_once<T: Send + 'static>(
         }
     });
     let done = done.await.map_err(|_| abandoned())?;
-    let (answer, what) = done?;
-    Ok(Execution::Fresh(answer, what))
+    Ok(Continue(done?))
 }
 
 /// Rejection: the task of the call panicked, which is a bug.

@@ -173,19 +173,16 @@ impl CallerInbox<'_> {
     /// # Errors
     /// `task_not_found`, also for the task of another caller; `store_unavailable`.
     async fn load_task(&self, id: &str) -> Result<InboxTask, Rejection> {
-        let task = self
-            .store()
-            .find_task(&self.target, id)
-            .await
-            .at(Stage::Tasks)?;
-        let task = task.ok_or_else(no_task).at(Stage::Tasks)?;
-        if !may_see(&self.gateway.hierarchy, &self.proof, &task.owner)
-            .await
-            .at(Stage::Tasks)?
-        {
-            return Err(no_task().at(Stage::Tasks));
-        }
-        Ok(task)
+        let (store, hierarchy) = (self.store(), &self.gateway.hierarchy);
+        let found = async {
+            let task = store.find_task(&self.target, id).await?;
+            let task = task.ok_or_else(no_task)?;
+            match may_see(hierarchy, &self.proof, &task.owner).await? {
+                true => Ok(task),
+                false => Err(no_task()),
+            }
+        };
+        found.await.at(Stage::Tasks)
     }
 
     async fn cancel_task(

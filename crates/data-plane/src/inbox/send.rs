@@ -1,5 +1,6 @@
 //! A message to a polling agent: put into its inbox once, then the requested response to its caller.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::admission::AdmittedCall;
 use crate::complete::{CheckedCall, preferred_wait};
 use crate::filters::Rewrite;
-use crate::idempotency::{
-    Execution, StoredResponse, execute_own_once, send_stored_response, stream_expired,
-};
+use crate::idempotency::{StoredResponse, execute_own_once, send_stored_response, stream_expired};
 use crate::inbox::call::InboxCall;
 use crate::inbox::responses::{ResponseForm, trim_task};
 use crate::inbox::stream::stream_task;
@@ -72,11 +71,11 @@ impl OutgoingMessage<'_> {
                     Ok((queued_answer(body, is_bare).await?, put))
                 };
                 match execute_own_once(request, key, work).await? {
-                    Execution::Fresh(answer, put) => {
+                    ControlFlow::Continue((answer, put)) => {
                         response.kept = answer.kept;
                         put
                     }
-                    Execution::Replayed(outcome) => {
+                    ControlFlow::Break(outcome) => {
                         return self.answer_replay(request, response, outcome).await;
                     }
                 }
