@@ -4,11 +4,12 @@
 //! Faults that it must find, each planted alone:
 //! - `jobs::PUT_BACK` without `fence = $2`: a stalled holder makes a call due that was sent. Sent twice.
 //! - `Jobs::record_dispatch` that returns true without its statement: sent again once the lease is over. Sent twice.
-//! - `mailbox::SETTLE` without `fence = $2` and the states: a stalled holder replaces an outcome. Another outcome.
+//! - `mailbox::SETTLE` without `fence = $2`: a late answer takes the place of another call's with the key; without the
+//!   states as well: a stalled holder replaces an outcome. Another outcome.
 //! - `Jobs::accept` that returns before `Jobs::insert`, or `Inbox::write_batch` that answers before the commit and
 //!   loses its batch: an acknowledged item is missing.
 //! - `calls::UNKNOWN` that deletes the row: the key of a crashed gateway is claimed again. Sent twice.
-//! - `calls::CLAIM` without its `WHERE`: a key in use is claimed. Sent twice.
+//! - `calls::CLAIM` without its `WHERE`: two gateways that find a key free both claim it. Sent twice.
 //! - `jobs::Claim` without the state or the lease in its conditions: a job is claimed that a live gateway has.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +50,8 @@ enum Event {
     Crash(u8),
     /// All leases are over. Their holders may only stall, and go on later.
     EndLeases,
+    /// All leases are over, and a gateway claims what others have, which go on later.
+    Overtake,
     /// A gateway gives up what was sent by one that is gone.
     GiveUpLost,
     /// A caller cancels a job.
@@ -59,6 +62,10 @@ enum Event {
     AnswerKeyed(u8),
     /// The process with all calls with keys is killed, and starts again.
     Restart,
+    /// All keys lapse: calls with them are others. Their gateways only stall, and go on later.
+    Lapse,
+    /// The agent answers a call of a gateway that stalled.
+    AnswerStalled(u8),
     /// A message for an agent that polls.
     Put,
 }
@@ -68,14 +75,17 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => Just(Event::Accept),
         3 => Just(Event::Claim),
         6 => any::<u8>().prop_map(Event::Advance),
-        2 => any::<u8>().prop_map(Event::PutBack),
+        4 => any::<u8>().prop_map(Event::PutBack),
         1 => any::<u8>().prop_map(Event::Crash),
         2 => Just(Event::EndLeases),
+        4 => Just(Event::Overtake),
         1 => Just(Event::GiveUpLost),
         1 => any::<u8>().prop_map(Event::Cancel),
         2 => (0..KEYS).prop_map(Event::CallKeyed),
         1 => (0..KEYS).prop_map(Event::AnswerKeyed),
         1 => Just(Event::Restart),
+        1 => Just(Event::Lapse),
+        2 => any::<u8>().prop_map(Event::AnswerStalled),
         1 => Just(Event::Put),
     ];
     prop::collection::vec(event, 1..60)
@@ -100,6 +110,8 @@ struct World {
     /// Jobs whose lease is not over, of gateways that are gone as well.
     leased: BTreeSet<String>,
     claims: BTreeMap<u8, Claim>,
+    /// Claims of keys that lapsed.
+    stalled: Vec<(u8, Claim)>,
     /// Acknowledged jobs.
     accepted: Vec<String>,
     canceled: BTreeSet<String>,
@@ -131,6 +143,15 @@ fn target() -> WorkspaceId {
     WorkspaceId::parse("target").unwrap()
 }
 
+fn answer_of(text: &str) -> Answer {
+    Answer {
+        status: 200,
+        fields: http::HeaderMap::new(),
+        body: text.to_owned().into(),
+        kept: true,
+    }
+}
+
 fn key(number: u8) -> Key {
     let name = number.to_string();
     let call = call_hash("message/send", name.as_bytes());
@@ -157,6 +178,7 @@ impl World {
             workers: Vec::new(),
             leased: BTreeSet::new(),
             claims: BTreeMap::new(),
+            stalled: Vec::new(),
             accepted: Vec::new(),
             canceled: BTreeSet::new(),
             sent: BTreeMap::new(),
@@ -195,6 +217,10 @@ impl World {
                 }
             }
             Event::EndLeases => self.end_leases().await,
+            Event::Overtake => {
+                self.end_leases().await;
+                self.claim().await;
+            }
             Event::GiveUpLost => self.give_up_lost().await,
             Event::Cancel(number) => {
                 if let Some(at) = chosen(number, self.accepted.len()) {
@@ -207,6 +233,18 @@ impl World {
             Event::CallKeyed(number) => self.call_keyed(number).await,
             Event::AnswerKeyed(number) => self.answer_keyed(number).await,
             Event::Restart => self.restart(),
+            Event::Lapse => self.lapse().await,
+            Event::AnswerStalled(number) => {
+                if let Some(at) = chosen(number, self.stalled.len()) {
+                    let (number, claim) = self.stalled.remove(at);
+                    let text = "late".to_owned();
+                    if claim.record_answer(answer_of(&text), None).await {
+                        let is_taken = self.keyed.contains_key(&number);
+                        assert!(!is_taken, "a late answer took the place of another call's");
+                        self.answers.insert(number, text);
+                    }
+                }
+            }
             Event::Put => {
                 let (text, from) = ("{}".to_owned(), "pm".to_owned());
                 let new =
@@ -280,6 +318,7 @@ impl World {
         for job in self.jobs.claim_lost(8).await.unwrap() {
             let is_leased = self.leased.contains(&job.id);
             assert!(!is_leased, "{} was given up during a lease", job.id);
+            assert_eq!(job.state, State::Dispatched, "{} was given up", job.id);
             let why = Rejection::new(Reason::AgentProtocolError, "lost");
             let why = why.with_delivery(Delivery::Unknown);
             self.jobs.finish_job(&job, &Ending::Failed(why)).await;
@@ -289,7 +328,14 @@ impl World {
     async fn call_keyed(&mut self, number: u8) {
         match self.calls.look_up(&key(number)).await {
             Ok(KeyStatus::Unclaimed(unclaimed)) => {
-                if let Some((claim, _)) = self.calls.claim(unclaimed).await.unwrap() {
+                // Another gateway finds the key free at the same moment.
+                let other = Calls::new(Arc::clone(&self.mailbox));
+                let also = other.look_up(&key(number)).await;
+                let mut claimed = vec![self.calls.claim(unclaimed).await.unwrap()];
+                if let Ok(KeyStatus::Unclaimed(also)) = also {
+                    claimed.push(other.claim(also).await.unwrap());
+                }
+                for (claim, _) in claimed.into_iter().flatten() {
                     *self.keyed.entry(number).or_default() += 1;
                     self.claims.insert(number, claim);
                 }
@@ -310,13 +356,7 @@ impl World {
             return;
         };
         let text = format!("answer {number}");
-        let answer = Answer {
-            status: 200,
-            fields: http::HeaderMap::new(),
-            body: text.clone().into(),
-            kept: true,
-        };
-        if claim.record_answer(answer, None).await {
+        if claim.record_answer(answer_of(&text), None).await {
             self.answers.insert(number, text);
         }
     }
@@ -329,6 +369,15 @@ impl World {
         let mailbox = open_mailbox(&self.folder);
         mailbox.db.accept_schema();
         self.calls = Calls::new(mailbox);
+    }
+
+    async fn lapse(&mut self) {
+        let lapse = query!("UPDATE mailbox_items SET expires_at = 0 WHERE kind = 'keyed'");
+        self.mailbox.change("call_lapse", lapse).await.unwrap();
+        self.stalled.extend(std::mem::take(&mut self.claims));
+        self.keyed.clear();
+        self.answers.clear();
+        self.calls = Calls::new(Arc::clone(&self.mailbox));
     }
 
     async fn check(&mut self) {
@@ -398,7 +447,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn whatever_crashes_nothing_acknowledged_is_lost_and_nothing_runs_twice(events in events()) {
