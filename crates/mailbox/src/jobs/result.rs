@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::sleep;
+use utoipa::ToSchema;
 
 use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, deadline_expired};
 use super::table::{IN_INBOX, TOLD, WAITING_FOR, read_job};
@@ -31,14 +32,19 @@ const WAITING_PAGE: u32 = 64;
 
 /// A delegation in the API's form. The agent's answer is embedded as it came: parsing it into a tree would
 /// lose digits and take many times the memory, and some answers cannot be parsed.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct DelegationView<'a> {
     delegation_id: &'a str,
+    #[schema(value_type = kernel::ids::WorkspaceId)]
     target_id: &'a str,
-    status: &'static str,
+    status: State,
+    /// What the agent answered: a message or a task. Of what is completed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Value, required = false)]
     result: Option<&'a RawValue>,
+    /// The agent's JSON-RPC error, or one in its form with `reason` and `delivered`. Of what failed or expired.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Value, required = false)]
     error: Option<&'a RawValue>,
 }
 
@@ -48,7 +54,7 @@ impl<'a> DelegationView<'a> {
         Self {
             delegation_id: &job.id,
             target_id: job.target.as_str(),
-            status: job.state.as_str(),
+            status: job.state,
             result: job.result().filter(|_| sees_content),
             error: job.error().filter(|_| sees_content),
         }
