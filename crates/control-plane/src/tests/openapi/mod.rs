@@ -171,7 +171,7 @@ impl Operation {
         self.answers_schema(200, about, schema)
     }
 
-    /// Answers with a page of a list, whose `member` has the entries.
+    /// Answers with a page of a list: its `member` has the entries.
     pub(crate) fn gives_page<T: ToSchema>(mut self, member: &str, about: &str) -> Self {
         let entries = json!({"type": "array", "items": self.schemas.add::<T>(true)});
         let schema = json!({
@@ -400,7 +400,7 @@ fn describe() -> Value {
     }
     base["paths"] = document.paths.into();
     let made = document.schemas.into_all();
-    // Types whose members stand among those of others are in no body by themselves.
+    // Types that are only flattened into others are in no body by themselves.
     let used = json!([base, made]).to_string();
     let is_used = |name: &str| used.contains(&format!("/schemas/{name}\""));
     let schemas = base["components"]["schemas"].as_object_mut().unwrap();

@@ -11,7 +11,7 @@ use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::rejection::Reason;
 use kernel::time::Timestamp;
 
-/// Types whose name says less than the document's.
+/// Types with a name that says less than that of the document.
 const RENAMED: [(&str, &str); 3] = [
     ("Mode", "StopMode"),
     ("State", "DelegationStatus"),
