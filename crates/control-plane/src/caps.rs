@@ -8,6 +8,7 @@ use axum::Json as Answer;
 use axum::extract::{FromRequestParts, Query, State};
 use http::request::Parts;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::extract::{Caller, not_permitted};
 use access::caps::{CapUsage, UsageQuery};
@@ -47,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for CapsQuery {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct CapsPage {
     caps: Vec<CapUsage>,
 }

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::body::Json;
 use super::extract::{Caller, PathDelegationId, PathId, not_permitted};
@@ -44,28 +45,44 @@ const DEADLINE_SECONDS_MAX: u64 = 86_400;
 const PRIORITY: i64 = 50;
 
 /// The body of `POST /workspaces/{id}/delegate`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct DelegateRequest {
+    #[schema(value_type = WorkspaceId)]
     target_id: String,
+    /// At most 256 KiB, not blank, without NUL characters.
+    #[schema(min_length = 1)]
     task: String,
+    /// At most 256 bytes.
+    #[schema(
+        min_length = 1,
+        max_length = 256,
+        pattern = r"^[^\x00-\x1F\x7F-\x9F]*$"
+    )]
     idempotency_key: Option<String>,
+    #[schema(minimum = 1, maximum = 86400, default = 1800)]
     deadline_seconds: Option<u64>,
     #[serde(default)]
     metadata: Metadata,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(default)]
 struct Metadata {
+    /// The run that it serves.
+    #[schema(pattern = "^[!-~]{1,128}$")]
     run_id: Option<String>,
 }
 
-#[derive(Serialize)]
-struct DelegateResponse {
+#[derive(Serialize, ToSchema)]
+pub(super) struct DelegateResponse {
     delegation_id: String,
+    #[schema(pattern = "^(delegated|pending|dispatched|completed|failed|expired)$")]
     status: &'static str,
+    #[schema(value_type = WorkspaceId)]
     target_id: String,
+    /// It was delegated before, under the same key.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(value_type = String, pattern = "^true$", required = false)]
     idempotent_hit: bool,
 }
 
@@ -260,12 +277,15 @@ pub(super) async fn read_delegation(
 }
 
 /// The view of a delegation for its own workspace, and for operators.
-#[derive(Serialize)]
-struct DelegationResponse<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Delegation)]
+pub(super) struct DelegationResponse<'a> {
     #[serde(flatten)]
     shown: DelegationView<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     task: Option<&'a str>,
+    #[schema(minimum = 0)]
     attempts: i64,
     created_at: Timestamp,
     updated_at: Timestamp,

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::extract::{Caller, PathId};
 use access::identity::{CredentialKind, IssuedPair};
@@ -16,7 +17,8 @@ use audit::change::ChangeFacts;
 use directory::DiscoveryResult;
 use kernel::rejection::Rejection;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Discovery)]
 pub(super) struct DiscoveryResponse {
     #[serde(flatten)]
     discovered: DiscoveryResult,
@@ -26,10 +28,13 @@ pub(super) struct DiscoveryResponse {
 }
 
 /// The credential with which a workspace may call the target.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct PairToken {
+    /// To workspaces: a pair token for this target.
     token: String,
     token_expires_at: Timestamp,
+    /// Seconds.
+    #[schema(minimum = 1)]
     token_expires_in: u64,
 }
 

@@ -14,6 +14,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use super::extract::Caller;
 use super::watch::{EndReason, Step, Watch, Watcher};
@@ -33,11 +34,13 @@ pub(super) const COMMENT: &[u8] = b": keepalive\n";
 /// The first bytes of a stream: the reconnection time for browsers, and a comment that shows that it is open.
 pub(super) const BEGIN: &[u8] = b"retry: 2000\n\n: open\n\n";
 
-#[derive(Serialize)]
-struct TicketResponse<'a> {
+#[derive(Serialize, ToSchema)]
+pub(super) struct TicketResponse<'a> {
+    #[schema(pattern = "^a2at_[A-Za-z0-9_-]{43}$")]
     ticket: &'a str,
     expires_at: Timestamp,
-    /// Lifetime in seconds.
+    /// Seconds.
+    #[schema(value_type = String, pattern = "^30$")]
     expires_in: u64,
 }
 

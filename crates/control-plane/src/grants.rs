@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::body::{Json, check_note};
 use super::dry_run::{ChangeResponse, status_json};
@@ -20,18 +21,26 @@ use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 
 /// The body of `POST /grants`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct GrantRequest {
+    #[schema(value_type = WorkspaceId)]
     caller_id: String,
+    #[schema(value_type = WorkspaceId)]
     target_id: String,
+    /// In the future.
+    #[schema(format = DateTime)]
     expires_at: Option<String>,
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1F\x7F-\x9F]*$")]
     note: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Grant)]
 pub(super) struct GrantResponse {
     id: String,
+    #[schema(value_type = WorkspaceId)]
     caller_id: String,
+    #[schema(value_type = WorkspaceId)]
     target_id: String,
     note: Option<String>,
     expires_at: Option<Timestamp>,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::response::Response;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::body::Json;
 use super::dry_run::ChangeResponse;
@@ -16,23 +16,41 @@ use super::page::Page;
 use super::tokens::{
     NewToken, RevokeResponse, TokenPage, issue_response, page_by, revoke_response,
 };
-use access::identity::{OperatorRow, Role};
+use access::identity::{Operator, OperatorRow, Role};
 use access::workspace::Timestamp;
 use assembly::gateway::Gateway;
 use kernel::rejection::{Reason, Rejection};
 
-/// A token in a list, or a session: `id`, `prefix`, `role`, `label`, `issuer`, `subject`, `name` and times.
-type OperatorToken = Map<String, Value>;
+/// The operator who asks.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OperatorResponse {
+    #[serde(flatten)]
+    operator: Operator,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at: Option<Timestamp>,
+}
+
+/// A token in a list, or the session of a person.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OperatorToken {
+    id: String,
+    prefix: String,
+    #[serde(flatten)]
+    operator: Operator,
+    created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at: Option<Timestamp>,
+}
 
 /// `GET /operators/me`: the role and the name of the caller.
-pub(super) async fn show_self(caller: Caller) -> Result<Answer<OperatorToken>, Rejection> {
-    let operator = caller.0.operator.as_ref();
-    let operator = operator.ok_or_else(|| not_permitted("this needs an admin token"))?;
-    let mut shown = operator.to_json();
-    if let Some(at) = caller.0.ends_at() {
-        shown.insert("expires_at".to_owned(), json!(Timestamp(at)));
-    }
-    Ok(Answer(shown))
+pub(super) async fn show_self(caller: Caller) -> Result<Answer<OperatorResponse>, Rejection> {
+    let operator = caller.0.operator.as_deref().cloned();
+    Ok(Answer(OperatorResponse {
+        operator: operator.ok_or_else(|| not_permitted("this needs an admin token"))?,
+        expires_at: caller.0.ends_at().map(Timestamp),
+    }))
 }
 
 /// `GET /operators/tokens`.
@@ -53,25 +71,36 @@ pub(super) async fn list_tokens(
 }
 
 fn token_row(row: OperatorRow) -> OperatorToken {
-    let mut shown = row.operator.to_json();
-    shown.remove("token_id");
-    shown.insert("id".to_owned(), row.token_id.into());
-    shown.insert("prefix".to_owned(), row.prefix.into());
-    let created_at = Timestamp(row.created_at);
-    shown.insert("created_at".to_owned(), json!(created_at));
-    if let Some(at) = row.expires_at {
-        shown.insert("expires_at".to_owned(), json!(Timestamp(at)));
+    OperatorToken {
+        id: row.token_id,
+        prefix: row.prefix,
+        operator: Operator {
+            token_id: None,
+            ..row.operator
+        },
+        created_at: Timestamp(row.created_at),
+        expires_at: row.expires_at.map(Timestamp),
     }
-    shown
 }
 
 /// The body of `POST /operators/tokens`. A misspelt end would make a token without one.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewOperatorToken {
+    #[schema(value_type = Role)]
     role: String,
+    /// What lists and records call it. No credential.
+    #[schema(
+        min_length = 1,
+        max_length = 64,
+        pattern = r"^[^\x00-\x1F\x7F-\x9F]*[^\x00-\x1F\x7F-\x9F\s][^\x00-\x1F\x7F-\x9F]*$"
+    )]
     label: Option<String>,
+    /// When it ends, in the future. Not with `expires_in`.
+    #[schema(format = DateTime)]
     expires_at: Option<String>,
+    /// Seconds until it ends. Not with `expires_at`.
+    #[schema(minimum = 1, maximum = 315360000)]
     expires_in: Option<u64>,
 }
 

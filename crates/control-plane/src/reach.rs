@@ -7,6 +7,7 @@ use axum::Json as Answer;
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
@@ -88,18 +89,23 @@ fn list_wish<'a>(page: &'a Page, filter: &'a Filter) -> CandidateQuery<'a> {
 }
 
 /// The body of `POST /registry/check-access`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct CheckAccessRequest {
+    #[schema(value_type = WorkspaceId)]
     caller_id: String,
+    #[schema(value_type = WorkspaceId)]
     target_id: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct CheckAccessResponse {
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^#Rule$", nullable = false)]
     rule: Option<&'static str>,
+    /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reason: Option<String>,
 }
 

@@ -10,6 +10,7 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::body::Json;
 use super::change_facts::about_workspace;
@@ -26,36 +27,65 @@ use kernel::rejection::{Reason, Rejection};
 use stores::store::Run;
 
 /// The body of `POST /registry/register`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
+#[schema(as = Registration)]
 pub(super) struct RegisterRequest {
+    #[schema(value_type = WorkspaceId)]
     id: String,
+    /// One of several instances of the agent; for delivery_mode push.
+    #[schema(value_type = Option<InstanceId>)]
     instance_id: Option<String>,
+    /// Needed for push.
+    #[schema(format = "uri")]
     url: Option<String>,
+    #[schema(format = "uri")]
     internal_url: Option<String>,
+    /// At most 256 KiB.
+    #[schema(value_type = Object)]
     agent_card: Box<RawValue>,
     delivery_mode: Option<DeliveryMode>,
+    /// What the token about the caller proves that the agent gets with each call.
     proof: Option<CallerProof>,
+    /// Operators and org tokens only.
+    #[schema(pattern = "^#Label$")]
     name: Option<String>,
+    /// Operators and org tokens only.
+    #[schema(value_type = Option<WorkspaceId>)]
     parent_id: Option<String>,
+    /// Operators and org tokens only.
+    #[schema(pattern = "^#Label$")]
     org: Option<String>,
+    /// Operators and org tokens only.
     liveness: Option<Liveness>,
+    /// Operators and org tokens only.
+    #[schema(format = "uri")]
     card_url: Option<String>,
 }
 
 /// The answer to a registration. It has the token twice, since existing agents read `auth_token`.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Registered)]
 pub(super) struct RegisterResponse {
+    #[schema(pattern = "^registered$")]
     status: &'static str,
+    #[schema(value_type = WorkspaceId)]
     id: String,
     delivery_mode: DeliveryMode,
-    /// True only if the workspace is paused: it stays paused until it is resumed.
+    /// Only while it is paused: it stays so until it is resumed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(value_type = String, pattern = "^true$", required = false)]
     paused: bool,
+    /// Only when the workspace had no live token.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     token: Option<String>,
+    /// The same as token.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     auth_token: Option<String>,
+    /// What does not fit between the url and the card.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     warning: Option<&'static str>,
 }
 
@@ -241,28 +271,38 @@ async fn register_and_issue(
 }
 
 /// The body of `POST /registry/heartbeat`. Other members are ignored for now.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct HeartbeatRequest {
+    #[schema(value_type = WorkspaceId)]
     workspace_id: String,
+    #[schema(value_type = Option<InstanceId>)]
     instance_id: Option<String>,
+    #[schema(minimum = 0, maximum = 1)]
     error_rate: Option<f64>,
+    #[schema(minimum = 0, maximum = 4294967295_u32)]
     active_tasks: Option<u32>,
     current_task: Option<String>,
+    /// One of its errors; told to those who watch when it becomes degraded.
     sample_error: Option<String>,
+    #[schema(value_type = Option<f64>)]
     uptime_seconds: Option<serde_json::Number>,
+    /// `wedged` makes the workspace degraded.
     runtime_state: Option<String>,
     runtime_metadata: Option<RuntimeMetadata>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 struct RuntimeMetadata {
+    /// Replaces timeouts.idle for this workspace; 0 takes it back.
+    #[schema(minimum = 0, maximum = 4294967295_u32)]
     idle_timeout_seconds: Option<u32>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct HeartbeatResponse {
+    #[schema(pattern = "^ok$")]
     status: &'static str,
-    /// Lifetime in seconds.
+    /// Seconds until the next one is due, at the latest.
     expires_in: u64,
 }
 
@@ -300,9 +340,12 @@ fn parse_instance(text: Option<&str>) -> Result<Option<InstanceId>, Rejection> {
 }
 
 /// The body of `POST /registry/update-card`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct UpdateCardRequest {
+    #[schema(value_type = WorkspaceId)]
     workspace_id: String,
+    /// At most 256 KiB.
+    #[schema(value_type = Object)]
     agent_card: Box<RawValue>,
 }
 
@@ -325,9 +368,12 @@ pub(super) async fn update_card(
 }
 
 /// The body of `POST /registry/deregister`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct DeregisterRequest {
+    #[schema(value_type = WorkspaceId)]
     workspace_id: String,
+    /// Only this instance leaves, and the workspace with its last one.
+    #[schema(value_type = Option<InstanceId>)]
     instance_id: Option<String>,
 }
 
@@ -352,9 +398,11 @@ pub(super) async fn deregister_agent(
 }
 
 /// The body of `POST /registry/drain`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct DrainRequest {
+    #[schema(value_type = WorkspaceId)]
     workspace_id: String,
+    #[schema(value_type = InstanceId)]
     instance_id: String,
 }
 

@@ -7,6 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::activity::note_life;
 use super::body::Json;
@@ -20,11 +21,15 @@ use mailbox::inbox::too_deep;
 /// Maximum nesting of JSON that can be parsed to a tree.
 const LEVELS_MAX: usize = 127;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct ReplyResponse {
+    #[schema(pattern = "^ok$")]
     status: &'static str,
     task_id: String,
-    /// The state as A2A 0.3 spells it.
+    /// The task's, afterwards, in the words of A2A 0.3.
+    #[schema(
+        pattern = "^(submitted|working|input-required|auth-required|completed|failed|canceled|rejected)$"
+    )]
     state: &'static str,
 }
 

@@ -65,11 +65,13 @@ impl Route {
     }
 }
 
-/// Declares routes: `METHOD "/path" => handler, Role, records EventType, [Offer, …];`, and builds their router.
+/// Declares routes, and builds their router and their description:
+/// `METHOD "/path" => handler, Role, records EventType, [Offer, …], says op(tag, id)…;`. The comment of a route is its
+/// summary for callers; what it says are the bodies, the answers and the refusals (`tests::openapi::Operation`).
 macro_rules! declare_routes {
     (
-        $($method:ident $path:literal => $handler:path, $role:ident
-            $(, records $event:ident)? $(, [$($offer:ident),+])?;)*
+        $($(#[doc = $about:literal])+ $method:ident $path:literal => $handler:path, $role:ident
+            $(, records $event:ident)? $(, [$($offer:ident),+])?, says $operation:expr;)*
     ) => {
         /// The routes by method and pattern.
         pub const ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
@@ -94,6 +96,20 @@ macro_rules! declare_routes {
                 $path,
                 on(MethodFilter::$method, $crate::ErasedHandler::new($handler)),
             ))*
+        }
+
+        /// Returns the routes with what their declarations say of them.
+        #[cfg(test)]
+        pub(crate) fn described() -> Vec<$crate::tests::openapi::DescribedRoute> {
+            use $crate::tests::openapi::op;
+            let said = [$((&[$($about),+][..], $operation)),*];
+            let routes = DECLARED.iter().zip(said);
+            let described = routes.map(|(route, (about, operation))| $crate::tests::openapi::DescribedRoute {
+                route,
+                about,
+                operation,
+            });
+            described.collect()
         }
     };
 }

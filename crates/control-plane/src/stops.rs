@@ -7,13 +7,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::body::UniqueJson;
 use super::extract::{Caller, PathStopId, not_permitted};
 use super::page::Page;
 use access::hierarchy::Permit;
-use access::identity::Principal;
+use access::identity::{Operator, Principal};
 use access::workspace::Timestamp;
 use assembly::gateway::Gateway;
 use audit::change::ChangeFacts;
@@ -28,30 +29,64 @@ use kernel::rejection::{Reason, Rejection};
 const SEARCH_BATCH: u32 = 500;
 
 /// The body of `POST /stops`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct StopRequest {
+    #[schema(value_type = String, pattern = "^#StopScope$")]
     scope: Map<String, Value>,
+    #[schema(value_type = Mode)]
     mode: String,
+    /// Refused callers get it.
+    #[schema(
+        min_length = 1,
+        max_length = 500,
+        pattern = r"^[^\x00-\x1F\x7F-\x9F]*[^\x00-\x20\x7F-\x9F][^\x00-\x1F\x7F-\x9F]*$"
+    )]
     reason: String,
+    /// In the future.
+    #[schema(format = DateTime)]
     expires_at: Option<String>,
+    /// Sends tasks/cancel for each known unfinished task. With mode `running` only.
     #[serde(default)]
+    #[schema(default = false)]
     cancel_tasks: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Stop)]
 pub(super) struct StopResponse {
     id: String,
+    #[schema(value_type = String, pattern = "^#StopScope$")]
     scope: Value,
     mode: Mode,
     reason: String,
+    /// As records name a caller.
     created_by: String,
-    /// The operator who made it. Sent to operators only: it may name a person.
+    /// The operator who made it; told to operators only, and absent of stops of org tokens and of earlier releases.
     #[serde(skip_serializing_if = "Option::is_none")]
-    operator: Option<Value>,
+    #[schema(nullable = false)]
+    operator: Option<Operator>,
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
-    /// The cancellation of its tasks; `null`: it was not asked for.
-    cancel: Value,
+    /// The cancellation of its tasks; `null` without `cancel_tasks`.
+    cancel: Option<Cancellation>,
+}
+
+/// How far the cancellation of the tasks of a stop is.
+#[derive(Serialize, ToSchema)]
+struct Cancellation {
+    #[schema(pattern = "^(wanted|listed|done)$")]
+    state: &'static str,
+    #[schema(minimum = 0)]
+    tasks: i64,
+    #[schema(minimum = 0)]
+    pending: i64,
+    #[schema(minimum = 0)]
+    canceled: i64,
+    /// Their agents say that they had ended, or know none.
+    #[schema(minimum = 0)]
+    over: i64,
+    #[schema(minimum = 0)]
+    failed: i64,
 }
 
 #[derive(Serialize)]
@@ -60,8 +95,9 @@ pub(super) struct StopPage {
     next_cursor: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct ReleaseResponse {
+    #[schema(pattern = "^released$")]
     status: &'static str,
     #[serde(flatten)]
     stop: StopResponse,
@@ -310,24 +346,21 @@ fn stop_response(stop: Stop, counts: &Counts, caller: &Caller) -> StopResponse {
     let is_operator = matches!(caller.principal(), Principal::Operator);
     let operator = stop.operator.filter(|_| is_operator);
     let count = |outcome| counts.get(&outcome).copied().unwrap_or(0);
-    let cancel = match stop.cancel {
-        Cancel::None => Value::Null,
-        state => json!({
-            "state": state.as_str(),
-            "tasks": counts.values().sum::<i64>(),
-            "pending": count(TaskOutcome::Pending),
-            "canceled": count(TaskOutcome::Canceled),
-            "over": count(TaskOutcome::Over),
-            "failed": count(TaskOutcome::Failed),
-        }),
-    };
+    let cancel = (stop.cancel != Cancel::None).then(|| Cancellation {
+        state: stop.cancel.as_str(),
+        tasks: counts.values().sum(),
+        pending: count(TaskOutcome::Pending),
+        canceled: count(TaskOutcome::Canceled),
+        over: count(TaskOutcome::Over),
+        failed: count(TaskOutcome::Failed),
+    });
     StopResponse {
         id: stop.id,
         scope: stop.scope.to_json(),
         mode: stop.mode,
         reason: stop.reason,
         created_by: stop.created_by,
-        operator: operator.map(|operator| operator.to_json().into()),
+        operator: operator.map(Arc::unwrap_or_clone),
         created_at: stop.created_at,
         expires_at: stop.expires_at,
         cancel,

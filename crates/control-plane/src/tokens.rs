@@ -9,6 +9,7 @@ use axum::response::Response;
 use axum::{Extension, Json as Answer};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::body::{Json, OptionalJson, check_note, check_token_label};
 use super::dry_run::ChangeResponse;
@@ -33,22 +34,30 @@ const CANVAS_WORKSPACES_MAX: usize = 200;
 /// Longest `expires_in` of a workspace token, in seconds: ten years of 365.25 days, as `10years` on the command line.
 const EXPIRES_IN_MAX: u64 = 315_576_000;
 
-#[derive(Serialize)]
-struct IssueResponse<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = IssuedToken)]
+pub(super) struct IssueResponse<'a> {
     id: &'a str,
-    /// Absent from a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     token: Option<&'a str>,
     prefix: &'a str,
     /// Of an operator's token.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     role: Option<Role>,
     created_at: Timestamp,
+    /// Of a token that was made with one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     label: Option<&'a str>,
+    /// Of a token that was made with an end.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     expires_at: Option<Timestamp>,
+    /// Of an org token that looks after a subtree.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     subtree: Option<&'a str>,
 }
 
@@ -59,35 +68,42 @@ pub(super) struct TokenPage<T> {
     next_cursor: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct WorkspaceToken {
     id: String,
     prefix: String,
     created_at: Timestamp,
     last_used_at: Option<Timestamp>,
+    /// What its maker called it. Absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     label: Option<String>,
-    /// Present for enrolment tokens, and for tokens that were made with an end.
+    /// When it ends by itself. Enrolment tokens always do.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     expires_at: Option<Timestamp>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct OrgToken {
     id: String,
     prefix: String,
     note: Option<String>,
-    /// The root of the subtree that it looks after; absent: it looks after all of the org.
+    /// The workspace that it looks after, with those below it; absent: all of the org.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     subtree: Option<String>,
     created_at: Timestamp,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = RevokedToken)]
 pub(super) struct RevokeResponse {
+    #[schema(pattern = "^revoked$")]
     status: &'static str,
-    /// The ids of enrolment tokens that ended with it.
+    /// The ids of enrolment tokens that ended with the last token of their workspace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
     ended: Vec<String>,
 }
 
@@ -115,12 +131,22 @@ pub(super) async fn list_tokens(
 }
 
 /// The body of `POST /workspaces/{id}/tokens`, which may be missing. A misspelt end would make a token without one.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewWorkspaceToken)]
 pub(super) struct NewToken {
+    /// What lists and records call it. No credential.
+    #[schema(
+        min_length = 1,
+        max_length = 64,
+        pattern = r"^[^\x00-\x1F\x7F-\x9F]*[^\x00-\x1F\x7F-\x9F\s][^\x00-\x1F\x7F-\x9F]*$"
+    )]
     pub(super) label: Option<String>,
+    /// When it ends, in the future. Not with `expires_in`.
+    #[schema(format = DateTime)]
     pub(super) expires_at: Option<String>,
-    /// Lifetime in seconds.
+    /// Seconds until it ends. Not with `expires_at`.
+    #[schema(minimum = 1, maximum = 315576000)]
     pub(super) expires_in: Option<u64>,
 }
 
@@ -236,9 +262,11 @@ pub(super) async fn revoke_token(
     ))
 }
 
-#[derive(Serialize)]
-struct EnrolmentResponse<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Enrolment)]
+pub(super) struct EnrolmentResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     enrolment_token: Option<&'a str>,
     expires_at: Timestamp,
 }
@@ -295,11 +323,13 @@ pub(super) async fn list_org(
 }
 
 /// The body of `POST /orgs/{org}/tokens`, which may be missing. A misspelt subtree would make a token of the whole org.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewOrgToken {
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1F\x7F-\x9F]*$")]
     note: Option<String>,
-    /// The workspace that the token looks after, with those below it.
+    /// A workspace of the org: the token looks after it and those below it, and reaches nothing else.
+    #[schema(value_type = Option<WorkspaceId>)]
     subtree: Option<String>,
 }
 
@@ -338,17 +368,24 @@ pub(super) async fn revoke_org(
 }
 
 /// The body of `POST /canvas/tokens`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct NewCanvasToken {
+    #[schema(pattern = "^#Label$")]
     user: String,
+    #[schema(pattern = "^#Label$")]
     org: Option<String>,
+    #[schema(value_type = Option<Vec<WorkspaceId>>, min_items = 1, max_items = 200)]
     workspaces: Option<Vec<String>>,
+    #[schema(minimum = 1, maximum = 86400, default = 3600)]
     ttl_seconds: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct CanvasResponse {
+#[derive(Serialize, ToSchema)]
+#[schema(as = CanvasToken)]
+pub(super) struct CanvasResponse {
+    /// A signed JWT.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     token: Option<String>,
     expires_at: Timestamp,
     /// Lifetime in seconds.

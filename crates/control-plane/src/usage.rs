@@ -14,6 +14,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use serde::Serialize;
 use url::form_urlencoded;
+use utoipa::ToSchema;
 
 use super::extract::{Caller, is_name, not_permitted};
 use a2a::accept::prefers_media;
@@ -185,36 +186,54 @@ fn invalid_params(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejecti
 }
 
 /// One sum in JSON.
-#[derive(Serialize)]
-struct UsageRow {
+#[derive(Serialize, ToSchema)]
+pub(super) struct UsageRow {
+    /// null: all days that were asked for.
     day: Option<Day>,
     org: Option<String>,
+    /// null: all of the org. With a colon at its end: the kind of a caller that is no workspace.
     workspace: Option<String>,
     #[serde(flatten)]
     sums: UsageSums,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct UsageSums {
+    /// Answered, or left by their callers.
+    #[schema(minimum = 0)]
     calls: i64,
+    /// Those of them whose method opens a stream.
+    #[schema(minimum = 0)]
     streams: i64,
+    /// With a reason of a 4xx status.
+    #[schema(minimum = 0)]
     refused: i64,
+    /// With a reason of a 5xx status.
+    #[schema(minimum = 0)]
     failed: i64,
+    /// Bodies of requests, but of those that were refused.
+    #[schema(minimum = 0)]
     bytes_in: i64,
+    /// Bodies of their answers.
+    #[schema(minimum = 0)]
     bytes_out: i64,
+    /// How long they took together.
+    #[schema(minimum = 0)]
     seconds: f64,
 }
 
-#[derive(Serialize)]
-struct UsagePage {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Usage)]
+pub(super) struct UsagePage {
     usage: Vec<UsageRow>,
     total: UsageSums,
     from: Day,
     to: Day,
     side: Side,
+    #[schema(pattern = "^(workspace|org)$")]
     by: &'static str,
     per: UsageSpan,
-    /// False: the audit is switched off, so nothing is counted.
+    /// false: audit.enabled is off, so nothing is counted.
     recording: bool,
     next_cursor: Option<String>,
 }

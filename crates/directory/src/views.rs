@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::core::Core;
 use super::liveness::{AgentUrls, must_beat};
@@ -20,9 +21,10 @@ use kernel::rejection::Rejection;
 use kernel::time::Timestamp;
 
 /// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct DiscoveryResult {
     /// Id of the target.
+    #[schema(value_type = WorkspaceId)]
     pub id: String,
     /// Display name.
     pub name: String,
@@ -36,6 +38,7 @@ pub struct DiscoveryResult {
     /// Time of its last sign of life.
     pub last_seen: Option<Timestamp>,
     /// Registered card; without the agent's URLs, except for the workspace itself and operators.
+    #[schema(value_type = Option<Object>)]
     pub agent_card: Option<Box<RawValue>>,
 }
 
@@ -49,9 +52,10 @@ pub enum ListReader {
 }
 
 /// Workspace that the caller may message (`docs/reference/http-api.md`, "`GET /registry/{id}/peers`").
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Peer {
     /// Id of the workspace.
+    #[schema(value_type = WorkspaceId)]
     pub id: String,
     /// Display name.
     pub name: String,
@@ -62,6 +66,7 @@ pub struct Peer {
     /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
     /// Registered card; without the agent's URLs for a workspace.
+    #[schema(value_type = Option<Object>)]
     pub agent_card: Option<Box<RawValue>>,
     /// URL of its agent; `None` if it polls, or if the policy forbids its URL.
     pub url: Option<String>,
@@ -70,6 +75,7 @@ pub struct Peer {
     /// Active tasks that it reported.
     pub active_tasks: u32,
     /// Relation of the caller to it.
+    #[schema(pattern = "^(self|parent|child|sibling|root_sibling|ancestor|descendant|grant)$")]
     pub rule: &'static str,
 }
 

@@ -1,5 +1,15 @@
 //! Closed sets of values: enums with one form for storage, display and labels.
 
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+pub use utoipa::openapi::{RefOr, Schema};
+pub use utoipa::{PartialSchema, ToSchema};
+
+/// Returns the schema of a closed set.
+pub fn schema_of(words: &[&str]) -> RefOr<Schema> {
+    let schema = ObjectBuilder::new().schema_type(Type::String);
+    schema.enum_values(Some(words.iter().copied())).into()
+}
+
 /// A closed set of values.
 pub trait ClosedSet: Copy {
     /// The forms of all values, by index.
@@ -39,6 +49,14 @@ macro_rules! words {
                 self as usize
             }
         }
+
+        impl $crate::closed_set::PartialSchema for $name {
+            fn schema() -> $crate::closed_set::RefOr<$crate::closed_set::Schema> {
+                $crate::closed_set::schema_of(<Self as $crate::closed_set::ClosedSet>::WORDS)
+            }
+        }
+
+        impl $crate::closed_set::ToSchema for $name {}
     )+};
 }
 

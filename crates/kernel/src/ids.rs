@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 
 /// Longest workspace id, in characters (`docs/reference/http-api.md`, conventions).
 const WORKSPACE_ID_LEN_MAX: usize = 128;
@@ -20,7 +21,8 @@ const REQUEST_ID_LEN_MAX: usize = 128;
 /// The id of a workspace: `[A-Za-z0-9._-]{1,128}`, opaque. A new one is not `.` or `..`.
 ///
 /// `:` is not in the alphabet, so an id cannot be mistaken for a store key or a reserved caller.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, ToSchema)]
+#[schema(value_type = String, pattern = "^[A-Za-z0-9._-]{1,128}$")]
 pub struct WorkspaceId(Arc<str>);
 
 impl WorkspaceId {
@@ -121,7 +123,8 @@ serialize_as_text! {
 pub struct InvalidWorkspaceId;
 
 /// The id of an instance of a workspace's agent: `[A-Za-z0-9._-]{1,64}`, opaque.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, ToSchema)]
+#[schema(value_type = String, pattern = "^[A-Za-z0-9._-]{1,64}$")]
 pub struct InstanceId(Arc<str>);
 
 /// The text is not an instance id.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
 
 /// The last instant that RFC 3339 can write: 9999-12-31T23:59:59.999Z.
 const LAST_MS: u64 = 253_402_300_799_999;
@@ -14,7 +15,8 @@ pub fn to_millis(span: Duration) -> u64 {
 }
 
 /// An instant on the wall clock, in milliseconds since 1970, UTC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]
+#[schema(as = Time, value_type = String, format = DateTime)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {

@@ -50,7 +50,7 @@ def make_good(case):
     case.body = whole(case.body)
     # Agents that are called need an address: then every choice of the other members is good.
     if isinstance(case.body, dict) and path in ("/workspaces", "/registry/register"):
-        case.body.setdefault("url", AGENT)
+        case.body["url"] = case.body.get("url") or AGENT
     # A probe is for an agent that is called and does not register.
     if isinstance(case.body, dict) and isinstance(case.body.get("probe"), dict):
         case.body.update(liveness="assumed", delivery_mode="push")

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use super::Caps;
 use super::counter::{CounterKey, limit_of, to_cap_units};
@@ -187,7 +188,8 @@ pub(super) fn index_key(cap: &Cap) -> String {
 }
 
 /// Use of one cap.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Cap)]
 pub struct CapUsage {
     /// Its name.
     pub name: String,
@@ -196,9 +198,11 @@ pub struct CapUsage {
     /// The quantity that it counts.
     pub count: CapCount,
     /// Its limit.
+    #[schema(minimum = 1)]
     pub limit: u64,
     /// Its window in seconds, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub window_seconds: Option<u64>,
     /// The subjects that used it last, greatest use first.
     pub subjects: Vec<SubjectUsage>,
@@ -207,7 +211,7 @@ pub struct CapUsage {
 }
 
 /// The use of one subject.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SubjectUsage {
     /// The org in which it counts; `None`: none.
     pub org: Option<String>,

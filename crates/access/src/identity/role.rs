@@ -3,6 +3,7 @@
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::rows::stored_words;
 use kernel::closed_set::words;
@@ -41,9 +42,12 @@ impl Role {
 }
 
 /// Members of an answer in place of content that the role of its reader does not cover.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct WithheldContent {
+    /// With `body_withheld`, in place of content that the role of an operator does not cover.
+    #[schema(value_type = String, pattern = "^null$")]
     body: (),
+    #[schema(value_type = String, pattern = "^true$")]
     body_withheld: bool,
 }
 
@@ -54,15 +58,17 @@ pub const WITHHELD_CONTENT: WithheldContent = WithheldContent {
 };
 
 /// The operator behind a proof.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Operator {
     /// The role.
     pub role: Role,
     /// The id of the token; `None`: the configuration names the token, or the first start made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub token_id: Option<String>,
     /// The name that its maker gave the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub label: Option<String>,
     /// The person who signed in at the console; `None`: a token was presented.
     #[serde(default, flatten)]
@@ -70,7 +76,7 @@ pub struct Operator {
 }
 
 /// A person, as the identity provider names them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Person {
     /// The provider, `iss` of its tokens.
     pub issuer: String,
@@ -78,6 +84,7 @@ pub struct Person {
     pub subject: String,
     /// The name or the address, for people who read records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub name: Option<String>,
 }
 

@@ -23,7 +23,8 @@ use access::workspace::Timestamp;
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// One day of UTC, in days since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, utoipa::ToSchema)]
+#[schema(value_type = String, format = Date)]
 pub struct Day(pub i64);
 
 impl Day {

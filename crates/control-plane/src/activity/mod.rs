@@ -13,6 +13,7 @@ use axum::{Extension, Json as Answer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
+use utoipa::ToSchema;
 
 use self::query::Query;
 use super::body::Json;
@@ -157,15 +158,18 @@ async fn wait_for_entries(
 }
 
 /// The body of `POST /workspaces/{id}/activity/ack`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(super) struct AcknowledgeRequest {
+    /// The id of the entry.
     up_to: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct AcknowledgeResponse {
+    #[schema(pattern = "^ok$")]
     status: &'static str,
-    /// The number of newly acknowledged entries.
+    /// Entries that were not before.
+    #[schema(minimum = 0)]
     acknowledged: i64,
 }
 

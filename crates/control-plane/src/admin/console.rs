@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use utoipa::ToSchema;
 
 use super::gate::Operator;
 use super::session::{self, RequestSession};
@@ -53,13 +54,39 @@ const BODY_BYTES_MAX: usize = 4096;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 declare_routes! {
-    GET    "/console/feed" => serve_feed, Read;
-    GET    "/console/workspaces/{id}" => serve_load, Read;
-    GET    "/console/chains" => serve_chains, Read;
-    GET    "/console/keys" => serve_keys, Read;
-    POST   "/console/keys/rotate" => rotate_keys, Admin, records KeysChanged;
-    POST   "/console/session" => session::begin_session, Read;
-    DELETE "/console/session" => session::end_session, Read;
+    /// What the console shows, as an event stream that does not end by itself.
+    GET "/console/feed" => serve_feed, Read,
+        says op("admin", "followConsole").by("adminToken")
+            .answers(200, "The stream: `begin`, `rows` until one says `last`, then a `tick` each second \
+                (docs/reference/admin-api.md).")
+            .streams("Server-sent events with `event` and `data`: begin, rows, tick, trouble, end.");
+    /// How loaded a workspace is.
+    GET "/console/workspaces/{id}" => serve_load, Read,
+        says op("admin", "readLoad").by("adminToken")
+            .gives_named(200, "Load", "Calls in progress, inbox, and their limits.").refuses("400 404");
+    /// Where the chains of the audit end.
+    GET "/console/chains" => serve_chains, Read,
+        says op("admin", "listChains").by("adminToken")
+            .gives_named(200, "Chains", "All chains, the last signed first.");
+    /// The trust keys.
+    GET "/console/keys" => serve_keys, Read,
+        says op("admin", "listKeys").by("adminToken")
+            .gives_named(200, "TrustKeys", "The active one, the next one, retired ones from new to old.")
+            .refuses("500");
+    /// Have the next trust key sign from now on.
+    POST "/console/keys/rotate" => rotate_keys, Admin, records KeysChanged,
+        says op("admin", "rotateKeys").by("adminToken").takes::<Rotation>().never("415")
+            .gives_named(200, "Rotated", "Done; other replicas follow within two seconds.").refuses("400 409 500");
+    /// Begin a session of the console, which lets its page be loaded again.
+    POST "/console/session" => session::begin_session, Read,
+        says op("admin", "beginConsoleSession").by("adminToken")
+            .gives_named(200, "Session", "A session. A request that has both the cookie and the field `X-A2A-Session` counts \
+                as one with the token.")
+            .headers("Set-Cookie");
+    /// End the session of the request.
+    DELETE "/console/session" => session::end_session, Read,
+        says op("admin", "endConsoleSession").by("adminToken")
+            .gives_named(200, "EndedSession", "It has ended, or there was none.");
 }
 
 /// Serves `GET /console/feed`: all workspaces, then events, once a second.
@@ -265,13 +292,15 @@ fn to_timestamp(at: SystemTime) -> Timestamp {
 }
 
 /// The body of `POST /console/keys/rotate`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Rotation {
-    /// Id of the active key, as displayed to the operator.
+    /// The key that signs, as `GET /console/keys` says. Another one by now is a conflict.
+    #[schema(max_length = 256)]
     active: String,
-    /// Rotates even if the next key was published too recently.
+    /// Also where the next key has been published for less than 300 s.
     #[serde(default)]
+    #[schema(default = false)]
     force: bool,
 }
 

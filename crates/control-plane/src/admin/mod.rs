@@ -42,6 +42,8 @@ use stores::store::Run;
 
 pub use self::api::API_ROUTES;
 pub use self::console::ROUTES as CONSOLE_ROUTES;
+#[cfg(test)]
+pub(crate) use self::console::described;
 pub use self::sign_in::SIGN_IN_ROUTES;
 
 /// The state of the routes that need no credential.

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
@@ -19,6 +19,7 @@ use kernel::ids::RequestId;
 use kernel::metrics::Metrics;
 
 mod canvas;
+pub(crate) mod openapi;
 mod refusals;
 
 struct House {

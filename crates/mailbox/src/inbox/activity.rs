@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::mailbox::octets;
 use a2a::state::TaskState;
@@ -183,29 +184,39 @@ pub struct Activity {
 }
 
 /// An entry in the API's form (`docs/reference/http-api.md`, "Inboxes").
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Activity)]
 pub struct Item {
-    /// The id.
+    /// Its id.
     pub id: String,
-    /// The number in the inbox, without gaps, in the order of commits.
+    /// Its number in the inbox: without gaps, in the order of commits.
+    #[schema(minimum = 1)]
     pub seq: i64,
-    /// The type.
+    /// Its type.
+    #[schema(value_type = ActivityType)]
     pub activity_type: String,
-    /// The workspace that sent it.
+    /// The workspace it comes from; null for all other callers.
     pub source_id: Option<String>,
     /// The workspace it was meant for.
     pub target_id: Option<String>,
     /// The JSON-RPC method.
+    #[schema(example = "message/send")]
     pub method: Option<String>,
-    /// The request: as JSON if it is JSON.
+    /// As it came; a call is translated where the registered card names only the other generation of A2A.
+    #[schema(value_type = Value)]
     pub request_body: Option<Box<RawValue>>,
-    /// The last response: as JSON if it is JSON.
+    /// The last answer as it came; null before there is one.
+    #[schema(value_type = Value)]
     pub response_body: Option<Box<RawValue>>,
     /// The state of the task; `ok` for an entry without a task.
+    #[schema(
+        pattern = "^(submitted|working|input-required|auth-required|completed|failed|canceled|rejected|ok)$"
+    )]
     pub status: String,
-    /// The task that it begins or continues.
+    /// The task: its own id, or that of the entry which it continues.
     pub task_id: Option<String>,
-    /// Gateways that the call has gone through: `X-A2A-Hops` of calls that the agent makes in answer.
+    /// Gateways that the call has gone through: `X-A2A-Hops` of calls made in answer. Null where there was no call.
+    #[schema(minimum = 1)]
     pub hops: Option<i64>,
     /// Time at which it was put there.
     pub created_at: Timestamp,

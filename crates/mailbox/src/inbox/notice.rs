@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::Inbox;
 use super::activity::{Activity, ActivityType, NewActivity, Source};
@@ -22,9 +23,10 @@ const URI_BYTES_MAX: usize = 2048;
 const NAME_BYTES_MAX: usize = 256;
 
 /// A notice.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Notice {
-    /// The text.
+    /// The text: at most 64 KiB, not only blanks.
+    #[schema(min_length = 1)]
     pub message: String,
     /// Attached files.
     #[serde(
@@ -32,22 +34,26 @@ pub struct Notice {
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "null_as_empty"
     )]
+    #[schema(value_type = Option<Vec<Attachment>>, max_items = 32)]
     pub attachments: Vec<Attachment>,
 }
 
 /// A file that is attached to a notice.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// The address of the file.
+    /// The address of the file: at most 2048 octets.
+    #[schema(min_length = 1)]
     pub uri: String,
-    /// The name of the file.
+    /// The name of the file: at most 256 octets.
+    #[schema(min_length = 1)]
     pub name: String,
-    /// The media type.
+    /// The media type: at most 256 octets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
     /// The size in octets.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 18446744073709551615_u64)]
     pub size: Option<u64>,
 }
 

@@ -13,6 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use tokio::time::{Instant, sleep};
+use utoipa::ToSchema;
 
 use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, deadline_expired, sender_lost};
 use super::{Claim, GRACE, Jobs, LEASE, RENEWAL, RETRY_PAUSE, read_job, read_or_skip};
@@ -256,14 +257,19 @@ const WAITING_PAGE: i64 = 64;
 
 /// A delegation in the API's form. The agent's answer is embedded as it came: parsing it into a tree would
 /// lose digits and take many times the memory, and some answers cannot be parsed.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct DelegationView<'a> {
     delegation_id: &'a str,
+    #[schema(value_type = kernel::ids::WorkspaceId)]
     target_id: &'a str,
-    status: &'static str,
+    status: State,
+    /// What the agent answered: a message or a task. Of what is completed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Value, required = false)]
     result: Option<&'a RawValue>,
+    /// The agent's JSON-RPC error, or one in its form with `reason` and `delivered`. Of what failed or expired.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Value, required = false)]
     error: Option<&'a RawValue>,
 }
 
@@ -273,7 +279,7 @@ impl<'a> DelegationView<'a> {
         Self {
             delegation_id: &job.id,
             target_id: job.target.as_str(),
-            status: job.state.as_str(),
+            status: job.state,
             result: job.result().filter(|_| sees_content),
             error: job.error().filter(|_| sees_content),
         }
