@@ -35,7 +35,7 @@ impl Schemas {
         let reason = json!({
             "type": "string",
             "description": "A closed set; docs/reference/reasons.md says what each means and what to do.",
-            "enum": &Reason::ALL.map(Reason::as_str)[..],
+            "enum": Reason::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>(),
         });
         all.insert("Reason".to_owned(), reason);
         all
