@@ -9,13 +9,16 @@ use super::terminal::is_control;
 /// Stands for a value that there is not.
 const NONE: &str = "-";
 
+/// Makes the text of a cell from its entry.
+type MakeCell = fn(&Value) -> String;
+
 /// A table of a list.
 #[derive(Clone, Copy, Default)]
 pub struct Table<'a> {
     /// A word for each column: its title, `=`, and the member of an entry below it; with `:age`, how long ago that was.
     pub columns: &'a str,
     /// What is made of an entry, in the place of a member.
-    pub made: &'a [(&'a str, fn(&Value) -> String)],
+    pub made: &'a [(&'a str, MakeCell)],
     /// The line for a list without an entry.
     pub none: &'a str,
 }

@@ -350,7 +350,11 @@ impl Member {
     /// answer.
     async fn drain(&self) -> bool {
         let answers = self.report_leaving("/registry/drain").await.is_some();
-        (answers || self.guard.is_some()) && self.await_calls().await && answers
+        if !answers && self.guard.is_none() {
+            return false;
+        }
+        let idle = self.await_calls().await;
+        answers && idle
     }
 
     /// Takes the agent's place away. Polls `staying` while a heartbeat is on its way: one that the

@@ -100,7 +100,10 @@ impl Failure {
             Self::List => (-32_004, "list"),
             Self::Method { .. } => (-32_601, "method"),
             // 0.3 does not know the code of 1.0.
-            Self::Off { caller, .. } if matches!(caller, Generation::V1) => (-32_009, "off"),
+            Self::Off {
+                caller: Generation::V1,
+                ..
+            } => (-32_009, "off"),
             Self::Off { .. } => (-32_601, "off"),
             Self::Twice(_) => (-32_600, "twice"),
             Self::Params(_) => (-32_602, "params"),

@@ -55,7 +55,7 @@ impl Form {
 
     pub(super) fn detect(text: &str) -> Option<Self> {
         let has = |prefix: &str| text.strip_prefix(prefix).is_some_and(is_random);
-        match OPAQUE.iter().find(|(_, prefix)| has(*prefix)) {
+        match OPAQUE.iter().find(|(_, prefix)| has(prefix)) {
             Some((form, _)) => Some(*form),
             None if is_random(text) => Some(Self::Workspace),
             None if text.bytes().filter(|b| *b == b'.').count() == 2 => Some(Self::Jwt),

@@ -512,10 +512,13 @@ fn pruned_unanswered() -> Rejection {
     Rejection::new(Reason::AgentProtocolError, message).with_delivery(Delivery::Sent)
 }
 
+/// Hears of a job that ends, with the reason.
+type OnGivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
+
 /// The listeners of jobs. None until they are set.
 pub struct Listeners {
     /// For jobs that end without a further attempt to send (too late, or lost), with the reason.
-    pub given_up: Box<dyn Fn(&Job, &Rejection) + Send + Sync>,
+    pub given_up: OnGivenUp,
     /// Judges what agents that poll reply to jobs.
     pub judge: ReplyFilter,
 }
