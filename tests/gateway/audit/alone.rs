@@ -103,7 +103,7 @@ pub(super) fn verified_export(folder: &Path, text: &str) -> Report {
     let (mut chains, mut records) = (Vec::new(), Vec::new());
     for line in text.lines() {
         match Line::parse(line).unwrap() {
-            Line::Chain(chain) => chains.push(chain.into_row()),
+            Line::Chain(chain) => chains.push(chain),
             Line::Record(record) => records.push(record),
         }
     }
