@@ -277,7 +277,7 @@ fn translated_card(object: &Value, up: bool) -> Value {
         sides: &both.map(Side::json_rpc),
         native: &both,
     };
-    let (text, _) = translate_card(&object.to_string(), asked, &facts).unwrap();
+    let text = translate_card(&object.to_string(), asked, &facts).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
