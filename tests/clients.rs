@@ -1,6 +1,6 @@
 //! The SDKs that A2A clients and agents are made with, both generations for Python and JavaScript, that for Rust, and
-//! google-adk, against the real gateway. `tests/clients/run.py` does it and prints a table; with `--nocapture` it is seen
-//! also when all is well.
+//! google-adk, against the real gateway. `tests/clients/run.py` does it and prints a table; with `--nocapture` it is
+//! seen also when all is well.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the tables are what is to be shown")]
 

@@ -1,5 +1,5 @@
-//! The doors of the repository: `scripts/test` and `scripts/demo`, in a clone at a path with a space, without a compiler:
-//! `cargo` and what it builds are scripts that note how they were called.
+//! The doors of the repository: `scripts/test` and `scripts/demo`, in a clone at a path with a space, without a
+//! compiler: `cargo` and what it builds are scripts that note how they were called.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;

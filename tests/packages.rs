@@ -1,5 +1,5 @@
-//! Releases: completions, manual pages, the archive with the program, and the workflows that make them. The Debian package
-//! on a machine: `scripts/check-package`.
+//! Releases: completions, manual pages, the archive with the program, and the workflows that make them. The Debian
+//! package on a machine: `scripts/check-package`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! The pages in a real browser, against the real gateway: `a2a-gateway demo` with its agents, Debian's chromium driven by
-//! `tests/pages/*.mjs`, which say what they did (seen with `--nocapture`). They leave screenshots of every view in
+//! The pages in a real browser, against the real gateway: `a2a-gateway demo` with its agents, Debian's chromium driven
+//! by `tests/pages/*.mjs`, which say what they did (seen with `--nocapture`). They leave screenshots of every view in
 //! `target/pages-seen`, and with `A2A_PAGES_IMAGES=1` put those that the README shows into `docs/images`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "what was done is to be shown")]

@@ -4,7 +4,8 @@
 //! - `load beats ADDRESS WORKSPACES RATE SECONDS DISCOVER_RATE`: heartbeats, and discoveries beside them.
 //! - `load requests ADDRESS FILE RATE SECONDS CONNECTIONS`: the requests of a file, which NULs separate, one after
 //!   the other. `RATE` 0: each of them once, as fast as answers come.
-//! - `load streams ADDRESS FILE COUNT`: the request of the file on `COUNT` connections; reads the streams to their ends.
+//! - `load streams ADDRESS FILE COUNT`: the request of the file on `COUNT` connections; reads the streams to their
+//!   ends.
 
 #![expect(clippy::print_stdout, reason = "what it measured is its output")]
 

@@ -1,5 +1,5 @@
-//! `a2a::bridge`: one text as a request, as an answer and as a stream. The first byte of an input chooses the two sides, the
-//! second one the method.
+//! `a2a::bridge`: one text as a request, as an answer and as a stream. The first byte of an input chooses the two
+//! sides, the second one the method.
 
 use a2a_gateway::a2a::Generation;
 use a2a_gateway::a2a::bridge::{Bridge, Call, Exchange, FileBytes, Side, TranslatedEvent};

@@ -1,4 +1,5 @@
-//! `a2a::event::Splitter` with `a2a::stamp::Stamper` behind it, and `a2a::task::TaskScan` over the same bytes. The first byte of an input says how the stream behind it is cut.
+//! `a2a::event::Splitter` with `a2a::stamp::Stamper` behind it, and `a2a::task::TaskScan` over the same bytes. The
+//! first byte of an input says how the stream behind it is cut.
 
 use a2a_gateway::a2a::event::{Framing, Splitter, Standing};
 use a2a_gateway::a2a::stamp::Stamper;

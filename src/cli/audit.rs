@@ -65,7 +65,8 @@ pub(super) struct VerifyArguments {
     /// that it names must be there. Without it, for the database: the file of audit.anchor, if that is "file:…"
     #[arg(long, value_name = "FILE")]
     anchor: Vec<PathBuf>,
-    /// The file holds an excerpt: chains may begin and end anywhere, but each needs a signed checkpoint behind its first record
+    /// The file holds an excerpt: chains may begin and end anywhere, but each needs a signed checkpoint behind its
+    /// first record
     #[arg(long, requires = "file")]
     partial: bool,
     #[command(flatten)]

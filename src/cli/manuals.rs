@@ -1,4 +1,5 @@
-//! `a2a-gateway completions` and `a2a-gateway man`: files that packages install, made from the arguments of the program.
+//! `a2a-gateway completions` and `a2a-gateway man`: files that packages install, made from the arguments of the
+//! program.
 
 use std::fs;
 use std::path::PathBuf;

@@ -89,7 +89,8 @@ enum Command<Example: Subcommand> {
     Sidecar(sidecar::Arguments),
     /// Start an agent, register it at a gateway, and let it leave without a lost call
     Run(run::Arguments),
-    /// Stop calls of and to a workspace, a subtree, an org, a pair, or all; needs an operator's token (role operate), or an org's
+    /// Stop calls of and to a workspace, a subtree, an org, a pair, or all; needs an operator's token (role operate),
+    /// or an org's
     Stop(stops::StopArguments),
     /// End a stop: calls pass again
     Release(stops::ReleaseArguments),

@@ -55,6 +55,20 @@ fn every_file_says_what_it_is_for_and_no_room_is_called_anything() {
     }
 }
 
+#[test]
+fn comments_have_at_most_120_columns() {
+    let is_long = |line: &&str| {
+        let comment = line.trim_start();
+        // A row of a table is a line.
+        let is_prose = comment.starts_with("//") && !comment.starts_with("//! |");
+        is_prose && line.chars().count() > 120
+    };
+    for source in read_sources(&RUST) {
+        let long = source.text.lines().find(is_long);
+        assert_eq!(long, None, "{}", source.path.display());
+    }
+}
+
 /// The name of the function that a line begins.
 fn read_function(line: &str) -> Option<&str> {
     let (before, name) = line.split_once("fn ")?;

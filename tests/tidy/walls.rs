@@ -118,7 +118,7 @@ fn find_folder(table: &str) -> Option<&'static Path> {
 }
 
 #[test]
-fn each_table_is_spelled_in_one_file() {
+fn each_table_is_spelled_in_one_file_or_folder() {
     // A removed workspace's tokens prove nothing, whatever happens at the same moment: that takes
     // one statement over both tables. And a page of peers is one statement over relations and grants.
     let joined = [

@@ -38,8 +38,8 @@ struct Message {
 }
 
 impl CallNames {
-    /// Reads a JSON-RPC call, or the body of an HTTP+JSON request. Empty for one that cannot be read. Of members that no
-    /// agent reads, such as a message beside the params of an envelope, none counts.
+    /// Reads a JSON-RPC call, or the body of an HTTP+JSON request. Empty for one that cannot be read. Of members that
+    /// no agent reads, such as a message beside the params of an envelope, none counts.
     pub fn from_body(body: &[u8]) -> Self {
         let (mut params, mut bare) = (Params::default(), Params::default());
         let mut is_envelope = false;

@@ -71,7 +71,8 @@ methods! {
     ListTasks => "list_tasks", "ListTasks", "tasks/list";
     /// Sends a message.
     SendMessage => "send_message", "SendMessage", "message/send" | "tasks/send";
-    /// Sends a message, and streams the answer. No version defines `message/sendSubscribe`; the envelope editor renames it.
+    /// Sends a message, and streams the answer. No version defines `message/sendSubscribe`; the envelope editor renames
+    /// it.
     SendStreamingMessage => "send_streaming_message", "SendStreamingMessage",
         "message/stream" | "tasks/sendSubscribe" | "message/sendSubscribe";
     /// Streams the events of a task.
@@ -117,8 +118,8 @@ impl Method {
         matches!(self, Self::SendMessage | Self::SendStreamingMessage)
     }
 
-    /// Returns true if the answer shows more than a card or what its caller said: tasks, their configurations, an extended
-    /// card. The answer to an unknown method may.
+    /// Returns true if the answer shows more than a card or what its caller said: tasks, their configurations, an
+    /// extended card. The answer to an unknown method may.
     pub const fn returns_content(self) -> bool {
         !self.sends() && !matches!(self, Self::AgentCard | Self::Unread)
     }

@@ -127,8 +127,8 @@ pub(super) enum Place {
 }
 
 /// The names of references without case and `_`, and the objects that have them. Exactly `params`, `message` and
-/// `message.task_id` are read before. `request`: the name in the proto of 0.3, which some clients of its HTTP+JSON binding
-/// send.
+/// `message.task_id` are read before. `request`: the name in the proto of 0.3, which some clients of its HTTP+JSON
+/// binding send.
 const NAMES: [(&str, RefKind, &[Place]); 14] = {
     use Place::{Configuration, Message, Params, Top};
     [

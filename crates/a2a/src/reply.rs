@@ -9,12 +9,12 @@ use super::event::{data_value, join_data, split_blocks, split_lines};
 use super::fields::Fields;
 use super::json::without_mark;
 
-/// Errors with which an agent says that it does not know a method in this generation, so that nothing has run: "Method not
-/// found" of JSON-RPC, `VersionNotSupportedError` of A2A.
+/// Errors with which an agent says that it does not know a method in this generation, so that nothing has run: "Method
+/// not found" of JSON-RPC, `VersionNotSupportedError` of A2A.
 const NOT_RUN: [i64; 2] = [-32_601, -32_009];
 
-/// Returns true if an answer of JSON-RPC shows that the agent did not run the call. Without `has_version` the call did not
-/// say its version, and `VersionNotSupportedError` may be about that.
+/// Returns true if an answer of JSON-RPC shows that the agent did not run the call. Without `has_version` the call did
+/// not say its version, and `VersionNotSupportedError` may be about that.
 pub fn shows_not_run(body: &[u8], has_version: bool) -> bool {
     // Almost all answers have no such number.
     if memmem::find(body, b"-32").is_none() {

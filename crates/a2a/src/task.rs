@@ -1,4 +1,5 @@
-//! Finds the task id, the task state and the context id in a response while it passes, in chunks of any size ([`TaskScan`]).
+//! Finds the task id, the task state and the context id in a response while it passes, in chunks of any size
+//! ([`TaskScan`]).
 //!
 //! Keeps only the string that is being compared: pydantic writes artifacts and history before the id, so megabytes
 //! may precede it. Lenient, since the caller gets the agent's JSON as it is: the scan stops at the first syntax

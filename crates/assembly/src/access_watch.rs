@@ -1,6 +1,6 @@
 //! Checks that an open stream may continue: its caller's token may be revoked meanwhile, one of its ends be moved,
-//! paused or removed, or an operator may stop it. The check is repeated when coherence announces such a change, from memory in
-//! steady state, and never for each event; and at the end of a token or of a grant, which nothing announces.
+//! paused or removed, or an operator may stop it. The check is repeated when coherence announces such a change, from
+//! memory in steady state, and never for each event; and at the end of a token or of a grant, which nothing announces.
 
 use std::pin::Pin;
 use std::sync::Arc;

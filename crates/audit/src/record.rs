@@ -70,8 +70,8 @@ words! {
         PolicyApplied => "POLICY_APPLIED",
         /// The tasks of a stop were canceled at their agents; `detail` counts them by outcome.
         StopTasksCanceled => "STOP_TASKS_CANCELED",
-        /// Guards judged a reply of an agent that polls, or a call after its record was written; `detail.guards` has the
-        /// verdicts.
+        /// Guards judged a reply of an agent that polls, or a call after its record was written; `detail.guards` has
+        /// the verdicts.
         GuardsJudged => "GUARDS_JUDGED",
         /// A workspace delegated a task to another.
         DelegationCreated => "DELEGATION_CREATED",

@@ -48,7 +48,8 @@ pub(super) fn read_record(row: &AnyRow) -> (Option<i64>, Record<'static>) {
     let hash = read.unpack_text("hash", hex_text);
     let whole = read.is_whole(&record);
     record.hash = hash.filter(|_| whole).map(Cow::into_owned);
-    // A compact row has a method and its generations in one word, so that the rows of other calls have no column for it.
+    // A compact row has a method and its generations in one word, so that the rows of other calls have no column for
+    // it.
     if let Some((method, bridged)) = record.method.as_deref().and_then(|it| it.split_once(' ')) {
         let [method, bridged] = [method, bridged].map(|text| Some(Text::from(text.to_owned())));
         (record.method, record.bridged) = (method, bridged);

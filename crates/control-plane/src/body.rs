@@ -80,8 +80,8 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T
     }
 }
 
-/// A required body, parsed as `T`, of which no object has a name twice, whether it is read or not: for bodies with members
-/// that are read as they come.
+/// A required body, parsed as `T`, of which no object has a name twice, whether it is read or not: for bodies with
+/// members that are read as they come.
 pub(super) struct UniqueJson<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for UniqueJson<T> {

@@ -21,8 +21,8 @@ pub(super) fn duplicate_rejection(name: &str, place: Option<&str>) -> Rejection 
     Rejection::new(Reason::InvalidRequest, message)
 }
 
-/// Returns the path of the first object that has a name twice, such as `workspaces[3].probe`, as far as its names may be
-/// shown; `None`: it is the outermost one, or there is none.
+/// Returns the path of the first object that has a name twice, such as `workspaces[3].probe`, as far as its names may
+/// be shown; `None`: it is the outermost one, or there is none.
 pub(super) fn duplicate_path(text: &str) -> Option<String> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let error = serde_path_to_error::deserialize::<_, UniqueNames>(&mut reader).err()?;

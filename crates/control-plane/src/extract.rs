@@ -1,6 +1,6 @@
 //! Extractors of handlers: the proven caller, the names in the path, the position to resume from. They run in the order
-//! of the arguments, which is the documented order of checks (`docs/reference/http-api.md`): path, credential, caller field, rate,
-//! switches of the query; the body comes last.
+//! of the arguments, which is the documented order of checks (`docs/reference/http-api.md`): path, credential, caller
+//! field, rate, switches of the query; the body comes last.
 
 use std::sync::{Arc, OnceLock};
 
@@ -33,7 +33,8 @@ impl Caller {
         let _ = self.1.0.target.set(id.clone());
     }
 
-    /// Returns the check that precedes a write whose request names hosts: the caller stands, and reaches the workspace `id`.
+    /// Returns the check that precedes a write whose request names hosts: the caller stands, and reaches the workspace
+    /// `id`.
     pub(super) fn recheck(&self, gateway: &Arc<Gateway>, id: Option<&WorkspaceId>) -> Recheck {
         let (gateway, proof, id) = (Arc::clone(gateway), Arc::clone(&self.0), id.cloned());
         Recheck::new(move || {
@@ -362,8 +363,8 @@ fn check_proof(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(
     proof.require_at_least(role)
 }
 
-/// True if the caller looks after a subtree, and `id` is its root. Its relations lead out of the subtree, to its parent and
-/// its siblings, so its credentials and its place are an operator's.
+/// True if the caller looks after a subtree, and `id` is its root. Its relations lead out of the subtree, to its parent
+/// and its siblings, so its credentials and its place are an operator's.
 pub(super) fn is_root_of(caller: &Caller, id: &WorkspaceId) -> bool {
     let within = caller.principal().within();
     within.is_some_and(|root| root.id == *id)

@@ -1,4 +1,5 @@
-//! `/grants`: permissions to message besides those of the hierarchy (`docs/reference/http-api.md`, "Grants"). Operators only.
+//! `/grants`: permissions to message besides those of the hierarchy (`docs/reference/http-api.md`, "Grants"). Operators
+//! only.
 
 use std::sync::Arc;
 

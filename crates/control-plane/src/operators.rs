@@ -1,5 +1,5 @@
-//! Operators: who the caller is as one, and tokens of operators with a role (`docs/reference/http-api.md`, "Operators"). The
-//! session of a person who signed in at the console is in the list, and ends like a token.
+//! Operators: who the caller is as one, and tokens of operators with a role (`docs/reference/http-api.md`,
+//! "Operators"). The session of a person who signed in at the console is in the list, and ends like a token.
 
 use std::sync::Arc;
 

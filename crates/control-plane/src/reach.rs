@@ -1,5 +1,5 @@
-//! Reachability between workspaces: the list of workspaces, peers and access checks (`docs/reference/http-api.md`, "Workspaces" and
-//! "Registry").
+//! Reachability between workspaces: the list of workspaces, peers and access checks (`docs/reference/http-api.md`,
+//! "Workspaces" and "Registry").
 
 use std::sync::Arc;
 

@@ -191,8 +191,8 @@ async fn find_registrar(
     }
 }
 
-/// Returns the check that precedes the registration: the caller stands, and an enrolment token is used up, so that of two
-/// concurrent requests with the same token only one registers. `redeemed` is set with that.
+/// Returns the check that precedes the registration: the caller stands, and an enrolment token is used up, so that of
+/// two concurrent requests with the same token only one registers. `redeemed` is set with that.
 fn redemption_check(
     gateway: &Arc<Gateway>,
     caller: &Caller,
@@ -221,8 +221,8 @@ fn redemption_check(
     })
 }
 
-/// Registers the agent, and issues the first token, or to an enrolment token one of its own. Only a successful registration
-/// consumes an enrolment token.
+/// Registers the agent, and issues the first token, or to an enrolment token one of its own. Only a successful
+/// registration consumes an enrolment token.
 async fn register_and_issue(
     gateway: &Gateway,
     caller: &Caller,

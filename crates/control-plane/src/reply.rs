@@ -1,4 +1,5 @@
-//! `POST /workspaces/{id}/activity/{activity_id}/reply`: an update of a task by an agent that polls (`docs/reference/http-api.md`).
+//! `POST /workspaces/{id}/activity/{activity_id}/reply`: an update of a task by an agent that polls
+//! (`docs/reference/http-api.md`).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `/stops`: stops calls of and to a workspace, a subtree, an org, a pair, or all (`docs/reference/http-api.md`, "Stops").
-//! Operators; org tokens within their org, or their subtree.
+//! `/stops`: stops calls of and to a workspace, a subtree, an org, a pair, or all (`docs/reference/http-api.md`,
+//! "Stops"). Operators; org tokens within their org, or their subtree.
 
 use std::sync::Arc;
 
@@ -111,8 +111,8 @@ struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// True if a token of the same org, or of the same subtree, made the stop; a token of the whole org is over those of its
-    /// subtrees.
+    /// True if a token of the same org, or of the same subtree, made the stop; a token of the whole org is over those
+    /// of its subtrees.
     fn have_made(&self, stop: &Stop) -> bool {
         stop.by_org.as_deref() == Some(self.org)
             && (self.root.is_none() || stop.by_subtree.as_ref() == self.root)
@@ -212,8 +212,8 @@ pub(super) async fn list_stops(
     }))
 }
 
-/// Returns the stops of a page that a token of a subtree sees: those that tokens of the subtree made, and those that name
-/// workspaces in it and no others. There are at most [`directory::stops::STOPS_MAX`] to look at.
+/// Returns the stops of a page that a token of a subtree sees: those that tokens of the subtree made, and those that
+/// name workspaces in it and no others. There are at most [`directory::stops::STOPS_MAX`] to look at.
 async fn list_in_subtree(
     gateway: &Gateway,
     caller: &Caller,

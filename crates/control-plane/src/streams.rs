@@ -81,8 +81,8 @@ enum NextPiece {
     Stopped(Rejection),
 }
 
-/// Returns the next piece, or the stop that ends the stream. The call itself ends with an event that tells of it, which is
-/// waited for.
+/// Returns the next piece, or the stop that ends the stream. The call itself ends with an event that tells of it, which
+/// is waited for.
 async fn next_piece(
     reader: &mut Reader,
     cut_off: &mut Option<CutOff>,

@@ -1,5 +1,5 @@
-//! Tokens of workspaces, of orgs and for the canvas (`docs/reference/http-api.md`, "Tokens"). A token appears only in the answer to
-//! the request that created it.
+//! Tokens of workspaces, of orgs and for the canvas (`docs/reference/http-api.md`, "Tokens"). A token appears only in
+//! the answer to the request that created it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -207,8 +207,8 @@ impl NewToken {
     }
 }
 
-/// Refuses a token that outlives the credential of the workspace that makes it: the end of that credential would count for
-/// nothing. One made by the token of a platform would outlive its issuer.
+/// Refuses a token that outlives the credential of the workspace that makes it: the end of that credential would count
+/// for nothing. One made by the token of a platform would outlive its issuer.
 fn refuse_outliving(caller: &Caller, terms: &TokenTerms) -> Result<(), Rejection> {
     if caller.0.kind == CredentialKind::Workload {
         return Err(Rejection::new(
@@ -446,7 +446,8 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-/// Returns the answer to a request that made a token: of an operator with `role`, or of an org for the subtree of `root`.
+/// Returns the answer to a request that made a token: of an operator with `role`, or of an org for the subtree of
+/// `root`.
 pub(super) fn issue_response(
     caller: &Caller,
     token: &IssuedToken,

@@ -1,5 +1,5 @@
-//! Turns of requests that take more memory than their bytes: policies are compared with the state one at a time, and few
-//! requests wait for that, for a time.
+//! Turns of requests that take more memory than their bytes: policies are compared with the state one at a time, and
+//! few requests wait for that, for a time.
 
 use std::sync::Arc;
 use std::time::Duration;

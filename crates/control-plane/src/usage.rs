@@ -1,5 +1,5 @@
-//! `GET /usage`: what calls took, by day, workspace and org (`docs/reference/usage.md`). Operators see all; an integration
-//! sees its org, or its subtree.
+//! `GET /usage`: what calls took, by day, workspace and org (`docs/reference/usage.md`). Operators see all; an
+//! integration sees its org, or its subtree.
 
 use std::sync::Arc;
 
@@ -317,8 +317,8 @@ enum FilePosition {
     End,
 }
 
-/// Answers with all sums as CSV (RFC 4180), read and sent page by page. A store that goes away in between breaks the answer
-/// off, so a file that was received whole is whole.
+/// Answers with all sums as CSV (RFC 4180), read and sent page by page. A store that goes away in between breaks the
+/// answer off, so a file that was received whole is whole.
 async fn stream_file(usage: Usage, wanted: UsageQuery) -> Result<Response, Rejection> {
     // The first page is read before the head is sent, so that most failures are reported as such.
     let (lines, next) = usage.read_page(&wanted, None, PAGE.1).await?;

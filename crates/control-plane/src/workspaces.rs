@@ -87,7 +87,8 @@ async fn is_removed(gateway: &Gateway, id: &WorkspaceId) -> Result<bool, Rejecti
     Ok(found.is_some_and(|found| found.status == Status::Removed))
 }
 
-/// Checks a creation: an org token stays within its org, and within its subtree; without a parent its root is the parent.
+/// Checks a creation: an org token stays within its org, and within its subtree; without a parent its root is the
+/// parent.
 async fn check_creation(
     gateway: &Gateway,
     caller: &Caller,
@@ -227,8 +228,8 @@ pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<WorkspaceId>, 
 }
 
 /// Checks that the caller may set all that a patch says. Some settings are an operator's: with TLS the gateway's client
-/// certificate is shown to the server of the URL, and the CA decides which server counts as the agent; the gateway calls the
-/// URL of a waker, and asks an agent with a probe by itself.
+/// certificate is shown to the server of the URL, and the CA decides which server counts as the agent; the gateway
+/// calls the URL of a waker, and asks an agent with a probe by itself.
 ///
 /// # Errors
 /// `not_permitted`.

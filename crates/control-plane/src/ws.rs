@@ -1,5 +1,6 @@
-//! `GET /ws`: events over a WebSocket (`docs/reference/events.md`, "Events"; RFC 6455). The data plane completes the handshake with
-//! this module's 101, and passes raw bytes: the request body carries the input and the response body the output.
+//! `GET /ws`: events over a WebSocket (`docs/reference/events.md`, "Events"; RFC 6455). The data plane completes the
+//! handshake with this module's 101, and passes raw bytes: the request body carries the input and the response body the
+//! output.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;

@@ -65,8 +65,8 @@ pub(crate) struct ChangeFlags {
 }
 
 impl ChangeFlags {
-    /// Makes a change, or a dry run of it, and returns what is printed: the answer as JSON, or the line that `tell` makes
-    /// of it. A body of `null` is none.
+    /// Makes a change, or a dry run of it, and returns what is printed: the answer as JSON, or the line that `tell`
+    /// makes of it. A body of `null` is none.
     ///
     /// # Errors
     /// As [`DryRun::send`].

@@ -1,6 +1,7 @@
-//! The one way of all commands to standard output and standard error (`tests/tidy/walls.rs`). Text of an agent, a server,
-//! a file or an argument may hold characters that steer a terminal or change the order in which it shows others: they are
-//! written as `\u001b`. That is how JSON has them, so what `--json` prints stays JSON, and says the same.
+//! The one way of all commands to standard output and standard error (`tests/tidy/walls.rs`). Text of an agent, a
+//! server, a file or an argument may hold characters that steer a terminal or change the order in which it shows
+//! others: they are written as `\u001b`. That is how JSON has them, so what `--json` prints stays JSON, and says the
+//! same.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -59,8 +60,8 @@ fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Asks on standard error, and returns the line that a user writes, without the white space around it; `None` at the end
-/// of standard input.
+/// Asks on standard error, and returns the line that a user writes, without the white space around it; `None` at the
+/// end of standard input.
 pub fn ask_line(question: &str) -> io::Result<Option<String>> {
     write_prompt(question)?;
     let mut line = String::new();

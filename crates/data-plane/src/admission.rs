@@ -182,7 +182,8 @@ pub(super) fn declared_version(head: &RequestHeader) -> Option<Cow<'_, str>> {
 
 // Browsers: accepted hosts (`Host`), allowed origins (`Origin`), and the CORS fields (Fetch, 3.2).
 //
-// Runs before credentials are checked, so that a hostile page learns nothing (`docs/reference/a2a.md`, "Order of checks").
+// Runs before credentials are checked, so that a hostile page learns nothing (`docs/reference/a2a.md`, "Order of
+// checks").
 
 /// Fields that a page may send and read, besides those that pass to and from agents: the gateway's own.
 const OWN_FIELDS: &str = "authorization, x-workspace-id, x-timeout, x-request-id, idempotency-key, prefer, \
@@ -757,8 +758,8 @@ async fn load_preference(gateway: &Gateway, allowed: &AllowedCaller, refs: &Refs
     }
 }
 
-/// Returns what binds the task and the context of an answer to the instance that was chosen; `None` if the target has no
-/// named instances.
+/// Returns what binds the task and the context of an answer to the instance that was chosen; `None` if the target has
+/// no named instances.
 pub(super) fn build_binder(gateway: &Gateway, admitted: &AdmittedCall) -> Option<Binder> {
     let preference = admitted.preference.as_ref()?;
     let Destination::Agent(agent) = &admitted.destination else {

@@ -1,6 +1,6 @@
-//! Cancels the tasks of a stop at their agents (`docs/reference/http-api.md`, "Stops"): lists those that agents have begun and
-//! not ended, and sends `tasks/cancel` for each, as an operator. One replica does it; if that one ends, another goes on
-//! with the tasks that have no outcome yet.
+//! Cancels the tasks of a stop at their agents (`docs/reference/http-api.md`, "Stops"): lists those that agents have
+//! begun and not ended, and sends `tasks/cancel` for each, as an operator. One replica does it; if that one ends,
+//! another goes on with the tasks that have no outcome yet.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -42,8 +42,8 @@ use stores::store::Unavailable;
 /// Interval of looks for stops whose tasks are to be canceled.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Wait before the tasks are listed: by then the stop is in force on every replica, and each has written the tasks that it
-/// saw begin.
+/// Wait before the tasks are listed: by then the stop is in force on every replica, and each has written the tasks that
+/// it saw begin.
 const LIST_AFTER: Duration = Duration::from_millis(1500);
 
 /// Stops of one replica whose tasks are canceled at once.

@@ -72,8 +72,8 @@ const FORMS: [RequestedForm; 3] = [
 pub(super) struct CardForms([ServedCard; 3]);
 
 impl CardForms {
-    /// Makes the forms of a card, with `serve` for each text. `text`: the card with the gateway's interfaces. `polls`: the
-    /// agent has an inbox.
+    /// Makes the forms of a card, with `serve` for each text. `text`: the card with the gateway's interfaces. `polls`:
+    /// the agent has an inbox.
     fn build(
         text: &str,
         base: &str,
@@ -714,8 +714,8 @@ impl Cards {
         Ok(path.to_owned())
     }
 
-    /// Returns the card of the target, which is fetched if it is not fresh, unless the agent cannot be reached: then its
-    /// interfaces are unknown.
+    /// Returns the card of the target, which is fetched if it is not fresh, unless the agent cannot be reached: then
+    /// its interfaces are unknown.
     ///
     /// # Errors
     /// The agent cannot be reached; the caller left, or the process shuts down.
@@ -756,7 +756,8 @@ impl Cards {
         Ok(path_in_card(&cached, generation)?)
     }
 
-    /// As [`Cards::json_rpc_path`], from the card in memory by which calls go, with its age. `None`: it would be fetched.
+    /// As [`Cards::json_rpc_path`], from the card in memory by which calls go, with its age. `None`: it would be
+    /// fetched.
     pub(super) async fn peek_path(
         &self,
         source: &CardSource,

@@ -75,8 +75,8 @@ const BATCH: usize = 16;
 /// Pause before the next attempt at a busy target; shorter if one of its calls ends here.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Attempts to write that a call is due again which may have recorded that it leaves: without the write it would be lost
-/// when its lease ends.
+/// Attempts to write that a call is due again which may have recorded that it leaves: without the write it would be
+/// lost when its lease ends.
 const PUT_BACK_TRIES: u32 = 3;
 
 /// Pause before the next attempt at a call that a stop covers.
@@ -215,8 +215,8 @@ impl Dispatcher {
         }
     }
 
-    /// Makes a call due again that was not delivered, after `why`, and puts off all calls for its target if that is away or
-    /// busy: for how long. `tried`: it counts as an attempt. `tries`: how often the write is tried.
+    /// Makes a call due again that was not delivered, after `why`, and puts off all calls for its target if that is
+    /// away or busy: for how long. `tried`: it counts as an attempt. `tries`: how often the write is tried.
     async fn postpone(
         &self,
         job: &Job,
@@ -255,8 +255,8 @@ impl Dispatcher {
         }
     }
 
-    /// Runs the checks of a message in their order, except those of a request. Returns the call, with its slot among the
-    /// target's calls if it takes one.
+    /// Runs the checks of a message in their order, except those of a request. Returns the call, with its slot among
+    /// the target's calls if it takes one.
     async fn admit(&self, job: &Job) -> Result<(Box<AdmittedCall>, Option<Slot>), Refusal> {
         let gateway = &self.0.gateway;
         let Some(proof) = gateway.identity.restore_proof(&job.caller) else {

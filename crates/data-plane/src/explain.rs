@@ -1,6 +1,6 @@
 //! Predicts the handling of a message (`GET /explain`; `docs/reference/admin-api.md`). Runs the stages of a message in
-//! their order (but for caps, which come before the instance), with the same functions and caches, and records the facts
-//! behind each decision ([`Facts`]). Sends nothing.
+//! their order (but for caps, which come before the instance), with the same functions and caches, and records the
+//! facts behind each decision ([`Facts`]). Sends nothing.
 //!
 //! Facts that are read enter the caches, as for a message. There is no other side effect: no slot, rate or
 //! allowance is taken, no lapse is noted, no record is written, no card is fetched.
@@ -495,8 +495,8 @@ const fn generation_word(generation: Generation) -> &'static str {
 }
 
 impl Explainer {
-    /// Reports the caps that cover a message, and rejects it if one is reached. Counts nothing. What a run or a context has
-    /// used depends on the message.
+    /// Reports the caps that cover a message, and rejects it if one is reached. Counts nothing. What a run or a context
+    /// has used depends on the message.
     pub(super) async fn explain_caps(
         &self,
         proof: &Proof,

@@ -146,8 +146,8 @@ pub(super) fn get_head(place: &CardLocation, path: &str, lines: &[&str]) -> Vec<
     head.finish()
 }
 
-/// Writes the head of a request of the gateway's own with a body of JSON, signed by a token. The operator's `fields` take
-/// the place of the token's, which is `other` then.
+/// Writes the head of a request of the gateway's own with a body of JSON, signed by a token. The operator's `fields`
+/// take the place of the token's, which is `other` then.
 pub(super) fn signed_head<'f>(
     (method, endpoint): (&str, &Endpoint),
     body_len: usize,

@@ -1,5 +1,5 @@
-//! The caller's side: accepts connections, within bounds in total and for each address, terminates TLS, reads the heads of
-//! HTTP/1 within their clocks, and writes heads and answers.
+//! The caller's side: accepts connections, within bounds in total and for each address, terminates TLS, reads the heads
+//! of HTTP/1 within their clocks, and writes heads and answers.
 
 use std::collections::HashMap;
 use std::future::pending;

@@ -1,5 +1,6 @@
-//! Calls that wait for agents that sleep: their bounds, and their order. Those of one workspace are sent in the order of
-//! their arrival at this replica: the first of them looks for the agent, and each that was sent lets the next one look.
+//! Calls that wait for agents that sleep: their bounds, and their order. Those of one workspace are sent in the order
+//! of their arrival at this replica: the first of them looks for the agent, and each that was sent lets the next one
+//! look.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

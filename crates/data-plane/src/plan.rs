@@ -1,5 +1,5 @@
-//! Decides what a call comes to, and has it done: the agent answers it, its inbox, an earlier call with the same key, or
-//! the deferral of the call; or it waits until its agent is awake.
+//! Decides what a call comes to, and has it done: the agent answers it, its inbox, an earlier call with the same key,
+//! or the deferral of the call; or it waits until its agent is awake.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -193,8 +193,9 @@ struct RepeatableCall {
     is_bare: bool,
 }
 
-/// Returns what repeats a call that both generations have and that has no further effects here: no key, and no guard that
-/// would be asked twice. `None`: the agent is known to take the method in neither generation, or its bridge is off.
+/// Returns what repeats a call that both generations have and that has no further effects here: no key, and no guard
+/// that would be asked twice. `None`: the agent is known to take the method in neither generation, or its bridge is
+/// off.
 async fn keep_repeatable(
     request: &Request<'_>,
     admitted: &AdmittedCall,
@@ -229,8 +230,8 @@ async fn keep_repeatable(
     }))
 }
 
-/// Makes a call once more, in the generation that was not `tried`, and keeps what that shows. Where it cannot be made, or
-/// is not run either, the caller gets the answer to the first attempt.
+/// Makes a call once more, in the generation that was not `tried`, and keeps what that shows. Where it cannot be made,
+/// or is not run either, the caller gets the answer to the first attempt.
 async fn repeat_call(
     request: &mut Request<'_>,
     (kept, admitted, agent): (RepeatableCall, AdmittedCall, Arc<Agent>),
@@ -491,8 +492,9 @@ pub(super) fn request_hops(request: &Request<'_>) -> Result<u32, Rejection> {
     .at(Stage::Fields)
 }
 
-/// Checks the body of a call to a target that is away, and answers it: by an earlier call with its key, or by deferral if
-/// its caller prefers that. `None` if neither applies, and it does not ask for a deferred call. `owned`: its references are checked in any case.
+/// Checks the body of a call to a target that is away, and answers it: by an earlier call with its key, or by deferral
+/// if its caller prefers that. `None` if neither applies, and it does not ask for a deferred call. `owned`: its
+/// references are checked in any case.
 async fn check_while_away(
     request: &mut Request<'_>,
     allowed: &AllowedCaller,

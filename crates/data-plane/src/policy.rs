@@ -34,8 +34,8 @@ use kernel::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
 use mailbox::jobs::{Job, request_id};
 
-/// Runs the stages of policy on access, in the order of [`Stage`]: once the caller may reach the target, and again after
-/// each wait. They decide from memory.
+/// Runs the stages of policy on access, in the order of [`Stage`]: once the caller may reach the target, and again
+/// after each wait. They decide from memory.
 ///
 /// # Errors
 /// The first rejection.
@@ -67,8 +67,8 @@ pub(super) async fn permit_target<T: Trail>(
     trail.pass(Stage::Rule, facts, permit)
 }
 
-/// Checks that the proven caller may reach the target, and that policy lets the call pass. A card may be read of an agent
-/// that is stopped.
+/// Checks that the proven caller may reach the target, and that policy lets the call pass. A card may be read of an
+/// agent that is stopped.
 ///
 /// # Errors
 /// `not_permitted`, `stopped`, `store_unavailable`.

@@ -209,7 +209,8 @@ struct ProbeAttempt {
 }
 
 impl ProbeAttempt {
-    /// Probes the workspace if it is due, and returns the time of the next look at it. `is_early`: it waits for a period.
+    /// Probes the workspace if it is due, and returns the time of the next look at it. `is_early`: it waits for a
+    /// period.
     async fn probe(&self, is_early: bool) -> Instant {
         let probing = &self.context.gateway.directory.probing;
         let plan = match probing.load_plan(&self.id).await {
@@ -286,8 +287,8 @@ impl ProbeAttempt {
         probing.record_failure(plan, &why.message).await
     }
 
-    /// Asks at all places at once. Returns the outcome at each, in order, and the time at which the last request was sent;
-    /// before that, at which it would have been.
+    /// Asks at all places at once. Returns the outcome at each, in order, and the time at which the last request was
+    /// sent; before that, at which it would have been.
     async fn probe_places(
         &self,
         plan: &ProbePlan,

@@ -195,7 +195,8 @@ impl Dialer<'_, '_> {
         }
     }
 
-    /// Takes a slot at another instance, with a request for that one, if the breaker of the chosen one has opened since.
+    /// Takes a slot at another instance, with a request for that one, if the breaker of the chosen one has opened
+    /// since.
     ///
     /// # Errors
     /// `why`, if no other instance takes the call.
@@ -209,7 +210,8 @@ impl Dialer<'_, '_> {
         Err(why)
     }
 
-    /// Takes a slot for a call that was parked. A place that it found free may be taken by now: it waits for the next one.
+    /// Takes a slot for a call that was parked. A place that it found free may be taken by now: it waits for the next
+    /// one.
     ///
     /// # Errors
     /// As [`Dialer::take_slot`].
@@ -283,8 +285,8 @@ impl Dialer<'_, '_> {
         reached
     }
 
-    /// Takes a slot at an instance that is not among `tried`, and makes the request for it. `None` if none takes the call.
-    /// Adds those that refuse it to `tried`.
+    /// Takes a slot at an instance that is not among `tried`, and makes the request for it. `None` if none takes the
+    /// call. Adds those that refuse it to `tried`.
     async fn find_other_instance(
         &mut self,
         tried: &mut Vec<InstanceId>,

@@ -76,8 +76,9 @@ pub(super) enum ExchangeError {
     BrokenOff(Rejection),
     /// The caller left, and the call was cancelled.
     CallerLeft,
-    /// The agent does not know the method in this generation of A2A, and so did not run the call. No byte of an answer was
-    /// sent: the call goes once more in the other one, or else its caller gets this one. Only a first attempt ends so.
+    /// The agent does not know the method in this generation of A2A, and so did not run the call. No byte of an answer
+    /// was sent: the call goes once more in the other one, or else its caller gets this one. Only a first attempt ends
+    /// so.
     NotRun(Box<WholeAnswer>),
 }
 
@@ -85,8 +86,8 @@ pub(super) enum ExchangeError {
 pub(super) type WholeAnswer = (ResponseHeader, Bytes);
 
 impl ExchangeError {
-    /// Returns the rejection of a call that the gateway makes by itself. No caller can leave it, so `left` is what stands for
-    /// that: the end of its clock or of the process.
+    /// Returns the rejection of a call that the gateway makes by itself. No caller can leave it, so `left` is what
+    /// stands for that: the end of its clock or of the process.
     pub(super) fn into_rejection(self, left: impl FnOnce() -> Rejection) -> Rejection {
         match self {
             Self::Refused(why) | Self::BrokenOff(why) => why,
@@ -399,8 +400,8 @@ impl Trace {
     }
 }
 
-/// One request and its response on an A2A route. It is recorded once, when it is dropped: a caller may leave, a task may
-/// be cancelled and a bug may panic.
+/// One request and its response on an A2A route. It is recorded once, when it is dropped: a caller may leave, a task
+/// may be cancelled and a bug may panic.
 pub(super) struct Exchange {
     /// What is known of the call.
     pub(super) call: CallContext,

@@ -1,6 +1,6 @@
-//! Sends a call over its connection and relays the answer, for the gateway and for a sidecar: a stream by [`super::sse`],
-//! any other in one body. A short one is held back, so that a failure can still be answered with an error instead of a
-//! broken connection.
+//! Sends a call over its connection and relays the answer, for the gateway and for a sidecar: a stream by
+//! [`super::sse`], any other in one body. A short one is held back, so that a failure can still be answered with an
+//! error instead of a broken connection.
 
 use std::sync::Arc;
 
@@ -83,7 +83,8 @@ pub(super) enum ExpectedAnswer {
 }
 
 impl ExpectedAnswer {
-    /// Returns that of a call. `is_bare`: the gateway made its envelope, with an id. `is_rewritten`: the agent may be asked in another binding.
+    /// Returns that of a call. `is_bare`: the gateway made its envelope, with an id. `is_rewritten`: the agent may be
+    /// asked in another binding.
     pub(super) fn of_call(call: &CallContext, is_bare: bool, is_rewritten: bool) -> Self {
         let has_id = call.rpc_id.as_deref().is_some() || is_bare;
         let is_rest = match call.dialect {

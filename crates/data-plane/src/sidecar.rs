@@ -1,5 +1,6 @@
-//! The sidecar in front of one agent (`docs/reference/sidecar.md`): the gateway's relay, behind the verification of pair
-//! tokens. Any path and method that the agent serves passes; `/auth/verify` and `/auth/ready` are the sidecar's own.
+//! The sidecar in front of one agent (`docs/reference/sidecar.md`): the gateway's relay, behind the verification of
+//! pair tokens. Any path and method that the agent serves passes; `/auth/verify` and `/auth/ready` are the sidecar's
+//! own.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

@@ -86,8 +86,8 @@ impl Upstream {
         }
     }
 
-    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled, with those of the same
-    /// name behind it. A certificate is verified for [`directory::Endpoint::sni`], which is never empty: for an
+    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled, with those of the
+    /// same name behind it. A certificate is verified for [`directory::Endpoint::sni`], which is never empty: for an
     /// empty name Pingora would verify nothing.
     pub(super) async fn agent_peer(
         &self,

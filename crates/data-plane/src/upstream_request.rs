@@ -395,8 +395,8 @@ pub(super) fn agent_side(
     })
 }
 
-/// Returns the side on which the agent gets a call, by its card and by the generation that its answers have `shown`: that
-/// counts for JSON-RPC where calls are translated. `None`: the call passes as it is.
+/// Returns the side on which the agent gets a call, by its card and by the generation that its answers have `shown`:
+/// that counts for JSON-RPC where calls are translated. `None`: the call passes as it is.
 pub(super) fn correct_side(
     asked: Side,
     by_card: Option<AgentSide>,
@@ -579,8 +579,8 @@ async fn translate_call(
     Ok(())
 }
 
-/// Translates a call, charges its caller for the request that it becomes, and counts it. Returns also what translates the
-/// answer, and the request for the task with which a stream begins.
+/// Translates a call, charges its caller for the request that it becomes, and counts it. Returns also what translates
+/// the answer, and the request for the task with which a stream begins.
 ///
 /// # Errors
 /// `version_not_supported`; the reason that the call has no translation; `overloaded`, as

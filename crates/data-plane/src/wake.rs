@@ -1,5 +1,5 @@
-//! A call to an agent that sleeps: parked until the agent is awake, then sent like any other. All that is checked before
-//! is checked again then, since a call may wait for a minute.
+//! A call to an agent that sleeps: parked until the agent is awake, then sent like any other. All that is checked
+//! before is checked again then, since a call may wait for a minute.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub(super) struct WakePlan {
     timeout: Option<Duration>,
 }
 
-/// Returns how the target of a call is woken, if it sleeps. `why`: the reason why it cannot be reached. `None`: the call
-/// is answered as without a waker.
+/// Returns how the target of a call is woken, if it sleeps. `why`: the reason why it cannot be reached. `None`: the
+/// call is answered as without a waker.
 ///
 /// # Errors
 /// `invalid_request`: `X-Timeout`.
@@ -79,8 +79,8 @@ pub(super) fn may_wake(method: A2aMethod) -> bool {
 /// Parks a call with a body of `bytes` until its agent is awake, and admits it again. It has its turn until it is sent.
 ///
 /// # Errors
-/// `workspace_restarting` (there is no room, or the agent did not come), `agent_timeout`, `shutting_down`; the reason why
-/// it can no longer be sent; or the caller left.
+/// `workspace_restarting` (there is no room, or the agent did not come), `agent_timeout`, `shutting_down`; the reason
+/// why it can no longer be sent; or the caller left.
 pub(super) async fn wait_until_awake(
     request: &mut Request<'_>,
     allowed: AllowedCaller,
@@ -276,8 +276,8 @@ fn credential_revoked() -> Rejection {
         .with_delivery(Delivery::NotSent)
 }
 
-// Asks the waker of a workspace to start its agent: one request, signed by the gateway, with an answer of which only the
-// status counts (`docs/guide/wake-a-sleeping-agent.md`). One replica makes it in `cool_down`.
+// Asks the waker of a workspace to start its agent: one request, signed by the gateway, with an answer of which only
+// the status counts (`docs/guide/wake-a-sleeping-agent.md`). One replica makes it in `cool_down`.
 
 /// Timeout of the whole request.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -28,11 +28,11 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Its behaviour: `echo` answers at once, `slow` streams its progress, `flaky` often fails, `broken` answers 503 five
-    /// times out of eight
+    /// Its behaviour: `echo` answers at once, `slow` streams its progress, `flaky` often fails, `broken` answers 503
+    /// five times out of eight
     kind: Kind,
-    /// Address and port; port 0 is a free one [default: 127.0.0.1 and the port in PORT, which `a2a-gateway run` sets, else
-    /// a free one]
+    /// Address and port; port 0 is a free one [default: 127.0.0.1 and the port in PORT, which `a2a-gateway run` sets,
+    /// else a free one]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// Base URL under which the gateway reaches the agent; without it, made from --listen

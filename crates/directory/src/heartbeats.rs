@@ -141,8 +141,8 @@ impl Heartbeats {
         ))
     }
 
-    /// Returns the heartbeat of a workspace with instances: that of the healthiest of those that send theirs here, and the
-    /// tasks of all of them. Otherwise each heartbeat of another instance would change the row.
+    /// Returns the heartbeat of a workspace with instances: that of the healthiest of those that send theirs here, and
+    /// the tasks of all of them. Otherwise each heartbeat of another instance would change the row.
     fn of_all(
         &self,
         entry: &Entry,
@@ -183,7 +183,8 @@ impl Heartbeats {
         all
     }
 
-    /// Returns the instance if it drains and has no lease. The store is asked, since the entry may be older than the lapse.
+    /// Returns the instance if it drains and has no lease. The store is asked, since the entry may be older than the
+    /// lapse.
     async fn lapsed_in_drain<'i>(
         &self,
         id: &WorkspaceId,

@@ -44,8 +44,8 @@ impl Lapses {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Ends the doubt of the start if each workspace that SQL has as up holds a lease, of as many as one query finds, or
-    /// if it has passed. Returns true if leases are known from now on.
+    /// Ends the doubt of the start if each workspace that SQL has as up holds a lease, of as many as one query finds,
+    /// or if it has passed. Returns true if leases are known from now on.
     pub async fn know_leases(&self) -> bool {
         let leases = &self.core.presence.leases;
         if !leases.start_left().is_zero() {

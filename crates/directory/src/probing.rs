@@ -113,9 +113,9 @@ impl Probes {
         Ok((place, instance))
     }
 
-    /// Claims the right to probe now; otherwise returns the time after which the next probe may come, since another replica
-    /// has probed, or probes now. The claim outlasts the probe and its period, so that [`Probes::record_sent`] can
-    /// let it end a period after the request was sent.
+    /// Claims the right to probe now; otherwise returns the time after which the next probe may come, since another
+    /// replica has probed, or probes now. The claim outlasts the probe and its period, so that [`Probes::record_sent`]
+    /// can let it end a period after the request was sent.
     ///
     /// # Errors
     /// If the shared state does not answer: then there is no probe.

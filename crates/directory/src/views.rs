@@ -149,8 +149,8 @@ impl Views {
         Ok(workspace)
     }
 
-    /// Returns the named instances of a workspace, with calls and breakers of this replica; empty if it has none. For the
-    /// workspace itself and operators: they have the URLs.
+    /// Returns the named instances of a workspace, with calls and breakers of this replica; empty if it has none. For
+    /// the workspace itself and operators: they have the URLs.
     ///
     /// # Errors
     /// `store_unavailable`.

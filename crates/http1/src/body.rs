@@ -1,5 +1,5 @@
-//! The body of an answer by its framing (RFC 9112, 6.3 and 7.1). Pure, and without a buffer: bytes are judged where they
-//! were read.
+//! The body of an answer by its framing (RFC 9112, 6.3 and 7.1). Pure, and without a buffer: bytes are judged where
+//! they were read.
 
 use http::{HeaderMap, StatusCode, header};
 use pingora::http::ResponseHeader;

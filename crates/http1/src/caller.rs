@@ -1,4 +1,5 @@
-//! A caller's connection: the bytes of its requests, validated before Pingora parses them, and writes that are collected.
+//! A caller's connection: the bytes of its requests, validated before Pingora parses them, and writes that are
+//! collected.
 
 use async_trait::async_trait;
 use bytes::{Buf as _, BytesMut};

@@ -1,5 +1,5 @@
-//! Chunked bodies of requests (RFC 9112, 7.1), validated while Pingora decodes them: its parser takes an empty size line
-//! for the last chunk and accepts bare line feeds and trailers, which other parsers read differently.
+//! Chunked bodies of requests (RFC 9112, 7.1), validated while Pingora decodes them: its parser takes an empty size
+//! line for the last chunk and accepts bare line feeds and trailers, which other parsers read differently.
 
 use pingora::Error;
 use std::io;

@@ -1,7 +1,7 @@
 //! The heads of requests, which are refused if two parsers could read them differently.
 //!
-//! Pingora repairs what it can in a head (it encodes a target, drops a length, accepts bare line feeds), so a parsed head
-//! no longer shows these errors. Bytes in, a verdict out.
+//! Pingora repairs what it can in a head (it encodes a target, drops a length, accepts bare line feeds), so a parsed
+//! head no longer shows these errors. Bytes in, a verdict out.
 
 use memchr::memchr;
 
@@ -246,9 +246,9 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// True for a segment of a path in its only spelling: not empty and neither `.` nor `..`, of the characters of RFC 3986,
-/// 3.3 except `;`, percent-encoded only where necessary, and without an encoded slash, backslash, percent sign or control
-/// character.
+/// True for a segment of a path in its only spelling: not empty and neither `.` nor `..`, of the characters of RFC
+/// 3986, 3.3 except `;`, percent-encoded only where necessary, and without an encoded slash, backslash, percent sign or
+/// control character.
 pub fn is_canonical_segment(segment: &str) -> bool {
     if matches!(segment, "" | "." | "..") {
         return false;

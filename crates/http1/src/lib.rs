@@ -1,6 +1,6 @@
 //! HTTP/1.1 at both ends of a proxy: the heads and chunks of requests, which are refused if two parsers could read them
-//! differently; answers, which are read as leniently as their clients do; and the idle connections to servers. No module
-//! knows what the messages mean.
+//! differently; answers, which are read as leniently as their clients do; and the idle connections to servers. No
+//! module knows what the messages mean.
 
 mod address;
 mod answer;

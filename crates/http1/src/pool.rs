@@ -1,7 +1,7 @@
-//! Idle connections to servers. Each thread that serves clients keeps its own: a connection is watched by the runtime of
-//! the thread that opened it, and its next request on another thread would wake two. The other threads, which send what
-//! waits for no client, share one shard. One task for each shard looks at its connections each second while there are
-//! any: it closes those that were idle for long enough, and those that the server closed or sent something on.
+//! Idle connections to servers. Each thread that serves clients keeps its own: a connection is watched by the runtime
+//! of the thread that opened it, and its next request on another thread would wake two. The other threads, which send
+//! what waits for no client, share one shard. One task for each shard looks at its connections each second while there
+//! are any: it closes those that were idle for long enough, and those that the server closed or sent something on.
 
 #[cfg(test)]
 #[path = "pool_tests.rs"]

@@ -86,8 +86,8 @@ impl WireRequest {
         from_utf8(line).ok()?.split(' ').nth(1)
     }
 
-    /// Returns the request for the place that `answer` names, if that is a redirect to follow: one that keeps the method
-    /// (307, 308), to the scheme, host and port of this request.
+    /// Returns the request for the place that `answer` names, if that is a redirect to follow: one that keeps the
+    /// method (307, 308), to the scheme, host and port of this request.
     pub fn redirected(&self, answer: &ResponseHeader, tls: bool) -> Option<Self> {
         if !matches!(answer.status.as_u16(), 307 | 308) {
             return None;

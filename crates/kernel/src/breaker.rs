@@ -1,5 +1,5 @@
-//! Circuit breaker: refuses calls after failures, and lets one call try after a while. Failures of two parties open it for
-//! all callers; those of one open it for that one alone. Pure: it has no clock.
+//! Circuit breaker: refuses calls after failures, and lets one call try after a while. Failures of two parties open it
+//! for all callers; those of one open it for that one alone. Pure: it has no clock.
 
 use std::time::Duration;
 
@@ -72,8 +72,8 @@ impl<Cause: Copy> Breaker<Cause> {
         found.map(|(_, circuit)| circuit)
     }
 
-    /// Returns the circuit that stands for the server: that of all callers, or of the only one lately. `to`: if there is
-    /// one that refuses calls of this caller, that one.
+    /// Returns the circuit that stands for the server: that of all callers, or of the only one lately. `to`: if there
+    /// is one that refuses calls of this caller, that one.
     pub fn reported_circuit(&self, to: Option<Account>) -> &Circuit<Cause> {
         let only = [self.accounts.sole_caller(), self.parties.sole_caller()];
         let own = self.open_one(|n| to.is_some_and(|to| to.is_counted_as(n)));
@@ -419,9 +419,9 @@ mod tests {
     use crate::config::Config;
     use crate::metrics::AgentFailure;
 
-    /// Plays calls, by the letter of the caller: small ones fail, one that is refused is passed over. Those after `[` end
-    /// together at `]`, or tell nothing by `!`. `.`, `:` and `|` are 1, 5 and 10 seconds, `+` is a sign of life, `-` an
-    /// older one, `p` a failing probe. Returns what the last one turned, and the callers that are refused then.
+    /// Plays calls, by the letter of the caller: small ones fail, one that is refused is passed over. Those after `[`
+    /// end together at `]`, or tell nothing by `!`. `.`, `:` and `|` are 1, 5 and 10 seconds, `+` is a sign of life,
+    /// `-` an older one, `p` a failing probe. Returns what the last one turned, and the callers that are refused then.
     fn play(calls: &str) -> (Option<BreakerChange>, String) {
         let config: Config = toml::from_str(include_str!("../../../config/default.toml")).unwrap();
         let mut now = Instant::now();

@@ -1,6 +1,6 @@
-//! Begin and end of the traffic. The listener opens last. Graceful shutdown: reject new requests, let running ones finish, then cut the rest. In a hand-over to
-//! another process nothing is rejected: requests on open connections are served, and the connections closed
-//! with their next response.
+//! Begin and end of the traffic. The listener opens last. Graceful shutdown: reject new requests, let running ones
+//! finish, then cut the rest. In a hand-over to another process nothing is rejected: requests on open connections are
+//! served, and the connections closed with their next response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

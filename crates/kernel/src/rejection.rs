@@ -13,8 +13,8 @@ use crate::closed_set::words;
 use crate::ids::{InvalidInstanceId, InvalidWorkspaceId, RequestId};
 use crate::stage::Stage;
 
-/// Declares the reasons: of each its name on the wire, its HTTP status, its JSON-RPC code, and, if no explanation can give
-/// it, what it depends on instead of caller and target.
+/// Declares the reasons: of each its name on the wire, its HTTP status, its JSON-RPC code, and, if no explanation can
+/// give it, what it depends on instead of caller and target.
 macro_rules! reasons {
     (@depends) => { None };
     (@depends $on:literal) => { Some($on) };
@@ -355,7 +355,8 @@ impl Rejection {
 /// The fact that a change was made all the same.
 pub const COMMITTED: &str = "committed";
 
-/// Returns a fact as JSON: agents read `"reregister":true` (`docs/reference/http-api.md`, "`POST /registry/heartbeat`").
+/// Returns a fact as JSON: agents read `"reregister":true` (`docs/reference/http-api.md`, "`POST
+/// /registry/heartbeat`").
 fn fact_value(value: &str) -> Value {
     match value {
         "true" => Value::Bool(true),

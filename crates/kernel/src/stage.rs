@@ -1,5 +1,5 @@
-//! The stages of a message, in their order. Explanations, the audit and traces name a stage by its word, and the order of
-//! checks in `docs/reference/a2a.md` is made from this table.
+//! The stages of a message, in their order. Explanations, the audit and traces name a stage by its word, and the order
+//! of checks in `docs/reference/a2a.md` is made from this table.
 
 /// Declares the stages: the word of each, and how the order of checks names it (`""`: as a part of the one before).
 macro_rules! stages {

@@ -136,8 +136,8 @@ impl Mailbox {
         })
     }
 
-    /// Sends and receives wake-ups, sums up kept bytes, and deletes items beyond their retention. A background task; runs
-    /// until it is dropped.
+    /// Sends and receives wake-ups, sums up kept bytes, and deletes items beyond their retention. A background task;
+    /// runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(
             self.sum_bytes(),

@@ -376,8 +376,8 @@ impl Member {
         }
     }
 
-    /// Tells the gateway that the agent leaves. True if it was done, `None` without an answer. A token that is refused is
-    /// tried again: its file may be about to change.
+    /// Tells the gateway that the agent leaves. True if it was done, `None` without an answer. A token that is refused
+    /// is tried again: its file may be about to change.
     async fn report_leaving(&self, path: &str) -> Option<bool> {
         let deadline = Instant::now() + LEAVING;
         loop {

@@ -76,8 +76,8 @@ impl Background {
         })
     }
 
-    /// Returns the service of `work`, which ends by itself after the shutdown, and notifies when services that depend on
-    /// it may start.
+    /// Returns the service of `work`, which ends by itself after the shutdown, and notifies when services that depend
+    /// on it may start.
     pub(super) fn ending_service<F>(
         what: &'static str,
         work: impl FnOnce(ServiceReadyNotifier, ShutdownWatch) -> F + Send + 'static,

@@ -138,8 +138,8 @@ impl Signals {
         ShutdownSignal::FastShutdown
     }
 
-    /// Waits for the end of a sidecar that is a part of another process. That process has the signals, and waits for the
-    /// calls.
+    /// Waits for the end of a sidecar that is a part of another process. That process has the signals, and waits for
+    /// the calls.
     pub(super) async fn shut_down_guard(
         self,
         mut mode: watch::Receiver<ShutdownMode>,

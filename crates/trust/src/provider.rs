@@ -1,6 +1,6 @@
-//! An `OpenID` provider, at which people sign in: its metadata (OpenID Connect Discovery 1.0), the exchange of a code (RFC 6749,
-//! RFC 7636), and the verification of ID tokens (OpenID Connect Core 1.0, 3.1.3.7). Each request has one clock and a bounded
-//! answer, and follows no redirect.
+//! An `OpenID` provider, at which people sign in: its metadata (OpenID Connect Discovery 1.0), the exchange of a code
+//! (RFC 6749, RFC 7636), and the verification of ID tokens (OpenID Connect Core 1.0, 3.1.3.7). Each request has one
+//! clock and a bounded answer, and follows no redirect.
 
 use std::error::Error;
 
@@ -201,8 +201,8 @@ impl Provider {
         methods.is_none_or(basic)
     }
 
-    /// Returns the claims of an ID token, if this provider signed it for `client_id`, just now, in answer to the sign-in of
-    /// `nonce`. `leeway`: forgiven seconds.
+    /// Returns the claims of an ID token, if this provider signed it for `client_id`, just now, in answer to the
+    /// sign-in of `nonce`. `leeway`: forgiven seconds.
     ///
     /// # Errors
     /// [`TokenError`].

@@ -1,5 +1,5 @@
-//! Tokens with which the gateway proves itself to a service: to a guard, with the body of its question, and to the waker of
-//! an agent (`docs/reference/credentials.md`, "Guard tokens", "Wake tokens").
+//! Tokens with which the gateway proves itself to a service: to a guard, with the body of its question, and to the
+//! waker of an agent (`docs/reference/credentials.md`, "Guard tokens", "Wake tokens").
 
 use std::time::Duration;
 

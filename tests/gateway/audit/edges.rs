@@ -1,4 +1,5 @@
-//! What leaves a record although no room of the gateway was ever asked, and what a run says of its beginning and its end.
+//! What leaves a record although no room of the gateway was ever asked, and what a run says of its beginning and its
+//! end.
 
 use std::time::Duration;
 

@@ -100,8 +100,8 @@ async fn a_month_that_no_chain_needs_is_dropped_whole() {
     let started = recorded(&gateway, "event_type=AUDIT_STARTED", 1).await[0].clone();
     let chain = started["replica"].as_str().unwrap();
     let db = open_db(&gateway.sql_url());
-    // 2020-01 has a record from before its chain begins, as is signed, 2020-02 one of a chain that is kept, 2020-03 one of
-    // which nothing is signed.
+    // 2020-01 has a record from before its chain begins, as is signed, 2020-02 one of a chain that is kept, 2020-03 one
+    // of which nothing is signed.
     let gone = started["seq"].as_i64().unwrap() - 1;
     let months: [i64; 4] = [
         1_577_836_800_000,

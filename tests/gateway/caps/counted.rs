@@ -219,7 +219,8 @@ on_embedded! {
         in_context["metadata"].take();
         in_context["message"]["contextId"] = "c".into();
         for (name, params) in [("run", in_run("r")), ("context", in_context)] {
-            // The caller names the run that its target is going to name, and uses it up; then the target does its own work.
+            // The caller names the run that its target is going to name, and uses it up; then the target does its own
+            // work.
             for (to, by) in [(&served, &caller), (&peer, &served)] {
                 for _ in 0..3 {
                     let answer = gateway.call(&send(to, by, &params)).await;

@@ -1,4 +1,5 @@
-//! Views of caps for operators: `GET /caps`, metrics, `explain`, the console's data, the audit; and that a reload changes them.
+//! Views of caps for operators: `GET /caps`, metrics, `explain`, the console's data, the audit; and that a reload
+//! changes them.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Changes by single routes while a policy is between its comparison and its commit, on PostgreSQL: SQLite has one writer
-//! at a time.
+//! Changes by single routes while a policy is between its comparison and its commit, on PostgreSQL: SQLite has one
+//! writer at a time.
 
 use std::time::{Duration, Instant};
 

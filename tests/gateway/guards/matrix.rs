@@ -1,4 +1,5 @@
-//! Each behaviour of a guard, in each phase, for callers and agents of either generation and binding: unary and streamed.
+//! Each behaviour of a guard, in each phase, for callers and agents of either generation and binding: unary and
+//! streamed.
 
 use super::*;
 

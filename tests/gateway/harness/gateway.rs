@@ -1,5 +1,6 @@
-//! A gateway on real sockets and stores, and the ways to set it up. It runs on threads of the test process, where it starts
-//! with a third of the CPU time, or as a process of its own, for what only a process has: signals, an environment, an exit.
+//! A gateway on real sockets and stores, and the ways to set it up. It runs on threads of the test process, where it
+//! starts with a third of the CPU time, or as a process of its own, for what only a process has: signals, an
+//! environment, an exit.
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;

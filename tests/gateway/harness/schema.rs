@@ -1,5 +1,6 @@
-//! New databases that have the schema already. The migrations take half of the time in which a gateway starts, so they run
-//! once for each kind of database, and the cases copy what they made. Cases of the migrations begin with an empty one.
+//! New databases that have the schema already. The migrations take half of the time in which a gateway starts, so they
+//! run once for each kind of database, and the cases copy what they made. Cases of the migrations begin with an empty
+//! one.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

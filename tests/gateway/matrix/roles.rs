@@ -1,5 +1,5 @@
-//! Every route × every role of an operator, on the public and the admin listener: what a role does not cover is refused,
-//! names the role that it takes, and changes nothing.
+//! Every route × every role of an operator, on the public and the admin listener: what a role does not cover is
+//! refused, names the role that it takes, and changes nothing.
 
 use a2a_gateway::admin::{API_ROUTES, CONSOLE_ROUTES};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The HTTP+JSON binding as a way into what else listens at an agent's address, or past the owner of a task: the attacks,
-//! and that nothing of them reaches the agent.
+//! The HTTP+JSON binding as a way into what else listens at an agent's address, or past the owner of a task: the
+//! attacks, and that nothing of them reaches the agent.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Calls that wait while a stop is in force, and arrive after its release: deferred calls, messages in an inbox, parked calls.
+//! Calls that wait while a stop is in force, and arrive after its release: deferred calls, messages in an inbox, parked
+//! calls.
 
 use std::time::Duration;
 

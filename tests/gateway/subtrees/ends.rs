@@ -1,5 +1,5 @@
-//! The end of a token of a subtree: with its root, with its place in the org, by its revocation. What it made, and what it
-//! began, is its own, and ends with it.
+//! The end of a token of a subtree: with its root, with its place in the org, by its revocation. What it made, and what
+//! it began, is its own, and ends with it.
 
 use serde_json::{Value, json};
 

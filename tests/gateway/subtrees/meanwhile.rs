@@ -1,5 +1,5 @@
-//! Requests that are under way while their workspace moves, or their token is revoked: they look up names, or wait for a
-//! place at the agent.
+//! Requests that are under way while their workspace moves, or their token is revoked: they look up names, or wait for
+//! a place at the agent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

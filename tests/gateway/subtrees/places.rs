@@ -1,5 +1,5 @@
-//! Creation, registration and moves: nothing leaves the subtree or enters it by its token, and a move by an operator counts
-//! at once.
+//! Creation, registration and moves: nothing leaves the subtree or enters it by its token, and a move by an operator
+//! counts at once.
 
 use serde_json::{Value, json};
 

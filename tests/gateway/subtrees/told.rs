@@ -39,8 +39,8 @@ async fn pause(gateway: &Gateway, id: &str) {
     assert_eq!(change(gateway, "POST", &path, json!({})).await, 200);
 }
 
-/// The next event that is wanted, and the text of those before it. Comments keep an idle stream alive, so the wait has a
-/// clock of its own.
+/// The next event that is wanted, and the text of those before it. Comments keep an idle stream alive, so the wait has
+/// a clock of its own.
 async fn next_of(feed: &mut Feed, wanted: impl Fn(&Value) -> bool) -> (Value, String) {
     let mut others = String::new();
     let wait = async {

@@ -1,5 +1,5 @@
-//! Tokens of platforms as credentials of workspaces: a Kubernetes service account token, a SPIFFE JWT-SVID. What they let
-//! a workload do, which are refused and why, and what ends them.
+//! Tokens of platforms as credentials of workspaces: a Kubernetes service account token, a SPIFFE JWT-SVID. What they
+//! let a workload do, which are refused and why, and what ends them.
 
 mod ends;
 mod refused;

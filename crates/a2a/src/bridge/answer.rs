@@ -350,8 +350,8 @@ pub(super) fn write_shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<WrittenR
     written
 }
 
-/// As [`write_shaped`], in the form of the settings. `is_other`: that is not the one of the agent's card, and the kind of
-/// the result is needed also where both sides have one form.
+/// As [`write_shaped`], in the form of the settings. `is_other`: that is not the one of the agent's card, and the kind
+/// of the result is needed also where both sides have one form.
 fn write_as_said(
     pass: &mut Pass<'_>,
     shape: Shape,

@@ -47,8 +47,8 @@
 //!   answer, and counted. Content beside another one in the same part is left out.
 //! - HTTP+JSON of 0.3 does not wait by default: the agent is always told `blocking`, and a caller that says nothing
 //!   waits, as in the other forms.
-//! - `fileWithBytes` of HTTP+JSON 0.3 is base64, as its proto says, or what the SDK for Python makes of it ([`FileBytes`]):
-//!   bytes are written only to a side that is known, and what both could have written is refused.
+//! - `fileWithBytes` of HTTP+JSON 0.3 is base64, as its proto says, or what the SDK for Python makes of it
+//!   ([`FileBytes`]): bytes are written only to a side that is known, and what both could have written is refused.
 //! - The result may have four times the length of its text, and 1 MiB more.
 //!
 //! `tests/oracles.rs` compares it with the converters of the SDKs and lists the differences with their reasons.

@@ -83,8 +83,8 @@ pub(super) struct WrittenResult {
     pub(super) ids: Vec<u8>,
 }
 
-/// Returns the form of the result that follows: agents do not always speak as their card says. 1.0 has the kind around a
-/// result, or at least its own words for states; 0.3 has it among the members.
+/// Returns the form of the result that follows: agents do not always speak as their card says. 1.0 has the kind around
+/// a result, or at least its own words for states; 0.3 has it among the members.
 pub(super) fn detect_form(pass: &mut Pass<'_>) -> Form {
     let of_card = pass.settings.from;
     if of_card == Form::V0Rest || pass.walker.peek() != Some(b'{') {

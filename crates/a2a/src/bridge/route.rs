@@ -111,8 +111,8 @@ pub fn tenant_prefix(tenant: Option<&str>) -> Result<String, Failure> {
     })
 }
 
-/// Returns path and query of a route below an interface, the interface's own query first. `history_length`, which callers
-/// may write, is there under the name that A2A has for it.
+/// Returns path and query of a route below an interface, the interface's own query first. `history_length`, which
+/// callers may write, is there under the name that A2A has for it.
 pub fn path_below(interface: &str, route: &str) -> String {
     let (base, own) = interface.split_once('?').unwrap_or((interface, ""));
     let (tail, query) = route.split_once('?').unwrap_or((route, ""));
@@ -132,8 +132,8 @@ pub fn path_below(interface: &str, route: &str) -> String {
 /// Directs a request, whose body has its parameters so far, to the route of its method.
 ///
 /// # Errors
-/// [`Failure::Params`] for an id that an agent could read as another route; [`Failure::Answer`] for such a tenant of its
-/// card.
+/// [`Failure::Params`] for an id that an agent could read as another route; [`Failure::Answer`] for such a tenant of
+/// its card.
 pub(super) fn direct_request(
     sent: &mut AgentRequest,
     method: Method,

@@ -138,7 +138,8 @@ pub fn parse_version(version: Option<&str>) -> RequestedVersion {
     }
 }
 
-/// True if a call with this value of `A2A-Version` can be translated: it is empty, 0.3 or 1.0, by its first two numbers.
+/// True if a call with this value of `A2A-Version` can be translated: it is empty, 0.3 or 1.0, by its first two
+/// numbers.
 pub fn is_translated_version(version: &str) -> bool {
     let version = version.trim();
     version.is_empty() || matches!(major_and_minor(version), Some((1, 0) | (0, 3)))

@@ -136,8 +136,8 @@ impl Node {
 const NAME_BYTES_MAX: usize = 32;
 
 /// Returns the name in camel case of one in snake case: words of lower-case letters with one `_` between two. Other
-/// spellings name no member, so that the checks before and an agent behind read the same. A name without `_` is returned
-/// as it is.
+/// spellings name no member, so that the checks before and an agent behind read the same. A name without `_` is
+/// returned as it is.
 pub(super) fn to_camel_case(name: &[u8]) -> Option<Cow<'_, [u8]>> {
     if !name.contains(&b'_') {
         return Some(Cow::Borrowed(name));

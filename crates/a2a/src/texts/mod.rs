@@ -28,7 +28,8 @@ use crate::walker::{WalkError, Walker};
 pub enum StringKind {
     /// Shown to readers: of a text part or a data part, or the name of a file.
     Text,
-    /// The name of a member that a sender chooses: of a data part, of `metadata`, or one that the protocol does not have.
+    /// The name of a member that a sender chooses: of a data part, of `metadata`, or one that the protocol does not
+    /// have.
     Name,
     /// Any other string that a sender chooses: `metadata`, URLs, descriptions.
     Other,

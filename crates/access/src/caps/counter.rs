@@ -1,7 +1,7 @@
 //! The count of one subject at this replica: the share that it holds of a limit, or what it has measured.
 //!
-//! A share is taken from the counter that all replicas have in common before its units are used, so the units in use are
-//! never more than the limit. What is measured (bytes, time) is added after it passed.
+//! A share is taken from the counter that all replicas have in common before its units are used, so the units in use
+//! are never more than the limit. What is measured (bytes, time) is added after it passed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -102,8 +102,8 @@ impl Facts {
         }
     }
 
-    /// True if `cap` counts the call. Only calls that send a message count: others begin no work, and must stay possible
-    /// when a cap is reached.
+    /// True if `cap` counts the call. Only calls that send a message count: others begin no work, and must stay
+    /// possible when a cap is reached.
     pub(super) fn is_counted_by(&self, cap: &Cap) -> bool {
         let counted = match cap.count {
             CapCount::Messages | CapCount::Bytes | CapCount::Seconds => true,
@@ -119,8 +119,8 @@ impl Facts {
         cap.scope.covers(&self.target, org)
     }
 
-    /// Returns the subject under which `cap` counts the call: an org, and a name in it. A run or a context counts in the
-    /// org of its caller, since another org may choose the same name. `None`: the call names no run, or no context.
+    /// Returns the subject under which `cap` counts the call: an org, and a name in it. A run or a context counts in
+    /// the org of its caller, since another org may choose the same name. `None`: the call names no run, or no context.
     pub(super) fn subject_for(&self, cap: &Cap) -> Option<Subject> {
         let (org, name) = match cap.per {
             CapPer::Run => (&*self.org, self.names.run.clone()?),
@@ -137,8 +137,8 @@ impl Facts {
     }
 }
 
-/// Returns the name that a caller is counted by: its name in records. The name of a browser user of a subtree token has the
-/// subtree before it, as users elsewhere in the org may have the same name.
+/// Returns the name that a caller is counted by: its name in records. The name of a browser user of a subtree token has
+/// the subtree before it, as users elsewhere in the org may have the same name.
 fn counted_name(principal: &Principal) -> String {
     match principal {
         Principal::Canvas {

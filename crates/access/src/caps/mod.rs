@@ -1,14 +1,14 @@
 //! Caps: bounds on what calls use in total, counted by run, context, caller, pair, target or org
 //! (`docs/guide/budget-a-run.md`).
 //!
-//! All replicas count together without asking a store for a message. Of a count of calls each takes shares from a counter
-//! in the shared state, ahead of their use; a share is a hundredth of the limit at most ([`counter`]), lies unused for two
-//! seconds at most, and is given back at once when another replica finds none left. So no more units are used
-//! than the limit has, and what a replica loses when it is killed is its share. Bytes and time are known only afterwards:
-//! they are reported twice a second, and a call is refused when the total has reached the limit.
+//! All replicas count together without asking a store for a message. Of a count of calls each takes shares from a
+//! counter in the shared state, ahead of their use; a share is a hundredth of the limit at most ([`counter`]), lies
+//! unused for two seconds at most, and is given back at once when another replica finds none left. So no more units are
+//! used than the limit has, and what a replica loses when it is killed is its share. Bytes and time are known only
+//! afterwards: they are reported twice a second, and a call is refused when the total has reached the limit.
 //!
-//! Shares: taken when they are needed or ahead of that, given back when they lie unused, and recalled from other replicas
-//! when nothing is left. Reports of what was measured.
+//! Shares: taken when they are needed or ahead of that, given back when they lie unused, and recalled from other
+//! replicas when nothing is left. Reports of what was measured.
 
 mod counter;
 mod facts;

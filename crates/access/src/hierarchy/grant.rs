@@ -177,7 +177,8 @@ impl Grants {
 }
 
 impl Hierarchy {
-    /// Returns the time at which a permit ends by itself: the end of the grant that it is by. From memory in steady state.
+    /// Returns the time at which a permit ends by itself: the end of the grant that it is by. From memory in steady
+    /// state.
     pub async fn permit_expiry(&self, permit: &Permit) -> Option<Timestamp> {
         let caller = permit.caller().filter(|_| permit.rule() == Rule::Grant)?;
         let pair = (caller.clone(), permit.target().clone());
@@ -309,8 +310,8 @@ impl NewGrant {
     }
 }
 
-/// Checks that the workspace that `member` of a grant names exists. `removed`: whether it was removed; `None`: there never
-/// was one.
+/// Checks that the workspace that `member` of a grant names exists. `removed`: whether it was removed; `None`: there
+/// never was one.
 ///
 /// # Errors
 /// `workspace_not_found`, `workspace_removed`.

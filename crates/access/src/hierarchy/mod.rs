@@ -1,5 +1,5 @@
-//! CanCommunicate, the access rule (`docs/reference/credentials.md`, "CanCommunicate"). Its relations are pure functions in
-//! this file; facts are loaded in [`lineage`] and [`grant`], and the rule is applied in [`permit`] and
+//! CanCommunicate, the access rule (`docs/reference/credentials.md`, "CanCommunicate"). Its relations are pure
+//! functions in this file; facts are loaded in [`lineage`] and [`grant`], and the rule is applied in [`permit`] and
 //! [`reach`], which also has what a principal that is no workspace may reach.
 //!
 //! Invariants: no relation crosses orgs, only a grant does; no relation reaches a removed workspace or passes

@@ -174,8 +174,8 @@ impl Hierarchy {
         Ok(realm.has_valid_root(root.as_deref()))
     }
 
-    /// True if `principal` may reach a workspace at `place`, removed or not: by its realm, or, of a workspace, by the rule
-    /// for messages.
+    /// True if `principal` may reach a workspace at `place`, removed or not: by its realm, or, of a workspace, by the
+    /// rule for messages.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -365,7 +365,8 @@ impl<'p> Realm<'p> {
         of_org && self.listed.is_none() && self.within.is_none()
     }
 
-    /// Returns the reason why a workspace at `place` is outside; `None`: it is inside, if the root of the subtree stands.
+    /// Returns the reason why a workspace at `place` is outside; `None`: it is inside, if the root of the subtree
+    /// stands.
     pub(super) fn denial_for(&self, place: &Lineage) -> Option<RealmDenial> {
         if self.excludes(&place.id) {
             return Some(RealmDenial::List);
@@ -378,8 +379,8 @@ impl<'p> Realm<'p> {
         (!below || place.cyclic).then_some(RealmDenial::Subtree)
     }
 
-    /// True if the root of the subtree stands at `place`: it is the life that the realm is of, was not removed, and is in
-    /// its org.
+    /// True if the root of the subtree stands at `place`: it is the life that the realm is of, was not removed, and is
+    /// in its org.
     pub(super) fn has_valid_root(&self, place: Option<&Lineage>) -> bool {
         let Some(root) = self.within else {
             return true;

@@ -1,6 +1,6 @@
-//! Authentication: from the field `Authorization` to a proof, and checks whether a credential that was proven earlier is
-//! still valid: of a long-lived stream, or of an org token. In steady state no store is read: a valid
-//! credential is cached until it is revoked, ages or expires.
+//! Authentication: from the field `Authorization` to a proof, and checks whether a credential that was proven earlier
+//! is still valid: of a long-lived stream, or of an org token. In steady state no store is read: a valid credential is
+//! cached until it is revoked, ages or expires.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -258,8 +258,8 @@ impl Identity {
         Err(self.count_refusal(Refusal::Unknown))
     }
 
-    /// As [`Identity::authenticate`], for the one route that accepts an enrolment token, and the token of a platform for a
-    /// workspace that does not exist. The token stays unused; [`Tokens::redeem_enrolment`] uses it up.
+    /// As [`Identity::authenticate`], for the one route that accepts an enrolment token, and the token of a platform
+    /// for a workspace that does not exist. The token stays unused; [`Tokens::redeem_enrolment`] uses it up.
     ///
     /// # Errors
     /// As [`Identity::authenticate`].
@@ -367,8 +367,8 @@ impl Identity {
         proof.is_current() && self.is_unrevoked(proof).await
     }
 
-    /// Checks the caller of a request again after a body that took [`SLOW_BODY`], or after look-ups of names. An enrolment
-    /// token is checked when it is redeemed.
+    /// Checks the caller of a request again after a body that took [`SLOW_BODY`], or after look-ups of names. An
+    /// enrolment token is checked when it is redeemed.
     ///
     /// # Errors
     /// `unauthenticated`.
@@ -383,8 +383,8 @@ impl Identity {
         Ok(())
     }
 
-    /// As [`Identity::is_still_valid`], except that a stream that began in time continues when a signed token expires. A
-    /// token of a table that has reached its end counts as revoked, and so does one with another role now.
+    /// As [`Identity::is_still_valid`], except that a stream that began in time continues when a signed token expires.
+    /// A token of a table that has reached its end counts as revoked, and so does one with another role now.
     pub async fn is_unrevoked(&self, proof: &Proof) -> bool {
         self.check_proof(proof).await.unwrap_or(true)
     }
@@ -431,8 +431,8 @@ impl Identity {
         }))
     }
 
-    /// Returns the proof of an opaque credential, from memory in steady state. `prefix`: its first characters, where its
-    /// table does not have them.
+    /// Returns the proof of an opaque credential, from memory in steady state. `prefix`: its first characters, where
+    /// its table does not have them.
     async fn load_proof(
         &self,
         kind: CredentialKind,

@@ -81,8 +81,8 @@ pub(super) struct Credential<'a> {
 }
 
 impl<'a> Credential<'a> {
-    /// Parses the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential. `None`: it is not
-    /// one bearer credential of a known form.
+    /// Parses the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential. `None`: it is
+    /// not one bearer credential of a known form.
     pub(super) fn parse(field: &'a [u8]) -> Option<Self> {
         let field = std::str::from_utf8(field).ok()?;
         let (scheme, rest) = field.trim_matches(' ').split_once(' ')?;

@@ -51,9 +51,9 @@ pub struct Credentials {
 }
 
 impl NamedCaller {
-    /// Parses a caller in the form in which [`Principal`] is displayed: a workspace id, `canvas:<user>`,
-    /// `org:<org>`, `subtree:<root>:<org>`, or `operator:`, here also without the colon, or with the role of the operator behind it: without one
-    /// it is `admin`.
+    /// Parses a caller in the form in which [`Principal`] is displayed: a workspace id, `canvas:<user>`, `org:<org>`,
+    /// `subtree:<root>:<org>`, or `operator:`, here also without the colon, or with the role of the operator behind it:
+    /// without one it is `admin`.
     ///
     /// # Errors
     /// `invalid_params`.

@@ -266,7 +266,8 @@ impl Proof {
         self.expires_at
     }
 
-    /// Returns the time at which streams that it opened end. `None`: when it is revoked. Streams outlive a signed token.
+    /// Returns the time at which streams that it opened end. `None`: when it is revoked. Streams outlive a signed
+    /// token.
     pub fn stream_end(&self) -> Option<Timestamp> {
         let ends_at = self.expires_at.map(Timestamp);
         ends_at.filter(|_| matches!(self.kind, CredentialKind::Workspace | CredentialKind::Admin))

@@ -11,8 +11,8 @@ use kernel::closed_set::words;
 words! {
     /// The role of an operator. Each later one may do all that the ones before it may.
     Role {
-        /// Reads everything but content: the console, the audit, explanations, metrics and every GET. Of a message it sees
-        /// caller, target, time and outcome, never what was said.
+        /// Reads everything but content: the console, the audit, explanations, metrics and every GET. Of a message it
+        /// sees caller, target, time and outcome, never what was said.
         Read => "read",
         /// Besides sends messages to agents, pauses and resumes, takes agents out of service, makes and ends stops
         /// and grants.
@@ -30,8 +30,9 @@ impl Role {
         self as u8 >= needed as u8
     }
 
-    /// Returns the role that an operator needs for a call of A2A, whatever its form and whatever stands behind it. Calls
-    /// that return content need [`Role::Admin`] besides ([`returns_content`](a2a::method::Method::returns_content)).
+    /// Returns the role that an operator needs for a call of A2A, whatever its form and whatever stands behind it.
+    /// Calls that return content need [`Role::Admin`] besides
+    /// ([`returns_content`](a2a::method::Method::returns_content)).
     pub fn for_call(method: &Method) -> Self {
         if method.is_safe() {
             Self::Read

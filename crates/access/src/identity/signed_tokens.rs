@@ -208,8 +208,8 @@ impl SignedTokens {
         })
     }
 
-    /// Issues the token that proves the gateway to the service of this kind for `subject`, at the origin `audience`. `bh`:
-    /// the hash of a question's body.
+    /// Issues the token that proves the gateway to the service of this kind for `subject`, at the origin `audience`.
+    /// `bh`: the hash of a question's body.
     ///
     /// # Errors
     /// `internal` when it cannot be signed.

@@ -1,5 +1,5 @@
-//! The workspaces behind tokens of platforms. Such a token is in no table, so it ends with its workspace only because the
-//! workspace is looked up with each use: from memory in steady state.
+//! The workspaces behind tokens of platforms. Such a token is in no table, so it ends with its workspace only because
+//! the workspace is looked up with each use: from memory in steady state.
 
 use std::sync::Arc;
 
@@ -101,8 +101,8 @@ impl WorkspaceStates {
         })
     }
 
-    /// Returns the time at which the present life of the workspace began that a signed credential names; 0: the first, or
-    /// there is none. `None`: the credential is another one, of a known life.
+    /// Returns the time at which the present life of the workspace began that a signed credential names; 0: the first,
+    /// or there is none. `None`: the credential is another one, of a known life.
     pub(super) async fn find_born_at(&self, proof: &Proof) -> Result<Option<i64>, Unavailable> {
         let is_signed = matches!(proof.kind, CredentialKind::Workload | CredentialKind::Pair);
         match proof.principal.workspace() {

@@ -37,16 +37,16 @@ pub enum CandidateScope<'a> {
     Near(NearScope<'a>),
 }
 
-/// The bounds of a realm: of the workspaces that a principal other than a workspace may reach. Without any of them it has
-/// every workspace.
+/// The bounds of a realm: of the workspaces that a principal other than a workspace may reach. Without any of them it
+/// has every workspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Realm<'a> {
     /// Only these.
     pub listed: Option<&'a [WorkspaceId]>,
     /// Only those of this org; no org counts as one org.
     pub org: Option<Option<&'a str>>,
-    /// Only this one, in the life that is meant, and those below it, as the hierarchy is now: a later life of its id has no
-    /// subtree.
+    /// Only this one, in the life that is meant, and those below it, as the hierarchy is now: a later life of its id
+    /// has no subtree.
     pub within: Option<&'a WorkspaceIncarnation>,
 }
 

@@ -33,8 +33,8 @@ pub struct ProbedWorkspaces {
 }
 
 impl ProbedWorkspaces {
-    /// Returns the workspaces with a probe that can be asked now, in order of id, at most `limit`, each with the time of
-    /// its last change.
+    /// Returns the workspaces with a probe that can be asked now, in order of id, at most `limit`, each with the time
+    /// of its last change.
     ///
     /// # Errors
     /// When the store cannot be asked.

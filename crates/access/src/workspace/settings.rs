@@ -1,6 +1,6 @@
-//! The settings of a workspace: one list, from which follow what a workspace has ([`WorkspaceSettings`]), the columns of
-//! its row, the bodies of requests ([`SettingsPatch`], [`NewWorkspaceBody`]), the entry of a policy ([`PolicyEntry`]), and
-//! what readers, records and other callers than operators see of them.
+//! The settings of a workspace: one list, from which follow what a workspace has ([`WorkspaceSettings`]), the columns
+//! of its row, the bodies of requests ([`SettingsPatch`], [`NewWorkspaceBody`]), the entry of a policy
+//! ([`PolicyEntry`]), and what readers, records and other callers than operators see of them.
 
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -82,8 +82,8 @@ macro_rules! settings {
             $($(#[$changed_doc])* pub $changed: $changed_type,)+
             $($(#[$made_doc])* pub $made: Option<$made_type>,)+
             $($(#[$secret_doc])* pub $secret: Option<$secret_type>,)+
-            /// Place of the credential, by [`credential_base`](super::credential_base); `None`: it waits for the URL that an
-            /// operator names.
+            /// Place of the credential, by [`credential_base`](super::credential_base); `None`: it waits for the URL
+            /// that an operator names.
             pub upstream_auth_base: Option<String>,
         }
 
@@ -141,8 +141,8 @@ macro_rules! settings {
             }
         }
 
-        /// New values of settings, also the body of `PATCH /workspaces/{id}`. An absent member leaves a setting as it is;
-        /// `null` clears one that can be cleared, and is a wrong type for any other.
+        /// New values of settings, also the body of `PATCH /workspaces/{id}`. An absent member leaves a setting as it
+        /// is; `null` clears one that can be cleared, and is a wrong type for any other.
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct SettingsPatch {

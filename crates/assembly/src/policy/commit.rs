@@ -383,7 +383,8 @@ fn unpublished_rejection(why: Rejection) -> Rejection {
 /// Creates a workspace with a removed id: a new life of the id, without anything of the earlier one.
 ///
 /// # Errors
-/// As `Registrations::create`; `conflict` if no removed workspace has the id, or workspaces below it are in another org.
+/// As `Registrations::create`; `conflict` if no removed workspace has the id, or workspaces below it are in another
+/// org.
 pub async fn recreate_workspace(
     gateway: &Gateway,
     creation: &Creation,

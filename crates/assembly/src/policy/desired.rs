@@ -34,8 +34,8 @@ impl DesiredWorkspace {
         let made = Change::parse(made)?;
         entry.probe = made.probe.flatten().map(|probe| json!(probe));
         let held = state.workspaces.get(&id).map(|held| &**held);
-        // A policy that does not say these leaves them as they are: agents may say two of them when they register, and the
-        // pause may be an operator's.
+        // A policy that does not say these leaves them as they are: agents may say two of them when they register, and
+        // the pause may be an operator's.
         let row = held.map(|held| &held.row);
         entry.delivery_mode = entry.delivery_mode.or(row.map(|row| row.delivery_mode));
         entry.proof = entry.proof.or(row.and_then(|row| row.proof));

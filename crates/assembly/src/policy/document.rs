@@ -1,5 +1,5 @@
-//! The document of a policy: what operators set of workspaces, grants and stops, and nothing that agents report or that is
-//! secret. Absent members have their defaults; a member with its default is left out of an export.
+//! The document of a policy: what operators set of workspaces, grants and stops, and nothing that agents report or that
+//! is secret. Absent members have their defaults; a member with its default is left out of an export.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -1,9 +1,10 @@
-//! Policy as a file (`docs/guide/policy-in-git.md`): what operators set of workspaces, grants and stops as one document,
-//! which is exported, compared with the present state and applied. And the return of a removed id, alone or by a policy.
+//! Policy as a file (`docs/guide/policy-in-git.md`): what operators set of workspaces, grants and stops as one
+//! document, which is exported, compared with the present state and applied. And the return of a removed id, alone or
+//! by a policy.
 //!
-//! Owns no table. A document is judged by the rules of the single routes, on the tree as it will be ([`mod@plan`]), then
-//! all changes are made in one transaction under the lock of the hierarchy, which first checks that the state is the one
-//! that the difference was computed from ([`mod@commit`]).
+//! Owns no table. A document is judged by the rules of the single routes, on the tree as it will be ([`mod@plan`]),
+//! then all changes are made in one transaction under the lock of the hierarchy, which first checks that the state is
+//! the one that the difference was computed from ([`mod@commit`]).
 
 mod commit;
 mod desired;

@@ -227,8 +227,8 @@ impl Planner<'_> {
             self.check_parent(parent)?;
             let line = self.plan.after.line_of(parent);
             org_of_new(&one.id, &line, one.entry.org.as_deref())?;
-            // A new one has a level below it only if other workspaces of the document, or of an earlier life, have it as
-            // their parent, and they are judged, too.
+            // A new one has a level below it only if other workspaces of the document, or of an earlier life, have it
+            // as their parent, and they are judged, too.
             if line.len() + 1 + self.plan.after.height_of(&one.id) > LINE_MAX {
                 return Err(too_deep());
             }

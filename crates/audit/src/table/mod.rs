@@ -153,8 +153,8 @@ impl Table {
         }
     }
 
-    /// Inserts records of one chain, adds them to the sums of usage and updates the signed statement of the chain, in one
-    /// transaction.
+    /// Inserts records of one chain, adds them to the sums of usage and updates the signed statement of the chain, in
+    /// one transaction.
     ///
     /// # Errors
     /// When the store fails. Then either all or nothing was written, or will be.

@@ -1,5 +1,5 @@
-//! The part of an audit record that usage is summed from. A record that was read from the spool or the database gives the
-//! same as the draft that it was made of.
+//! The part of an audit record that usage is summed from. A record that was read from the spool or the database gives
+//! the same as the draft that it was made of.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
-//! Usage: sums of the audit's calls by day, for each workspace and each org, on the side of the caller and on that of the
-//! target (`docs/reference/usage.md`).
+//! Usage: sums of the audit's calls by day, for each workspace and each org, on the side of the caller and on that of
+//! the target (`docs/reference/usage.md`).
 //!
-//! Sums are added in the transaction that writes their records, and `last_seq` of `audit_chains` says up to which record
-//! of a chain they go, so a record that is written twice is counted once.
+//! Sums are added in the transaction that writes their records, and `last_seq` of `audit_chains` says up to which
+//! record of a chain they go, so a record that is written twice is counted once.
 
 mod call;
 mod days;

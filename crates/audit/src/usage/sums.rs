@@ -1,4 +1,5 @@
-//! The sums of a batch of calls: first by the names in the records, then by org, once the orgs of the workspaces are known.
+//! The sums of a batch of calls: first by the names in the records, then by org, once the orgs of the workspaces are
+//! known.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,7 +24,8 @@ words! {
 }
 
 impl Side {
-    /// Returns the kind of a sum as the table has it: of a workspace on this side of its calls, or of all of an org there.
+    /// Returns the kind of a sum as the table has it: of a workspace on this side of its calls, or of all of an org
+    /// there.
     pub(super) const fn sum_kind(self, by_org: bool) -> &'static str {
         match (self, by_org) {
             (Self::Caller, false) => "caller",

@@ -1,4 +1,5 @@
-//! The inbox of a workspace (`docs/reference/http-api.md`, "Inboxes"): read, wait, acknowledge; and notices to its user.
+//! The inbox of a workspace (`docs/reference/http-api.md`, "Inboxes"): read, wait, acknowledge; and notices to its
+//! user.
 
 mod feed;
 mod query;

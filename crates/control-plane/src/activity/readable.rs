@@ -33,8 +33,8 @@ pub(super) async fn load_page(
     Ok((page, held))
 }
 
-/// Takes messages that a stop covers, and all entries after the first of them, out of a page: a reader that went on after a
-/// later entry would miss them. Acknowledged ones have been read, and stay. True if there are some.
+/// Takes messages that a stop covers, and all entries after the first of them, out of a page: a reader that went on
+/// after a later entry would miss them. Acknowledged ones have been read, and stay. True if there are some.
 ///
 /// # Errors
 /// `store_unavailable`.

@@ -1,10 +1,9 @@
 //! The routes of the operator's listener: metrics, health, readiness, version, configuration,
 //! audit, explain and the console. The public listener serves none of them.
 //!
-//! Routes without a credential must not expose a caller, a workspace, a name of the configuration or a secret. Other routes are
-//! behind [`gate`]; routes that change state are behind its stricter middleware. A request with a
-//! foreign name in `Host` is rejected, so that a page in the operator's browser cannot read this
-//! listener by DNS rebinding.
+//! Routes without a credential must not expose a caller, a workspace, a name of the configuration or a secret. Other
+//! routes are behind [`gate`]; routes that change state are behind its stricter middleware. A request with a foreign
+//! name in `Host` is rejected, so that a page in the operator's browser cannot read this listener by DNS rebinding.
 
 mod api;
 mod audit;

@@ -1,11 +1,11 @@
 //! Sessions of the console: its page can be reloaded without typing the token again.
 //!
-//! A session has two secrets, and a request needs both. One is in a cookie that no script can read.
-//! The other is held by the page and sent in a header field. The cookie alone is also sent to other
-//! servers of the same host name, on any port; the page's secret alone could be read by a script. A
-//! session stands for the token with which it was created: that token is checked at each request,
-//! so the session ends with it. Sessions are in memory only, and end with the process. A person who signed in has a token
-//! that only the session has ([`sign_in`](super::sign_in)): it ends with the session.
+//! A session has two secrets, and a request needs both. One is in a cookie that no script can read. The other is held
+//! by the page and sent in a header field. The cookie alone is also sent to other servers of the same host name, on any
+//! port; the page's secret alone could be read by a script. A session stands for the token with which it was created:
+//! that token is checked at each request, so the session ends with it. Sessions are in memory only, and end with the
+//! process. A person who signed in has a token that only the session has ([`sign_in`](super::sign_in)): it ends with
+//! the session.
 
 use std::collections::HashMap;
 use std::sync::Arc;

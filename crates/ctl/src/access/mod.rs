@@ -184,8 +184,8 @@ impl GatewaySelection {
 }
 
 impl GatewayEndpoint {
-    /// Returns the credential: of a flag, of a context that a flag named, of a variable, of the current context. That of
-    /// a context goes to no other gateway than its own.
+    /// Returns the credential: of a flag, of a context that a flag named, of a variable, of the current context. That
+    /// of a context goes to no other gateway than its own.
     ///
     /// # Errors
     /// The file with the context's token cannot be read.

@@ -34,8 +34,8 @@ pub struct TailArguments {
     /// Only those of this workspace, as caller or target; may be given again
     #[arg(long = "workspace", value_name = "ID", add = complete::by_workspace())]
     workspaces: Vec<String>,
-    /// Only those of this caller, as logs name it: a workspace, `operator`, `canvas:<user>`, `org:<org>`, `subtree:<id>:<org>`; may be given
-    /// again
+    /// Only those of this caller, as logs name it: a workspace, `operator`, `canvas:<user>`, `org:<org>`,
+    /// `subtree:<id>:<org>`; may be given again
     #[arg(long = "caller", value_name = "CALLER", add = complete::by_workspace())]
     callers: Vec<String>,
     /// Only those for this target; may be given again

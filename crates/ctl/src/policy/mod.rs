@@ -281,8 +281,8 @@ fn read_policy(path: &Path) -> Result<Value, Failure> {
     }
 }
 
-/// Reads YAML of at most `nodes` nodes. The gateway bounds the entries (limits.policy_workspaces), and [`FILE_BYTES_MAX`]
-/// the text.
+/// Reads YAML of at most `nodes` nodes. The gateway bounds the entries (limits.policy_workspaces), and
+/// [`FILE_BYTES_MAX`] the text.
 ///
 /// # Errors
 /// What is wrong with the file.

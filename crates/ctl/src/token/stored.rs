@@ -1,5 +1,5 @@
-//! `a2a-gateway token create|operator|list|revoke`: tokens of workspaces, orgs and operators, which the gateway stores as
-//! hashes.
+//! `a2a-gateway token create|operator|list|revoke`: tokens of workspaces, orgs and operators, which the gateway stores
+//! as hashes.
 
 use std::time::Duration;
 

@@ -288,8 +288,8 @@ impl CallGuards {
         })
     }
 
-    /// Asks about a call in its final form. `is_rpc`: its agent's side is JSON-RPC; `sends`: it carries a message. Returns
-    /// another body if one was replaced.
+    /// Asks about a call in its final form. `is_rpc`: its agent's side is JSON-RPC; `sends`: it carries a message.
+    /// Returns another body if one was replaced.
     ///
     /// # Errors
     /// `guard_rejected`, `guard_unavailable`.
@@ -422,8 +422,8 @@ impl CallGuards {
         self.verdicts.add(&guard.name, phase, verdict, elapsed);
     }
 
-    /// Has a guard judge a document without following its verdict. The call waits for patterns, and not for a server: that
-    /// is asked beside it, unless it has as many questions as may be.
+    /// Has a guard judge a document without following its verdict. The call waits for patterns, and not for a server:
+    /// that is asked beside it, unless it has as many questions as may be.
     async fn observe(self: &Arc<Self>, guard: &Arc<Guard>, phase: GuardPhase, document: &Document) {
         let mut document = document.clone();
         match &guard.kind {
@@ -444,8 +444,8 @@ impl CallGuards {
     }
 }
 
-/// A question that its exchange does not wait for. Its verdict is in the record of the exchange if it comes before that is
-/// written, else in a record of its own.
+/// A question that its exchange does not wait for. Its verdict is in the record of the exchange if it comes before that
+/// is written, else in a record of its own.
 struct PendingVerdict(Arc<CallGuards>);
 
 impl Drop for PendingVerdict {
@@ -464,8 +464,8 @@ impl CallGuards {
         self.guards.iter().any(|guard| guard.is_enforced(phase))
     }
 
-    /// Reads an answer, or the data of an event. What is no JSON is a string. `None`: it is not judged, and no verdict on
-    /// it would count.
+    /// Reads an answer, or the data of an event. What is no JSON is a string. `None`: it is not judged, and no verdict
+    /// on it would count.
     ///
     /// # Errors
     /// `agent_protocol_error`: its reader may read something else than guards would.

@@ -1,5 +1,5 @@
-//! Asks guards about the events of a stream ([`EventGuard`]). Of each block only its data and a known name pass: no guard
-//! is asked about comments, ids and unknown fields.
+//! Asks guards about the events of a stream ([`EventGuard`]). Of each block only its data and a known name pass: no
+//! guard is asked about comments, ids and unknown fields.
 //!
 //! If a guard is asked about the last event of a turn only, the newest event is held back until it is known not to be
 //! the last one: the agent may end the stream without a word that the task is over.
@@ -67,8 +67,8 @@ impl EventGuard {
         self.tail = check.tail;
     }
 
-    /// Returns what arrived up to the end of its first event, and keeps the rest: no event waits for the verdict on a later
-    /// one.
+    /// Returns what arrived up to the end of its first event, and keeps the rest: no event waits for the verdict on a
+    /// later one.
     pub(crate) fn first_event(&mut self, arrived: Bytes) -> Bytes {
         self.waiting = arrived;
         self.next_event().unwrap_or_default()

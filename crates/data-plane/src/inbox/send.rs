@@ -145,8 +145,8 @@ impl OutgoingMessage<'_> {
         self.current_response(form, &task).await.ok()
     }
 
-    /// Builds the entry. What is returned commits it. Its task belongs to its sender. No store is asked after the commit,
-    /// so that a committed message is never reported as failed.
+    /// Builds the entry. What is returned commits it. Its task belongs to its sender. No store is asked after the
+    /// commit, so that a committed message is never reported as failed.
     async fn build_entry(
         &self,
         request: &Request<'_>,

@@ -62,8 +62,8 @@ async fn wait_for_request(gateway: &TestGateway) {
     wait_until("the agent has a request", has_one).await;
 }
 
-/// Asserts that `waiting` lasts until `limit` has passed, and ends then. What it waits for may begin late, if a socket or a
-/// store takes real time: an hour passes before it is given up.
+/// Asserts that `waiting` lasts until `limit` has passed, and ends then. What it waits for may begin late, if a socket
+/// or a store takes real time: an hour passes before it is given up.
 async fn pass_limit<T: Send + 'static>(
     time: &StoppedTime,
     waiting: impl Future<Output = T> + Send + 'static,

@@ -1,5 +1,5 @@
-//! An agent that sleeps. A waker starts it when the gateway asks for it, and it stops after a while, as an idle container
-//! does.
+//! An agent that sleeps. A waker starts it when the gateway asks for it, and it stops after a while, as an idle
+//! container does.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
@@ -35,8 +35,8 @@ struct Waker {
     is_awake: AtomicBool,
 }
 
-/// Serves the waker at `listener`, whose address is in `wake.url` of the gateway. `token` is the agent's, `gateway` the URL
-/// at which it registers.
+/// Serves the waker at `listener`, whose address is in `wake.url` of the gateway. `token` is the agent's, `gateway` the
+/// URL at which it registers.
 ///
 /// # Errors
 /// If the listener cannot be polled.

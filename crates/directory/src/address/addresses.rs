@@ -447,8 +447,8 @@ impl Addresses {
         }
     }
 
-    /// Checks the URLs of a registration, a creation or a change of `id`: `url`, `internal_url` and `card_url`, and `urls`,
-    /// those of instances; `may_share` as in [`Addresses::origins_of`].
+    /// Checks the URLs of a registration, a creation or a change of `id`: `url`, `internal_url` and `card_url`, and
+    /// `urls`, those of instances; `may_share` as in [`Addresses::origins_of`].
     pub(crate) async fn vet_urls(
         &self,
         id: &WorkspaceId,

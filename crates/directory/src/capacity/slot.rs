@@ -2,9 +2,9 @@
 //!
 //! Outcomes of calls, as far as they tell of the agent.
 //!
-//! Slots of all targets of this replica: workspaces, or their instances. Each target is held weakly: it lives as long as a
-//! cached entry, a slot, or its open breaker holds it. Those with a breaker that is not closed are kept, announced, and
-//! looked at for signs of life.
+//! Slots of all targets of this replica: workspaces, or their instances. Each target is held weakly: it lives as long
+//! as a cached entry, a slot, or its open breaker holds it. Those with a breaker that is not closed are kept,
+//! announced, and looked at for signs of life.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -97,7 +97,8 @@ impl Slot {
         })
     }
 
-    /// Records that the agent has begun to answer with a stream: the call is no refusal, and no failure of its beginning.
+    /// Records that the agent has begun to answer with a stream: the call is no refusal, and no failure of its
+    /// beginning.
     pub fn record_stream_start(&mut self) {
         if !std::mem::replace(&mut self.answering, true) {
             self.target.record_stream_start(&mut self.call, &self.terms);
@@ -311,7 +312,8 @@ impl TargetSlots {
         self.in_progress() < self.terms.limit
     }
 
-    /// True unless the breaker refuses calls of `account`. While it does, signs of life at other replicas are looked for.
+    /// True unless the breaker refuses calls of `account`. While it does, signs of life at other replicas are looked
+    /// for.
     pub fn is_available(&self, account: Account) -> bool {
         let looked = self
             .target
@@ -572,8 +574,8 @@ impl Slots {
         views.collect()
     }
 
-    /// Returns the slots of `id`, or of its instance, of which `limit` is the ceiling, with those of the calls in progress
-    /// taken.
+    /// Returns the slots of `id`, or of its instance, of which `limit` is the ceiling, with those of the calls in
+    /// progress taken.
     pub(crate) fn for_target(
         self: &Arc<Self>,
         (id, instance): (&WorkspaceId, Option<&InstanceId>),

@@ -482,8 +482,8 @@ impl LearnedLimit {
     }
 
     /// Lowers the limit: the agent refused the call for its load. `told`: it said so, by 429 or 503; `limited`: by 429,
-    /// to this party, now. Calls from before the last decrease count once, together. A call that was alone tells nothing:
-    /// fewer calls would not help it.
+    /// to this party, now. Calls from before the last decrease count once, together. A call that was alone tells
+    /// nothing: fewer calls would not help it.
     pub(super) fn record_refusal(
         &mut self,
         call: LoadAtStart,

@@ -43,11 +43,11 @@ impl ViewCache {
     }
 }
 
-/// Returns the frame of `event` for the principal of `proof`; `None` if it may not see the event. `is_shared`: decided once
-/// for all readers of a workspace, so that many of them cost no more than one.
+/// Returns the frame of `event` for the principal of `proof`; `None` if it may not see the event. `is_shared`: decided
+/// once for all readers of a workspace, so that many of them cost no more than one.
 ///
-/// A reader that saw a workspace only at its old place learns that it left, and not its new place. What happened before the
-/// life of the reader began, or in an earlier life of the workspace, is for operators.
+/// A reader that saw a workspace only at its old place learns that it left, and not its new place. What happened before
+/// the life of the reader began, or in an earlier life of the workspace, is for operators.
 ///
 /// # Errors
 /// When a fact that decides cannot be read. The event is not shown then.

@@ -205,8 +205,8 @@ impl Registrations {
     /// again.
     ///
     /// # Errors
-    /// `workspace_not_found` (also if there is no such instance), `workspace_removed`, `conflict` (its instances are the
-    /// addresses of a name), `store_unavailable`.
+    /// `workspace_not_found` (also if there is no such instance), `workspace_removed`, `conflict` (its instances are
+    /// the addresses of a name), `store_unavailable`.
     pub async fn drain(&self, id: &WorkspaceId, instance: &InstanceId) -> Result<(), Rejection> {
         let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
         if workspace.status == Status::Removed {

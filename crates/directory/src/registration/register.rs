@@ -330,7 +330,8 @@ impl Registrations {
         Ok(created)
     }
 
-    /// Invalidates what is known of an id, publishes the status of the workspace that has it now, and has its card read.
+    /// Invalidates what is known of an id, publishes the status of the workspace that has it now, and has its card
+    /// read.
     pub(super) async fn announce_created(&self, workspace: &Workspace) {
         let id = &workspace.id;
         self.announcer.invalidate_lineage_after(id, &Ok(())).await;
@@ -464,8 +465,8 @@ impl VettedUpdate<'_> {
     }
 }
 
-// Creations, changes and removals of many workspaces in one transaction (`assembly::policy`), by the rules of the single
-// ones. What a rule needs of other workspaces comes from the caller, as they are after all changes.
+// Creations, changes and removals of many workspaces in one transaction (`assembly::policy`), by the rules of the
+// single ones. What a rule needs of other workspaces comes from the caller, as they are after all changes.
 impl Registrations {
     /// Checks a creation as [`Registrations::create`] does, apart from its place, and returns its row.
     ///

@@ -1,7 +1,7 @@
 //! Callers of registrations, and what each may register.
 //!
-//! The second check of the caller of a request. A look-up of a name takes up to two seconds, in which a credential may be
-//! revoked and a workspace moved or removed, and the caller chooses the names.
+//! The second check of the caller of a request. A look-up of a name takes up to two seconds, in which a credential may
+//! be revoked and a workspace moved or removed, and the caller chooses the names.
 
 use std::fmt;
 use std::sync::Arc;

@@ -14,8 +14,8 @@
 //! Cached entry of one workspace: its row, its URLs, the end of its lease, and the destination of messages.
 //! Evaluated once, when it is loaded.
 //!
-//! Instances of a workspace in its entry: the named ones, with their rows and the ends of their leases, and those at the
-//! addresses of a name.
+//! Instances of a workspace in its entry: the named ones, with their rows and the ends of their leases, and those at
+//! the addresses of a name.
 //!
 //! An entry counts until the first lease of an instance ends that has not been renewed at this replica. Then it is
 //! loaded again, without those that are offline. With one that may return it is loaded again soon.

@@ -1,5 +1,5 @@
-//! Stops of operators (`docs/reference/http-api.md`, "Stops"): calls from and to a workspace, a subtree, an org, a pair or
-//! all are refused until the stop is released or expires.
+//! Stops of operators (`docs/reference/http-api.md`, "Stops"): calls from and to a workspace, a subtree, an org, a pair
+//! or all are refused until the stop is released or expires.
 //!
 //! Owns the tables `stops`, `stop_changes` and `stop_tasks`. Every replica holds all stops in memory ([`ActiveStops`]),
 //! so a call asks no store; without a stop the check is one atomic load. A change is announced to all replicas, and a
@@ -46,8 +46,8 @@ use stores::store::{Run, Unavailable};
 /// Stops that may be in force at once.
 pub const STOPS_MAX: i64 = 10_000;
 
-/// Stops that the tokens of one org may have in force, those of one subtree, and those of all orgs: an operator can always
-/// stop something.
+/// Stops that the tokens of one org may have in force, those of one subtree, and those of all orgs: an operator can
+/// always stop something.
 pub const ORG_STOPS_MAX: i64 = 500;
 const SUBTREE_STOPS_MAX: i64 = 100;
 const ALL_ORGS_STOPS_MAX: i64 = 9_000;
@@ -58,8 +58,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// Interval of attempts after a failed one.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Time for which the stops may be older than a change that was announced, or, while changes may be missed, than the last
-/// look. After it they are not known.
+/// Time for which the stops may be older than a change that was announced, or, while changes may be missed, than the
+/// last look. After it they are not known.
 const STALE_MAX: Duration = Duration::from_millis(700);
 
 /// Interval of attempts to remove expired stops.
@@ -168,8 +168,8 @@ impl Stops {
         Some(stop.as_rejection())
     }
 
-    /// As [`Stops::find_cut`], without a permit: finds only stops that name the caller, its org or the target, and those
-    /// of all.
+    /// As [`Stops::find_cut`], without a permit: finds only stops that name the caller, its org or the target, and
+    /// those of all.
     pub fn find_cut_by_names(&self, caller: &Principal, target: &WorkspaceId) -> Option<Rejection> {
         if self.is_idle() {
             return None;
@@ -278,8 +278,8 @@ impl Stops {
         Ok(Some((stop, counts)))
     }
 
-    /// Puts changes in force that were committed in a transaction of the caller (`assembly::policy`), here and on the other
-    /// replicas, and tells watchers.
+    /// Puts changes in force that were committed in a transaction of the caller (`assembly::policy`), here and on the
+    /// other replicas, and tells watchers.
     pub async fn publish(self: &Arc<Self>, made: &[Stop], released: &[Stop]) {
         if made.is_empty() && released.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! A stop: the calls that it covers, the ends of a call that it is compared with, the words for its state, and its form in
-//! requests and in policies.
+//! A stop: the calls that it covers, the ends of a call that it is compared with, the words for its state, and its form
+//! in requests and in policies.
 
 use std::sync::Arc;
 
@@ -224,7 +224,8 @@ impl Stop {
         self.expires_at.is_none_or(|end| now < end)
     }
 
-    /// True if the maker's authority covers an end: that of an org token its org or its subtree, as the hierarchy is now.
+    /// True if the maker's authority covers an end: that of an org token its org or its subtree, as the hierarchy is
+    /// now.
     pub(super) fn is_over(&self, end: &End<'_>) -> bool {
         let in_org = self.by_org.is_none() || end.org == self.by_org.as_deref();
         in_org
@@ -234,8 +235,8 @@ impl Stop {
                 .is_none_or(|root| end.is_below(&root.id))
     }
 
-    /// True if it covers a call between these ends. One that an org token made covers nothing of another org, or outside
-    /// of the token's subtree, also after a move.
+    /// True if it covers a call between these ends. One that an org token made covers nothing of another org, or
+    /// outside of the token's subtree, also after a move.
     pub fn covers_call(&self, ends: &[End<'_>; 2]) -> bool {
         let at = |end: &End<'_>| {
             self.is_over(end)

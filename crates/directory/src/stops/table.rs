@@ -1,7 +1,7 @@
 //! The tables `stops` and `stop_changes`. All SQL for them is here.
 //!
-//! The table `stop_tasks`: the tasks that a stop cancels at their agents, with their outcomes. All SQL for it is here. The
-//! data plane lists the tasks and sends the calls (`data-plane/src/canceller.rs`).
+//! The table `stop_tasks`: the tasks that a stop cancels at their agents, with their outcomes. All SQL for it is here.
+//! The data plane lists the tasks and sends the calls (`data-plane/src/canceller.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -210,8 +210,8 @@ impl Stops {
     }
 }
 
-/// Inserts a stop; `None` if `all` are in force, or `own` of those that the tokens of the maker's org, or of its subtree,
-/// made.
+/// Inserts a stop; `None` if `all` are in force, or `own` of those that the tokens of the maker's org, or of its
+/// subtree, made.
 pub(super) async fn insert(
     tx: &mut Connection,
     new: &NewStop,

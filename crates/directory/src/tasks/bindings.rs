@@ -1,6 +1,6 @@
-//! Bindings of tasks and contexts to the instances of an agent, learnt from its answers. A call about a task goes to the
-//! instance that has it. The first instance that answers about it has it, until a call finds that one gone: an id that
-//! another instance uses, too, moves nothing.
+//! Bindings of tasks and contexts to the instances of an agent, learnt from its answers. A call about a task goes to
+//! the instance that has it. The first instance that answers about it has it, until a call finds that one gone: an id
+//! that another instance uses, too, moves nothing.
 //!
 //! Owns `gw:bound:{target}:t:{task}` and `gw:bound:{target}:c:{context}` in the shared state; without Redis the table
 //! `task_bindings`. They are written by the task that writes owners. An answer waits until its binding is written, for
@@ -102,8 +102,8 @@ impl Subject<'_> {
 }
 
 impl Tasks {
-    /// Returns those of `subjects` that are bound to instances of `target`, in order, each with its instance. The use renews
-    /// the bindings. `owner`: the caller.
+    /// Returns those of `subjects` that are bound to instances of `target`, in order, each with its instance. The use
+    /// renews the bindings. `owner`: the caller.
     ///
     /// # Errors
     /// [`Unavailable`] if a binding that is not in memory cannot be read.
@@ -163,8 +163,8 @@ impl Tasks {
         }
     }
 
-    /// Binds, unless it is bound already. Returns what resolves when the binding is written. `gone`: instances that take no
-    /// call, in whose place it is bound.
+    /// Binds, unless it is bound already. Returns what resolves when the binding is written. `gone`: instances that
+    /// take no call, in whose place it is bound.
     fn queue_binding(
         &self,
         key: String,
@@ -267,8 +267,8 @@ impl Tasks {
     }
 }
 
-/// Returns the account of a caller's bindings in the queue of notes. Owners have one of their own: without an owner a task is
-/// open to all callers.
+/// Returns the account of a caller's bindings in the queue of notes. Owners have one of their own: without an owner a
+/// task is open to all callers.
 fn binding_account(owner: &str) -> Account {
     Account::of_owner(&format!("bindings of {owner}"))
 }

@@ -123,8 +123,8 @@ impl Tasks {
         learner
     }
 
-    /// Records that `owner`, of the org `org` if it is no workspace, started `task` of `target`, unless another owner is
-    /// known. `over`: whether the task has ended; `None`: that does not matter.
+    /// Records that `owner`, of the org `org` if it is no workspace, started `task` of `target`, unless another owner
+    /// is known. `over`: whether the task has ended; `None`: that does not matter.
     pub fn record_owner(
         &self,
         (owner, org): (&str, Option<&str>),

@@ -1,8 +1,8 @@
-//! Tasks that agents have begun and not ended, as far as responses tell: what a stop with `cancel_tasks` cancels. Owns the
-//! table `open_tasks`; all SQL for it is here.
+//! Tasks that agents have begun and not ended, as far as responses tell: what a stop with `cancel_tasks` cancels. Owns
+//! the table `open_tasks`; all SQL for it is here.
 //!
-//! A task is written once it has been open for [`WRITTEN_AFTER`], so that short ones cost the store nothing, or at once when
-//! a stop comes. The task that writes owners hands it what it learns; no message waits for it.
+//! A task is written once it has been open for [`WRITTEN_AFTER`], so that short ones cost the store nothing, or at once
+//! when a stop comes. The task that writes owners hands it what it learns; no message waits for it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

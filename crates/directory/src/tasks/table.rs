@@ -70,7 +70,8 @@ pub(super) struct ConflictingRows {
 }
 
 impl Table {
-    /// Writes notes in one transaction. Returns what was there already. The lifetimes are those of owners and of bindings.
+    /// Writes notes in one transaction. Returns what was there already. The lifetimes are those of owners and of
+    /// bindings.
     pub(super) async fn write_notes(
         &self,
         notes: &[QueuedNote],

@@ -1,4 +1,5 @@
-//! Files named by the operator: reading them without blocking on pipes, and permission checks on those that hold secrets.
+//! Files named by the operator: reading them without blocking on pipes, and permission checks on those that hold
+//! secrets.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};

@@ -4,7 +4,8 @@
 //! [`load`] merges the layers and checks the result; [`value`] parses values; [`live`] holds the
 //! configuration in force, and [`reload`] replaces it.
 
-/// Declares sections: structs of public fields without unknown keys. A type may name its parser in [`value`] after `as`.
+/// Declares sections: structs of public fields without unknown keys. A type may name its parser in [`value`] after
+/// `as`.
 macro_rules! sections {
     ($($(#[$about:meta])* $name:ident {
         $($(#[$doc:meta])* $key:ident: $kind:ty $(as $parser:literal)?,)*
@@ -515,7 +516,8 @@ words! {
         /// 200, as agents answer: the Python SDKs read no body of any other.
         Ok => "200",
     }
-    /// `a2a.bridge`, also per workspace: translation of calls in a generation or binding that the target does not speak.
+    /// `a2a.bridge`, also per workspace: translation of calls in a generation or binding that the target does not
+    /// speak.
     Bridging {
         /// They are translated, with their answers.
         Auto => "auto",

@@ -5,8 +5,8 @@ use super::Config;
 /// Declares the keys with a value that is fixed from the start of the process to its end.
 macro_rules! restart_keys {
     ($($section:ident.$key:ident)*) => {
-        /// Keys that are fixed from the start of the process to its end: listeners and their routes, threads, stores and
-        /// their keys, cache sizes, log format, trace exporter.
+        /// Keys that are fixed from the start of the process to its end: listeners and their routes, threads, stores
+        /// and their keys, cache sizes, log format, trace exporter.
         pub const RESTART_KEYS: &[&str] = &[$(concat!(stringify!($section), ".", stringify!($key))),*];
 
         /// Restores in `new` the values in force that only a restart can change.

@@ -1,6 +1,6 @@
-//! The forms of store URLs. The checks of the configuration and the drivers read them here, so that each problem has one text.
-//! Messages never quote a value, since it may hold a password. Errors that only a driver can detect are reported when the
-//! stores are opened.
+//! The forms of store URLs. The checks of the configuration and the drivers read them here, so that each problem has
+//! one text. Messages never quote a value, since it may hold a password. Errors that only a driver can detect are
+//! reported when the stores are opened.
 
 use std::path::PathBuf;
 

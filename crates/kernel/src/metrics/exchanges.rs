@@ -8,8 +8,8 @@ use super::family::{Declaration, Family};
 use super::label::Outcome;
 use a2a::method::Method;
 
-/// The counters of exchanges. Those of `answered` begin at 0. The others are created when needed: there are many, and most
-/// never are.
+/// The counters of exchanges. Those of `answered` begin at 0. The others are created when needed: there are many, and
+/// most never are.
 pub(super) struct Exchanges {
     family: IntCounterVec,
     children: Vec<OnceLock<IntCounter>>,

@@ -155,8 +155,8 @@ families! {
             "Answers to calls with a key that could not be stored, and were given all the same.";
     }
 
-    /// Metrics of the capacity of agents: breakers, learned limits, queues at targets, and calls that wait for their agent to
-    /// be back.
+    /// Metrics of the capacity of agents: breakers, learned limits, queues at targets, and calls that wait for their
+    /// agent to be back.
     Capacity {
         breakers_open: IntGauge = "a2a_gateway_breakers_open",
             "Targets with a breaker that is open, or lets one call try, at this replica.";

@@ -16,8 +16,8 @@ pub(super) const SECONDS: [f64; 20] = [
     30.0, 60.0, 120.0, 130.0, 600.0, 1800.0,
 ];
 
-/// The beginnings of the names, behind `a2a_gateway_`, that only a gateway has. A sidecar's constant zero would look like a
-/// fault.
+/// The beginnings of the names, behind `a2a_gateway_`, that only a gateway has. A sidecar's constant zero would look
+/// like a fault.
 const GATEWAY_ONLY: &str = "audit_ cache_ card_ coherent config_ console_ event_readers events_ idempotent_ inbox_ job \
     kept_ key lapses_ linger queue_ rate_shares_ store_ stream_log_ target_permits task_notes_";
 
@@ -30,7 +30,8 @@ pub(super) struct Declaration<'a> {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) labels: &'static [&'static str],
-    /// Known values of the labels, with spaces between them. Their children are created, so that `rate()` includes the first event.
+    /// Known values of the labels, with spaces between them. Their children are created, so that `rate()` includes the
+    /// first event.
     pub(super) words: &'static [&'static str],
     pub(super) buckets: &'static [f64],
 }
@@ -140,9 +141,9 @@ impl<A: ClosedSet, B: ClosedSet> Family for By<A, By<B, IntCounter>> {
     }
 }
 
-/// Declares groups of families. Each row is a field: its type, the name of the family, its labels in brackets (behind `;`
-/// known values of them), its buckets after `in`, and its help, which documents the field, too.
-/// Rows without a name are groups.
+/// Declares groups of families. Each row is a field: its type, the name of the family, its labels in brackets (behind
+/// `;` known values of them), its buckets after `in`, and its help, which documents the field, too. Rows without a name
+/// are groups.
 macro_rules! families {
     ($($(#[$about:meta])* $group:ident {
         $($field:ident: $kind:ty = $name:literal $([$($label:literal),+ $(; $($word:expr),+)?])? $(in $buckets:ident)?, $help:literal;)*

@@ -134,9 +134,9 @@ fn parse_filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filte
     EnvFilter::try_new(format!("{QUIET},{directives}"))
 }
 
-/// Returns a log, and what replaces its filter. `colors`: lines for people,
-/// `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`, with or without colors. `None`: one JSON object in each line,
-/// with fields at the top level, so that they can be queried by name.
+/// Returns a log, and what replaces its filter. `colors`: lines for people, `2026-11-21T10:00:00Z  INFO access: POST …
+/// outcome=answered`, with or without colors. `None`: one JSON object in each line, with fields at the top level, so
+/// that they can be queried by name.
 fn new_log<W>(writer: W, filter: EnvFilter, colors: Option<bool>) -> (Dispatch, Refilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,

@@ -531,8 +531,8 @@ impl Drop for Claim {
     }
 }
 
-// Waiting for the outcome of a call that runs already, on this or another replica. All waiters of a replica share one poll
-// of the table.
+// Waiting for the outcome of a call that runs already, on this or another replica. All waiters of a replica share one
+// poll of the table.
 
 /// Interval of polls without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

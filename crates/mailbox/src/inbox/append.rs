@@ -75,9 +75,9 @@ impl Inbox {
     /// be.
     ///
     /// # Errors
-    /// `agent_busy` when the inbox is full, or the share of its sender; `overloaded` when this gateway cannot keep up; `task_not_found`;
-    /// `invalid_params` when the task that it continues is over; `conflict` when an entry of its id exists;
-    /// `store_unavailable`: then `delivered` is `unknown` if it may be committed, and `false` otherwise.
+    /// `agent_busy` when the inbox is full, or the share of its sender; `overloaded` when this gateway cannot keep up;
+    /// `task_not_found`; `invalid_params` when the task that it continues is over; `conflict` when an entry of its id
+    /// exists; `store_unavailable`: then `delivered` is `unknown` if it may be committed, and `false` otherwise.
     pub async fn put(&self, entry: NewActivity) -> Result<Activity, Rejection> {
         entry.check()?;
         let bytes = u32::try_from(entry.bytes()).unwrap_or(u32::MAX);
@@ -115,8 +115,8 @@ impl Inbox {
         refused.with_label_values(&[why]).inc();
     }
 
-    /// Checks that an inbox would take one more message of `sender`, and reports the counts to `witness`. Puts and counts
-    /// nothing.
+    /// Checks that an inbox would take one more message of `sender`, and reports the counts to `witness`. Puts and
+    /// counts nothing.
     ///
     /// # Errors
     /// As [`Inbox::put`].
@@ -686,8 +686,8 @@ fn split_rows<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-// The contents of an inbox: the entries that are not acknowledged, in all and by sender. No sender has more than half of
-// what the others leave.
+// The contents of an inbox: the entries that are not acknowledged, in all and by sender. No sender has more than half
+// of what the others leave.
 
 const HEAD: &str = concat!(
     "SELECT last_seq, acked_seq, ",

@@ -40,7 +40,8 @@ impl Inbox {
         }
     }
 
-    /// Deletes entries that were acknowledged on this replica, and those beyond their retention. Runs until it is dropped.
+    /// Deletes entries that were acknowledged on this replica, and those beyond their retention. Runs until it is
+    /// dropped.
     pub(super) async fn prune(&self) {
         tokio::join!(
             repeat(PRUNE_EVERY, "pruning of inboxes", || self

@@ -244,7 +244,8 @@ impl Inbox {
         Ok(task)
     }
 
-    /// Cancels a task for `owner`: the agent finds an entry with the method `tasks/cancel`, or its name in `generation`.
+    /// Cancels a task for `owner`: the agent finds an entry with the method `tasks/cancel`, or its name in
+    /// `generation`.
     ///
     /// # Errors
     /// `task_not_found`; `invalid_params` when it is over; as [`Inbox::put`].

@@ -317,10 +317,10 @@ impl Jobs {
         }
     }
 
-    /// Puts the call of a job into the inbox of its target, which polls. The job ends with the task that
-    /// begins there, and takes a share of `account`. The message is there once, however often this is retried, since its id is derived from
-    /// the job; so, unlike a call to an agent, it needs no record before it is sent. May take as long as the
-    /// store is unavailable.
+    /// Puts the call of a job into the inbox of its target, which polls. The job ends with the task that begins there,
+    /// and takes a share of `account`. The message is there once, however often this is retried, since its id is
+    /// derived from the job; so, unlike a call to an agent, it needs no record before it is sent. May take as long as
+    /// the store is unavailable.
     ///
     /// # Errors
     /// As [`Inbox::put`](crate::inbox::Inbox::put).
@@ -432,8 +432,8 @@ impl Jobs {
         }
     }
 
-    /// Returns the end of a job from its task in an inbox, as the judge of replies passes it. `None`: the task cannot be
-    /// read or judged now.
+    /// Returns the end of a job from its task in an inbox, as the judge of replies passes it. `None`: the task cannot
+    /// be read or judged now.
     async fn judged_ending(&self, job: &Job, task: &InboxTask) -> Option<Ending> {
         let (document, _) = self.inbox.read_document(task).await.ok()?;
         let (ending, said): (fn(_) -> _, _) = match task.state {

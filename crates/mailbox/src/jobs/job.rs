@@ -172,7 +172,8 @@ pub struct Job {
     pub kind: Kind,
     /// The owner of the job, and of the task that it starts.
     pub owner: String,
-    /// The caller that it is sent for, as read by [`Identity::restore_proof`](access::identity::Identity::restore_proof).
+    /// The caller that it is sent for, as read by
+    /// [`Identity::restore_proof`](access::identity::Identity::restore_proof).
     pub caller: String,
     /// The calling workspace, if the caller is one.
     pub source: Option<WorkspaceId>,

@@ -8,8 +8,8 @@
 //! (`data-plane/src/dispatch.rs`). [`ends`] looks for passed deadlines, jobs of crashed replicas and undelivered
 //! results. [`task`] shows a deferred call as a task.
 //!
-//! Invariants: an accepted job is committed; only the holder of the claim that moved a row to `dispatched`
-//! sends it, and it is never sent again, whatever crashes; access is not decided here.
+//! Invariants: an accepted job is committed; only the holder of the claim that moved a row to `dispatched` sends it;
+//! once its agent may have it, it is never sent again, whatever crashes; access is not decided here.
 
 mod ends;
 mod job;
@@ -308,8 +308,8 @@ impl Jobs {
         Ok(begun)
     }
 
-    /// Makes a job due again after `pause`, since nothing was delivered. `tried`: it counts as an attempt. `tries`: how often
-    /// the write is tried; if all fail it is due when its lease ends.
+    /// Makes a job due again after `pause`, since nothing was delivered. `tried`: it counts as an attempt. `tries`: how
+    /// often the write is tried; if all fail it is due when its lease ends.
     pub async fn put_back(&self, job: &Job, pause: Duration, tried: bool, tries: u32) {
         for left in (0..tries).rev() {
             let now = Timestamp::now();

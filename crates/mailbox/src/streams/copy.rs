@@ -42,8 +42,8 @@ const REPLICA_TTL: Duration = Duration::from_secs(8);
 /// Time that shutdown waits for events that are not copied yet.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
-/// Keys in the shared state, each followed by an id: the events of a stream, by number; its metadata (the caller and the
-/// writer); the heartbeat of a reader on another replica; the heartbeat of a replica that writes.
+/// Keys in the shared state, each followed by an id: the events of a stream, by number; its metadata (the caller and
+/// the writer); the heartbeat of a reader on another replica; the heartbeat of a replica that writes.
 const EVENTS_KEY: &str = "gw:stream:";
 const META_KEY: &str = "gw:stream-meta:";
 const READER_KEY: &str = "gw:stream-reader:";

@@ -3,8 +3,8 @@
 //! event.
 //!
 //! The path of an event never waits: [`LogWriter::append`] numbers and keeps it. With several replicas a background
-//! task copies logs to the shared state (`copy.rs`), where other replicas read them. Owns `gw:stream:{id}` (the events),
-//! `gw:stream-meta:{id}` (the caller), `gw:stream-reader:{id}` (a reader on another replica) and
+//! task copies logs to the shared state (`copy.rs`), where other replicas read them. Owns `gw:stream:{id}` (the
+//! events), `gw:stream-meta:{id}` (the caller), `gw:stream-reader:{id}` (a reader on another replica) and
 //! `gw:replica:{id}` (the writer's heartbeat).
 //!
 //! Invariants: only its caller can read a stream; missing events are reported as a gap.
@@ -261,8 +261,8 @@ impl Logs {
         at.is_some_and(|at| self.forget_early(at))
     }
 
-    /// Evicts a log that ended, for want of room. True if there is one. Its copy is deleted; beyond `GONE_MAX` it lapses
-    /// by its time to live.
+    /// Evicts a log that ended, for want of room. True if there is one. Its copy is deleted; beyond `GONE_MAX` it
+    /// lapses by its time to live.
     fn forget_early(&mut self, at: usize) -> bool {
         let gone = self.evict(at);
         if self.gone.len() < GONE_MAX {

@@ -126,8 +126,8 @@ impl Streams {
         }))
     }
 
-    /// Returns the agent's own id of the event `id` that `target` sent to `owner`. `None`: the agent gave it none, or it is
-    /// not kept.
+    /// Returns the agent's own id of the event `id` that `target` sent to `owner`. `None`: the agent gave it none, or
+    /// it is not kept.
     pub async fn agent_event_id(
         &self,
         access: (&str, &WorkspaceIncarnation),

@@ -297,8 +297,8 @@ impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> LoadGuard<'a, K
         Self { loads, key, result }
     }
 
-    /// Returns the result of the load: of the first caller's `load`, and of the next one's if the first is dropped, or is
-    /// not polled to its end in [`JOINED_MAX`].
+    /// Returns the result of the load: of the first caller's `load`, and of the next one's if the first is dropped, or
+    /// is not polled to its end in [`JOINED_MAX`].
     pub(super) async fn wait<F: Future<Output = T>>(&self, load: impl Fn() -> F) -> T {
         match timeout(JOINED_MAX, self.result.get_or_init(&load)).await {
             Ok(result) => result.clone(),

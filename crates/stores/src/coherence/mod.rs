@@ -59,11 +59,12 @@ pub enum Invalidation {
     Everything,
     /// The explicit grant by which the first may message the second.
     Grant(WorkspaceId, WorkspaceId),
-    /// A workspace's parent, org or existence, and with it the lineage of all workspaces below it.
+    /// A workspace's parent, org, pause or existence, and with it the lineage of all workspaces below it. Open streams
+    /// check their access anew.
     Lineage(WorkspaceId),
     /// The stops in force.
     Stops,
-    /// A workspace's state, address or settings.
+    /// A workspace's state, address or settings. Open streams go on.
     Workspace(WorkspaceId),
 }
 

@@ -1,8 +1,8 @@
 //! The hosts of `stores.sql`, of which one takes writes, and the file of its password.
 //!
-//! With several hosts each connection is asked whether its server takes writes, when it is opened and each time it leaves
-//! the pool. Where one does not, or cannot be reached, all hosts are asked at once, and the pool connects to the first
-//! that does.
+//! With several hosts each connection is asked whether its server takes writes, when it is opened and each time it
+//! leaves the pool. Where one does not, or cannot be reached, all hosts are asked at once, and the pool connects to the
+//! first that does.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -91,8 +91,8 @@ impl Hosts {
             .is_some_and(|changed| changed.elapsed() < age)
     }
 
-    /// Looks for the host that takes writes, in the background, since a connection or a statement failed. One search at a
-    /// time; none if there is one host.
+    /// Looks for the host that takes writes, in the background, since a connection or a statement failed. One search at
+    /// a time; none if there is one host.
     pub(super) fn search_in_background(self: &Arc<Self>) {
         if !self.are_several() || self.pool.get().is_none() {
             return;

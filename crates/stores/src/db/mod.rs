@@ -102,8 +102,8 @@ impl Db {
         Ok(())
     }
 
-    /// Closes all connections, at most after `stores.timeout`, and lets another gateway have the SQLite file. The end of a
-    /// process does as much.
+    /// Closes all connections, at most after `stores.timeout`, and lets another gateway have the SQLite file. The end
+    /// of a process does as much.
     pub async fn close(&self) {
         if let Some(pool) = self.0.pool.get() {
             let _ = tokio::time::timeout(self.0.timeout, pool.connections.close()).await;
@@ -254,7 +254,8 @@ impl Db {
         self.run(operation, work).await
     }
 
-    /// Runs a change again and again until it changes less than [`BATCH_MAX`] rows, its bound. Returns the number of all.
+    /// Runs a change again and again until it changes less than [`BATCH_MAX`] rows, its bound. Returns the number of
+    /// all.
     ///
     /// # Errors
     /// As [`Db::run`].

@@ -87,8 +87,8 @@ impl Shared {
             .map_or(0, |redis| redis.connections.loss_count())
     }
 
-    /// Returns the number of times that other servers took the place of those before. A message that was published at an
-    /// earlier one may not have reached every replica.
+    /// Returns the number of times that other servers took the place of those before. A message that was published at
+    /// an earlier one may not have reached every replica.
     pub fn move_count(&self) -> u64 {
         self.redis()
             .map_or(0, |redis| redis.connections.move_count())

@@ -11,7 +11,8 @@ use crate::store::Cause;
 /// Host and port.
 pub(super) type Address = (String, u16);
 
-/// Limit for the answers of all sentinels, or nodes of a cluster. Below the limit for a connection, which comes after it.
+/// Limit for the answers of all sentinels, or nodes of a cluster. Below the limit for a connection, which comes after
+/// it.
 const ASK_MAX: Duration = Duration::from_millis(400);
 
 /// Returns the settings of a connection without clocks of its own: its users have theirs.

@@ -110,8 +110,8 @@ impl Server {
         }
     }
 
-    /// Returns the master that more than half of the sentinels name, if there are sentinels. They are asked twice a second
-    /// at most.
+    /// Returns the master that more than half of the sentinels name, if there are sentinels. They are asked twice a
+    /// second at most.
     pub(super) async fn agreed_master(&self) -> Option<Address> {
         let Discovery::BySentinels(sentinels) = &self.discovery else {
             return None;
@@ -119,8 +119,8 @@ impl Server {
         Box::pin(sentinels.agreed_master()).await
     }
 
-    /// Returns a client for a node of the cluster, or for the server, and its address unless that is the one of the URL.
-    /// Asks the sentinels, if there are some.
+    /// Returns a client for a node of the cluster, or for the server, and its address unless that is the one of the
+    /// URL. Asks the sentinels, if there are some.
     ///
     /// # Errors
     /// When they name no master, or the file of the password cannot be read.

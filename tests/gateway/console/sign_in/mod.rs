@@ -1,5 +1,6 @@
 //! People sign in at the console, by a provider that says what each case needs: what is not exactly the answer to this
-//! browser's own sign-in is refused, and makes nothing. `tests/pages/signin.mjs` shows it with a real provider and a browser.
+//! browser's own sign-in is refused, and makes nothing. `tests/pages/signin.mjs` shows it with a real provider and a
+//! browser.
 
 mod refused;
 

@@ -1,5 +1,6 @@
-//! SIGKILL at any moment, under load: what was acknowledged is there afterwards, and no agent ran a call with a
-//! key twice, whichever generation its caller speaks. `A2A_GATEWAY_KILLS=200 cargo test --test gateway -- kills:: --nocapture` prints what became of it.
+//! SIGKILL at any moment, under load: what was acknowledged is there afterwards, and no agent ran a call with a key
+//! twice, whichever generation its caller speaks. `A2A_GATEWAY_KILLS=200 cargo test --test gateway -- kills::
+//! --nocapture` prints what became of it.
 
 #![expect(
     clippy::disallowed_methods,

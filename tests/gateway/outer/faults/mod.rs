@@ -1,4 +1,5 @@
-//! Outages, failovers, kills and floods, with stores, poolers and clocks of their own; and every command of the program.
+//! Outages, failovers, kills and floods, with stores, poolers and clocks of their own; and every command of the
+//! program.
 
 mod commands;
 mod failover;

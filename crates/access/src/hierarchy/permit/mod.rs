@@ -301,8 +301,8 @@ impl Hierarchy {
         Ok(said)
     }
 
-    /// True if `upper` is the parent of `lower` or, with `access.lineage = "any"`, one of its ancestors. An earlier life of
-    /// an id is below no workspace.
+    /// True if `upper` is the parent of `lower` or, with `access.lineage = "any"`, one of its ancestors. An earlier
+    /// life of an id is below no workspace.
     ///
     /// # Errors
     /// `store_unavailable`.

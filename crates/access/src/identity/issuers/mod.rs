@@ -1,9 +1,9 @@
 //! Tokens of foreign issuers: canvas tokens (`auth.issuers`), and tokens of platforms for their workloads
-//! (`auth.workspace_issuers`). Each issuer's keys are fetched in the background, so a token is verified from memory; only
-//! a token that names an unknown key waits for a fetch, which concurrent requests share.
+//! (`auth.workspace_issuers`). Each issuer's keys are fetched in the background, so a token is verified from memory;
+//! only a token that names an unknown key waits for a fetch, which concurrent requests share.
 //!
-//! Invariants: no issuer is in both lists, so a token proves either a user or a workspace; a changed issuer is a new one,
-//! and what the old one proved ends.
+//! Invariants: no issuer is in both lists, so a token proves either a user or a workspace; a changed issuer is a new
+//! one, and what the old one proved ends.
 
 mod workload;
 
@@ -47,7 +47,8 @@ impl From<TokenError> for AuthError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct IssuerSettings {
     named: config::Issuer,
-    /// The rules of a platform: its tokens are of workloads, each of which is a workspace. `None`: they are of browser users.
+    /// The rules of a platform: its tokens are of workloads, each of which is a workspace. `None`: they are of browser
+    /// users.
     platform: Option<config::WorkspaceIssuer>,
 }
 

@@ -1,5 +1,5 @@
-//! The workspace that a platform's token names, by the rules of its issuer: a Kubernetes service account token, a SPIFFE
-//! JWT-SVID.
+//! The workspace that a platform's token names, by the rules of its issuer: a Kubernetes service account token, a
+//! SPIFFE JWT-SVID.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

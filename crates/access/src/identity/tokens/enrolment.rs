@@ -1,6 +1,6 @@
-//! Enrolment tokens. Each is valid for one registration of its workspace. It ends with the first registration
-//! by any credential, when it or the workspace's last token is revoked, and after a day; one that an org token made also
-//! when the workspace, or one above it, moves or is removed. A move that commits while such a token is made is found when
+//! Enrolment tokens. Each is valid for one registration of its workspace. It ends with the first registration by any
+//! credential, when it or the workspace's last token is revoked, and after a day; one that an org token made also when
+//! the workspace, or one above it, moves or is removed. A move that commits while such a token is made is found when
 //! the token is used: it has the access generation in which the org token reached the workspace.
 
 use sqlx::any::AnyRow;
@@ -279,8 +279,8 @@ impl Tokens {
         self.db.execute("end_enrolments", end).await.map(drop)
     }
 
-    /// Ends the enrolment tokens that org tokens made of a workspace that leaves its place, and of those below it, in the
-    /// transaction of the change: their makers need not look after the new place. No replica keeps them in a cache.
+    /// Ends the enrolment tokens that org tokens made of a workspace that leaves its place, and of those below it, in
+    /// the transaction of the change: their makers need not look after the new place. No replica keeps them in a cache.
     ///
     /// # Errors
     /// The error of the driver.

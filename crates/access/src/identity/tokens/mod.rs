@@ -1,6 +1,6 @@
 //! Opaque tokens: they are issued, found, listed and revoked. The tables of them are `workspace_auth_tokens`,
-//! `enrolment_tokens` ([`enrolment`]), those of orgs and of operators ([`orgs_and_operators`]); no other module contains
-//! SQL for them. They store SHA-256 hashes; a token is shown once, when it is issued.
+//! `enrolment_tokens` ([`enrolment`]), those of orgs and of operators ([`orgs_and_operators`]); no other module
+//! contains SQL for them. They store SHA-256 hashes; a token is shown once, when it is issued.
 
 mod enrolment;
 mod orgs_and_operators;
@@ -85,8 +85,8 @@ const LIVE_WORKSPACE: &str = concat!(
 const IS_OVER: &str = "SELECT COUNT(*) FROM workspace_auth_tokens \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND expires_at <= $2";
 
-// Tokens that ended a moment ago are included, since the notification may not have reached every replica. A token of the
-// workspace's subtree ends with it.
+// Tokens that ended a moment ago are included, since the notification may not have reached every replica. A token of
+// the workspace's subtree ends with it.
 const HASHES_OF_ALL: &str = "SELECT token_hash FROM workspace_auth_tokens \
     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) \
     UNION ALL SELECT token_hash FROM enrolment_tokens \
@@ -303,9 +303,9 @@ impl Tokens {
         });
     }
 
-    /// Revokes a token of `workspace`, or one of its enrolment tokens: here at once, and on every replica
-    /// within a second. Revoking the last token ends the enrolment tokens as well; returns their ids. Idempotent. `None`:
-    /// the workspace never had such a token.
+    /// Revokes a token of `workspace`, or one of its enrolment tokens: here at once, and on every replica within a
+    /// second. Revoking the last token ends the enrolment tokens as well; returns their ids. Idempotent. `None`: the
+    /// workspace never had such a token.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -406,8 +406,8 @@ impl Tokens {
         self.invalidate_revoked(known, revoked).await
     }
 
-    /// Revokes every token of a removed workspace before its id begins a new life, in a transaction. Returns the hashes that
-    /// [`Tokens::forget_revoked`] takes after its commit.
+    /// Revokes every token of a removed workspace before its id begins a new life, in a transaction. Returns the hashes
+    /// that [`Tokens::forget_revoked`] takes after its commit.
     ///
     /// # Errors
     /// The error of the driver.

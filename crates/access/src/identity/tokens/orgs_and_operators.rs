@@ -170,8 +170,8 @@ impl Tokens {
     /// Issues a token for `org`, or for the subtree of `root` in it, with a note of its purpose.
     ///
     /// # Errors
-    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already, or the root is in another org; `workspace_not_found` and
-    /// `workspace_removed` of the root.
+    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already, or the root is in another org; `workspace_not_found`
+    /// and `workspace_removed` of the root.
     pub async fn issue_org(
         &self,
         (org, root): (&str, Option<&WorkspaceId>),
@@ -232,8 +232,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Returns live tokens of `org`, those of its subtrees included, after the token id `after` (empty: from the first),
-    /// oldest first.
+    /// Returns live tokens of `org`, those of its subtrees included, after the token id `after` (empty: from the
+    /// first), oldest first.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -311,8 +311,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Issues the token of the session of a person, who signed in at the console, and deletes those of sessions that are
-    /// long over. `expires_at`: milliseconds since 1970.
+    /// Issues the token of the session of a person, who signed in at the console, and deletes those of sessions that
+    /// are long over. `expires_at`: milliseconds since 1970.
     ///
     /// # Errors
     /// When the store cannot be asked.

@@ -1,6 +1,6 @@
-//! The binding of a sign-in to the browser that began it: a random cookie, from which `state`, `nonce` and the `code_verifier`
-//! follow by a key that only this process has. So nothing is kept for a sign-in that is not completed, a browser cannot
-//! know these values, and a value of another browser's sign-in fits no cookie of this one.
+//! The binding of a sign-in to the browser that began it: a random cookie, from which `state`, `nonce` and the
+//! `code_verifier` follow by a key that only this process has. So nothing is kept for a sign-in that is not completed,
+//! a browser cannot know these values, and a value of another browser's sign-in fits no cookie of this one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

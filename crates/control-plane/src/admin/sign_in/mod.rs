@@ -1,10 +1,10 @@
 //! `/console/sign-in…`: people sign in at the console with an `OpenID` provider, by an authorization code with PKCE
 //! (`docs/guide/who-may-operate.md`).
 //!
-//! A sign-in ends with a token of an operator that lasts as long as the session and never leaves the gateway, so whatever
-//! holds for tokens holds for people: roles, revocation on all replicas, records. The provider's answer comes to a page of
-//! another origin, to which a browser sends no cookie of the session. So it ends in a code, good once and within a minute,
-//! with which the console's own page, and the cookie of the sign-in, begin the session.
+//! A sign-in ends with a token of an operator that lasts as long as the session and never leaves the gateway, so
+//! whatever holds for tokens holds for people: roles, revocation on all replicas, records. The provider's answer comes
+//! to a page of another origin, to which a browser sends no cookie of the session. So it ends in a code, good once and
+//! within a minute, with which the console's own page, and the cookie of the sign-in, begin the session.
 
 mod answer;
 mod binding;
@@ -380,8 +380,8 @@ impl SignIns {
         provider.ok_or_else(|| provider_unreachable(issuer))
     }
 
-    /// Answers a sign-in that failed: a browser with the console's page, which says why, and others as every route does.
-    /// `page`: the page from the path of the request.
+    /// Answers a sign-in that failed: a browser with the console's page, which says why, and others as every route
+    /// does. `page`: the page from the path of the request.
     fn failure_response(&self, failed: Failure, request: &Parts, page: &str) -> Response {
         let Failure(word, rejection) = failed;
         let rejection = match RequestOrigin::from_parts(request).client {

@@ -1,5 +1,5 @@
-//! The description of the HTTP API, `docs/openapi.yaml`: from the declarations of the routes, and the types of their bodies.
-//! `base.yaml` has what neither says: the routes of the data plane, and the schemas of bodies without a type.
+//! The description of the HTTP API, `docs/openapi.yaml`: from the declarations of the routes, and the types of their
+//! bodies. `base.yaml` has what neither says: the routes of the data plane, and the schemas of bodies without a type.
 
 mod schema;
 mod write;

@@ -91,8 +91,8 @@ fn rename(name: &str) -> &str {
     renamed.map_or(name, |(_, new)| new)
 }
 
-/// Returns a schema without what `utoipa` says of Rust alone, with what it has no attribute for, and flattened members among
-/// the others. A member of an answer that may be `null` is always there.
+/// Returns a schema without what `utoipa` says of Rust alone, with what it has no attribute for, and flattened members
+/// among the others. A member of an answer that may be `null` is always there.
 fn clean(schema: Value, answers: bool, nested: &BTreeMap<&str, Value>) -> Value {
     let mut map = match schema {
         Value::Object(map) => map,
@@ -182,8 +182,8 @@ fn flatten(map: &mut Map<String, Value>, part: &Value, nested: &BTreeMap<&str, V
     }
 }
 
-/// Reads what stands in a pattern, since `utoipa` has no attribute for it: `^ok$` is a constant, `^(a|b)$` are words, and
-/// `^#Label$` is a schema of `base.yaml`.
+/// Reads what stands in a pattern, since `utoipa` has no attribute for it: `^ok$` is a constant, `^(a|b)$` are words,
+/// and `^#Label$` is a schema of `base.yaml`.
 fn read_pattern(map: &mut Map<String, Value>) {
     let Some(pattern) = map.get("pattern").and_then(Value::as_str) else {
         return;

@@ -61,8 +61,8 @@ macro_rules! values_of {
     };
 }
 
-/// Checks the configuration, and refuses unsafe or meaningless values. Returns warnings about values that are allowed but
-/// probably not intended, and the TLS setup of the public listener, if `server.tls` is set.
+/// Checks the configuration, and refuses unsafe or meaningless values. Returns warnings about values that are allowed
+/// but probably not intended, and the TLS setup of the public listener, if `server.tls` is set.
 ///
 /// # Errors
 /// Returns every problem found.

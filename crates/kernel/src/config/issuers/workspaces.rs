@@ -50,8 +50,8 @@ impl WorkspaceIssuer {
 const TEMPLATE: &str = "text of letters, digits, `.`, `_` and `-`, with `{part}` for at least one part of `claims`, and \
                         text between two of them, such as \"{namespace}.{name}\"";
 
-/// Returns the problems of the list. `users` are the issuers of browser users' tokens, `own` the issuer of the gateway's
-/// own tokens.
+/// Returns the problems of the list. `users` are the issuers of browser users' tokens, `own` the issuer of the
+/// gateway's own tokens.
 pub(in crate::config) fn find_problems(
     issuers: &[WorkspaceIssuer],
     users: &[Issuer],

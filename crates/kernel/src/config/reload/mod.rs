@@ -123,8 +123,8 @@ impl Live {
     }
 }
 
-/// Returns the new configuration, with the old values of keys that need a restart, its view, and the keys with values that
-/// take effect.
+/// Returns the new configuration, with the old values of keys that need a restart, its view, and the keys with values
+/// that take effect.
 fn merge_loaded(
     in_force: &Config,
     before: &ConfigView,

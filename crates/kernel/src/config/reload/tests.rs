@@ -44,7 +44,8 @@ fn what_changed_is_in_force_and_named() {
     assert_eq!(shown(&live.view(), "access.lineage"), "\"any\"");
 }
 
-/// `GET /config` would otherwise show values before the parts of the gateway that keep something of the old ones follow.
+/// `GET /config` would otherwise show values before the parts of the gateway that keep something of the old ones
+/// follow.
 #[test]
 fn operators_see_the_old_values_until_they_are_told() {
     let live = live(&["rate.caller_burst=5"]);

@@ -10,9 +10,10 @@ use crate::shared::counters::{CounterChange, CounterState, LISTED_MAX, PART, new
 use crate::store::{Cause, as_cause};
 use kernel::time::Timestamp;
 
-/// Changes one counter. Keys: counter, index. Arguments: its life as the caller knows it, a name for a new life, units to
-/// add, units wanted, limit, time to live (ms), 1 if that begins again, present time (ms), its name in the index, entries
-/// of the index, the divisor of a share. The value is total and life. Returns life, total, units taken, time to live.
+/// Changes one counter. Keys: counter, index. Arguments: its life as the caller knows it, a name for a new life, units
+/// to add, units wanted, limit, time to live (ms), 1 if that begins again, present time (ms), its name in the index,
+/// entries of the index, the divisor of a share. The value is total and life. Returns life, total, units taken, time to
+/// live.
 const COUNT: &str = r"
 local raw = redis.call('GET', KEYS[1])
 local total, life, fresh = 0, ARGV[2], true

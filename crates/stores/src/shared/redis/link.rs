@@ -174,7 +174,8 @@ async fn watch_over(
     select_all(watched).await.0
 }
 
-/// Waits until a connection is lost: the driver reports it, a probe gets no answer, or the server is no master any more.
+/// Waits until a connection is lost: the driver reports it, a probe gets no answer, or the server is no master any
+/// more.
 async fn watch_line(
     mut line: LinkConnection,
     connections: &Connections,

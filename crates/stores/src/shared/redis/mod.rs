@@ -35,8 +35,8 @@ use super::subscription::{Feed, Subscription};
 use crate::store::{Cause, InvalidUrl, StoreTimeout, as_cause, wait_within};
 use kernel::time::Timestamp;
 
-/// Operations of two commands on one key that no other client may come between are scripts, not transactions: those cannot
-/// follow a key that moves within a cluster.
+/// Operations of two commands on one key that no other client may come between are scripts, not transactions: those
+/// cannot follow a key that moves within a cluster.
 const GET_WITH_TTL: &str = "return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}";
 
 /// Not `GETDEL`, which needs Redis 6.2.
@@ -142,8 +142,8 @@ impl Redis {
 
     /// Sends commands in one batch with those of other tasks of this runtime that are ready. Heartbeats arrive in
     /// thousands, and a system call and a server wake-up for each would cost more than the rest of the work. Each
-    /// caller gets the answers, or the error, of its own commands. In a cluster each caller sends its own, as a node that
-    /// does not answer must not fail the commands for others.
+    /// caller gets the answers, or the error, of its own commands. In a cluster each caller sends its own, as a node
+    /// that does not answer must not fail the commands for others.
     async fn send_batched(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
         if self.connections.cluster.is_some() {
             let mut own = pipe();
@@ -327,8 +327,8 @@ impl Redis {
         Ok(entries.into_iter().filter_map(entry).collect())
     }
 
-    /// Writes a key without meaning and deletes it, at each master of a cluster. `PING` is not enough, as a replica answers
-    /// it; nor is `DEL` alone, which a full server accepts. Idempotent.
+    /// Writes a key without meaning and deletes it, at each master of a cluster. `PING` is not enough, as a replica
+    /// answers it; nor is `DEL` alone, which a full server accepts. Idempotent.
     pub(super) async fn write_probe(&self) -> Result<(), Cause> {
         let connections = &self.connections;
         let keys = match &connections.cluster {

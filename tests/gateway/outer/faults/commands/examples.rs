@@ -1,5 +1,5 @@
-//! The examples of every `--help`, found by walking the commands, run against a real gateway: each as it stands, but for
-//! addresses, and for ids, which each example has to itself.
+//! The examples of every `--help`, found by walking the commands, run against a real gateway: each as it stands, but
+//! for addresses, and for ids, which each example has to itself.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;

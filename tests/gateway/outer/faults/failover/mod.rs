@@ -46,8 +46,8 @@ impl Replicas {
         }
     }
 
-    /// Calls through both replicas until it is told to end. Each call must be answered by the agent: what it needs is in
-    /// memory. Returns the number of calls.
+    /// Calls through both replicas until it is told to end. Each call must be answered by the agent: what it needs is
+    /// in memory. Returns the number of calls.
     fn load(&self) -> (Arc<AtomicBool>, JoinHandle<u32>) {
         let over = Arc::<AtomicBool>::default();
         let told = Arc::clone(&over);

@@ -49,8 +49,8 @@ async fn opened(url: &str, timeout: Duration) -> Db {
     db
 }
 
-/// Makes as many connections as there may be, and waits until all are idle: a connection that is given back is probed once
-/// more, for as long as `stores.timeout`, so one that dies at that moment is no idle one.
+/// Makes as many connections as there may be, and waits until all are idle: a connection that is given back is probed
+/// once more, for as long as `stores.timeout`, so one that dies at that moment is no idle one.
 async fn warmed(db: &Db) {
     for sleeper in sleepers(db, 0.1) {
         sleeper.await.unwrap().unwrap();

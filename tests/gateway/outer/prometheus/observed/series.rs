@@ -78,8 +78,8 @@ pub(super) async fn settled(gateway: &Gateway) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_workspaces_add_no_series() {
-    // Nobody beats, and the first lapse would be a series. A look that runs out of time would be one, too: all these calls
-    // are written down meanwhile.
+    // Nobody beats, and the first lapse would be a series. A look that runs out of time would be one, too: all these
+    // calls are written down meanwhile.
     let settings = "telemetry.log=warn registry.heartbeat_ttl=10m stores.timeout=60s";
     let builder = Builder::new(Pair::Embedded).process().sets(settings);
     let stage = Stage::on(builder.start().await).await;
