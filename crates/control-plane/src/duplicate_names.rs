@@ -45,7 +45,7 @@ pub(super) fn duplicate_path(text: &str) -> Option<String> {
     (!place.is_empty()).then_some(place)
 }
 
-/// Any JSON whose objects have each name once.
+/// Any JSON with each name once in an object.
 struct UniqueNames;
 
 impl<'de> Deserialize<'de> for UniqueNames {

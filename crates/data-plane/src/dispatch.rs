@@ -749,7 +749,7 @@ impl StoredRequest {
     }
 }
 
-/// Returns the rejection of a call whose wait ended without an answer: the process ends.
+/// Returns the rejection of a call that waited without an answer: the process ends.
 fn no_caller() -> Rejection {
     shutting_down(Delivery::NotSent)
 }

@@ -523,7 +523,7 @@ pub(super) fn put_request_id(
 /// Field that marks a replayed answer, or one that a concurrent request receives as well.
 pub(super) const REPLAY: &str = "idempotent-replay";
 
-/// Field whose value `false` marks an answer that is passed on but not stored for replay.
+/// Field that, with the value `false`, marks an answer that is passed on but not stored for replay.
 pub(super) const KEPT: &str = "idempotent-kept";
 
 /// True for fields by which a caller distinguishes the gateway's own answers from an agent's.

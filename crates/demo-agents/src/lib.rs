@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
 const USAGE: u8 = 64;
 
-/// A result whose error is shown to the user.
+/// A result with an error for the user.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// The functions of the gateway that the commands call.

@@ -26,7 +26,7 @@ impl HeadWriter {
         }
     }
 
-    /// Writes fields whose names and values are known.
+    /// Writes fields with known names and values.
     pub fn write_lines(&mut self, lines: &[&str]) {
         lines.iter().for_each(|line| self.put(&[line, "\r\n"]));
     }

@@ -147,7 +147,7 @@ impl Mailbox {
         );
     }
 
-    /// Deletes jobs beyond their retention, and calls whose key lapsed.
+    /// Deletes jobs beyond their retention, and calls with a lapsed key.
     async fn purge_items(&self) -> Result<(), Unavailable> {
         let now = Timestamp::now();
         let ended = now.before(self.config.get().delegation.retention);

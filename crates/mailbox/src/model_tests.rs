@@ -1,5 +1,5 @@
 //! A model of the mailbox: gateways that crash, or stall until their leases are over, at any step. Nothing that was
-//! acknowledged is lost, nothing is sent twice, and an outcome that somebody got stays.
+//! acknowledged is lost, nothing is sent twice, and an outcome that was read stays.
 //!
 //! Faults that it must find, each planted alone:
 //! - `jobs::PUT_BACK` without `fence = $2`: a stalled holder makes a call due that was sent. Sent twice.

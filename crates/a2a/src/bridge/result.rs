@@ -131,7 +131,7 @@ pub(super) fn write_outcome(pass: &mut Pass<'_>, updates: bool) -> Result<Writte
     Ok(told)
 }
 
-/// Writes a result whose `kind` is among its members.
+/// Writes a result with `kind` among its members.
 fn write_flat(pass: &mut Pass<'_>) -> Result<WrittenResult, Failure> {
     let start = pass.out.len();
     let mut written = write_members(pass, &RESULT)?;

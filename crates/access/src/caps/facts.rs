@@ -33,7 +33,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Returns the names of a message whose request has the trace id `trace`.
+    /// Returns the names of a message with the trace id `trace`.
     pub fn from_message(named: CallNames, trace: impl FnOnce() -> Option<String>) -> Self {
         let run = named.run.or_else(trace);
         Self {

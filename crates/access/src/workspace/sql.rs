@@ -61,7 +61,7 @@ pub(super) const BURY: &str = "DELETE FROM workspaces \
 pub(super) const BEAR: &str =
     "UPDATE workspaces SET born_at = $2, access_generation = $2 WHERE id = $1";
 
-/// Selects the orgs of the workspaces whose parent is `$1`.
+/// Selects the orgs of the workspaces with the parent `$1`.
 pub(super) const ORGS_BELOW: &str =
     "SELECT DISTINCT org FROM workspaces WHERE parent_id = $1 AND status <> 'removed'";
 

@@ -51,8 +51,8 @@ fn a_full_spool_takes_nothing_and_loses_nothing() {
     assert_eq!(numbers(&spool.read_front(10).unwrap().records), [1, 2, 3]);
 }
 
-/// Returns the spools whose owner has ended. A process that another test starts at this moment holds the locks of this
-/// one until it is another program.
+/// Returns the spools of owners that have ended. A process that another test starts at this moment holds the locks of
+/// this one until it is another program.
 fn wait_for_abandoned(folder: &Path) -> Vec<Spool> {
     let begun = Instant::now();
     loop {

@@ -38,7 +38,7 @@ pub(super) fn first_id(chain: &str) -> String {
     format!("({chain} << {SEQ_BITS})")
 }
 
-/// A column whose values lead to blocks.
+/// A column with values that lead to blocks.
 #[derive(Clone, Copy)]
 pub(super) enum KeyColumn {
     Caller,

@@ -11,7 +11,7 @@ use stores::db::Values;
 const KEPT: &str = " AND EXISTS (SELECT 1 FROM audit_replicas AS known JOIN audit_chains AS kept \
     ON kept.replica = known.replica WHERE known.chain = e.chain AND e.seq >= kept.first_seq)";
 
-/// A row whose time does not lead to its request id, as the index has it.
+/// A row with a time that does not lead to its request id, as the index has it.
 const BY_REQUEST: &str = "structure_events AS e INDEXED BY structure_events_untimed \
     WHERE (e.duration_ms > 1000 OR typeof(e.request_id) = 'text')";
 

@@ -167,7 +167,7 @@ impl Stops {
         Ok(self.db.fetch_all("stops_list", query).await?)
     }
 
-    /// Claims a stop whose tasks are to be canceled, for this replica alone.
+    /// Claims a stop with tasks to cancel, for this replica alone.
     ///
     /// # Errors
     /// When the store cannot be asked.

@@ -321,7 +321,7 @@ async fn a_status_for_which_the_store_did_not_answer_is_told_if_it_was_changed()
     let (from, to) = (Status::Online, Status::Degraded);
     let set = room.workspaces.set_status(&a, from, to, at).await;
     assert!(set.unwrap());
-    // Nobody publishes here: what was told waits.
+    // No replica publishes here: what was told waits.
     let told = || room.metrics.queues.entries[kernel::metrics::Queue::EventsKept].get();
     let before = told();
     let announcer = &room.directory.heartbeats.core.announcer;

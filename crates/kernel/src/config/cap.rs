@@ -72,7 +72,7 @@ entries! {
         /// The time after which a count begins again; `None`: it lasts as long as its run or context.
         #[serde(default, deserialize_with = "window")]
         window: Option<Duration> => "a duration such as \"1h\"",
-        /// The targets whose calls it counts.
+        /// The targets of the calls that it counts.
         #[serde(default = "Scope::all")]
         scope: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
     }

@@ -28,7 +28,7 @@ impl Scope {
         Self(vec![Entry::All])
     }
 
-    /// True if a workspace, whose org is `org`, is in the scope.
+    /// True if a workspace of `org` is in the scope.
     pub fn covers(&self, id: &WorkspaceId, org: Option<&str>) -> bool {
         self.0.iter().any(|entry| match entry {
             Entry::All => true,

@@ -19,7 +19,7 @@ const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 /// Minimum interval between two recorded uses of one token.
 const NOTED_EVERY: Duration = Duration::from_secs(60);
 
-/// The tokens whose use waits to be recorded: sorted, so that statements of several replicas do not deadlock.
+/// The tokens with a use that waits to be recorded: sorted, so that statements of several replicas do not deadlock.
 #[derive(Default)]
 pub(in crate::identity) struct UseQueue(Mutex<BTreeSet<String>>);
 

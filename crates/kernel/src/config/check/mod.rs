@@ -218,7 +218,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Notes that everybody can read the file with the value of a key that may hold a secret.
+    /// Notes that all users can read the file with the value of a key that may hold a secret.
     fn note_exposed(&mut self, key: &str, may_hold: bool, said: &str) {
         if let Source::File(path) = (self.source)(key)
             && may_hold
