@@ -3,7 +3,7 @@
 //!
 //! A card is parsed strictly as an ordered list of members, and members that the gateway does not
 //! change keep their spelling. It changes all interfaces ([`interfaces`]), adds missing members
-//! that the generation requires ([`complete`]), declares how callers authenticate ([`security`]),
+//! that the generation requires, declares how callers authenticate (both in [`complete`]),
 //! removes the signatures, which any change invalidates, and replaces the agent's addresses
 //! elsewhere in the card ([`scrub`]).
 

@@ -8,7 +8,7 @@ use kernel::ids::WorkspaceId;
 use stores::db::{Connection, Db};
 use stores::store::Unavailable;
 
-/// The columns of [`Workspace`](super::Workspace).
+/// The columns of [`Workspace`].
 pub(super) static COLUMNS: LazyLock<String> = LazyLock::new(|| columns_with("agent_card"));
 
 /// Returns the columns with this expression of the card.
