@@ -51,14 +51,14 @@ pub(super) async fn change_workspace(
 
 /// Body of the routes that need none. Its content is ignored.
 #[derive(Default, Deserialize)]
-pub(super) struct NoBody {}
+pub(super) struct EmptyBody {}
 
 /// `POST /workspaces/{id}/pause`.
 pub(super) async fn pause_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
-    OptionalJson(NoBody {}): OptionalJson<NoBody>,
+    OptionalJson(EmptyBody {}): OptionalJson<EmptyBody>,
 ) -> Result<Response, Rejection> {
     find_editor(&gateway, &caller, &id).await?;
     let registrations = &gateway.directory.registrations;
@@ -71,7 +71,7 @@ pub(super) async fn resume_workspace(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
-    OptionalJson(NoBody {}): OptionalJson<NoBody>,
+    OptionalJson(EmptyBody {}): OptionalJson<EmptyBody>,
 ) -> Result<Response, Rejection> {
     find_editor(&gateway, &caller, &id).await?;
     let registrations = &gateway.directory.registrations;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use gateway_client::{Reached, Registry, Request};
+use gateway_client::{Registry, Request, RequestProgress};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ const DRY_RUN: &str = "dry_run";
 pub(crate) async fn ask_admin(request: Request<'_>) -> Result<(u16, Value), Failure> {
     let answer = async { request.send().await?.read_json().await };
     answer.await.map_err(|error| match error.reached {
-        Reached::NoListener => error.into(),
+        RequestProgress::NoListener => error.into(),
         _ => Failure::new(format!(
             "cannot ask the gateway; is this the URL of its admin listener (admin.listen)?: {error}"
         )),

@@ -227,7 +227,7 @@ fn probed_workspace(entry: &Entry) -> Option<(&Workspace, &StoredProbe)> {
     is_probed.then_some((workspace, probe))
 }
 
-/// A claim is for one period: after a change of the period the new one counts at once.
+/// A claim is for one period: a change of the period applies immediately.
 fn claim_key(plan: &ProbePlan) -> String {
     format!("gw:probe:{}:{}", plan.id, plan.probe.every_seconds)
 }

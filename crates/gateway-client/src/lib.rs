@@ -28,12 +28,12 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct ClientError {
     message: String,
     /// How far the request came.
-    pub reached: Reached,
+    pub reached: RequestProgress,
 }
 
 /// How far a request came that has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub enum RequestProgress {
     /// Nothing listens at the address.
     NoListener,
     /// No connection was made, so it was certainly not sent.
@@ -43,7 +43,7 @@ pub enum Reached {
 }
 
 impl ClientError {
-    fn new(reached: Reached, message: String) -> Self {
+    fn new(reached: RequestProgress, message: String) -> Self {
         Self { message, reached }
     }
 }
@@ -112,7 +112,7 @@ impl Request<'_> {
     pub async fn send(self) -> Result<Response, ClientError> {
         if !matches!(self.url.scheme(), "http" | "https") {
             let message = format!("{} is not an http or https URL", self.url);
-            return Err(ClientError::new(Reached::NoConnection, message));
+            return Err(ClientError::new(RequestProgress::NoConnection, message));
         }
         let peer = Peer {
             to: self.url.origin().ascii_serialization(),
@@ -164,7 +164,7 @@ impl Peer {
         if error.is_timeout() {
             let after = if is_connect { CONNECT } else { self.within };
             let message = format!("no answer from {to} within {after:?}");
-            return ClientError::new(Reached::Connection, message);
+            return ClientError::new(RequestProgress::Connection, message);
         }
         // The innermost cause says it without the URL.
         let error = error.without_url();
@@ -175,18 +175,18 @@ impl Peer {
                 let message = format!(
                     "the certificate of {to} is not trusted ({why}); SSL_CERT_FILE names a PEM file with the certificates to trust, instead of the system's"
                 );
-                return ClientError::new(Reached::NoConnection, message);
+                return ClientError::new(RequestProgress::NoConnection, message);
             }
             let io = cause.downcast_ref::<io::Error>();
             if io.is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused) {
                 let message = format!("nothing listens at {to}{}", self.advice);
-                return ClientError::new(Reached::NoListener, message);
+                return ClientError::new(RequestProgress::NoListener, message);
             }
             why = cause.to_string();
         }
         let reached = match is_connect {
-            true => Reached::NoConnection,
-            false => Reached::Connection,
+            true => RequestProgress::NoConnection,
+            false => RequestProgress::Connection,
         };
         ClientError::new(reached, format!("no answer from {to}: {why}"))
     }
@@ -247,7 +247,7 @@ impl Response {
         while let Some(piece) = self.next_chunk().await? {
             if body.len() + piece.len() > ANSWER_BYTES_MAX {
                 let message = format!("the answer has more than {ANSWER_BYTES_MAX} bytes");
-                return Err(ClientError::new(Reached::Connection, message));
+                return Err(ClientError::new(RequestProgress::Connection, message));
             }
             body.extend_from_slice(&piece);
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use url::Url;
 
-use super::{ClientError, Reached, Request, Response};
+use super::{ClientError, Request, RequestProgress, Response};
 
 /// Heartbeat interval: a third of the default `registry.heartbeat_ttl` of 90 s, so that two in a
 /// row may be lost.
@@ -97,7 +97,7 @@ impl RegistryError {
 
     /// True if the request was certainly not sent.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, Self::Unanswered { source, .. } if source.reached != Reached::Connection)
+        matches!(self, Self::Unanswered { source, .. } if source.reached != RequestProgress::Connection)
     }
 }
 
@@ -111,7 +111,7 @@ impl Request<'_> {
         let (route, has_advice) = (self.route(), !self.advice.is_empty());
         move |source| RegistryError::Unanswered {
             route: match source.reached {
-                Reached::NoListener if has_advice => String::new(),
+                RequestProgress::NoListener if has_advice => String::new(),
                 _ => format!("{route} failed: "),
             },
             source,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gateway_client::{Reached, Request, Response};
+use gateway_client::{Request, RequestProgress, Response};
 use http::Method;
 
 use super::*;
@@ -204,7 +204,7 @@ async fn flaky_fails_in_turn_and_then_works() {
     let cut = open(&url, &body).await;
     assert_eq!(cut.status(), StatusCode::OK);
     let error = cut.read_body().await.unwrap_err();
-    assert_eq!(error.reached, Reached::Connection);
+    assert_eq!(error.reached, RequestProgress::Connection);
     let began = Instant::now();
     open(&url, &body).await.read_body().await.unwrap();
     assert!(began.elapsed() >= HANG);

@@ -227,8 +227,8 @@ pub(crate) fn seal_for(
     })
 }
 
-/// Opens the secret in `column` of the row of `id`, and parses it. `wrong`: what the log and the caller are told if it
-/// cannot be opened, as the agent or its waker must not be called without it.
+/// Opens the secret in `column` of the row of `id`, and parses it. `wrong`: the message in the log and to the caller if
+/// it cannot be opened, as the agent or its waker must not be called without it.
 pub(crate) fn open_for<T>(
     seal: &Seal,
     (id, column): (&WorkspaceId, &str),

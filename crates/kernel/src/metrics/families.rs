@@ -22,9 +22,9 @@ const BATCHES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 families! {
     /// All metric families of this process.
     Metrics {
-        head_seconds: By<Shape, Times> = "a2a_gateway_head_seconds" ["shape"],
+        head_seconds: LabelMap<Shape, Times> = "a2a_gateway_head_seconds" ["shape"],
             "Time from the request head to the agent's response head.";
-        total_seconds: By<Shape, Times> = "a2a_gateway_exchange_seconds" ["shape"], "Time of a whole A2A exchange.";
+        total_seconds: LabelMap<Shape, Times> = "a2a_gateway_exchange_seconds" ["shape"], "Time of a whole A2A exchange.";
         request_bytes: IntCounter = "a2a_gateway_request_bytes_total", "Bytes of request bodies sent to agents.";
         bodies_refused: IntCounter = "a2a_gateway_bodies_refused_total",
             "Request bodies that were not received to their end for want of room.";
@@ -36,18 +36,18 @@ families! {
             "Calls that hold a slot of their target's concurrency limit.";
         resends: IntCounter = "a2a_gateway_resends_total",
             "Requests sent on a new connection because the pooled one had died before anything was sent.";
-        cache_lookups: By<Cache, By<LookupResult, IntCounter>> = "a2a_gateway_cache_lookups_total" ["cache", "result"],
+        cache_lookups: LabelMap<Cache, LabelMap<LookupResult, IntCounter>> = "a2a_gateway_cache_lookups_total" ["cache", "result"],
             "Look-ups in the caches of admission, by cache and whether they were answered from memory.";
         store_seconds: HistogramVec = "a2a_gateway_store_seconds" ["store", "operation"],
             "Time of one store operation.";
         store_errors: IntCounterVec = "a2a_gateway_store_errors_total" ["store", "operation"],
             "Store operations that failed or took too long.";
-        lapses: By<LapseSource, IntCounter> = "a2a_gateway_lapses_total" ["noticed"],
+        lapses: LabelMap<LapseSource, IntCounter> = "a2a_gateway_lapses_total" ["noticed"],
             "Workspaces that this replica moved to offline for want of heartbeats, by how it noticed.";
         coherent: IntGauge = "a2a_gateway_coherent", "1 while the link that carries invalidations is up.";
-        rate_shares: By<RateShare, IntCounter> = "a2a_gateway_rate_shares_total" ["outcome"],
+        rate_shares: LabelMap<RateShare, IntCounter> = "a2a_gateway_rate_shares_total" ["outcome"],
             "Requests that count against a rate on every replica, by whether others were told.";
-        jwks_fetches: By<JwksFetch, IntCounter> = "a2a_gateway_jwks_fetches_total" ["outcome"],
+        jwks_fetches: LabelMap<JwksFetch, IntCounter> = "a2a_gateway_jwks_fetches_total" ["outcome"],
             "Fetches of the keys of foreign issuers, by how they ended.";
         card_fetches: IntCounterVec = "a2a_gateway_card_fetches_total" ["outcome"; "fetched", Reason::AgentUnreachable.as_str()],
             "Fetches of agents' cards: fetched, or the reason why not.";
@@ -60,15 +60,15 @@ families! {
             "When the configuration was last read and found good, in seconds since 1970.";
         config_waiting: IntGauge = "a2a_gateway_config_restart_needed",
             "Changed configuration keys that wait for a restart.";
-        event_readers: By<EventReader, IntGauge> = "a2a_gateway_event_readers" ["kind"],
+        event_readers: LabelMap<EventReader, IntGauge> = "a2a_gateway_event_readers" ["kind"],
             "Open sockets and streams of events.";
         event_readers_cut: IntCounterVec = "a2a_gateway_event_readers_cut_total" ["why"; "slow", "credential", "silent", "flood"],
             "Readers of events that the gateway cut, by why: slow, credential, silent, flood.";
-        connections_cut: By<ConnectionCut, IntCounter> = "a2a_gateway_connections_cut_total" ["why"],
+        connections_cut: LabelMap<ConnectionCut, IntCounter> = "a2a_gateway_connections_cut_total" ["why"],
             "Connections that were refused, or cut outside of an exchange, by why; admin_*: to the admin listener.";
-        events_published: By<EventKind, IntCounter> = "a2a_gateway_events_published_total" ["kind"],
+        events_published: LabelMap<EventKind, IntCounter> = "a2a_gateway_events_published_total" ["kind"],
             "Events published by this replica: kept for replay, or only passing.";
-        events_dropped: By<EventKind, IntCounter> = "a2a_gateway_events_dropped_total" ["kind"],
+        events_dropped: LabelMap<EventKind, IntCounter> = "a2a_gateway_events_dropped_total" ["kind"],
             "Events that were not published (the queue was full, too old by the time the stores were back, or unreadable), and passing ones that a slow reader missed.";
         events_linked: IntGauge = "a2a_gateway_events_linked", "1 while the log of events is followed.";
         events_lost: IntCounter = "a2a_gateway_events_lost_total",
@@ -126,7 +126,7 @@ families! {
             "Audit records that are not in SQL yet, in memory and in the spool.";
         spool_bytes: IntGauge = "a2a_gateway_audit_spool_bytes",
             "Bytes of audit records that the spool file holds (audit.spool_bytes is its bound).";
-        lost: By<AuditLoss, IntCounter> = "a2a_gateway_audit_lost_total" ["where"],
+        lost: LabelMap<AuditLoss, IntCounter> = "a2a_gateway_audit_lost_total" ["where"],
             "Audit records that were lost for want of room, by where: queue (in memory), spool (audit.spool_bytes).";
         checkpoints: IntCounter = "a2a_gateway_audit_checkpoints_total",
             "Signed checkpoints of the audit chain that this replica wrote.";
@@ -160,22 +160,22 @@ families! {
     Capacity {
         breakers_open: IntGauge = "a2a_gateway_breakers_open",
             "Targets with a breaker that is open, or lets one call try, at this replica.";
-        opened: By<AgentFailure, IntCounter> = "a2a_gateway_breaker_opened_total" ["cause"],
+        opened: LabelMap<AgentFailure, IntCounter> = "a2a_gateway_breaker_opened_total" ["cause"],
             "Times that the breaker of a target opened, by the last failure: connect, timeout, protocol, stream, status.";
-        choices: By<InstanceChoice, IntCounter> = "a2a_gateway_instance_choices_total" ["by"],
+        choices: LabelMap<InstanceChoice, IntCounter> = "a2a_gateway_instance_choices_total" ["by"],
             "Choices of an instance for a call, by: task, context, hash, load; rebound: the task or context is bound to another one that cannot take it.";
         breakers_closed: IntCounter = "a2a_gateway_breaker_closed_total", "Times that the breaker of a target closed.";
-        failures: By<AgentFailure, IntCounter> = "a2a_gateway_agent_failures_total" ["cause"],
+        failures: LabelMap<AgentFailure, IntCounter> = "a2a_gateway_agent_failures_total" ["cause"],
             "Calls that failed at their agent and count for its breaker, by cause.";
         overloads: IntCounter = "a2a_gateway_agent_overloads_total",
             "Calls that an agent refused for its load (429, 503, connection refused), which lower its learned limit.";
         queued: IntGauge = "a2a_gateway_target_queue_calls",
             "Calls that wait for a place at their target (limits.target_queue).";
-        queue: By<QueueOutcome, IntCounter> = "a2a_gateway_target_queue_total" ["outcome"],
+        queue: LabelMap<QueueOutcome, IntCounter> = "a2a_gateway_target_queue_total" ["outcome"],
             "Calls that waited for a place at their target, or found the queue full, by outcome: placed, timed_out, left, refused, full.";
         held: IntGauge = "a2a_gateway_held_calls",
             "Calls that wait for an agent that refuses connections (upstream.hold).";
-        hold: By<HoldOutcome, IntCounter> = "a2a_gateway_hold_total" ["outcome"],
+        hold: LabelMap<HoldOutcome, IntCounter> = "a2a_gateway_hold_total" ["outcome"],
             "Calls that waited for an agent that refused connections, or found no room to wait, by outcome: connected, timed_out, left, full.";
         retries: IntCounter = "a2a_gateway_retries_total",
             "Connections that were tried again, and requests sent again of which nothing had been sent.";
@@ -223,7 +223,7 @@ families! {
             "Entries of inboxes that were committed together.";
         refused: IntCounterVec = "a2a_gateway_inbox_refused_total" ["why"; "full", "queue"],
             "Entries that were not put into an inbox, by why: full, or queue (this replica cannot keep up).";
-        readers: By<InboxReader, IntGauge> = "a2a_gateway_inbox_readers" ["kind"],
+        readers: LabelMap<InboxReader, IntGauge> = "a2a_gateway_inbox_readers" ["kind"],
             "Open feeds of inboxes, requests that wait for an entry, and messages whose senders wait for the reply.";
     }
 
@@ -256,19 +256,19 @@ families! {
 
     /// Metrics of queues, and of samples for the console that were lost between replicas.
     Queues {
-        entries: By<Queue, IntGauge> = "a2a_gateway_queue_entries" ["queue"],
+        entries: LabelMap<Queue, IntGauge> = "a2a_gateway_queue_entries" ["queue"],
             "What waits: in SQL, for all replicas (inbox, jobs), and in this replica's memory (events_kept, events_passing, task_notes).";
-        oldest: By<Backlog, Gauge> = "a2a_gateway_queue_oldest_seconds" ["queue"],
+        oldest: LabelMap<Backlog, Gauge> = "a2a_gateway_queue_oldest_seconds" ["queue"],
             "Age of what waits longest in SQL (inbox, jobs); 0 while nothing does.";
-        samples_lost: By<LostSample, IntCounter> = "a2a_gateway_console_samples_lost_total" ["why"],
+        samples_lost: LabelMap<LostSample, IntCounter> = "a2a_gateway_console_samples_lost_total" ["why"],
             "Seconds of a replica that were not shown in consoles, by why: too_long or malformed as it came, cut (in part) as it left, full (no place for another replica).";
     }
 
     /// Metrics of rejections.
     Refusals {
-        by_reason: By<Plane, By<Reason, IntCounter>> = "a2a_gateway_refusals_total" ["plane", "reason"],
+        by_reason: LabelMap<Plane, LabelMap<Reason, IntCounter>> = "a2a_gateway_refusals_total" ["plane", "reason"],
             "What the gateway refused, or cut, instead of an agent's answer, by plane (a2a, control) and reason.";
-        credentials: By<CredentialFlaw, IntCounter> = "a2a_gateway_credentials_refused_total" ["why"],
+        credentials: LabelMap<CredentialFlaw, IntCounter> = "a2a_gateway_credentials_refused_total" ["why"],
             "Requests whose credential proved nothing, by why.";
         stops: IntGauge = "a2a_gateway_stops", "Stops of operators that are in force on this replica.";
     }
@@ -279,7 +279,7 @@ families! {
             "Bytes that are kept in SQL for all workspaces: inboxes, answers of calls with a key, delegations.";
         largest: IntGauge = "a2a_gateway_kept_largest_bytes",
             "The same, of the caller or inbox that has the most.";
-        refused: By<RetainedKind, IntCounter> = "a2a_gateway_kept_refused_total" ["kind"],
+        refused: LabelMap<RetainedKind, IntCounter> = "a2a_gateway_kept_refused_total" ["kind"],
             "What was not kept, since limits.kept_bytes or limits.kept_bytes_total are used up, by kind: inbox, reply, answer, delegation, result.";
     }
 
@@ -306,7 +306,7 @@ families! {
             "Tasks whose owner this replica learnt from an agent's answer.";
         notes_dropped: IntCounter = "a2a_gateway_task_notes_dropped_total",
             "Owners and uses of tasks that were not written down for other replicas: the queue was full.";
-        states: By<TaskState, IntCounter> = "a2a_gateway_task_states_total" ["state"],
+        states: LabelMap<TaskState, IntCounter> = "a2a_gateway_task_states_total" ["state"],
             "States of tasks that passed: in answers to messages and to questions for a task, in events, and in what agents that poll say.";
     }
 
@@ -315,7 +315,7 @@ families! {
         log_lines_dropped: IntGauge = "a2a_gateway_log_lines_dropped",
             "Log lines dropped because the writer was behind.";
         spans_waiting: IntGauge = "a2a_gateway_spans_waiting", "Recorded spans that wait to be sent to the collector.";
-        spans: By<SpanOutcome, IntCounter> = "a2a_gateway_spans_total" ["outcome"],
+        spans: LabelMap<SpanOutcome, IntCounter> = "a2a_gateway_spans_total" ["outcome"],
             "Recorded spans, by what became of them: exported, dropped (no room to wait), failed (the collector did not take them).";
     }
 
@@ -326,9 +326,9 @@ families! {
             "Bytes of the bodies of calls that wait until their agents are awake.";
         parked_refused: IntCounter = "a2a_gateway_parked_refused_total",
             "Calls to agents that sleep that were refused at once, since as many as may be wait (wake.max_parked, wake.max_parked_bytes).";
-        probes: By<ProbeOutcome, IntCounter> = "a2a_gateway_probes_total" ["outcome"],
+        probes: LabelMap<ProbeOutcome, IntCounter> = "a2a_gateway_probes_total" ["outcome"],
             "Probes of agents that do not register by this replica, by how they ended.";
-        wakes: By<WakeOutcome, IntCounter> = "a2a_gateway_wakes_total" ["outcome"],
+        wakes: LabelMap<WakeOutcome, IntCounter> = "a2a_gateway_wakes_total" ["outcome"],
             "Requests of this replica to wakers of agents that sleep, by how they ended.";
     }
 }

@@ -6,7 +6,7 @@ use prometheus::{
     IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use super::label::By;
+use super::label::LabelMap;
 use crate::closed_set::ClosedSet;
 
 /// Histogram buckets in seconds, from 250 µs, which a loopback agent can undercut, to 30 min, the longest
@@ -119,7 +119,7 @@ register_with!(HistogramVec, HistogramOpts, labels);
 
 macro_rules! register_by {
     ($($child:ty: $family:ty,)*) => {$(
-        impl<L: ClosedSet> Family for By<L, $child> {
+        impl<L: ClosedSet> Family for LabelMap<L, $child> {
             fn register(declared: &Declaration<'_>) -> Self {
                 let family = <$family>::register(declared);
                 Self::new(|word| family.with_label_values(&[word]))
@@ -134,10 +134,10 @@ register_by! {
     Gauge: GaugeVec,
 }
 
-impl<A: ClosedSet, B: ClosedSet> Family for By<A, By<B, IntCounter>> {
+impl<A: ClosedSet, B: ClosedSet> Family for LabelMap<A, LabelMap<B, IntCounter>> {
     fn register(declared: &Declaration<'_>) -> Self {
         let family = IntCounterVec::register(declared);
-        Self::new(|first| By::new(|second| family.with_label_values(&[first, second])))
+        Self::new(|first| LabelMap::new(|second| family.with_label_values(&[first, second])))
     }
 }
 

@@ -8,12 +8,12 @@ use crate::rejection::Reason;
 use a2a::state::TaskState;
 
 /// The children of a family, one for each value of a label. Resolved once.
-pub struct By<L, M> {
+pub struct LabelMap<L, M> {
     children: Box<[M]>,
     label: PhantomData<L>,
 }
 
-impl<L: ClosedSet, M> By<L, M> {
+impl<L: ClosedSet, M> LabelMap<L, M> {
     /// Resolves the children: `child` returns that of a value.
     pub(super) fn new(child: impl FnMut(&'static str) -> M) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl<L: ClosedSet, M> By<L, M> {
     }
 }
 
-impl<L: ClosedSet, M> Index<L> for By<L, M> {
+impl<L: ClosedSet, M> Index<L> for LabelMap<L, M> {
     type Output = M;
 
     fn index(&self, label: L) -> &M {

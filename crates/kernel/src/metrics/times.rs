@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use prometheus::{Histogram, HistogramVec};
 
 use super::family::{Declaration, Family, SECONDS};
-use super::label::By;
+use super::label::LabelMap;
 use crate::closed_set::ClosedSet;
 
 /// The last exchange in a bucket.
@@ -71,7 +71,7 @@ impl Times {
     }
 }
 
-impl<L: ClosedSet> Family for By<L, Times> {
+impl<L: ClosedSet> Family for LabelMap<L, Times> {
     fn register(declared: &Declaration<'_>) -> Self {
         let family = HistogramVec::register(declared);
         Self::new(|shape| Times::for_shape(declared.name, &family, shape))

@@ -126,7 +126,7 @@ enum Source {
 }
 
 /// What a source has.
-enum Found {
+enum TailUpdate {
     /// The newest entries, on a link that is up.
     Newest(Vec<Entry>),
     /// What was appended after the last entry.
@@ -174,28 +174,28 @@ impl Tail {
     /// Reads once, or waits once.
     async fn read_or_wait(&mut self) {
         match self.find_entries().await {
-            Some(Found::Newest(newest)) => {
+            Some(TailUpdate::Newest(newest)) => {
                 self.pending.push_back(LogEvent::Up);
                 if self.last.is_none() {
                     self.last = Some(newest.last().map_or(EntryId::START, |entry| entry.id));
                     self.pending.push_back(LogEvent::Backlog(newest));
                 }
             }
-            Some(Found::Read(read)) => self.apply_read(read),
+            Some(TailUpdate::Read(read)) => self.apply_read(read),
             None => {}
         }
     }
 
-    async fn find_entries(&mut self) -> Option<Found> {
+    async fn find_entries(&mut self) -> Option<TailUpdate> {
         let (log, last) = (self.log, self.last);
         let (redis, link, attempts) = match (&mut self.source, last) {
             (Source::Memory { memory, .. }, None) => {
-                return Some(Found::Newest(memory.log_newest(log, self.keep)));
+                return Some(TailUpdate::Newest(memory.log_newest(log, self.keep)));
             }
             (Source::Memory { memory, grown }, Some(last)) => {
                 let read = memory.log_read(log, last);
                 if !read.entries.is_empty() {
-                    return Some(Found::Read(read));
+                    return Some(TailUpdate::Read(read));
                 }
                 // The sender lives as long as `memory`, which is held here.
                 let _ = grown.changed().await;
@@ -212,11 +212,11 @@ impl Tail {
         };
         let newest = if last.is_none() { self.keep } else { 1 };
         let error = match read_over_link(redis, link, log, (last, newest)).await {
-            Ok(Found::Newest(newest)) => {
+            Ok(TailUpdate::Newest(newest)) => {
                 if std::mem::take(&mut attempts.warned) {
                     tracing::info!(log, "Following a log in shared state again");
                 }
-                return Some(Found::Newest(newest));
+                return Some(TailUpdate::Newest(newest));
             }
             Ok(read) => {
                 *attempts = Attempts::default();
@@ -262,15 +262,15 @@ async fn read_over_link(
     link: &mut Option<LogConnection>,
     log: &str,
     (last, newest): (Option<EntryId>, usize),
-) -> Result<Found, Cause> {
+) -> Result<TailUpdate, Cause> {
     if let Some(link) = link {
         let read = link.read_after(log, last.unwrap_or_default()).await?;
-        return Ok(Found::Read(read));
+        return Ok(TailUpdate::Read(read));
     }
     let mut fresh = redis.log_link(log).await?;
     let newest = fresh.read_newest(log, newest).await?;
     *link = Some(fresh);
-    Ok(Found::Newest(newest))
+    Ok(TailUpdate::Newest(newest))
 }
 
 #[cfg(test)]
