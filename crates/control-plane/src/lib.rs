@@ -202,8 +202,8 @@ declare_routes! {
     DELETE "/workspaces/{id}/tokens/{token_id}" => tokens::revoke_token, Admin, records TokenRevoked, [DryRun, Console],
         says op("tokens", "revokeWorkspaceToken").by("workspaceToken adminToken")
             .gives::<tokens::RevokeResponse>(200, "Revoked.").refuses("404 410");
-    /// Make an enrolment token, good for one registration within 24 h (operator; org token within its org). Needs no
-    /// body.
+    /// Make an enrolment token, good for one registration within 24 h (operator; org token within its org).
+    /// Needs no body.
     POST "/workspaces/{id}/enrolment" => tokens::issue_enrolment, Admin, records TokenIssued, [DryRun],
         says op("tokens", "issueEnrolmentToken").by("adminToken orgToken")
             .gives_secret::<tokens::EnrolmentResponse<'_>>("enrolment_token", "The token, shown once.")

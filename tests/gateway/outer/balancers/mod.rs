@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use crate::harness::balancer::Balancer;
 use crate::harness::documents::block_of;
 use crate::harness::servers::{Postgres, Redis};
-use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request, Seat, Step, until_holds};
+use crate::harness::{
+    Agent, Builder, Connection, Gateway, Pair, Request, Seat, Step, answering, until_holds,
+};
 
 const GUIDE: &str = "docs/guide/behind-a-load-balancer.md";
 
@@ -199,6 +201,9 @@ async fn cached_calls_through_traefik_outlive_postgres() {
 async fn a_gateway_whose_stores_never_answered_or_that_drains_gets_no_traffic() {
     let (postgres, redis) = (Postgres::start(), Redis::start());
     let sql = postgres.database();
+    // The schema outlives the second kill, although the tests' servers answer before a commit is written.
+    postgres.statement("ALTER ROLE postgres SET synchronous_commit = on");
+    postgres.statement("CHECKPOINT");
     postgres.kill();
     let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
     let gateway = builder.set("stores.timeout", "10s").spawn();
@@ -225,6 +230,12 @@ async fn a_gateway_whose_stores_never_answered_or_that_drains_gets_no_traffic() 
     postgres.restart();
     gateway.await_ready().await;
     let (caller, target) = gateway.pair(slow).await;
+    let other = gateway.seat("other", "", answering().await).await;
+    // It is ready some moments before it has read the stops again.
+    until_holds("calls are let through", async || {
+        gateway.call(&caller.calls(&other)).await.status == 200
+    })
+    .await;
     let mut connection = Connection::open(gateway.public).await;
     connection.ask(&caller.calls(&target)).await;
     target.agent.until_count(1).await;
