@@ -16,6 +16,11 @@ import streams
 import usage
 
 ROUNDS, SECONDS = usage.GIVEN["ROUNDS"], usage.GIVEN["SECONDS"]
+TAIL_CONNECTIONS = (1, 8, 64)
+# The p99 with the audit, as a multiple of that without.
+TAIL_MAX = 1.5
+# Bounds that were exceeded.
+exceeded = []
 
 
 def asked(case, besides=()):
@@ -96,11 +101,15 @@ def unary():
 
 
 def latency():
-    """What each adds to a call at one connection."""
+    """What each adds to a call at one connection, and the tail of few and of many."""
+    told = {}
     with sides.Peers(asked("latency")) as bench:
         scripts = {name: bench.wrk_script(name) for name in bench.sides}
-        measured = alternate(bench, lambda name, side, seconds: loads.wrk(side.url, scripts[name], 1, seconds))
-    tell(f"{len(bench.body)} B, one connection", measured)
+        for connections in TAIL_CONNECTIONS:
+            measured = told[connections] = alternate(
+                bench, lambda name, side, seconds: loads.wrk(side.url, scripts[name], connections, seconds))
+            tell(f"{len(bench.body)} B, {connections} connection(s)", measured)
+    measured = told[1]
     if "direct" in measured:
         added = {name: [mine["p50_us"] - direct["p50_us"] for mine, direct in zip(rounds, measured["direct"])]
                  for name, rounds in measured.items() if name != "direct"}
@@ -108,7 +117,18 @@ def latency():
             beside = f"  x {statistics.median(of) / statistics.median(added['nginx']):.2f} of nginx's" if "nginx" in added else ""
             print(f"  {name:20} adds {statistics.median(of):6.0f} us at p50{beside}"
                   f"  (round by round {', '.join(f'{one:.0f}' for one in of)})")
-    results.write("latency", measured)
+    results.write("latency", told)
+    check_tail(told)
+
+
+def check_tail(told):
+    """The audit may lengthen the tail by half."""
+    for connections, measured in told.items():
+        if {"gateway", "gateway-plain"} <= set(measured):
+            times = ratio(measured, "p99_us", "gateway", "gateway-plain")
+            print(f"  p99 at {connections} connection(s) x {times:.2f} of that without audit; at most {TAIL_MAX}")
+            if times > TAIL_MAX:
+                exceeded.append(f"p99 at {connections} connection(s): x {times:.2f} of that without audit")
 
 
 def paced():
@@ -240,6 +260,8 @@ def main():
             CASES[name]()
         else:
             print(f"{name} is left out: it has only {', '.join(usage.PEERS[name])}", file=sys.stderr, flush=True)
+    if exceeded:
+        raise SystemExit("\n".join(exceeded))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import subprocess
 
 import agentgateway
+import envoy
 import harness
 import usage
 
@@ -52,9 +53,10 @@ class Peers(harness.Bench):
             self._haproxy()
         if {"diy", "diy-cached"} & set(self.names):
             self._diy()
-        for name in agentgateway.SIDES:
-            if name in self.names:
-                agentgateway.start(self, usage.peers()["agentgateway"], name)
+        for peer in (agentgateway, envoy):
+            for name in peer.SIDES:
+                if name in self.names:
+                    peer.start(self, usage.peers()[peer.__name__], name)
         self.sides["direct"] = harness.Side([self.agent.pid], harness.AGENT)
         # What has no credentials of its own is sent the same bytes.
         for side in self.sides.values():
@@ -73,8 +75,8 @@ class Peers(harness.Bench):
                    "FILES": harness.LIMIT, "SLOTS": harness.LIMIT * 5 // 4, "CONNECTIONS": (harness.LIMIT - 200) // 2}
         with open(f"{HERE}/{template}") as file:
             text = file.read()
-        for name, value in values.items():
-            text = text.replace(f"@{name}@", str(value))
+        for place, value in values.items():
+            text = text.replace(f"@{place}@", str(value))
         if os.geteuid() != 0:
             # Only root can be told who to be.
             text = text.replace("user root;\n", "")

@@ -8,7 +8,8 @@ import sys
 PROXIES = ["bare", "gateway", "nginx", "haproxy"]
 ALL = ["bare", "gateway", "gateway-pair", "gateway-plain", "nginx", "haproxy", "diy", "diy-cached"]
 # Given by their binaries in PEERS, with the sides that each has.
-GIVEN_PEERS = {"agentgateway": ["agentgateway", "agentgateway-key", "agentgateway-jwt"]}
+GIVEN_PEERS = {"agentgateway": ["agentgateway", "agentgateway-key", "agentgateway-jwt"],
+               "envoy": ["envoy", "envoy-full"]}
 OF_PEERS = [side for sides in GIVEN_PEERS.values() for side in sides]
 # The sides that each case of `peers` has.
 PEERS = {

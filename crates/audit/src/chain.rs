@@ -156,6 +156,8 @@ pub(super) struct Chain {
     pub(super) hash: Hash,
     /// The time of the last record, which many others have, too, and its text.
     time: (Timestamp, String),
+    /// The canonical form of the last record: a buffer.
+    text: Vec<u8>,
 }
 
 impl Chain {
@@ -165,6 +167,7 @@ impl Chain {
             last: 0,
             hash: NO_HASH,
             time: (Timestamp(0), Timestamp(0).to_string()),
+            text: Vec::new(),
         }
     }
 
@@ -182,7 +185,9 @@ impl Chain {
             time: self.time.1.clone().into(),
             ..Record::from_draft(draft)
         };
-        let hash = digest(record.canonical_text().as_bytes());
+        self.text.clear();
+        record.write_canonical(&mut self.text);
+        let hash = digest(&self.text);
         ChainedRecord {
             ms: time.0,
             seq: self.last,

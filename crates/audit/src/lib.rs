@@ -14,6 +14,7 @@ mod corrupt_rows;
 mod export;
 mod filter;
 pub mod filter_values;
+mod pace;
 mod peer_spools;
 mod query;
 mod queue;

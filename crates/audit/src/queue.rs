@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::DRAFTS_MAX;
 use super::chain::ChainedRecord;
+use super::pace::Pace;
 use super::spool::{Front, Spool};
 use super::writer::{BATCH, TICK, Writer};
 use access::workspace::Timestamp;
@@ -80,13 +81,21 @@ impl Writer<'_> {
     pub(super) async fn finish_batch(&self, taken: QueuedBatch) {
         let mut state = self.state.lock().await;
         state.in_hand = (0, None);
-        if let QueuedBatch::Spool(front) = taken {
-            self.report_damage(self.audit.replica.as_str(), front.damaged);
-            let empty = run_blocking(&state.spool, move |spool| {
-                spool.drop_front(&front);
-                spool.is_empty()
-            });
-            state.spooling = !empty.await.unwrap_or(false);
+        match taken {
+            // To free the texts of a batch takes long, too.
+            QueuedBatch::Memory(records) => {
+                drop(state);
+                let records = Arc::try_unwrap(records).unwrap_or_default();
+                Pace::new(0).pieces(records).for_each(drop);
+            }
+            QueuedBatch::Spool(front) => {
+                self.report_damage(self.audit.replica.as_str(), front.damaged);
+                let empty = run_blocking(&state.spool, move |spool| {
+                    spool.drop_front(&front);
+                    spool.is_empty()
+                });
+                state.spooling = !empty.await.unwrap_or(false);
+            }
         }
     }
 
@@ -149,8 +158,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Updates the metrics of the queue: its length, its size and its age.
-    pub(super) async fn update_metrics(&self) {
+    /// Updates the metrics of the queue: its length, its size and its age. Returns the pace of work on it.
+    pub(super) async fn update_metrics(&self) -> Pace {
         let drafts = self.audit.drafts.as_ref();
         let drafts = drafts.map_or(0, |drafts| DRAFTS_MAX - drafts.capacity());
         let state = self.state.lock().await;
@@ -167,9 +176,11 @@ impl Writer<'_> {
         let metrics = &self.audit.metrics.audit;
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let in_memory = state.in_hand.0 + state.direct.len() + drafts;
-        metrics.waiting.set(number(spooled + in_memory as u64));
+        let waiting = spooled + in_memory as u64;
+        metrics.waiting.set(number(waiting));
         metrics.spool_bytes.set(number(bytes));
         metrics.lag.set(lag.as_secs_f64());
+        Pace::new(waiting)
     }
 }
 

@@ -405,6 +405,12 @@ impl Record<'_> {
     pub(super) fn canonical_text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
+
+    /// Appends the canonical form to a buffer.
+    pub(super) fn write_canonical(&self, to: &mut Vec<u8>) {
+        // Writing to memory cannot fail, and no member has a name that is no text.
+        let _ = serde_json::to_writer(to, self);
+    }
 }
 
 /// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases

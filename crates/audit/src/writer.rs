@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::Audit;
 use super::anchor::Anchor;
 use super::chain::{Chain, ChainedRecord, Statement};
+use super::pace::Pace;
 use super::peer_spools::PeerEnds;
 use super::queue::{QueueState, QueuedBatch, append_to_spool};
 use super::record::{Draft, EventType};
@@ -29,6 +30,10 @@ pub(super) const BATCH: usize = 2000;
 /// Delay before drafts are chained. Chaining takes most of a record's time, so it is done often: on a machine of few
 /// cores a call may wait for the whole batch.
 const CHAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// Number of records that are written without a delay. Few, since a commit is one piece of work; where the disk is slow,
+/// more have gathered meanwhile.
+const ENOUGH: usize = 500;
 
 /// Delay before a small batch is written: a transaction for each record would cost more than the record.
 const WRITE_AFTER: Duration = Duration::from_millis(190);
@@ -132,9 +137,10 @@ impl<'a> Writer<'a> {
         let mut batch = vec![Draft::new(EventType::AuditStarted).with_detail(begins_with)];
         let mut tick = ticks(TICK);
         let mut over = false;
+        let mut pace = Pace::new(0);
         let mut refusals_at = Instant::now();
         loop {
-            self.queue_batch(&mut chaining, &mut batch).await;
+            self.queue_batch(&mut chaining, &mut batch, pace).await;
             if over {
                 self.state.lock().await.over = Some(Instant::now());
                 return self.more.notify_one();
@@ -170,13 +176,18 @@ impl<'a> Writer<'a> {
                 let last = Draft::new(EventType::AuditStopped);
                 batch.push(last.with_detail(json!({"running": running})));
             }
-            self.update_metrics().await;
+            pace = self.update_metrics().await;
         }
     }
 
     /// Chains a batch, with a record of losses and a checkpoint if they are due, and queues it in memory or
     /// in the spool.
-    async fn queue_batch(&self, chaining: &mut ChainBuilder, batch: &mut Vec<Draft>) {
+    async fn queue_batch(
+        &self,
+        chaining: &mut ChainBuilder,
+        batch: &mut Vec<Draft>,
+        mut pace: Pace,
+    ) {
         let ends = batch
             .last()
             .is_some_and(|last| last.event_type == EventType::AuditStopped);
@@ -203,7 +214,7 @@ impl<'a> Writer<'a> {
             records.push(chaining.push(draft));
         }
         let drafts = batch.len() as u64;
-        for draft in batch.drain(..) {
+        for draft in pace.pieces(batch.drain(..)) {
             records.push(chaining.push(draft));
             if chaining.unsigned >= CHECKPOINT_RECORDS {
                 self.append_checkpoint(chaining, &mut records);
@@ -281,7 +292,7 @@ impl<'a> Writer<'a> {
         loop {
             {
                 let state = self.state.lock().await;
-                let few = (1..BATCH).contains(&state.direct.len());
+                let few = (1..ENOUGH).contains(&state.direct.len());
                 if !few || state.spooling || state.over.is_some() {
                     return;
                 }
@@ -371,8 +382,10 @@ impl<'a> Writer<'a> {
         let now = stated.with_records(records, spacing);
         let row = ChainRow::sign(&now, &self.audit.keys);
         let row = row.map_err(|error| Causes(&error).to_string())?;
-        let put = self.audit.stored.table.put_records(records, &row).await;
-        put.map(|()| (now, row.statement))
+        let pace = self.update_metrics().await;
+        let put = self.audit.stored.table.put_records(records, &row, pace);
+        put.await
+            .map(|()| (now, row.statement))
             .map_err(|error| Causes(&error).to_string())
     }
 }

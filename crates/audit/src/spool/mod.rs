@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::chain::ChainedRecord;
+use super::pace::Pace;
 use kernel::config::open_regular;
 
 /// Size in bytes at which a segment is closed.
@@ -145,7 +146,8 @@ impl Spool {
         let mut lines = String::new();
         let mut count = 0;
         let mut oldest = self.oldest;
-        for record in records {
+        let mut pace = Pace::new(self.records);
+        for record in pace.pieces(records) {
             oldest.get_or_insert(record.ms);
             lines.push_str(&record.to_spool_line());
             count += 1;
@@ -280,6 +282,7 @@ impl Spool {
         let mut file = BufReader::new(file);
         file.seek(SeekFrom::Start(self.read))?;
         let mut line = Vec::new();
+        let mut pace = Pace::new(self.records);
         while front.records.len() < max {
             line.clear();
             file.read_until(b'\n', &mut line)?;
@@ -298,6 +301,7 @@ impl Spool {
                 None => front.damaged += 1,
             }
             front.read += line.len() as u64;
+            pace.step();
         }
         Ok(front)
     }

@@ -24,6 +24,7 @@ pub(super) use self::partitions::Month;
 pub(super) use self::rows::{REPLICA, TEXTS};
 use super::chain::{ChainedRecord, END_TYP, Statement};
 use super::filter::{Filter, RecordPosition};
+use super::pace::Pace;
 use super::record::Record;
 use super::row::{Reader, read_record};
 use super::usage::{Batch, Call, Days, Orgs};
@@ -121,8 +122,12 @@ struct BatchSums {
 }
 
 impl BatchSums {
-    async fn compute(db: &Db, records: &[ChainedRecord]) -> Result<Self, Unavailable> {
-        let batch = Batch::from_calls(records.iter().filter_map(Call::from_record));
+    async fn compute(
+        db: &Db,
+        records: &[ChainedRecord],
+        pace: &mut Pace,
+    ) -> Result<Self, Unavailable> {
+        let batch = Batch::from_calls(pace.pieces(records).filter_map(Call::from_record));
         let orgs = orgs_of(db, &batch.workspace_ids()).await?;
         let all = batch.into_days(&orgs);
         Ok(Self { orgs, all })
@@ -162,17 +167,19 @@ impl Table {
         &self,
         records: &Arc<Vec<ChainedRecord>>,
         chain: &ChainRow,
+        mut pace: Pace,
     ) -> Result<(), Unavailable> {
-        let summed = BatchSums::compute(&self.db, records).await?;
+        let summed = BatchSums::compute(&self.db, records, &mut pace).await?;
         if self.is_partitioned() {
-            for record in records.iter() {
+            for record in pace.pieces(records.iter()) {
                 self.ensure_partition(Month::from_millis(record.ms)).await?;
             }
             return texts::put_records(&self.db, records, chain, &summed).await;
         }
         let (records, chain) = (Arc::clone(records), chain.clone());
-        let work =
-            move |to: &Transaction<'_>| row_writer::write_records(to, &records, &chain, &summed);
+        let work = move |to: &Transaction<'_>| {
+            row_writer::write_records(to, &records, &chain, &summed, &mut pace)
+        };
         self.db.write_to_file("audit_put", work).await
     }
 

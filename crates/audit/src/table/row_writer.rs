@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::super::chain::ChainedRecord;
+use super::super::pace::Pace;
 use super::super::record::{EventType, Record};
 use super::super::usage;
 use super::row_keys::{BLOCK_BITS, NEAR_MS, member_keys, parse_uuid, row_id, uuid_time};
@@ -41,11 +42,12 @@ pub(super) fn write_records(
     records: &[ChainedRecord],
     chain: &ChainRow,
     summed: &BatchSums,
+    pace: &mut Pace,
 ) -> Result<(), Error> {
     if !records.is_empty() {
         transaction.execute(NEW_CHAIN, [&chain.replica])?;
         let number = transaction.query_row(CHAIN, [&chain.replica], |row| row.get(0))?;
-        insert_rows(transaction, number, records)?;
+        insert_rows(transaction, number, records, pace)?;
     }
     let ChainRow {
         replica,
@@ -58,19 +60,23 @@ pub(super) fn write_records(
     let news = new_records(records, last.optional()?.unwrap_or(0));
     let state = params![replica, first_seq, last_seq, statement, signed_at];
     transaction.execute(STATE, state)?;
-    usage::add_sums_to_file(transaction, &summed.sums_of(records, news))
+    usage::add_sums_to_file(transaction, &summed.sums_of(records, news))?;
+    // The commit is a piece of its own.
+    pace.rest();
+    Ok(())
 }
 
 fn insert_rows(
     transaction: &Transaction<'_>,
     chain: i64,
     records: &[ChainedRecord],
+    pace: &mut Pace,
 ) -> Result<(), Error> {
     let mut insert = transaction.prepare(INSERT)?;
     let mut words = Words::load(transaction)?;
     let mut index = BlockIndex::default();
     let mut before = None;
-    for record in records {
+    for record in pace.pieces(records) {
         let Some(id) = row_id(chain, record.seq) else {
             return Err(Error::IntegralValueOutOfRange(0, record.seq));
         };
@@ -107,7 +113,7 @@ fn insert_rows(
         ])?;
         index.add_row(id, record.ms, members);
     }
-    index.save(transaction)
+    index.save(transaction, pace)
 }
 
 /// A text, in fewer bytes where it has a usual form.
@@ -218,13 +224,13 @@ impl BlockIndex {
         }
     }
 
-    fn save(self, transaction: &Transaction<'_>) -> Result<(), Error> {
+    fn save(self, transaction: &Transaction<'_>, pace: &mut Pace) -> Result<(), Error> {
         let mut insert = transaction.prepare(BLOCK)?;
         for block in self.blocks {
             insert.execute(block)?;
         }
         let mut insert = transaction.prepare(SEEN)?;
-        for seen in self.seen {
+        for seen in pace.pieces(self.seen) {
             insert.execute(seen)?;
         }
         Ok(())

@@ -1,11 +1,12 @@
 //! Records whose members are texts, in PostgreSQL. They are inserted many to a statement, each member as a parameter.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use serde_json::value::RawValue;
+use sqlx::Any;
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe};
 
 use super::super::chain::ChainedRecord;
 use super::super::filter::{Filter, RecordPosition};
@@ -24,6 +25,9 @@ const WIDTH: usize = 24;
 /// The numbers of rows in one INSERT. The largest that fits is used, so few distinct statements are
 /// prepared.
 const ROWS: [usize; 4] = [64, 16, 4, 1];
+
+/// Their INSERTs. Rows that exist are skipped, so a write of unknown outcome can be retried.
+static INSERTS: LazyLock<[String; 4]> = LazyLock::new(|| ROWS.map(insert_statement));
 
 // Acknowledged records must survive a crash of the server, whatever its settings.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
@@ -50,9 +54,11 @@ pub(super) async fn put_records(
         sqlx::query(DURABLE).execute(&mut *tx).await?;
         let mut rest = records;
         while !rest.is_empty() {
-            let rows = ROWS.into_iter().find(|rows| *rows <= rest.len());
-            let (now, later) = rest.split_at(rows.unwrap_or(1));
-            insert_query(&chain.replica, now).execute(&mut *tx).await?;
+            let fits = ROWS.into_iter().position(|rows| rows <= rest.len());
+            let fits = fits.unwrap_or(ROWS.len() - 1);
+            let (now, later) = rest.split_at(ROWS[fits]);
+            let insert = insert_query(&INSERTS[fits], &chain.replica, now);
+            insert.execute(&mut *tx).await?;
             rest = later;
         }
         // Behind the records: a write of them that was given up, and goes on, is over when they are in.
@@ -134,13 +140,9 @@ pub(super) async fn has_records(db: &Db, replica: &str) -> Result<bool, Unavaila
     Ok(found.is_some())
 }
 
-/// Builds an INSERT. Rows that exist are skipped, so a write of unknown outcome can be retried.
-fn insert_query<'q>(
-    replica: &'q str,
-    records: &'q [ChainedRecord],
-) -> Query<'q, Any, AnyArguments> {
+fn insert_statement(rows: usize) -> String {
     let mut text = format!("INSERT INTO structure_events ({COLUMNS}) VALUES ");
-    for row in 0..records.len() {
+    for row in 0..rows {
         for column in 0..WIDTH {
             let between = match (row, column) {
                 (0, 0) => "(",
@@ -153,7 +155,15 @@ fn insert_query<'q>(
         }
     }
     text.push_str(") ON CONFLICT DO NOTHING");
-    let mut query = sqlx::query(AssertSqlSafe(text));
+    text
+}
+
+fn insert_query<'q>(
+    statement: &'static str,
+    replica: &'q str,
+    records: &'q [ChainedRecord],
+) -> Query<'q, Any, AnyArguments> {
+    let mut query = sqlx::query(statement);
     for record in records {
         let members = &record.record;
         query = query
