@@ -137,9 +137,9 @@ impl Router {
         let request_id = admission::request_id(&session.req_header().headers);
         let call = match grpc::open(session) {
             Ok(Some(grpc::GrpcRequest::Call(call))) => call,
-            Ok(Some(grpc::GrpcRequest::Own(stream, method))) => {
+            Ok(Some(grpc::GrpcRequest::Own(method))) => {
                 let drain = &self.context.relay.drain;
-                return grpc::serve_own(stream, method, || !drain.is_leaving()).await;
+                return grpc::serve_own(session, method, || !drain.is_leaving()).await;
             }
             Ok(None) | Err(_) => return Err(AbortCause::Ours),
         };

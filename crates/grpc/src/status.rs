@@ -181,8 +181,8 @@ impl Status {
         }
     }
 
-    /// Returns the status of an error of JSON-RPC. `http`: the HTTP status of a rejection by the gateway; `None` for an
-    /// error of an agent.
+    /// Returns the status of an error of JSON-RPC. `http`: the HTTP status of an error of the gateway's own; `None` for
+    /// one of an agent.
     pub fn from_json_rpc(error: &Value, http: Option<u16>) -> Self {
         let code = error["code"].as_i64().unwrap_or(-32603);
         let message = error["message"].as_str().unwrap_or("the agent failed");
@@ -202,7 +202,7 @@ impl Status {
         let defined = REASONS.iter().find(|(one, _)| *one == code);
         let delivered = metadata
             .get("delivered")
-            .is_some_and(|delivered| delivered != "no");
+            .is_some_and(|delivered| delivered != "false");
         let (mut reason, mut domain) = (text("reason"), text("domain"));
         if let Some((_, name)) = defined {
             (reason, domain) = ((*name).to_owned(), A2A_DOMAIN.to_owned());
@@ -354,7 +354,7 @@ mod tests {
             (502, Code::Unavailable),
             (503, Code::Unavailable),
         ] {
-            let status = rejection(http, "no");
+            let status = rejection(http, "false");
             assert_eq!(status.code, code, "{http}");
             assert_eq!(
                 (status.reason.as_str(), status.domain.as_str()),
@@ -362,7 +362,7 @@ mod tests {
             );
             assert_eq!(status.retry_after, Some(Duration::from_secs(2)));
         }
-        for delivered in ["yes", "unknown"] {
+        for delivered in ["true", "unknown"] {
             assert_eq!(rejection(502, delivered).code, Code::Internal);
             assert_eq!(rejection(503, delivered).code, Code::Internal);
         }

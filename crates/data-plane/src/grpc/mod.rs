@@ -59,7 +59,7 @@ pub(super) enum GrpcRequest {
     /// A method of A2A, or an unknown one.
     Call(GrpcCall),
     /// The gateway's own services.
-    Own(Box<HttpSession>, OwnMethod),
+    Own(OwnMethod),
 }
 
 /// A method of the gateway's own services.
@@ -94,13 +94,7 @@ pub(super) fn open(session: &mut ServerSession) -> pingora::Result<Option<GrpcRe
     if !is_grpc(session) {
         return Ok(None);
     }
-    let taken = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
-    let ServerSession::H2(stream) = taken else {
-        *session = taken;
-        return Ok(None);
-    };
-    let head = stream.req_header();
-    let (service, name) = split_path(head.uri.path());
+    let (service, name) = split_path(session.req_header().uri.path());
     let own = match (service, name) {
         (HEALTH, "Check") => Some(OwnMethod::Check),
         (HEALTH, "Watch") => Some(OwnMethod::Watch),
@@ -110,15 +104,21 @@ pub(super) fn open(session: &mut ServerSession) -> pingora::Result<Option<GrpcRe
         _ => None,
     };
     if let Some(own) = own {
-        return Ok(Some(GrpcRequest::Own(Box::new(stream), own)));
+        return Ok(Some(GrpcRequest::Own(own)));
     }
     let method = (service == SERVICE).then(|| Method::find(name)).flatten();
-    let field = |name: &str| head.headers.get(name).map(|value| value.as_bytes());
+    let headers = &session.req_header().headers;
+    let field = |name: &str| headers.get(name).map(|value| value.as_bytes());
     let call = GrpcCall {
         method,
         encoding: MessageEncoding::parse(field("grpc-encoding")),
         timeout: field("grpc-timeout").and_then(parse_timeout),
         body: BodySlot::default(),
+    };
+    let taken = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
+    let ServerSession::H2(stream) = taken else {
+        *session = taken;
+        return Ok(None);
     };
     let opened = GrpcSession::new(stream, method, Arc::clone(&call.body))?;
     *session = ServerSession::new_custom(Box::new(opened));
@@ -242,16 +242,19 @@ fn refuse_frame(why: &FrameError) -> Rejection {
 
 /// Serves a request of the gateway's own services.
 pub(super) async fn serve_own(
-    mut stream: Box<HttpSession>,
+    session: &mut ServerSession,
     method: OwnMethod,
     is_ready: impl Fn() -> bool,
 ) -> Result<(), AbortCause> {
+    let ServerSession::H2(stream) = session else {
+        return Err(AbortCause::Ours);
+    };
     let served = async {
         let mut head = ResponseHeader::build(200, Some(1))?;
         head.append_header(header::CONTENT_TYPE, GRPC)?;
         stream.write_response_header(Box::new(head), false)?;
         let until = Instant::now() + OWN_STREAM_MAX;
-        let status = timeout_at(until, answer_own(&mut stream, method, is_ready)).await;
+        let status = timeout_at(until, answer_own(stream, method, is_ready)).await;
         let late = || {
             Ok(Status::new(
                 Code::DeadlineExceeded,

@@ -23,7 +23,8 @@ use serde_json::value::RawValue;
 use ::grpc::{Code, Method, Status, encode_frame, encode_message};
 use a2a::event::{Splitter, event_data, split_blocks};
 use kernel::offload;
-use kernel::rejection::REFUSED;
+use kernel::dialect::OWN_DOMAIN;
+use kernel::rejection::Reason;
 
 /// The media type of gRPC.
 pub(super) const GRPC: &str = "application/grpc";
@@ -160,10 +161,7 @@ impl GrpcSession {
     /// Sends a whole answer.
     async fn finish_unary(&mut self, head: &ResponseHeader, body: Bytes) -> Result<()> {
         let (http, method) = (head.status.as_u16(), self.method);
-        let is_own = head.headers.contains_key(REFUSED);
-        let encoded = offload::run_on_body(&body, move |body| {
-            encode_answer(method, body, (http, is_own))
-        });
+        let encoded = offload::run_on_body(&body, move |body| encode_answer(method, body, http));
         match encoded.await {
             Ok(frame) => {
                 let metadata = Self::metadata(head)?;
@@ -186,7 +184,7 @@ impl GrpcSession {
         let mut frames = BytesMut::new();
         let mut failed = None;
         for data in split_blocks(&whole).filter_map(event_data) {
-            match encode_answer(self.method, &data, (200, false)) {
+            match encode_answer(self.method, &data, 200) {
                 Ok(frame) => frames.extend_from_slice(&frame),
                 Err(status) => {
                     failed = Some(status);
@@ -204,12 +202,11 @@ impl GrpcSession {
     }
 }
 
-/// Returns the frame of an answer of JSON-RPC, or the status of an error. `http` and `is_own`: its HTTP status, and true
-/// if it is the gateway's own.
+/// Returns the frame of an answer of JSON-RPC, or the status of an error. `http`: its HTTP status.
 fn encode_answer(
     method: Option<&Method>,
     body: &[u8],
-    (http, is_own): (u16, bool),
+    http: u16,
 ) -> std::result::Result<Bytes, Status> {
     let answer = serde_json::from_slice::<RpcAnswer<'_>>(body);
     let unreadable = || {
@@ -220,7 +217,7 @@ fn encode_answer(
     };
     let answer = answer.map_err(|_| unreadable())?;
     if let Some(error) = answer.error {
-        return Err(Status::from_json_rpc(&error, is_own.then_some(http)));
+        return Err(Status::from_json_rpc(&error, own_status(&error)));
     }
     let method = method.ok_or_else(unreadable)?;
     let result = match answer.result.map(RawValue::get) {
@@ -235,6 +232,15 @@ fn encode_answer(
         Status::from_json_rpc(&error, None)
     })?;
     Ok(encode_frame(&message))
+}
+
+/// Returns the HTTP status of an error that a gateway made itself.
+fn own_status(error: &serde_json::Value) -> Option<u16> {
+    let info = &error["data"][0];
+    let reason = info["reason"].as_str().filter(|_| info["domain"] == OWN_DOMAIN)?;
+    let mut reasons = Reason::ALL.iter();
+    let reason = reasons.find(|one| one.as_str().eq_ignore_ascii_case(reason));
+    reason.map(|reason| reason.status())
 }
 
 /// Returns the fields of a status.
