@@ -16,7 +16,7 @@ pub const REFLECTION: [&str; 2] = [
 ];
 
 /// The descriptors of A2A 1.0, of health checks and of reflection, as the official packages have them, without options.
-/// `tests/clients/grpc_schema.py` compares them with the package's.
+/// `tests/clients/grpc_front.py` compares them with the package's.
 pub(crate) static SCHEMA: &[u8] = include_bytes!("schema.binpb");
 
 pub(crate) static POOL: LazyLock<DescriptorPool> =
