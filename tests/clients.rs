@@ -52,6 +52,11 @@ fn every_sdk_reaches_every_agent_through_the_gateway_as_it_does_direct() {
 }
 
 #[test]
+fn stubs_of_the_sdk_reach_every_agent_by_grpc() {
+    run("grpc_front");
+}
+
+#[test]
 fn a_pocketpaw_style_agent_serves_platform_clients_and_sdks() {
     run("pocketpaw");
 }

@@ -36,6 +36,7 @@ mod exposed;
 mod fields;
 mod gitops;
 mod grants;
+mod grpc;
 mod guards;
 mod guide;
 mod handover;

@@ -27,6 +27,7 @@ fn crates_keep_their_walls() {
             "http1",
             "a2a kernel stores trust access audit directory mailbox assembly",
         ),
+        ("grpc", "pingora tokio http1 kernel stores trust access"),
         ("data-plane", "control-plane"),
         ("control-plane", "data-plane"),
         (

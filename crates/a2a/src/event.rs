@@ -375,6 +375,11 @@ pub(super) fn data_value(line: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Returns the data of a block; `None` if it is no event.
+pub fn event_data(block: &[u8]) -> Option<Cow<'_, [u8]>> {
+    has_data(block).then(|| join_data(block, usize::MAX))?
+}
+
 /// Returns the data of the last event of complete blocks.
 pub fn last_data(whole: &[u8]) -> Option<Vec<u8>> {
     let last = split_blocks(whole).filter(|block| has_data(block)).last()?;

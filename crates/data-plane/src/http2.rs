@@ -17,9 +17,6 @@ use kernel::config::Live;
 use kernel::drain::Drain;
 use kernel::metrics::{ConnectionCut, Metrics};
 
-/// Maximum concurrent streams of one connection.
-const STREAMS_MAX: u32 = 100;
-
 /// Maximum bytes of a decoded header list, as for HTTP/1.
 const HEADER_LIST_BYTES_MAX: u32 = 32 * 1024;
 
@@ -43,13 +40,14 @@ const RAPID: Duration = Duration::from_secs(1);
 const RAPID_MAX: i64 = 100;
 
 /// Serves one connection. Its preface must be complete, and its first stream open, at `deadline`. A `proxied`
-/// connection carries many callers, so it is not cut for the resets of one of them.
+/// connection carries many callers, so it is not cut for the resets of one of them. `serve_request` gets `true` for
+/// a stream beyond `server.http2_streams`.
 pub(super) async fn serve<F>(
     (config, metrics, drain): (&Live, &Metrics, &Drain),
     stream: Stream,
     deadline: Instant,
     proxied: bool,
-    serve_request: impl Fn(Box<ServerSession>) -> F,
+    serve_request: impl Fn(Box<ServerSession>, bool) -> F,
 ) where
     F: Future<Output = StreamOutcome> + Send + 'static,
 {
@@ -59,7 +57,9 @@ pub(super) async fn serve<F>(
         proxy_digest: stream.get_proxy_digest(),
         socket_digest: stream.get_socket_digest(),
     });
-    let mut connection = match timeout_at(deadline, handshake(stream, Some(h2_options()))).await {
+    let streams_max = config.get().server.http2_streams;
+    let options = Some(h2_options(streams_max));
+    let mut connection = match timeout_at(deadline, handshake(stream, options)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return metrics.connections_cut[ConnectionCut::BadHead].inc(),
         Err(_) => return metrics.connections_cut[ConnectionCut::SlowHead].inc(),
@@ -89,9 +89,11 @@ pub(super) async fn serve<F>(
                 match accepted {
                     Ok(Some(H2Accept::Session(session))) => {
                         // Spawned as it is: a future that another one captures takes its space twice.
-                        streams.spawn(serve_request(Box::new(ServerSession::new_http2(session))));
+                        let is_beyond = streams.len() >= streams_max as usize;
+                        let session = Box::new(ServerSession::new_http2(session));
+                        streams.spawn(serve_request(session, is_beyond));
                         // A stream that its caller reset is no longer open to HTTP/2, but its task may still run.
-                        if streams.len() > 2 * STREAMS_MAX as usize {
+                        if streams.len() > 4 * streams_max as usize {
                             metrics.connections_cut[ConnectionCut::Resets].inc();
                             break;
                         }
@@ -127,11 +129,13 @@ fn is_flood(error: &Error) -> bool {
     })
 }
 
-fn h2_options() -> H2Options {
+/// Returns the settings of a connection. It may open twice as many streams as are served, so that those beyond are
+/// refused with a reason instead of stalled.
+fn h2_options(streams_max: u32) -> H2Options {
     let mut options = H2Options::new();
     options
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(streams_max.saturating_mul(2))
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
         .max_local_error_reset_streams(Some(FORCED_RESETS_MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES);

@@ -52,6 +52,8 @@ mod inbox;
 
 mod plan;
 
+mod grpc;
+
 mod card_route;
 
 mod rest;

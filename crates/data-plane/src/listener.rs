@@ -19,7 +19,7 @@ use pingora::protocols::http::{ReusableHttpStream, ServerSession};
 use pingora::protocols::l4::stream::Stream as L4Stream;
 use pingora::protocols::{ALPN, GetSocketDigest, Peek as _, SocketDigest, Stream};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::http2;
 use crate::record::{ExchangeError, box_in_place};
@@ -81,14 +81,10 @@ impl<S: Service> Connections<S> {
     ) {
         // It fails on a connection that is closed already, which the first read finds out.
         let _ = socket.set_nodelay(true);
-        let mut stream = L4Stream::from(socket);
-        let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
-        let _ = digest.peer_addr.set(Some(peer.into()));
-        stream.set_socket_digest(digest);
         let this = Arc::clone(self);
         tokio::spawn(async move {
             let _guard = guard;
-            this.serve_connection(Box::new(stream)).await;
+            this.serve_connection(socket, peer).await;
         });
     }
 
@@ -156,35 +152,45 @@ impl<S: Service> Connections<S> {
     }
 
     /// Serves one connection to its end, if there is a slot for it.
-    async fn serve_connection(self: &Arc<Self>, stream: Stream) {
-        let (deadline, max, each, proxied) = {
-            let config = self.config.get();
-            let peer = peer_address(&stream);
-            let each = config.server.connections_per_address;
-            let each = AddressCounts::limit_for(&config.server, peer, each);
-            let proxied = peer.is_some_and(|peer| is_proxy(&config.server, peer));
-            let deadline = Instant::now() + config.timeouts.request_head;
-            (deadline, config.server.max_connections, each, proxied)
+    async fn serve_connection(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
+        let (deadline, max, each, proxied, grpc) = {
+            let server = &self.config.get().server;
+            let each = AddressCounts::limit_for(server, peer.ip(), server.connections_per_address);
+            let proxied = is_proxy(server, peer.ip());
+            let deadline = Instant::now() + self.config.get().timeouts.request_head;
+            (deadline, server.max_connections, each, proxied, server.grpc)
         };
         let Some(_slot) = SlotGuard::take(&self.open, max) else {
             let message = "as many connections as may be are open (server.max_connections)";
-            return Box::pin(self.refuse_connection(stream, ConnectionCut::Full, message)).await;
+            let refused = self.refuse_connection(wrap(socket, peer), ConnectionCut::Full, message);
+            return Box::pin(refused).await;
         };
         let _connected = self.drain.count_connection();
         let Some(_of_address) = self.addresses.count_connection(each) else {
             let message = "too many connections from one address (server.connections_per_address)";
-            return Box::pin(self.refuse_connection(stream, ConnectionCut::Address, message)).await;
+            let why = ConnectionCut::Address;
+            return Box::pin(self.refuse_connection(wrap(socket, peer), why, message)).await;
         };
-        let Some(stream) = self.accept_tls(stream, deadline).await else {
+        let is_preface = match grpc && self.tls.get().is_none() {
+            true => timeout_at(deadline, begins_http2(&socket)).await,
+            false => Ok(false),
+        };
+        let Ok(is_preface) = is_preface else {
+            return self.metrics.connections_cut[ConnectionCut::SlowHead].inc();
+        };
+        let Some(stream) = self.accept_tls(wrap(socket, peer), deadline).await else {
             return;
         };
-        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+        if is_preface || matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
             let host = (&self.config, &*self.metrics, &*self.drain);
-            let serve_request = |session| {
+            let serve_request = |session, is_beyond| {
                 let listener = Arc::clone(self);
                 async move {
                     let begun = Instant::now();
-                    let served = listener.serve_request(session).await.map(drop);
+                    let served = match is_beyond {
+                        false => listener.serve_request(session).await.map(drop),
+                        true => refuse_stream(session).await,
+                    };
                     let took = begun.elapsed();
                     http2::StreamOutcome { served, took }
                 }
@@ -193,6 +199,55 @@ impl<S: Service> Connections<S> {
         } else {
             serve_http1(self, stream, deadline).await;
         }
+    }
+}
+
+/// Wraps an accepted connection.
+fn wrap(socket: TcpStream, peer: SocketAddr) -> Stream {
+    let mut stream = L4Stream::from(socket);
+    let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
+    let _ = digest.peer_addr.set(Some(peer.into()));
+    stream.set_socket_digest(digest);
+    Box::new(stream)
+}
+
+/// The beginning of the preface of HTTP/2 (RFC 9113, 3.4), which no method of HTTP/1 has.
+const PREFACE: &[u8] = b"PRI ";
+
+/// Pause between two looks for the rest of a preface.
+const PREFACE_PAUSE: Duration = Duration::from_millis(10);
+
+/// True if a connection begins with the preface of HTTP/2. Reads nothing, but waits for the first byte.
+async fn begins_http2(socket: &TcpStream) -> bool {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        match socket.peek(&mut first).await {
+            Ok(0) | Err(_) => return false,
+            Ok(length) if first[..length] != PREFACE[..length] => return false,
+            Ok(length) if length == PREFACE.len() => return true,
+            Ok(_) => sleep(PREFACE_PAUSE).await,
+        }
+    }
+}
+
+/// Refuses a stream of HTTP/2 beyond `server.http2_streams`.
+async fn refuse_stream(mut session: Box<ServerSession>) -> Result<(), AbortCause> {
+    let message = "too many streams on one connection (server.http2_streams)";
+    let again = Duration::from_secs(1);
+    let rejection = Rejection::new(Reason::Overloaded, message).with_retry_after(again);
+    let id = RequestId::random();
+    // Of gRPC the answer is turned into a status.
+    let _ = crate::grpc::open(&mut session);
+    let body = rejection.to_body(&ReplyForm::default(), &id);
+    let sent = async {
+        let head = rejection_head(&rejection, &id, rejection.reason.status(), body.len())?;
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body.into(), true).await?;
+        session.finish().await
+    };
+    match timeout(FAREWELL, sent).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(AbortCause::CallerLeft),
     }
 }
 
@@ -225,8 +280,8 @@ struct AddressGuard<'a> {
 impl AddressCounts {
     /// Returns the limit of `peer`, with `max` connections (0: unlimited). `None` if its connections are not counted:
     /// the limit is off, `peer` is a trusted proxy that stands for many callers, or the gateway listens on loopback.
-    fn limit_for(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<AddressLimit> {
-        let address = peer?.to_canonical();
+    fn limit_for(server: &Server, peer: IpAddr, max: usize) -> Option<AddressLimit> {
+        let address = peer.to_canonical();
         let counts = max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback();
         counts.then(|| (one_holder(address), max))
     }
@@ -657,7 +712,7 @@ mod tests {
 
     fn limit(server: &Server, peer: &str) -> Option<AddressLimit> {
         let max = server.connections_per_address;
-        AddressCounts::limit_for(server, Some(peer.parse().unwrap()), max)
+        AddressCounts::limit_for(server, peer.parse().unwrap(), max)
     }
 
     #[test]

@@ -82,7 +82,8 @@ pub(super) async fn answer_call(
         request.exchange.call.started,
         admitted.timeout,
         agent.idle_timeout,
-    );
+    )
+    .until(request.exchange.call.deadline);
     let unclaimed = match replay_or_count(request, &admitted, &call, clocks.total).await? {
         ControlFlow::Continue(unclaimed) => unclaimed,
         ControlFlow::Break(replayed) => return Ok(replayed),
@@ -402,6 +403,14 @@ pub(super) async fn serve_call(
     }
     let head = request.session.req_header();
     let allowed = authorize_caller(&context.gateway, request.exchange, head, target).await?;
+    serve_allowed(request, allowed).await
+}
+
+/// Serves a call of JSON-RPC whose caller may reach its target.
+pub(super) async fn serve_allowed(
+    request: &mut Request<'_>,
+    allowed: AllowedCaller,
+) -> Result<Answered, ExchangeError> {
     let admitted = match plan_call(request, allowed).await? {
         Plan::Send(admitted) => admitted,
         Plan::Park(parked) => {

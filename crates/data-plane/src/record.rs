@@ -129,6 +129,8 @@ pub(super) struct CallContext {
     pub(super) config: Arc<Config>,
     /// The time at which the request head was complete.
     pub(super) started: Instant,
+    /// The time until which its caller waits, if that is before the gateway's clocks: of gRPC.
+    pub(super) deadline: Option<Instant>,
     /// `X-Request-Id`.
     pub(super) request_id: RequestId,
     client: Option<MaskedAddress>,
@@ -427,6 +429,7 @@ impl Exchange {
             metrics: Arc::clone(metrics),
             config: config.snapshot(),
             started: Instant::now(),
+            deadline: None,
             request_id,
             client: None,
             method: Method::Unread,

@@ -12,7 +12,7 @@ use crate::listener::{Service, put_request_id, write_response};
 use crate::record::{Exchange, box_cold_path};
 use crate::services::{Context, Request};
 use crate::trace::ExchangeOrigin;
-use crate::{card_route, plan, rest};
+use crate::{card_route, grpc, plan, rest};
 use a2a::method::Method as A2aMethod;
 use http1::AbortCause;
 use kernel::config::RefusalStatus;
@@ -27,6 +27,9 @@ pub(super) struct Router {
 
 impl Service for Router {
     async fn serve(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
+        if grpc::is_grpc(session) && self.context.gateway.config().server.grpc {
+            return box_cold_path(self.serve_grpc(session)).await;
+        }
         let head = session.req_header();
         let request_id = admission::request_id(&head.headers);
         let route = match match_route(head.uri.path()) {
@@ -129,6 +132,38 @@ impl Router {
         }
     }
 
+    /// Serves a request of gRPC.
+    async fn serve_grpc(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
+        let request_id = admission::request_id(&session.req_header().headers);
+        let call = match grpc::open(session) {
+            Ok(Some(grpc::GrpcRequest::Call(call))) => call,
+            Ok(Some(grpc::GrpcRequest::Own(method))) => {
+                let drain = &self.context.relay.drain;
+                return grpc::serve_own(session, method, || !drain.is_leaving()).await;
+            }
+            Ok(None) | Err(_) => return Err(AbortCause::Ours),
+        };
+        let context = &*self.context;
+        let exchange = Exchange::begin_at(&context.gateway, request_id, true);
+        let mut exchange =
+            exchange.with_client(client_address(session, &context.gateway.config().server));
+        if let Some(version) = admission::declared_version(session.req_header()) {
+            exchange.call.set_version(&version);
+        }
+        let origin = || ExchangeOrigin::for_route(grpc::ROUTE, true);
+        exchange.begin_trace(&context.relay.traces, session.req_header(), origin);
+        let mut request = Request {
+            context,
+            session,
+            exchange: &mut exchange,
+        };
+        let ended = grpc::serve_call(&mut request, call).await;
+        match exchange.record_outcome(ended) {
+            Ok(ended) => ended,
+            Err(rejection) => self.reject_exchange(session, exchange, rejection).await,
+        }
+    }
+
     /// Sends a rejection to the caller, with the remaining rate.
     async fn reject_exchange(
         &self,
@@ -137,7 +172,10 @@ impl Router {
         rejection: Rejection,
     ) -> Result<(), AbortCause> {
         let context = &self.context;
-        if exchange.call.dialect == Dialect::JsonRpc && exchange.call.method != A2aMethod::AgentCard
+        // The status of gRPC follows from that of HTTP.
+        if exchange.call.dialect == Dialect::JsonRpc
+            && exchange.call.method != A2aMethod::AgentCard
+            && !session.is_custom()
         {
             let resolution = &context.gateway.resolution;
             let status = resolution.refusal_status(exchange.call.proof.as_ref());

@@ -558,6 +558,16 @@ impl Clocks {
             stream: started + timeouts.stream.max(asked.unwrap_or_default()),
         }
     }
+
+    /// Ends both at `deadline`, if that is sooner.
+    pub(super) fn until(self, deadline: Option<Instant>) -> Self {
+        let end = |clock: Instant| deadline.map_or(clock, |deadline| clock.min(deadline));
+        Self {
+            total: end(self.total),
+            stream: end(self.stream),
+            ..self
+        }
+    }
 }
 
 impl Relay {

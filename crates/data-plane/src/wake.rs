@@ -228,7 +228,8 @@ impl WaitDeadline {
     fn new(request: &Request<'_>, plan: &WakePlan) -> Self {
         let exchange = &request.exchange;
         let timeouts = &exchange.call.config.timeouts;
-        let clocks = Clocks::new(timeouts, exchange.call.started, plan.timeout, None);
+        let clocks = Clocks::new(timeouts, exchange.call.started, plan.timeout, None)
+            .until(exchange.call.deadline);
         let exchange_ends = if exchange.call.method.streams() {
             clocks.stream
         } else {

@@ -12,7 +12,7 @@ use a2a::error::{DOMAIN, DefinedError, error_info, status_body};
 use a2a::event::{Framing, final_event};
 
 /// The domain of rejections that A2A does not define.
-const OWN_DOMAIN: &str = "a2a-gateway";
+pub const OWN_DOMAIN: &str = "a2a-gateway";
 
 /// The form of the gateway's own responses. The route decides it (`data-plane/src/router.rs`), and for an envelope at a
 /// route of HTTP+JSON the body.

@@ -143,6 +143,7 @@ impl Secure {
         });
         Http2 {
             sender,
+            scheme: "https",
             authority: self.address.to_string(),
             driver,
         }
@@ -152,6 +153,7 @@ impl Secure {
 /// One HTTP/2 connection.
 pub(crate) struct Http2 {
     sender: SendRequest<Bytes>,
+    scheme: &'static str,
     authority: String,
     driver: tokio::task::JoinHandle<()>,
 }
@@ -163,10 +165,35 @@ impl Drop for Http2 {
 }
 
 impl Http2 {
+    /// A connection without TLS, by prior knowledge.
+    pub(crate) async fn in_the_clear(address: SocketAddr) -> Self {
+        let connection = Self::try_in_the_clear(address).await;
+        connection.expect("HTTP/2 in the clear")
+    }
+
+    /// The same; `None` if the gateway speaks no HTTP/2 there.
+    pub(crate) async fn try_in_the_clear(address: SocketAddr) -> Option<Self> {
+        let stream = TcpStream::connect(address).await.expect("a connection");
+        let (sender, connection) = h2::client::handshake(stream).await.ok()?;
+        let driver = tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        let http2 = Self {
+            sender,
+            scheme: "http",
+            authority: address.to_string(),
+            driver,
+        };
+        // The client's half of a handshake needs no answer.
+        let request = Request::get("/healthz");
+        http2.begin(&request, true).await.answer().await.ok()?;
+        Some(http2)
+    }
+
     /// Sends the head. `ended`: there is no body.
     pub(crate) async fn begin(&self, request: &Request, ended: bool) -> Begun {
         planted::plant_request(&request.fields, &request.body);
-        let uri = format!("https://{}{}", self.authority, request.path);
+        let uri = format!("{}://{}{}", self.scheme, self.authority, request.path);
         let mut head = http::Request::builder()
             .method(request.method.as_str())
             .uri(uri)
@@ -267,6 +294,11 @@ impl Begun {
             let piece = piece?;
             answer.body.extend_from_slice(&piece);
             answer.pieces.push((Instant::now(), piece.to_vec()));
+        }
+        let trailers = timeout(PATIENCE, body.trailers()).await;
+        for (name, value) in trailers.expect("an end in time")?.iter().flatten() {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            answer.fields.push((name.as_str().to_owned(), value));
         }
         answer.whole = true;
         answer.assert_no_secret();

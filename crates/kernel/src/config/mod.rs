@@ -188,6 +188,10 @@ sections! {
         connections_per_address: usize,
         /// Maximum exchanges in progress.
         max_exchanges: usize,
+        /// True if gRPC is served, and HTTP/2 without TLS.
+        grpc: bool,
+        /// Maximum concurrent streams of one connection of HTTP/2.
+        http2_streams: u32,
         /// Longest wait of a connection for its next request.
         keepalive: Duration as "duration",
         /// Longest shutdown after SIGTERM: the time for running exchanges to end.

@@ -41,6 +41,9 @@ const AUDIT_RETENTION_SHORT: Duration = Duration::from_secs(24 * 3600);
 /// Maximum worker threads: far more than the cores of any machine.
 const THREADS_MAX: usize = 1024;
 
+/// Maximum streams of one HTTP/2 connection.
+const HTTP2_STREAMS_MAX: u32 = 100_000;
+
 /// Largest body of one request to the control plane, in bytes.
 const CONTROL_BODY_BYTES: u64 = 1024 * 1024;
 
@@ -297,6 +300,7 @@ impl Checks<'_> {
         let others = [
             ("stores.sql_connections", c.stores.sql_connections > 0),
             ("directory.cache_entries", c.directory.cache_entries > 0),
+            ("server.http2_streams", c.server.http2_streams > 0),
         ];
         for (key, is_possible) in limits.into_iter().chain(counts).chain(rows).chain(others) {
             if !is_possible {
@@ -312,6 +316,8 @@ impl Checks<'_> {
             limits.control_bodies_bytes if limits.control_bodies_bytes.0 < CONTROL_BODY_BYTES
                 => "must be at least 1MiB, which one body may have: it is the room for all bodies together";
             server.threads if c.server.threads > THREADS_MAX => "must be at most {THREADS_MAX}";
+            server.http2_streams if c.server.http2_streams > HTTP2_STREAMS_MAX
+                => "must be at most {HTTP2_STREAMS_MAX}";
             rate.org_users_burst if rate.org_users_per_second > 0 && rate.org_users_burst == 0
                 => "must be at least 1 while rate.org_users_per_second is on: with 0 nothing could pass";
             rate.caller_burst if rate.caller_per_second > 0 && rate.caller_burst == 0
