@@ -16,8 +16,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 /// Content policy of the pages: scripts, styles, images and requests of the same origin only
-/// (`'self'` includes WebSockets), and images that a page makes of bytes it has. No inline code, no strings as code or markup, no frames, no
-/// forms, no other base.
+/// (`'self'` includes WebSockets), and images that a page makes of bytes it has (`blob:`). No
+/// inline code, no strings as code or markup, no frames, no forms, no other base.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
