@@ -42,9 +42,9 @@ let chosen = null;
 let frame = null;
 /** The frame that shows the end of the log. */
 let follows = null;
-/** Whether something is new since it was kept last; whether the page is being left; what was kept and has no workspace yet. */
+/** Whether something is new since it was kept last; whether no user is in; what was kept and has no workspace yet. */
 let isNew = false;
-let isLeaving = false;
+let isOut = true;
 let later = [];
 /** Whether the raw exchanges are shown in place of the card. */
 let isRaw = false;
@@ -97,7 +97,7 @@ function signIn(why) {
 function leave(forgets = true) {
   if (forgets) forget();
   live?.close();
-  isLeaving = true;
+  isOut = true;
   for (const { talks } of entries.values()) for (const { running } of talks) running?.abort();
   entries.clear();
   files.take();
@@ -125,7 +125,7 @@ function show(what) {
 
 /** Shows what was kept of this user, and forgets what was of another one. */
 function restore(mine, workspaces, more) {
-  isLeaving = false;
+  isOut = false;
   const kept = recall();
   const isSame = kept?.user === mine.user;
   if (kept && !isSame) forget();
@@ -149,7 +149,8 @@ function restoreTalks(entry) {
 }
 
 function keepAll(token = gateway?.token ?? "") {
-  if (!gateway) return;
+  // What was kept of the user before stays until the next one is in.
+  if (!gateway || isOut) return;
   isNew = false;
   saveDraft();
   const talks = [...entries.values()].flatMap((entry) => entry.talks.filter((talk) => !talk.conversation.isEmpty || talk.draft));
@@ -363,7 +364,7 @@ const page = {
   meet,
   keepingEnd,
   signIn,
-  isLeaving: () => isLeaving,
+  isOut: () => isOut,
   changed: (talk) => {
     isNew = true;
     if (chosen === talk.entry.data.id) showSoon();

@@ -94,7 +94,7 @@ export class Talk {
       }
       page.keepingEnd(() => answer.pause());
     } catch (error) {
-      if (page.isLeaving()) return;
+      if (page.isOut()) return;
       this.#cutAt = error instanceof Cut && error.cause.reason === "unauthenticated" ? call.position : null;
       page.keepingEnd(() => answer.fail(error));
       // It may know more of the task than the stream told. Whoever wants to send again does not wait for that.

@@ -128,12 +128,12 @@ await show("a question has a place for its answer, and the answers that the agen
 });
 
 await show("a conversation, what is written and who is signed in survive a reload", async () => {
-  const before = await page.locator(".turns").evaluate((place) => place.innerText.replace(/\d\d:\d\d:\d\d( [AP]M)?/g, ""));
+  const before = await page.locator(".turns").evaluate((place) => place.innerText.replace(/(\d+ \w{3} )?\d\d:\d\d(:\d\d)?/g, ""));
   await page.locator("#text").fill("not sent yet");
   await page.reload();
   await page.locator(".turn").first().waitFor();
   await page.locator(".card-name", { hasText: "saying" }).waitFor();
-  const after = await page.locator(".turns").evaluate((place) => place.innerText.replace(/\d\d:\d\d:\d\d( [AP]M)?/g, ""));
+  const after = await page.locator(".turns").evaluate((place) => place.innerText.replace(/(\d+ \w{3} )?\d\d:\d\d(:\d\d)?/g, ""));
   const [was, is] = [before.split("\n"), after.split("\n")];
   const other = was.findIndex((text, index) => text !== is[index]);
   assert(before === after, [other, was.slice(other, other + 5), is.slice(other, other + 5)]);
@@ -265,6 +265,11 @@ await show("a token that is over leads to the door, and the same user finds all 
   await page.locator("#refused", { hasText: "token" }).waitFor();
   await page.unrouteAll({ behavior: "ignoreErrors" });
   assert((await page.evaluate(() => JSON.parse(sessionStorage.getItem("a2a-canvas")).token)) === null, "the token is not kept");
+  // A wrong token and a reload lose nothing of it.
+  await page.locator("#token").fill("nothing");
+  await page.locator("#enter").click();
+  await page.locator("#refused", { hasText: "not a canvas token" }).waitFor();
+  await page.reload();
   await page.locator("#token").fill(new URLSearchParams(new URL(demo.canvas).hash.slice(1)).get("token"));
   await page.locator("#enter").click();
   await until(async () => (await page.locator(".turn").count()) === before + 2, "the conversation");
