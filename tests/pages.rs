@@ -194,6 +194,24 @@ fn an_operator_makes_moves_and_counts_in_the_console() {
 }
 
 #[test]
+fn what_is_said_in_the_canvas_is_shown_and_survives_a_reload() {
+    show("said.mjs");
+}
+
+#[test]
+fn agents_of_real_sdks_are_talked_with_in_the_canvas() {
+    let clients = packages::installed("scripts/clients").display().to_string();
+    alone(|| {
+        let demo = Demo::start();
+        drive(
+            "real.mjs",
+            &demo.page,
+            &[("PAGES_CLIENTS", clients.clone())],
+        )
+    });
+}
+
+#[test]
 fn a_user_talks_with_agents_in_the_canvas() {
     show("canvas.mjs");
 }

@@ -1,7 +1,7 @@
 // The text that a user sees for an error, and what to do about it. docs/reference/reasons.md has all reasons of the
 // gateway; those below can occur in a canvas.
 
-import { Cut } from "./cut.js";
+import { Cut, Left } from "./cut.js";
 import { Refusal } from "./refusal.js";
 
 const ADVICE = {
@@ -23,6 +23,36 @@ const ADVICE = {
   body_too_large: "The message is too long. Send less at once.",
 };
 
+/**
+ * Who failed, by reason: `[badge, title]`, `{}` being the agent's name. What is not in the table was wrong with the request:
+ * the gateway rejected it.
+ */
+const WHO = {
+  agent_unreachable: ["agent failed", "{} cannot be reached"],
+  agent_protocol_error: ["agent failed", "{} broke off, or gave an answer that is none"],
+  agent_redirected: ["agent failed", "{} leads elsewhere, which is not followed"],
+  agent_timeout: ["agent failed", "{} did not answer in time"],
+  agent_silent: ["agent failed", "{} fell silent in the middle of its answer"],
+  response_too_large: ["agent failed", "{} sent more than the gateway takes"],
+  address_forbidden: ["agent failed", "{} has an address that is not called"],
+  agent_busy: ["busy", "{} is busy"],
+  workspace_offline: ["offline", "{} is away"],
+  workspace_restarting: ["starting", "{} is not there yet"],
+  workspace_removed: ["removed", "{} was removed"],
+  workspace_not_found: ["removed", "{} is not there any more"],
+  not_permitted: ["denied", "You may not message {}"],
+  stopped: ["denied", "An operator stopped this"],
+  guard_rejected: ["denied", "A guard does not let this pass"],
+  cap_reached: ["denied", "A budget is used up"],
+  rate_limited: ["denied", "Too many requests"],
+  unauthenticated: ["signed out", "The gateway does not know you any more"],
+  store_unavailable: ["gateway failed", "The gateway failed: a store does not answer"],
+  guard_unavailable: ["gateway failed", "The gateway failed: a guard does not answer"],
+  overloaded: ["gateway failed", "The gateway is at its limit"],
+  shutting_down: ["gateway failed", "The gateway is restarting"],
+  internal: ["gateway failed", "The gateway failed"],
+};
+
 /** Of a workspace that an operator took out, whatever its agent does. */
 const PAUSED = "An operator paused it, and only an operator can resume it. Ask one; waiting does not help.";
 
@@ -36,23 +66,32 @@ const DELIVERED = {
 /**
  * An error for a person: `badge` (one or two words), `title`, `reason` (the gateway's word, or null), `words`, `advice`,
  * `requestId`, `facts`; whether sending `again` helps (`"no"`, `"yes"`, `"twice"`: it may run twice), and whether a new token
- * is needed (`signIn`). `status`: what the list says of the workspace; `taskId`: the task that the answer has told of.
+ * is needed (`signIn`). `status`: what the list says of the workspace; `taskId`: the task that the answer has told of; `name`: the
+ * agent's.
  */
-export function explained(error, { status = null, taskId = null } = {}) {
+export function explained(error, { status = null, taskId = null, name = "The agent" } = {}) {
   if (error instanceof Cut) return broken(error, taskId);
-  if (error instanceof Refusal) return refused(error, status);
+  if (error instanceof Refusal) return refused(error, status, name);
+  if (error instanceof Left) return left(error);
   const isNetwork = error instanceof TypeError;
-  const advice = isNetwork ? "The gateway could not be reached. Check your connection, then send again." : "This is what the agent said. You may send again.";
-  const plain = { badge: "failed", title: "It did not work", reason: null, facts: {}, requestId: null, signIn: false };
+  const advice = isNetwork ? "Check your connection, then send again." : "This is what the agent said. You may send again.";
+  const plain = { badge: "failed", title: isNetwork ? "The gateway cannot be reached" : `${name} answered with an error`, reason: null, facts: {}, requestId: null, signIn: false };
   return { ...plain, words: wordsOf(error), advice, again: "yes" };
 }
 
-function refused({ reason, message, facts, requestId }, status) {
+/** A message of which a reload has left nothing to hear of. */
+function left(error) {
+  const advice = "The agent may have got the message. If you send it again, it may do the work twice.";
+  return { badge: "cut off", title: "The page was loaded anew before an answer came", reason: null, facts: {}, requestId: null, signIn: false, words: error.message, advice, again: "twice" };
+}
+
+function refused({ reason, message, facts, requestId }, status, name) {
   const isPaused = reason === "workspace_offline" && status === "paused";
   const advice = isPaused ? PAUSED : (ADVICE[reason] ?? DELIVERED[facts.delivered] ?? "Whoever runs the gateway finds more in its log, under the request's id.");
   const signIn = reason === "unauthenticated";
   const again = signIn ? "no" : ["true", "unknown"].includes(facts.delivered) ? "twice" : "yes";
-  return { badge: "refused", title: "The gateway refused", reason, words: message, advice, facts, requestId, signIn, again };
+  const [badge, title] = isPaused ? ["paused", "An operator paused {}"] : (WHO[reason] ?? ["rejected", "The gateway rejected the request"]);
+  return { badge, title: title.replace("{}", () => name), reason, words: message, advice, facts, requestId, signIn, again };
 }
 
 /** A stream that ended before its answer did. */
@@ -60,8 +99,9 @@ function broken({ cause }, taskId) {
   const isKept = cause.reason !== "not_found";
   const words = isKept ? `The stream cannot be taken up again: ${wordsOf(cause)}` : "The gateway does not keep this stream any more.";
   const then = taskId ? "Ask what its task is now." : "It has not named a task that could be asked for.";
-  const advice = `The agent was reached, and may still be working. ${then} If you send the message again, it may do the work twice.`;
   const signIn = cause.reason === "unauthenticated";
+  const next = signIn ? "Sign in again as the same user: it goes on where it was." : `${then} If you send the message again, it may do the work twice.`;
+  const advice = `The agent was reached, and may still be working. ${next}`;
   const { reason = null, requestId = null } = cause;
   return { badge: "cut off", title: "The connection broke", reason, words, advice, facts: {}, requestId, signIn, again: signIn ? "no" : "twice" };
 }

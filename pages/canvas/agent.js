@@ -13,7 +13,11 @@ import {
   taskStateToJSON,
 } from "./a2a-sdk.js";
 import { Refusal } from "./refusal.js";
+import { recording } from "./raw.js";
 import { resuming } from "./resume.js";
+
+/** Of a message, as the protocol numbers it. */
+const ROLE_USER = 1;
 
 /** States from which a task does not go on. */
 const TERMINAL = ["completed", "failed", "canceled", "rejected"];
@@ -22,13 +26,15 @@ export const isTerminal = (state) => TERMINAL.includes(state);
 
 export class Agent {
   #client;
-  #hearLink = () => {};
+  /** What is to be known of each call, by its signal. */
+  #calls = new WeakMap();
 
   /** Reads the card of a workspace and makes a client of it. */
   static async of(gateway, id) {
     const agent = new Agent();
     const { card, refusal } = await cardOf(gateway, id);
-    const fetchImpl = resuming(gateway.fetch, id, (link) => agent.#hearLink(link));
+    const callOf = ({ signal }) => agent.#calls.get(signal) ?? {};
+    const fetchImpl = recording(resuming(gateway.fetch, id, callOf), callOf);
     // With it the SDK of A2A 1.0 also speaks with agents of 0.3.
     const options = { fetchImpl, legacyCompat: { enabled: true } };
     const factory = new ClientFactory(
@@ -47,26 +53,40 @@ export class Agent {
 
   /**
    * Sends a message and yields what comes of it, as it comes. `contextId` goes on with a conversation, `taskId` with a task
-   * that asked for input. `onLink` hears how the connection fares: `"lost"`, `"back"`, or how many events were `missed`.
+   * that asked for input; `files` are `{ name, type, base64 }`. `call.onLink` hears how the connection fares: `"lost"`,
+   * `"back"`, or how many events were `missed`; `call.onExchange` gets what was asked and answered; `call.position` is where
+   * the stream is, and one that has such a position from before goes on there, and sends nothing.
    */
-  async *send(text, { contextId = "", taskId = "", signal, onLink = () => {} } = {}) {
-    this.#hearLink = onLink;
-    const message = { messageId: crypto.randomUUID(), contextId, taskId, role: "ROLE_USER", parts: [{ text }] };
+  async *send(text, { contextId = "", taskId = "", files = [], signal, call = {} } = {}) {
+    // Where the stream is with what has been given to the page, which may be behind what was read.
+    const read = [];
+    const passed = ({ id, data }) => data !== null && read.push(id);
+    this.#calls.set(signal, { tell: call.onLink, passed, after: call.position, onExchange: call.onExchange });
+    const parts = [...(text ? [{ text }] : []), ...files.map(({ name, type, base64 }) => ({ raw: base64, filename: name, mediaType: type }))];
+    const message = { messageId: crypto.randomUUID(), contextId, taskId, role: "ROLE_USER", parts };
     // Agents that do not stream answer with one event, and one that polls is not waited for.
     const request = SendMessageRequest.fromJSON({ message, configuration: { returnImmediately: true } });
     const stream = this.#client.sendMessageStream(request, { signal });
-    for await (const { payload } of stream) yield* eventsOf(payload);
+    for await (const { payload } of stream) {
+      yield* eventsOf(payload);
+      call.position = read.shift() ?? null;
+    }
   }
 
   /** What a task is now, as the events that would have led to it. */
-  async task(id) {
-    const value = await this.#client.getTask(GetTaskRequest.fromJSON({ id }));
-    return [...eventsOf({ $case: "task", value })];
+  task(id, onExchange) {
+    return this.#about((options) => this.#client.getTask(GetTaskRequest.fromJSON({ id }), options), onExchange);
   }
 
   /** Asks the agent to stop a task, and answers what the task is then. */
-  async cancel(id) {
-    const value = await this.#client.cancelTask(CancelTaskRequest.fromJSON({ id }));
+  cancel(id, onExchange) {
+    return this.#about((options) => this.#client.cancelTask(CancelTaskRequest.fromJSON({ id }), options), onExchange);
+  }
+
+  async #about(ask, onExchange) {
+    const { signal } = new AbortController();
+    this.#calls.set(signal, { onExchange });
+    const value = await ask({ signal });
     return [...eventsOf({ $case: "task", value })];
   }
 }
@@ -123,7 +143,9 @@ function* eventsOf({ $case, value }) {
 function statusOf(taskId, contextId, status) {
   // TASK_STATE_INPUT_REQUIRED is `input-required`, as A2A 0.3 and the gateway spell it.
   const state = taskStateToJSON(status?.state).replace("TASK_STATE_", "").toLowerCase().replaceAll("_", "-");
-  const parts = (status?.message?.parts ?? []).map(shownPart);
+  // Some agents begin with what their user said.
+  const isUsers = status?.message?.role === ROLE_USER;
+  const parts = isUsers ? [] : (status?.message?.parts ?? []).map(shownPart);
   return { kind: "status", taskId, contextId, state, parts, timestamp: status?.timestamp ?? null };
 }
 
@@ -132,20 +154,32 @@ function artifactOf(taskId, contextId, artifact, append) {
   return { kind: "artifact", taskId, contextId, id: artifact?.artifactId, name: artifact?.name, parts, append: Boolean(append) };
 }
 
-/** A part as it is shown: text as text, data as code, a file as what it is. Nothing is fetched, and no file is opened. */
+/** A part as it is shown: text, data as what it is, a file with its bytes. Nothing is fetched, and no file is opened. */
 function shownPart({ content, filename, mediaType }) {
-  const file = [filename || "a file", mediaType].filter(Boolean).join(" · ");
-  if (content?.$case === "text") return { text: content.value };
-  if (content?.$case === "url") return { text: `${file}, at`, url: content.value };
-  if (content?.$case === "raw") return { text: `${file} · ${content.value.length.toLocaleString()} bytes`, isFile: true };
-  if (content?.$case === "data") return { text: json(content.value), isCode: true };
+  if (content?.$case === "text") {
+    // Text without a type may be Markdown; text of another type is not.
+    const isPlain = Boolean(mediaType) && mediaType !== "text/markdown" && mediaType !== "text/plain";
+    return isPlain ? { text: content.value, isCode: true } : { text: content.value };
+  }
+  if (content?.$case === "url") return { text: `${[filename || "a file", mediaType].filter(Boolean).join(" · ")}, at`, url: content.value };
+  if (content?.$case === "raw") {
+    const bytes = Uint8Array.from(content.value);
+    return { text: filename || "a file", isFile: true, file: { name: filename, type: mediaType, bytes, size: bytes.length } };
+  }
+  if (content?.$case === "data") return dataPart(content.value);
   return { text: "a part of a kind that this page does not know", isFile: true };
 }
 
+function dataPart(value) {
+  const text = json(value);
+  return text === null ? { text: "data that is nested too deeply to be shown", isFile: true } : { text, isCode: true, data: value ?? null };
+}
+
+/** Data as JSON; `null` if it is nested too deeply. */
 function json(value) {
   try {
     return JSON.stringify(value ?? null, null, 2);
   } catch {
-    return "data that is nested too deeply to be shown";
+    return null;
   }
 }

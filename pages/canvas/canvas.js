@@ -1,14 +1,21 @@
 // A canvas: a page that talks with agents through the gateway. It is also the example of how to write one. Read it in this
 // order: gateway.js (calls with a token), resume.js (streams that survive), agent.js (the SDK), live.js (what happens
-// meanwhile), conversation.js and card.js (what is shown), and this, which holds them together.
+// meanwhile), talk.js (one conversation), conversation.js, parts.js and card.js (what is shown), kept.js (what survives a
+// reload), and this, which holds them together.
 
 import { Agent } from "./agent.js";
 import { cardElements } from "./card.js";
-import { Conversation, failure } from "./conversation.js";
+import { failure } from "./conversation.js";
+import { confirm } from "./dialog.js";
 import { byId, element, fill } from "./dom.js";
+import { Files } from "./files.js";
 import { Gateway } from "./gateway.js";
+import { forget, keep, recall } from "./kept.js";
 import { Live } from "./live.js";
+import { drawWithin } from "./markdown.js";
+import { Playground } from "./playground.js";
 import { Refusal } from "./refusal.js";
+import { Talk } from "./talk.js";
 import { notUsers } from "./token.js";
 import { visible } from "./visible.js";
 import { clearWorkspaces, moveInTree, showWorkspaces } from "./workspaces.js";
@@ -17,21 +24,31 @@ import { clearWorkspaces, moveInTree, showWorkspaces } from "./workspaces.js";
 const ASK_EVERY = 15_000;
 const ASK_MAX = 10;
 
-/** So long, in milliseconds, it takes in events without a pause. */
-const BUSY_MAX = 30;
+/** What changed is kept this often at most, in milliseconds, and when the page is left. */
+const KEEP_EVERY = 5_000;
+
+/** Conversations with one agent. */
+const TALKS_MAX = 30;
 
 /** So far from its end, in pixels, the log still counts as read to the end, and is kept there. */
 const NEAR_END = 80;
 
 let gateway = null;
 let live = null;
-/** The workspaces by id: `{ data, agent, conversation, running, taskId, unread }`. */
+/** The workspaces by id: `{ data, agent, cardError, talks, talk, unread }`; `talk` is the conversation that is shown. */
 const entries = new Map();
 let chosen = null;
 /** The frame that shows what changed. */
 let frame = null;
 /** The frame that shows the end of the log. */
 let follows = null;
+/** Whether something is new since it was kept last; whether no user is in; what was kept and has no workspace yet. */
+let isNew = false;
+let isOut = true;
+let later = [];
+/** Whether the raw exchanges are shown in place of the card. */
+let isRaw = false;
+const files = new Files(() => showComposer());
 
 // ---- Coming and going -------------------------------------------------------------------------------------------------
 
@@ -52,11 +69,11 @@ async function enter(token) {
     if (gateway !== mine) return;
     byId("token").value = "";
     fill(byId("who"), gateway.who);
-    take(workspaces, more);
+    restore(mine, workspaces, more);
     show("desk");
     live = new Live(gateway, hear, showLive);
     live.open();
-    byId("filter").focus();
+    byId(chosen ? "text" : "filter").focus();
   } catch (error) {
     if (gateway !== mine) return;
     gateway = null;
@@ -69,17 +86,24 @@ async function enter(token) {
   }
 }
 
-/** To the door, with why. */
+/** To the door, with why. The same user finds all as it was, and the token that is over is not kept. */
 function signIn(why) {
-  leave();
+  keepAll(null);
+  leave(false);
   fill(byId("refused"), failure(why));
 }
 
-/** Forgets everything. */
-function leave() {
+/** Forgets everything, also what was kept. */
+function leave(forgets = true) {
+  if (forgets) forget();
   live?.close();
-  for (const entry of entries.values()) entry.running?.abort();
+  isOut = true;
+  for (const { talks } of entries.values()) for (const { running } of talks) running?.abort();
   entries.clear();
+  files.take();
+  byId("text").value = "";
+  later = [];
+  isNew = false;
   clearWorkspaces();
   gateway = live = chosen = null;
   fill(byId("refused"));
@@ -97,6 +121,48 @@ function show(what) {
   byId("live").hidden = what !== "desk";
 }
 
+// ---- Over a reload ----------------------------------------------------------------------------------------------------
+
+/** Shows what was kept of this user, and forgets what was of another one. */
+function restore(mine, workspaces, more) {
+  isOut = false;
+  const kept = recall();
+  const isSame = kept?.user === mine.user;
+  if (kept && !isSame) forget();
+  later = isSame ? kept.talks : [];
+  take(workspaces, more);
+  if (isSame && entries.has(kept.chosen)) choose(kept.chosen);
+  keepAll();
+}
+
+/** The conversations that were kept with a workspace. */
+function restoreTalks(entry) {
+  const own = later.filter(({ workspace }) => workspace === entry.data.id);
+  if (own.length === 0) return;
+  later = later.filter((one) => !own.includes(one));
+  entry.talks = own.map((kept) => {
+    const talk = new Talk(entry, page);
+    talk.restore(kept);
+    return talk;
+  });
+  [entry.talk] = entry.talks;
+}
+
+function keepAll(token = gateway?.token ?? "") {
+  // What was kept of the user before stays until the next one is in.
+  if (!gateway || isOut) return;
+  isNew = false;
+  saveDraft();
+  const talks = [...entries.values()].flatMap((entry) => entry.talks.filter((talk) => !talk.conversation.isEmpty || talk.draft));
+  talks.sort((one, other) => other.usedAt - one.usedAt);
+  keep({ token, user: gateway.user, chosen, talks: [...talks.map((talk) => talk.kept()), ...later] });
+}
+
+function saveDraft() {
+  const talk = chosen && entries.get(chosen)?.talk;
+  if (talk) talk.draft = byId("text").value;
+}
+
 /** Which of the three a narrow window shows: `list`, `talk` or `card`. A wide one shows all. */
 function showView(view) {
   byId("desk").dataset.view = view;
@@ -112,7 +178,13 @@ function take(workspaces, more) {
   for (const data of workspaces) {
     const entry = entries.get(data.id);
     if (entry) entry.data = data;
-    else entries.set(data.id, { data, agent: null, conversation: new Conversation(), running: null, taskId: "", unread: false });
+    else {
+      const fresh = { data, agent: null, unread: false, talks: [], talk: null };
+      entries.set(data.id, fresh);
+      fresh.talk = new Talk(fresh, page);
+      fresh.talks = [fresh.talk];
+      restoreTalks(fresh);
+    }
   }
   const notice = byId("list-notice");
   if (entries.size === 0) {
@@ -140,10 +212,14 @@ function showSoon() {
 }
 
 /** Opens the conversation with a workspace. */
-async function choose(id) {
+async function choose(id, talk = null) {
+  saveDraft();
   chosen = id;
   const entry = entries.get(id);
   entry.unread = false;
+  if (talk) entry.talk = talk;
+  byId("text").value = entry.talk.draft;
+  isNew = true;
   showView("talk");
   showAll();
   toEnd();
@@ -167,7 +243,8 @@ async function meet(entry) {
 
 function showChosen() {
   const entry = chosen && entries.get(chosen);
-  for (const id of ["composer", "afresh", "card-toggle"]) byId(id).hidden = !entry;
+  for (const id of ["composer", "afresh", "fresh", "card-toggle", "raw-toggle"]) byId(id).hidden = !entry;
+  showTalks(entry);
   if (!entry) {
     fill(byId("title"), "No workspace chosen");
     fill(byId("subtitle"));
@@ -176,15 +253,16 @@ function showChosen() {
     document.title = "Canvas";
     return;
   }
-  const { data, conversation } = entry;
+  const { data, talk } = entry;
+  const { conversation } = talk;
   const name = data.name || data.id;
   document.title = `${visible(name)} · Canvas`;
   fill(byId("title"), name);
   // Each for itself, so that none is drawn in another's place.
   const about = [data.role, data.id !== name && data.id, data.status].filter(Boolean);
   fill(byId("subtitle"), ...about.flatMap((one) => [" · ", one]).slice(1));
-  showStartOver(entry);
-  byId("send").disabled = Boolean(entry.running);
+  byId("afresh").disabled = conversation.isEmpty;
+  showComposer();
   const first = empty(`Say something to ${name}`, "What it answers shows here as it comes. An example from its card is a good start.");
   const log = byId("log");
   const wanted = conversation.isEmpty ? first : conversation.element;
@@ -192,17 +270,74 @@ function showChosen() {
   showCard(entry);
 }
 
-/** The button says what it does: it also cancels what is in progress. */
-function showStartOver({ conversation, running }) {
-  const button = byId("afresh");
-  const cancels = Boolean(running) || conversation.open.size > 0;
-  button.disabled = conversation.isEmpty;
-  fill(button, cancels ? "Cancel and start over" : "Start over");
+/** While an answer comes, nothing is sent; what is written stays. */
+function showComposer() {
+  const entry = chosen && entries.get(chosen);
+  byId("send").disabled = Boolean(entry?.talk.running);
+}
+
+/** The conversations with the chosen agent. */
+function showTalks(entry) {
+  byId("talks").hidden = !entry || (entry.talks.length === 1 && entry.talk.conversation.isEmpty);
+  if (!entry) return;
+  const rows = entry.talks.map((talk) => {
+    const button = element("button", { type: "button", className: "talk-row", onclick: () => choose(entry.data.id, talk) }, talk.title, talk.isBusy && element("span", { className: "state", "data-tone": "busy" }, "working"));
+    if (talk === entry.talk) button.setAttribute("aria-current", "true");
+    return element("li", {}, button);
+  });
+  const list = byId("talk-list");
+  // What has not changed stays, and with it the focus.
+  const same = rows.length === list.children.length && rows.every((row, index) => row.textContent === list.children[index].textContent && row.firstChild.ariaCurrent === list.children[index].firstChild.ariaCurrent);
+  if (!same) fill(list, ...rows);
+  byId("rename").disabled = byId("fresh").disabled = entry.talk.conversation.isEmpty;
+}
+
+/** Empties a conversation, or takes one of several away, once its user has said that it is meant. */
+async function clear(entry) {
+  const { talk } = entry;
+  const tasks = talk.isBusy ? " What its agent is working on is cancelled." : "";
+  const turns = talk.conversation.length;
+  const title = talk.isBusy ? "Cancel and clear this conversation?" : "Clear this conversation?";
+  if (!(await confirm(title, `Its ${turns} ${turns === 1 ? "turn is" : "turns are"} gone for good.${tasks}`, talk.isBusy ? "Cancel and clear" : "Clear"))) return;
+  await talk.startOver();
+  // One that has something to say about that stays.
+  if (entry.talks.length > 1 && talk.conversation.isEmpty) {
+    entry.talks = entry.talks.filter((one) => one !== talk);
+    if (entry.talk === talk) [entry.talk] = entry.talks;
+  }
+  isNew = true;
+  showAll();
+}
+
+/** Begins another conversation with the same agent; the others stay, and go on. */
+function begin(entry) {
+  const empty = entry.talks.find(({ conversation }) => conversation.isEmpty);
+  const talk = empty ?? new Talk(entry, page);
+  if (!empty) entry.talks.unshift(talk);
+  // Those that were not used the longest leave, but not while their agent works.
+  const idle = entry.talks.filter((one) => one !== talk && !one.isBusy).sort((one, other) => one.usedAt - other.usedAt);
+  if (entry.talks.length > TALKS_MAX && idle.length > 0) entry.talks = entry.talks.filter((one) => one !== idle[0]);
+  choose(entry.data.id, talk);
+}
+
+async function rename({ talk }) {
+  const name = await confirm("Rename this conversation", "", "Rename", { label: "Name", value: talk.title });
+  if (name) talk.name = name;
+  isNew = true;
+  showAll();
 }
 
 function showCard(entry) {
-  const { agent, cardError, data } = entry;
+  const { agent, cardError, data, talk } = entry;
   const body = byId("card-body");
+  byId("raw-toggle").setAttribute("aria-pressed", String(isRaw));
+  fill(byId("card-title"), isRaw ? "Raw exchanges" : "Agent card");
+  if (isRaw) {
+    entry.playground ??= new Playground(gateway, data.id, (exchange) => entry.talk.raw.take(exchange));
+    if (agent) entry.playground.offer(agent.card);
+    if (body.firstChild !== entry.playground.element || body.lastChild !== talk.raw.element) fill(body, entry.playground.element, talk.raw.element);
+    return;
+  }
   if (agent?.card) fill(body, ...cardElements(agent.card, data, propose));
   else if (agent) {
     const about = { status: data.status, signIn };
@@ -224,133 +359,35 @@ function propose(text) {
 
 // ---- Talking ----------------------------------------------------------------------------------------------------------
 
-async function send(entry, text) {
-  const { conversation } = entry;
-  const name = entry.data.name || entry.data.id;
-  const actions = {
-    cancel: (answer) => cancel(entry, answer),
-    again: () => !entry.running && send(entry, text),
-    ask: (answer) => inquire(entry, answer),
-    status: () => entry.data.status,
-    isPolled: () => entry.data.delivery_mode === "poll",
-    signIn,
-  };
-  conversation.say(text);
-  for (const earlier of conversation.open) if (earlier.taskId === entry.taskId) earlier.passOn();
-  const answer = conversation.answer(name, actions);
-  const running = new AbortController();
-  entry.running = running;
-  try {
-    showChosen();
-    toEnd();
-    await meet(entry);
-    if (!entry.agent) throw entry.cardError;
-    const onLink = (link) => keepingEnd(() => answer.link(link));
-    const going = { contextId: conversation.contextId, taskId: entry.taskId, signal: running.signal, onLink };
-    let since = performance.now();
-    for await (const event of entry.agent.send(text, going)) {
-      apply(entry, answer, [event]);
-      // However fast they come, the page is drawn and hears its user in between.
-      if (performance.now() - since > BUSY_MAX) {
-        await new Promise((resolve) => setTimeout(resolve));
-        since = performance.now();
-      }
-    }
-    keepingEnd(() => answer.pause());
-  } catch (error) {
-    keepingEnd(() => answer.fail(error));
-    // It may know more of the task than the stream told. Whoever wants to send again does not wait for that.
-    if (answer.taskId && !answer.isLeft) ask(entry, answer);
-  } finally {
-    // The user may have started over, and sent something else since.
-    if (entry.running === running) entry.running = null;
-    if (chosen === entry.data.id) showChosen();
-  }
-}
+/** What a conversation needs of the page. */
+const page = {
+  meet,
+  keepingEnd,
+  signIn,
+  isOut: () => isOut,
+  changed: (talk) => {
+    isNew = true;
+    if (chosen === talk.entry.data.id) showSoon();
+  },
+};
 
-/** Shows what came of a message. A task that asks for input is gone on with by the next one. */
-function apply(entry, answer, events) {
-  if (answer.isLeft) return;
-  for (const event of events) {
-    keepingEnd(() => answer.apply(event));
-    entry.conversation.contextId = event.contextId || entry.conversation.contextId;
-  }
-  const asks = answer.state === "input-required" || answer.state === "auth-required";
-  if (asks) entry.taskId = answer.taskId;
-  else if (entry.taskId === answer.taskId) entry.taskId = "";
-  if (chosen === entry.data.id) showStartOver(entry);
-}
-
-/** Begins a new conversation, and cancels what the one before was waiting for. What cannot be cancelled is said. */
-async function startOver(entry) {
-  const { agent, running } = entry;
-  const left = entry.conversation.leave();
-  const fresh = new Conversation();
-  Object.assign(entry, { conversation: fresh, running: null, taskId: "" });
-  running?.abort();
+function send(entry, text) {
+  const { talk } = entry;
+  talk.draft = "";
+  const sent = talk.send(text, files.take());
   showChosen();
-  const still = "Its agent may still be working on it.";
-  const tell = (...said) => {
-    fresh.note(...said);
-    if (entry.conversation === fresh && chosen === entry.data.id) showChosen();
-  };
-  for (const { taskId } of left) {
-    if (!taskId) {
-      tell(element("p", {}, `The last message cannot be cancelled: no task of it is known yet. ${still}`));
-      continue;
-    }
-    try {
-      await agent.cancel(taskId);
-    } catch (error) {
-      tell(element("p", {}, `The task ${taskId} was not cancelled. ${still}`), failure(error, { signIn }));
-    }
-  }
-}
-
-async function cancel(entry, answer) {
-  try {
-    apply(entry, answer, await entry.agent.cancel(answer.taskId));
-  } catch (error) {
-    keepingEnd(() => answer.element.append(failure(error, { signIn })));
-  }
-}
-
-/** Asks for a task because its user wants to know: what fails is said. */
-async function inquire(entry, answer) {
-  try {
-    if (!entry.agent) await meet(entry);
-    apply(entry, answer, await entry.agent.task(answer.taskId));
-  } catch (error) {
-    keepingEnd(() => answer.element.append(failure(error, { signIn })));
-  }
-}
-
-/** Asks what a task is now. Nobody waits for it, so what fails is tried again with the next reason to ask. */
-async function ask(entry, answer) {
-  // One question at a time, and one more for whatever happened meanwhile.
-  answer.isStale = true;
-  if (answer.isAsked) return;
-  answer.isAsked = true;
-  try {
-    while (answer.isStale) {
-      answer.isStale = false;
-      answer.askedAt = performance.now();
-      if (!entry.agent) await meet(entry);
-      apply(entry, answer, await entry.agent.task(answer.taskId));
-    }
-  } catch {
-  } finally {
-    answer.isAsked = false;
-  }
+  toEnd();
+  return sent;
 }
 
 /** Asks for the tasks of which nothing can be heard by a stream. */
 function askForOpen() {
-  const waiting = [...entries.values()].flatMap((entry) => [...entry.conversation.open].map((answer) => [entry, answer]));
-  const silent = waiting.filter(([entry, answer]) => !entry.running && answer.taskId);
+  const talks = [...entries.values()].flatMap((entry) => entry.talks);
+  const waiting = talks.flatMap((talk) => [...talk.conversation.open].map((answer) => [talk, answer]));
+  const silent = waiting.filter(([talk, answer]) => !talk.running && answer.taskId);
   // Those that were not asked for the longest, so that each has its turn.
   silent.sort(([, one], [, other]) => one.askedAt - other.askedAt);
-  for (const [entry, answer] of silent.slice(0, ASK_MAX)) ask(entry, answer);
+  for (const [talk, answer] of silent.slice(0, ASK_MAX)) talk.ask(answer);
 }
 
 /** Does something to the log, and goes on showing its end to whoever was reading that. It is measured once for each frame. */
@@ -390,18 +427,21 @@ function hear({ event, workspace_id: id, payload = {}, timestamp }) {
     showSoon();
   } else if (event === "AGENT_CARD_UPDATED") {
     // Read anew when it is needed; a conversation in progress keeps the client that it has.
-    if (!entry.running) entry.agent = null;
+    if (!entry.talks.some(({ running }) => running)) entry.agent = null;
     if (chosen === id) meet(entry);
   } else if (event === "TASK_UPDATED" && payload.task_id) {
-    const answer = [...entry.conversation.open].find(({ taskId }) => taskId === payload.task_id);
-    if (answer) ask(entry, answer).then(() => unread(entry));
+    for (const talk of entry.talks) {
+      const answer = [...talk.conversation.open].find(({ taskId }) => taskId === payload.task_id);
+      if (answer) talk.ask(answer).then(() => unread(entry));
+    }
   } else if (event === "AGENT_MESSAGE") {
-    keepingEnd(() => entry.conversation.hear(entry.data.name || id, payload.message, timestamp));
+    keepingEnd(() => entry.talk.conversation.hear(entry.data.name || id, payload.message, timestamp));
     unread(entry);
   }
 }
 
 function unread(entry) {
+  isNew = true;
   entry.unread = chosen !== entry.data.id;
   showSoon();
 }
@@ -422,6 +462,7 @@ function showLive(state, error) {
   if (over) live.close();
   badge.dataset.tone = state === "live" ? "ok" : over ? "bad" : "warn";
   fill(badge, state === "live" ? "Live" : over ? "Token expired" : "Reconnecting");
+  byId("away").hidden = state === "live" || over;
   if (over) fill(byId("list-notice"), failure(error, { signIn }));
   // What only passes by may have been missed.
   if (state === "live") {
@@ -436,7 +477,7 @@ byId("entry").addEventListener("submit", (event) => {
   event.preventDefault();
   enter(byId("token").value.trim());
 });
-byId("leave").addEventListener("click", leave);
+byId("leave").addEventListener("click", () => leave());
 byId("filter").addEventListener("input", showAll);
 byId("workspaces").addEventListener("keydown", moveInTree);
 byId("back").addEventListener("click", () => {
@@ -446,15 +487,38 @@ byId("back").addEventListener("click", () => {
 byId("card-toggle").addEventListener("click", () => {
   showView(byId("desk").dataset.view === "card" ? "talk" : "card");
 });
-byId("afresh").addEventListener("click", () => {
-  startOver(entries.get(chosen));
-  byId("text").focus();
+byId("raw-toggle").addEventListener("click", () => {
+  isRaw = !isRaw;
+  if (isRaw) showView("card");
+  showChosen();
 });
+byId("afresh").addEventListener("click", () => clear(entries.get(chosen)));
+byId("fresh").addEventListener("click", () => begin(entries.get(chosen)));
+byId("rename").addEventListener("click", () => rename(entries.get(chosen)));
+byId("composer").prepend(files.element);
+byId("attach").addEventListener("click", () => byId("file").click());
+byId("file").addEventListener("change", () => {
+  files.add([...byId("file").files]);
+  byId("file").value = "";
+});
+byId("text").addEventListener("paste", (event) => {
+  const pasted = [...event.clipboardData.files];
+  if (pasted.length === 0) return;
+  event.preventDefault();
+  files.add(pasted);
+});
+for (const type of ["dragover", "drop"]) {
+  addEventListener(type, (event) => {
+    // A file that misses would take the place of the page.
+    event.preventDefault();
+    if (type === "drop" && chosen) files.add([...event.dataTransfer.files]);
+  });
+}
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const entry = entries.get(chosen);
   const text = byId("text").value.trim();
-  if (!text || entry.running) return;
+  if ((!text && files.isEmpty) || entry.talk.running) return;
   byId("text").value = "";
   showView("talk");
   send(entry, text);
@@ -465,18 +529,32 @@ byId("text").addEventListener("keydown", (event) => {
   event.preventDefault();
   byId("composer").requestSubmit();
 });
+setInterval(() => isNew && keepAll(), KEEP_EVERY);
+addEventListener("pagehide", () => keepAll());
+drawWithin(keepingEnd);
+addEventListener("keydown", (event) => {
+  const writes = event.target.closest?.("input, textarea, select, dialog");
+  if (event.key !== "/" || writes || !gateway) return;
+  event.preventDefault();
+  showView("list");
+  byId("filter").focus();
+});
 setInterval(() => document.visibilityState === "visible" && askForOpen(), ASK_EVERY);
 
 // A link that is followed in a page that is open already loads nothing: it is another user coming in.
 addEventListener("hashchange", () => {
   const token = tokenFromAddress();
   if (!token) return;
-  leave();
+  keepAll();
+  leave(false);
   enter(token);
 });
 
-const token = tokenFromAddress();
-if (token) enter(token);
+const fromAddress = tokenFromAddress();
+const kept = recall();
+if (fromAddress) enter(fromAddress);
+// An open gateway takes no token, and what was kept of it is there all the same.
+else if (typeof kept?.token === "string") enter(kept.token);
 else {
   show("door");
   byId("token").focus();

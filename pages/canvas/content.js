@@ -1,25 +1,22 @@
 // What an agent said in an answer, and how much of it a page takes: an agent may send as much as it likes.
 
-import { element, fill, link } from "./dom.js";
-import { visible } from "./visible.js";
+import { element, fill } from "./dom.js";
+import { canGrow, growText, partElement, shortened } from "./parts.js";
 
 /** What one answer shows at most: parts, characters of all of them, and characters of one. */
 const PARTS_MAX = 1_000;
 const ALL_MAX = 400_000;
 const TEXT_MAX = 200_000;
+/** Bytes of all its files, and how many of them weigh as much as a character. */
+const FILES_MAX = 32_000_000;
+const BYTES_PER_CHARACTER = 16;
 /** Of what is said on the way: characters and parts of each step. */
 export const STEP_MAX = 10_000;
 const STEP_PARTS = 20;
 
-/** A text that fits, and how much of it does not. */
-export function shortened(text, most = TEXT_MAX) {
-  const whole = String(text);
-  return whole.length <= most ? whole : `${whole.slice(0, most)} … (${whole.length - most} more characters)`;
-}
-
-/** Parts of a message as paragraphs. */
+/** Parts of a message, one below the other. */
 export function body(parts, most = TEXT_MAX) {
-  const shown = parts.slice(0, PARTS_MAX).map((part) => paragraph(part, most));
+  const shown = parts.slice(0, PARTS_MAX).map((part) => partElement(part, most));
   const rest = parts.length - shown.length;
   return element("div", { className: "parts" }, ...shown, rest > 0 && element("p", { className: "muted small" }, `and ${rest} more parts`));
 }
@@ -31,7 +28,7 @@ export function step(parts) {
   for (const part of parts.slice(0, STEP_PARTS)) {
     if (size >= STEP_MAX) break;
     fits.push(part.url ? part : { ...part, text: shortened(part.text, STEP_MAX - size) });
-    size += Math.min(lengthOf([part]), STEP_MAX);
+    size += Math.min(lengthOf([part]), STEP_MAX) + (part.file ? part.file.size / BYTES_PER_CHARACTER : 0);
   }
   const rest = parts.length - fits.length;
   const made = body(fits, STEP_MAX + 100);
@@ -39,14 +36,7 @@ export function step(parts) {
   return { element: made, size };
 }
 
-function paragraph({ text, url, isCode, isFile }, most) {
-  if (url) return element("p", { className: "file" }, `${shortened(text, 300)} `, link(url, shortened(url, 300)));
-  if (isFile) return element("p", { className: "file" }, shortened(text, 300));
-  if (isCode) return element("pre", { tabIndex: 0 }, shortened(text, most));
-  return element("p", { className: "text" }, shortened(text, most));
-}
-
-const isText = ({ url, isCode, isFile }) => !url && !isCode && !isFile;
+const isText = ({ url, isCode, isFile, isPlain }) => !url && !isCode && !isFile && !isPlain;
 
 const lengthOf = (parts) => parts.reduce((all, { text, url = "" }) => all + String(text).length + url.length, 0);
 
@@ -56,12 +46,13 @@ export class Content {
   /** Artifacts by id: `{ place, characters, parts }`. */
   #artifacts = new Map();
   #taken = { characters: 0, parts: 0 };
+  #bytes = 0;
   #left = { characters: 0, parts: 0 };
   #note = element("p", { className: "muted small left-out" });
 
-  /** Characters that it shows. */
+  /** What it takes, in characters. */
   get size() {
-    return this.#taken.characters;
+    return this.#taken.characters + this.#bytes / BYTES_PER_CHARACTER;
   }
 
   /** More of what was said. */
@@ -77,7 +68,7 @@ export class Content {
     const before = { ...this.#taken };
     const last = artifact?.place.lastElementChild;
     const grows = append && last?.matches(".parts");
-    const fits = this.#take(parts, grows && last.lastElementChild?.matches(".text"));
+    const fits = this.#take(parts, grows && canGrow(last.lastElementChild));
     if (!artifact) {
       // One with nothing in it takes the room of a part, so that they are not without number.
       if (fits.length === 0 && (parts.length > 0 || this.#taken.parts >= PARTS_MAX)) return;
@@ -118,9 +109,10 @@ export class Content {
       }
       this.#taken.parts += more ? 0 : 1;
       this.#taken.characters += Math.min(length, TEXT_MAX, room);
-      if (part.url || length <= room) fits.push(part);
+      if (part.file) fits.push({ ...part, file: this.#keep(part.file) });
+      else if (part.url || length <= room) fits.push(part);
       else {
-        fits.push({ ...part, text: String(part.text).slice(0, room) });
+        fits.push({ ...part, data: undefined, text: String(part.text).slice(0, room) });
         this.#left.characters += length - room;
       }
     }
@@ -130,6 +122,13 @@ export class Content {
       this.element.append(this.#note);
     }
     return fits;
+  }
+
+  /** A file with what is in it, as long as there is room for that. */
+  #keep(file) {
+    if (this.#bytes + file.size > FILES_MAX) return { ...file, bytes: null };
+    this.#bytes += file.size;
+    return file;
   }
 
   /** The note of what is left out stays the last. */
@@ -143,10 +142,7 @@ export class Content {
 function extend(shown, parts) {
   for (const part of parts) {
     const last = shown.lastElementChild;
-    if (last?.matches(".text") && isText(part)) {
-      const text = visible(shortened(part.text));
-      if (last.lastChild instanceof Text) last.lastChild.appendData(text);
-      else last.append(text);
-    } else shown.append(paragraph(part, TEXT_MAX));
+    if (last && canGrow(last) && isText(part)) growText(last, shortened(part.text, TEXT_MAX));
+    else shown.append(partElement(part, TEXT_MAX));
   }
 }

@@ -7,3 +7,11 @@ export class Cut extends Error {
     this.name = "Cut";
   }
 }
+
+/** Why nothing more is heard of a message: the page that waited for its answer is gone. */
+export class Left extends Error {
+  constructor() {
+    super("its task is not known, and its connection ended with the page");
+    this.name = "Left";
+  }
+}

@@ -3,29 +3,43 @@
 import { refusalOf } from "./refusal.js";
 
 /** Where the page came from is where the gateway is: `/canvas/` is one below. */
-const BASE = new URL("..", import.meta.url).href.replace(/\/$/, "");
+export const BASE = new URL("..", import.meta.url).href.replace(/\/$/, "");
 
 /** Pages of workspaces that are read at most. Who reaches more finds them by the filter of an own client. */
 const PAGES_MAX = 20;
 
 export class Gateway {
-  // Nowhere but here: neither stored nor in the address bar.
   #token;
 
   constructor(token) {
     this.#token = token;
   }
 
+  /** For `kept.js`: this tab alone keeps it. */
+  get token() {
+    return this.#token;
+  }
+
   /** Who the token is for, as far as it says: canvas tokens are JWTs. To be shown; only the gateway can believe it. */
   get who() {
+    const said = this.#claims();
+    if (!said) return this.#token ? "signed in with a token" : "no token (open gateway)";
+    const name = String(said.sub).replace(/^canvas:/, "");
+    return said.org ? `${name} · ${said.org}` : name;
+  }
+
+  /** The same for all tokens of one user, and for no other. */
+  get user() {
+    const said = this.#claims();
+    return said ? JSON.stringify([said.iss, said.sub, said.org]) : this.#token;
+  }
+
+  #claims() {
     try {
       const payload = this.#token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/");
-      const text = new TextDecoder().decode(Uint8Array.from(atob(payload), (character) => character.charCodeAt(0)));
-      const { sub, org } = JSON.parse(text);
-      const name = String(sub).replace(/^canvas:/, "");
-      return org ? `${name} · ${org}` : name;
+      return JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(payload), (character) => character.charCodeAt(0))));
     } catch {
-      return this.#token ? "signed in with a token" : "nobody (open gateway)";
+      return null;
     }
   }
 

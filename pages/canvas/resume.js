@@ -17,23 +17,28 @@ const PATIENCE = 10 * 60_000;
 
 /**
  * A `fetch` whose event streams go on when their connection breaks. `fetchOnce` throws a `Refusal` for what the gateway
- * refuses; `workspace` is the id of the one that is called; `tell` hears `"lost"`, `"back"`, and `{ missed }` when the
- * gateway says that it kept not all events. A stream that cannot be taken up again ends with a `Cut`.
+ * refuses; `workspace` is the id of the one that is called. `callOf` gives what is to be known of a request: its `tell` hears
+ * `"lost"`, `"back"`, and `{ missed }` when the gateway says that it kept not all events; `passed` hears of each event; with
+ * `after` nothing is sent, and the stream goes on after the event of that id. A stream that cannot be taken up again ends with
+ * a `Cut`.
  */
-export function resuming(fetchOnce, workspace, tell) {
+export function resuming(fetchOnce, workspace, callOf) {
   return async (url, init = {}) => {
+    const { tell = () => {}, passed = () => {}, after = null } = callOf(init);
     const leave = new AbortController();
     const signal = init.signal ? AbortSignal.any([init.signal, leave.signal]) : leave.signal;
-    const response = await fetchOnce(url, { ...init, signal });
+    const response = after ? await comeBack(after, fetchOnce, workspace, signal) : await fetchOnce(url, { ...init, signal });
     if (!response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
-    const events = unbroken(response, fetchOnce, workspace, signal, tell);
+    if (after) tell("back");
+    const events = unbroken(response, fetchOnce, workspace, signal, tell, after);
     const encoder = new TextEncoder();
     const body = new ReadableStream({
       async pull(controller) {
         try {
           const { value, done } = await events.next();
-          if (done) controller.close();
-          else controller.enqueue(encoder.encode(`${value.raw}\n\n`));
+          if (done) return controller.close();
+          passed(value);
+          controller.enqueue(encoder.encode(`${after ? renamed(value, init.body) : value.raw}\n\n`));
         } catch (error) {
           controller.error(error);
         }
@@ -45,12 +50,19 @@ export function resuming(fetchOnce, workspace, tell) {
   };
 }
 
+/** An event of an earlier call of JSON-RPC, as one of the call that takes it up. */
+function renamed({ raw, data }, body) {
+  const [asked, said] = [json(body), json(data)];
+  if (asked?.jsonrpc === undefined || said === null) return raw;
+  return `data: ${JSON.stringify({ ...said, id: asked.id })}`;
+}
+
 /** The events of a stream over as many connections as it takes. Each comes once, and none is left out. */
-async function* unbroken(first, fetchOnce, workspace, signal, tell) {
+async function* unbroken(first, fetchOnce, workspace, signal, tell, after) {
   // The name of the stream, which the gateway tells us and not the agent: so what goes by it is the gateway's.
   const stream = first.headers.get("x-a2a-stream") ?? "";
   let response = first;
-  let last = null;
+  let last = after;
   for (;;) {
     try {
       for await (const event of eventsOf(response)) {

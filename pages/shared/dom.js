@@ -48,10 +48,12 @@ export function link(url, text = url) {
   return element("a", { href: parsed.href, target: "_blank", rel: "noopener noreferrer" }, text);
 }
 
-/** A time of day for a time stamp, with the whole of it for whoever points at it. */
+/** A time of day for a time stamp, before today with its date; with the whole of it, in UTC, for whoever points at it. */
 export function clock(timestamp) {
   const date = new Date(timestamp);
   if (Number.isNaN(date.getTime())) return element("span", {}, String(timestamp ?? ""));
-  const text = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  return element("time", { dateTime: date.toISOString(), title: date.toLocaleString() }, text);
+  const isToday = date.toDateString() === new Date().toDateString();
+  const day = isToday ? {} : { day: "numeric", month: "short" };
+  const text = date.toLocaleString("en-GB", { ...day, hour: "2-digit", minute: "2-digit", second: isToday ? "2-digit" : undefined }).replace(",", "");
+  return element("time", { dateTime: date.toISOString(), title: date.toISOString() }, text);
 }

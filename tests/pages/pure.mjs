@@ -12,7 +12,7 @@ const folder = mkdtempSync(join(tmpdir(), "pages-"));
 process.on("exit", () => rmSync(folder, { recursive: true }));
 writeFileSync(join(folder, "package.json"), '{"type":"module"}');
 async function load(name, page) {
-  for (const from of ["shared", page]) {
+  for (const from of ["shared", "vendor", page]) {
     const there = join(import.meta.dirname, "../../pages", from);
     for (const file of readdirSync(there).filter((file) => file.endsWith(".js"))) cpSync(join(there, file), join(folder, page, file));
   }
@@ -33,6 +33,11 @@ const { countOf } = await load("show.js", "console");
 const { notOperators, notUsers } = await load("token.js", "console");
 const { explained } = await load("advice.js", "canvas");
 const { Refusal } = await load("refusal.js", "canvas");
+const { Cut, Left } = await load("cut.js", "canvas");
+const { Record, errorOf } = await load("record.js", "canvas");
+const { forget, keep, recall } = await load("kept.js", "canvas");
+const { curlOf } = await load("raw.js", "canvas");
+const { choicesOf } = await load("question.js", "canvas");
 
 Object.assign(globalThis, { addEventListener: () => {}, removeEventListener: () => {} });
 
@@ -74,15 +79,20 @@ test("a last event is the gateway's by the name of the stream", () => {
 
 /** Streams one after another; what the page gets of them, is told, and asks for. */
 async function through(...streams) {
-  const [asked, told] = [[], []];
+  return throughCall({}, ...streams);
+}
+
+async function throughCall(call, ...streams) {
+  const [asked, told, passed] = [[], [], []];
   const fetchOnce = async (url, { headers } = {}) => {
     asked.push([url, headers?.["Last-Event-ID"]]);
     const text = streams.shift();
     return new Response(text, { headers: { "content-type": "text/event-stream", "x-a2a-stream": STREAM } });
   };
-  const response = await resuming(fetchOnce, "dev", (link) => told.push(link))("/workspaces/dev/a2a", {});
+  const known = { tell: (link) => told.push(link), passed: ({ id }) => passed.push(id), ...call };
+  const response = await resuming(fetchOnce, "dev", () => known)("/workspaces/dev/a2a", { method: "POST", body: '{"jsonrpc":"2.0","id":9}' });
   const text = await response.text().catch((error) => error);
-  return { text, asked, told };
+  return { text, asked, told, passed };
 }
 
 test("an agent's gap and end are its own, and its ids lead nowhere", async () => {
@@ -116,11 +126,85 @@ test("a stream that is not kept any more is told apart from a refusal of the mes
     if (streams.length === 0) throw gone;
     return new Response(streams.shift(), { headers: { "content-type": "text/event-stream", "x-a2a-stream": STREAM } });
   };
-  const cut = await (await resuming(fetchOnce, "dev", () => {})("/workspaces/dev/a2a", {})).text().catch((error) => error);
+  const cut = await (await resuming(fetchOnce, "dev", () => ({}))("/workspaces/dev/a2a", {})).text().catch((error) => error);
   const said = explained(cut, { taskId: "t" });
   assert.deepEqual([cut.cause, said.badge, said.title, said.reason, said.requestId, said.again], [gone, "cut off", "The connection broke", "not_found", "r", "twice"]);
   assert.match(`${said.words} ${said.advice}`, /does not keep this stream any more\. The agent was reached, and may still be working\. Ask what its task is now\..*twice/);
   assert.match(explained(cut).advice, /has not named a task/);
+});
+
+test("a stream from before a reload goes on where it was, as an answer to the call that takes it up", async () => {
+  const event = (n) => `data: {"jsonrpc":"2.0","id":1,"result":{"n":${n}}}\nid: ${STREAM}-${n}\n\n`;
+  const { text, asked, told, passed } = await throughCall({ after: `${STREAM}-4` }, event(5) + event(6));
+  assert.deepEqual(asked, [[`/workspaces/dev/streams/${STREAM}`, `${STREAM}-4`]], "nothing is sent");
+  assert.deepEqual([told, passed], [["back"], [`${STREAM}-5`, `${STREAM}-6`]]);
+  assert.equal(text, 'data: {"jsonrpc":"2.0","id":9,"result":{"n":5}}\n\ndata: {"jsonrpc":"2.0","id":9,"result":{"n":6}}\n\n');
+});
+
+test("what is kept of an answer is what its events come to, within bounds", () => {
+  const record = new Record();
+  const artifact = (id, append, ...parts) => record.take({ kind: "artifact", id, append, parts });
+  const status = (state, ...parts) => record.take({ kind: "status", state, parts });
+  status("submitted");
+  status("working");
+  artifact("a", false, { text: "one" });
+  artifact("a", true, { text: " two" }, { text: "{}", isCode: true, data: {} });
+  artifact("b", false, { text: "old" });
+  artifact("b", false, { text: "new" });
+  assert.deepEqual(record.events.map(({ kind, state, parts }) => [state ?? kind, parts.map(({ text }) => text).join("|")]), [["working", ""], ["artifact", "one two|{}"], ["artifact", "new"]]);
+  for (let n = 0; n < 700; n += 1) status("working", { text: `step ${n}` });
+  status("completed");
+  assert.deepEqual([record.events.length, record.left, record.events.at(-1).state], [601, 103, "completed"]);
+  artifact("c", false, { text: "x".repeat(500_000) });
+  assert.equal(record.left, 104);
+});
+
+test("a failure is the same one after a reload", () => {
+  const refusal = new Refusal({ reason: "agent_unreachable", message: "away", requestId: "r", status: 502, facts: { delivered: "false" } });
+  const agents = new Error("SSE event contained an error", { cause: Object.assign(new Error("no paper left"), { envelopeCode: -32001 }) });
+  for (const error of [refusal, agents, new TypeError("failed to fetch"), new Cut(refusal), new Left()]) {
+    const record = new Record();
+    record.fail(error);
+    assert.deepEqual(explained(errorOf(JSON.parse(JSON.stringify(record.failure)))), explained(error), error.name);
+  }
+});
+
+test("what is kept has a bound, the oldest goes first, and bytes come back as they were", () => {
+  const stored = new Map();
+  globalThis.sessionStorage = { getItem: (name) => stored.get(name) ?? null, setItem: (name, text) => stored.set(name, text), removeItem: (name) => stored.delete(name) };
+  const talk = (id, ...files) => ({ id, text: "t".repeat(900_000), files });
+  const [small, large] = [Uint8Array.from([0, 127, 255]), new Uint8Array(200_001)];
+  assert.equal(keep({ token: "t", user: "u", talks: [talk(1, { bytes: small }, { bytes: large }), talk(2), talk(3)] }), 1);
+  const { token, talks } = recall();
+  assert.deepEqual([token, talks.map(({ id }) => id), talks[0].files], ["t", [1, 2], [{ bytes: small }, { bytes: null }]]);
+  stored.set("a2a-canvas", '{"version":1,"talks":[{"data":{"bytes":{"$bytes":"%"}}}]}');
+  assert.equal(recall().talks[0].data.bytes, null, "an agent's own");
+  stored.set("a2a-canvas", "{");
+  assert.equal(recall(), null);
+  forget();
+  assert.equal(stored.size, 0);
+  globalThis.sessionStorage.setItem = () => {
+    throw new Error("full");
+  };
+  assert.equal(keep({ token: "t", talks: [talk(1)] }), 1, "a browser without room");
+});
+
+test("a request is a line for a shell, whatever is in it, without a token", () => {
+  const request = { url: "https://other.example/workspaces/dev/a2a", method: "POST", headers: { accept: "it's" }, body: `{"a":"'; rm -rf / #$(x)"}` };
+  assert.equal(curlOf(request, "http://gw"), `curl -N -X POST 'http://gw/workspaces/dev/a2a' \\\n  -H "Authorization: Bearer $TOKEN" \\\n  -H 'accept: it'\\''s' \\\n  --data-raw '{"a":"'\\''; rm -rf / #$(x)"}'`);
+});
+
+test("the answers that an agent proposes are words, and not without number", () => {
+  const found = (data) => choicesOf([{ text: "?" }, { data }]);
+  assert.deepEqual(found({ options: ["red", 7, "", "x".repeat(101), "blue"] }), ["red", "blue"]);
+  assert.equal(found({ choices: Array.from({ length: 50 }, (_, n) => `${n}`) }).length, 8);
+  for (const none of [null, 7, "options", { options: "red" }, []]) assert.deepEqual(found(none), []);
+});
+
+test("who failed is said first", () => {
+  const title = (reason, name) => explained(new Refusal({ reason, message: "m", requestId: "r", status: 503, facts: {} }), { name });
+  assert.deepEqual([title("agent_unreachable", "planner").title, title("agent_unreachable").badge], ["planner cannot be reached", "agent failed"]);
+  assert.deepEqual([title("not_permitted", "$& spy").title, title("store_unavailable").badge, title("invalid_params").badge], ["You may not message $& spy", "gateway failed", "rejected"]);
 });
 
 test("what a user can do about an error", () => {

@@ -11,20 +11,21 @@ const here = import.meta.dirname;
 const { build, version: esbuild } = createRequire(join(packages, "package.json"))("esbuild");
 
 /** Each module that is made, of the file of its name beside this one. */
-const MODULES = ["a2a-sdk.js"];
+const MODULES = ["a2a-sdk.js", "markdown-it.js"];
 
 async function described(name) {
   const folder = join(packages, "node_modules", name);
   const { version, license, repository } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
   const lock = JSON.parse(await readFile(join(packages, "package-lock.json"), "utf8"));
   const { integrity } = lock.packages[`node_modules/${name}`];
-  const source = (repository.url ?? repository).replace(/^git\+|\.git$/g, "");
+  // Some name a repository of GitHub by its owner and name alone.
+  const source = (repository.url ?? repository).replace(/^git\+|\.git$/g, "").replace(/^[\w-]+\/[\w.-]+$/, "https://github.com/$&");
   return { name, version, license, source, integrity, text: await licence(folder) };
 }
 
 /** The licence that a package brings, in full. */
 async function licence(folder) {
-  for (const name of ["LICENSE", "LICENSE.md"]) {
+  for (const name of ["LICENSE", "LICENSE.md", "LICENSE.txt", "LICENSE-MIT.txt"]) {
     const text = await readFile(join(folder, name), "utf8").catch(() => null);
     if (text) return text.trim();
   }

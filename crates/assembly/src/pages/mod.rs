@@ -16,9 +16,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 /// Content policy of the pages: scripts, styles, images and requests of the same origin only
-/// (`'self'` includes WebSockets). No inline code, no strings as code or markup, no frames, no
-/// forms, no other base.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+/// (`'self'` includes WebSockets), and images that a page makes of bytes it has (`blob:`). No
+/// inline code, no strings as code or markup, no frames, no forms, no other base.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// Header fields of every file. The last two keep pages of other origins from holding a reference
@@ -74,8 +74,11 @@ macro_rules! site {
 pub static CANVAS: Site = site! {
     "canvas/index.html", "canvas/advice.js", "canvas/agent.js", "canvas/canvas.css",
     "canvas/canvas.js", "canvas/card.js", "canvas/content.js", "canvas/conversation.js",
-    "canvas/cut.js", "canvas/gateway.js", "canvas/live.js", "canvas/resume.js", "canvas/tree.css",
-    "canvas/workspaces.js", "vendor/a2a-sdk.js",
+    "canvas/copy.js", "canvas/cut.js", "canvas/dialog.js", "canvas/files.js", "canvas/gateway.js",
+    "canvas/kept.js", "canvas/live.js", "canvas/markdown.js", "canvas/parts.js",
+    "canvas/playground.js", "canvas/question.js", "canvas/raw.js", "canvas/record.js", "canvas/resume.js",
+    "canvas/said.css", "canvas/talk.js", "canvas/tree.css", "canvas/workspaces.js",
+    "vendor/a2a-sdk.js", "vendor/markdown-it.js",
 };
 
 /// The console: a page that shows operators what the gateway does.
