@@ -183,11 +183,14 @@ impl<'a> Minutes<'a> {
             .add_call(call);
         if let Some(target) = target {
             let is_busy = call.outcome == "agent_busy";
+            // Nearly all are answered, and say no more: an empty text takes no memory.
+            let is_plain = call.result == CallResult::Answered;
+            let failure = if is_plain { "" } else { call.outcome };
             if is_busy || call.result.tells_of_agent(call.outcome) {
                 self.tells.entry(target).or_default().push(Tell {
                     at: call.ms,
                     result: call.result,
-                    outcome: call.outcome.into(),
+                    outcome: failure.into(),
                     status: call.status,
                 });
             }
