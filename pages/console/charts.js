@@ -39,7 +39,7 @@ export function chart({ title, unit, lines }) {
   function make() {
     plot?.destroy();
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-    const series = lines.map(({ label, tone, dash }) => ({ label, stroke: colour(`--${tone}`), width: 1.5, dash, points: { show: false } }));
+    const series = lines.map(({ label, tone, dash }) => ({ label, stroke: colour(`--${tone}`), width: 1.5, dash, points: { show: unit === "ms", size: 3, fill: colour(`--${tone}`) } }));
     const times = (_, values) => values.map((value) => moment(value * 1000, false));
     const options = {
       width: Math.max(200, place.clientWidth || 300),
@@ -47,7 +47,7 @@ export function chart({ title, unit, lines }) {
       legend: { show: false },
       cursor: { sync: { key: "time" }, drag: { x: true, y: false }, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, unit === "ms" ? 10 : 0.1) * 1.1] } },
-      axes: [{ ...axis, values: times, space: 70 }, { ...axis, size: 56, values: (_, values) => values.map(said[unit]) }],
+      axes: [{ ...axis, values: times, space: 90, size: 28 }, { ...axis, size: 56, values: (_, values) => values.map(said[unit]) }],
       series: [{}, ...series],
       hooks: { setCursor: [({ cursor }) => told(cursor.idx)] },
     };

@@ -33,6 +33,7 @@ export function setState(pill, state) {
   const text = `${shape} ${word}`;
   if (pill.textContent !== text) pill.textContent = text;
   if (pill.dataset.tone !== tone) pill.dataset.tone = tone;
+  pill.dataset.shape = "";
 }
 
 /** The word of a state. */

@@ -135,9 +135,9 @@ export function overviewView(model, asked) {
       element(
         "ul",
         {},
-        own.map(({ what, why, path }) => element("li", { className: "problem" }, element("p", { className: "what" }, element("span", { className: "state", "data-tone": "bad" }, "⚠ away"), " ", to(path, what)), element("p", { className: "small" }, why))),
+        own.map(({ what, why, path }) => element("li", { className: "problem" }, element("p", { className: "what" }, element("span", { className: "state", "data-tone": "bad", "data-shape": "" }, "⚠ away"), " ", to(path, what)), element("p", { className: "small" }, why))),
         wrong.slice(0, SHOWN).map(problem),
-        solved.map(({ id, since, ended_at: ended }) => element("li", { className: "problem" }, element("p", { className: "what" }, element("span", { className: "state", "data-tone": "ok" }, "✓ solved"), " ", to(pathOf(id), id), element("span", { className: "muted since" }, ` ${moment(ended)} after ${span(Date.parse(ended) - Date.parse(since))}`)))),
+        solved.map(({ id, since, ended_at: ended }) => element("li", { className: "problem" }, element("p", { className: "what" }, element("span", { className: "state", "data-tone": "ok", "data-shape": "" }, "✓ solved"), " ", to(pathOf(id), id), element("span", { className: "muted since" }, ` ${moment(ended)} after ${span(Date.parse(ended) - Date.parse(since))}`)))),
       ),
       wrong.length > SHOWN ? element("p", { className: "small" }, to("/workspaces", `${countOf(wrong.length - SHOWN, "more workspace")}`)) : null,
     );
@@ -184,13 +184,16 @@ export function overviewView(model, asked) {
   }
   const orgs = choice([["", "All orgs"]], { value: chosen.org, "aria-label": "Org", onchange: () => ((chosen.org = orgs.value), again()) });
   const named = new Set();
-  let covered = "";
+  let [covered, drawn] = ["", null];
   function change() {
     if (model.overview !== overview) {
       overview = model.overview;
       const now = JSON.stringify(overview.unwell.filter(({ state }) => state === "stopped").map(({ id, since }) => [id, since]));
       if (now !== covered) readStops();
       covered = now;
+      const states = JSON.stringify(overview.unwell.map(({ id, state }) => [id, state]));
+      if (sums && states !== drawn) drawSums();
+      drawn = states;
     }
     for (const { org } of model.workspaces.values()) {
       if (org === null || named.has(org)) continue;

@@ -55,8 +55,7 @@ await show("a token that proves nothing is refused, an operator's is taken, and 
   assert(await page.locator("#console").isHidden(), "the console is shown");
   await look(page, "console-refused");
   await login(tokens.operator);
-  await page.locator(".calm").waitFor();
-  await look(page, "console-overview-calm");
+  await page.locator(".problem", { hasText: "rival-night" }).locator(".state", { hasText: "○ offline" }).waitFor();
   await visit("Workspaces");
   await row("tree", "acme-pm").waitFor();
   await until(() => halfOf(page), "a session");

@@ -43,7 +43,7 @@ async function sees(shape, why) {
 await page.goto(demo.console);
 await page.locator("input[name=token]").fill(tokens.operator);
 await page.locator("text=Log in").last().click();
-await page.locator(".calm").waitFor();
+await page.locator(".problem", { hasText: "rival-night" }).waitFor();
 
 await show("an agent that answers 500 is failing, since when and for whom, and calms down when it answers", async () => {
   await send(2);
@@ -64,17 +64,16 @@ await show("an agent that answers 500 is failing, since when and for whom, and c
   assert((await call("GET", "/workspaces/acme-flaky", tokens.operator)).health.state === "healthy", "it is healthy");
 });
 
-await show("one that resets its connections is failing, one that has enough calls is busy", async () => {
+await show("one that has enough calls is busy, one that resets its connections is failing", async () => {
+  does = 429;
+  await send(1);
+  await sees("◆ busy");
   does = "reset";
   await send(3);
   await sees("▲ failing", "agent_");
   does = 200;
   // Its breaker may have opened.
-  await until(async () => (await send(1), (await call("GET", "/workspaces/acme-flaky", tokens.operator)).health.state === "healthy"), "it is healthy again");
-  does = 429;
-  await send(1);
-  await sees("◆ busy");
-  does = 200;
+  await until(async () => (await send(1), (await call("GET", "/workspaces/acme-flaky", tokens.operator)).health.state !== "failing"), "it answers again");
 });
 
 await show("a failed call is found in the list, and says what happened", async () => {

@@ -150,6 +150,9 @@ const RECENT: u32 = 5;
 /// Failures among the last calls from which an agent counts as failing.
 const RECENT_FAILURES: u32 = 3;
 
+/// The age up to which a failure is recent, in milliseconds.
+const RECENT_MS: i64 = 60_000;
+
 /// How long an agent that had enough calls counts as busy, in milliseconds.
 const BUSY_MS: i64 = 60_000;
 
@@ -246,7 +249,9 @@ impl Health {
         let (calls, failed) = facts.five_minutes;
         let none = CallTrouble::default();
         let trouble = facts.trouble.unwrap_or(&none);
-        let part = calls >= 20 && failed * 5 >= calls;
+        // One that answers again is not failing for the rest of the five minutes.
+        let is_recent = now.0 - trouble.last_failed < RECENT_MS;
+        let part = is_recent && calls >= 20 && failed * 5 >= calls;
         if trouble.is_failing() || part || facts.breaker.is_some() {
             let since = (trouble.failed_since > 0).then_some(Timestamp(trouble.failed_since));
             let mut why = match part && !trouble.is_failing() {
@@ -393,7 +398,8 @@ mod tests {
             assert_eq!(at(&facts, 99_000), expected, "{status}");
         }
         facts.five_minutes = (20, 4);
-        assert_eq!(at(&facts, 99_000), HealthState::Failing);
+        assert_eq!(at(&facts, 59_000), HealthState::Failing);
+        assert_eq!(at(&facts, 99_000), HealthState::Healthy);
         facts.five_minutes = (20, 3);
         facts.breaker = Some("timeout");
         assert_eq!(at(&facts, 99_000), HealthState::Failing);
