@@ -25,14 +25,10 @@ async fn send(gateway: &Gateway, count: usize) {
 
 /// Waits until the workspace is in a state, and returns what is said of it.
 async fn until_state(gateway: &Gateway, state: &str) -> Value {
-    let mut health = Value::Null;
-    until_holds(state, async || {
-        let request = Request::get("/workspaces/flaky").bearer(ADMIN);
-        health = gateway.call(&request).await.json()["health"].clone();
-        health["state"] == state
-    })
-    .await;
-    health
+    let request = Request::get("/workspaces/flaky").bearer(ADMIN);
+    let read = async || gateway.call(&request).await.json()["health"].clone();
+    until_holds(state, async || read().await["state"] == state).await;
+    read().await
 }
 
 /// The calls of all cells, by result.
