@@ -9,7 +9,7 @@ import { choice, count, countOf, loading, moment, pathOf, refusal, setText, span
 import { release, stop } from "./stops.js";
 
 /** How often sums are read, in milliseconds. */
-const SUMS_EVERY = 10_000;
+const SUMS_EVERY = 5_000;
 
 /** Problems and workspaces that are shown at most. */
 const SHOWN = 20;
@@ -35,7 +35,7 @@ export function overviewView(model, asked) {
 
   const charts = {
     calls: chart({ title: "Calls per second", unit: "rate", lines: [{ label: "answered", tone: "ok" }, { label: "failed", tone: "bad" }] }),
-    denied: chart({ title: "Denied and rejected per second", unit: "rate", lines: [{ label: "denied", tone: "warn" }, { label: "rejected", tone: "muted", dash: [4, 3] }] }),
+    denied: chart({ title: "Denied per second", unit: "rate", lines: [{ label: "denied", tone: "warn" }, { label: "rejected", tone: "muted", dash: [4, 3] }] }),
     latency: chart({ title: "Duration of calls", unit: "ms", lines: [{ label: "p50", tone: "accent" }, { label: "p95", tone: "accent", dash: [4, 3] }] }),
     streams: chart({ title: "Streams opened per second", unit: "rate", lines: [{ label: "streams", tone: "accent" }] }),
   };
@@ -58,7 +58,8 @@ export function overviewView(model, asked) {
       drawSums();
     } catch (error) {
       if (signal.aborted || closed) return;
-      fill(workspaces, refusal(words(error), count_));
+      // What is there stays, and is grey as the rest of the page.
+      if (sums === null) fill(workspaces, refusal(words(error), count_));
     }
   }
 

@@ -62,7 +62,7 @@ export function workspaceView(model, id) {
         credentials(tokens, (token) => after(() => revoke(id, token)), after(() => issue(id))),
         ways({ grants, cut: [asCaller, asTarget].filter(({ more }) => more) }, (one) => after(() => takeBack(one)), after(() => grant({ caller: id }))),
         refusals(id),
-        workspace.status === "removed" ? null : widePanel("Remove", element("p", {}, "Ends all of its tokens, for good."), element("p", {}, element("button", { type: "button", className: "danger", onclick: async () => (await remove(id)) && (location.hash = "/workspaces") }, "Remove workspace…"))),
+        workspace.status === "removed" ? null : widePanel("Remove", element("p", {}, "Calls to it are refused from then on, and nothing it proved itself with is valid any more."), element("p", {}, element("button", { type: "button", className: "danger", onclick: async () => (await remove(id)) && (location.hash = "/workspaces") }, "Remove workspace…"))),
       );
       change();
     } catch (error) {

@@ -421,8 +421,8 @@ if (process.env.A2A_PAGES_IMAGES) {
     for (let n = 0; n < 8; n += 1) {
       await Promise.all([send(tokens["acme-dev"], "acme-pm"), send(tokens["rival-spy"], "acme-pm"), send(tokens["acme-pm"], "acme-dev")]);
     }
-    await visit("Calls");
-    await row("exchanges", "rival-spy → acme-pm").waitFor();
+    await visit("Overview");
+    await page.locator(".overview .wide tbody tr").nth(1).waitFor();
     await page.mouse.move(640, 5);
     await page.emulateMedia({ colorScheme: "light" });
     await page.screenshot({ path: join(import.meta.dirname, "../../docs/images/console.png") });

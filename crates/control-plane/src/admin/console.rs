@@ -206,7 +206,7 @@ async fn serve_overview(State(gateway): State<Arc<Gateway>>) -> Result<Json<Over
 /// cells of its list. Fewer and longer cells for the list: it reads those of all workspaces.
 const TIMES: [(&str, CellSpan, u32, CellSpan); 4] = [
     ("1h", CellSpan::Minute, 60, CellSpan::Minute),
-    ("6h", CellSpan::FiveMinutes, 72, CellSpan::FiveMinutes),
+    ("6h", CellSpan::FiveMinutes, 72, CellSpan::Hour),
     ("24h", CellSpan::FiveMinutes, 288, CellSpan::Hour),
     ("7d", CellSpan::Hour, 168, CellSpan::Hour),
 ];
