@@ -70,11 +70,27 @@ export function overviewView(model, asked) {
     hit.set(id, { ...known, last, at: Date.now() });
     try {
       const { records } = await ask(`audit${query({ event_type: "A2A_CALL", target: id, since: since ?? last, limit: LOOKED_AT })}`);
-      const failed = records.filter(({ outcome, status }) => outcome !== "answered" || status >= 500);
+      const failed = records.filter(({ result }) => result === "agent_failed");
       hit.set(id, { last, at: Date.now(), callers: new Set(failed.map(({ caller }) => caller)).size });
       draw();
     } catch {
       // It is read again with the next failure.
+    }
+  }
+
+  /** Caps that are reached, and keys that cannot be read, once for each reading of sums. */
+  let more = [];
+  async function readPolicy() {
+    try {
+      const [{ caps }, { readable }] = await Promise.all([ask("api/caps?limit=5"), ask("console/keys")]);
+      more = caps.flatMap(({ name, limit, count: unit, subjects }) => subjects.filter(({ reached }) => reached).map(({ subject, org, resets_at: resets }) => ({
+        key: `cap ${name} ${subject} ${org}`, word: "cap reached", tone: "warn", what: `Cap ${name}`, path: "/policy",
+        why: `${subject || org || "no org"} has used all ${count(limit)} ${unit}${resets ? `; it begins again ${moment(resets)}` : ""}`,
+      })));
+      if (!readable) more.push({ key: "keys", word: "unreadable", tone: "bad", what: "Trust keys", path: "/gateway", why: "keys.dir cannot be read; the keys known before stay in force" });
+      draw();
+    } catch {
+      // What is away is said by the feed.
     }
   }
 
@@ -86,7 +102,7 @@ export function overviewView(model, asked) {
       if (!sql) found.push({ key: `sql ${replica}`, what: "Database", why: `does not answer replica ${replica}`, path: "/gateway" });
       if (!shared) found.push({ key: `shared ${replica}`, what: "Shared state", why: `does not answer replica ${replica}`, path: "/gateway" });
     }
-    return found;
+    return [...found, ...more];
   }
 
   function problem(one) {
@@ -136,7 +152,7 @@ export function overviewView(model, asked) {
       element(
         "ul",
         {},
-        own.map(({ what, why, path }) => element("li", { className: "problem" }, element("p", { className: "what" }, element("span", { className: "state", "data-tone": "bad", "data-shape": "" }, "⚠ away"), " ", to(path, what)), element("p", { className: "small" }, why))),
+        own.map(({ what, why, path, word = "away", tone = "bad" }) => element("li", { className: "problem" }, element("p", { className: "what" }, element("span", { className: "state", "data-tone": tone, "data-shape": "" }, `⚠ ${word}`), " ", to(path, what)), element("p", { className: "small" }, why))),
         wrong.slice(0, SHOWN).map(problem),
         solved.map(({ id, since, ended_at: ended }) => element("li", { className: "problem" }, element("p", { className: "what" }, element("span", { className: "state", "data-tone": "ok", "data-shape": "" }, "✓ solved"), " ", to(pathOf(id), id), element("span", { className: "muted since" }, ` ${moment(ended)} after ${span(Date.parse(ended) - Date.parse(since))}`)))),
       ),
@@ -207,7 +223,8 @@ export function overviewView(model, asked) {
   change();
   readStops();
   count_();
-  const timer = setInterval(count_, SUMS_EVERY);
+  readPolicy();
+  const timer = setInterval(() => (count_(), readPolicy()), SUMS_EVERY);
   const head = element("div", { className: "title" }, element("h1", { tabIndex: -1 }, "Overview"), element("div", { className: "buttons" }, times, orgs));
   const attention = element("section", { className: "panel attention", "aria-label": "Needs attention" }, title, trouble, problems);
   const view = element("div", { className: "view overview" }, head, attention, element("div", { className: "charts" }, Object.values(charts).map((one) => one.element)), element("section", { className: "panel wide", "aria-label": "Workspaces" }, element("h2", {}, "Workspaces"), workspaces));

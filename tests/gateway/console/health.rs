@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use serde_json::{Value, json};
 
 use super::ask;
-use crate::harness::{ADMIN, Agent, CALL, Gateway, Pair, Request, Step, ok_json, until_holds};
+use crate::harness::{ADMIN, Agent, CALL, Gateway, Request, Step, ok_json, until_holds};
 use crate::hierarchy::seat_in;
 use crate::on_both_pairs;
 
