@@ -740,6 +740,7 @@ impl Drop for Exchange {
             false => Shape::Unary,
         };
         metrics.record_exchange((call.method, outcome, shape), elapsed, recorded);
+        metrics.call_results[CallResult::of_call(outcome, record.status)].inc();
         metrics.request_bytes.inc_by(record.request_bytes);
         metrics.response_bytes.inc_by(record.response_bytes);
         metrics.events.inc_by(record.events);

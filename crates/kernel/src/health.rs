@@ -2,27 +2,12 @@
 //! decided here (`docs/reference/health.md`, "Calls and workspaces").
 
 use crate::closed_set::words;
+pub use crate::metrics::CallResult;
 use crate::metrics::Outcome;
 use crate::rejection::Reason;
 use crate::time::Timestamp;
 
 words! {
-    /// What a call came to.
-    CallResult {
-        /// The agent answered; an A2A error, or any 4xx, is an answer.
-        Answered => "answered",
-        /// No answer, a 5xx, or a broken stream.
-        AgentFailed => "agent_failed",
-        /// A store, overload, a guard that cannot be asked, a shutdown, a bug.
-        GatewayFailed => "gateway_failed",
-        /// Policy, a stop, a guard, a cap or a rate.
-        Denied => "denied",
-        /// A mistake of the caller.
-        Rejected => "rejected",
-        /// The caller left.
-        Left => "left",
-    }
-
     /// How a workspace is, the worst first.
     HealthState {
         /// A stop covers it.
@@ -55,7 +40,8 @@ impl CallResult {
         }
     }
 
-    /// As [`CallResult::of_call`], of an outcome as records have it. One of another release is a failure of the gateway.
+    /// As [`CallResult::of_call`], of an outcome as records have it. One of another release is a failure of the
+    /// gateway.
     pub fn of_record(outcome: &str, status: i64) -> Self {
         let named = |known: Outcome| (known.as_str() == outcome).then_some(known);
         let known = named(Outcome::Answered).or_else(|| named(Outcome::CallerLeft));
