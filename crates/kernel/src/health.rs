@@ -385,7 +385,7 @@ mod tests {
         }
         facts.five_minutes = (20, 4);
         assert_eq!(at(&facts, 59_000), HealthState::Failing);
-        assert_eq!(at(&facts, 99_000), HealthState::Healthy);
+        assert_eq!(at(&facts, 99_000), HealthState::Offline);
         facts.five_minutes = (20, 3);
         facts.breaker = Some("timeout");
         assert_eq!(at(&facts, 99_000), HealthState::Failing);
