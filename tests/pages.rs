@@ -189,6 +189,11 @@ fn people_sign_in_at_the_console_with_a_provider() {
 }
 
 #[test]
+fn an_operator_sees_what_is_wrong_first() {
+    show("trouble.mjs");
+}
+
+#[test]
 fn an_operator_makes_moves_and_counts_in_the_console() {
     show("tasks.mjs");
 }

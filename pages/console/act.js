@@ -17,7 +17,7 @@ export function confirm({ title, text, fields = [], verb, danger = false, act, d
       for (const button of [go, cancel]) button.disabled = on;
     };
     const failed = element("div", {});
-    const go = element("button", { type: "submit", className: danger ? "danger" : "primary" }, verb);
+    const go = element("button", { type: "submit", className: danger ? "danger" : "primary" }, typeof verb === "function" ? "" : verb);
     const cancel = element("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
     let did = false;
     const submit = async (event) => {
@@ -40,21 +40,26 @@ export function confirm({ title, text, fields = [], verb, danger = false, act, d
         fields.find(({ control }) => control.name === error.field)?.control.focus();
       }
     };
+    const values_ = () => Object.fromEntries(fields.map(({ control }) => [control.name, control.value.trim()]));
+    // The button says what it does, by what is chosen.
+    const word = () => typeof verb === "function" && go.replaceChildren(verb(values_()));
+    const first = JSON.stringify(values_());
+    const isTyped = () => JSON.stringify(values_()) !== first;
     const form = element(
       "form",
-      { onsubmit: submit },
+      { onsubmit: submit, oninput: word },
       element("h2", { id: "dialog-title" }, title),
-      [text].flat().map((sentence) => element("p", {}, sentence)),
+      [text].flat().map((sentence) => (sentence instanceof Node ? sentence : element("p", {}, sentence))),
       fields.flatMap(({ label, control, beside = [] }) => [field(label, control), ...beside]),
       failed,
       element("div", { className: "buttons" }, cancel, go),
     );
     const dialog = element("dialog", { "aria-labelledby": "dialog-title" }, form);
-    // What is being done cannot be taken back by leaving.
-    dialog.addEventListener("cancel", (event) => runs && event.preventDefault());
+    // What is being done cannot be taken back by leaving, and what was typed is left by the button alone.
+    dialog.addEventListener("cancel", (event) => (runs || isTyped()) && event.preventDefault());
     // Chromium lets the second Escape in a row through without asking, but not one whose key was taken. With its buttons
     // disabled the dialog has no focus, so the key is the document's.
-    const stay = (event) => runs && event.key === "Escape" && event.preventDefault();
+    const stay = (event) => (runs || isTyped()) && event.key === "Escape" && event.preventDefault();
     document.addEventListener("keydown", stay, true);
     dialog.addEventListener("close", () => {
       document.removeEventListener("keydown", stay, true);
@@ -62,6 +67,7 @@ export function confirm({ title, text, fields = [], verb, danger = false, act, d
       resolve(did);
     });
     document.body.append(dialog);
+    word();
     dialog.showModal();
     // Nothing happens by a key that was pressed twice.
     const empty = fields.find(({ control }) => control.value === "") ?? fields[0];
@@ -82,15 +88,65 @@ export function dismiss() {
 
 const path = (id) => `api/workspaces/${encodeURIComponent(id)}`;
 
+/** What pausing and stopping do, side by side. `running`: the calls under way, in words. */
+export function choicesShown(running) {
+  const rows = [
+    ["New calls to it and from it", "to it refused as offline", "refused as stopped, with your reason"],
+    [`Calls under way (${running})`, "go on", "end now, if you choose so"],
+    ["Unfinished tasks", "go on", "canceled, if you choose so"],
+    ["Ends", "when somebody resumes it", "when somebody releases it, or at a time"],
+  ];
+  const head = element("tr", {}, ["", "Pause", "Stop"].map((title) => element("th", { scope: "col" }, title)));
+  return element("table", { className: "choices" }, element("thead", {}, head), element("tbody", {}, rows.map(([first, ...rest]) => element("tr", {}, element("th", { scope: "row" }, first), rest.map((text) => element("td", {}, text))))));
+}
+
+/** The calls under way at a workspace: their number, and in words. */
+export async function runningOf(id, model) {
+  const streams = model?.workspaces.get(id)?.streams ?? 0;
+  try {
+    const { calls } = await ask(`console/workspaces/${encodeURIComponent(id)}`);
+    const n = Math.max(calls.in_progress, streams);
+    return { n, text: `${n} ${n === 1 ? "call" : "calls"}${streams ? `, ${streams} of them ${streams === 1 ? "a stream" : "streams"}` : ""}` };
+  } catch {
+    return { n: streams, text: "their number cannot be read now" };
+  }
+}
+
 /** Takes a workspace out. */
-export const pause = (id) =>
-  confirm({
+export async function pause(id, model) {
+  return confirm({
     title: "Pause this workspace?",
-    text: `Messages to ${id} are refused with workspace_offline until it is resumed. What is in progress goes on.`,
-    verb: "Pause",
-    danger: true,
+    text: [`New messages to ${id} are refused with workspace_offline until it is resumed.`, choicesShown((await runningOf(id, model)).text)],
+    verb: `Pause ${id}`,
     act: () => ask(`${path(id)}/pause`, { method: "POST" }),
     done: `${id} is paused.`,
+  });
+}
+
+/** Removes a workspace, for good but for a new life of its id. */
+export const remove = (id) =>
+  confirm({
+    title: "Remove this workspace?",
+    text: [`All tokens of ${id} end at once, and calls to it are refused as removed. Workspaces below it keep their place. Its id can begin a new life later (Create workspace, with the id).`],
+    fields: [{ label: `Type ${id} to remove it`, control: element("input", { name: "typed", autocomplete: "off", spellcheck: false }) }],
+    verb: "Remove workspace",
+    danger: true,
+    act: ({ typed }) => {
+      if (typed !== id) throw new Wrong("typed", `Type the id “${id}” exactly.`);
+      return ask(path(id), { method: "DELETE" });
+    },
+    done: `${id} is removed.`,
+  });
+
+/** Ends a token of an org or of an operator for good. `place`: its list in the interface. */
+export const revokeAt = (place, { id, prefix, label }) =>
+  confirm({
+    title: "Revoke this token?",
+    text: `${label ? `“${label}”` : `The token that begins with ${prefix}`} is refused by every replica within a second, for good.`,
+    verb: "Revoke token",
+    danger: true,
+    act: () => ask(`api/${place}/${encodeURIComponent(id)}`, { method: "DELETE" }),
+    done: "The token is revoked.",
   });
 
 /** Lets a workspace in again. */
@@ -143,7 +199,7 @@ export function spanOf(text, label = "Expires after") {
 export function grant({ caller = "", target = "" } = {}) {
   const input = (name, value, rest = {}) => element("input", { name, value, autocomplete: "off", spellcheck: false, ...rest });
   return confirm({
-    title: "Grant a way",
+    title: "Grant access",
     text: "The caller may message the target, whatever the hierarchy says, across orgs too, until the grant expires or is removed.",
     fields: [
       { label: "Caller (a workspace id)", control: input("caller_id", caller, { required: true }) },
@@ -151,7 +207,7 @@ export function grant({ caller = "", target = "" } = {}) {
       { label: "Expires after, in hours (empty: never)", control: input("hours", "", { inputMode: "decimal" }) },
       { label: "Note, for people", control: input("note", "", { maxLength: 256 }) },
     ],
-    verb: "Grant",
+    verb: "Grant access",
     act: ({ caller_id, target_id, hours, note }) => {
       const body = { caller_id, target_id };
       if (note) body.note = note;

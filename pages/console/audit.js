@@ -36,7 +36,7 @@ export function auditView(model, asked) {
     controls[name] = element("input", { name, value: asked.get(name) ?? "", placeholder, autocomplete: "off", spellcheck: false });
   }
   controls.event_type = choice([["", "Everything"], ...EVENTS.map((word) => [word, word])], { name: "event_type", value: asked.get("event_type") ?? "" });
-  for (const [name] of TIMES) controls[name] = element("input", { type: "datetime-local", name, step: "1", value: local(asked.get(name)) });
+  for (const [name] of TIMES) controls[name] = element("input", { name, value: local(asked.get(name)), placeholder: "2026-11-28 09:00", autocomplete: "off", spellcheck: false, pattern: "\\d{4}-\\d{2}-\\d{2}([ T]\\d{2}:\\d{2}(:\\d{2})?)?", title: "A day, or a day and a time of 24 hours: 2026-11-28 09:00" });
 
   const rows = element("div", { className: "records" });
   const more = element("div", { className: "more" });
@@ -44,7 +44,7 @@ export function auditView(model, asked) {
 
   const wanted = () => {
     const said = Object.fromEntries(Object.entries(controls).map(([name, { value }]) => [name, value.trim()]));
-    for (const [name] of TIMES) if (said[name]) said[name] = new Date(said[name]).toISOString();
+    for (const [name] of TIMES) if (said[name]) said[name] = new Date(said[name].length === 10 ? `${said[name]} 00:00` : said[name].replace(" ", "T")).toISOString();
     return said;
   };
 
@@ -108,11 +108,11 @@ function timeField(label, control) {
   return made;
 }
 
-/** A time of the address as the control has it: in the browser's zone. */
+/** A time of the address as the field has it: in the browser's zone. */
 function local(time) {
   const date = new Date(time ?? "");
   if (Number.isNaN(date.getTime())) return "";
-  return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 19).replace("T", " ");
 }
 
 /** One record: a line that opens. */
@@ -139,10 +139,19 @@ function record(said) {
   const details = element("details", { className: "record" }, line);
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) {
-      details.append(links, element("pre", { tabIndex: 0, "data-scrolls": "", role: "group", "aria-label": "The record as JSON" }, JSON.stringify(said, null, 2)));
+      details.append(links, element("pre", { tabIndex: 0, "data-scrolls": "", role: "group", "aria-label": "The record as JSON" }, JSON.stringify(ordered(said), null, 2)));
     }
   });
   return details;
+}
+
+/** A record with what people look for first, and what proves it last. */
+function ordered(said) {
+  const first = ["time", "event_type", "caller", "target", "method", "outcome", "result", "status", "rule", "detail", "duration_ms", "request_id"];
+  const last = ["replica", "seq", "prev", "hash"];
+  const rest = Object.keys(said).filter((name) => !first.includes(name) && !last.includes(name));
+  const names = [...first, ...rest, ...last].filter((name) => name in said);
+  return Object.fromEntries(names.map((name) => [name, said[name]]));
 }
 
 /** Where each chain ends, and by what that is known. */

@@ -12,7 +12,7 @@ export async function showCaps(place) {
   fill(place, loading("the caps"));
   try {
     const { caps } = await ask(`api/caps?limit=${SHOWN_MAX}`);
-    const again = element("button", { type: "button", onclick: () => showCaps(place) }, "Look again");
+    const again = element("button", { type: "button", onclick: () => showCaps(place) }, "Refresh");
     fill(place, table("Caps", ["Cap", "Used", "Limit", "By", "Begins again", "State"], caps.flatMap(rowsOf), "The configuration has no caps."), element("p", {}, again));
   } catch (error) {
     fill(place, refusal(words(error), () => showCaps(place)));

@@ -2,16 +2,18 @@
 // has when it is loaded again, follows one feed, and shows one view at a time, by the part of the address behind `#`.
 
 import { dismiss } from "./act.js";
-import { beginSession, endSignIn, enter, follow, forget, leave as endSession, words } from "./ask.js";
+import { ask, beginSession, endSignIn, enter, follow, forget, leave as endSession, words } from "./ask.js";
 import { byId, element, fill } from "./dom.js";
 import { auditView } from "./audit.js";
-import { exchangesView } from "./exchanges.js";
+import { callsView } from "./calls.js";
 import { explainView } from "./explain.js";
 import { gatewayView } from "./gateway.js";
 import { Model, POINTS } from "./model.js";
+import { overviewView } from "./overview.js";
+import { policyView } from "./policy.js";
 import { Refusal } from "./refusal.js";
 import { kept } from "./session.js";
-import { count, field, loading, refusal, setPill, setText } from "./show.js";
+import { count, field, loading, moment, refusal, say, setPill, setText } from "./show.js";
 import { cameBack, wayIn, whoIsIn } from "./signin.js";
 import { notOperators } from "./token.js";
 import { treeView } from "./tree.js";
@@ -20,12 +22,14 @@ import { visible } from "./visible.js";
 import { workspaceView } from "./workspace.js";
 
 const VIEWS = [
+  ["/overview", "Overview"],
   ["/workspaces", "Workspaces"],
-  ["/exchanges", "Exchanges"],
+  ["/calls", "Calls"],
+  ["/policy", "Policy"],
   ["/explain", "Explain"],
   ["/audit", "Audit"],
   ["/usage", "Usage"],
-  ["/gateway", "Gateway"],
+  ["/gateway", "System"],
 ];
 
 const model = new Model();
@@ -133,7 +137,7 @@ function route() {
   fill(byId("view"), view.element);
   document.title = `${visible(view.title)} · a2a-gateway`;
   for (const link of byId("nav").children) {
-    const here = link.getAttribute("href") === `#/${name || "workspaces"}`;
+    const here = link.getAttribute("href") === `#/${name || "overview"}`;
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -143,13 +147,62 @@ function route() {
 }
 
 function made(name, id, asked) {
-  if (name === "exchanges") return exchangesView(model);
+  // The name before this release.
+  if (name === "calls" || name === "exchanges") return callsView(model, asked);
   if (name === "explain") return explainView(model, asked);
   if (name === "audit") return auditView(model, asked);
+  if (name === "policy") return policyView(model);
   if (name === "usage") return usageView(asked);
   if (name === "gateway") return gatewayView(model);
   if (name === "workspaces" && id) return workspaceView(model, decoded(id));
-  return treeView(model);
+  if (name === "workspaces") return treeView(model);
+  return overviewView(model, asked);
+}
+
+/** How often the states of workspaces are read, in milliseconds: what breaks is seen within two seconds. */
+const STATES_EVERY = 1000;
+
+/** Data of this age are shown as old, in milliseconds. */
+const STALE = 5000;
+
+/** Reads how workspaces are, for as long as the page is seen. */
+async function followStates() {
+  for (;;) {
+    if (feed !== null && !byId("console").hidden && !document.hidden) {
+      try {
+        model.setStates(await ask("console/overview"));
+      } catch {
+        // The feed says that the gateway, or its database, is away.
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, STATES_EVERY));
+  }
+}
+
+/** Greys what is old, and says of when it is. */
+function showAge() {
+  const isOld = feed !== null && !byId("console").hidden && Date.now() - model.heardAt > STALE;
+  const said = byId("stale");
+  if (isOld) setText(said, `Data as of ${moment(model.heardAt)}: the gateway has not been heard since.`);
+  said.hidden = !isOld;
+  if (isOld) byId("console").dataset.stale = "";
+  else delete byId("console").dataset.stale;
+}
+
+const PLACES = { o: "overview", w: "workspaces", c: "calls", p: "policy", e: "explain", a: "audit", u: "usage", s: "gateway" };
+
+/** The keys of the page: `/` searches, `g` and a letter goes to a view, `?` lists them. */
+let pending = false;
+function onKey(event) {
+  const types = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (types || event.ctrlKey || event.metaKey || event.altKey || byId("console").hidden || document.querySelector("dialog[open]")) return;
+  const goes = pending && PLACES[event.key];
+  pending = event.key === "g" && !pending;
+  if (goes) location.hash = `#/${goes}`;
+  else if (event.key === "/") byId("view").querySelector("input[type=search]")?.focus();
+  else if (event.key === "?") say("Keys: / search · g then o, w, c, p, e, a, u or s: Overview, Workspaces, Calls, Policy, Explain, Audit, Usage, System · arrows move in lists, Enter opens · Esc closes");
+  else return;
+  event.preventDefault();
 }
 
 /** A name in an address, which anybody may have typed. */
@@ -167,24 +220,21 @@ function strip() {
     const value = element("dd", {}, "–");
     return { value, box: element("div", {}, element("dt", {}, label), value) };
   };
-  const [rate, refused, streams, workspaces, replicas] = ["Exchanges / s", "Refused / s", "Open streams", "Workspaces up", "Replicas"].map(made);
+  const [rate, refused, streams, workspaces, replicas] = ["Calls/s", "Not carried out/s", "Open streams", "Healthy workspaces", "Replicas"].map(made);
   const curves = [curve("n"), curve("refused")];
   rate.box.append(curves[0].svg);
   refused.box.append(curves[1].svg);
   byId("strip").append(...[rate, refused, streams, workspaces, replicas].map(({ box }) => box));
-  let counted = -1;
   return () => {
     const last = model.curve.at(-1);
     setText(rate.value, last ? count(last.n) : "–");
     setText(refused.value, last ? count(last.refused) : "–");
     refused.value.dataset.tone = last?.refused ? "bad" : "none";
     setText(streams.value, count(model.totals.streams));
-    if (counted !== model.rowsVersion) {
-      counted = model.rowsVersion;
-      let up = 0;
-      for (const { status } of model.workspaces.values()) up += status === "online" || status === "degraded" ? 1 : 0;
-      setText(workspaces.value, `${count(up)} of ${count(model.workspaces.size)}`);
-    }
+    const counts = model.overview?.counts ?? [];
+    const all_ = counts.reduce((sum, [, n]) => sum + n, 0);
+    const healthy = counts.find(([state]) => state === "healthy")?.[1] ?? 0;
+    setText(workspaces.value, model.overview ? `${count(healthy)} of ${count(all_)}` : "–");
     const well = model.replicas.filter(({ sql, shared, silent_ms: silent }) => sql && shared && silent < 5000).length;
     const all = model.replicas.length;
     setText(replicas.value, well < all ? `${count(well)} of ${count(all)} well` : count(all));
@@ -224,6 +274,9 @@ model.addEventListener("change", () => {
   view?.change();
 });
 addEventListener("hashchange", route);
+addEventListener("keydown", onKey);
+setInterval(showAge, 500);
+followStates();
 const came = cameBack();
 if (came?.why || (came === null && kept() === null)) login(came?.why);
 else {

@@ -19,7 +19,7 @@ const CHECKS = {
   stop: "Did an operator stop it?",
   rule: "Which rule lets the one message the other?",
   state: "Where is the target in its life?",
-  liveness: "Does it live?",
+  liveness: "Is its agent alive?",
   url: "Where does its agent listen?",
   upstream: "What does the gateway show the agent?",
   call: "How is the agent called?",
@@ -34,7 +34,7 @@ const CHECKS = {
 const ADVICE = {
   not_permitted: "Move one of the two in the hierarchy, or grant the way.",
   role_required: "Use a token of an operator with the role that the message names.",
-  stopped: "Release the stop, in Gateway, once its cause is over.",
+  stopped: "Release the stop, in System, once its cause is over.",
   workspace_offline: "See why the agent sends no heartbeat, or resume it if it is paused.",
   workspace_restarting: "Wait until its agent has registered.",
   workspace_not_found: "Create the workspace, or check the id.",
@@ -109,6 +109,17 @@ export function explainView(model, asked) {
   return { title: "Explain", element: view, change: () => {}, close: () => newest.close() };
 }
 
+/** Puts the explanation of a pair into `place`. */
+export async function explained(place, caller, target, model) {
+  const again = () => explained(place, caller, target, model);
+  fill(place, loading("the explanation"));
+  try {
+    fill(place, ...verdict(await ask(`explain${query({ caller, target })}`), again, model));
+  } catch (error) {
+    fill(place, refusal(words(error), again));
+  }
+}
+
 /** The ids that no workspace has, by what the checks found. */
 export function unknownOf({ steps }) {
   const places = steps.filter(({ step: name, fact }) => ["caller_place", "target_place"].includes(name) && fact.exists === false);
@@ -130,8 +141,8 @@ function verdict(said, again, model) {
   const unknown = unknownOf(said);
   const ends = [caller, target].map((id) => (model.workspaces.has(id) ? to(pathOf(id), id) : element("code", {}, id)));
   const pair = element("p", { className: "ends" }, ends[0], " → ", ends[1]);
-  const allow = element("button", { type: "button", onclick: async () => (await grant({ caller, target })) && again() }, "Grant this way …");
-  const wake = element("button", { type: "button", onclick: async () => (await resume(target)) && again() }, "Resume …");
+  const allow = element("button", { type: "button", onclick: async () => (await grant({ caller, target })) && again() }, "Grant this access…");
+  const wake = element("button", { type: "button", onclick: async () => (await resume(target)) && again() }, "Resume…");
   const told = admitted
     ? [element("strong", {}, "A message would be delivered.")]
     : [

@@ -1,10 +1,8 @@
-// The gateway itself: its replicas, its keys, its caps, its configuration.
+// The gateway itself: its replicas, its keys, its configuration.
 
 import { ask, words } from "./ask.js";
 import { element, fill } from "./dom.js";
 import { rotate } from "./act.js";
-import { stopsShown } from "./stops.js";
-import { showCaps } from "./caps.js";
 import { count, facts, loading, panel, pill, refusal, setText, span, table, when } from "./show.js";
 
 /** A replica that told nothing for so long is not well, in milliseconds. */
@@ -14,7 +12,6 @@ const SILENT = 5000;
 export function gatewayView(model) {
   const replicas = element("div", {});
   const keys = element("div", {}, loading("the keys"));
-  const caps = element("div", {});
   const config = element("div", {}, loading("the configuration"));
   let shown = null;
 
@@ -39,7 +36,7 @@ export function gatewayView(model) {
     const same = shown?.length === cells.length && shown.every((row, index) => row.name === cells[index].name);
     if (!same) {
       shown = cells;
-      fill(replicas, table("Replicas", ["Replica", "State", "Stores", "Version", "Running for", "Exchanges", "Streams"], cells.map(({ nodes }) => nodes), "None has told anything yet."));
+      fill(replicas, table("Replicas", ["Replica", "State", "Stores", "Version", "Running for", "Calls", "Streams"], cells.map(({ nodes }) => nodes), "No replica has reported yet."));
       return;
     }
     for (const [index, { nodes }] of cells.entries()) {
@@ -54,10 +51,9 @@ export function gatewayView(model) {
 
   readKeys();
   readConfig();
-  showCaps(caps);
   change();
-  const view = element("div", { className: "view" }, element("h1", { tabIndex: -1 }, "Gateway"), panel("Replicas", replicas), panel("Stops", stopsShown().element), panel("Trust keys", keys), panel("Caps", caps), panel("Configuration", config));
-  return { title: "Gateway", element: view, change, close: () => {} };
+  const view = element("div", { className: "view" }, element("h1", { tabIndex: -1 }, "System"), panel("Replicas", replicas), panel("Trust keys", keys), panel("Configuration", config));
+  return { title: "System", element: view, change, close: () => {} };
 }
 
 function replica(one, model) {
@@ -85,7 +81,7 @@ function keysShown({ readable, keys }, again) {
     purpose(key),
   ]);
   const [next, active] = ["next", "active"].map((state) => keys.find((key) => key.state === state));
-  const turn = element("button", { type: "button", onclick: () => rotate(next, active).then(again) }, "Rotate …");
+  const turn = element("button", { type: "button", onclick: () => rotate(next, active).then(again) }, "Rotate keys…");
   const trouble = readable ? null : element("p", { className: "notice", "data-tone": "bad" }, "keys.dir cannot be read: the keys known before stay in force. Look at the folder and its owner.");
   return [trouble, table("Trust keys", ["Key", "Algorithm", "State", "Time", "Use"], rows, "There is no key, which cannot be."), element("p", {}, turn)].filter(Boolean);
 }

@@ -1,6 +1,6 @@
 // What an operator makes: workspaces, tokens, moves. A token is shown once, in a dialog that forgets it when it is closed.
 
-import { confirm, spanOf } from "./act.js";
+import { Wrong, confirm, spanOf } from "./act.js";
 import { ask } from "./ask.js";
 import { element, fill } from "./dom.js";
 import { field, say } from "./show.js";
@@ -60,7 +60,7 @@ function parentField(model, { value = "", without = new Set(), told = () => "" }
 }
 
 /** Shows a secret until its dialog is closed. */
-function reveal({ title, text, secret }) {
+function reveal({ title, text, secret, lines = null }) {
   return new Promise((resolve) => {
     const select = () => getSelection().selectAllChildren(shown);
     const shown = element("output", { className: "secret", tabIndex: 0, "aria-label": title, onfocus: () => select() }, secret);
@@ -79,10 +79,16 @@ function reveal({ title, text, secret }) {
       element("h2", { id: "dialog-title" }, title),
       [text].flat().map((sentence) => element("p", {}, sentence)),
       shown,
-      element("div", { className: "buttons" }, element("button", { type: "button", onclick: copy }, "Copy"), element("button", { type: "button", className: "primary", onclick: () => dialog.close() }, "I have it")),
+      lines ? element("pre", { className: "lines", tabIndex: 0, "data-scrolls": "", "aria-label": "How its agent starts" }, lines) : null,
+      element("div", { className: "buttons" }, element("button", { type: "button", onclick: copy }, "Copy token"), element("button", { type: "button", className: "primary", onclick: () => dialog.close() }, "Done, I saved the token")),
     );
     const dialog = element("dialog", { "aria-labelledby": "dialog-title" }, form);
+    // The token is shown once, so no key closes this: Chromium lets a second Escape through, but not one that was taken.
+    const stay = (event) => event.key === "Escape" && event.preventDefault();
+    document.addEventListener("keydown", stay, true);
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
     dialog.addEventListener("close", () => {
+      document.removeEventListener("keydown", stay, true);
       shown.textContent = "";
       dialog.remove();
       resolve();
@@ -121,10 +127,12 @@ export async function create(model) {
       { label: "Org (empty: that of the parent, or none)", control: input("org", "", { maxLength: 256 }) },
       { label: "Its agent", control: kind },
       { label: "URL of the agent", control: input("url", "", { placeholder: "http://127.0.0.1:8000/" }) },
+      { label: "If a removed workspace had this id", control: element("select", { name: "recreate" }, element("option", { value: "" }, "refuse"), element("option", { value: "yes" }, "begin a new life of the id (recreate)")) },
     ],
-    verb: "Create",
-    act: async ({ name, id, parent_id, org, kind, url }) => {
+    verb: "Create workspace",
+    act: async ({ name, id, parent_id, org, kind, url, recreate }) => {
       const body = { name, ...KINDS[kind] };
+      if (recreate === "yes") body.recreate = true;
       for (const [member, value] of Object.entries({ id, parent_id: idFor(model.workspaces, parent_id), org, url })) if (value) body[member] = value;
       made = await ask("api/workspaces", { method: "POST", body });
       return made;
@@ -136,8 +144,47 @@ export async function create(model) {
     title: "Enrolment token",
     text: [`With this token the agent of ${made.id} registers once, within 24 hours, and gets a token of its own.`, "It is shown this once, and kept nowhere."],
     secret: made.enrolment_token,
+    lines: linesFor(made),
   });
   return made.id;
+}
+
+/** The lines that start an agent in a new workspace that registers by itself. */
+function linesFor({ id, proxy_url: proxy, liveness }) {
+  if (liveness === "assumed") return null;
+  const gateway = proxy ? new URL(proxy).origin : "http://127.0.0.1:8080";
+  return [`export A2A_GATEWAY_URL=${gateway}`, "export A2A_GATEWAY_ENROLMENT_TOKEN=…   # the token above", `a2a-gateway run --workspace ${id} --token-file ${id}.token -- python3 agent.py`].join("\n");
+}
+
+/** Changes what is set of a workspace. */
+export function edit(workspace) {
+  const { id } = workspace;
+  const value = (name) => (workspace[name] === null || workspace[name] === undefined ? "" : String(workspace[name]));
+  const numbers = ["max_concurrent", "idle_timeout_seconds"];
+  const members = ["name", "role", "url", "card_url", ...numbers];
+  return confirm({
+    title: "Edit this workspace",
+    text: "Only what you change is sent; an empty field clears what can be empty.",
+    fields: [
+      { label: "Name", control: input("name", value("name"), { maxLength: 256, required: true }) },
+      { label: "Role (what its agent is for)", control: input("role", value("role"), { maxLength: 256 }) },
+      { label: "URL of the agent", control: input("url", value("url")) },
+      { label: "URL of its card", control: input("card_url", value("card_url")) },
+      { label: "Calls at once (empty: limits.target_concurrency)", control: input("max_concurrent", value("max_concurrent"), { inputMode: "numeric" }) },
+      { label: "Seconds without an event (empty: timeouts.idle)", control: input("idle_timeout_seconds", value("idle_timeout_seconds"), { inputMode: "numeric" }) },
+    ],
+    verb: "Save changes",
+    act: (given) => {
+      const body = {};
+      for (const name of members) {
+        if (given[name] === value(name)) continue;
+        if (given[name] !== "" && numbers.includes(name) && !/^\d{1,9}$/.test(given[name])) throw new Wrong(name, "Type a whole number.");
+        body[name] = given[name] === "" ? null : numbers.includes(name) ? Number(given[name]) : given[name];
+      }
+      return ask(`api/workspaces/${encodeURIComponent(id)}`, { method: "PATCH", body });
+    },
+    done: `${id} is changed.`,
+  });
 }
 
 const orgOf = ({ org }) => (org === null ? "no org" : `the org ${org}`);
@@ -157,7 +204,7 @@ export function move(model, { id, org, parent_id: parent }) {
     title: "Move this workspace?",
     text: `${id} moves with all that is below it. Who may message whom changes on every replica within a second; calls under way that are not permitted any more end.`,
     fields: [chosen],
-    verb: "Move",
+    verb: "Move workspace",
     act: ({ parent_id: text }) => {
       const parent = idFor(model.workspaces, text);
       const body = { parent_id: parent === "" ? null : parent };
@@ -179,7 +226,7 @@ export async function issue(id) {
       { label: "Label, for people (where it is used)", control: input("label", "", { maxLength: 64 }) },
       { label: "Ends after, in hours (empty: never)", control: input("hours", "", { inputMode: "decimal" }) },
     ],
-    verb: "Create",
+    verb: "Create token",
     act: async ({ label, hours }) => {
       const body = {};
       if (label) body.label = label;

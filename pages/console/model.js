@@ -26,6 +26,10 @@ export class Model extends EventTarget {
   reset() {
     /** By id: what is known of it, and `n`, `refused`, `sent` (of the last minute) and `streams`. */
     this.workspaces = new Map();
+    this.overview = null;
+    this.states = new Map();
+    /** When the feed said something last, by our clock. */
+    this.heardAt = Date.now();
     this.exchanges = [];
     /** Exchanges that were too many to be told one by one. */
     this.untold = 0;
@@ -49,8 +53,21 @@ export class Model extends EventTarget {
     this.rowsVersion = 0;
   }
 
+  /** Takes in how workspaces are: `GET /console/overview`. */
+  setStates(overview) {
+    this.overview = overview;
+    this.states = new Map(overview.unwell.map(({ id, state }) => [id, state]));
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** How a workspace is; before that is known, `null`. */
+  stateOf(id) {
+    return this.overview === null ? null : (this.states.get(id) ?? "healthy");
+  }
+
   /** Takes an event of the feed in, and tells those who look. */
   hear(event, data) {
+    this.heardAt = Date.now();
     if (event === "begin") this.#begin(data);
     else if (event === "rows") this.#rows(data);
     else if (event === "tick") this.#tick(data);
@@ -65,10 +82,10 @@ export class Model extends EventTarget {
   }
 
   #begin(data) {
-    const { exchanges, untold } = this;
+    const { exchanges, untold, overview, states } = this;
     this.reset();
     // What was heard before a feed broke off is still true.
-    Object.assign(this, { exchanges, untold });
+    Object.assign(this, { exchanges, untold, overview, states });
     this.skew = data.at - Date.now();
     this.replica = data.replica;
     this.version = data.version;

@@ -54,8 +54,27 @@ export function took(ms) {
   return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : span(ms);
 }
 
+/** Two digits. */
+const two = (n) => String(n).padStart(2, "0");
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/** A moment, as short as it can be: `09:27:50` today, `28 Nov 09:27` before. */
+export function moment(time, seconds = true, millis = false) {
+  const date = new Date(time);
+  if (Number.isNaN(date.getTime())) return "–";
+  const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  const long = millis ? `${clock}:${two(date.getSeconds())}.${String(date.getMilliseconds()).padStart(3, "0")}` : `${clock}:${two(date.getSeconds())}`;
+  if (date.toDateString() === new Date().toDateString()) return seconds ? long : clock;
+  return `${date.getDate()} ${MONTHS[date.getMonth()]} ${millis ? long : clock}`;
+}
+
+/** A size: `12 KB`. */
+export function bytes(n) {
+  if (n < 1000) return `${n} B`;
+  return n < 1_000_000 ? `${Math.round(n / 1000)} KB` : `${(n / 1_000_000).toFixed(1)} MB`;
+}
+
 const clockOf = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const dayOf = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
 /** A time of day. */
 export const timeOfDay = (ms) => (Number.isNaN(new Date(ms).getTime()) ? "–" : clockOf.format(ms));
@@ -64,7 +83,9 @@ export const timeOfDay = (ms) => (Number.isNaN(new Date(ms).getTime()) ? "–" :
 export function when(time) {
   const date = new Date(time);
   if (time === null || time === undefined || Number.isNaN(date.getTime())) return "–";
-  return element("time", { dateTime: date.toISOString() }, dayOf.format(date));
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  const clock = [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
+  return element("time", { dateTime: date.toISOString(), title: date.toISOString() }, `${day} ${clock}`);
 }
 
 /** A sentence of the gateway, which writes them without their first capital and their full stop. */
@@ -84,7 +105,7 @@ export function refusal(error, retry) {
 }
 
 /** A caller, as people name it. */
-export const who = (caller) => caller?.replace(/:$/, "") ?? "nobody";
+export const who = (caller) => caller?.replace(/:$/, "") ?? "unknown caller";
 
 /** A panel with a title. */
 export function panel(title, ...children) {
@@ -143,13 +164,19 @@ export function choice(options, properties) {
 }
 
 /** Something loads. */
-export const loading = (what) => element("p", { className: "muted nothing", role: "status" }, `Loading ${what} …`);
+export const loading = (what) => element("p", { className: "muted nothing", role: "status" }, `Loading ${what}…`);
 
-/** Says something to those who listen, and shows it for a while to those who look. */
+/** Says something to those who listen, and shows it for a while to those who look: above any dialog. */
 export function say(text) {
-  const told = document.getElementById("told");
-  told.replaceChildren(visible(text));
+  document.getElementById("told").replaceChildren(visible(text));
+  const toasts = document.getElementById("toasts");
   const toast = element("div", { className: "toast", "aria-hidden": "true" }, text);
-  document.body.append(toast);
-  setTimeout(() => toast.remove(), 5000);
+  toasts.append(toast);
+  // Shown anew, it is on top of what was opened since.
+  if (toasts.matches(":popover-open")) toasts.hidePopover();
+  toasts.showPopover();
+  setTimeout(() => {
+    toast.remove();
+    if (toasts.children.length === 0 && toasts.matches(":popover-open")) toasts.hidePopover();
+  }, 5000);
 }

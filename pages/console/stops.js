@@ -1,6 +1,6 @@
 // Stops: calls that an operator stopped, and the way to stop and to release them.
 
-import { confirm, spanOf } from "./act.js";
+import { choicesShown, confirm, runningOf, spanOf } from "./act.js";
 import { ask, query, words } from "./ask.js";
 import { element, fill } from "./dom.js";
 import { count, loading, refusal, table, when } from "./show.js";
@@ -9,21 +9,22 @@ import { count, loading, refusal, table, when } from "./show.js";
 const SHOWN = 200;
 
 /** Stops the calls from and to a workspace. */
-export function stop(id) {
+export async function stop(id, model) {
+  const running = await runningOf(id, model);
   const choice = (name, ...options) => {
     const said = options.map(([value, text]) => element("option", { value }, text));
     return element("select", { name }, said);
   };
   return confirm({
     title: "Stop this workspace?",
-    text: `Calls from and to ${id} are refused by every replica within a second, until the stop is released. Messages that wait keep waiting; heartbeats go on.`,
+    text: [`Calls from and to ${id} are refused by every replica within a second, until the stop is released. Messages that wait keep waiting; heartbeats go on.`, choicesShown(running.text)],
     fields: [
       { label: "Reason (refused callers get it)", control: element("input", { name: "reason", value: "", autocomplete: "off", maxLength: 500, required: true }) },
       { label: "Covers", control: choice("kind", ["workspace", "the workspace"], ["subtree", "the workspace and those below it"]) },
-      { label: "What is under way", control: choice("what", ["new", "goes on"], ["running", "ends"], ["cancel", "ends, and its tasks are canceled"]) },
+      { label: `Calls under way (${running.text})`, control: choice("what", ["running", "end now"], ["cancel", "end now, and unfinished tasks are canceled"], ["new", "go on"]) },
       { label: "Released after, in hours (empty: by hand)", control: element("input", { name: "hours", value: "", autocomplete: "off", inputMode: "decimal" }) },
     ],
-    verb: "Stop",
+    verb: ({ what }) => (what === "new" ? `Stop ${id}` : `Stop ${id} and end ${running.n} running ${running.n === 1 ? "call" : "calls"}`),
     danger: true,
     act: ({ reason, kind, what, hours }) => {
       const body = { scope: { [kind]: id }, mode: what === "new" ? "new" : "running", reason, cancel_tasks: what === "cancel" };
@@ -39,7 +40,7 @@ export const release = ({ id, scope }) =>
   confirm({
     title: "Release this stop?",
     text: `Calls of ${scopeOf(scope)} pass again on every replica within a second, and what waited is delivered.`,
-    verb: "Release",
+    verb: "Release stop",
     act: () => ask(`api/stops/${encodeURIComponent(id)}`, { method: "DELETE" }),
     done: "The stop is released.",
   });
@@ -71,7 +72,7 @@ export function stopsShown() {
         tasksOf(one.cancel),
         when(one.created_at),
         one.expires_at === null ? "by hand" : when(one.expires_at),
-        element("button", { type: "button", className: "danger small", onclick: async () => (await release(one)) && read(), "aria-label": `Release the stop of ${scopeOf(one.scope)}` }, "Release …"),
+        element("button", { type: "button", className: "danger small", onclick: async () => (await release(one)) && read(), "aria-label": `Release the stop of ${scopeOf(one.scope)}` }, "Release…"),
       ]);
       const heads = ["Covers", "Reason", "Stops", "Tasks", "Since", "Until", "Release"];
       const rest = more ? element("p", { className: "muted" }, "There are more: ", element("code", {}, "a2a-gateway stops")) : null;

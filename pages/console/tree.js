@@ -2,35 +2,20 @@
 // before the names, or with the arrows to the left and to the right.
 
 import { element } from "./dom.js";
+import { STATES as HEALTH, setState } from "./health.js";
 import { List } from "./list.js";
 import { create } from "./make.js";
 import { inTree } from "./model.js";
-import { choice, count, countOf, pathOf, sentence, setPill, setText, span, toneOf } from "./show.js";
+import { choice, count, countOf, pathOf, sentence, setText, span } from "./show.js";
 import { visible } from "./visible.js";
 
-const STATES = [
-  ["", "All states"],
-  ["up", "Up"],
-  ["away", "Not reachable"],
-  ["degraded", "Degraded"],
-  ["paused", "Paused"],
-];
+const STATES = [["", "All states"], ...Object.entries(HEALTH).map(([state, [word, , shape]]) => [state, `${shape} ${word}`])];
 
 const ORDERS = [
   ["tree", "As a tree"],
   ["busy", "Busiest first"],
   ["refused", "Most refused first"],
 ];
-
-const up = ({ status }) => status === "online" || status === "degraded";
-
-const fits = {
-  "": () => true,
-  up,
-  away: (workspace) => !up(workspace),
-  degraded: ({ status }) => status === "degraded",
-  paused: ({ status }) => status === "paused",
-};
 
 /** What is asked for stays as it is when one comes back to the view. */
 const asked = { text: "", state: "", order: "tree", closed: new Set() };
@@ -134,9 +119,9 @@ export function treeView(model) {
   };
 
   function change() {
-    setText(strays, model.strays > 0 ? `${countOf(model.strays, "exchange")} in the last minute named an id that no workspace has` : "");
+    setText(strays, model.strays > 0 ? `${countOf(model.strays, "call")} in the last minute named an id that no workspace has` : "");
     // Order by numbers changes all the time; every few seconds is enough to be read.
-    const stale = version !== model.rowsVersion || (asked.order !== "tree" && Date.now() - counted > 3000);
+    const stale = version !== model.rowsVersion || (asked.state !== "" && Date.now() - counted > 1000) || (asked.order !== "tree" && Date.now() - counted > 3000);
     if (!stale) return list.refresh();
     version = model.rowsVersion;
     counted = Date.now();
@@ -144,7 +129,7 @@ export function treeView(model) {
     const found = ({ name, id, org }) => [name, id, org ?? ""].some((one) => one.toLowerCase().includes(text));
     const flat = asked.order !== "tree" || text !== "" || asked.state !== "";
     const all = asked.order === "tree" ? inTree(model.workspaces, flat ? NONE : asked.closed) : ordered(model.workspaces);
-    const items = all.filter((workspace) => fits[asked.state](workspace) && (text === "" || found(workspace)));
+    const items = all.filter((workspace) => (asked.state === "" || model.stateOf(workspace.id) === asked.state) && (text === "" || found(workspace)));
     list.element.classList.toggle("flat", flat);
     folds.hidden = flat;
     const more = model.truncated ? "; there are more than can be shown here: GET /workspaces lists them" : "";
@@ -162,7 +147,7 @@ export function treeView(model) {
     const id = await create(model);
     if (id !== null) location.hash = pathOf(id);
   };
-  const add = element("button", { type: "button", className: "primary", onclick: begin }, "Create …");
+  const add = element("button", { type: "button", className: "primary", onclick: begin }, "Create workspace…");
   const tools = element("div", { className: "tools" }, search, select(STATES, "state", "State"), select(ORDERS, "order", "Order"), folds, add, summary, strays);
   const view = element("div", { className: "view fills" }, element("h1", { tabIndex: -1 }, "Workspaces"), tools, list.element);
   return { title: "Workspaces", element: view, change, close: () => list.close() };
@@ -189,7 +174,7 @@ function show(cells, workspace, row, model) {
   setText(cells.id, workspace.id === workspace.name ? "" : workspace.id);
   const depth = String(Math.min(workspace.depth ?? 0, 8));
   if (row.dataset.depth !== depth) row.dataset.depth = depth;
-  setPill(cells.state, workspace.status, toneOf(workspace.status));
+  setState(cells.state, model.stateOf(workspace.id));
   setText(cells.mode, workspace.mode);
   const seen = workspace.seen === null ? "never" : `${span(model.now() - workspace.seen)} ago`;
   setText(cells.seen, workspace.liveness === "assumed" && workspace.seen === null ? "assumed" : seen);
@@ -222,7 +207,7 @@ function setNumber(cell, n) {
 
 function nothing(model) {
   if (model.trouble) return element("p", { className: "notice", "data-tone": "warn" }, sentence(model.trouble.message));
-  if (!model.complete) return element("p", { className: "muted", role: "status" }, "Loading workspaces …");
+  if (!model.complete) return element("p", { className: "muted", role: "status" }, "Loading workspaces…");
   if (model.workspaces.size > 0) return element("p", { className: "muted" }, "No workspace fits: change what you search for.");
   return element("p", { className: "muted" }, "There are no workspaces yet: create the first one here.");
 }

@@ -29,7 +29,7 @@ const KINDS = { "operator:": "operators", "org:": "integrations of the org", "ca
 export function usageView(asked) {
   const today = new Date().toISOString().slice(0, 10);
   const given = (name, otherwise) => asked.get(name) ?? otherwise;
-  const day = (name, otherwise) => element("input", { type: "date", name, value: given(name, otherwise), required: true });
+  const day = (name, otherwise) => element("input", { name, value: given(name, otherwise), required: true, pattern: "\\d{4}-\\d{2}-\\d{2}", placeholder: "2026-11-28", title: "A day: 2026-11-28", autocomplete: "off" });
   const text = (name, placeholder) => element("input", { name, value: given(name, ""), placeholder, autocomplete: "off", spellcheck: false });
   const of = (name, options) => choice(options, { name, value: given(name, options[0][0]) });
   const controls = {
@@ -105,9 +105,9 @@ export function usageView(asked) {
     },
     field("From (a day of UTC)", controls.from),
     field("To, included", controls.to),
-    field("Of", controls.side),
-    field("For each of the", controls.by),
-    field("And", controls.per),
+    field("Side of the calls", controls.side),
+    field("Group by", controls.by),
+    field("Rows", controls.per),
     field("Org", controls.org),
     field("Workspace", controls.workspace),
     element("div", { className: "buttons" }, element("button", { type: "submit", className: "primary" }, "Show"), save),
@@ -133,7 +133,7 @@ function shown(lines, { total, by, per, side }) {
   const cells = (first, name, org, sums) =>
     [first, name, org, count(sums.calls), count(sums.streams), count(sums.refused), count(sums.failed), bytes(sums.bytes_in), bytes(sums.bytes_out), span(sums.seconds * 1000)].filter((_, index) => there[index]);
   const rows = lines.map((line) => cells(line.day, by === "org" ? (line.org ?? "no org") : named(line.workspace), line.org ?? "no org", line));
-  if (rows.length > 0) rows.push(cells("", element("strong", {}, "All together"), "", total));
+  if (rows.length > 0) rows.push(cells("", element("strong", {}, "Total"), "", total));
   const none = `No ${side === "caller" ? "caller" : "target"} that fits had a call on these days.`;
   const made = table("Usage", heads.filter(Boolean), rows, none);
   made.classList.add("sums");

@@ -2,10 +2,11 @@
 
 import { ask, query, words } from "./ask.js";
 import { element, fill, link } from "./dom.js";
-import { grant, pause, resume, revoke, takeBack } from "./act.js";
-import { issue, move } from "./make.js";
+import { grant, pause, remove, resume, revoke, takeBack } from "./act.js";
+import { STATES, setState } from "./health.js";
+import { edit, issue, move } from "./make.js";
 import { stop } from "./stops.js";
-import { count, countOf, explainPath, facts, loading, panel, pathOf, pill, refusal, setPill, setText, span, table, to, toneOf, when, who, widePanel } from "./show.js";
+import { count, countOf, explainPath, facts, loading, moment, panel, pathOf, pill, refusal, setPill, setText, span, table, to, when, who, widePanel } from "./show.js";
 
 /** Records that are looked through for refusals. */
 const LOOKED_AT = 500;
@@ -22,6 +23,7 @@ export function workspaceView(model, id) {
   const name = element("h1", { tabIndex: -1 }, id);
   const state = element("span", { className: "state" });
   const now = element("p", { className: "muted small" });
+  const reason = element("p", { className: "small", role: "status" });
   const buttons = element("div", { className: "buttons" });
   const body = element("div", { className: "panels" }, loading("the workspace"));
   const own = `api/workspaces/${encodeURIComponent(id)}`;
@@ -60,6 +62,7 @@ export function workspaceView(model, id) {
         credentials(tokens, (token) => after(() => revoke(id, token)), after(() => issue(id))),
         ways({ grants, cut: [asCaller, asTarget].filter(({ more }) => more) }, (one) => after(() => takeBack(one)), after(() => grant({ caller: id }))),
         refusals(id),
+        workspace.status === "removed" ? null : widePanel("Remove", element("p", {}, "Calls to it are refused from then on, and nothing it proved itself with is valid any more."), element("p", {}, element("button", { type: "button", className: "danger", onclick: async () => (await remove(id)) && (location.hash = "/workspaces") }, "Remove workspace…"))),
       );
       change();
     } catch (error) {
@@ -75,31 +78,36 @@ export function workspaceView(model, id) {
     const { status: is } = workspace;
     const make = (text, className, onclick) => element("button", { type: "button", className, onclick }, text);
     const turns = (act) => after(async () => (turned = await act(id)));
-    const turn = is === "paused" ? make("Resume …", "primary", turns(resume)) : is === "removed" ? null : make("Pause …", "danger", turns(pause));
+    const turn = is === "paused" ? make("Resume…", "primary", turns(resume)) : is === "removed" ? null : make("Pause…", "", turns((one) => pause(one, model)));
     const focused = turned ? 0 : [...buttons.children].indexOf(document.activeElement);
     turned = false;
-    const halt = is === "removed" ? null : make("Stop …", "danger", after(() => stop(id)));
-    const shift = is === "removed" ? null : make("Move …", "", after(() => move(model, workspace)));
-    fill(buttons, turn, halt, shift, make("Grant a way …", "", after(() => grant({ target: id }))), to(`/explain${query({ caller: "operator", target: id })}`, "Explain a message to it", "button"), to(`/usage${query({ workspace: id, by: "workspace" })}`, "Usage", "button"));
+    const halt = is === "removed" ? null : make("Stop…", "danger", after(() => stop(id, model)));
+    const shift = is === "removed" ? null : make("Move…", "", after(() => move(model, workspace)));
+    const change_ = is === "removed" ? null : make("Edit…", "", after(() => edit(workspace)));
+    fill(buttons, turn, halt, change_, shift, make("Grant access…", "", after(() => grant({ target: id }))), to(`/explain${query({ caller: "operator", target: id })}`, "Explain a message to it", "button"), to(`/calls${query({ workspace: id })}`, "Calls", "button"), to(`/usage${query({ workspace: id, by: "workspace" })}`, "Usage", "button"));
     buttons.children[focused]?.focus();
   }
 
   function change() {
     const known = model.workspaces.get(id);
     const is = known?.status ?? status;
-    if (is) setPill(state, is, toneOf(is));
+    if (is === "removed") setPill(state, is, "bad");
+    else setState(state, model.stateOf(id));
+    const mine = model.overview?.unwell.find((one) => one.id === id);
+    const cause = mine ? `${STATES[mine.state]?.[0] ?? mine.state}${mine.since ? ` since ${moment(mine.since)}` : ""}: ${mine.why}` : "";
+    setText(reason, cause);
     if (!known) return;
     const news = told !== undefined && known.status !== told;
     told = known.status;
     // It changed while somebody looked.
     if (news) load();
     const seen = known.seen === null ? "never seen" : `last seen ${span(model.now() - known.seen)} ago`;
-    setText(now, `${seen} · ${countOf(known.n, "call")} to it and ${countOf(known.refused, "refusal")} in the last minute · ${countOf(known.streams, "open stream")}`);
+    setText(now, `${seen} · ${countOf(known.n, "call")} to it and ${countOf(known.refused, "call")} not carried out in the last minute · ${countOf(known.streams, "open stream")}`);
   }
 
   load();
   const head = element("div", { className: "title" }, element("div", {}, element("p", { className: "small" }, to("/workspaces", "Workspaces")), name, element("p", {}, element("code", {}, id), " ", state)), buttons);
-  const view = element("div", { className: "view" }, head, now, body);
+  const view = element("div", { className: "view" }, head, reason, now, body);
   return { title: id, element: view, change, close: () => (closed = true) };
 }
 
@@ -191,10 +199,10 @@ function credentials({ tokens, next_cursor: more }, onRevoke, onIssue) {
     when(token.created_at),
     token.expires_at === undefined ? "never" : when(token.expires_at),
     token.last_used_at === null ? "never" : when(token.last_used_at),
-    element("button", { type: "button", className: "danger small", onclick: onRevoke(token), "aria-label": `Revoke ${token.prefix}` }, "Revoke …"),
+    element("button", { type: "button", className: "danger small", onclick: onRevoke(token), "aria-label": `Revoke ${token.prefix}` }, "Revoke…"),
   ]);
   const heads = ["Token", "Label", "Created", "Ends", "Last used", "Revoke"];
-  const none = "It has no live token: nobody can come in as it until one is issued, or it enrols.";
+  const none = "It has no live token: no agent can act as it until one is created, or it enrols.";
   const rest = more ? element("p", { className: "muted" }, "There are more.") : null;
   return widePanel("Tokens", table("Tokens", heads, rows, none), rest, element("p", {}, element("button", { type: "button", onclick: onIssue }, "Create a token …")));
 }
@@ -211,7 +219,7 @@ function ways({ grants, cut }, onRemove, onAdd) {
     "Grants",
     table("Grants", ["Caller", "Target", "Expires", "Note", "Remove"], rows, "None: only the hierarchy says whom it may message."),
     ...cut.map(({ how }) => element("p", { className: "notice", "data-tone": "warn" }, `These are the oldest ${count(GRANTS_MAX)} only. The others, on the public listener: `, element("code", {}, how))),
-    element("p", {}, element("button", { type: "button", onclick: onAdd }, "Grant it a way …")),
+    element("p", {}, element("button", { type: "button", onclick: onAdd }, "Grant access…")),
   );
 }
 

@@ -55,6 +55,8 @@ await show("a token that proves nothing is refused, an operator's is taken, and 
   assert(await page.locator("#console").isHidden(), "the console is shown");
   await look(page, "console-refused");
   await login(tokens.operator);
+  await page.locator(".problem", { hasText: "rival-night" }).locator(".state", { hasText: "○ offline" }).waitFor();
+  await visit("Workspaces");
   await row("tree", "acme-pm").waitFor();
   await until(() => halfOf(page), "a session");
   const kept = await page.evaluate(() => [localStorage.length, document.cookie, location.href.includes("a2aa_"), JSON.stringify(sessionStorage).includes("a2aa_")]);
@@ -109,22 +111,30 @@ await show("the tree is as deep as the hierarchy, and is walked by the keyboard"
 
 await show("a workspace that goes offline is seen to", async () => {
   await page.locator(".tree .body").waitFor();
-  assert((await stateOf("acme-qa")) === "online", "it is online");
+  await until(async () => (await stateOf("acme-qa")) === "● healthy", "it is healthy");
   await call("POST", "/registry/deregister", tokens["acme-qa"], { workspace_id: "acme-qa" });
   const since = Date.now();
-  await until(async () => (await stateOf("acme-qa")) === "offline", "it is shown offline");
+  await until(async () => (await stateOf("acme-qa")) === "○ offline", "it is shown offline");
   console.log(`      seen ${Date.now() - since} ms after the answer`);
   assert(page.complaints.every((said) => /40[13]/.test(said)), page.complaints);
 });
 
 await show("messages are counted, and listed with what came of them", async () => {
-  await visit("Exchanges");
-  await page.locator(".empty", { hasText: "Nothing has passed" }).waitFor();
-  await look(page, "console-nothing");
+  await visit("Calls");
   for (let n = 0; n < 5; n += 1) await send(tokens["acme-dev"], "acme-pm");
   await row("exchanges", "acme-dev → acme-pm").locator(".state", { hasText: "answered" }).waitFor();
   const cells = await row("exchanges", "acme-dev → acme-pm").locator("span[role=cell]").allTextContents();
-  assert(cells[2] === "send_message" && cells[3] === "child" && cells[5] === "200", cells);
+  assert(cells[2] === "send_message" && cells[3] === "answered" && cells[5] === "200", cells);
+  await row("exchanges", "acme-dev → acme-pm").locator("a").click();
+  await page.locator(".call-panel summary", { hasText: "Record" }).waitFor();
+  assert((await page.locator(".call-panel").textContent()).includes("acme-dev called acme-pm (send_message), and it answered with 200"), await page.locator(".call-panel").textContent());
+  const link = page.url();
+  assert(link.includes("request="), link);
+  await look(page, "console-call");
+  // The link shows the same, sent to a colleague.
+  await page.reload();
+  await page.locator(".call-panel .steps", { hasText: "admitted by rule child" }).waitFor();
+  await page.locator(".call-panel button", { hasText: "Close" }).click();
   await visit("Workspaces");
   await until(async () => (await row("tree", "acme-pm").locator(".n").textContent()) === "5", "five a minute");
   await until(async () => (await row("tree", "acme-dev").locator(".sent").textContent()) === "5", "five a minute, sent");
@@ -151,16 +161,17 @@ async function send_stream() {
 await show("a refusal leads to its explanation in two clicks, and a grant turns it", async () => {
   const refused = await send(tokens["rival-spy"], "acme-dev");
   assert(refused.reason === "NOT_PERMITTED", refused);
-  await visit("Exchanges");
-  await page.locator("select[aria-label=Outcome]").selectOption("refused");
-  await row("exchanges", "rival-spy → acme-dev").locator("a", { hasText: "Explain" }).click();
+  await visit("Calls");
+  await page.locator("select[aria-label=Result]").selectOption("denied");
+  await row("exchanges", "rival-spy → acme-dev").locator("a").click();
+  await page.locator(".call-panel a", { hasText: "Open in Explain" }).click();
   await verdict.locator("code", { hasText: "not_permitted" }).waitFor();
   await page.locator(".step[data-ok=false]", { hasText: "rule" }).waitFor();
   const facts = await page.locator(".step .facts").allTextContents();
   assert(facts.length > 5 && facts.every((text) => !/[{}[\]"]|true|false|null/.test(text)), facts);
   assert(await page.locator(".step", { hasText: "caller_place" }).locator(".facts > div", { hasText: "Org" }).filter({ hasText: "rival" }).isVisible(), facts);
   await look(page, "console-explain");
-  await page.locator("button", { hasText: "Grant this way" }).click();
+  await page.locator("button", { hasText: "Grant this access" }).click();
   await dialog.waitFor();
   await look(page, "console-grant");
   await dialog.locator("input[name=hours]").fill("nonsense");
@@ -217,7 +228,7 @@ await show("pause and resume", async () => {
 
 await show("a workspace is stopped with a reason, and released", async () => {
   await page.evaluate(() => (location.hash = "#/workspaces/acme-pm"));
-  await page.locator("button", { hasText: "Stop" }).click();
+  await page.locator("button", { hasText: "Stop…" }).click();
   await cancel();
   assert((await send(tokens["acme-dev"], "acme-pm")).status === 200, "it is not stopped");
   await page.locator("button", { hasText: "Stop" }).click();
@@ -228,7 +239,7 @@ await show("a workspace is stopped with a reason, and released", async () => {
   await dialog.locator("button", { hasText: "Stop" }).click();
   await dialog.waitFor({ state: "detached" });
   assert((await send(tokens["acme-dev"], "acme-pm")).reason === "STOPPED", "it is stopped");
-  await visit("Gateway");
+  await visit("Policy");
   const release = page.locator("button[aria-label='Release the stop of acme-pm']");
   await page.locator("td", { hasText: "it answers itself" }).waitFor();
   await look(page, "console-stops");
@@ -262,7 +273,7 @@ await show("the audit is searched, and its chains are signed", async () => {
   await record.locator("summary").click();
   await record.locator("pre").waitFor();
   await until(async () => {
-    await visit("Gateway");
+    await visit("System");
     await visit("Audit");
     await page.locator(".panel", { hasText: "Chains" }).last().locator("td, .nothing").first().waitFor();
     return (await page.locator(".panel td .state", { hasText: "signed" }).count()) > 0;
@@ -322,7 +333,7 @@ await show("what is being done is not done twice, and absurd hours are told befo
   const sent = [];
   await page.route(/\/api\/grants$/, (route) => sent.push(route));
   await page.evaluate(() => (location.hash = "#/workspaces/acme-qa"));
-  await page.locator("button", { hasText: "Grant it a way" }).click();
+  await page.locator(".panel button", { hasText: "Grant access…" }).click();
   await dialog.locator("input[name=target_id]").fill("rival-spy");
   for (const [hours, words] of [["99999999999", "at most 87600 hours"], ["0.0001", "a minute at least"], ["1e3", "a number of hours"]]) {
     await dialog.locator("input[name=hours]").fill(hours);
@@ -345,7 +356,7 @@ await show("what is being done is not done twice, and absurd hours are told befo
 });
 
 await show("keys are rotated", async () => {
-  await visit("Gateway");
+  await visit("System");
   await page.locator(".panel", { hasText: "Trust keys" }).locator("td").first().waitFor();
   const active = await page.locator("tr", { hasText: "active" }).locator("code").textContent();
   await page.locator("button", { hasText: "Rotate" }).click();
@@ -367,8 +378,7 @@ await show("markup is text, wherever it comes from", async () => {
   await page.locator("pre").waitFor({ state: "attached" });
   await page.locator("summary", { hasText: "All of it" }).click();
   await look(page, "console-markup-workspace");
-  await visit("Exchanges");
-  await page.locator("select[aria-label=Outcome]").selectOption("");
+  await visit("Calls");
   await row("exchanges", "canvas:<img src=x onerror=alert(1)>").waitFor();
   await page.evaluate(() => (location.hash = "#/explain?caller=%3Cb%3Ex%3C/b%3E&target=%3Cimg%20src=x%3E"));
   await page.locator(".answer .notice, .verdict").first().waitFor();
@@ -411,8 +421,8 @@ if (process.env.A2A_PAGES_IMAGES) {
     for (let n = 0; n < 8; n += 1) {
       await Promise.all([send(tokens["acme-dev"], "acme-pm"), send(tokens["rival-spy"], "acme-pm"), send(tokens["acme-pm"], "acme-dev")]);
     }
-    await visit("Exchanges");
-    await row("exchanges", "rival-spy → acme-pm").waitFor();
+    await visit("Overview");
+    await page.locator(".overview .wide tbody tr").nth(1).waitFor();
     await page.mouse.move(640, 5);
     await page.emulateMedia({ colorScheme: "light" });
     await page.screenshot({ path: join(import.meta.dirname, "../../docs/images/console.png") });
@@ -423,7 +433,7 @@ await show("whoever is logged out since the token was replaced is told so", asyn
   const user = await visitor(browser);
   await user.goto(demo.console);
   await login(tokens.operator, user);
-  await user.locator(".tree .body .row").first().waitFor();
+  await user.locator(".attention").waitFor();
   await user.route(/\/audit\?/, (route) => route.fulfill({ status: 401, headers: { "x-a2a-refused": "unauthenticated" }, json: { error: "the token is not known", reason: "unauthenticated", request_id: "r" } }));
   await user.locator("#nav a", { hasText: "Audit" }).click();
   await user.locator("#login .notice", { hasText: "You have been logged out" }).waitFor();
@@ -434,7 +444,7 @@ await show("a page whose session has ended asks for the token, and says why", as
   const user = await visitor(browser);
   await user.goto(demo.console);
   await login(tokens.operator, user);
-  await user.locator(".tree .body .row").first().waitFor();
+  await user.locator(".attention").waitFor();
   await until(() => halfOf(user), "a session");
   await user.context().clearCookies();
   await user.reload();
@@ -453,7 +463,7 @@ await show("logging out forgets all of it", async () => {
   await until(async () => (await dialog.count()) === 0, "the dialog is gone");
   await page.locator("input[name=token]").waitFor();
   await login(tokens.operator);
-  await row("tree", "acme-pm").or(page.locator("h1", { hasText: "acme-pm" })).first().waitFor();
+  await page.locator("h1", { hasText: "acme-pm" }).or(page.locator(".attention")).first().waitFor();
   const half = await until(() => halfOf(page), "a session");
   const [cookie] = (await page.context().cookies()).map(({ name, value }) => `${name}=${value}`);
   const asked = () => fetch(`${demo.admin}/console/keys`, { headers: { Cookie: cookie, "X-A2A-Session": half } });

@@ -27,6 +27,7 @@ async function send(token, to) {
 await page.goto(demo.console);
 await page.locator("input[name=token]").fill(tokens.operator);
 await page.locator("text=Log in").last().click();
+await visit("Workspaces");
 await row("acme-pm").waitFor();
 
 await show("the tree is closed and opened by its marks and by its keys, and says so", async () => {
@@ -61,7 +62,7 @@ await show("the tree is closed and opened by its marks and by its keys, and says
 });
 
 await show("a workspace is created, and its token is shown once", async () => {
-  await page.locator("button", { hasText: "Create …" }).click();
+  await page.locator("button", { hasText: "Create workspace…" }).click();
   await dialog.waitFor();
   await look(page, "console-create");
   await dialog.locator("input[name=name]").fill("Night shift");
@@ -70,12 +71,12 @@ await show("a workspace is created, and its token is shown once", async () => {
   assert((await dialog.locator("datalist option").evaluateAll((all) => all.map(({ value }) => value))).includes("acme-pm"), "what is typed finds it");
   await dialog.locator("input[name=parent_id]").fill("acme-pm");
   await dialog.locator("p", { hasText: "It is made in the org acme" }).waitFor();
-  await dialog.locator("button", { hasText: "Create" }).click();
+  await dialog.locator("button[type=submit]").click();
   await secret.waitFor();
   const token = await secret.textContent();
   assert(/^a2ae_[\w-]{43}$/.test(token), token);
   await look(page, "console-created");
-  await dialog.locator("button", { hasText: "I have it" }).click();
+  await dialog.locator("button", { hasText: "Done, I saved" }).click();
   await page.locator("h1", { hasText: "Night shift" }).waitFor();
   const left = await page.evaluate(() => [document.documentElement.innerHTML, JSON.stringify(sessionStorage), location.href].join());
   // Its first characters stay: the list of tokens has them.
@@ -89,7 +90,7 @@ await show("a workspace is created, and its token is shown once", async () => {
 
 await show("what cannot be created is told in words, and the dialog stays", async () => {
   await visit("Workspaces");
-  await page.locator("button", { hasText: "Create …" }).click();
+  await page.locator("button", { hasText: "Create workspace…" }).click();
   await dialog.locator("input[name=name]").fill("Another");
   await dialog.locator("input[name=id]").fill("acme-night");
   await dialog.locator("button[type=submit]").click();
@@ -117,7 +118,10 @@ await show("a token with a label and an end is made and shown once", async () =>
   await secret.waitFor();
   const token = await secret.textContent();
   assert(/^a2aw_[\w-]{43}$/.test(token), token);
-  await page.keyboard.press("Escape");
+  // It is shown once: no key closes it.
+  for (const key of ["Escape", "Escape", "Escape"]) await page.keyboard.press(key);
+  assert((await secret.textContent()) === token, "the token is still shown");
+  await dialog.locator("button", { hasText: "Done, I saved" }).click();
   await panel.locator("td", { hasText: "<b>build 7</b>" }).waitFor();
   assert(!(await page.evaluate(() => document.documentElement.innerHTML)).includes(token.slice(0, 16)), "the token is left");
   const own = await call("GET", "/workspaces/acme-night", token);
@@ -126,7 +130,7 @@ await show("a token with a label and an end is made and shown once", async () =>
 });
 
 await show("a workspace is moved by choosing its parent", async () => {
-  const button = page.locator("button", { hasText: "Move …" });
+  const button = page.locator("button", { hasText: "Move…" });
   await button.click();
   assert((await dialog.locator("input[name=parent_id]").inputValue()) === "acme-pm", "its parent now");
   await dialog.locator("input[name=parent_id]").fill("acme-night");
@@ -156,7 +160,7 @@ await show("what calls took is told for callers and targets, and saved as a file
     await page.locator(".sums, .records .nothing").first().waitFor();
     return (await page.locator(".sums").count()) > 0 && Number((await cells("acme-dev"))[2]) >= 4;
   }, "the calls are counted");
-  const total = await cells("All together");
+  const total = await cells("Total");
   assert(total[2] === (await cells("acme-dev"))[2], total);
   await look(page, "console-usage");
   await page.locator("select[name=side]").selectOption("target");

@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::console::Console;
+use crate::health::HealthBoard;
 use access::caps::Caps;
 use access::hierarchy::Hierarchy;
 use access::identity::{CredentialKind, Identity, Rates, new_admin_token};
@@ -99,6 +100,8 @@ pub struct Gateway {
     pub delivery: Arc<Delivery>,
     /// The feed of the operators' console.
     pub console: Arc<Console>,
+    /// How workspaces are.
+    pub health: HealthBoard,
     /// The shutdown of the process.
     pub drain: Arc<Drain>,
 }
@@ -190,7 +193,10 @@ impl Gateway {
             Arc::new(seal),
             Arc::clone(&metrics),
         );
+        let facts = (audit.usage.clone(), workspaces.clone());
+        let slots = Arc::clone(&directory.slots);
         Arc::new(Self {
+            health: HealthBoard::new(facts.0, facts.1, Arc::clone(&stops), slots),
             rates: Rates::new(&config.get().rate),
             resolution: Arc::clone(&directory.resolution),
             identity,

@@ -3,6 +3,7 @@
 pub mod access_watch;
 pub mod console;
 pub mod gateway;
+pub mod health;
 pub mod pages;
 pub mod policy;
 pub mod sidecar;

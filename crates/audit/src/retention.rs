@@ -200,6 +200,9 @@ pub(super) async fn run_usage_retention(table: &Table, config: &Live) {
         let kept = config.get().audit.usage_retention;
         let oldest = Timestamp::now().before(kept);
         let mut pause = USAGE_LOOK_EVERY;
+        if let Err(error) = usage::prune_cells(&table.db).await {
+            tracing::debug!(error = %Chain(&error), "failed to delete old sums of calls; retrying");
+        }
         if !kept.is_zero() {
             match usage::prune_sums(&table.db, Day::from_timestamp(oldest)).await {
                 Ok(()) => pause = USAGE_PRUNE_EVERY,

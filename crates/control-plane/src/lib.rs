@@ -76,7 +76,7 @@ declare_routes! {
         says op("workspaces", "changeWorkspace").by("adminToken orgToken").takes_named("WorkspaceChange")
             .gives_named(200, "Workspace", "The workspace, as it is now.").refuses("404 409 410 502");
     /// Remove a workspace and end its tokens (operator; org token within its org).
-    DELETE "/workspaces/{id}" => lifecycle::remove_workspace, Admin, records WorkspaceRemoved, [DryRun],
+    DELETE "/workspaces/{id}" => lifecycle::remove_workspace, Admin, records WorkspaceRemoved, [DryRun, Console],
         says op("workspaces", "removeWorkspace").by("adminToken orgToken")
             .gives_status("removed", "Removed. Children keep their parent_id.").refuses("404 410");
     /// Take a workspace out (operator; org token within its org).
@@ -209,7 +209,7 @@ declare_routes! {
             .gives_secret::<tokens::EnrolmentResponse<'_>>("enrolment_token", "The token, shown once.")
             .refuses("404 408 409 410 413");
     /// List live tokens of an org (operator).
-    GET "/orgs/{org}/tokens" => tokens::list_org, Read,
+    GET "/orgs/{org}/tokens" => tokens::list_org, Read, [Console],
         says op("tokens", "listOrgTokens").by("adminToken")
             .gives_page::<tokens::OrgToken>("tokens", "A page of them, oldest first.").refuses("404");
     /// Make an org token (operator). The body may be missing.
@@ -217,14 +217,14 @@ declare_routes! {
         says op("tokens", "issueOrgToken").by("adminToken").may_take::<tokens::NewOrgToken>()
             .gives_secret::<tokens::IssueResponse<'_>>("token", "The token, shown once.").refuses("404 409 Gone");
     /// Revoke an org token (operator).
-    DELETE "/orgs/{org}/tokens/{token_id}" => tokens::revoke_org, Admin, records TokenRevoked, [DryRun],
+    DELETE "/orgs/{org}/tokens/{token_id}" => tokens::revoke_org, Admin, records TokenRevoked, [DryRun, Console],
         says op("tokens", "revokeOrgToken").by("adminToken").gives::<tokens::RevokeResponse>(200, "Revoked.")
             .refuses("404");
     /// The role and the name of the operator who asks.
     GET "/operators/me" => operators::show_self, Read, [Console],
         says op("tokens", "readOperator").by("adminToken").gives::<operators::OperatorResponse>(200, "The operator.");
     /// List live tokens of operators with a role, and sessions of people who signed in at the console (operator).
-    GET "/operators/tokens" => operators::list_tokens, Read,
+    GET "/operators/tokens" => operators::list_tokens, Read, [Console],
         says op("tokens", "listOperatorTokens").by("adminToken").gives_page::<operators::OperatorToken>("tokens",
                 "A page of them, oldest first. Tokens of the configuration and that of the first start are in no list.");
     /// Make a token of an operator (operator with the role `admin`).
@@ -232,7 +232,7 @@ declare_routes! {
         says op("tokens", "issueOperatorToken").by("adminToken").takes::<operators::NewOperatorToken>()
             .gives_secret::<tokens::IssueResponse<'_>>("token", "The token, shown once.").refuses("409");
     /// Revoke a token of an operator, or end the session of a person (operator with the role `admin`).
-    DELETE "/operators/tokens/{token_id}" => operators::revoke_token, Admin, records TokenRevoked, [DryRun],
+    DELETE "/operators/tokens/{token_id}" => operators::revoke_token, Admin, records TokenRevoked, [DryRun, Console],
         says op("tokens", "revokeOperatorToken").by("adminToken").gives::<tokens::RevokeResponse>(200, "Revoked.")
             .refuses("404");
     /// Make a canvas token for a browser user (operator; org token for its org).

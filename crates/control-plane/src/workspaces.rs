@@ -21,6 +21,7 @@ use access::workspace::{
 use assembly::gateway::Gateway;
 use assembly::policy;
 use directory::{Change, Creation, Editor};
+use kernel::health::Health;
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use stores::store::Run;
@@ -185,14 +186,29 @@ pub(super) async fn workspace_views<'w>(
         .views
         .redact_cards(workspaces, hidden)
         .await;
+    let mut healths = judge_for(gateway, caller, workspaces).await.into_iter();
     let views = workspaces.iter().map(|one| {
-        let view = one.as_view(sight(one));
+        let view = one.as_view(sight(one)).with_health(healths.next());
         match is_root_of(caller, &one.id) {
             true => view.without_parent(),
             false => view,
         }
     });
     views.collect()
+}
+
+/// Returns how the workspaces are, for operators; none for other callers: the causes name operators and calls.
+async fn judge_for(gateway: &Gateway, caller: &Caller, workspaces: &[Workspace]) -> Vec<Health> {
+    if !matches!(caller.principal(), Principal::Operator) {
+        return Vec::new();
+    }
+    let mut places = Vec::new();
+    if gateway.health.needs_places() {
+        for one in workspaces {
+            places.push(gateway.hierarchy.load_lineage(&one.id).await.ok().flatten());
+        }
+    }
+    gateway.health.judge_each(workspaces, &places).await
 }
 
 /// The workspace itself and operators see the agent's URLs.

@@ -4,17 +4,17 @@ use serde_json::{Map, Value};
 
 use super::client::ReadFlags;
 use super::failure::Failure;
-use super::table::{Table, format_json};
+use super::table::{Table, format_json, format_state};
 use super::workspace::all_workspaces;
 
 const COLUMNS: Table<'_> = Table {
-    columns: "ID=id NAME=name STATUS=status INSTANCES=instance_count LAST_SEEN=last_seen:age ACTIVE=active_tasks TASK=current_task",
-    made: &[],
+    columns: "ID=id NAME=name STATUS=status HEALTH=health INSTANCES=instance_count LAST_SEEN=last_seen:age ACTIVE=active_tasks TASK=current_task",
+    made: &[("health", format_state)],
     none: "no agent fits",
 };
 
 /// Members of a workspace that say how its agent is.
-const MEMBERS: &str = "id name org status delivery_mode liveness instance_count last_seen active_tasks \
+const MEMBERS: &str = "id name org status health delivery_mode liveness instance_count last_seen active_tasks \
     current_task";
 
 /// `a2a-gateway agents`.

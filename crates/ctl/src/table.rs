@@ -110,6 +110,11 @@ pub(crate) fn format_cell(value: &Value) -> String {
     }
 }
 
+/// Returns the state of a workspace's health; that of a gateway of an earlier release has none.
+pub(crate) fn format_state(workspace: &Value) -> String {
+    format_cell(&workspace["health"]["state"])
+}
+
 /// Returns how long ago a time in RFC 3339 was, such as `12s`, `3m`, `5h`, `9d`; nothing for null.
 pub(crate) fn format_age(value: &Value, now: SystemTime) -> String {
     let Some(at) = value

@@ -35,6 +35,7 @@ use directory::{CallOutcome, OwnTimeouts};
 use http1::AbortCause;
 use kernel::config::{Config, Live};
 use kernel::dialect::{Dialect, ReplyForm};
+use kernel::health::CallResult;
 use kernel::ids::{InstanceId, RequestId, WorkspaceId, WorkspaceIncarnation};
 use kernel::metrics::{AgentFailure, Metrics, Outcome, Shape};
 use kernel::rejection::{AtStage, Delivery, Reason, Rejection};
@@ -601,6 +602,7 @@ impl Exchange {
             method: call.method.label().to_owned(),
             rule: call.rule().map(str::to_owned),
             outcome: outcome.as_str().to_owned(),
+            result: Some(CallResult::of_call(outcome, record.status)),
             refused,
             status: record.status,
             ms: to_millis(elapsed),
@@ -741,6 +743,7 @@ impl Drop for Exchange {
             false => Shape::Unary,
         };
         metrics.record_exchange((call.method, outcome, shape), elapsed, recorded);
+        metrics.call_results[CallResult::of_call(outcome, record.status)].inc();
         metrics.request_bytes.inc_by(record.request_bytes);
         metrics.response_bytes.inc_by(record.response_bytes);
         metrics.events.inc_by(record.events);

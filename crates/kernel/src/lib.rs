@@ -6,6 +6,7 @@ pub mod config;
 pub mod deadline;
 pub mod dialect;
 pub mod drain;
+pub mod health;
 pub mod hops;
 pub mod ids;
 pub mod json_errors;

@@ -11,7 +11,7 @@ const here = import.meta.dirname;
 const { build, version: esbuild } = createRequire(join(packages, "package.json"))("esbuild");
 
 /** Each module that is made, of the file of its name beside this one. */
-const MODULES = ["a2a-sdk.js", "markdown-it.js"];
+const MODULES = ["a2a-sdk.js", "markdown-it.js", "uplot.js"];
 
 async function described(name) {
   const folder = join(packages, "node_modules", name);

@@ -2,6 +2,7 @@
 //! what passes through every replica, and is bounded. What an operator sees of it, `tests/pages/console.mjs` shows.
 
 mod connections;
+mod health;
 mod keys;
 mod replicas;
 mod sessions;

@@ -4,6 +4,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{Timestamp, Workspace};
 use kernel::closed_set::words;
+use kernel::health::Health;
 use kernel::ids::WorkspaceId;
 
 /// URLs of the agent that a reader may see.
@@ -25,6 +26,7 @@ pub struct WorkspaceView<'a> {
     has_parent: bool,
     instances: Vec<InstanceView>,
     warnings: Vec<String>,
+    health: Option<Health>,
 }
 
 impl Serialize for WorkspaceView<'_> {
@@ -64,6 +66,7 @@ impl Serialize for WorkspaceView<'_> {
             serialize_set(&mut map, "wake", one.wake.as_ref().map(|wake| &wake.shown))?;
             serialize_set(&mut map, "probe", one.probe.as_ref())?;
         }
+        serialize_set(&mut map, "health", self.health.as_ref())?;
         let count = Some(one.instances).filter(|count| is_shown && *count > 0);
         serialize_set(&mut map, "instance_count", count)?;
         let instances = Some(&self.instances).filter(|all| !all.is_empty());
@@ -120,6 +123,13 @@ impl WorkspaceView<'_> {
         self
     }
 
+    /// Adds how it is.
+    #[must_use]
+    pub fn with_health(mut self, health: Option<Health>) -> Self {
+        self.health = health;
+        self
+    }
+
     /// Adds the named instances and the warnings, for readers that may see the URLs.
     #[must_use]
     pub fn for_owner(mut self, instances: Vec<InstanceView>, warnings: Vec<String>) -> Self {
@@ -138,6 +148,7 @@ impl Workspace {
             has_parent: true,
             instances: Vec::new(),
             warnings: Vec::new(),
+            health: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use kernel::health::CallResult;
 use kernel::ids::WorkspaceId;
 
 /// Workspaces that are counted in one second. A caller may name arbitrary ids, so this is bounded.
@@ -42,6 +43,9 @@ pub struct ExchangeSummary {
     pub rule: Option<String>,
     /// `answered`, `caller_left`, or the reason of a rejection.
     pub outcome: String,
+    /// What it came to. A replica of an earlier release does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<CallResult>,
     /// True if the gateway rejected it, or broke it off.
     pub refused: bool,
     /// The HTTP status; 0: none was sent.
@@ -210,6 +214,7 @@ pub(super) mod tests {
             method: "message/send".to_owned(),
             rule: None,
             outcome: if refused { "not_permitted" } else { "answered" }.to_owned(),
+            result: None,
             refused,
             status: 200,
             ms: 1,

@@ -85,10 +85,10 @@ pub static CANVAS: Site = site! {
 pub static CONSOLE: Site = site! {
     "console/index.html", "console/act.js", "console/ask.js", "console/list.css",
     "console/reading.css", "console/audit.js", "console/caps.js", "console/console.css",
-    "console/console.js", "console/exchanges.js", "console/explain.js", "console/facts.js",
-    "console/gateway.js", "console/list.js", "console/make.js", "console/model.js",
+    "console/console.js", "console/calls.js", "console/charts.js", "console/explain.js", "console/facts.js",
+    "console/gateway.js", "console/health.js", "console/list.js", "console/make.js", "console/model.js", "console/overview.css", "console/overview.js", "console/policy.js",
     "console/session.js", "console/show.js", "console/signin.js", "console/stops.js",
-    "console/tree.js", "console/usage.js", "console/workspace.js",
+    "console/tree.js", "console/usage.js", "console/workspace.js", "vendor/uplot.js",
 };
 
 impl File {

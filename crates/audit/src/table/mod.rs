@@ -27,7 +27,7 @@ use super::filter::{Filter, RecordPosition};
 use super::pace::Pace;
 use super::record::Record;
 use super::row::{Reader, read_record};
-use super::usage::{Batch, Call, Days, Orgs};
+use super::usage::{Batch, BatchRows, Call, Orgs};
 use access::workspace::{Timestamp, orgs_of};
 use stores::db::Db;
 use stores::store::Unavailable;
@@ -118,7 +118,7 @@ fn new_records(records: &[ChainedRecord], last: i64) -> &[ChainedRecord] {
 struct BatchSums {
     orgs: Orgs,
     /// Of all of them: nearly always all are new.
-    all: Days,
+    all: BatchRows,
 }
 
 impl BatchSums {
@@ -129,17 +129,17 @@ impl BatchSums {
     ) -> Result<Self, Unavailable> {
         let batch = Batch::from_calls(pace.pieces(records).filter_map(Call::from_record));
         let orgs = orgs_of(db, &batch.workspace_ids()).await?;
-        let all = batch.into_days(&orgs);
+        let all = batch.into_rows(&orgs);
         Ok(Self { orgs, all })
     }
 
     /// Returns the sums of `news`, the last ones of `records`.
-    fn sums_of(&self, records: &[ChainedRecord], news: &[ChainedRecord]) -> Cow<'_, Days> {
+    fn sums_of(&self, records: &[ChainedRecord], news: &[ChainedRecord]) -> Cow<'_, BatchRows> {
         if news.len() == records.len() {
             return Cow::Borrowed(&self.all);
         }
         let batch = Batch::from_calls(news.iter().filter_map(Call::from_record));
-        Cow::Owned(batch.into_days(&self.orgs))
+        Cow::Owned(batch.into_rows(&self.orgs))
     }
 }
 

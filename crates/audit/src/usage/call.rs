@@ -10,6 +10,7 @@ use super::super::record::{EventType, clean_text};
 use super::Day;
 use a2a::method::Method;
 use access::workspace::Timestamp;
+use kernel::health::CallResult;
 use kernel::metrics::Outcome;
 use kernel::rejection::Reason;
 
@@ -34,6 +35,11 @@ pub(super) enum CallEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Call<'a> {
     pub(super) day: Day,
+    /// The time of its end, in milliseconds since 1970.
+    pub(super) ms: i64,
+    pub(super) outcome: &'a str,
+    pub(super) status: i64,
+    pub(super) result: CallResult,
     /// The workspace, or the kind of another caller: its name stays in the audit.
     pub(super) caller: &'a str,
     /// The caller's org, as far as the record has it.
@@ -75,6 +81,10 @@ impl<'a> Call<'a> {
             .map(serde_json::value::RawValue::get);
         Some(Self {
             day: Day::from_timestamp(Timestamp(one.ms)),
+            ms: one.ms,
+            outcome: &record.outcome,
+            status: record.status,
+            result: CallResult::of_record(&record.outcome, record.status),
             caller,
             org: record
                 .org

@@ -12,7 +12,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::super::filter::{encode_cursor, parse_cursor};
 use super::super::record::clean_text;
 use super::Day;
-use super::sums::{Days, Side, Sums};
+use super::cells::{add_cells, add_cells_to_file};
+use super::sums::{BatchRows, Side, Sums};
 use access::workspace::ids_below;
 use kernel::closed_set::words;
 use kernel::ids::WorkspaceIncarnation;
@@ -38,8 +39,9 @@ fn upsert_statement(source: &str) -> String {
 /// Adds sums in a transaction of the SQLite file.
 pub(in super::super) fn add_sums_to_file(
     to: &rusqlite::Transaction<'_>,
-    days: &Days,
+    BatchRows { days, cells }: &BatchRows,
 ) -> Result<(), rusqlite::Error> {
+    add_cells_to_file(to, cells)?;
     if days.is_empty() {
         return Ok(());
     }
@@ -59,8 +61,9 @@ pub(in super::super) fn add_sums_to_file(
 /// Adds sums in a transaction of PostgreSQL, with one statement for any number of them.
 pub(in super::super) async fn add_sums(
     to: &mut Connection,
-    days: &Days,
+    BatchRows { days, cells }: &BatchRows,
 ) -> Result<(), sqlx::Error> {
+    add_cells(to, cells).await?;
     if days.is_empty() {
         return Ok(());
     }
@@ -189,7 +192,7 @@ impl UsageQuery {
 /// The stored sums.
 #[derive(Clone)]
 pub struct Usage {
-    db: Db,
+    pub(super) db: Db,
 }
 
 impl Usage {

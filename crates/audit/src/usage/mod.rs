@@ -5,6 +5,7 @@
 //! record of a chain they go, so a record that is written twice is counted once.
 
 mod call;
+mod cells;
 mod days;
 mod sums;
 
@@ -13,9 +14,11 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 pub(super) use self::call::Call;
+pub(super) use self::cells::prune_cells;
+pub use self::cells::{Cell, CellSpan};
 pub use self::days::{Usage, UsageCursor, UsageLine, UsageQuery, UsageSpan};
 pub(super) use self::days::{add_sums, add_sums_to_file, prune_sums};
-pub(super) use self::sums::{Batch, Days, Orgs};
+pub(super) use self::sums::{Batch, BatchRows, Orgs};
 pub use self::sums::{Side, Sums};
 use access::workspace::Timestamp;
 

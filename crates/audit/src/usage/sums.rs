@@ -10,6 +10,7 @@ use sqlx::any::AnyRow;
 
 use super::Day;
 use super::call::{Call, CallEnd, UNKNOWN};
+use super::cells::{Cells, Minutes};
 use crate::record::clean_text;
 use kernel::closed_set::words;
 
@@ -123,7 +124,7 @@ pub(in super::super) struct Key {
 pub(in super::super) type Orgs = HashMap<String, Option<String>>;
 
 /// The sums of a batch by org and workspace.
-pub(in super::super) type Days = BTreeMap<Key, Sums>;
+pub(super) type Days = BTreeMap<Key, Sums>;
 
 /// A caller on a day: its name, and its org as far as records have it.
 type CallerDay<'a> = (Day, &'a str, Option<Cow<'a, str>>);
@@ -133,6 +134,14 @@ type CallerDay<'a> = (Day, &'a str, Option<Cow<'a, str>>);
 pub(in super::super) struct Batch<'a> {
     callers: HashMap<CallerDay<'a>, Sums>,
     targets: HashMap<(Day, &'a str), Sums>,
+    minutes: Minutes<'a>,
+}
+
+/// What the calls of a batch add to.
+#[derive(Clone)]
+pub(in super::super) struct BatchRows {
+    pub(super) days: Days,
+    pub(super) cells: Cells,
 }
 
 impl<'a> Batch<'a> {
@@ -143,7 +152,9 @@ impl<'a> Batch<'a> {
             let sums = Sums::from_call(&call);
             // Refusals of callers that proved nothing name targets that need not exist, or none.
             let is_strangers = call.caller == UNKNOWN && call.end != CallEnd::Passed;
-            if let Some(target) = call.target.filter(|_| !is_strangers) {
+            let target = call.target.filter(|_| !is_strangers);
+            batch.minutes.add_call(&call, target);
+            if let Some(target) = target {
                 *batch.targets.entry((call.day, target)).or_default() += sums;
             }
             *batch
@@ -154,7 +165,7 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    /// Returns the ids of workspaces whose orgs [`Batch::into_days`] needs.
+    /// Returns the ids of workspaces whose orgs [`Batch::into_rows`] needs.
     pub(in super::super) fn workspace_ids(&self) -> Vec<&'a str> {
         let callers = self.callers.keys().filter_map(|(_, name, org)| {
             let is_needed = org.is_none() && !name.contains(':');
@@ -166,7 +177,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the sums by org and workspace. A target that is no workspace has none: callers choose its name.
-    pub(in super::super) fn into_days(self, orgs: &Orgs) -> Days {
+    pub(in super::super) fn into_rows(self, orgs: &Orgs) -> BatchRows {
+        let known = |name: &str| orgs.get(name).map(|org| org.as_deref().unwrap_or_default());
+        let cells = self.minutes.into_cells(known);
         let mut days = Days::new();
         let mut add = |side: Side, day, org: &str, workspace: &str, sums| {
             for (by_org, workspace) in [(false, workspace), (true, "")] {
@@ -191,7 +204,7 @@ impl<'a> Batch<'a> {
                 add(Side::Target, day, &org, name, sums);
             }
         }
-        days
+        BatchRows { days, cells }
     }
 }
 
@@ -202,6 +215,10 @@ mod tests {
     fn call<'a>(caller: &'a str, org: Option<&'a str>, target: &'a str, end: CallEnd) -> Call<'a> {
         Call {
             day: Day(9),
+            ms: 9 * 24 * 3_600_000,
+            outcome: "answered",
+            status: 200,
+            result: kernel::health::CallResult::Answered,
             caller,
             org: org.map(Cow::from),
             target: Some(target),
@@ -238,7 +255,7 @@ mod tests {
             ("b".to_owned(), Some("acme".to_owned())),
             ("t".to_owned(), Some("globex".to_owned())),
         ]);
-        let days = batch.into_days(&orgs);
+        let days = batch.into_rows(&orgs).days;
         let sums = |kind, org: &str, workspace: &str| {
             let key = Key {
                 kind,
@@ -274,7 +291,7 @@ mod tests {
             call("unknown:", None, "t", CallEnd::Refused),
         ]);
         let orgs = Orgs::from([("a".to_owned(), None), ("t".to_owned(), None)]);
-        let days = batch.into_days(&orgs);
+        let days = batch.into_rows(&orgs).days;
         assert!(
             days.keys().all(|key| key.kind.starts_with("caller")),
             "{days:?}"

@@ -11,7 +11,8 @@ use url::form_urlencoded;
 
 use access::workspace::Timestamp;
 use assembly::gateway::Gateway;
-use audit::{Filter, PAGE, PAGE_MAX, RecordPosition, filter_values, parse_cursor};
+use audit::{EventType, Filter, PAGE, PAGE_MAX, RecordPosition, filter_values, parse_cursor};
+use kernel::health::CallResult;
 use kernel::rejection::{Reason, Rejection};
 
 /// The parameters of the query, for the error message.
@@ -34,7 +35,15 @@ pub(super) async fn list_records(
     let asked = AuditQuery::parse(query.as_deref().unwrap_or_default())?;
     let (filter, after) = (&asked.filter, asked.after.as_ref());
     let page = gateway.audit.stored.read_page(filter, after, asked.limit);
-    Ok(Json(page.await?))
+    let mut page = page.await?;
+    for record in page["records"].as_array_mut().into_iter().flatten() {
+        if record["event_type"] == EventType::A2aCall.as_str() {
+            let outcome = record["outcome"].as_str().unwrap_or_default();
+            let status = record["status"].as_i64().unwrap_or(0);
+            record["result"] = CallResult::of_record(outcome, status).as_str().into();
+        }
+    }
+    Ok(Json(page))
 }
 
 impl AuditQuery {

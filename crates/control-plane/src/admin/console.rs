@@ -25,18 +25,23 @@ use utoipa::ToSchema;
 use super::gate::Operator;
 use super::session::{self, RequestSession};
 use crate::declare_routes;
+use crate::extract::is_name;
 use access::identity::Proof;
 use access::workspace::Timestamp;
 use assembly::console::{FeedOverrun, Reader};
 use assembly::gateway::Gateway;
+use assembly::health::Overview;
+use audit::usage::{Cell, CellSpan};
 use audit::{DONE, Draft, EventType};
 use directory::CapacityView;
 use kernel::deadline::ticks;
+use kernel::health::CallResult;
 use kernel::ids::{InstanceId, RequestId, WorkspaceId};
 use kernel::metrics::AgentFailure;
 use kernel::rejection::{Reason, Rejection};
 use kernel::telemetry::Chain;
 use trust::{KeyInfo, KeyState, KeyTimeSource, RotateError, RotationOutcome};
+use url::form_urlencoded;
 
 /// Maximum events queued for a connection.
 const WAITING_MAX: usize = 4;
@@ -60,6 +65,16 @@ declare_routes! {
             .answers(200, "The stream: `begin`, `rows` until one says `last`, then a `tick` each second \
                 (docs/reference/admin-api.md).")
             .streams("Server-sent events with `event` and `data`: begin, rows, tick, trouble, end.");
+    /// How all workspaces are.
+    GET "/console/overview" => serve_overview, Read,
+        says op("admin", "readOverview").by("adminToken")
+            .gives_named(200, "Overview", "The numbers of workspaces by state, those that are not healthy, the worst first, and \
+                agents that failed until a moment ago.");
+    /// Sums of calls over time.
+    GET "/console/traffic" => serve_traffic, Read,
+        says op("admin", "readTraffic").by("adminToken")
+            .gives_named(200, "Traffic", "Cells with a call, the oldest first, and the sums by workspace.")
+            .query("TrafficOver TrafficOrg TrafficWorkspace").refuses("400");
     /// How loaded a workspace is.
     GET "/console/workspaces/{id}" => serve_load, Read,
         says op("admin", "readLoad").by("adminToken")
@@ -179,6 +194,87 @@ async fn pump_events(
 fn end_event(reason: &str, message: &str) -> Bytes {
     let data = json!({"reason": reason, "message": message});
     format!("event: end\ndata: {data}\n\n").into()
+}
+
+/// Serves `GET /console/overview`: how all workspaces are.
+async fn serve_overview(State(gateway): State<Arc<Gateway>>) -> Result<Json<Overview>, Rejection> {
+    let overview = gateway.health.overview().await?;
+    Ok(Json(Overview::clone(&overview)))
+}
+
+/// The times that `GET /console/traffic` may be asked for: the name, the cells of its charts and their number, and the
+/// cells of its list. Fewer and longer cells for the list: it reads those of all workspaces.
+const TIMES: [(&str, CellSpan, u32, CellSpan); 4] = [
+    ("1h", CellSpan::Minute, 60, CellSpan::Minute),
+    ("6h", CellSpan::FiveMinutes, 72, CellSpan::Hour),
+    ("24h", CellSpan::FiveMinutes, 288, CellSpan::Hour),
+    ("7d", CellSpan::Hour, 168, CellSpan::Hour),
+];
+
+/// Serves `GET /console/traffic`: sums of calls by time, for charts, and by workspace.
+async fn serve_traffic(
+    State(gateway): State<Arc<Gateway>>,
+    uri: Uri,
+) -> Result<Json<Value>, Rejection> {
+    let (mut over, mut org, mut workspace) = (TIMES[0], None, None);
+    for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+        let is_text = is_name(&value);
+        match &*name {
+            "over" => match TIMES.iter().find(|(word, ..)| *word == value) {
+                Some(found) => over = *found,
+                None => return Err(invalid_query("`over` is 1h, 6h, 24h or 7d")),
+            },
+            "org" if is_text => org = Some(value.into_owned()),
+            "workspace" if is_text => workspace = Some(value.into_owned()),
+            _ => return Err(invalid_query("the query takes over, org and workspace")),
+        }
+    }
+    let (word, span, steps, listed) = over;
+    let now = Timestamp::now().0 / 1000;
+    let first = |span: CellSpan, seconds: i64| {
+        (now - seconds).div_euclid(span.seconds()) * span.seconds() + span.seconds()
+    };
+    let seconds = span.seconds() * i64::from(steps);
+    let from = first(span, seconds);
+    let usage = &gateway.audit.usage;
+    let cells = usage
+        .read_cells((span, from, steps), workspace.as_deref(), org.as_deref())
+        .await?;
+    let by_workspace = match workspace {
+        None => {
+            usage
+                .read_workspace_cells(listed, first(listed, seconds))
+                .await?
+        }
+        Some(_) => Vec::new(),
+    };
+    Ok(Json(json!({
+        "over": word,
+        "from": from,
+        "step": span.seconds(),
+        "steps": steps,
+        "recording": gateway.audit.is_on(),
+        "cells": cells.iter().map(|(at, cell)| cell_as_json(at, cell)).collect::<Vec<_>>(),
+        "workspaces": by_workspace.iter().map(|(id, cell)| cell_as_json(id, cell)).collect::<Vec<_>>(),
+    })))
+}
+
+/// Returns a cell as an array, since there are many: its key, calls by result, streams, and the durations within which
+/// half and 95 % of the calls ended.
+fn cell_as_json(key: impl serde::Serialize, cell: &Cell) -> Value {
+    let results = CallResult::ALL.iter().map(|result| cell.count_of(*result));
+    let quantiles = [0.5, 0.95].map(|part| cell.quantile_ms(part).map(f64::round));
+    json!([
+        key,
+        results.collect::<Vec<_>>(),
+        cell.streams(),
+        quantiles[0],
+        quantiles[1]
+    ])
+}
+
+fn invalid_query(message: &'static str) -> Rejection {
+    Rejection::new(Reason::InvalidParams, message)
 }
 
 /// Serves `GET /console/workspaces/{id}`: the load of a workspace.

@@ -135,6 +135,12 @@ fn format_workspace(workspace: &Value, now: SystemTime) -> String {
                     format_cell(&value["name"])
                 )
             }
+            "health" => {
+                let since = value["since"].as_str().map(|at| format!(" since {at}"));
+                let why = value["why"].as_str().map(|why| format!(": {why}"));
+                let [since, why] = [since, why].map(Option::unwrap_or_default);
+                format!("{}{since}{why}", format_cell(&value["state"]))
+            }
             "last_seen" if value.is_string() => {
                 format!("{} ({} ago)", format_cell(value), format_age(value, now))
             }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::client::ReadFlags;
 use super::super::complete;
 use super::super::failure::Failure;
-use super::super::table::{align_rows, format_cell, format_cells, format_json};
+use super::super::table::{align_rows, format_cell, format_cells, format_json, format_state};
 use super::all_workspaces;
 
 /// `a2a-gateway workspace tree`.
@@ -109,7 +109,8 @@ impl Tree {
             name = format!("{name} (its parent {parent} is not here)");
         }
         let [status, org] = format_cells(workspace, ["status", "org"]);
-        lines.push(vec![format!("{mark}{id}"), status, org, name]);
+        let state = format_state(workspace);
+        lines.push(vec![format!("{mark}{id}"), status, state, org, name]);
         let children = self.children_below(id, above);
         above.push(id);
         for (place, child) in children.iter().enumerate() {

@@ -159,6 +159,14 @@ impl Stops {
         self.in_force.load().find(&call_ends(permit), false)
     }
 
+    /// Returns a stop that covers all calls from and to this end.
+    pub fn find_over(&self, end: End<'_>) -> Option<Arc<Stop>> {
+        if self.is_idle() {
+            return None;
+        }
+        self.in_force.load().find(&[end, End::of_org(None)], false)
+    }
+
     /// Returns the rejection of a call under way that a stop ends.
     pub fn find_cut(&self, permit: &Permit) -> Option<Rejection> {
         if self.is_idle() {

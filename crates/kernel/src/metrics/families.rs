@@ -24,6 +24,8 @@ families! {
     Metrics {
         head_seconds: LabelMap<Shape, Times> = "a2a_gateway_head_seconds" ["shape"],
             "Time from the request head to the agent's response head.";
+        call_results: LabelMap<CallResult, IntCounter> = "a2a_gateway_call_results_total" ["result"],
+            "A2A exchanges that ended, by what they came to.";
         total_seconds: LabelMap<Shape, Times> = "a2a_gateway_exchange_seconds" ["shape"], "Time of a whole A2A exchange.";
         request_bytes: IntCounter = "a2a_gateway_request_bytes_total", "Bytes of request bodies sent to agents.";
         bodies_refused: IntCounter = "a2a_gateway_bodies_refused_total",

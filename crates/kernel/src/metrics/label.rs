@@ -35,6 +35,24 @@ impl<L: ClosedSet, M> Index<L> for LabelMap<L, M> {
     }
 }
 
+words! {
+    /// What a call came to. The label `result`; [`crate::health`] decides it.
+    CallResult {
+        /// The agent answered; an A2A error, or any 4xx, is an answer.
+        Answered => "answered",
+        /// No answer, a 5xx, or a broken stream.
+        AgentFailed => "agent_failed",
+        /// A store, overload, a guard that cannot be asked, a shutdown, a bug.
+        GatewayFailed => "gateway_failed",
+        /// Policy, a stop, a guard, a cap or a rate.
+        Denied => "denied",
+        /// A mistake of the caller.
+        Rejected => "rejected",
+        /// The caller left.
+        Left => "left",
+    }
+}
+
 /// The outcome of an exchange. The label `outcome`, also used in audit records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

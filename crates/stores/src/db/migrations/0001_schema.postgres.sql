@@ -118,3 +118,31 @@ CREATE TRIGGER mailbox_items_kept_changed AFTER UPDATE OF kept_bytes ON mailbox_
 
 CREATE TRIGGER mailbox_items_kept_less AFTER DELETE ON mailbox_items
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION mailbox_items_kept_less();
+
+-- Sums of the audit's calls by time: `span` and `at` are seconds (since 1970), `name` is a workspace that was called,
+-- `org:` and an org, or '' for all calls. NULL is zero.
+CREATE TABLE call_cells (
+    span INTEGER NOT NULL,
+    at   BIGINT  NOT NULL,
+    name TEXT    NOT NULL,
+    answered INTEGER,
+    agent_failed INTEGER,
+    gateway_failed INTEGER,
+    denied INTEGER,
+    rejected INTEGER,
+    left_early INTEGER,
+    streams INTEGER,
+    ms_5 INTEGER,
+    ms_10 INTEGER,
+    ms_25 INTEGER,
+    ms_50 INTEGER,
+    ms_100 INTEGER,
+    ms_250 INTEGER,
+    ms_500 INTEGER,
+    ms_1000 INTEGER,
+    ms_2500 INTEGER,
+    ms_5000 INTEGER,
+    ms_10000 INTEGER,
+    ms_more INTEGER,
+    PRIMARY KEY (span, at, name)
+);

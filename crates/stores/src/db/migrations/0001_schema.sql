@@ -453,3 +453,18 @@ CREATE TABLE usage_days (
 CREATE INDEX usage_days_day ON usage_days (day);
 
 CREATE INDEX usage_days_workspace ON usage_days (workspace, day);
+
+-- What the last calls of agents that failed or refused some tell. `recent`: the last five, the newest in the lowest
+-- bit; 1 failed. Times are in milliseconds since 1970; 0: never.
+CREATE TABLE call_troubles (
+    workspace    TEXT   NOT NULL PRIMARY KEY,
+    recent       BIGINT NOT NULL,
+    failed_since BIGINT NOT NULL,
+    last_failed  BIGINT NOT NULL,
+    calls        BIGINT NOT NULL,
+    failed       BIGINT NOT NULL,
+    outcome      TEXT   NOT NULL,
+    status       BIGINT NOT NULL,
+    busy_at      BIGINT NOT NULL,
+    ended_at     BIGINT NOT NULL
+);
