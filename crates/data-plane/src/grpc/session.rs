@@ -22,8 +22,8 @@ use serde_json::value::RawValue;
 
 use ::grpc::{Code, Method, Status, encode_frame, encode_message};
 use a2a::event::{Splitter, event_data, split_blocks};
-use kernel::offload;
 use kernel::dialect::OWN_DOMAIN;
+use kernel::offload;
 use kernel::rejection::Reason;
 
 /// The media type of gRPC.
@@ -237,7 +237,9 @@ fn encode_answer(
 /// Returns the HTTP status of an error that a gateway made itself.
 fn own_status(error: &serde_json::Value) -> Option<u16> {
     let info = &error["data"][0];
-    let reason = info["reason"].as_str().filter(|_| info["domain"] == OWN_DOMAIN)?;
+    let reason = info["reason"]
+        .as_str()
+        .filter(|_| info["domain"] == OWN_DOMAIN)?;
     let mut reasons = Reason::ALL.iter();
     let reason = reasons.find(|one| one.as_str().eq_ignore_ascii_case(reason));
     reason.map(|reason| reason.status())
