@@ -167,8 +167,7 @@ impl HealthBoard {
 
     async fn load_news(&self) -> Result<Arc<CallNews>, Unavailable> {
         let mut kept = self.news.lock().await;
-        if let Some((at, _, news)) = kept.as_ref().filter(|(at, ..)| at.elapsed() < KEPT) {
-            let _ = at;
+        if let Some((.., news)) = kept.as_ref().filter(|(at, ..)| at.elapsed() < KEPT) {
             return Ok(Arc::clone(news));
         }
         let begun = Instant::now();

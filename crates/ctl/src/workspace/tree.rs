@@ -176,11 +176,11 @@ mod tests {
         ];
         let tree = tree(&places);
         let expected = "\
-a         online  o  A
-├─ b      online  o  B
-│  └─ c   online  o  C
-└─ d      online  o  D
-e         online  o  E (its parent gone is not here)
+a         online  -  o  A
+├─ b      online  -  o  B
+│  └─ c   online  -  o  C
+└─ d      online  -  o  D
+e         online  -  o  E (its parent gone is not here)
 ";
         let drawn = tree.format_text(&tree.roots());
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
