@@ -6,6 +6,8 @@ mod trace;
 
 mod record;
 
+mod grpc_session;
+
 mod listener;
 
 mod parking;
@@ -52,7 +54,7 @@ mod inbox;
 
 mod plan;
 
-mod grpc;
+mod grpc_calls;
 
 mod card_route;
 

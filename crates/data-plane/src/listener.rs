@@ -21,8 +21,8 @@ use pingora::protocols::{ALPN, GetSocketDigest, Peek as _, SocketDigest, Stream}
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::http2;
 use crate::record::{ExchangeError, box_in_place};
+use crate::{grpc_session, http2};
 use http1::{
     AbortCause, CallerStream, ChunkParser, Failure, HeadError, HeadScanner, lingering_close,
     read_first_bytes, read_request_head,
@@ -237,7 +237,7 @@ async fn refuse_stream(mut session: Box<ServerSession>) -> Result<(), AbortCause
     let rejection = Rejection::new(Reason::Overloaded, message).with_retry_after(again);
     let id = RequestId::random();
     // Of gRPC the answer is turned into a status.
-    let _ = crate::grpc::open(&mut session);
+    let _ = grpc_session::open(&mut session);
     let body = rejection.to_body(&ReplyForm::default(), &id);
     let sent = async {
         let head = rejection_head(&rejection, &id, rejection.reason.status(), body.len())?;

@@ -12,7 +12,7 @@ use crate::listener::{Service, put_request_id, write_response};
 use crate::record::{Exchange, box_cold_path};
 use crate::services::{Context, Request};
 use crate::trace::ExchangeOrigin;
-use crate::{card_route, grpc, plan, rest};
+use crate::{card_route, grpc_calls, grpc_session, plan, rest};
 use a2a::method::Method as A2aMethod;
 use http1::AbortCause;
 use kernel::config::RefusalStatus;
@@ -27,7 +27,7 @@ pub(super) struct Router {
 
 impl Service for Router {
     async fn serve(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
-        if grpc::is_grpc(session) && self.context.gateway.config().server.grpc {
+        if grpc_session::is_grpc(session) && self.context.gateway.config().server.grpc {
             return box_cold_path(self.serve_grpc(session)).await;
         }
         let head = session.req_header();
@@ -135,11 +135,11 @@ impl Router {
     /// Serves a request of gRPC.
     async fn serve_grpc(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
         let request_id = admission::request_id(&session.req_header().headers);
-        let call = match grpc::open(session) {
-            Ok(Some(grpc::GrpcRequest::Call(call))) => call,
-            Ok(Some(grpc::GrpcRequest::Own(method))) => {
+        let call = match grpc_session::open(session) {
+            Ok(Some(grpc_session::GrpcRequest::Call(call))) => call,
+            Ok(Some(grpc_session::GrpcRequest::Own(method))) => {
                 let drain = &self.context.relay.drain;
-                return grpc::serve_own(session, method, || !drain.is_leaving()).await;
+                return grpc_calls::serve_own(session, method, || !drain.is_leaving()).await;
             }
             Ok(None) | Err(_) => return Err(AbortCause::Ours),
         };
@@ -150,14 +150,14 @@ impl Router {
         if let Some(version) = admission::declared_version(session.req_header()) {
             exchange.call.set_version(&version);
         }
-        let origin = || ExchangeOrigin::for_route(grpc::ROUTE, true);
+        let origin = || ExchangeOrigin::for_route(grpc_calls::ROUTE, true);
         exchange.begin_trace(&context.relay.traces, session.req_header(), origin);
         let mut request = Request {
             context,
             session,
             exchange: &mut exchange,
         };
-        let ended = grpc::serve_call(&mut request, call).await;
+        let ended = grpc_calls::serve_call(&mut request, call).await;
         match exchange.record_outcome(ended) {
             Ok(ended) => ended,
             Err(rejection) => self.reject_exchange(session, exchange, rejection).await,

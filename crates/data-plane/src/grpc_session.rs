@@ -11,17 +11,20 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, header};
 use parking_lot::Mutex;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
-use pingora::protocols::http::HttpTask;
 use pingora::protocols::http::custom::CustomMessageWrite;
 use pingora::protocols::http::custom::server::Session;
 use pingora::protocols::http::v2::server::HttpSession;
+use pingora::protocols::http::{HttpTask, ServerSession};
 use pingora::protocols::l4::socket::SocketAddr;
 use pingora::{Error, ErrorType, Result};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use ::grpc::{Code, Method, Status, encode_frame, encode_message};
 use a2a::event::{Splitter, event_data, split_blocks};
+use grpc::{
+    Code, HEALTH, MessageEncoding, Method, REFLECTION, SERVICE, Status, encode_frame,
+    encode_message,
+};
 use kernel::dialect::OWN_DOMAIN;
 use kernel::offload;
 use kernel::rejection::Reason;
@@ -77,8 +80,115 @@ enum Answer {
     Over,
 }
 
+/// A call of gRPC, before anything of its message was read.
+pub(super) struct GrpcCall {
+    /// The method; `None` for an unknown one.
+    pub(super) method: Option<&'static Method>,
+    /// The coding of its messages; `None` for one that is not supported.
+    pub(super) encoding: Option<MessageEncoding>,
+    /// The time that its caller waits.
+    pub(super) timeout: Option<Duration>,
+    /// Where the call is put once it is read.
+    pub(super) body: BodySlot,
+}
+
+/// What a request of gRPC is for.
+pub(super) enum GrpcRequest {
+    /// A method of A2A, or an unknown one.
+    Call(GrpcCall),
+    /// The gateway's own services.
+    Own(OwnMethod),
+}
+
+/// A method of the gateway's own services.
+#[derive(Clone, Copy)]
+pub(super) enum OwnMethod {
+    Check,
+    Watch,
+    Reflect,
+}
+
+/// True for a request of gRPC.
+pub(super) fn is_grpc(session: &ServerSession) -> bool {
+    let ServerSession::H2(stream) = session else {
+        return false;
+    };
+    let content_type = stream.req_header().headers.get(header::CONTENT_TYPE);
+    let content_type = content_type
+        .map(|value| value.as_bytes())
+        .unwrap_or_default();
+    match content_type.strip_prefix(GRPC.as_bytes()) {
+        Some([] | [b';', ..] | b"+proto" | [b'+', b'p', b'r', b'o', b't', b'o', b';', ..]) => true,
+        Some(_) | None => false,
+    }
+}
+
+/// Takes a request of gRPC from its session, and puts in its place the session of a call of JSON-RPC. `None`: it is
+/// none.
+///
+/// # Errors
+/// A field cannot be built, which is a bug.
+pub(super) fn open(session: &mut ServerSession) -> Result<Option<GrpcRequest>> {
+    if !is_grpc(session) {
+        return Ok(None);
+    }
+    let (service, name) = split_path(session.req_header().uri.path());
+    let own = match (service, name) {
+        (HEALTH, "Check") => Some(OwnMethod::Check),
+        (HEALTH, "Watch") => Some(OwnMethod::Watch),
+        (service, "ServerReflectionInfo") if REFLECTION.contains(&service) => {
+            Some(OwnMethod::Reflect)
+        }
+        _ => None,
+    };
+    if let Some(own) = own {
+        return Ok(Some(GrpcRequest::Own(own)));
+    }
+    let method = (service == SERVICE).then(|| Method::find(name)).flatten();
+    let headers = &session.req_header().headers;
+    let field = |name: &str| headers.get(name).map(|value| value.as_bytes());
+    let call = GrpcCall {
+        method,
+        encoding: MessageEncoding::parse(field("grpc-encoding")),
+        timeout: field("grpc-timeout").and_then(parse_timeout),
+        body: BodySlot::default(),
+    };
+    let taken = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
+    let ServerSession::H2(stream) = taken else {
+        *session = taken;
+        return Ok(None);
+    };
+    let opened = GrpcSession::new(stream, method, Arc::clone(&call.body))?;
+    *session = ServerSession::new_custom(Box::new(opened));
+    Ok(Some(GrpcRequest::Call(call)))
+}
+
+/// Splits the path of a method.
+fn split_path(path: &str) -> (&str, &str) {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split_once('/').unwrap_or((path, ""))
+}
+
+/// Parses `grpc-timeout`: up to 8 digits and a unit.
+fn parse_timeout(field: &[u8]) -> Option<Duration> {
+    let (unit, digits) = field.split_last()?;
+    let digits = std::str::from_utf8(digits)
+        .ok()
+        .filter(|digits| digits.len() <= 8)?;
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        b'H' => Some(Duration::from_secs(count * 3600)),
+        b'M' => Some(Duration::from_secs(count * 60)),
+        b'S' => Some(Duration::from_secs(count)),
+        b'm' => Some(Duration::from_millis(count)),
+        b'u' => Some(Duration::from_micros(count)),
+        b'n' => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
 /// A stream of HTTP/2 with a call of gRPC.
-pub(super) struct GrpcSession {
+struct GrpcSession {
     stream: HttpSession,
     head: RequestHeader,
     body: BodySlot,
@@ -91,11 +201,7 @@ impl GrpcSession {
     ///
     /// # Errors
     /// A field cannot be built, which is a bug.
-    pub(super) fn new(
-        stream: HttpSession,
-        method: Option<&'static Method>,
-        body: BodySlot,
-    ) -> Result<Self> {
+    fn new(stream: HttpSession, method: Option<&'static Method>, body: BodySlot) -> Result<Self> {
         let mut head = stream.req_header().clone();
         head.set_method(Verb::POST);
         head.insert_header(header::CONTENT_TYPE, "application/json")?;

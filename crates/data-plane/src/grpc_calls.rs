@@ -1,9 +1,6 @@
-//! gRPC of A2A 1.0 in front: a call becomes one of JSON-RPC at its door ([`session`]), and goes its way from there.
-//! Health and reflection are answered here.
+//! Calls of gRPC: the message of each is read, which may name the target, and becomes a call of JSON-RPC. Health and
+//! reflection are answered here.
 
-mod session;
-
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,16 +11,16 @@ use pingora::protocols::http::v2::server::HttpSession;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
-use self::session::{BodySlot, GRPC, GrpcSession, RequestBody, status_fields};
 use crate::admission::{authenticate_caller, open_exchange};
 use crate::body::read_any_type;
+use crate::grpc_session::{GRPC, GrpcCall, OwnMethod, RequestBody, status_fields};
 use crate::plan;
 use crate::policy::authorize_target;
 use crate::record::{Answered, ExchangeError};
 use crate::services::Request;
-use ::grpc::{
-    Code, FrameError, FrameReader, HEALTH, MessageEncoding, Method, REFLECTION, SERVICE, Status,
-    Target, answer_reflection, decode_message, encode_frame, health_response, split_tenant,
+use grpc::{
+    Code, FrameError, FrameReader, MessageEncoding, Method, SERVICE, Status, Target,
+    answer_reflection, decode_message, encode_frame, health_response, split_tenant,
 };
 use http1::AbortCause;
 use kernel::ids::WorkspaceId;
@@ -45,109 +42,6 @@ const OWN_STREAM_MAX: Duration = Duration::from_secs(60);
 
 /// Interval at which a watch of the health looks for a change.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-
-/// A call of gRPC, before anything of its message was read.
-pub(super) struct GrpcCall {
-    method: Option<&'static Method>,
-    encoding: Option<MessageEncoding>,
-    timeout: Option<Duration>,
-    body: BodySlot,
-}
-
-/// What a request of gRPC is for.
-pub(super) enum GrpcRequest {
-    /// A method of A2A, or an unknown one.
-    Call(GrpcCall),
-    /// The gateway's own services.
-    Own(OwnMethod),
-}
-
-/// A method of the gateway's own services.
-#[derive(Clone, Copy)]
-pub(super) enum OwnMethod {
-    Check,
-    Watch,
-    Reflect,
-}
-
-/// True for a request of gRPC.
-pub(super) fn is_grpc(session: &ServerSession) -> bool {
-    let ServerSession::H2(stream) = session else {
-        return false;
-    };
-    let content_type = stream.req_header().headers.get(header::CONTENT_TYPE);
-    let content_type = content_type
-        .map(|value| value.as_bytes())
-        .unwrap_or_default();
-    match content_type.strip_prefix(GRPC.as_bytes()) {
-        Some([] | [b';', ..] | b"+proto" | [b'+', b'p', b'r', b'o', b't', b'o', b';', ..]) => true,
-        Some(_) | None => false,
-    }
-}
-
-/// Takes a request of gRPC from its session, and puts in its place the session of a call of JSON-RPC. `None`: it is
-/// none.
-///
-/// # Errors
-/// A field cannot be built, which is a bug.
-pub(super) fn open(session: &mut ServerSession) -> pingora::Result<Option<GrpcRequest>> {
-    if !is_grpc(session) {
-        return Ok(None);
-    }
-    let (service, name) = split_path(session.req_header().uri.path());
-    let own = match (service, name) {
-        (HEALTH, "Check") => Some(OwnMethod::Check),
-        (HEALTH, "Watch") => Some(OwnMethod::Watch),
-        (service, "ServerReflectionInfo") if REFLECTION.contains(&service) => {
-            Some(OwnMethod::Reflect)
-        }
-        _ => None,
-    };
-    if let Some(own) = own {
-        return Ok(Some(GrpcRequest::Own(own)));
-    }
-    let method = (service == SERVICE).then(|| Method::find(name)).flatten();
-    let headers = &session.req_header().headers;
-    let field = |name: &str| headers.get(name).map(|value| value.as_bytes());
-    let call = GrpcCall {
-        method,
-        encoding: MessageEncoding::parse(field("grpc-encoding")),
-        timeout: field("grpc-timeout").and_then(parse_timeout),
-        body: BodySlot::default(),
-    };
-    let taken = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
-    let ServerSession::H2(stream) = taken else {
-        *session = taken;
-        return Ok(None);
-    };
-    let opened = GrpcSession::new(stream, method, Arc::clone(&call.body))?;
-    *session = ServerSession::new_custom(Box::new(opened));
-    Ok(Some(GrpcRequest::Call(call)))
-}
-
-/// Splits the path of a method.
-fn split_path(path: &str) -> (&str, &str) {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    path.split_once('/').unwrap_or((path, ""))
-}
-
-/// Parses `grpc-timeout`: up to 8 digits and a unit.
-fn parse_timeout(field: &[u8]) -> Option<Duration> {
-    let (unit, digits) = field.split_last()?;
-    let digits = std::str::from_utf8(digits)
-        .ok()
-        .filter(|digits| digits.len() <= 8)?;
-    let count: u64 = digits.parse().ok()?;
-    match unit {
-        b'H' => Some(Duration::from_secs(count * 3600)),
-        b'M' => Some(Duration::from_secs(count * 60)),
-        b'S' => Some(Duration::from_secs(count)),
-        b'm' => Some(Duration::from_millis(count)),
-        b'u' => Some(Duration::from_micros(count)),
-        b'n' => Some(Duration::from_nanos(count)),
-        _ => None,
-    }
-}
 
 /// Serves a call: reads its message, which may name the target, and passes it on as a call of JSON-RPC.
 pub(super) async fn serve_call(
@@ -219,7 +113,7 @@ fn read_call(
             workspace = target.to_owned();
             match tenant {
                 "" => message.clear_field_by_name("tenant"),
-                tenant => message.set_field_by_name("tenant", ::grpc::text_value(tenant)),
+                tenant => message.set_field_by_name("tenant", grpc::text_value(tenant)),
             }
         }
     });
