@@ -31,8 +31,8 @@ pub(super) const BATCH: usize = 2000;
 /// cores a call may wait for the whole batch.
 const CHAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Number of records that are written without a delay. Few, since a commit is one piece of work; where the disk is slow,
-/// more have gathered meanwhile.
+/// Number of records that are written without a delay. Few, since a commit is one piece of work; where the disk is
+/// slow, more have gathered meanwhile.
 const ENOUGH: usize = 500;
 
 /// Delay before a small batch is written: a transaction for each record would cost more than the record.

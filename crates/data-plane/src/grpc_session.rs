@@ -1,5 +1,5 @@
-//! The caller's side of a call of gRPC: a session that shows the call as one of JSON-RPC, and turns the answer, which is
-//! that of a call of JSON-RPC, back. All stages between the two know nothing of gRPC.
+//! The caller's side of a call of gRPC: a session that shows the call as one of JSON-RPC, and turns the answer, which
+//! is that of a call of JSON-RPC, back. All stages between the two know nothing of gRPC.
 
 use std::sync::Arc;
 use std::time::Duration;

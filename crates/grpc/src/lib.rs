@@ -1,6 +1,6 @@
 //! gRPC of A2A 1.0: its methods, its messages in protobuf and in JSON, the frames of messages, and statuses. Pure: no
-//! I/O, no clock. Both sides of the gateway speak gRPC by it: in front, where a call of gRPC becomes one of JSON-RPC, and
-//! behind, where a call of JSON-RPC becomes one of gRPC for an agent that has nothing else.
+//! I/O, no clock. Both sides of the gateway speak gRPC by it: in front, where a call of gRPC becomes one of JSON-RPC,
+//! and behind, where a call of JSON-RPC becomes one of gRPC for an agent that has nothing else.
 
 mod frame;
 mod json;

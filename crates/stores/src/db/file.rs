@@ -16,8 +16,8 @@ use crate::store::{Cause, DatabaseError, Unavailable};
 /// The connection, opened at its first use. `None` also after an error.
 pub(super) type File = Arc<Mutex<Option<Connection>>>;
 
-/// Copies pages from the log to the file when so many are there, instead of 1000: these took 5 ms in one piece, on a core
-/// that the threads of callers may share.
+/// Copies pages from the log to the file when so many are there, instead of 1000: these took 5 ms in one piece, on a
+/// core that the threads of callers may share.
 const CHECKPOINTS: &str = "PRAGMA wal_autocheckpoint = 64";
 
 /// There is no file: the store is PostgreSQL.
