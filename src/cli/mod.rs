@@ -19,8 +19,8 @@ use clap_complete::CompleteEnv;
 pub use self::serve::start;
 use ctl::{
     COMPLETION_VARIABLE, Failure, ReadFlags, agents, caps, context, escape_controls, exchange,
-    explain, finish, grants, health, policy, run_to_end, send, stops, token, usage, workspace,
-    write_prompt,
+    explain, finish, grants, health, policy, run_to_end, send, stops, task, token, usage,
+    workspace, write_prompt,
 };
 pub use ctl::{USAGE, print_error};
 use run::sidecar;
@@ -57,7 +57,10 @@ enum Command<Example: Subcommand> {
     /// Check the configuration and show every value in force and its source
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
-    Send(send::Arguments),
+    Send(Box<send::Arguments>),
+    /// Show, list, cancel or follow the tasks that a message started
+    #[command(subcommand)]
+    Task(task::Command),
     /// Show or rotate the keys that sign tokens
     #[command(subcommand)]
     Keys(keys::Command),
@@ -156,6 +159,7 @@ pub fn run<Example: Subcommand>(
         Command::Init(arguments) => finish(init::run(&arguments)),
         Command::CheckConfig(arguments) => finish(check_config::run(arguments)),
         Command::Send(arguments) => run_to_end(send::run(&arguments)),
+        Command::Task(command) => run_to_end(task::run(&command)),
         Command::Keys(command) => finish(keys::run(command)),
         Command::Audit(command) => run_to_end(audit::run(command)),
         Command::Token(command) => run_to_end(token::run(&command)),

@@ -1,5 +1,6 @@
 //! `a2a-gateway context`: gateways by name, each with its URLs and its token, in a file of this user.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -168,6 +169,7 @@ fn base_context(contexts: &Contexts, arguments: &AddArguments) -> Result<Context
             admin_url: None,
             token: None,
             token_file: None,
+            callers: BTreeMap::new(),
         }),
         (_, None) => Err(Failure::usage(format!(
             "there is no context {name:?} to change: give --url, too"

@@ -21,6 +21,7 @@ mod settings;
 mod sse;
 pub mod stops;
 mod table;
+pub mod task;
 mod terminal;
 pub mod token;
 mod token_file;

@@ -45,6 +45,9 @@ pub(crate) struct Context {
     /// The file with the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Tokens of callers by their workspaces, for `send --as` and `task --as`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) callers: BTreeMap<String, String>,
 }
 
 /// The file of contexts.
@@ -74,6 +77,23 @@ impl Context {
             (token, _) => token.clone(),
         };
         Ok(token.filter(|token| !token.is_empty()))
+    }
+
+    /// Returns the token of a caller.
+    ///
+    /// # Errors
+    /// The context has none of this workspace.
+    pub(crate) fn find_caller(&self, workspace: &str) -> Result<String, Failure> {
+        self.callers.get(workspace).cloned().ok_or_else(|| {
+            let known: Vec<&str> = self.callers.keys().map(String::as_str).collect();
+            let known = match known.is_empty() {
+                true => "no caller's token".to_owned(),
+                false => format!("tokens of {}", known.join(", ")),
+            };
+            Failure::usage(format!(
+                "the context has {known}, none of {workspace}; add it: `a2a-gateway context add NAME --replace --as {workspace} --token -`"
+            ))
+        })
     }
 }
 
@@ -296,6 +316,7 @@ mod tests {
             admin_url: None,
             token: Some("a2aa_secret".to_owned()),
             token_file: None,
+            callers: BTreeMap::new(),
         }
     }
 
