@@ -610,3 +610,65 @@ fn an_agent_needs_a_credential_to_register() {
     assert_eq!(code, Some(USAGE));
     assert!(err.contains("A2A_GATEWAY_ADMIN_TOKEN"), "{err}");
 }
+
+#[test]
+fn a_context_is_tried_before_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("contexts.toml");
+    let told = |arguments: &[&str]| {
+        let output = gateway(arguments).env("A2A_CONTEXTS", &file).output();
+        ended(output.unwrap())
+    };
+    let serve = |status: &'static str, body: &'static str| {
+        let (listener, address) = taken();
+        std::thread::spawn(move || {
+            let answers = [("200 OK", r#"{"issuer":"http://h"}"#), (status, body)];
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 4096]).unwrap();
+                let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\n");
+                write!(stream, "{head}Connection: close\r\n\r\n{body}").unwrap();
+            }
+        });
+        format!("http://{address}/")
+    };
+    let url = serve(
+        "401 Unauthorized",
+        r#"{"reason":"unauthenticated","error":"unknown"}"#,
+    );
+    let (code, _, err) = told(&["login", &url, "--token", "a2aa_wrong", "--name", "a"]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(!file.exists() && err.contains("unauthenticated"), "{err}");
+    let url = serve("200 OK", r#"{"role":"read","label":"ada"}"#);
+    let (code, out, err) = told(&["login", &url, "--token", "a2aa_right", "--name", "a"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(
+        out,
+        format!("operator (ada), role read, at {url}\na was added, and is the current context\n")
+    );
+    let (code, _, err) = told(&["login"]);
+    assert!(code == Some(USAGE) && err.contains("no terminal"), "{err}");
+    let (listener, address) = taken();
+    drop(listener);
+    let url = format!("http://{address}");
+    let (code, out, err) = told(&["context", "add", "b", "--url", &url, "--token", "a2aa_x"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("was not reached") && err.contains("could not be tried"),
+        "{out}{err}"
+    );
+    let (code, out, _) = told(&[
+        "context",
+        "add",
+        "b",
+        "--replace",
+        "--as",
+        "pm",
+        "--token",
+        "a2aw_y",
+        "--offline",
+    ]);
+    assert_eq!((code, out.as_str()), (Some(0), "b was changed\n"));
+    let (_, out, _) = told(&["context", "show", "b"]);
+    assert!(out.contains("callers:    pm"), "{out}");
+}

@@ -45,6 +45,9 @@ pub(crate) struct Context {
     /// The file with the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_file: Option<PathBuf>,
+    /// The current context before this one, which is so again once this one is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<String>,
     /// Tokens of callers by their workspaces, for `send --as` and `task --as`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) callers: BTreeMap<String, String>,
@@ -186,14 +189,19 @@ impl Contexts {
         Ok(())
     }
 
-    /// Takes a context out. True if it was the current one: there is none then.
+    /// Takes a context out. True if it was the current one: then that before it is, or none.
     ///
     /// # Errors
     /// As [`Self::find`].
     pub(crate) fn remove(&mut self, name: &str) -> Result<bool, Failure> {
         self.find(name)?;
-        self.list.remove(name);
-        Ok(self.current.take_if(|current| *current == name).is_some())
+        let removed = self.list.remove(name);
+        let was_current = self.current.take_if(|current| *current == name).is_some();
+        if was_current {
+            let before = removed.and_then(|context| context.before);
+            self.current = before.filter(|before| self.list.contains_key(before));
+        }
+        Ok(was_current)
     }
 
     /// Writes the file as a whole, readable by its owner alone.
@@ -316,6 +324,7 @@ mod tests {
             admin_url: None,
             token: Some("a2aa_secret".to_owned()),
             token_file: None,
+            before: None,
             callers: BTreeMap::new(),
         }
     }
@@ -357,8 +366,16 @@ mod tests {
             assert!(put.to_string().contains("is called by"), "{name}: {put}");
         }
         contexts.set_current("two").unwrap();
-        contexts.remove("two").unwrap();
+        assert!(contexts.remove("two").unwrap());
         assert!(contexts.current.is_none());
+        let after = Context {
+            before: Some("one".to_owned()),
+            ..context()
+        };
+        contexts.insert("two", after, false).unwrap();
+        contexts.set_current("two").unwrap();
+        assert!(contexts.remove("two").unwrap());
+        assert_eq!(contexts.current.as_deref(), Some("one"));
         assert!(contexts.set_current("two").is_err());
     }
 }

@@ -24,7 +24,7 @@ const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
 
 /// There is no credential.
 const NO_CREDENTIAL: &str = "give an operator's or an org's token with --token, in A2A_GATEWAY_TOKEN, in \
-    A2A_GATEWAY_ADMIN_TOKEN or by a context (`a2a-gateway context add`)";
+    A2A_GATEWAY_ADMIN_TOKEN or by a context (`a2a-gateway login`)";
 
 /// What a user does if nothing listens where a command asks the public listener.
 const PUBLIC: &str =

@@ -1,5 +1,6 @@
 //! Answers of an agent as lines for a terminal: results, refusals, events of a stream.
 
+use gateway_client::{advice_for, in_commands};
 use serde_json::Value;
 
 use super::super::failure::Failure;
@@ -17,15 +18,15 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Says the refusal with the id under which the audit and the log have the request, and whether a credential
-    /// was missing.
-    pub(super) fn into_failure(self, id: Option<String>, has_token: bool) -> Failure {
-        let mut message = self.to_string();
+    /// Says the refusal with the id under which the audit and the log have the request, and what to do. `token` was
+    /// sent.
+    pub(super) fn into_failure(self, id: Option<String>, token: Option<&str>) -> Failure {
+        let mut message = in_commands(&self.to_string());
         if let Some(id) = id {
             message += &format!(" (request {id})");
         }
-        if self.reason == "unauthenticated" && !has_token {
-            message += "; give a credential with --token, in A2A_GATEWAY_TOKEN, or by a context (`a2a-gateway login`)";
+        if let Some(advice) = advice_for(&self.reason, token) {
+            message += &format!("; {advice}");
         }
         Failure::new(message)
     }

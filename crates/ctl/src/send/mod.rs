@@ -113,10 +113,9 @@ impl Agent {
     /// # Errors
     /// There is none, or it is a refusal.
     pub(crate) async fn open(&self, body: &Value, stream: bool) -> Result<Reply, Failure> {
-        let has_token = self.client.token.is_some();
         match self.ask(body, stream).await? {
             (Ok(reply), _) => Ok(reply),
-            (Err(refusal), id) => Err(refusal.into_failure(id, has_token)),
+            (Err(refusal), id) => Err(refusal.into_failure(id, self.client.token.as_deref())),
         }
     }
 
