@@ -241,7 +241,7 @@ mod tests {
             (
                 "unauthenticated",
                 vec![("caller", org())],
-                "/orgs/other/tokens",
+                "token create --org other",
             ),
             (
                 "unauthenticated",
@@ -261,7 +261,7 @@ mod tests {
             (
                 "unauthenticated",
                 vec![("caller_place", here()), ("caller", kind("workspace"))],
-                "/workspaces/a/tokens",
+                "token create a",
             ),
             (
                 "not_permitted",
@@ -292,7 +292,7 @@ mod tests {
             (
                 "not_permitted",
                 vec![("caller", org()), ("target_place", here())],
-                "/orgs/acme/tokens",
+                "token create --org acme",
             ),
             (
                 "workspace_offline",
