@@ -73,7 +73,7 @@ on_embedded! {
             assert!(!is_noticed || state["last_seen"] == explained["facts"]["last_seen"], "{explained:#}");
             is_noticed
         }).await;
-        let (code, out, _) = run(&gateway, &["operator", "lapsing"], Some(ADMIN));
+        let (code, out, _) = run(&gateway, &["operator", "lapsing", "--verbose"], Some(ADMIN));
         assert_eq!(code, Some(1), "{out}");
         for part in ["heartbeat_age_ms=", "told besides: last_seen=", "start its agent"] {
             assert!(out.contains(part), "{part}: {out}");
