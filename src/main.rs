@@ -7,7 +7,7 @@ use a2a_gateway::cli;
 use a2a_gateway::config::load::{Layers, load};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::telemetry;
-use demo_agents::{Gateway, PreparedGateway, agent, demo};
+use demo_agents::{DemoContext, Gateway, PreparedGateway, agent, demo};
 
 // jemalloc needs less memory for each open stream than the system's allocator, and is faster under many
 // threads.
@@ -30,11 +30,23 @@ fn main() -> ExitCode {
     let gateway = Gateway {
         prepare,
         print_error: cli::print_error,
+        save_context,
+        find_context: || cli::find_context(DEMO),
+        remove_context: || cli::remove_context(DEMO).map_err(|failure| failure.to_string().into()),
     };
     cli::run(std::env::args_os(), |example| match example {
         Example::Demo(arguments) => demo::run(&arguments, gateway),
         Example::Agent(arguments) => run_agent(arguments, gateway),
     })
+}
+
+/// The context of a demo in the background.
+const DEMO: &str = "demo";
+
+fn save_context(demo: DemoContext) -> Result<(), Box<dyn Error>> {
+    let urls = (demo.url, demo.admin_url);
+    let saved = cli::save_context(DEMO, urls, demo.token, demo.callers);
+    saved.map_err(|failure| failure.to_string().into())
 }
 
 fn prepare(settings: Vec<String>, operator: &str) -> Result<PreparedGateway, Box<dyn Error>> {

@@ -258,6 +258,124 @@ fn send_prints_the_agents_text() {
     );
 }
 
+/// Answers requests, each with one of `results`, and gives back their bodies.
+fn answer_in_turn(
+    results: &'static [&'static str],
+) -> (String, std::thread::JoinHandle<Vec<String>>) {
+    let (listener, address) = taken();
+    let server = std::thread::spawn(move || {
+        let answer = |result: &&str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            let mut buffer = [0; 4096];
+            while !request.ends_with(b"}") {
+                let read = stream.read(&mut buffer).unwrap();
+                request.extend_from_slice(&buffer[..read]);
+            }
+            let head =
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n";
+            write!(
+                stream,
+                "{head}{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{result}}}"
+            )
+            .unwrap();
+            let request = String::from_utf8(request).unwrap();
+            request.split_once("\r\n\r\n").unwrap().1.to_owned()
+        };
+        results.iter().map(answer).collect()
+    });
+    (format!("http://{address}"), server)
+}
+
+#[test]
+fn send_waits_for_a_task_and_says_how_to_reply() {
+    let (url, server) = answer_in_turn(&[
+        r#"{"kind":"task","id":"t-1","contextId":"c","status":{"state":"submitted"}}"#,
+        r#"{"kind":"task","id":"t-1","contextId":"c","status":{"state":"working"}}"#,
+        r#"{"kind":"task","id":"t-1","contextId":"c","status":{"state":"input-required","message":{"parts":[{"text":"which?"}]}}}"#,
+    ]);
+    let (code, out, err) = run(&["send", "acme-dev", "plan", "--wait=20s", "--url", &url]);
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), "[input-required] which? (task t-1)\n"),
+        "{err}"
+    );
+    assert!(
+        err.contains("to reply: a2a-gateway send acme-dev --reply-to t-1 'TEXT'"),
+        "{err}"
+    );
+    let asked = server.join().unwrap();
+    assert_eq!(asked[1], r#"{"method":"tasks/get","params":{"id":"t-1"}}"#);
+}
+
+#[test]
+fn send_takes_standard_input_files_and_data_and_prints_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("note.txt");
+    std::fs::write(&file, "abc").unwrap();
+    let (url, server) = answer_in_turn(&[r#"{"kind":"message","parts":[]}"#]);
+    let data = r#"{"rows":[1]}"#;
+    let arguments = [
+        "send", "acme-dev", "-", "--json", "--data", data, "--url", &url,
+    ];
+    let mut command = gateway(&arguments);
+    command.arg("--file").arg(&file).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"from a pipe")
+        .unwrap();
+    let (code, out, err) = ended(child.wait_with_output().unwrap());
+    assert_eq!(code, Some(0), "{err}");
+    let printed: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(printed["kind"], "message");
+    let body: serde_json::Value = serde_json::from_str(&server.join().unwrap()[0]).unwrap();
+    let parts = &body["message"]["parts"];
+    assert_eq!(parts[0]["text"], "from a pipe");
+    assert_eq!(parts[1]["file"]["mimeType"], "text/plain");
+    assert_eq!(parts[1]["file"]["bytes"], "YWJj");
+    assert_eq!(parts[2]["data"]["rows"][0], 1);
+    for wrong in [
+        &["send", "acme-dev"][..],
+        &["send", "a", "--file", "/nowhere/x"],
+    ] {
+        let (code, _, err) = run(wrong);
+        assert_eq!(code, Some(USAGE), "{err}");
+    }
+}
+
+#[test]
+fn tasks_are_shown_cancelled_listed_and_followed() {
+    let (url, server) = answer_in_turn(&[
+        r#"{"kind":"task","id":"t-1","status":{"state":"canceled"}}"#,
+        r#"{"tasks":[{"id":"t-1","status":{"state":"TASK_STATE_WORKING"}}],"nextPageToken":"p"}"#,
+        r#"{"tasks":[{"id":"t-2","status":{"state":"TASK_STATE_FAILED"}}],"nextPageToken":""}"#,
+        r#"{"kind":"task","id":"t-1","status":{"state":"completed"}}"#,
+    ]);
+    let told = |arguments: &[&str]| {
+        let (code, out, err) = run(&[arguments, &["--url", &url]].concat());
+        assert_eq!(code, Some(0), "{err}");
+        out
+    };
+    assert_eq!(told(&["task", "cancel", "acme-dev", "t-1"]), "[canceled]\n");
+    let listed = told(&["task", "list", "acme-dev", "--state", "input-required"]);
+    assert!(
+        listed.contains("t-1  working") && listed.contains("t-2  failed"),
+        "{listed}"
+    );
+    assert_eq!(
+        told(&["task", "follow", "acme-dev", "t-1"]),
+        "[completed]\n"
+    );
+    let asked = server.join().unwrap();
+    assert!(asked[0].contains("tasks/cancel"), "{asked:?}");
+    assert!(asked[1].contains("TASK_STATE_INPUT_REQUIRED"), "{asked:?}");
+    assert!(asked[2].contains(r#""pageToken":"p""#), "{asked:?}");
+}
+
 #[test]
 fn send_prints_each_event_of_a_stream() {
     let (url, server) = answer_once(
@@ -491,4 +609,66 @@ fn an_agent_needs_a_credential_to_register() {
     let (code, _, err) = ended(output.unwrap());
     assert_eq!(code, Some(USAGE));
     assert!(err.contains("A2A_GATEWAY_ADMIN_TOKEN"), "{err}");
+}
+
+#[test]
+fn a_context_is_tried_before_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("contexts.toml");
+    let told = |arguments: &[&str]| {
+        let output = gateway(arguments).env("A2A_CONTEXTS", &file).output();
+        ended(output.unwrap())
+    };
+    let serve = |status: &'static str, body: &'static str| {
+        let (listener, address) = taken();
+        std::thread::spawn(move || {
+            let answers = [("200 OK", r#"{"issuer":"http://h"}"#), (status, body)];
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 4096]).unwrap();
+                let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\n");
+                write!(stream, "{head}Connection: close\r\n\r\n{body}").unwrap();
+            }
+        });
+        format!("http://{address}/")
+    };
+    let url = serve(
+        "401 Unauthorized",
+        r#"{"reason":"unauthenticated","error":"unknown"}"#,
+    );
+    let (code, _, err) = told(&["login", &url, "--token", "a2aa_wrong", "--name", "a"]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(!file.exists() && err.contains("unauthenticated"), "{err}");
+    let url = serve("200 OK", r#"{"role":"read","label":"ada"}"#);
+    let (code, out, err) = told(&["login", &url, "--token", "a2aa_right", "--name", "a"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(
+        out,
+        format!("operator (ada), role read, at {url}\na was added, and is the current context\n")
+    );
+    let (code, _, err) = told(&["login"]);
+    assert!(code == Some(USAGE) && err.contains("no terminal"), "{err}");
+    let (listener, address) = taken();
+    drop(listener);
+    let url = format!("http://{address}");
+    let (code, out, err) = told(&["context", "add", "b", "--url", &url, "--token", "a2aa_x"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("was not reached") && err.contains("could not be tried"),
+        "{out}{err}"
+    );
+    let (code, out, _) = told(&[
+        "context",
+        "add",
+        "b",
+        "--replace",
+        "--as",
+        "pm",
+        "--token",
+        "a2aw_y",
+        "--offline",
+    ]);
+    assert_eq!((code, out.as_str()), (Some(0), "b was changed\n"));
+    let (_, out, _) = told(&["context", "show", "b"]);
+    assert!(out.contains("callers:    pm"), "{out}");
 }

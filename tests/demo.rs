@@ -472,3 +472,119 @@ fn a_folder_that_is_named_keeps_the_tokens() {
     assert_eq!(tokens(&demo), first);
     assert!(json(&pasted(demo.commands()[0].1))["result"].is_object());
 }
+
+/// The command line of a user with a file of contexts of its own. Dropping it ends the demo in the background.
+struct User(tempfile::TempDir);
+
+impl User {
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+            .args(arguments)
+            .env_clear()
+            .env("A2A_CONTEXTS", self.0.path().join("contexts.toml"))
+            .env("TMPDIR", self.0.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let code = output.status.code();
+        (code, text(output.stdout), text(output.stderr))
+    }
+
+    fn done(&self, arguments: &[&str]) -> String {
+        let (code, out, err) = self.run(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {out}{err}");
+        out
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ = self.run(&["demo", "--stop"]);
+    }
+}
+
+/// Types what is wrong, and finds a cause and a next step in what is said, and no route and no secret.
+fn check_wrong_uses(user: &User) {
+    let shown: Value = serde_json::from_str(&user.done(&["context", "show", "--json"])).unwrap();
+    let public = shown["url"].as_str().unwrap();
+    let table = include_str!("wrong_uses.txt");
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    let mut wrong = Vec::new();
+    for row in rows {
+        let (caller, rest) = row.split_once('|').unwrap();
+        // From behind, since a cause may have the mark, too.
+        let (typed, rest) = rest.split_once('|').unwrap();
+        let (cause, next) = rest.rsplit_once('|').unwrap();
+        let typed = typed.replace("PUBLIC", public);
+        let mut words: Vec<&str> = typed.split(' ').collect();
+        if !caller.is_empty() {
+            words.extend(["--as", caller]);
+        }
+        let (code, _, err) = user.run(&words);
+        let route = ["GET /", "POST /", "PATCH /", "DELETE /"]
+            .iter()
+            .find(|route| err.contains(**route));
+        let is_told = err.contains(cause) && err.contains(next) && route.is_none();
+        if !is_told || !matches!(code, Some(1 | 64)) || err.contains("geheim") {
+            wrong.push(format!("{row}\n  {code:?} {err}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_demo_in_the_background_is_the_current_context_until_it_is_stopped() {
+    let user = User(tempfile::tempdir().unwrap());
+    user.done(&["context", "add", "mine", "--url", "http://h", "--offline"]);
+    let start = [
+        "demo",
+        "--detach",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+        "--set",
+        "stores.timeout=60s",
+    ];
+    let page = user.done(&start);
+    assert!(
+        page.contains("a2a-gateway send acme-pm 'hello' --as acme-dev"),
+        "{page}"
+    );
+    assert!(!page.contains("a2aw_") && !page.contains("a2aa_"), "{page}");
+    let answer = user.done(&["send", "acme-pm", "hello", "--as", "acme-dev"]);
+    assert_eq!(answer, "echo: hello\n");
+    let who = user.done(&["whoami"]);
+    assert!(
+        who.starts_with("operator, role admin, at http://127.0.0.1:"),
+        "{who}"
+    );
+    assert_eq!(user.done(&["health", "--wait"]), "ready\n");
+    let agents = user.done(&["agents", "--wait", "acme-pm", "--wait", "acme-qa"]);
+    assert_eq!(agents.lines().count(), 3, "{agents}");
+    let (code, _, err) = user.run(&["send", "acme-pm", "hello", "--as", "acme-ceo"]);
+    assert_eq!(code, Some(64));
+    assert!(
+        err.contains("none of acme-ceo") && err.contains("acme-dev"),
+        "{err}"
+    );
+    let (code, _, err) = user.run(&start);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("`a2a-gateway demo --stop` ends it"), "{err}");
+    check_wrong_uses(&user);
+    // The one that sleeps has a waker; a call to any other whose agent has left is answered at once.
+    let shown = user.done(&["workspace", "show", "acme-qa", "--json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["wake"], Value::Null, "{shown}");
+    let woken = user.done(&["send", "rival-night", "up?", "--as", "rival-spy"]);
+    assert_eq!(woken, "echo: up?\n");
+    assert_eq!(user.done(&["demo", "--stop"]), "the demo has ended\n");
+    let current = user.done(&["context", "show"]);
+    assert!(
+        current.starts_with("name:") && current.contains("mine"),
+        "{current}"
+    );
+    let (code, _, err) = user.run(&["demo", "--stop"]);
+    assert_eq!(code, Some(1), "{err}");
+}

@@ -175,6 +175,154 @@ fn the_documented_steps_install_the_archive_of_a_release() {
     }
 }
 
+/// Makes packages of the built program, and returns their paths.
+fn packed(kind: &str, out: &Path) -> Vec<String> {
+    let mut package = Command::new(root().join("scripts/package"));
+    package.arg(kind).env("OUT", out);
+    let made = printed(package.env("BIN", Path::new(PROGRAM).parent().unwrap()));
+    made.lines().map(str::to_owned).collect()
+}
+
+/// Runs a command without the environment of the test: no compiler, no repository.
+fn clean(folder: &Path, command: &str, arguments: &[&str]) -> std::process::Output {
+    let find = |name: &str| printed(Command::new("sh").args(["-c", &format!("command -v {name}")]));
+    let node = find("node || true");
+    let node = Path::new(node.trim())
+        .parent()
+        .unwrap_or(Path::new("/usr/bin"));
+    let mut command = Command::new(command);
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null());
+    command
+        .env_clear()
+        .env("HOME", folder)
+        .env("TMPDIR", folder);
+    let path = format!("{}:/usr/bin:/bin", node.display());
+    command.env("PATH", path).output().unwrap()
+}
+
+fn cleanly(folder: &Path, command: &str, arguments: &[&str]) -> String {
+    let output = clean(folder, command, arguments);
+    let [out, complaint] = [&output.stdout, &output.stderr].map(|b| String::from_utf8_lossy(b));
+    assert!(output.status.success(), "{command}: {out}\n{complaint}");
+    out.into_owned()
+}
+
+/// Starts the demo with an installed program, sends the first message, and ends the demo.
+fn answer_first_message(folder: &Path, program: &str) {
+    let start = [
+        "demo",
+        "--detach",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+    ];
+    cleanly(folder, program, &start);
+    let first = clean(
+        folder,
+        program,
+        &["send", "acme-pm", "hello", "--as", "acme-dev"],
+    );
+    cleanly(folder, program, &["demo", "--stop"]);
+    assert_eq!(
+        String::from_utf8_lossy(&first.stdout),
+        "echo: hello\n",
+        "{first:?}"
+    );
+}
+
+#[test]
+fn the_wheel_is_installed_without_an_index_and_answers_the_first_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let (there, wheels) = (folder.path(), packed("wheel", folder.path()));
+    let tag = wheels[0].rsplit_once("-none-").unwrap().1;
+    assert!(tag.starts_with("manylinux_2_"), "{wheels:?}");
+    printed(
+        Command::new("python3")
+            .args(["-m", "venv"])
+            .arg(there.join("v")),
+    );
+    let pip = there.join("v/bin/pip").display().to_string();
+    let quiet = [
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--find-links",
+        ".",
+    ];
+    cleanly(there, &pip, &[&quiet[..], &["a2a-gateway"]].concat());
+    answer_first_message(
+        there,
+        &there.join("v/bin/a2a-gateway").display().to_string(),
+    );
+    // Elsewhere pip takes the pure one, which says what to do.
+    let windows = [
+        "--platform",
+        "win_amd64",
+        "--only-binary",
+        ":all:",
+        "--target",
+        "w",
+        "a2a-gateway",
+    ];
+    cleanly(there, &pip, &[&quiet[..], &windows].concat());
+    let run = "import sys; sys.path.insert(0, 'w'); import a2a_gateway_elsewhere as e; e.main()";
+    let output = clean(there, "python3", &["-c", run]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && told.contains("on Windows run it in WSL"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_npm_package_needs_no_script_and_answers_the_first_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let (there, packages) = (folder.path(), packed("npm", folder.path()));
+    fs::write(there.join("package.json"), "{}").unwrap();
+    let quiet = [
+        "install",
+        "--offline",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+    ];
+    let files: Vec<&str> = packages.iter().map(String::as_str).collect();
+    cleanly(there, "npm", &[&quiet[..], &files].concat());
+    let program = there
+        .join("node_modules/.bin/a2a-gateway")
+        .display()
+        .to_string();
+    answer_first_message(there, &program);
+    let refused = clean(there, &program, &["send", "a:b", "hi"]);
+    assert_eq!(
+        refused.status.code(),
+        Some(64),
+        "its exit status is passed on"
+    );
+    let main = fs::read_to_string(there.join("node_modules/a2a-gateway/package.json")).unwrap();
+    assert!(
+        !main.contains("scripts") && main.contains("a2a-gateway-darwin-arm64"),
+        "{main}"
+    );
+    for name in fs::read_dir(there.join("node_modules")).unwrap() {
+        let path = name.unwrap().path();
+        if path.to_string_lossy().contains("a2a-gateway-") {
+            fs::remove_dir_all(path).unwrap();
+        }
+    }
+    let output = clean(there, &program, &["--version"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && told.contains("on Windows run it in WSL"),
+        "{told}"
+    );
+}
+
 /// A file of the documents in the unpacked archive.
 fn find(folder: &Path, name: &str) -> std::path::PathBuf {
     let unpacked = fs::read_dir(folder)

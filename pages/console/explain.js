@@ -42,7 +42,7 @@ const ADVICE = {
   agent_busy: "Wait, or raise max_concurrent of the workspace (limits.target_concurrency).",
   agent_unreachable: "Check the name in the agent's URL, and that the gateway's name servers know it.",
   address_forbidden: "Let address.allow or trusted_agents name the address, if it is the agent's.",
-  cap_reached: "Wait for its window, or raise the limit of the cap: GET /caps shows its use.",
+  cap_reached: "Wait for its window, or raise the limit of the cap: `a2a-gateway caps` shows its use.",
   rate_limited: "Wait, or raise the limits in [rate].",
   unauthenticated: "Issue the caller a token: it has none that is live.",
   store_unavailable: "Look at the stores: what is needed to decide cannot be read.",

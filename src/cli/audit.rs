@@ -13,7 +13,7 @@ use audit::{
     AnchorUse, Filter, Records, Scope, Verifier, anchored_statements, filter_values, format_report,
     verify_file,
 };
-use ctl::{ConfigFlags, Failure, OrFail as _, print, print_note};
+use ctl::{ConfigFlags, Failure, OrFail as _, print, print_note, records};
 use kernel::config::{AuditAnchor, Config, open_regular};
 use kernel::metrics::Metrics;
 use stores::db::Db;
@@ -28,9 +28,17 @@ const UNREAD: &str = "the records cannot be read";
 /// Largest JWKS that is read, in bytes.
 const JWKS_BYTES_MAX: u64 = 1024 * 1024;
 
-/// `a2a-gateway audit verify|export`.
+/// `a2a-gateway audit list|verify|export`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// List records of a running gateway, the newest last; needs no files
+    List {
+        #[command(flatten)]
+        choice: Box<records::ListArguments>,
+        /// Only those about this: A2A_CALL, TOKEN_REVOKED, …
+        #[arg(long, value_name = "WORD")]
+        event_type: Option<String>,
+    },
     /// Check that no record was changed, removed, put in or reordered
     ///
     /// Reads every chain in the database, or in the file of an export, and names the first record of each
@@ -144,6 +152,7 @@ fn parse_time(text: &str) -> Result<Timestamp, &'static str> {
 
 pub(super) async fn run(command: Command) -> Result<String, Failure> {
     match command {
+        Command::List { choice, event_type } => records::run_audit_list(&choice, &event_type).await,
         Command::Verify(arguments) => verify_records(*arguments).await,
         Command::Export { choice, place } => {
             let records = open_records(place.load()?.config)?;

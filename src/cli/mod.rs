@@ -17,10 +17,11 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 
 pub use self::serve::start;
+pub use ctl::context::{find_context, remove_context, save_context};
 use ctl::{
     COMPLETION_VARIABLE, Failure, ReadFlags, agents, caps, context, escape_controls, exchange,
-    explain, finish, grants, health, policy, run_to_end, send, stops, token, usage, workspace,
-    write_prompt,
+    explain, finish, grants, health, policy, records, run_to_end, send, stops, task, token, usage,
+    who, workspace, write_prompt,
 };
 pub use ctl::{USAGE, print_error};
 use run::sidecar;
@@ -57,11 +58,14 @@ enum Command<Example: Subcommand> {
     /// Check the configuration and show every value in force and its source
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
-    Send(send::Arguments),
+    Send(Box<send::Arguments>),
+    /// Show, list, cancel or follow the tasks that a message started
+    #[command(subcommand)]
+    Task(task::Command),
     /// Show or rotate the keys that sign tokens
     #[command(subcommand)]
     Keys(keys::Command),
-    /// Verify or export the audit: the records of calls and of changes
+    /// List, verify or export the audit: the records of calls and of changes
     #[command(subcommand)]
     Audit(audit::Command),
     /// Make, list and revoke tokens; get, inspect and verify signed ones
@@ -79,12 +83,19 @@ enum Command<Example: Subcommand> {
     Usage(usage::Arguments),
     /// List the agents, and whether they live
     Agents(agents::Arguments),
+    /// List calls that are over
+    #[command(subcommand)]
+    Call(records::Command),
     /// Show exchanges as they pass
     #[command(subcommand)]
     Exchange(exchange::Command),
     /// Name gateways and their tokens in a file, for all commands that ask one
     #[command(subcommand)]
     Context(context::Command),
+    /// Ask for a gateway's URL and a token, try them, and make them the current context
+    Login(who::LoginArguments),
+    /// Say which gateway commands ask, with which token, and who that is there
+    Whoami(who::WhoamiArguments),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
     Sidecar(sidecar::Arguments),
     /// Start an agent, register it at a gateway, and let it leave without a lost call
@@ -102,7 +113,7 @@ enum Command<Example: Subcommand> {
     Apply(policy::ApplyArguments),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
-    /// Ask a running gateway whether a message would pass: every check, its facts and their source
+    /// Ask a running gateway whether a message would pass, and if not why, and what to do
     Explain(explain::Arguments),
     /// Print the script that completes commands and options in a shell
     Completions(manuals::CompletionsArguments),
@@ -142,7 +153,7 @@ pub fn run<Example: Subcommand>(
         Command::Init(_)
             | Command::CheckConfig(_)
             | Command::Keys(_)
-            | Command::Audit(_)
+            | Command::Audit(audit::Command::Verify(_) | audit::Command::Export { .. })
             | Command::Context(_)
             | Command::Completions(_)
             | Command::Man(_)
@@ -156,6 +167,7 @@ pub fn run<Example: Subcommand>(
         Command::Init(arguments) => finish(init::run(&arguments)),
         Command::CheckConfig(arguments) => finish(check_config::run(arguments)),
         Command::Send(arguments) => run_to_end(send::run(&arguments)),
+        Command::Task(command) => run_to_end(task::run(&command)),
         Command::Keys(command) => finish(keys::run(command)),
         Command::Audit(command) => run_to_end(audit::run(command)),
         Command::Token(command) => run_to_end(token::run(&command)),
@@ -164,8 +176,11 @@ pub fn run<Example: Subcommand>(
         Command::Caps(arguments) => run_to_end(caps::run(&arguments)),
         Command::Usage(arguments) => run_to_end(usage::run(&arguments)),
         Command::Agents(arguments) => run_to_end(agents::run(&arguments)),
+        Command::Call(command) => run_to_end(records::run_call(&command)),
         Command::Exchange(command) => run_to_end(exchange::run(&command)),
-        Command::Context(command) => finish(context::run(&command)),
+        Command::Context(command) => run_to_end(context::run(&command)),
+        Command::Login(arguments) => run_to_end(who::run_login(&arguments)),
+        Command::Whoami(arguments) => run_to_end(who::run_whoami(&arguments)),
         Command::Sidecar(arguments) => finish(sidecar::run(&arguments)),
         Command::Run(arguments) => finish(run::run(arguments)),
         Command::Stop(arguments) => run_to_end(stops::run_stop(&arguments)),

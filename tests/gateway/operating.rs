@@ -84,7 +84,7 @@ async fn health_and_explain_find_the_admin_listener() {
         );
         assert_eq!(by_file, (Some(0), "ready\n".to_owned()));
     }
-    let question = ["explain", "operator", "nobody"];
+    let question = ["explain", "operator", "nobody", "--verbose"];
     let (code, text) = told(&gateway, &question, Some(url));
     assert!(
         code == Some(1) && text.contains("operator to nobody"),

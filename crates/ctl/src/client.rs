@@ -5,10 +5,15 @@ use std::time::{Duration, SystemTime};
 use gateway_client::{Registry, Request, RequestProgress};
 use http::Method;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
+use super::USAGE;
 use super::access::OperatorAccess;
 use super::failure::Failure;
 use super::table::{Table, format_json};
+
+/// Delay before a command with `--wait` asks again.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Member of a query that asks for a dry run, and of an answer that is of one.
 const DRY_RUN: &str = "dry_run";
@@ -128,6 +133,24 @@ impl DryRun {
         };
         let request = client.request(method, path, query).with_body(body);
         Ok(request.fetch_json().await?)
+    }
+}
+
+/// Tries until it succeeds, or `wait` is over; then with the last failure. Wrong arguments are not tried again.
+pub(crate) async fn until_done(
+    wait: Option<Duration>,
+    attempt: impl AsyncFn() -> Result<String, Failure>,
+) -> Result<String, Failure> {
+    let deadline = wait.map(|wait| Instant::now() + wait);
+    loop {
+        let failure = match attempt().await {
+            Err(failure) if failure.status != USAGE => failure,
+            ended => return ended,
+        };
+        if deadline.is_none_or(|deadline| Instant::now() + AGAIN > deadline) {
+            return Err(failure);
+        }
+        sleep(AGAIN).await;
     }
 }
 

@@ -9,12 +9,12 @@ use serde_json::Value;
 use url::Url;
 
 use super::access::{GatewaySelection, Listener};
-use super::client::ask_admin;
+use super::client::{ask_admin, until_done};
 use super::failure::Failure;
 use super::parse_http_url;
 
 /// What a user does if nothing listens.
-const ADVICE: &str = "; is the gateway running? --url, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is";
+const ADVICE: &str = "; is the gateway running? --admin, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is";
 
 /// Timeout of the request: longer than the default `stores.timeout`, within which the gateway asks
 /// its stores.
@@ -25,19 +25,27 @@ const WITHIN: Duration = Duration::from_millis(2500);
 pub struct Arguments {
     /// Base URL of the admin listener [env: A2A_GATEWAY_ADMIN_URL] [default: admin.listen of --config, else of the
     /// context, else http://127.0.0.1:9090]
-    #[arg(long, value_name = "URL", value_parser = parse_http_url, conflicts_with = "context")]
-    url: Option<Url>,
+    #[arg(long, alias = "url", value_name = "URL", value_parser = parse_http_url, conflicts_with = "context")]
+    admin: Option<Url>,
     #[command(flatten)]
     selection: GatewaySelection,
     /// Ask what a load balancer asks (/readyz/traffic): a store that went away later does not count
     #[arg(long)]
     traffic: bool,
+    /// Ask again until it is ready, for at most this long [default: 60s]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "60s",
+        value_parser = humantime::parse_duration)]
+    wait: Option<Duration>,
 }
 
 /// Runs `a2a-gateway health`.
 pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
+    until_done(arguments.wait, async || check_health(arguments).await).await
+}
+
+async fn check_health(arguments: &Arguments) -> Result<String, Failure> {
     let selection = &arguments.selection;
-    let endpoint = selection.resolve_endpoint(Listener::Admin, arguments.url.as_ref())?;
+    let endpoint = selection.resolve_endpoint(Listener::Admin, arguments.admin.as_ref())?;
     let at = endpoint.url.origin().ascii_serialization();
     let client = Registry::for_user(endpoint.url, None, ADVICE);
     let path = match arguments.traffic {
@@ -56,7 +64,7 @@ pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
     // The public listener has no such route, and its 404 carries the gateway's reason.
     if status == 404 && body["reason"] == "not_found" {
         return Err(Failure::new(format!(
-            "{at} is the gateway's public listener; --url takes its admin listener (admin.listen), such as http://127.0.0.1:9090"
+            "{at} is the gateway's public listener; --admin takes its admin listener (admin.listen), such as http://127.0.0.1:9090"
         )));
     }
     Err(Failure::new(format!(

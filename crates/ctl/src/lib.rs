@@ -16,15 +16,18 @@ mod failure;
 pub mod grants;
 pub mod health;
 pub mod policy;
+pub mod records;
 pub mod send;
 mod settings;
 mod sse;
 pub mod stops;
 mod table;
+pub mod task;
 mod terminal;
 pub mod token;
 mod token_file;
 pub mod usage;
+pub mod who;
 pub mod workspace;
 
 use std::io;
@@ -46,11 +49,18 @@ pub const USAGE: u8 = 64;
 ///
 /// # Errors
 /// The advice for another text.
-pub fn parse_http_url(text: &str) -> Result<Url, &'static str> {
+pub fn parse_http_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));
-    url.ok_or("write a URL with its scheme, such as http://127.0.0.1:9090")
+    url.ok_or_else(|| {
+        let whole = format!("http://{text}");
+        let meant = Url::parse(&whole).ok().filter(|_| !text.contains("//"));
+        match meant.and_then(|url| url.host_str().map(|_| whole)) {
+            Some(whole) => format!("write it with its scheme: {whole}"),
+            None => "write a URL with its scheme, such as http://127.0.0.1:9090".to_owned(),
+        }
+    })
 }
 
 /// Makes a runtime on this thread.

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{self, BufRead as _, Read as _, Write};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
 
 use kernel::telemetry::Chain;
 
@@ -58,6 +58,15 @@ pub fn write_prompt(question: &str) -> io::Result<()> {
 fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.write_all(escape_controls(text).as_bytes())?;
     out.flush()
+}
+
+/// Clears the terminal, if standard output is one.
+pub(crate) fn clear_screen() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.is_terminal() {
+        true => out.write_all(b"\x1b[H\x1b[J"),
+        false => Ok(()),
+    }
 }
 
 /// Asks on standard error, and returns the line that a user writes, without the white space around it; `None` at the

@@ -7,6 +7,7 @@ pub mod agent;
 mod agents;
 pub mod demo;
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 use gateway_client::RegistryError;
 use tokio::signal::unix::{SignalKind, signal};
+use url::Url;
 
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
 const USAGE: u8 = 64;
@@ -29,6 +31,24 @@ pub struct Gateway {
     pub prepare: fn(Vec<String>, &str) -> Outcome<PreparedGateway>,
     /// Writes an error and its causes to standard error.
     pub print_error: fn(&dyn Error),
+    /// Makes a demo in the background the current context of the command line.
+    pub save_context: fn(DemoContext) -> Outcome<()>,
+    /// Returns the public URL in the context of a demo in the background.
+    pub find_context: fn() -> Option<Url>,
+    /// Removes that context.
+    pub remove_context: fn() -> Outcome<()>,
+}
+
+/// What the context of a demo has.
+pub struct DemoContext {
+    /// Base URL of the public listener.
+    pub url: Url,
+    /// Base URL of the admin listener.
+    pub admin_url: Url,
+    /// The operator's token.
+    pub token: String,
+    /// Tokens of the workspaces.
+    pub callers: BTreeMap<String, String>,
 }
 
 /// A gateway that has its settings and is not started yet.

@@ -14,7 +14,7 @@ use rustls::Error::InvalidCertificate;
 use serde_json::Value;
 use url::Url;
 
-pub use self::registry::{BEAT, Registry, RegistryError};
+pub use self::registry::{BEAT, Registry, RegistryError, advice_for, in_commands};
 
 /// Timeout of the address look-up, TCP and TLS, as the default of the gateway's `timeouts.connect`.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -32,6 +32,9 @@ const RATE_REPEATS_MAX: usize = 5;
 /// Longest delay before such a repetition.
 const RATE_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// Characters of a stored token: a prefix of five, and 43 of base64 for 32 bytes.
+const TOKEN_LENGTH: usize = 48;
+
 /// A JSON client of a listener of a gateway.
 pub struct Registry {
     base: Url,
@@ -46,24 +49,20 @@ pub enum RegistryError {
     /// There was no response.
     #[error("{route}{source}")]
     Unanswered {
-        /// Method and path; empty if nothing listens, and a user has advice for that.
+        /// Method and path; empty for a user, who typed a command.
         route: String,
         /// The cause.
         #[source]
         source: ClientError,
     },
     /// The gateway rejected the request.
-    #[error(
-        "{route} was refused with {status} {}: {}",
-        refusal_word(body, "reason"),
-        refusal_word(body, "error")
-    )]
+    #[error("{route}{}", describe_refusal(*status, body))]
     Refused {
-        /// Method and path.
+        /// Method and path; empty for a user, who typed a command.
         route: String,
         /// HTTP status.
         status: u16,
-        /// The gateway's reason and message; null if the response is not JSON.
+        /// The gateway's reason and message, and for a user what to do (`advice`); null if the response is not JSON.
         body: Value,
         /// Time after which the gateway wants to be asked again, if it says one.
         retry_after: Option<Duration>,
@@ -111,7 +110,7 @@ impl Request<'_> {
         let (route, has_advice) = (self.route(), !self.advice.is_empty());
         move |source| RegistryError::Unanswered {
             route: match source.reached {
-                RequestProgress::NoListener if has_advice => String::new(),
+                _ if has_advice => String::new(),
                 _ => format!("{route} failed: "),
             },
             source,
@@ -124,12 +123,22 @@ impl Request<'_> {
     /// [`RegistryError`].
     pub async fn send_checked(self) -> Result<Response, RegistryError> {
         let (route, unanswered) = (self.route(), self.unanswered());
+        let is_of_user = !self.advice.is_empty();
+        let token = self.token;
         let answer = self.send().await.map_err(&unanswered)?;
         if answer.status().is_success() {
             return Ok(answer);
         }
         let retry_after = answer.retry_after();
-        let (status, body) = answer.read_json().await.map_err(unanswered)?;
+        let (status, mut body) = answer.read_json().await.map_err(unanswered)?;
+        let route = match is_of_user {
+            true => String::new(),
+            false => format!("{route} was "),
+        };
+        let reason = body["reason"].as_str().unwrap_or_default().to_owned();
+        if is_of_user && let Some(advice) = advice_for(&reason, token) {
+            body["advice"] = advice.into();
+        }
         Err(RegistryError::Refused {
             route,
             status,
@@ -303,6 +312,104 @@ impl Registry {
     }
 }
 
+/// Returns a refusal in a sentence, with what to do if that is known.
+fn describe_refusal(status: u16, body: &Value) -> String {
+    if body["reason"].is_null() && body["error"].is_null() {
+        return format!(
+            "refused with {status}, and not by a gateway: --url takes its public listener (server.listen), --admin its admin listener (admin.listen)"
+        );
+    }
+    let [reason, error] = ["reason", "error"].map(|name| refusal_word(body, name));
+    let error = in_commands(error);
+    let advice = body["advice"].as_str().map(|advice| format!("; {advice}"));
+    format!(
+        "refused with {status} {reason}: {error}{}",
+        advice.unwrap_or_default()
+    )
+}
+
+/// Returns a message of the gateway with the commands of this program in place of the routes that it names.
+pub fn in_commands(message: &str) -> String {
+    let routes = [
+        ("POST /registry/check-access", "`a2a-gateway explain`"),
+        ("POST /workspaces", "`a2a-gateway workspace create`"),
+        ("GET /workspaces", "`a2a-gateway workspace list`"),
+        ("GET /grants", "`a2a-gateway grant list`"),
+        ("POST /grants", "`a2a-gateway grant create`"),
+        ("GET /stops", "`a2a-gateway stops`"),
+        ("POST /stops", "`a2a-gateway stop`"),
+        ("GET /caps", "`a2a-gateway caps`"),
+        ("GET /explain", "`a2a-gateway explain`"),
+        ("GET /audit", "`a2a-gateway audit list`"),
+    ];
+    let mut text = message.to_owned();
+    for (route, command) in routes {
+        // One below it is another route.
+        if let Some((before, behind)) = text.split_once(route)
+            && !behind.starts_with(['/', '-'])
+        {
+            text = format!("{before}{command}{behind}");
+        }
+    }
+    text
+}
+
+/// Returns what a user does after a refusal: the next command to type. `token` is the credential that was sent.
+pub fn advice_for(reason: &str, token: Option<&str>) -> Option<String> {
+    let advice = match reason {
+        "unauthenticated" => match token {
+            Some(token) => return Some(fault_of(token)),
+            None => {
+                "give a token with --token, in A2A_GATEWAY_TOKEN or by a context (`a2a-gateway login`)"
+            }
+        },
+        "role_required" | "not_permitted" | "caller_mismatch" => {
+            "`a2a-gateway whoami` says who you are there; `a2a-gateway explain CALLER TARGET` why a call is refused"
+        }
+        "workspace_not_found" => "`a2a-gateway workspace list` shows those that there are",
+        "workspace_offline" | "workspace_restarting" | "agent_unreachable" | "agent_busy" => {
+            "`a2a-gateway agents` shows who lives, `a2a-gateway explain CALLER TARGET` why it is refused"
+        }
+        "stopped" => "`a2a-gateway stops` shows the stop, and `a2a-gateway release` ends it",
+        "cap_reached" => "`a2a-gateway caps` shows its use",
+        "store_unavailable" | "shutting_down" => "`a2a-gateway health` says what is away",
+        "rate_limited" | "overloaded" => "try again in a while",
+        "not_found" => {
+            "the other listener may have it: --url takes server.listen, --admin takes admin.listen"
+        }
+        "task_not_found" => "a task belongs to its caller: ask with the token that began it",
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+/// Says what is wrong with a token that a gateway does not take, as far as its form shows it.
+fn fault_of(token: &str) -> String {
+    let forms = [
+        ("a2aa_", "an operator's"),
+        ("a2ae_", "an enrolment"),
+        ("a2ao_", "an org's"),
+        ("a2aw_", "a workspace's"),
+    ];
+    let length = token.chars().count();
+    let form = forms.iter().find(|(prefix, _)| token.starts_with(prefix));
+    match form {
+        Some((_, kind)) if length < TOKEN_LENGTH => format!(
+            "too short for {kind} token ({length} characters of {TOKEN_LENGTH}): it was cut, or misspelt"
+        ),
+        Some((_, kind)) if length > TOKEN_LENGTH => format!(
+            "too long for {kind} token ({length} characters, not {TOKEN_LENGTH}): something stands behind it"
+        ),
+        Some((_, kind)) => format!(
+            "it has the form of {kind} token: it was revoked, has ended, or is of another gateway; `a2a-gateway login` takes another"
+        ),
+        None if token.matches('.').count() == 2 => {
+            "the signed token has ended, or is not for this gateway: `a2a-gateway token inspect -` shows what it says".to_owned()
+        }
+        None => "it has no form of a token: an operator's begins with a2aa_, a workspace's with a2aw_, an org's with a2ao_".to_owned(),
+    }
+}
+
 /// Returns a member of a refusal; `?` if it has none.
 fn refusal_word<'a>(body: &'a Value, name: &str) -> &'a str {
     body[name].as_str().unwrap_or("?")
@@ -321,4 +428,48 @@ fn next_cursor(answer: &Response) -> Option<String> {
     query
         .find(|(name, _)| name == "cursor")
         .map(|(_, cursor)| cursor.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_in_a_message_is_said_as_a_command() {
+        assert_eq!(
+            in_commands("create it with POST /workspaces; GET /grants has the ids"),
+            "create it with `a2a-gateway workspace create`; `a2a-gateway grant list` has the ids"
+        );
+        let below = "POST /workspaces/x/resume";
+        assert_eq!(in_commands(below), below);
+    }
+
+    #[test]
+    fn a_token_that_is_not_taken_is_told_by_its_form() {
+        for (token, part) in [
+            (
+                "a2aw_abc",
+                "too short for a workspace's token (8 characters of 48)",
+            ),
+            (
+                &format!("a2aa_{}", "x".repeat(44)),
+                "too long for an operator's token",
+            ),
+            (
+                &format!("a2ao_{}", "x".repeat(43)),
+                "the form of an org's token: it was revoked",
+            ),
+            ("secret", "no form of a token"),
+            ("a.b.c", "token inspect"),
+        ] {
+            let told = advice_for("unauthenticated", Some(token)).unwrap();
+            assert!(told.contains(part) && !told.contains("xxx"), "{told}");
+        }
+        assert!(
+            advice_for("unauthenticated", None)
+                .unwrap()
+                .contains("a2a-gateway login")
+        );
+        assert!(advice_for("conflict", None).is_none());
+    }
 }

@@ -43,9 +43,12 @@ pub(super) fn collect_answers(arguments: &Arguments) -> Result<Answers, Failure>
     let public_url = match &arguments.public_url {
         Some(url) => url.clone(),
         None if !asks && listen.ip().is_unspecified() => return Err(Failure::usage(NO_PUBLIC_URL)),
-        None => answer_question(asks, "URL that callers use?", &likely_url(listen), |text| {
-            parse_http_url(text).map_err(str::to_owned)
-        })?,
+        None => answer_question(
+            asks,
+            "URL that callers use?",
+            &likely_url(listen),
+            parse_http_url,
+        )?,
     };
     let stores = match (&arguments.sql, &arguments.shared) {
         (Some(sql), Some(shared)) => Stores::Servers {

@@ -25,14 +25,14 @@ on_embedded! {
             (&["caller", "gone"], "gone was removed"),
             (&["nobody", "target"], "no workspace nobody"),
             (&["gone", "target"], "gone was removed"),
-            (&["mute", "target"], "/workspaces/mute/tokens"),
+            (&["mute", "target"], "token create mute"),
             (&["canvas:ada", "foreign"], "--org"),
             (&["canvas:ada", "foreign", "--org", "other"], "of the org acme"),
             (&["canvas:ada", "foreign", "--workspace", "target"], "lists foreign"),
-            (&["org:none", "foreign"], "POST /orgs/none/tokens"),
-            (&["org:other", "foreign"], "POST /orgs/acme/tokens"),
+            (&["org:none", "foreign"], "token create --org none"),
+            (&["org:other", "foreign"], "token create --org acme"),
             (&["org:other", "nobody"], "no workspace nobody"),
-            (&["caller", "foreign"], "POST /grants"),
+            (&["caller", "foreign"], "grant create caller foreign"),
         ] {
             let (code, out, err) = run(&gateway, arguments, None);
             assert_eq!((code, err.as_str()), (Some(1), ""), "{arguments:?}: {out}");
@@ -73,7 +73,7 @@ on_embedded! {
             assert!(!is_noticed || state["last_seen"] == explained["facts"]["last_seen"], "{explained:#}");
             is_noticed
         }).await;
-        let (code, out, _) = run(&gateway, &["operator", "lapsing"], Some(ADMIN));
+        let (code, out, _) = run(&gateway, &["operator", "lapsing", "--verbose"], Some(ADMIN));
         assert_eq!(code, Some(1), "{out}");
         for part in ["heartbeat_age_ms=", "told besides: last_seen=", "start its agent"] {
             assert!(out.contains(part), "{part}: {out}");

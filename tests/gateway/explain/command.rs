@@ -37,7 +37,7 @@ fn has_all(out: &str, parts: [&str; 4]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_prints_the_way_of_a_message_and_what_to_do() {
     let (gateway, _caller, target) = paired(Pair::Embedded, Agent::json("{}").await).await;
-    let (code, out, err) = run(&gateway, &["caller", "target"], None);
+    let (code, out, err) = run(&gateway, &["caller", "target", "--verbose"], None);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     let goes = "A message would be sent to the agent.";
     has_all(
@@ -45,7 +45,7 @@ async fn the_command_prints_the_way_of_a_message_and_what_to_do() {
         ["caller to target\n", "ok  rule", "rule=root_sibling", goes],
     );
     gateway.patch("target", json!({"status": "failed"})).await;
-    let (code, out, _) = run(&gateway, &["caller", "target"], Some(ADMIN));
+    let (code, out, _) = run(&gateway, &["caller", "target", "-v"], Some(ADMIN));
     assert_eq!(code, Some(1), "{out}");
     let refused = "refused with 503 workspace_offline";
     has_all(

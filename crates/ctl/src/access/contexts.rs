@@ -45,6 +45,12 @@ pub(crate) struct Context {
     /// The file with the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_file: Option<PathBuf>,
+    /// The current context before this one, which is so again once this one is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<String>,
+    /// Tokens of callers by their workspaces, for `send --as` and `task --as`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) callers: BTreeMap<String, String>,
 }
 
 /// The file of contexts.
@@ -74,6 +80,23 @@ impl Context {
             (token, _) => token.clone(),
         };
         Ok(token.filter(|token| !token.is_empty()))
+    }
+
+    /// Returns the token of a caller.
+    ///
+    /// # Errors
+    /// The context has none of this workspace.
+    pub(crate) fn find_caller(&self, workspace: &str) -> Result<String, Failure> {
+        self.callers.get(workspace).cloned().ok_or_else(|| {
+            let known: Vec<&str> = self.callers.keys().map(String::as_str).collect();
+            let known = match known.is_empty() {
+                true => "no caller's token".to_owned(),
+                false => format!("tokens of {}", known.join(", ")),
+            };
+            Failure::usage(format!(
+                "the context has {known}, none of {workspace}; add it: `a2a-gateway context add NAME --replace --as {workspace} --token -`"
+            ))
+        })
     }
 }
 
@@ -166,14 +189,19 @@ impl Contexts {
         Ok(())
     }
 
-    /// Takes a context out. True if it was the current one: there is none then.
+    /// Takes a context out. True if it was the current one: then that before it is, or none.
     ///
     /// # Errors
     /// As [`Self::find`].
     pub(crate) fn remove(&mut self, name: &str) -> Result<bool, Failure> {
         self.find(name)?;
-        self.list.remove(name);
-        Ok(self.current.take_if(|current| *current == name).is_some())
+        let removed = self.list.remove(name);
+        let was_current = self.current.take_if(|current| *current == name).is_some();
+        if was_current {
+            let before = removed.and_then(|context| context.before);
+            self.current = before.filter(|before| self.list.contains_key(before));
+        }
+        Ok(was_current)
     }
 
     /// Writes the file as a whole, readable by its owner alone.
@@ -296,6 +324,8 @@ mod tests {
             admin_url: None,
             token: Some("a2aa_secret".to_owned()),
             token_file: None,
+            before: None,
+            callers: BTreeMap::new(),
         }
     }
 
@@ -336,8 +366,16 @@ mod tests {
             assert!(put.to_string().contains("is called by"), "{name}: {put}");
         }
         contexts.set_current("two").unwrap();
-        contexts.remove("two").unwrap();
+        assert!(contexts.remove("two").unwrap());
         assert!(contexts.current.is_none());
+        let after = Context {
+            before: Some("one".to_owned()),
+            ..context()
+        };
+        contexts.insert("two", after, false).unwrap();
+        contexts.set_current("two").unwrap();
+        assert!(contexts.remove("two").unwrap());
+        assert_eq!(contexts.current.as_deref(), Some("one"));
         assert!(contexts.set_current("two").is_err());
     }
 }

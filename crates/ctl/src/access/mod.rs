@@ -24,7 +24,7 @@ const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
 
 /// There is no credential.
 const NO_CREDENTIAL: &str = "give an operator's or an org's token with --token, in A2A_GATEWAY_TOKEN, in \
-    A2A_GATEWAY_ADMIN_TOKEN or by a context (`a2a-gateway context add`)";
+    A2A_GATEWAY_ADMIN_TOKEN or by a context (`a2a-gateway login`)";
 
 /// What a user does if nothing listens where a command asks the public listener.
 const PUBLIC: &str =
@@ -90,6 +90,20 @@ pub struct OperatorAccess {
     /// An operator's token, when no other is given [env: A2A_GATEWAY_ADMIN_TOKEN]
     #[arg(long = "admin-token", value_name = "TOKEN")]
     operator: Option<String>,
+    #[command(flatten)]
+    base: GatewayUrl,
+}
+
+/// The public listener, and the token of a caller.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct CallerAccess {
+    /// Credential of the caller [env: A2A_GATEWAY_TOKEN]; better given there or by a context, where other users cannot
+    /// see it
+    #[arg(long)]
+    token: Option<String>,
+    /// Act as this workspace, whose token the context has
+    #[arg(id = "as", long, value_name = "WORKSPACE", conflicts_with = "token")]
+    workspace: Option<String>,
     #[command(flatten)]
     base: GatewayUrl,
 }
@@ -228,18 +242,30 @@ impl GatewayUrl {
         Ok(Registry::for_user(url, None, PUBLIC))
     }
 
-    /// Returns the gateway to ask, and if there is one the credential of a caller: of the flag, then of the variable.
-    ///
-    /// # Errors
-    /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`].
-    pub(crate) fn build_client(&self, token: &Option<String>) -> Result<Registry, Failure> {
-        let endpoint = self.resolve_endpoint()?;
-        endpoint.connect(&[token], &[TOKEN], PUBLIC)
-    }
-
     fn resolve_endpoint(&self) -> Result<GatewayEndpoint, Failure> {
         self.selection
             .resolve_endpoint(Listener::Public, self.url.as_ref())
+    }
+}
+
+impl CallerAccess {
+    /// Returns the gateway to ask, and if there is one the credential of a caller: that of `--as`, else of the flag,
+    /// the variable or the context.
+    ///
+    /// # Errors
+    /// As [`GatewaySelection::resolve_endpoint`] and [`GatewayEndpoint::resolve_token`]; there is no token of `--as`.
+    pub(crate) fn build_client(&self) -> Result<Registry, Failure> {
+        let endpoint = self.base.resolve_endpoint()?;
+        let Some(workspace) = &self.workspace else {
+            return endpoint.connect(&[&self.token], &[TOKEN], PUBLIC);
+        };
+        let context = endpoint.context.as_ref().ok_or_else(|| {
+            Failure::usage(format!(
+                "--as {workspace} takes a token of a context, and the gateway is not from one: leave out --url, --config and A2A_GATEWAY_URL, or give --context"
+            ))
+        })?;
+        let token = context.find_caller(workspace)?;
+        Ok(Registry::for_user(endpoint.url, Some(token), PUBLIC))
     }
 }
 

@@ -57,10 +57,17 @@ pub struct TailArguments {
 /// Runs `a2a-gateway exchange`.
 pub async fn run(command: &Command) -> Result<String, Failure> {
     let Command::Tail(arguments) = command;
+    until_signal(tail(arguments)).await
+}
+
+/// Runs what has no end of its own until Ctrl-C, which is its good end.
+pub(crate) async fn until_signal(
+    work: impl Future<Output = Result<String, Failure>>,
+) -> Result<String, Failure> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
-        ended = tail(arguments) => ended,
+        ended = work => ended,
         _ = interrupted.recv() => Ok(String::new()),
         _ = terminated.recv() => Ok(String::new()),
     }
@@ -74,7 +81,7 @@ async fn tail(arguments: &TailArguments) -> Result<String, Failure> {
         let client = arguments.gateway.build_client()?;
         if client.token.is_none() {
             return Err(Failure::usage(
-                "give an operator's token with --token, in A2A_GATEWAY_ADMIN_TOKEN or by a context",
+                "give an operator's token with --token, in A2A_GATEWAY_ADMIN_TOKEN or by a context (`a2a-gateway login`)",
             ));
         }
         let error = match Feed::open(&client).await {

@@ -19,7 +19,7 @@ pub(super) fn give_advice(body: &Value) -> Option<String> {
         }
         "invalid_workspace_id" => "correct the id of the target.",
         "cap_reached" => {
-            "wait for its window; or raise the `limit` of the cap: GET /caps shows what it counts."
+            "wait for its window; or raise the `limit` of the cap: `a2a-gateway caps` shows what it counts."
         }
         "rate_limited" => {
             "the caller waits; or raise rate.caller_per_second and rate.caller_burst."
@@ -27,10 +27,12 @@ pub(super) fn give_advice(body: &Value) -> Option<String> {
         "role_required" => {
             "an operator with the role that the message names does it: `a2a-gateway token operator --role`."
         }
-        "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).",
+        "workspace_not_found" => {
+            "correct the id of the target (`a2a-gateway workspace list`), or create it (`a2a-gateway workspace create`)."
+        }
         "workspace_removed" => REMOVED,
         "workspace_restarting" => {
-            "wait until its agent registers; or, if it never will, PATCH /workspaces/{id} with liveness \"assumed\"."
+            "wait until its agent registers; or, if it never will, `a2a-gateway workspace set ID liveness=assumed`."
         }
         "agent_busy" => {
             "an open breaker lets one call try after its time, and when the agent registers or sends a heartbeat: mend \
@@ -84,7 +86,9 @@ pub(super) fn find_fact<'a>(body: &'a Value, name: &str) -> &'a Value {
 fn advise_without_credential(body: &Value) -> String {
     let principal = &find_fact(body, "caller")["principal"];
     if let Some(org) = principal["org"].as_str() {
-        return format!("the org has no live token: make one (POST /orgs/{org}/tokens).");
+        return format!(
+            "the org has no live token: make one (`a2a-gateway token create --org {org}`)."
+        );
     }
     if principal["kind"] == "operator" {
         return "there is no operator's token: set A2A_GATEWAY_ADMIN_TOKEN, or auth.admin_token_sha256."
@@ -94,14 +98,14 @@ fn advise_without_credential(body: &Value) -> String {
     let place = find_fact(body, "caller_place");
     if place["exists"] == false {
         return format!(
-            "there is no workspace {caller}: correct the id of the caller, or create it (POST /workspaces)."
+            "there is no workspace {caller}: correct the id of the caller, or create it (`a2a-gateway workspace create`)."
         );
     }
     if place["removed"] == true {
         return format!("{caller} was removed, and its tokens with it: {REMOVED}");
     }
     format!(
-        "the caller has no live token: make one (POST /workspaces/{caller}/tokens), or let it register."
+        "the caller has no live token: make one (`a2a-gateway token create {caller}`), or let it register."
     )
 }
 
@@ -115,7 +119,7 @@ fn advise_if_not_permitted(body: &Value) -> String {
     for (name, place) in [(caller, from), (target, to)] {
         if place["exists"] == false {
             return format!(
-                "there is no workspace {name}: correct the id, or create it (POST /workspaces)."
+                "there is no workspace {name}: correct the id, or create it (`a2a-gateway workspace create`)."
             );
         }
         if place["removed"] == true {
@@ -123,8 +127,8 @@ fn advise_if_not_permitted(body: &Value) -> String {
         }
         if place["cyclic"] == true {
             return format!(
-                "the line above {name} leads back into itself: move it (PATCH /workspaces/{name}) to a parent that \
-                 is not below it."
+                "the line above {name} leads back into itself: move it to a parent that is not below it \
+                 (`a2a-gateway workspace move {name}`)."
             );
         }
     }
@@ -134,31 +138,44 @@ fn advise_if_not_permitted(body: &Value) -> String {
     let its_org = org.map_or("of no org".to_owned(), |org| format!("of the org {org}"));
     match principal["kind"].as_str() {
         Some("canvas") if principal["workspaces"].is_array() => format!(
-            "the user's token lists its workspaces: issue one that lists {target}, too (POST /canvas/tokens)."
+            "the user's token lists its workspaces: issue one that lists {target}, too (`a2a-gateway token canvas`)."
         ),
-        Some("canvas") if principal["org"].is_null() && asked["credentials"]["known"] == 0 => format!(
-            "no token of the user was used here, so one without claims was taken: say with --org or --workspace \
+        Some("canvas") if principal["org"].is_null() && asked["credentials"]["known"] == 0 => {
+            format!(
+                "no token of the user was used here, so one without claims was taken: say with --org or --workspace \
              what theirs says; {target} is {its_org}."
-        ),
+            )
+        }
         Some("canvas") => format!(
-            "{target} is {its_org}: issue a token that says so (POST /canvas/tokens), or one that lists it."
+            "{target} is {its_org}: issue a token that says so (`a2a-gateway token canvas`), or one that lists it."
         ),
         Some("org") => match org {
             Some(org) => format!(
-                "{target} is {its_org}: ask with a token of that org (POST /orgs/{org}/tokens)."
+                "{target} is {its_org}: ask with a token of that org (`a2a-gateway token create --org {org}`)."
             ),
-            None => format!("{target} is {its_org}: no org's token is good for it; put it into one (PATCH /workspaces/{target})."),
+            None => format!(
+                "{target} is {its_org}: no org's token is good for it; put it into one (`a2a-gateway workspace set {target} org=NAME`)."
+            ),
         },
-        _ if from["paused"] == true => format!("resume {caller} (POST /workspaces/{caller}/resume)."),
-        _ if in_line(caller, to) || in_line(target, from) => {
-            "the two are in one line, more than one step apart: set access.lineage to \"any\", or grant it \
-             (POST /grants)."
-                .to_owned()
+        _ if from["paused"] == true => {
+            format!("resume {caller} (`a2a-gateway workspace resume {caller}`).")
         }
+        _ if in_line(caller, to) || in_line(target, from) => format!(
+            "the two are in one line, more than one step apart: set access.lineage to \"any\", or grant it \
+             (`a2a-gateway grant create {caller} {target}`)."
+        ),
         _ => {
-            "compare caller_place and target_place: move one of the two (PATCH /workspaces/{id}), or grant it \
-             (POST /grants)."
-                .to_owned()
+            let orgs = [from, to].map(|place| place["org"].as_str());
+            let apart = match orgs {
+                [Some(one), Some(other)] if one != other => format!(
+                    "{caller} is of the org {one}, {target} of {other}, and no grant joins them"
+                ),
+                _ => "neither is the other's parent or sibling, and no grant joins them".to_owned(),
+            };
+            format!(
+                "{apart}: `a2a-gateway grant create {caller} {target}` would allow it; so would moving one of the two \
+                 (`a2a-gateway workspace move`)."
+            )
         }
     }
 }
@@ -172,7 +189,7 @@ fn in_line(id: &str, place: &Value) -> bool {
 fn advise_if_offline(body: &Value) -> String {
     let target = body["target"].as_str().unwrap_or_default();
     let state = find_fact(body, "state");
-    let resume = format!("POST /workspaces/{target}/resume");
+    let resume = format!("`a2a-gateway workspace resume {target}`");
     match (state["status"].as_str(), state["liveness"].as_str()) {
         (Some("paused"), _) => format!("resume it ({resume})."),
         (Some("failed"), _) => {
@@ -185,12 +202,12 @@ fn advise_if_offline(body: &Value) -> String {
             format!("see that its agent runs, and resume it ({resume}).")
         }
         _ if find_fact(body, "url").is_object() => {
-            "let its agent register with a URL (POST /registry/register), or give it one (PATCH /workspaces/{id})."
+            "let its agent register with a URL (POST /registry/register), or give it one (`a2a-gateway workspace set`)."
                 .to_owned()
         }
         _ => {
             "start its agent: it comes back when it registers (POST /registry/register) or, where it has a URL still, \
-             sends heartbeats; one that knows nothing of this registry needs liveness \"assumed\" (PATCH /workspaces/{id})."
+             sends heartbeats; one that knows nothing of this registry needs liveness \"assumed\" (`a2a-gateway workspace set`)."
                 .to_owned()
         }
     }
@@ -224,7 +241,7 @@ mod tests {
             (
                 "unauthenticated",
                 vec![("caller", org())],
-                "/orgs/other/tokens",
+                "token create --org other",
             ),
             (
                 "unauthenticated",
@@ -244,7 +261,7 @@ mod tests {
             (
                 "unauthenticated",
                 vec![("caller_place", here()), ("caller", kind("workspace"))],
-                "/workspaces/a/tokens",
+                "token create a",
             ),
             (
                 "not_permitted",
@@ -264,7 +281,7 @@ mod tests {
             (
                 "not_permitted",
                 vec![("caller_place", here()), ("target_place", here())],
-                "POST /grants",
+                "a2a-gateway grant create",
             ),
             (
                 "not_permitted",
@@ -275,7 +292,7 @@ mod tests {
             (
                 "not_permitted",
                 vec![("caller", org()), ("target_place", here())],
-                "/orgs/acme/tokens",
+                "token create --org acme",
             ),
             (
                 "workspace_offline",

@@ -35,6 +35,9 @@ pub struct Arguments {
     /// A workspace listed by the caller's canvas token; may be given again
     #[arg(long = "workspace", value_name = "ID", add = complete::by_workspace())]
     workspaces: Vec<String>,
+    /// Show every check as well, its facts and their source
+    #[arg(long, short)]
+    verbose: bool,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -58,7 +61,7 @@ pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
     };
     let text = match arguments.json {
         true => format_json(&body),
-        false => format_explanation(&body),
+        false => format_explanation(&body, arguments.verbose),
     };
     if is_admitted {
         return Ok(text);
@@ -86,16 +89,20 @@ fn to_failure(status: u16, body: &Value) -> Failure {
         )),
         "invalid_params" => Failure::usage(message),
         "unauthenticated" | "not_permitted" => Failure::new(format!(
-            "{reason}: {message}; give an operator's token with --token or in A2A_GATEWAY_ADMIN_TOKEN"
+            "{reason}: {message}; give an operator's token with --token, in A2A_GATEWAY_ADMIN_TOKEN or by `a2a-gateway login`"
         )),
         _ => Failure::new(format!("{reason}: {message}")),
     }
 }
 
-/// Returns the explanation as text: one line per check, then the result.
-fn format_explanation(body: &Value) -> String {
+/// Returns the explanation as text: the answer, then, if they are asked for, the checks, one in a line.
+fn format_explanation(body: &Value, is_verbose: bool) -> String {
+    let mut text = format_answer(body);
+    if !is_verbose {
+        return text;
+    }
     let word = |member: &str| body[member].as_str().unwrap_or_default();
-    let mut text = format!("{} to {}\n\n", word("caller"), word("target"));
+    let _ = writeln!(text, "\n{} to {}\n", word("caller"), word("target"));
     for step in body["steps"].as_array().into_iter().flatten() {
         let mark = if step["ok"] == true { "ok" } else { "NO" };
         let name = step["step"].as_str().unwrap_or_default();
@@ -107,6 +114,13 @@ fn format_explanation(body: &Value) -> String {
             format_facts(&step["fact"])
         );
     }
+    text
+}
+
+/// Returns what would become of a message, and what to do about it.
+fn format_answer(body: &Value) -> String {
+    let word = |member: &str| body[member].as_str().unwrap_or_default();
+    let mut text = String::new();
     let (reason, message) = (word("reason"), word("message"));
     if body["admitted"] == true {
         let inbox = body["steps"].as_array().into_iter().flatten();
@@ -116,7 +130,7 @@ fn format_explanation(body: &Value) -> String {
         } else {
             "sent to the agent"
         };
-        let _ = writeln!(text, "\nA message would be {goes}.");
+        let _ = writeln!(text, "A message would be {goes}.");
         text.push_str(&describe_unchecked(body, inbox));
         return text;
     }
@@ -128,7 +142,7 @@ fn format_explanation(body: &Value) -> String {
     };
     let _ = writeln!(
         text,
-        "\nA message would be {refused} {status} {reason}: {message}."
+        "A message would be {refused} {status} {reason}: {message}."
     );
     let told = format_facts(&body["facts"]);
     if !told.is_empty() {
@@ -207,24 +221,27 @@ mod tests {
             "status": 503, "message": "the workspace is paused", "facts": {"last_seen": "2026"},
             "steps": [{"step": "state", "ok": false, "source": "memory", "age_ms": 12_345,
                 "fact": {"status": "paused", "stale": false, "org": null, "ids": ["x", "y"], "said": "a b"}}]});
-        let text = format_explanation(&body);
+        let text = format_explanation(&body, true);
         for part in [
             "a to b\n",
             "  NO  state         memory 12 s    ids=x,y said=\"a b\" stale=false status=paused\n",
             "refused with 503 workspace_offline: the workspace is paused.\n",
             "Its caller is told besides: last_seen=2026\n",
-            "What to do: resume it (POST /workspaces/b/resume).\n",
+            "What to do: resume it (`a2a-gateway workspace resume b`).\n",
         ] {
             assert!(text.contains(part), "{text}");
         }
         assert!(!text.contains("org"), "{text}");
+        let short = format_explanation(&body, false);
+        assert!(short.starts_with("A message would be refused"), "{short}");
+        assert!(!short.contains("NO  state"), "{short}");
     }
 
     #[test]
     fn an_agent_that_was_not_asked_is_said_to_be() {
         let told = |liveness: &str| {
             let steps = json!([{"step": "liveness", "ok": true, "fact": {"liveness": liveness}}]);
-            format_explanation(&json!({"admitted": true, "steps": steps}))
+            format_explanation(&json!({"admitted": true, "steps": steps}), false)
         };
         assert!(told("assumed").contains("was not tried"));
         assert!(!told("heartbeat").contains("was not tried"));
@@ -234,7 +251,7 @@ mod tests {
     fn failures_since_the_last_success_are_shown() {
         let last = json!({"cause": "connect", "failures_in_a_row": 2, "age_seconds": 7});
         let steps = json!([{"step": "slots", "ok": true, "fact": {"last_failure": last}}]);
-        let text = format_explanation(&json!({"admitted": true, "steps": steps}));
+        let text = format_explanation(&json!({"admitted": true, "steps": steps}), false);
         let part = "The last 2 calls to it by this gateway failed (connect), 7 s ago";
         assert!(text.contains(part), "{text}");
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::access::{GatewayUrl, OperatorAccess};
+use super::access::{CallerAccess, GatewayUrl, OperatorAccess};
 use super::client::{body_of, path_of};
 use super::complete;
 use super::failure::{Failure, OrFail as _};
@@ -53,12 +53,9 @@ pub enum Command {
         /// The workspace that is to be messaged
         #[arg(add = complete::by_workspace())]
         target: String,
-        /// Credential to ask with [env: A2A_GATEWAY_TOKEN]; better given there, where other users cannot see it
-        #[arg(long)]
-        token: Option<String>,
-        /// The gateway to ask
+        /// The gateway to ask, and as which caller
         #[command(flatten)]
-        gateway: GatewayUrl,
+        caller: CallerAccess,
     },
     /// Show the content of a token without verifying it; works offline
     Inspect {
@@ -106,16 +103,12 @@ pub async fn run(command: &Command) -> Result<String, Failure> {
             let path = path_of("workspaces", id, "/tokens")?;
             stored::make_token(&path, &body_of(body), &TokenOutput::default(), gateway).await
         }
-        Command::Pair {
-            target,
-            token,
-            gateway,
-        } => {
+        Command::Pair { target, caller } => {
             let path = path_of("registry/discover", target, "")?;
-            let client = gateway.build_client(token)?;
+            let client = caller.build_client()?;
             if client.token.is_none() {
                 return Err(Failure::new(
-                    "give a credential with --token or in A2A_GATEWAY_TOKEN",
+                    "give a credential with --token, in A2A_GATEWAY_TOKEN or by a context (`a2a-gateway login`)",
                 ));
             }
             let answer = client.get(&path, &[]).await?;

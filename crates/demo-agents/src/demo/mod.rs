@@ -1,9 +1,12 @@
 //! `a2a-gateway demo`: a gateway on embedded stores, five example agents that register through its
 //! public listener as real agents do, and a page of commands to paste.
 //!
+//! With `--detach` all of that is another process, and its tokens are a context of the command line (`background`).
+//!
 //! The gateway runs on the main thread, as in `serve`; the agents and the page run on a second
 //! thread. Both end at Ctrl-C.
 
+mod background;
 mod page;
 mod seed;
 mod sleeper;
@@ -41,6 +44,8 @@ const NO_WAKER: &str = "cannot open a port for the waker";
 const EXAMPLES: &str = "\
 Examples:
   a2a-gateway demo
+  a2a-gateway demo --detach                in the background, with a context for the commands
+  a2a-gateway demo --stop                  ends that
   a2a-gateway demo --listen 127.0.0.1:8085 --set card.sign=true
   a2a-gateway demo --data demo-data        kept for the next time";
 
@@ -60,6 +65,15 @@ pub struct Arguments {
     /// Set one setting, such as --set card.sign=true; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Run in the background, and make its gateway and tokens the current context, `demo`; return once it is up
+    #[arg(long)]
+    detach: bool,
+    /// End the demo that runs in the background
+    #[arg(long, exclusive = true)]
+    stop: bool,
+    /// The file for the page of the process in the background.
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    page: Option<PathBuf>,
 }
 
 /// Runs the demo until Ctrl-C.
@@ -72,6 +86,12 @@ pub fn run(arguments: &Arguments, gateway: Gateway) -> ExitCode {
 
 /// Prepares ports, folder and settings, starts the demo thread, then runs the gateway.
 fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure> {
+    if arguments.stop {
+        return background::stop(&gateway);
+    }
+    if arguments.detach {
+        return background::start(&gateway);
+    }
     let listen = find_free_address(arguments.listen, "--listen")?;
     let admin = match arguments.admin_listen {
         Some(address) => find_free_address(address, "--admin-listen")?,
@@ -79,10 +99,9 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure
     };
     // Kept open: another program could take the port until the waker serves.
     let waker = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::because(NO_WAKER))?;
-    let waker_address = waker.local_addr().map_err(Failure::because(NO_WAKER))?;
     let (folder, temporary) = open_folder(arguments.data.as_deref())?;
     let operator = operator_token();
-    let settings = demo_settings([listen, admin, waker_address], &folder, &arguments.set);
+    let settings = demo_settings([listen, admin], &folder, &arguments.set);
     let prepared = match (gateway.prepare)(settings, &operator) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -120,11 +139,12 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure
             .as_ref()
             .map(|data| data.join("demo-tokens.json")),
     };
+    let page = arguments.page.clone();
     let gone = temporary.is_some().then_some(folder);
     std::thread::Builder::new()
         .name("demo".to_owned())
         .spawn(move || {
-            let code = match run_agents(&demo) {
+            let code = match run_agents(&demo, page, gateway) {
                 Ok(()) => 0,
                 Err(error) => {
                     (gateway.print_error)(&error);
@@ -144,17 +164,30 @@ fn run_demo(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, Failure
 }
 
 /// Runs everything but the gateway (agents, hierarchy, page) until Ctrl-C.
-fn run_agents(demo: &DemoGateway) -> Result<(), Failure> {
+fn run_agents(demo: &DemoGateway, page: Option<PathBuf>, gateway: Gateway) -> Result<(), Failure> {
     let work = async {
         let issued = demo.seed().await;
         let issued = issued.map_err(Failure::because("the demo cannot be set up"))?;
+        if let Some(page) = &page {
+            background::hand_over(demo, &issued, page, &gateway)?;
+            let watched = background::end_without_context(&demo.public, &gateway);
+            tokio::select! {
+                () = demo.keep_alive(&issued) => {}
+                ended = watched => ended?,
+            }
+            return Ok(());
+        }
         let is_plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
         let is_bold = io::stdout().is_terminal() && !is_plain;
         print(&page::format_page(demo, &issued, is_bold))?;
         demo.keep_alive(&issued).await;
         Ok(())
     };
-    run_until_stopped(work, std::future::ready(()))?;
+    let ended = run_until_stopped(work, std::future::ready(()));
+    if page.is_some() && (gateway.find_context)().as_ref() == Some(&demo.public) {
+        (gateway.remove_context)().map_err(background::no_context)?;
+    }
+    ended?;
     // The agents have ended. The gateway got the same signal and needs time to shut down.
     std::thread::sleep(END);
     Ok(())
@@ -162,11 +195,7 @@ fn run_agents(demo: &DemoGateway) -> Result<(), Failure> {
 
 /// Returns the demo's settings, then `set`, which overrides them. A demo must not touch stores that are configured
 /// for real use.
-fn demo_settings(
-    [listen, admin, waker]: [SocketAddr; 3],
-    folder: &Path,
-    set: &[String],
-) -> Vec<String> {
+fn demo_settings([listen, admin]: [SocketAddr; 2], folder: &Path, set: &[String]) -> Vec<String> {
     let own = [
         format!("server.listen={listen}"),
         format!("server.public_url={}", base_url(listen)),
@@ -175,7 +204,6 @@ fn demo_settings(
         format!("keys.dir={}", folder.join("keys").display()),
         format!("audit.spool_dir={}", folder.join("audit").display()),
         "canvas.enabled=true".to_owned(),
-        format!("wake.url=http://{waker}/wake/{{workspace_id}}"),
         // Ctrl-C ends a demo at once; it does not wait for streams.
         "server.drain=1s".to_owned(),
         // Keeps the page readable: failures of the gateway are logged; rejected exchanges, which
@@ -255,7 +283,7 @@ mod tests {
         let any = SocketAddr::from(([0, 0, 0, 0], 8080));
         let admin = find_admin_address(any).unwrap();
         let set = ["card.sign=true", "server.drain=7s"].map(str::to_owned);
-        let settings = demo_settings([any, admin, any], Path::new("/tmp/demo"), &set);
+        let settings = demo_settings([any, admin], Path::new("/tmp/demo"), &set);
         assert!(settings.contains(&"server.public_url=http://127.0.0.1:8080/".to_owned()));
         let at = |setting: &str| settings.iter().position(|own| own == setting).unwrap();
         assert!(at("server.drain=1s") < at("server.drain=7s"));

@@ -35,7 +35,7 @@ struct Waker {
     is_awake: AtomicBool,
 }
 
-/// Serves the waker at `listener`, whose address is in `wake.url` of the gateway. `token` is the agent's, `gateway` the
+/// Serves the waker at `listener`, whose address is in `wake` of the workspace. `token` is the agent's, `gateway` the
 /// URL at which it registers.
 ///
 /// # Errors

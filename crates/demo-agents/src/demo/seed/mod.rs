@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gateway_client::{BEAT, Registry, Request};
+use http::Method;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
@@ -118,6 +119,18 @@ impl DemoGateway {
             self.save_tokens(&tokens)?;
         }
         let night = tokens.get(SLEEPER).cloned().unwrap_or_default();
+        // Of this workspace alone: a call to another one whose agent is away fails at once.
+        let waker = self
+            .waker
+            .local_addr()
+            .map_err(Failure::because(NO_AGENT))?;
+        let wake = json!({"wake": {"url": format!("http://{waker}/wake/{SLEEPER}")}});
+        let path = format!("/workspaces/{SLEEPER}");
+        let change = Request {
+            token: Some(&self.operator),
+            ..registry.request(Method::PATCH, &path, &[])
+        };
+        change.with_body(&wake).fetch_json().await?;
         sleeper::serve(&self.waker, self.public.clone(), &night)
             .map_err(Failure::because(NO_AGENT))?;
         let sleeps = json!({"workspace_id": SLEEPER});

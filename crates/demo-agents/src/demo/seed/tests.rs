@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
@@ -51,6 +51,15 @@ async fn register(
     })
 }
 
+async fn wake(
+    State(seen): State<Seen>,
+    headers: HeaderMap,
+    Json(body): Json<Value>,
+) -> Json<Value> {
+    note(&seen, "/workspaces/rival-night", &headers, &body);
+    Json(json!({}))
+}
+
 /// Starts the stub, and a demo that uses it as the gateway.
 async fn demo(kept: Option<PathBuf>) -> (DemoGateway, Seen) {
     let seen = Seen::default();
@@ -58,6 +67,7 @@ async fn demo(kept: Option<PathBuf>) -> (DemoGateway, Seen) {
         .route("/readyz", get(|| async { "{}" }))
         .route("/workspaces", post(create))
         .route("/registry/register", post(register))
+        .route("/workspaces/rival-night", patch(wake))
         .route(
             "/registry/deregister",
             post(|| async { Json(json!({"status": "deregistered"})) }),
@@ -96,7 +106,18 @@ async fn every_seat_is_made_by_the_operator_and_registers_itself() {
     assert_eq!(issued.token("acme-intern"), "a2aw_acme-intern");
     assert_eq!(issued.canvas.as_deref(), Some("canvas.jwt"));
     let seen = seen.lock();
-    assert_eq!(seen.len(), 2 * WORKSPACES.len());
+    assert_eq!(seen.len(), 2 * WORKSPACES.len() + 1);
+    let (path, token, body) = seen.last().unwrap();
+    assert_eq!(
+        (*path, token.as_str()),
+        ("/workspaces/rival-night", "a2aa_operator")
+    );
+    assert!(
+        body["wake"]["url"]
+            .as_str()
+            .unwrap()
+            .ends_with("/wake/rival-night")
+    );
     for (made, registered) in seen.iter().step_by(2).zip(seen.iter().skip(1).step_by(2)) {
         let id = made.2["id"].as_str().unwrap();
         assert_eq!((made.0, made.1.as_str()), ("/workspaces", "a2aa_operator"));
@@ -116,7 +137,8 @@ async fn a_folder_that_is_kept_brings_the_same_tokens_back() {
     let first = demo.seed().await.unwrap();
     let second = demo.seed().await.unwrap();
     assert_eq!(first.tokens, second.tokens);
-    let last = seen.lock().last().unwrap().clone();
+    let seen = seen.lock();
+    let last = &seen[seen.len() - 2];
     assert_eq!(
         (last.0, last.1.as_str()),
         ("/registry/register", "a2aw_rival-night")

@@ -1,109 +1,79 @@
-//! `a2a-gateway send`: one message to a workspace, and its answer on standard output.
+//! Answers of an agent as lines for a terminal: results, refusals, events of a stream.
 
-use std::time::Duration;
+use gateway_client::{advice_for, in_commands};
+use serde_json::Value;
 
-use gateway_client::{Request, Response};
-use http::Method;
-use serde_json::{Value, json};
+use super::super::failure::Failure;
+use super::super::table::format_json;
 
-use super::access::GatewayUrl;
-use super::client::{is_id, path_of};
-use super::failure::Failure;
-use super::sse::EventStream;
-use super::{complete, print};
-
-/// A little longer than the gateway's default for the longest stream, so that the gateway ends it with a
-/// reason.
-const WITHIN: Duration = Duration::from_secs(31 * 60);
-
-/// `a2a-gateway send WORKSPACE TEXT`.
-#[derive(clap::Args, Debug)]
-pub struct Arguments {
-    /// The workspace whose agent gets the message
-    #[arg(add = complete::by_workspace())]
-    workspace: String,
-    /// What to say
-    text: String,
-    /// Print each event of the answer as it comes
-    #[arg(long)]
-    stream: bool,
-    /// Credential of the caller [env: A2A_GATEWAY_TOKEN]; better given there, where other users cannot see it
-    #[arg(long)]
-    token: Option<String>,
-    #[command(flatten)]
-    gateway: GatewayUrl,
-}
+/// States of a task that goes on: it is read, continued and cancelled by its id.
+const OPEN: [&str; 4] = ["submitted", "working", "input-required", "auth-required"];
 
 /// A refusal, by the gateway or the agent.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}: {message}")]
-struct Refusal {
-    reason: String,
+pub(crate) struct Refusal {
+    pub(crate) reason: String,
     message: String,
 }
 
-/// Runs `a2a-gateway send`.
-pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
-    let workspace = &arguments.workspace;
-    if !is_id(workspace) {
-        return Err(Failure::usage(format!(
-            "{workspace:?} is no id of a workspace"
-        )));
-    }
-    let path = path_of("workspaces", workspace, "/a2a")?;
-    let client = arguments.gateway.build_client(&arguments.token)?;
-    // A bare message: the gateway completes it in the agent's generation.
-    let body = json!({"message": {"text": arguments.text}});
-    let request = Request {
-        accept: match arguments.stream {
-            true => "text/event-stream",
-            false => "application/json",
-        },
-        within: WITHIN,
-        ..client.request(Method::POST, &path, &[])
-    };
-    let answer = request.with_body(&body).send().await?;
-    // The agent decides whether the response is a stream: it may answer a stream request with JSON.
-    if answer.is_stream() {
-        return print_stream(answer).await;
-    }
-    let status = answer.status().as_u16();
-    let id = answer.request_id().map(str::to_owned);
-    let body = answer.read_body().await?;
-    let Ok(answer) = serde_json::from_slice(&body) else {
-        let advice = credential_advice(status);
-        return Err(Failure::new(format!(
-            "the answer has status {status} and is not JSON{advice}"
-        )));
-    };
-    match extract_result(answer, status) {
-        Ok(result) => Ok(format_line(result) + "\n"),
-        Err(refusal) => {
-            let mut message = refusal.to_string();
-            // The audit and the log have the request under this id.
-            if let Some(id) = id {
-                message += &format!(" (request {id})");
-            }
-            if refusal.reason == "unauthenticated" && client.token.is_none() {
-                message += "; give a credential with --token or in A2A_GATEWAY_TOKEN";
-            }
-            Err(Failure::new(message))
+impl Refusal {
+    /// Says the refusal with the id under which the audit and the log have the request, and what to do. `token` was
+    /// sent.
+    pub(super) fn into_failure(self, id: Option<String>, token: Option<&str>) -> Failure {
+        let mut message = in_commands(&self.to_string());
+        if let Some(id) = id {
+            message += &format!(" (request {id})");
         }
+        if let Some(advice) = advice_for(&self.reason, token) {
+            message += &format!("; {advice}");
+        }
+        Failure::new(message)
     }
 }
 
-/// Prints the events of a stream as they come.
-async fn print_stream(answer: Response) -> Result<String, Failure> {
-    let mut events = EventStream::new(answer);
-    while let Some(event) = events.next_event().await? {
-        let event: Value = serde_json::from_str(&event).unwrap_or(Value::String(event));
-        print(&format!("{}\n", format_line(extract_result(event, 200)?)))?;
+/// Formats a result as `--json` asks: a document, one line of JSON for an event, or text.
+pub(crate) fn format_result(result: &Value, json: bool, is_event: bool) -> String {
+    match (json, is_event) {
+        (true, true) => format!("{result}\n"),
+        (true, false) => format_json(result),
+        (false, _) => format_line(result) + "\n",
     }
-    Ok(String::new())
+}
+
+/// Returns the member of a result that is a message, a task or an event of one: A2A 1.0 names the kind by the member,
+/// 0.3 by `kind`.
+fn event_of(result: &Value) -> &Value {
+    let named = ["message", "task", "statusUpdate", "artifactUpdate"]
+        .into_iter()
+        .map(|name| &result[name])
+        .find(|member| member.is_object() && result["kind"].is_null());
+    named.unwrap_or(result)
+}
+
+/// Returns the state of a task in the words of 0.3: `input-required` also for `TASK_STATE_INPUT_REQUIRED`.
+pub(crate) fn state_of(result: &Value) -> Option<String> {
+    let state = event_of(result)["status"]["state"].as_str()?;
+    let state = state.trim_start_matches("TASK_STATE_");
+    Some(state.to_lowercase().replace('_', "-"))
+}
+
+/// Returns the id of the task of a result that goes on, with its state.
+pub(crate) fn open_task(result: &Value) -> Option<(String, String)> {
+    let state = state_of(result).filter(|state| OPEN.contains(&state.as_str()))?;
+    let event = event_of(result);
+    // An update names its task so, a task is one.
+    let id = event["taskId"].as_str().or(event["id"].as_str())?;
+    Some((id.to_owned(), state))
+}
+
+/// True for a state in which the agent works on, without its caller.
+pub(crate) fn is_busy(state: &str) -> bool {
+    matches!(state, "submitted" | "working")
 }
 
 /// Returns advice for an agent that rejects the gateway's credential.
-fn credential_advice(status: u16) -> &'static str {
+pub(super) fn credential_advice(status: u16) -> &'static str {
     match status {
         401 | 403 => {
             "; the agent refuses, not the gateway: an operator gives its credential in upstream_auth"
@@ -113,7 +83,7 @@ fn credential_advice(status: u16) -> &'static str {
 }
 
 /// Returns the agent's result, or the error.
-fn extract_result(mut answer: Value, status: u16) -> Result<Value, Refusal> {
+pub(crate) fn extract_result(mut answer: Value, status: u16) -> Result<Value, Refusal> {
     let error = &answer["error"];
     if error.is_null() && status < 400 {
         return Ok(match answer.get_mut("result") {
@@ -157,35 +127,16 @@ fn extract_result(mut answer: Value, status: u16) -> Result<Value, Refusal> {
 }
 
 /// Formats a message, a task or an event, of A2A 0.3 or 1.0, as one line; any other value as JSON.
-fn format_line(result: Value) -> String {
-    // 1.0 names the kind by the member, 0.3 by `kind`.
-    let named = ["message", "task", "statusUpdate", "artifactUpdate"]
-        .into_iter()
-        .map(|name| &result[name])
-        .find(|member| member.is_object() && result["kind"].is_null());
-    let event = named.unwrap_or(&result);
+pub(crate) fn format_line(result: &Value) -> String {
+    let event = event_of(result);
     let status = &event["status"];
-    let state = status["state"].as_str().map(|state| {
-        let state = state.trim_start_matches("TASK_STATE_");
-        format!("[{}]", state.to_lowercase().replace('_', "-"))
-    });
+    let state = state_of(result).map(|state| format!("[{state}]"));
     let artifacts = event["artifacts"].as_array().into_iter().flatten();
     let said = artifacts
         .chain([&event["artifact"], &status["message"], event])
         .map(|holder| format_parts(&holder["parts"]))
         .filter(|text| !text.is_empty());
-    // A task that goes on is read, continued and cancelled by its id.
-    let goes_on = state.as_deref().is_some_and(|state| {
-        [
-            "[submitted]",
-            "[working]",
-            "[input-required]",
-            "[auth-required]",
-        ]
-        .contains(&state)
-    });
-    let id = event["id"].as_str().filter(|_| goes_on);
-    let id = id.map(|id| format!("(task {id})"));
+    let id = open_task(result).map(|(id, _)| format!("(task {id})"));
     let words: Vec<String> = state.into_iter().chain(said).chain(id).collect();
     if words.is_empty() {
         result.to_string()
@@ -194,26 +145,46 @@ fn format_line(result: Value) -> String {
     }
 }
 
-/// Returns the text of parts; other parts as JSON.
+/// Returns the text of parts; of files name and size, for `--json` has their bytes; other parts as JSON.
 fn format_parts(parts: &Value) -> String {
     let parts = parts.as_array().into_iter().flatten();
     let shown: Vec<String> = parts
-        .map(|part| {
-            part["text"]
-                .as_str()
-                .map_or_else(|| part.to_string(), str::to_owned)
+        .map(|part| match part["text"].as_str() {
+            Some(text) => text.to_owned(),
+            None => format_file(part).unwrap_or_else(|| part.to_string()),
         })
         .collect();
     shown.join("\n")
 }
 
+/// Returns a file of A2A 0.3 or 1.0 in words.
+fn format_file(part: &Value) -> Option<String> {
+    let file = &part["file"];
+    let word = |old: &str, new: &str| file[old].as_str().or(part[new].as_str());
+    let held = match (word("uri", "url"), word("bytes", "raw")) {
+        (Some(url), _) => url.to_owned(),
+        // Of base64.
+        (None, Some(bytes)) => format!("{} bytes", bytes.trim_end_matches('=').len() * 3 / 4),
+        (None, None) => return None,
+    };
+    let about = [
+        word("name", "filename"),
+        word("mimeType", "mediaType"),
+        Some(&held),
+    ];
+    let about: Vec<&str> = about.into_iter().flatten().collect();
+    Some(format!("(file {})", about.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn shown(answer: Value) -> String {
         match extract_result(answer, 200) {
-            Ok(result) => format_line(result),
+            Ok(result) => format_line(&result),
             Err(error) => error.to_string(),
         }
     }
@@ -242,6 +213,18 @@ mod tests {
                 "a",
             ),
             (json!({"result": {"odd": 1}}), r#"{"odd":1}"#),
+            (
+                json!({"result": {"message": {"parts": [{"raw": "AAAA", "filename": "a.png", "mediaType": "image/png"}]}}}),
+                "(file a.png, image/png, 3 bytes)",
+            ),
+            (
+                json!({"result": {"kind": "message", "parts": [{"kind": "file", "file": {"uri": "https://x/y"}}]}}),
+                "(file https://x/y)",
+            ),
+            (
+                json!({"result": {"kind": "status-update", "taskId": "t-1", "status": {"state": "input-required"}}}),
+                "[input-required] (task t-1)",
+            ),
             (
                 json!({"error": {"code": -32000, "message": "no", "data": [{"reason": "NOT_PERMITTED"}]}}),
                 "not_permitted: no",
