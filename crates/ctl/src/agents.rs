@@ -52,13 +52,15 @@ pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
     if !arguments.wait.is_empty() {
         return until_done(Some(WAIT), async || find_online(arguments).await).await;
     }
-    while arguments.watch {
+    loop {
         let table = show_agents(arguments).await?;
+        if !arguments.watch {
+            return Ok(table);
+        }
         clear_screen()?;
         print(&table)?;
         sleep(WATCH).await;
     }
-    show_agents(arguments).await
 }
 
 /// Succeeds once the agents that are waited for are online.

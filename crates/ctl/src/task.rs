@@ -101,7 +101,7 @@ async fn follow(arguments: &TaskArguments) -> Result<String, Failure> {
         let (reply, _) = agent.ask(&body, true).await?;
         // An agent without streams refuses; so does one whose task has ended meanwhile.
         if let Ok(Reply::Stream(events)) = reply
-            && let Some(event) = print_events(events, arguments.json).await?
+            && let Some(event) = print_events(*events, arguments.json).await?
         {
             last = event;
         }

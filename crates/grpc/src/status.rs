@@ -21,7 +21,7 @@ const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 /// A status code of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are those of gRPC")]
 pub enum Code {
     Ok = 0,
     Cancelled = 1,

@@ -60,7 +60,7 @@ pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
     let mut result = match agent.open(&body, arguments.stream).await? {
         // The agent decides whether the response is a stream: it may answer a stream request with JSON.
         Reply::Stream(events) => {
-            if let Some(last) = print_events(events, arguments.json).await? {
+            if let Some(last) = print_events(*events, arguments.json).await? {
                 agent.suggest_next(&last);
             }
             return Ok(String::new());
@@ -87,7 +87,7 @@ pub(crate) enum Reply {
     /// The result of the call.
     Whole(Value),
     /// Its events.
-    Stream(EventStream),
+    Stream(Box<EventStream>),
 }
 
 impl Agent {
@@ -139,7 +139,7 @@ impl Agent {
         let answer = request.with_body(body).send().await?;
         let id = answer.request_id().map(str::to_owned);
         if answer.is_stream() {
-            return Ok((Ok(Reply::Stream(EventStream::new(answer))), id));
+            return Ok((Ok(Reply::Stream(Box::new(EventStream::new(answer)))), id));
         }
         let status = answer.status().as_u16();
         let body = answer.read_body().await?;

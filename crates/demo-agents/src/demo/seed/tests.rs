@@ -137,12 +137,14 @@ async fn a_folder_that_is_kept_brings_the_same_tokens_back() {
     let first = demo.seed().await.unwrap();
     let second = demo.seed().await.unwrap();
     assert_eq!(first.tokens, second.tokens);
-    let seen = seen.lock();
-    let last = &seen[seen.len() - 2];
-    assert_eq!(
-        (last.0, last.1.as_str()),
-        ("/registry/register", "a2aw_rival-night")
-    );
+    {
+        let seen = seen.lock();
+        let last = &seen[seen.len() - 2];
+        assert_eq!(
+            (last.0, last.1.as_str()),
+            ("/registry/register", "a2aw_rival-night")
+        );
+    }
     std::fs::remove_file(kept).unwrap();
     let error = demo.seed().await.err().unwrap().to_string();
     assert!(
