@@ -6,11 +6,12 @@ use grpc::{
     FrameReader, MessageEncoding, Method, Status, decode_message, encode_frame, encode_message,
 };
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 
 use crate::harness::tls::Http2;
 use crate::harness::{
-    Agent, Answer, Builder, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step, card, chunk,
-    ok_json,
+    Agent, Answer, Builder, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step,
+    card, chunk, ok_json,
 };
 
 /// The end of a call: its messages in JSON, and its status.
@@ -269,6 +270,25 @@ async fn an_agent_that_may_have_got_a_call_is_not_called_again() {
     );
 }
 
+#[tokio::test]
+async fn an_answer_is_bounded_in_memory() {
+    let text = "x".repeat(900_000);
+    let part = json!({"messageId": "a", "role": "ROLE_AGENT", "parts": [{"text": text}]});
+    let agent = Agent::scripted(move |_| result(json!({"message": part})));
+    let builder =
+        Builder::new(Pair::Embedded).sets("limits.bodies_bytes=1MiB limits.request_bytes=512KiB");
+    let case = Case::new(builder, agent.await).await;
+    // Its own maximum is that of a request, with half of what others leave free.
+    let ended = case.call("SendMessage", hello("target")).await;
+    ended.assert_refused(13, "OVERLOADED");
+    let roomy = Case::new(Builder::new(Pair::Embedded), Agent::json("{}").await).await;
+    let long = json!({"tenant": "target", "message": {"messageId": "m", "parts": [{"text": "x".repeat(11 << 20)}]}});
+    roomy
+        .call("SendMessage", long)
+        .await
+        .assert_refused(8, "BODY_TOO_LARGE");
+}
+
 fn event(result: &Value) -> Vec<u8> {
     let data = json!({"jsonrpc": "2.0", "id": 1, "result": result});
     chunk(format!("data: {data}\n\n"))
@@ -385,6 +405,26 @@ async fn health_and_reflection_need_no_credential() {
 }
 
 #[tokio::test]
+async fn a_request_behind_the_preface_reaches_no_agent() {
+    let case = Case::scripted(|_| vec![Step::Hang]).await;
+    let mut connection = Connection::open(case.gateway.public).await;
+    let request = case.caller.calls(&case.target).wire("localhost");
+    let bytes = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &request[..]].concat();
+    connection.send(&bytes).await;
+    let mut answer = Vec::new();
+    let _ = connection.stream.read_to_end(&mut answer).await;
+    assert!(!answer.windows(5).any(|part| part == b"HTTP/"));
+    assert_eq!(case.target.agent.calls(), 0);
+    assert_eq!(
+        case.call("GetTask", json!({"tenant": "nobody"}))
+            .await
+            .status
+            .code as u8,
+        7
+    );
+}
+
+#[tokio::test]
 async fn without_grpc_the_clear_port_speaks_http_1() {
     let agent = crate::harness::answering().await;
     let gateway = Builder::new(Pair::Embedded)
@@ -394,4 +434,8 @@ async fn without_grpc_the_clear_port_speaks_http_1() {
     let (caller, target) = gateway.pair(agent).await;
     gateway.call(&caller.calls(&target)).await.has(200);
     assert!(Http2::try_in_the_clear(gateway.public).await.is_none());
+    let mut connection = Connection::open(gateway.public).await;
+    connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    let answer = connection.answer().await.has(400);
+    assert_eq!(answer.reason(), "invalid_request");
 }

@@ -309,8 +309,7 @@ async fn what_is_no_http_is_refused_or_cut() {
     let case = Case::new().await;
     let garbage: Vec<u8> = (0..=255_u8).cycle().take(4096).collect();
     for bytes in [
-        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"[..],
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
         b"\0\0\0\0",
         b"hello\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -329,9 +328,5 @@ async fn what_is_no_http_is_refused_or_cut() {
             assert_json(&answer, &shown(bytes));
         }
     }
-    // The preface of HTTP/2 in particular is answered.
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    let answer = case.refused(preface, &[400]).await;
-    assert_eq!(answer.reason(), "invalid_request");
     case.still_works().await;
 }

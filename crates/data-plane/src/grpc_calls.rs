@@ -1,6 +1,7 @@
 //! Calls of gRPC: the message of each is read, which may name the target, and becomes a call of JSON-RPC. Health and
 //! reflection are answered here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,6 +64,12 @@ pub(super) async fn serve_call(
         .get("x-a2a-workspace")
         .map(|value| value.as_bytes().to_vec());
     let proof = authenticate_caller(&context.gateway, request.exchange, head).await?;
+    let (relay, mut share) = (
+        Arc::clone(&context.relay),
+        context.relay.load.new_share(proof.account),
+    );
+    let reserve = move |bytes| relay.load.reserve(&mut share, bytes);
+    call.state.lock().reserve = Some(Box::new(reserve));
     let received = read_any_type(request, proof.account).await?;
     let encoding = call.encoding.ok_or_else(|| {
         let message = "send messages uncompressed, or with gzip";
@@ -82,7 +89,7 @@ pub(super) async fn serve_call(
     request.exchange.call.target = Some(target.clone());
     let allowed = authorize_target(&context.gateway, request.exchange, proof, &target).await?;
     drop(received);
-    *call.body.lock() = RequestBody::Call(json);
+    call.state.lock().body = RequestBody::Call(json);
     plan::serve_allowed(request, allowed).await
 }
 

@@ -26,8 +26,9 @@ use grpc::{
     encode_message,
 };
 use kernel::dialect::OWN_DOMAIN;
+use kernel::ids::RequestId;
 use kernel::offload;
-use kernel::rejection::Reason;
+use kernel::rejection::{Delivery, Reason, Rejection};
 
 /// The media type of gRPC.
 pub(super) const GRPC: &str = "application/grpc";
@@ -44,8 +45,40 @@ const BODY_FIELDS: [HeaderName; 8] = [
     header::DATE,
 ];
 
-/// The request body that the stages read, once the call was read from its frames.
-pub(super) type BodySlot = Arc<Mutex<RequestBody>>;
+/// What the stages and the session of a call share.
+pub(super) type SharedState = Arc<Mutex<CallState>>;
+
+/// The state of a call that its stages set.
+#[derive(Default)]
+pub(super) struct CallState {
+    /// The request body that the stages read, once the call was read from its frames.
+    pub(super) body: RequestBody,
+    /// Takes memory for bytes of the answer, which is kept until it is whole; `None` until the caller is known.
+    pub(super) reserve: Option<Reserve>,
+}
+
+impl CallState {
+    /// Takes memory for bytes of the answer.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    fn keep(&mut self, bytes: usize) -> std::result::Result<(), Rejection> {
+        let taken = self
+            .reserve
+            .as_mut()
+            .map_or(Ok(()), |reserve| reserve(bytes));
+        taken.map_err(|full| full.with_delivery(Delivery::Sent))
+    }
+}
+
+/// Returns the id of the request, which each answer has.
+fn request_id(head: &ResponseHeader) -> RequestId {
+    let id = head.headers.get("x-request-id");
+    RequestId::from_caller(id.map(HeaderValue::as_bytes))
+}
+
+/// Takes memory for so many bytes.
+type Reserve = Box<dyn FnMut(usize) -> std::result::Result<(), Rejection> + Send>;
 
 /// Where the body of the request comes from.
 #[derive(Default)]
@@ -88,8 +121,8 @@ pub(super) struct GrpcCall {
     pub(super) encoding: Option<MessageEncoding>,
     /// The time that its caller waits.
     pub(super) timeout: Option<Duration>,
-    /// Where the call is put once it is read.
-    pub(super) body: BodySlot,
+    /// What its session needs to know.
+    pub(super) state: SharedState,
 }
 
 /// What a request of gRPC is for.
@@ -151,14 +184,14 @@ pub(super) fn open(session: &mut ServerSession) -> Result<Option<GrpcRequest>> {
         method,
         encoding: MessageEncoding::parse(field("grpc-encoding")),
         timeout: field("grpc-timeout").and_then(parse_timeout),
-        body: BodySlot::default(),
+        state: SharedState::default(),
     };
     let taken = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
     let ServerSession::H2(stream) = taken else {
         *session = taken;
         return Ok(None);
     };
-    let opened = GrpcSession::new(stream, method, Arc::clone(&call.body))?;
+    let opened = GrpcSession::new(stream, method, Arc::clone(&call.state))?;
     *session = ServerSession::new_custom(Box::new(opened));
     Ok(Some(GrpcRequest::Call(call)))
 }
@@ -191,7 +224,7 @@ fn parse_timeout(field: &[u8]) -> Option<Duration> {
 struct GrpcSession {
     stream: HttpSession,
     head: RequestHeader,
-    body: BodySlot,
+    state: SharedState,
     method: Option<&'static Method>,
     answer: Answer,
 }
@@ -201,7 +234,11 @@ impl GrpcSession {
     ///
     /// # Errors
     /// A field cannot be built, which is a bug.
-    fn new(stream: HttpSession, method: Option<&'static Method>, body: BodySlot) -> Result<Self> {
+    fn new(
+        stream: HttpSession,
+        method: Option<&'static Method>,
+        state: SharedState,
+    ) -> Result<Self> {
         let mut head = stream.req_header().clone();
         head.set_method(Verb::POST);
         head.insert_header(header::CONTENT_TYPE, "application/json")?;
@@ -230,7 +267,7 @@ impl GrpcSession {
         Ok(Self {
             stream,
             head,
-            body,
+            state,
             method,
             answer: Answer::Awaited,
         })
@@ -279,6 +316,24 @@ impl GrpcSession {
             }
             Err(status) => self.refuse(head, &status),
         }
+    }
+
+    /// Keeps a piece of an answer until it is whole, or refuses the answer if there is no memory for it.
+    async fn keep_piece(
+        &mut self,
+        piece: &[u8],
+        kept: std::result::Result<(), Rejection>,
+    ) -> Result<()> {
+        let Answer::Unary(head, body) = &mut self.answer else {
+            return Ok(());
+        };
+        let Err(full) = kept else {
+            body.extend_from_slice(piece);
+            return Ok(());
+        };
+        let body = full.rpc_body(&request_id(head), None);
+        let head = ResponseHeader::clone(head);
+        self.finish_unary(&head, body.into()).await
     }
 
     /// Sends the events that a piece of a stream completes.
@@ -382,7 +437,7 @@ impl Session for GrpcSession {
     }
 
     async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
-        let call = match &mut *self.body.lock() {
+        let call = match &mut self.state.lock().body {
             RequestBody::Frames => None,
             body => Some(std::mem::replace(body, RequestBody::Over)),
         };
@@ -426,7 +481,10 @@ impl Session for GrpcSession {
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
         match &mut self.answer {
-            Answer::Unary(_, body) => body.extend_from_slice(&data),
+            Answer::Unary(..) => {
+                let kept = self.state.lock().keep(data.len());
+                self.keep_piece(&data, kept).await?;
+            }
             Answer::Events(_) => self.write_events(data).await?,
             Answer::Awaited | Answer::Over => {}
         }

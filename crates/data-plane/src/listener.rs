@@ -211,8 +211,8 @@ fn wrap(socket: TcpStream, peer: SocketAddr) -> Stream {
     Box::new(stream)
 }
 
-/// The beginning of the preface of HTTP/2 (RFC 9113, 3.4), which no method of HTTP/1 has.
-const PREFACE: &[u8] = b"PRI ";
+/// The preface of HTTP/2 (RFC 9113, 3.4), which is no request of HTTP/1.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Pause between two looks for the rest of a preface.
 const PREFACE_PAUSE: Duration = Duration::from_millis(10);

@@ -107,7 +107,7 @@ const ATTACKS: &[Attack] = &[
     Attack("an expectation that nobody knows", head!("Expect: 200-ok\r\nContent-Length: @LEN\r\n"), NEXT),
     Attack("two expectations", head!("Expect: 100-continue\r\nExpect: 100-continue\r\nContent-Length: @LEN\r\n"), NEXT),
     Attack("a tunnel", "CONNECT 127.0.0.1:1 HTTP/1.1\r\n@HOST\r\n@AUTH\r\nContent-Length: @LEN\r\n", NEXT),
-    Attack("the preface of HTTP/2", "PRI * HTTP/2.0\r\n", "SM\r\n\r\n@NEXT"),
+    Attack("a broken preface of HTTP/2", "PRI * HTTP/2.0\r\n", "SX\r\n\r\n@NEXT"),
     // Paths.
     Attack("a dotted path", "POST /workspaces/x/../target/a2a HTTP/1.1\r\n@HOST\r\n@AUTH\r\nContent-Length: @LEN\r\n", NEXT),
     Attack("an encoded slash", "POST /workspaces/target%2fa2a HTTP/1.1\r\n@HOST\r\n@AUTH\r\nContent-Length: @LEN\r\n", NEXT),
