@@ -122,7 +122,7 @@ async fn flags_count_more_than_the_environment_and_that_more_than_the_context() 
     // Commands of the admin listener and of callers use it, too.
     done("health").await;
     let explained = run(&[], "explain operator of-one").await;
-    let said = explained.out.contains("operator to of-one");
+    let said = explained.out.contains("503 workspace_restarting");
     assert!(said, "{explained:?}");
     refused("health --context two", 64, "no URL of the admin listener").await;
     refused("send of-one hello", 1, "workspace_restarting").await;

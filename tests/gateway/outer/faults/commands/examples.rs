@@ -257,6 +257,14 @@ impl Stage {
         let before = std::fs::read_to_string(before).unwrap_or_default();
         let mut shell = self.shell(folder.path());
         let script = format!("set -euo pipefail\n{before}\nexec {line}");
+        let is_detached = line.contains("--detach");
+        let script = match is_detached {
+            true => format!(
+                "{}\na2a-gateway demo --stop",
+                script.replace("\nexec ", "\n")
+            ),
+            false => script,
+        };
         // An assignment before the program is no command.
         let script = match line.starts_with("a2a-gateway") {
             true => script,
@@ -271,7 +279,8 @@ impl Stage {
         let first = words.split_whitespace().next();
         let first = first.filter(|word| !word.starts_with('-'));
         let first = first.unwrap_or_default();
-        let goes_on = GO_ON.iter().find(|(name, _)| *name == first);
+        let mut going_on = GO_ON.iter().filter(|_| !is_detached);
+        let goes_on = going_on.find(|(name, _)| *name == first);
         let code = goes_on.map_or(0, |(_, code)| *code);
         let ended = end(child, goes_on.is_some(), &line, folder.path()).await;
         let told = |name| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();

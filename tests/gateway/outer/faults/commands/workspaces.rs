@@ -157,10 +157,13 @@ async fn agents_and_caps_are_shown_with_their_use() {
     let shown = shown().await;
     let rows = shown.lines().map(|line| line.split_whitespace().collect());
     let rows: Vec<Vec<&str>> = rows.collect();
-    assert_eq!(rows[0][..4], ["ID", "NAME", "STATUS", "INSTANCES"]);
-    assert_eq!(rows[1][..4], ["caller", "caller", "online", "1"]);
-    assert_eq!(rows[2][..4], ["target", "target", "online", "-"]);
-    assert_eq!(rows[2][5..], ["3", "a?[2Jb"], "a terminal is not steered");
+    assert_eq!(
+        rows[0][..5],
+        ["ID", "NAME", "STATUS", "HEALTH", "INSTANCES"]
+    );
+    assert_eq!(rows[1][..5], ["caller", "caller", "online", "healthy", "1"]);
+    assert_eq!(rows[2][..5], ["target", "target", "online", "healthy", "-"]);
+    assert_eq!(rows[2][6..], ["3", "a?[2Jb"], "a terminal is not steered");
     let listed = json_of(&gateway, "agents --status online --json").await;
     assert_eq!(listed[1]["active_tasks"], 3);
 
