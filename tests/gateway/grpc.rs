@@ -15,13 +15,13 @@ use crate::harness::{
 };
 
 /// The end of a call: its messages in JSON, and its status.
-struct Ended {
+struct CallEnd {
     answer: Answer,
     messages: Vec<Value>,
     status: Status,
 }
 
-impl Ended {
+impl CallEnd {
     fn new(method: &str, answer: Answer) -> Self {
         let field = |name: &str| answer.field(name);
         let status = Status::from_fields(
@@ -101,10 +101,10 @@ impl Case {
         request
     }
 
-    async fn end(&self, method: &str, request: Request) -> Ended {
+    async fn end(&self, method: &str, request: Request) -> CallEnd {
         let mut begun = self.http2.begin(&request, false).await;
         begun.send(&request.body, true).await;
-        Ended::new(method, begun.answer().await.expect("a whole answer"))
+        CallEnd::new(method, begun.answer().await.expect("a whole answer"))
     }
 
     /// The last call that the agent got.
@@ -112,7 +112,7 @@ impl Case {
         serde_json::from_str(self.target.agent.take().text()).expect("JSON")
     }
 
-    async fn call(&self, method: &str, message: Value) -> Ended {
+    async fn call(&self, method: &str, message: Value) -> CallEnd {
         self.end(method, self.request(method, &message)).await
     }
 }

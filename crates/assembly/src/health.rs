@@ -36,7 +36,7 @@ const SOLVED_MS: i64 = 600_000;
 /// Workspaces of one read.
 const PAGE: usize = 1000;
 
-/// What calls tell of their agents.
+/// The troubles of agents by their calls.
 #[derive(Default)]
 struct CallNews {
     troubles: HashMap<String, CallTrouble>,
@@ -83,7 +83,7 @@ pub struct Overview {
     pub last_solved: Option<Solved>,
 }
 
-/// What was read, when, and how long that took.
+/// A reading, with its time and its duration.
 type Kept<T> = Mutex<Option<(Instant, Duration, Arc<T>)>>;
 
 /// Decides how workspaces are.

@@ -15,7 +15,7 @@ use super::parse_http_url;
 use super::table::format_json;
 use super::terminal::{ask_line, print_note};
 
-/// What is asked where a gateway is on this machine, with its defaults.
+/// The default address of a gateway on this machine.
 const LOCAL: &str = "http://127.0.0.1:8080";
 
 /// `a2a-gateway login`.

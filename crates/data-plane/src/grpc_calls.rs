@@ -20,8 +20,8 @@ use crate::policy::authorize_target;
 use crate::record::{Answered, ExchangeError};
 use crate::services::Request;
 use grpc::{
-    Code, FrameError, FrameReader, MessageEncoding, Method, SERVICE, Status, Target,
-    answer_reflection, decode_message, encode_frame, health_response, split_tenant,
+    Code, FrameError, FrameReader, MessageEncoding, Method, SERVICE, Status, answer_reflection,
+    decode_message, encode_frame, health_response, split_tenant,
 };
 use http1::AbortCause;
 use kernel::ids::WorkspaceId;
@@ -106,22 +106,17 @@ fn read_call(
     let message = reader.single_message().map_err(|why| refuse_frame(&why))?;
     let mut workspace = String::new();
     let params = decode_message(method.request(), &message, |message| {
+        if is_named {
+            return;
+        }
         let tenant = message.get_field_by_name("tenant");
-        let tenant = tenant
-            .as_deref()
-            .and_then(|tenant| tenant.as_str())
-            .unwrap_or_default()
-            .to_owned();
-        if !is_named {
-            let Target {
-                workspace: target,
-                tenant,
-            } = split_tenant(&tenant);
-            workspace = target.to_owned();
-            match tenant {
-                "" => message.clear_field_by_name("tenant"),
-                tenant => message.set_field_by_name("tenant", grpc::text_value(tenant)),
-            }
+        let tenant = tenant.as_deref().and_then(|tenant| tenant.as_str());
+        let tenant = tenant.unwrap_or_default().to_owned();
+        let target = split_tenant(&tenant);
+        workspace = target.workspace.to_owned();
+        match target.tenant {
+            "" => message.clear_field_by_name("tenant"),
+            tenant => message.set_field_by_name("tenant", grpc::text_value(tenant)),
         }
     });
     let params = params.map_err(|why| Rejection::new(Reason::InvalidRequest, why.to_string()))?;

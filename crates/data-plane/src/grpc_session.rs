@@ -45,7 +45,7 @@ const BODY_FIELDS: [HeaderName; 8] = [
     header::DATE,
 ];
 
-/// What the stages and the session of a call share.
+/// The state that the stages and the session of a call share.
 pub(super) type SharedState = Arc<Mutex<CallState>>;
 
 /// The state of a call that its stages set.
@@ -121,11 +121,11 @@ pub(super) struct GrpcCall {
     pub(super) encoding: Option<MessageEncoding>,
     /// The time that its caller waits.
     pub(super) timeout: Option<Duration>,
-    /// What its session needs to know.
+    /// The state that its session shares.
     pub(super) state: SharedState,
 }
 
-/// What a request of gRPC is for.
+/// The purpose of a request of gRPC.
 pub(super) enum GrpcRequest {
     /// A method of A2A, or an unknown one.
     Call(GrpcCall),
@@ -186,12 +186,19 @@ pub(super) fn open(session: &mut ServerSession) -> Result<Option<GrpcRequest>> {
         timeout: field("grpc-timeout").and_then(parse_timeout),
         state: SharedState::default(),
     };
+    let head = build_call_head(session.req_header(), method)?;
     let taken = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
     let ServerSession::H2(stream) = taken else {
         *session = taken;
         return Ok(None);
     };
-    let opened = GrpcSession::new(stream, method, Arc::clone(&call.state))?;
+    let opened = GrpcSession {
+        stream,
+        head,
+        state: Arc::clone(&call.state),
+        method,
+        answer: Answer::Awaited,
+    };
     *session = ServerSession::new_custom(Box::new(opened));
     Ok(Some(GrpcRequest::Call(call)))
 }
@@ -220,6 +227,39 @@ fn parse_timeout(field: &[u8]) -> Option<Duration> {
     }
 }
 
+/// Returns the head that the stages see: that of a call of JSON-RPC.
+///
+/// # Errors
+/// A field cannot be built, which is a bug.
+fn build_call_head(head: &RequestHeader, method: Option<&Method>) -> Result<RequestHeader> {
+    let mut head = head.clone();
+    head.set_method(Verb::POST);
+    head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    let streams = method.is_some_and(Method::streams);
+    let accept = if streams {
+        "text/event-stream"
+    } else {
+        "application/json"
+    };
+    head.insert_header(header::ACCEPT, accept)?;
+    if !head.headers.contains_key("a2a-version") {
+        head.insert_header("a2a-version", "1.0")?;
+    }
+    for name in [
+        "te",
+        "content-length",
+        "grpc-encoding",
+        "grpc-accept-encoding",
+        "accept-encoding",
+    ] {
+        head.remove_header(name);
+    }
+    if let Some(last) = head.remove_header("x-a2a-last-event") {
+        head.insert_header("last-event-id", last)?;
+    }
+    Ok(head)
+}
+
 /// A stream of HTTP/2 with a call of gRPC.
 struct GrpcSession {
     stream: HttpSession,
@@ -230,49 +270,6 @@ struct GrpcSession {
 }
 
 impl GrpcSession {
-    /// Wraps the stream of a call. `method`: `None` for an unknown one.
-    ///
-    /// # Errors
-    /// A field cannot be built, which is a bug.
-    fn new(
-        stream: HttpSession,
-        method: Option<&'static Method>,
-        state: SharedState,
-    ) -> Result<Self> {
-        let mut head = stream.req_header().clone();
-        head.set_method(Verb::POST);
-        head.insert_header(header::CONTENT_TYPE, "application/json")?;
-        let streams = method.is_some_and(Method::streams);
-        let accept = if streams {
-            "text/event-stream"
-        } else {
-            "application/json"
-        };
-        head.insert_header(header::ACCEPT, accept)?;
-        if !head.headers.contains_key("a2a-version") {
-            head.insert_header("a2a-version", "1.0")?;
-        }
-        for name in [
-            "te",
-            "content-length",
-            "grpc-encoding",
-            "grpc-accept-encoding",
-            "accept-encoding",
-        ] {
-            head.remove_header(name);
-        }
-        if let Some(last) = head.remove_header("x-a2a-last-event") {
-            head.insert_header("last-event-id", last)?;
-        }
-        Ok(Self {
-            stream,
-            head,
-            state,
-            method,
-            answer: Answer::Awaited,
-        })
-    }
-
     /// Returns the metadata of an answer with this head.
     fn metadata(head: &ResponseHeader) -> Result<ResponseHeader> {
         let mut metadata = ResponseHeader::build(200, Some(head.headers.len() + 3))?;

@@ -97,15 +97,8 @@ impl Router {
         let context = &*self.context;
         // No event is published for a card: its request is no call.
         let exchange = Exchange::begin_at(&context.gateway, request_id, !route.is_card());
-        let mut exchange =
-            exchange.with_client(client_address(session, &context.gateway.config().server));
-        exchange.call.dialect = route.dialect();
-        if let Some(version) = admission::declared_version(session.req_header()) {
-            exchange.call.set_version(&version);
-        }
-        exchange.begin_trace(&context.relay.traces, session.req_header(), || {
-            route.origin()
-        });
+        let origin = || route.origin();
+        let mut exchange = self.open_record(session, exchange, route.dialect(), origin);
         let mut request = Request {
             context,
             session,
@@ -132,6 +125,25 @@ impl Router {
         }
     }
 
+    /// Notes in the record of an exchange what its head says, and begins its trace.
+    fn open_record(
+        &self,
+        session: &ServerSession,
+        exchange: Exchange,
+        dialect: Dialect,
+        origin: impl FnOnce() -> ExchangeOrigin,
+    ) -> Exchange {
+        let context = &*self.context;
+        let mut exchange =
+            exchange.with_client(client_address(session, &context.gateway.config().server));
+        exchange.call.dialect = dialect;
+        if let Some(version) = admission::declared_version(session.req_header()) {
+            exchange.call.set_version(&version);
+        }
+        exchange.begin_trace(&context.relay.traces, session.req_header(), origin);
+        exchange
+    }
+
     /// Serves a request of gRPC.
     async fn serve_grpc(&self, session: &mut ServerSession) -> Result<(), AbortCause> {
         let request_id = admission::request_id(&session.req_header().headers);
@@ -145,13 +157,8 @@ impl Router {
         };
         let context = &*self.context;
         let exchange = Exchange::begin_at(&context.gateway, request_id, true);
-        let mut exchange =
-            exchange.with_client(client_address(session, &context.gateway.config().server));
-        if let Some(version) = admission::declared_version(session.req_header()) {
-            exchange.call.set_version(&version);
-        }
         let origin = || ExchangeOrigin::for_route(grpc_calls::ROUTE, true);
-        exchange.begin_trace(&context.relay.traces, session.req_header(), origin);
+        let mut exchange = self.open_record(session, exchange, Dialect::JsonRpc, origin);
         let mut request = Request {
             context,
             session,

@@ -39,7 +39,7 @@ pub struct Gateway {
     pub remove_context: fn() -> Outcome<()>,
 }
 
-/// What the context of a demo has.
+/// The content of the context of a demo.
 pub struct DemoContext {
     /// Base URL of the public listener.
     pub url: Url,

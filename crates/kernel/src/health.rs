@@ -120,7 +120,7 @@ pub struct CallTrouble {
     pub calls: i64,
     /// Those that failed.
     pub failed: i64,
-    /// What the last failure was, as records have it.
+    /// The last failure, as records have it.
     pub outcome: String,
     /// Its status.
     pub status: i64,
@@ -192,7 +192,7 @@ impl CallTrouble {
     }
 }
 
-/// What health is decided by.
+/// The facts that decide health.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HealthFacts<'a> {
     /// The status of the workspace, as the API has it.
@@ -203,7 +203,7 @@ pub struct HealthFacts<'a> {
     pub stop: Option<(Timestamp, &'a str, &'a str)>,
     /// The failure for which the breaker is open at the asked replica.
     pub breaker: Option<&'static str>,
-    /// What its last calls tell.
+    /// The troubles of its last calls.
     pub trouble: Option<&'a CallTrouble>,
     /// Calls of the last five minutes, and those that the agent failed.
     pub five_minutes: (i64, i64),

@@ -43,7 +43,7 @@ pub struct ExchangeSummary {
     pub rule: Option<String>,
     /// `answered`, `caller_left`, or the reason of a rejection.
     pub outcome: String,
-    /// What it came to. A replica of an earlier release does not say it.
+    /// The result. A replica of an earlier release does not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<CallResult>,
     /// True if the gateway rejected it, or broke it off.

@@ -137,7 +137,7 @@ pub(in super::super) struct Batch<'a> {
     minutes: Minutes<'a>,
 }
 
-/// What the calls of a batch add to.
+/// The sums to which the calls of a batch are added.
 #[derive(Clone)]
 pub(in super::super) struct BatchRows {
     pub(super) days: Days,

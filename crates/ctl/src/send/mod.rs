@@ -82,7 +82,7 @@ pub(crate) struct Agent {
     path: String,
 }
 
-/// What an agent answers with.
+/// The answer of an agent.
 pub(crate) enum Reply {
     /// The result of the call.
     Whole(Value),

@@ -36,7 +36,7 @@ impl<L: ClosedSet, M> Index<L> for LabelMap<L, M> {
 }
 
 words! {
-    /// What a call came to. The label `result`; [`crate::health`] decides it.
+    /// The result of a call. The label `result`; [`crate::health`] decides it.
     CallResult {
         /// The agent answered; an A2A error, or any 4xx, is an answer.
         Answered => "answered",
