@@ -28,8 +28,9 @@ fn gateway(arguments: &[&str]) -> String {
 /// The commands that `--help` lists.
 fn commands() -> Vec<String> {
     let help = gateway(&["--help"]);
-    let listed = help.split("\nCommands:\n").nth(1).unwrap();
-    let lines = listed.lines().take_while(|line| !line.is_empty());
+    let (_, behind) = help.split_once("\nSetup:\n").unwrap();
+    let (listed, _) = behind.split_once("\nOptions:\n").unwrap();
+    let lines = listed.lines().filter(|line| line.starts_with("  "));
     let names = lines.filter_map(|line| line.split_whitespace().next());
     let found: Vec<_> = names.filter(|n| *n != "help").map(str::to_owned).collect();
     assert!(found.len() > 12, "{help}");

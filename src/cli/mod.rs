@@ -53,71 +53,70 @@ enum Command<Example: Subcommand> {
     /// A command of the demo, which is a crate of its own.
     #[command(flatten)]
     Example(Example),
-    /// Write a configuration, an operator's token, and a unit for systemd or a compose file
+    /// Write a configuration, a token, and a unit or compose file
     Init(init::Arguments),
-    /// Check the configuration and show every value in force and its source
+    /// Check the configuration; show each value and its source
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
     Send(Box<send::Arguments>),
-    /// Show, list, cancel or follow the tasks that a message started
+    /// Show, list, cancel or follow tasks
     #[command(subcommand)]
     Task(task::Command),
     /// Show or rotate the keys that sign tokens
     #[command(subcommand)]
     Keys(keys::Command),
-    /// List, verify or export the audit: the records of calls and of changes
+    /// List, verify or export the records of calls and changes
     #[command(subcommand)]
     Audit(audit::Command),
-    /// Make, list and revoke tokens; get, inspect and verify signed ones
+    /// Make, list, revoke, inspect and verify tokens
     #[command(subcommand)]
     Token(token::Command),
     /// Make, list, show, change, move, pause and remove workspaces
     #[command(subcommand)]
     Workspace(workspace::Command),
-    /// Let one workspace message another besides what the hierarchy permits
+    /// Let one workspace message another outside the hierarchy
     #[command(subcommand)]
     Grant(grants::Command),
     /// List the caps, and how much of each is used
     Caps(caps::Arguments),
-    /// Show what calls took, by workspace or org and day
+    /// Show calls, tokens and time by workspace or org and day
     Usage(usage::Arguments),
-    /// List the agents, and whether they live
+    /// List the agents and their state
     Agents(agents::Arguments),
-    /// List calls that are over
+    /// List finished calls
     #[command(subcommand)]
     Call(records::Command),
-    /// Show exchanges as they pass
+    /// Show calls as they happen
     #[command(subcommand)]
     Exchange(exchange::Command),
-    /// Name gateways and their tokens in a file, for all commands that ask one
+    /// Name gateways and their tokens in a file
     #[command(subcommand)]
     Context(context::Command),
-    /// Ask for a gateway's URL and a token, try them, and make them the current context
+    /// Ask for a gateway's URL and a token, check and keep them
     Login(who::LoginArguments),
-    /// Say which gateway commands ask, with which token, and who that is there
+    /// Show the gateway, the token, and whom it belongs to
     Whoami(who::WhoamiArguments),
-    /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
+    /// Guard an agent: admit only callers with the gateway's token
     Sidecar(sidecar::Arguments),
-    /// Start an agent, register it at a gateway, and let it leave without a lost call
+    /// Start an agent, register it, and drain it at the end
     Run(run::Arguments),
-    /// Stop calls of and to a workspace, a subtree, an org, a pair, or all; needs an operator's token (role operate),
-    /// or an org's
+    /// Stop calls of a workspace, a subtree, an org, a pair, or all
     Stop(stops::StopArguments),
     /// End a stop: calls pass again
     Release(stops::ReleaseArguments),
-    /// List the stops in force, with their reasons
+    /// List the stops in force
     Stops(ReadFlags),
-    /// Print the workspaces, grants and stops of a running gateway as a policy, in YAML
+    /// Print workspaces, grants and stops as a policy, in YAML
     Export(policy::ExportArguments),
-    /// Compare a policy with a running gateway, show the difference, and make it so in one transaction
+    /// Show how a policy differs from a gateway, and apply it
     Apply(policy::ApplyArguments),
-    /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
+    /// Ask whether the gateway is ready; exit status 0 or 1
     Health(health::Arguments),
-    /// Ask a running gateway whether a message would pass, and if not why, and what to do
+    /// Ask whether a call would pass; if not, why, and what to do
     Explain(explain::Arguments),
-    /// Print the script that completes commands and options in a shell
+    /// Print the completion script of a shell
     Completions(manuals::CompletionsArguments),
-    /// Print the manual page of this program, or write those of all commands into a folder
+    /// Print the manual page, or write those of all commands
     Man(manuals::ManArguments),
 }
 
@@ -198,9 +197,44 @@ pub fn run<Example: Subcommand>(
     }
 }
 
+/// The headings of the program's help, and the commands below each.
+const GROUPS: [(&str, &str); 5] = [
+    (
+        "Setup",
+        "demo init login whoami context completions man help",
+    ),
+    ("Agents", "workspace agents run sidecar agent"),
+    ("Calls", "send task call exchange explain usage"),
+    ("Policy", "grant caps stop release stops export apply"),
+    ("Operate", "serve check-config health token keys audit"),
+];
+
 /// Returns the command line, each command with its examples.
 fn build_command<Example: Subcommand>() -> clap::Command {
-    add_examples(CommandLine::<Example>::command(), "a2a-gateway")
+    let command = add_examples(CommandLine::<Example>::command(), "a2a-gateway");
+    let mut built = command.clone();
+    built.build();
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}{{after-help}}\n",
+        list_commands(&built)
+    );
+    command.help_template(template).max_term_width(100)
+}
+
+/// Lists the commands by group, each in one line. clap has groups of options only.
+fn list_commands(command: &clap::Command) -> String {
+    let mut list = String::new();
+    for (heading, names) in GROUPS {
+        list.push_str(&format!("{heading}:\n"));
+        for name in names.split(' ') {
+            if let Some(inner) = command.find_subcommand(name) {
+                let about = inner.get_about().map(ToString::to_string);
+                list.push_str(&format!("  {name:12}  {}\n", about.unwrap_or_default()));
+            }
+        }
+        list.push('\n');
+    }
+    list
 }
 
 /// Puts the examples of the command at `path`, and of those below it, below their help.
@@ -254,6 +288,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         build_command::<Other>().debug_assert();
+    }
+
+    #[test]
+    fn each_command_is_in_one_group_and_its_line_fits_a_terminal() {
+        let mut command = build_command::<Other>().term_width(80);
+        command.build();
+        let mut listed: Vec<_> = GROUPS.iter().flat_map(|group| group.1.split(' ')).collect();
+        listed.retain(|name| *name != "agent");
+        let mut names: Vec<_> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        listed.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(listed, names);
+        let help = command.render_help().to_string();
+        let lines = help.split("Examples:").next().unwrap().lines().skip(1);
+        let wide: Vec<_> = lines.filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
     }
 
     #[test]
