@@ -72,6 +72,15 @@ async fn a_path_that_no_route_has_is_not_found_in_json() {
             assert_refusal(&answer, path, "seen", "not_found", path);
         }
     }
+    for (path, hint) in [
+        ("/", "admin listener"),
+        ("/console/", "admin listener"),
+        ("/canvas", "canvas.enabled"),
+        ("/canvas/", "canvas.enabled"),
+    ] {
+        let text = gateway.call(&Request::get(path)).await.text();
+        assert!(text.contains(hint), "{path}: {text}");
+    }
 }
 
 #[tokio::test]

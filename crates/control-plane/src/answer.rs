@@ -10,10 +10,10 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use http::StatusCode;
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
+use http::{StatusCode, Uri};
 use serde_json::Value;
 
 use tokio::time::Instant;
@@ -33,12 +33,18 @@ use stores::store::DRY_RUN;
 /// The metric label of requests without a route: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
 
-/// Builds the rejection of an unknown path.
-pub(super) async fn unknown_path() -> Rejection {
-    Rejection::new(
-        Reason::NotFound,
-        "there is no such route on this listener; docs/reference/http-api.md lists them",
-    )
+/// Builds the rejection of an unknown path. Those that people try in a browser have an answer of their own.
+pub(super) async fn unknown_path(uri: Uri) -> Rejection {
+    let message = match uri.path() {
+        "/" => {
+            "this is an A2A gateway: its agents are at /workspaces/{id}/a2a, its console is on the admin listener \
+             (`admin.listen`)"
+        }
+        "/canvas" | "/canvas/" => "the canvas is off; `canvas.enabled = true` turns it on",
+        "/console" | "/console/" => "the console is on the admin listener (`admin.listen`), at /",
+        _ => "there is no such route on this listener; docs/reference/http-api.md lists them",
+    };
+    Rejection::new(Reason::NotFound, message)
 }
 
 /// Builds the rejection of a method that the path does not have.

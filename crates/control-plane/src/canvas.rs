@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{RawPathParams, State};
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Uri};
 
 use super::answer::unknown_path;
 use assembly::gateway::Gateway;
@@ -17,9 +17,10 @@ use kernel::rejection::Rejection;
 /// `GET /canvas`: redirects to the path with a slash, relative to which the page finds its files.
 pub(super) async fn redirect_to_page(
     State(gateway): State<Arc<Gateway>>,
+    uri: Uri,
 ) -> Result<Response, Rejection> {
     if !gateway.config().canvas.enabled {
-        return Err(unknown_path().await);
+        return Err(unknown_path(uri).await);
     }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
@@ -34,12 +35,13 @@ pub(super) async fn redirect_to_page(
 pub(super) async fn serve_file(
     State(gateway): State<Arc<Gateway>>,
     path: RawPathParams,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Rejection> {
     let name = path.iter().next().map_or("", |(_, name)| name);
     let enabled = gateway.config().canvas.enabled;
     match CANVAS.respond_to(name, &headers).filter(|_| enabled) {
         Some(answer) => Ok(answer.map(Body::from)),
-        None => Err(unknown_path().await),
+        None => Err(unknown_path(uri).await),
     }
 }

@@ -159,7 +159,14 @@ impl PreparedServer {
     {
         let config = self.signals.config.snapshot();
         let (own, pid) = (&config.server, std::process::id());
-        tracing::info!(address = %own.listen, admin = %config.admin.listen, threads = own.threads(), pid, "a2a-gateway is starting");
+        let canvas = config
+            .canvas
+            .enabled
+            .then(|| format!("{}/canvas/", config.public_url()));
+        tracing::info!(
+            address = %own.listen, console = %format_args!("http://{}/", config.admin.listen), canvas,
+            threads = own.threads(), pid, "a2a-gateway is starting"
+        );
         let shutdown_signal = ShutdownWait::new_boxed(wait(self.signals));
         self.server.run(RunArgs { shutdown_signal });
         tracing::info!(pid, "a2a-gateway has ended");

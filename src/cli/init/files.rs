@@ -336,7 +336,11 @@ fn warn_of_closed_folders(folder: &Path) -> String {
 
 fn compose_steps(folder: &Path) -> String {
     let folder = quote_shell_word(folder.display());
-    format!("\nStart it:\n  docker compose --project-directory {folder} up --detach --wait\n")
+    format!(
+        "\nMake the image, in the gateway's repository (or name one in A2A_GATEWAY_IMAGE):\n\
+         \x20 docker build --tag a2a-gateway .\n\
+         Start it:\n  docker compose --project-directory {folder} up --detach --wait\n"
+    )
 }
 
 fn workspace_steps(answers: &Answers, folder: &Path) -> String {
@@ -360,8 +364,16 @@ fn workspace_steps(answers: &Answers, folder: &Path) -> String {
             )
         }
     };
+    let console = match answers.kind {
+        Supervisor::Compose => String::new(),
+        Supervisor::Systemd => format!(
+            "\nThe console is at http://{}/; the token in {} signs in.\n",
+            to_loopback(answers.admin_listen),
+            folder.join(TOKEN).display()
+        ),
+    };
     format!(
-        "\n{what}:\n\
+        "{console}\n{what}:\n\
          \x20 export A2A_GATEWAY_URL={}{admin}\n\
          \x20 export A2A_GATEWAY_ADMIN_TOKEN=\"$(cat {})\"\n\
          \x20 a2a-gateway workspace create billing --name Billing --token-file token\n\
