@@ -374,6 +374,46 @@ fn the_settings_of_the_debian_package_can_be_used() {
 }
 
 #[test]
+fn a_dry_run_of_a_release_makes_its_files_and_changes_nothing_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = || {
+        printed(
+            Command::new("git")
+                .args(["status", "--porcelain"])
+                .current_dir(root()),
+        )
+    };
+    let before = here();
+    let mut release = Command::new(root().join("scripts/release"));
+    release.args(["--dry-run", "0.1.0", "https://git.example/acme/a2a-gateway"]);
+    release.envs([
+        ("OUT", folder.path()),
+        ("BIN", Path::new(PROGRAM).parent().unwrap()),
+    ]);
+    let said = printed(release.env("PARTS", "archive npm chart"));
+    assert_eq!(here(), before);
+    let machine = std::env::consts::ARCH;
+    let archive = format!("a2a-gateway-0.1.0-{machine}.tar.gz");
+    for file in [
+        &archive,
+        "a2a-gateway-0.1.0.tgz",
+        "a2a-gateway-0.1.0-chart.tgz",
+        "a2a-gateway.rb",
+    ] {
+        assert!(said.contains(file), "{file}: {said}");
+        assert!(folder.path().join(file).is_file(), "{file}");
+    }
+    // The formula names the archive with its checksum.
+    let formula = fs::read_to_string(folder.path().join("a2a-gateway.rb")).unwrap();
+    let sums = fs::read_to_string(folder.path().join("SHA256SUMS")).unwrap();
+    let line = sums.lines().find(|line| line.ends_with(&archive)).unwrap();
+    let digest = line.split_whitespace().next().unwrap();
+    assert!(formula.contains(digest), "{formula}");
+    let url = format!("https://git.example/acme/a2a-gateway/releases/download/v0.1.0/{archive}");
+    assert!(formula.contains(&url), "{formula}");
+}
+
+#[test]
 fn the_workflows_are_valid_and_name_files_that_there_are() {
     printed(&mut Command::new(root().join("scripts/workflows")));
 }
