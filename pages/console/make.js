@@ -216,27 +216,67 @@ export function move(model, { id, org, parent_id: parent }) {
   });
 }
 
-/** Makes a token of a workspace, and shows it once. */
-export async function issue(id) {
+const HOURS = () => ({ label: "Ends after, in hours (empty: never)", control: input("hours", "", { inputMode: "decimal" }) });
+
+/** Makes a token at a place of the interface, and shows it once. `bodyOf` makes the body of what was given but the end. */
+async function makeToken({ place, title, text, fields, bodyOf, of }) {
   let made = null;
   const did = await confirm({
-    title: "Create a token",
-    text: `With it an agent sends, registers and reads as ${id}, until the token ends or is revoked.`,
-    fields: [
-      { label: "Label, for people (where it is used)", control: input("label", "", { maxLength: 64 }) },
-      { label: "Ends after, in hours (empty: never)", control: input("hours", "", { inputMode: "decimal" }) },
-    ],
+    title, text, fields,
     verb: "Create token",
-    act: async ({ label, hours }) => {
-      const body = {};
-      if (label) body.label = label;
+    act: async ({ hours, ...given }) => {
+      const there = Object.entries(bodyOf(given)).filter(([, value]) => value !== "");
+      const body = Object.fromEntries(there);
       if (hours) body.expires_in = Math.ceil(spanOf(hours, "Ends after") / 1000);
-      made = await ask(`api/workspaces/${encodeURIComponent(id)}/tokens`, { method: "POST", body });
+      made = await ask(`api/${place}`, { method: "POST", body });
       return made;
     },
     done: ({ prefix }) => `The token ${prefix}… is made.`,
   });
   if (!did) return false;
-  await reveal({ title: `Token of ${id}`, text: "It is shown this once: the gateway keeps its hash only.", secret: made.token });
+  await reveal({ title: `Token of ${of}`, text: "It is shown this once: the gateway keeps its hash only.", secret: made.token });
   return true;
 }
+
+/** Makes a token of a workspace. */
+export const issue = (id) =>
+  makeToken({
+    place: `workspaces/${encodeURIComponent(id)}/tokens`,
+    title: "Create a token",
+    text: `With it an agent sends, registers and reads as ${id}, until the token ends or is revoked.`,
+    fields: [{ label: "Label, for people (where it is used)", control: input("label", "", { maxLength: 64 }) }, HOURS()],
+    bodyOf: (given) => given,
+    of: id,
+  });
+
+/** Makes a token of an org, or of a subtree of it. */
+export const issueForOrg = (org) =>
+  makeToken({
+    place: `orgs/${encodeURIComponent(org)}/tokens`,
+    title: "Create a token of the org",
+    text: `With it an integration makes and looks after workspaces of ${org}, and calls them, until the token is revoked.`,
+    fields: [
+      { label: "Note, for people (where it is used)", control: input("note", "", { maxLength: 256 }) },
+      { label: "Workspace (empty: all of the org; else it and those below it)", control: input("subtree", "", { maxLength: 128 }) },
+    ],
+    bodyOf: (given) => given,
+    of: org,
+  });
+
+/** What an operator with a role may do. */
+const ROLES = { read: "read: sees everything", operate: "operate: stops, releases and pauses, too", admin: "admin: changes everything" };
+
+/** Makes a token of an operator. */
+export const issueForOperator = () =>
+  makeToken({
+    place: "operators/tokens",
+    title: "Create a token of an operator",
+    text: "Give each person and each program a token of its own, with the least role that does its work.",
+    fields: [
+      { label: "Role", control: element("select", { name: "role" }, Object.entries(ROLES).map(([value, text]) => element("option", { value }, text))) },
+      { label: "Label, for lists and records (who uses it)", control: input("label", "", { maxLength: 64 }) },
+      HOURS(),
+    ],
+    bodyOf: (given) => given,
+    of: "an operator",
+  });

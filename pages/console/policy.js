@@ -4,6 +4,7 @@ import { grant, revokeAt, takeBack } from "./act.js";
 import { ask, query, words } from "./ask.js";
 import { showCaps } from "./caps.js";
 import { element, fill } from "./dom.js";
+import { issueForOperator, issueForOrg } from "./make.js";
 import { count, loading, panel, pathOf, refusal, table, to, when } from "./show.js";
 import { stopsShown } from "./stops.js";
 
@@ -41,6 +42,9 @@ const tokensAt = (place, what, none, how) =>
       ]),
   });
 
+/** A button that adds to a list, which is read again then. */
+const adder = (text, make, list) => element("p", {}, element("button", { type: "button", onclick: async () => (await make()) && list.read() }, text));
+
 /** `{ element, change, close }` of the view. */
 export function policyView(model) {
   const grants = listed({
@@ -63,17 +67,20 @@ export function policyView(model) {
     if (all.length === 0) return fill(orgs, element("p", { className: "muted" }, "No workspace has an org."));
     const chosen = element("select", { "aria-label": "Org" }, all.map((org) => element("option", { value: org }, org)));
     const place = element("div", {});
-    const show = () => fill(place, tokensAt(`orgs/${encodeURIComponent(chosen.value)}/tokens`, `Tokens of ${chosen.value}`, "It has no tokens.", `a2a-gateway token list --org ${chosen.value}`).element);
+    const show = () => {
+      const org = chosen.value;
+      const tokens = tokensAt(`orgs/${encodeURIComponent(org)}/tokens`, `Tokens of ${org}`, "It has no tokens.", `a2a-gateway token list --org ${org}`);
+      fill(place, tokens.element, adder("Create a token of the org…", () => issueForOrg(org), tokens));
+    };
     chosen.addEventListener("change", show);
     fill(orgs, element("p", {}, chosen), place);
     show();
   }
   change();
-  const add = element("button", { type: "button", onclick: async () => (await grant()) && grants.read() }, "Grant access…");
   const operators = tokensAt("operators/tokens", "Tokens of operators", "None but those of the configuration and of the first start.", "a2a-gateway token list --operators");
   const view = element(
     "div", { className: "view" }, element("h1", { tabIndex: -1 }, "Policy"),
-    panel("Grants", grants.element, element("p", {}, add)), panel("Stops", stopsShown().element), panel("Caps", caps), panel("Tokens of orgs", orgs), panel("Tokens of operators", operators.element),
+    panel("Grants", grants.element, adder("Grant access…", grant, grants)), panel("Stops", stopsShown().element), panel("Caps", caps), panel("Tokens of orgs", orgs), panel("Tokens of operators", operators.element, adder("Create a token of an operator…", issueForOperator, operators)),
   );
   return { title: "Policy", element: view, change, close: () => {} };
 }

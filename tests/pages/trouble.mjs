@@ -134,6 +134,23 @@ await show("grants, tokens of orgs and of operators, and caps are in one view", 
   await look(page, "console-policy");
 });
 
+await show("a token of an org and one of an operator are made there, and revoked", async () => {
+  for (const [title, label] of [["Tokens of orgs", "Create a token of the org…"], ["Tokens of operators", "Create a token of an operator…"]]) {
+    const list = page.locator(`.panel[aria-label="${title}"]`);
+    await list.locator("button", { hasText: label }).click();
+    const named = dialog.locator("input[name=note], input[name=label]");
+    await named.fill("made here");
+    await dialog.locator("button[type=submit]").click();
+    assert((await dialog.locator(".secret").textContent()).startsWith("a2a"), `${title}: a token is shown`);
+    await dialog.locator("button", { hasText: "Done, I saved" }).click();
+    const revoke = list.locator("button", { hasText: "Revoke…" }).last();
+    await revoke.waitFor();
+    await revoke.click();
+    await dialog.locator("button[type=submit]").click();
+    await revoke.waitFor({ state: "detached" });
+  }
+});
+
 await show("the keys of the page go to its views", async () => {
   await page.locator("h1").first().focus();
   await page.keyboard.press("g");

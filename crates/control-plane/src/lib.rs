@@ -213,7 +213,7 @@ declare_routes! {
         says op("tokens", "listOrgTokens").by("adminToken")
             .gives_page::<tokens::OrgToken>("tokens", "A page of them, oldest first.").refuses("404");
     /// Make an org token (operator). The body may be missing.
-    POST "/orgs/{org}/tokens" => tokens::issue_org, Admin, records TokenIssued, [DryRun],
+    POST "/orgs/{org}/tokens" => tokens::issue_org, Admin, records TokenIssued, [DryRun, Console],
         says op("tokens", "issueOrgToken").by("adminToken").may_take::<tokens::NewOrgToken>()
             .gives_secret::<tokens::IssueResponse<'_>>("token", "The token, shown once.").refuses("404 409 Gone");
     /// Revoke an org token (operator).
@@ -228,7 +228,7 @@ declare_routes! {
         says op("tokens", "listOperatorTokens").by("adminToken").gives_page::<operators::OperatorToken>("tokens",
                 "A page of them, oldest first. Tokens of the configuration and that of the first start are in no list.");
     /// Make a token of an operator (operator with the role `admin`).
-    POST "/operators/tokens" => operators::issue_token, Admin, records TokenIssued, [DryRun],
+    POST "/operators/tokens" => operators::issue_token, Admin, records TokenIssued, [DryRun, Console],
         says op("tokens", "issueOperatorToken").by("adminToken").takes::<operators::NewOperatorToken>()
             .gives_secret::<tokens::IssueResponse<'_>>("token", "The token, shown once.").refuses("409");
     /// Revoke a token of an operator, or end the session of a person (operator with the role `admin`).
