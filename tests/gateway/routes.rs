@@ -68,6 +68,10 @@ async fn a_path_that_no_route_has_is_not_found_in_json() {
         .split(' ')
     {
         for request in [Request::get(path), Request::post(path, "{}")] {
+            // Calls are made there, by tenant (tenants.rs).
+            if path == "/" && request.method == "POST" {
+                continue;
+            }
             let answer = gateway.call(&request.field("X-Request-Id", "seen")).await;
             assert_refusal(&answer, path, "seen", "not_found", path);
         }

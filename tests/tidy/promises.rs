@@ -50,6 +50,14 @@ fn each_word_that_users_read_is_explained() {
 }
 
 #[test]
+fn no_route_of_the_gateway_is_read_as_a_tenant() {
+    for (_, path) in control::ROUTES {
+        let first = path.split('/').nth(1).unwrap();
+        assert!(proxy::OWN_SEGMENTS.contains(&first), "{path}");
+    }
+}
+
+#[test]
 fn openapi_has_exactly_the_routes_that_there_are() {
     let a2a = [&proxy::A2A_ROUTES[..], &proxy::REST_ROUTES];
     let console = [

@@ -33,6 +33,7 @@ use super::method::Method;
 use super::refs::Refs;
 use super::walker::{DEPTH_MAX, WalkError};
 use crate::CompletionMode;
+use crate::fields::Fields;
 
 /// The target and caller of a call, and the extent of its completion.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +102,23 @@ fn read_call(body: &[u8]) -> Option<Call<'_>> {
 /// Returns true if the body is an object without `jsonrpc`, from which the gateway builds a call.
 pub fn is_bare(body: &[u8]) -> bool {
     read_call(body).is_some_and(|call| !call.enveloped)
+}
+
+/// Replaces the tenant in the params of a call by what `keep` returns of it; empty: no member. Returns the call and the
+/// tenant that it had. `None`: the body is no call with a tenant, or has a member twice.
+pub fn replace_tenant(body: &[u8], keep: impl FnOnce(&str) -> &str) -> Option<(String, String)> {
+    let mut call = Fields::parse(std::str::from_utf8(without_mark(body)).ok()?)?;
+    let mut params = call.get_object("params")?;
+    let tenant = params
+        .get_text("tenant")
+        .filter(|tenant| !tenant.is_empty())?;
+    match keep(&tenant) {
+        "" => params.remove("tenant"),
+        kept => params.set_text("tenant", kept),
+    }
+    let params = params.to_json();
+    call.set("params", params);
+    Some((call.to_json(), tenant))
 }
 
 /// The fields of an envelope that are needed by a route which also takes bodies without one.

@@ -151,6 +151,19 @@ pub fn parse_request(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest
     })
 }
 
+/// Splits the path `tail` of a route of 1.0 with a tenant in front: the tenant, and the rest. `None`: it is no such path.
+pub fn split_tenant(tail: &str) -> Option<(String, &str)> {
+    let (tenant, rest) = tail.split_once('/')?;
+    let tenant = decode_segment(tenant).filter(|tenant| is_segment(tenant))?;
+    is_route_of_1_0(rest).then_some((tenant, rest))
+}
+
+/// Returns true if `tail` is the path of a route of 1.0, whatever its method.
+pub fn is_route_of_1_0(tail: &str) -> bool {
+    let read = parse_request("GET", tail, None);
+    !matches!(read, Err(RouteError::Path)) && !tail.starts_with("v1/")
+}
+
 /// Returns the route of a path, and the segment in it that names a task.
 fn find_route<'s>(
     segments: &[&'s str],

@@ -81,7 +81,9 @@ pub(super) async fn list_peers(
 
 fn list_wish<'a>(page: &'a Page, filter: &'a Filter) -> CandidateQuery<'a> {
     CandidateQuery {
-        search: filter.search.as_ref(),
+        search: filter.search.as_slice(),
+        in_cards: false,
+        public: None,
         status: filter.status,
         after: &page.after,
         limit: page.limit,

@@ -11,23 +11,17 @@ use crate::admission::{Load, is_from_browser, too_large};
 use crate::listener::{write_deadline, write_within};
 use crate::policy::recheck_caller;
 use crate::record::{ExchangeError, box_cold_path};
-use crate::services::Request;
+use crate::services::{ReceivedBody, Request};
 use a2a::accept::is_json;
 use access::identity::SLOW_BODY;
 use http1::is_invalid_chunks;
 use kernel::config::{Config, Timeouts};
 use kernel::rejection::{AtStage as _, Reason, Rejection};
-use kernel::shares::{Account, Share};
+use kernel::shares::Account;
 use kernel::stage::Stage;
 
 /// Bytes of a body after which other calls of the thread have a turn.
 const YIELD_EVERY: usize = 256 * 1024;
-
-/// A body, with the share of the memory of bodies that it takes.
-pub(super) struct ReceivedBody {
-    pub(super) body: Bytes,
-    pub(super) share: Share,
-}
 
 /// Checks the media type of a call of `account`, and reads its body.
 ///
@@ -49,6 +43,9 @@ pub(super) async fn read_any_type(
     request: &mut Request<'_>,
     account: Account,
 ) -> Result<ReceivedBody, ExchangeError> {
+    if let Some(received) = request.early_body.take() {
+        return Ok(received);
+    }
     let began = Instant::now();
     let (load, config) = (&request.context.relay.load, &request.exchange.call.config);
     let received = read_body(load, config, request.session, account).await;

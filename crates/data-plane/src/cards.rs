@@ -27,7 +27,7 @@ use crate::upstream::{
 };
 use a2a::Generation;
 use a2a::bridge::Side;
-use a2a::bridge::card::{Facts as FormFacts, RequestedForm, translate_card};
+use a2a::bridge::card::{Facts as FormFacts, GrpcInterface, RequestedForm, translate_card};
 use a2a::card::{AgentSides, Binding, Card, CardError, Facts};
 use assembly::gateway::Gateway;
 use directory::{AGENT_CARD_BYTES_MAX, CardLocation, CardSource};
@@ -76,7 +76,7 @@ impl CardForms {
     /// the agent has an inbox.
     fn build(
         text: &str,
-        base: &str,
+        place: &ServedPlace,
         (bridge, polls): (Bridging, bool),
         mut serve: impl FnMut(usize, String) -> ServedCard,
     ) -> Self {
@@ -84,7 +84,7 @@ impl CardForms {
         let speaks = sides.generations();
         let forms = [0, 1, 2].map(|at| ServedCard {
             speaks,
-            ..serve(at, sides.write_form(text, FORMS[at], base))
+            ..serve(at, sides.write_form(text, FORMS[at], place))
         });
         Self(forms)
     }
@@ -96,6 +96,25 @@ impl CardForms {
     }
 }
 
+/// Where callers reach the agent of a workspace.
+struct ServedPlace {
+    /// The base of its A2A routes.
+    base: String,
+    id: WorkspaceId,
+    /// Host and port for clients of gRPC.
+    grpc: Option<String>,
+}
+
+impl ServedPlace {
+    fn new(config: &Config, id: &WorkspaceId) -> Self {
+        Self {
+            base: config.base_of(id),
+            id: id.clone(),
+            grpc: config.grpc_authority(),
+        }
+    }
+}
+
 /// The sides on which callers can use an agent, by its card.
 struct CallerSides {
     bridge: Bridging,
@@ -103,12 +122,17 @@ struct CallerSides {
     all: Vec<Side>,
     /// The generations in which a call is not translated.
     native: Vec<Generation>,
+    /// The agent's tenant, for a call of gRPC.
+    tenant: Option<String>,
 }
 
 impl CallerSides {
     fn from_card(text: &str, bridge: Bridging, polls: bool) -> Self {
         let own = Card::parse(text.as_bytes()).map(|card| AgentSides::from_card(&card));
-        let mut all: Vec<Side> = own.unwrap_or_default().sides().collect();
+        let own = own.unwrap_or_default();
+        let nearest = own.find_nearest(Side::json_rpc(Generation::V1));
+        let tenant = nearest.and_then(|side| side.tenant.clone());
+        let mut all: Vec<Side> = own.sides().collect();
         let native = match bridge {
             Bridging::Auto => all.iter().map(|side| side.generation).collect(),
             Bridging::Off => vec![Generation::V0, Generation::V1],
@@ -123,18 +147,30 @@ impl CallerSides {
             bridge,
             all,
             native,
+            tenant,
         }
     }
 
     /// Returns the card in a form. Where nothing is translated, that of both generations is the agent's own.
-    fn write_form(&self, text: &str, asked: RequestedForm, base: &str) -> String {
+    fn write_form(&self, text: &str, asked: RequestedForm, place: &ServedPlace) -> String {
         if self.bridge == Bridging::Off && asked == RequestedForm::Both {
             return text.to_owned();
         }
+        let id = place.id.as_str();
+        let tenant = match &self.tenant {
+            Some(tenant) => format!("{id}/{tenant}"),
+            None => id.to_owned(),
+        };
+        let authority = place.grpc.as_deref();
+        let authority = authority.filter(|_| self.bridge == Bridging::Auto);
         let facts = FormFacts {
-            base,
+            base: &place.base,
             sides: &self.all,
             native: &self.native,
+            grpc: authority.map(|authority| GrpcInterface {
+                authority,
+                tenant: &tenant,
+            }),
         };
         translate_card(text, asked, &facts).unwrap_or_else(|| text.to_owned())
     }
@@ -152,12 +188,17 @@ impl CallerSides {
 }
 
 /// Returns a card in the form of the call that it answers, unless nothing is translated for its agent.
-fn form_for_call(text: &str, base: &str, bridge: Bridging, generation: Generation) -> String {
+fn form_for_call(
+    text: &str,
+    place: &ServedPlace,
+    bridge: Bridging,
+    generation: Generation,
+) -> String {
     let asked = match bridge {
         Bridging::Auto => RequestedForm::Only(generation),
         Bridging::Off => RequestedForm::Both,
     };
-    CallerSides::from_card(text, bridge, false).write_form(text, asked, base)
+    CallerSides::from_card(text, bridge, false).write_form(text, asked, place)
 }
 
 // Fetches the card of an agent from its places. Redirects are not followed.
@@ -368,10 +409,10 @@ impl CachedCard {
         let before = before.and_then(|cached| cached.served.as_ref().ok());
         let (served, said) = match made {
             Ok((text, said)) => {
-                let base = config.base_of(&source.id);
+                let place = ServedPlace::new(config, &source.id);
                 let polls = matches!(source.place, Ok(None));
                 let bridged = (source.bridge, polls);
-                let forms = CardForms::build(&text, &base, bridged, |at, text| {
+                let forms = CardForms::build(&text, &place, bridged, |at, text| {
                     let before = before.map(|before| &before.0[at]);
                     ServedCard::new(gateway, text, config, kid.as_deref(), before)
                 });
@@ -529,8 +570,8 @@ impl ExtendedCard {
             CardError::TooLong => unreadable_card(broken),
         })?;
         let card = render_card(card, &self.source, &self.config).map_err(unreadable_card)?;
-        let base = self.config.base_of(&self.source.id);
-        let card = form_for_call(&card, &base, self.source.bridge, self.generation);
+        let place = ServedPlace::new(&self.config, &self.source.id);
+        let card = form_for_call(&card, &place, self.source.bridge, self.generation);
         Ok(Some(sign_if_enabled(&self.gateway, card, &self.config)))
     }
 }

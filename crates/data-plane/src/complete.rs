@@ -36,6 +36,8 @@ pub(super) use http1::{preferred_wait, prefers_async};
 /// A route of HTTP+JSON below the base.
 #[derive(Clone)]
 pub(super) struct RestRoute {
+    /// The tenant that its caller named in front of it.
+    pub(super) tenant: Option<String>,
     /// The path below the base, without the slash before it.
     pub(super) tail: String,
     /// The query.

@@ -92,7 +92,7 @@ pub use self::dispatch::Dispatcher;
 pub use self::explain::Explainer;
 pub use self::listener::{Connections, Service};
 pub use self::prober::Prober;
-pub use self::router::{REST_ROUTES, ROUTES as A2A_ROUTES};
+pub use self::router::{OWN_SEGMENTS, REST_ROUTES, ROUTES as A2A_ROUTES};
 
 // Pure, and for `fuzz/` only.
 pub use self::admission::check_head;

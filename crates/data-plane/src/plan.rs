@@ -11,8 +11,10 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use crate::admission::{AdmittedCall, AllowedCaller, method_not_allowed, open_exchange};
-use crate::body::{ReceivedBody, read_json};
+use crate::admission::{
+    AdmittedCall, AllowedCaller, authenticate_caller, method_not_allowed, open_exchange,
+};
+use crate::body::read_json;
 use crate::complete::{
     CallShape, CheckedCall, IDEMPOTENCY_KEY, authorize_references, check_references, complete_body,
     prefers_async, read_key, watch_answer,
@@ -24,12 +26,13 @@ use crate::inbox;
 use crate::listener::internal_error;
 use crate::parking::Turn;
 use crate::policy::{
-    authorize_caller, check_access, count_before_sending, rewrite_guarded, set_guards,
+    authorize_caller, authorize_target, check_access, count_before_sending, rewrite_guarded,
+    set_guards,
 };
 use crate::reach::{ConnectedAgent, reach_agent};
 use crate::record::{Answered, Exchange, ExchangeError, WholeAnswer, box_cold_path};
 use crate::response::{Attempt, ExpectedAnswer, OutboundCall, answer_head, relay_call};
-use crate::services::Request;
+use crate::services::{ReceivedBody, Request};
 use crate::upstream::{AgentConnection, Clocks, WireRequest, is_event_stream};
 use crate::upstream_request::{choose_rewrite, prepare_request, restore_event_id};
 use crate::wake::{WakePlan, may_wake, plan_wake, wait_until_awake};
@@ -44,6 +47,7 @@ use access::explain::Live;
 use access::identity::Role;
 use access::workspace::CallerProof;
 use directory::{Agent, Destination, Slot};
+use grpc::split_tenant;
 use kernel::config::Bridging;
 use kernel::hops::count_hops;
 use kernel::ids::{InvalidWorkspaceId, WorkspaceId};
@@ -403,6 +407,29 @@ pub(super) async fn serve_call(
     }
     let head = request.session.req_header();
     let allowed = authorize_caller(&context.gateway, request.exchange, head, target).await?;
+    serve_allowed(request, allowed).await
+}
+
+/// Serves a call of JSON-RPC at the origin: its tenant names the workspace, and the agent's own tenant behind a slash.
+pub(super) async fn serve_by_tenant(request: &mut Request<'_>) -> Result<Answered, ExchangeError> {
+    let context = request.context;
+    let _slot = open_exchange(request.session, &context.origins.get(), &context.relay.load)?;
+    let head = request.session.req_header();
+    let proof = authenticate_caller(&context.gateway, request.exchange, head).await?;
+    let received = read_json(request, proof.account).await?;
+    let read = offload::run_on_body(&received.body, |body| {
+        envelope::replace_tenant(body, |tenant| split_tenant(tenant).tenant)
+    });
+    let (body, tenant) = read.await.unwrap_or_default();
+    let target = WorkspaceId::parse(split_tenant(&tenant).workspace).map_err(|_| {
+        let message = "name the workspace in the member `tenant` of the params, or POST to /workspaces/{id}/a2a";
+        Rejection::new(Reason::InvalidWorkspaceId, message)
+    });
+    let target = target.at(Stage::Target)?;
+    request.exchange.call.target = Some(target.clone());
+    let allowed = authorize_target(&context.gateway, request.exchange, proof, &target).await?;
+    let body = body.into();
+    request.early_body = Some(ReceivedBody { body, ..received });
     serve_allowed(request, allowed).await
 }
 

@@ -10,7 +10,7 @@ use crate::admission::{
     AdmittedCall, AllowedCaller, authenticate_caller, declared_version, method_not_allowed,
     open_exchange,
 };
-use crate::body::{ReceivedBody, read_any_type, read_json};
+use crate::body::{read_any_type, read_json};
 use crate::complete::{
     CheckedCall, NOT_A_MESSAGE, RestRoute, authorize_references, check_and_assign,
     check_references, fault_rejection, read_key,
@@ -21,7 +21,7 @@ use crate::inbox;
 use crate::plan::{self, BodyForm, Plan, plan_call, request_hops, send_call};
 use crate::policy::{authorize_caller, authorize_target};
 use crate::record::{Answered, Exchange, ExchangeError, box_cold_path};
-use crate::services::Request;
+use crate::services::{ReceivedBody, Request};
 use crate::upstream_request::{agent_side, choose_rewrite, serves_http_json};
 use crate::wake::{WakePlan, may_wake, wait_until_awake};
 use a2a::Generation;
@@ -48,12 +48,17 @@ use mailbox::jobs::may_be_deferred;
 pub(super) async fn serve_request(
     request: &mut Request<'_>,
     target: Result<WorkspaceId, InvalidWorkspaceId>,
-    tail: &str,
+    whole: &str,
 ) -> Result<Answered, ExchangeError> {
     let context = request.context;
     let _slot = open_exchange(request.session, &context.origins.get(), &context.relay.load)?;
     let head = request.session.req_header();
     request.exchange.call.binding = Binding::Rest;
+    let (tenant, tail) = match rest::parse_request(head.method.as_str(), whole, None) {
+        Err(RouteError::Path) => rest::split_tenant(whole).unzip(),
+        _ => (None, None),
+    };
+    let tail = tail.unwrap_or(whole);
     let rest = rest::parse_request(head.method.as_str(), tail, head.uri.query());
     let rest = rest.map_err(|why| route_rejection(&why).at(Stage::Route))?;
     request.exchange.call.method = rest.method;
@@ -63,6 +68,9 @@ pub(super) async fn serve_request(
         return Ok(answered);
     }
     let (mut admitted, received) = admit_and_read(request, allowed, &rest, false).await?;
+    if let Some(tenant) = &tenant {
+        check_tenant(request, &admitted, tenant).await?;
+    }
     if rest.is_own
         && rest.method.sends()
         && let Some(call) = offload::run_on_body(&received.body, EnvelopeFields::parse).await
@@ -72,7 +80,7 @@ pub(super) async fn serve_request(
     match choose_plan(request, &admitted, &rest).await? {
         RestPlan::Forward => {
             let (mut call, refs) =
-                build_forwarded_call(request, &admitted, received, tail, rest).await?;
+                build_forwarded_call(request, &admitted, received, (tenant, tail), rest).await?;
             authorize_references(request, &mut admitted, &mut call, &refs).await?;
             let rewrite = choose_rewrite(context, request.exchange, &admitted, &call).await;
             call.rewrite = rewrite.at(Stage::Call)?;
@@ -90,6 +98,28 @@ pub(super) async fn serve_request(
             send_task_call(request, call, rest.tasks, (params, generation)).await
         }
     }
+}
+
+/// Checks that the target's card names the tenant of the path.
+///
+/// # Errors
+/// `not_found`; there is no card.
+async fn check_tenant(
+    request: &mut Request<'_>,
+    admitted: &AdmittedCall,
+    tenant: &str,
+) -> Result<(), ExchangeError> {
+    if let Destination::Agent(_) = &admitted.destination {
+        let cards = &request.context.cards;
+        let card = cards.reachable_card(Some(request.session), request.exchange, admitted);
+        if card.await?.said.spoken.has_tenant(tenant) {
+            return Ok(());
+        }
+    }
+    let message = "the agent's card names no such tenant for HTTP+JSON; GET the base for its card";
+    Err(Rejection::new(Reason::NotFound, message)
+        .at(Stage::Route)
+        .into())
 }
 
 /// Serves `/tasks/{task_id}`: a task of the caller, at whatever agent it was started.
@@ -304,7 +334,7 @@ async fn build_forwarded_call(
     request: &mut Request<'_>,
     admitted: &AdmittedCall,
     ReceivedBody { body, share }: ReceivedBody,
-    tail: &str,
+    (tenant, tail): (Option<String>, &str),
     rest: Rest,
 ) -> Result<(CheckedCall, Refs), Rejection> {
     let head = request.session.req_header();
@@ -323,6 +353,7 @@ async fn build_forwarded_call(
     let call = CheckedCall {
         verb: head.method.clone(),
         route: Some(RestRoute {
+            tenant,
             tail: tail.to_owned(),
             query: head.uri.query().map(str::to_owned),
             generation: rest.generation,

@@ -14,6 +14,7 @@ use crate::services::{Context, Request};
 use crate::trace::ExchangeOrigin;
 use crate::{card_route, grpc_calls, grpc_session, plan, rest};
 use a2a::method::Method as A2aMethod;
+use a2a::rest::{is_route_of_1_0, split_tenant};
 use http1::AbortCause;
 use kernel::config::RefusalStatus;
 use kernel::dialect::{Dialect, ReplyForm};
@@ -37,6 +38,9 @@ impl Service for Router {
             // By `GET` the base is the card of its agent.
             Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
                 Route::Card(target)
+            }
+            Route::Origin if head.method != Method::POST => {
+                return box_cold_path(self.serve_control(session, request_id)).await;
             }
             route => route,
         };
@@ -103,12 +107,14 @@ impl Router {
             context,
             session,
             exchange: &mut exchange,
+            early_body: None,
         };
         if route.is_card() {
             request.exchange.call.method = A2aMethod::AgentCard;
         }
         let ended = match route {
             Route::A2a(target) => plan::serve_call(&mut request, target).await,
+            Route::Origin => box_cold_path(plan::serve_by_tenant(&mut request)).await,
             Route::Below(target, tail) | Route::TaskBeside(target, tail) => {
                 box_cold_path(rest::serve_request(&mut request, target, &tail)).await
             }
@@ -163,6 +169,7 @@ impl Router {
             context,
             session,
             exchange: &mut exchange,
+            early_body: None,
         };
         let ended = grpc_calls::serve_call(&mut request, call).await;
         match exchange.record_outcome(ended) {
@@ -289,6 +296,8 @@ type Target = Result<WorkspaceId, InvalidWorkspaceId>;
 enum Route {
     /// `/workspaces/{id}/a2a` or `/workspaces/{id}/a2a/`: the JSON-RPC endpoint of one workspace.
     A2a(Target),
+    /// `/`: that of all workspaces, by tenant.
+    Origin,
     /// The card of one workspace, at or below the base: an A2A route.
     Card(Target),
     /// The same card beside the base, for clients that resolve `.well-known` against it.
@@ -309,7 +318,7 @@ impl Route {
     /// Returns the dialect of the gateway's own answers on the route.
     const fn dialect(&self) -> Dialect {
         match self {
-            Self::A2a(_) | Self::Card(_) => Dialect::JsonRpc,
+            Self::A2a(_) | Self::Card(_) | Self::Origin => Dialect::JsonRpc,
             Self::Below(..) => Dialect::HttpJson,
             _ => Dialect::Plain,
         }
@@ -327,7 +336,7 @@ impl Route {
         match self {
             Self::A2a(id) | Self::Card(id) | Self::CardBeside(id) => id.as_ref().ok(),
             Self::Below(id, _) | Self::TaskBeside(id, _) => id.as_ref().ok(),
-            Self::DefaultCard | Self::Task(_) | Self::Control => None,
+            Self::Origin | Self::DefaultCard | Self::Task(_) | Self::Control => None,
         }
     }
 
@@ -336,12 +345,13 @@ impl Route {
             // Two paths of one card, and the A2A base itself.
             Self::A2a(_) | Self::Card(_) => "/workspaces/{id}/a2a",
             Self::CardBeside(_) => "/workspaces/{id}/.well-known/agent-card.json",
+            Self::Origin => "/",
             Self::DefaultCard => "/.well-known/agent-card.json",
             Self::Below(..) => "/workspaces/{id}/a2a/{*path}",
             Self::TaskBeside(..) => "/workspaces/{id}/tasks/{task_id}",
             Self::Task(_) | Self::Control => "/tasks/{task_id}",
         };
-        ExchangeOrigin::for_route(pattern, matches!(self, Self::A2a(_)))
+        ExchangeOrigin::for_route(pattern, matches!(self, Self::A2a(_) | Self::Origin))
     }
 }
 
@@ -351,6 +361,9 @@ fn match_route(path: &str) -> Route {
     if path == WELL_KNOWN[0] {
         return Route::DefaultCard;
     }
+    if path == "/" {
+        return Route::Origin;
+    }
     if let Some(task) = path.strip_prefix("/tasks/").and_then(single_segment) {
         return Route::Task(task.to_owned());
     }
@@ -358,7 +371,7 @@ fn match_route(path: &str) -> Route {
         .strip_prefix("/workspaces/")
         .and_then(|p| p.split_once('/'))
     else {
-        return Route::Control;
+        return match_tenant(path).unwrap_or(Route::Control);
     };
     let is_card = |path: &str| WELL_KNOWN.iter().any(|known| known[1..] == *path);
     if is_card(rest) {
@@ -381,6 +394,41 @@ fn match_route(path: &str) -> Route {
         },
         None => Route::Control,
     }
+}
+
+/// First segments of the gateway's own routes: a workspace of such an id is no tenant in a path.
+pub const OWN_SEGMENTS: [&str; 22] = [
+    ".well-known",
+    "access",
+    "activity",
+    "agents",
+    "canvas",
+    "caps",
+    "console",
+    "events",
+    "explore",
+    "grants",
+    "oauth",
+    "operators",
+    "orgs",
+    "policy",
+    "registry",
+    "revocations",
+    "search",
+    "stops",
+    "tasks",
+    "usage",
+    "workspaces",
+    "ws",
+];
+
+/// Matches `/{tenant}/message:send` and the other routes of HTTP+JSON of 1.0 at the origin: the tenant is a workspace.
+fn match_tenant(path: &str) -> Option<Route> {
+    let (id, tail) = path.strip_prefix('/')?.split_once('/')?;
+    let is_own = OWN_SEGMENTS.contains(&id);
+    let id = WorkspaceId::parse(id).ok().filter(|_| !is_own)?;
+    let is_route = is_route_of_1_0(tail) || split_tenant(tail).is_some();
+    is_route.then(|| Route::Below(Ok(id), tail.to_owned()))
 }
 
 /// Returns `path` if it is one segment, without a slash at its end.
@@ -416,6 +464,7 @@ mod tests {
     #[test]
     fn the_base_is_served_with_and_without_a_slash() {
         let dev = || Route::A2a(WorkspaceId::parse("dev"));
+        let below = |tail: &str| Route::Below(WorkspaceId::parse("dev"), tail.to_owned());
         let cases = [
             ("/workspaces/dev/a2a", dev()),
             ("/workspaces/dev/a2a/", dev()),
@@ -465,7 +514,15 @@ mod tests {
             ("/workspaces/dev/a2ax", Route::Control),
             ("/workspaces/dev", Route::Control),
             ("/workspaces/dev/tokens", Route::Control),
-            ("/", Route::Control),
+            ("/", Route::Origin),
+            ("/dev/message:send", below("message:send")),
+            ("/dev/tasks/t:cancel", below("tasks/t:cancel")),
+            ("/dev/eu/message:stream", below("eu/message:stream")),
+            ("/dev/message:send/x", Route::Control),
+            ("/dev/v1/message:send", Route::Control),
+            ("/a:b/message:send", Route::Control),
+            ("/registry/tasks", Route::Control),
+            ("/stops/message:send", Route::Control),
         ];
         for (path, expected) in cases {
             assert_eq!(match_route(path), expected, "{path}");

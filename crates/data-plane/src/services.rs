@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::HeaderName;
 use pingora::protocols::http::ServerSession;
 
@@ -14,6 +15,7 @@ use crate::record::Exchange;
 use crate::upstream::Relay;
 use assembly::gateway::Gateway;
 use kernel::config::Derived;
+use kernel::shares::Share;
 
 /// The state of the gateway's data plane.
 pub(super) struct Context {
@@ -71,6 +73,14 @@ pub(super) struct Request<'a> {
     pub(super) session: &'a mut ServerSession,
     /// The record.
     pub(super) exchange: &'a mut Exchange,
+    /// The body, if it was read before its target was known.
+    pub(super) early_body: Option<ReceivedBody>,
+}
+
+/// A body, with the share of the memory of bodies that it takes.
+pub(super) struct ReceivedBody {
+    pub(super) body: Bytes,
+    pub(super) share: Share,
 }
 
 /// Field of the caller token for an agent that uses `Authorization` itself (`docs/reference/a2a.md`, "Request fields

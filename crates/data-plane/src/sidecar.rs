@@ -18,11 +18,12 @@ use crate::admission::{
     Origins, authorization_field, method_not_allowed, refuse_declared_oversize, reject_exchange,
     request_id, require_valid, send_rejection, single_field,
 };
-use crate::body::{ReceivedBody, read_body};
+use crate::body::read_body;
 use crate::complete::watch_state;
 use crate::listener::{NOSNIFF, Service, internal_error, is_proof, put_request_id, write_response};
 use crate::record::{Answered, Exchange, ExchangeError, log_cause};
 use crate::response::{Attempt, ExpectedAnswer, OutboundCall, relay_call};
+use crate::services::ReceivedBody;
 use crate::trace::{Callee, ExchangeOrigin};
 use crate::upstream::{CancelWatch, Clocks, Relay, WireRequest};
 use a2a::method::Method as A2aMethod;

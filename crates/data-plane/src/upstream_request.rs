@@ -521,7 +521,8 @@ async fn translate_for_agent(
         if let (Some(route), Some(interface)) = (&call.route, interface) {
             // Callers are not asked for it.
             let is_v1 = spoke.side.generation == Generation::V1;
-            let tenant = tenant_prefix(spoke.tenant.as_deref().filter(|_| is_v1));
+            let tenant = route.tenant.as_deref().or(spoke.tenant.as_deref());
+            let tenant = tenant_prefix(tenant.filter(|_| is_v1));
             let (tenant, tail) = (tenant.map_err(refuse)?, &route.tail);
             let query = route.query.as_deref().unwrap_or_default();
             call.path = Some(path_below(&interface, &format!("{tenant}{tail}?{query}")));

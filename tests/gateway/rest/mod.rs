@@ -8,6 +8,7 @@ mod closed;
 mod errors;
 mod owners;
 mod raw;
+mod tenants;
 mod translated;
 
 struct Case {

@@ -53,6 +53,17 @@ pub struct Facts<'a> {
     pub sides: &'a [Side],
     /// The generations that the agent speaks itself. Push notifications work in these alone.
     pub native: &'a [Generation],
+    /// Where callers can use it by gRPC.
+    pub grpc: Option<GrpcInterface<'a>>,
+}
+
+/// The gateway's interface of gRPC for one agent.
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcInterface<'a> {
+    /// Host and port of the gateway.
+    pub authority: &'a str,
+    /// The workspace, and behind a slash the agent's own tenant if it has one.
+    pub tenant: &'a str,
 }
 
 /// The members of one object of a card.
@@ -146,7 +157,15 @@ fn write_interfaces(
                 write_interface(facts.base, side.binding, side.generation.version())
             })
         });
-        let listed: Vec<String> = listed.collect();
+        let mut listed: Vec<String> = listed.collect();
+        listed.extend(facts.grpc.map(|grpc| {
+            let mut written = Fields::default();
+            written.set_text("url", grpc.authority);
+            written.set_text("protocolBinding", "GRPC");
+            written.set_text("protocolVersion", "1.0");
+            written.set_text("tenant", grpc.tenant);
+            written.to_json()
+        }));
         to.set("supportedInterfaces", join_array(&listed));
     }
     if !asked.includes(Generation::V0) {

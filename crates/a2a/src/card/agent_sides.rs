@@ -71,6 +71,13 @@ impl AgentSides {
         self.0.iter().map(|spoke| spoke.side)
     }
 
+    /// Returns true if the card names this tenant for HTTP+JSON of 1.0.
+    pub fn has_tenant(&self, tenant: &str) -> bool {
+        let asked = Side::http_json(Generation::V1);
+        let mut all = self.0.iter();
+        all.any(|spoke| spoke.side == asked && spoke.tenant.as_deref() == Some(tenant))
+    }
+
     /// Returns the side on which a caller's call is changed least ([`Side::find_nearest`]). `None`: no card says what
     /// the agent speaks.
     pub fn find_nearest(&self, caller: Side) -> Option<&AgentSide> {

@@ -14,6 +14,7 @@ use url::Url;
 use crate::fields::{Fields, join_array};
 use crate::generation::Generation;
 use crate::json::Kind;
+use crate::rest::is_segment;
 
 /// The version that replaces 0.2 in a card with its own spelling of the member.
 const VERSION_0_3: &str = "0.3.0";
@@ -191,8 +192,10 @@ fn served_v1(card: &Fields<'_>, base: &str) -> String {
         if stated.is_none() {
             element.set_text("protocolVersion", VERSION_1);
         }
-        // The gateway has no routes of HTTP+JSON with a tenant in front, and names it to the agent itself.
-        if element.get_text("tenant").is_none() || binding == Binding::HttpJson {
+        let tenant = element.get_text("tenant");
+        // One that is no segment has no path in front.
+        let is_served = |tenant: &str| binding == Binding::JsonRpc || is_segment(tenant);
+        if !tenant.is_some_and(|tenant| is_served(&tenant)) {
             element.remove("tenant");
         }
         element.set_text("url", base);

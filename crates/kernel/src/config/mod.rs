@@ -149,6 +149,8 @@ sections! {
         cors: Cors,
         /// `[canvas]`
         canvas: Canvas,
+        /// `[catalog]`
+        catalog: Catalog,
         /// `[events]`
         events: Events,
         /// `[inbox]`
@@ -441,6 +443,11 @@ sections! {
         /// True if it is served at `/canvas/` of the public listener.
         enabled: bool,
     }
+    /// `[catalog]`: the agents, as AI Catalog and ARD list them.
+    Catalog {
+        /// The domain in the names of agents; `None`: that of the public URL. Resolved by [`Config::publisher`].
+        publisher: Option<String>,
+    }
     /// `[events]`: sockets and event streams for observers.
     Events {
         /// Maximum open sockets and event streams.
@@ -574,9 +581,28 @@ impl Config {
         url.trim_end_matches('/').to_owned()
     }
 
+    /// Returns host and port at which clients of gRPC reach the public listener; `None` if it takes no gRPC.
+    pub fn grpc_authority(&self) -> Option<String> {
+        let url = Url::parse(&self.public_url()).ok();
+        let url = url.filter(|_| self.server.grpc)?;
+        Some(format!("{}:{}", url.host()?, url.port_or_known_default()?))
+    }
+
     /// Returns the base URL of a workspace's A2A routes.
     pub fn base_of(&self, id: &WorkspaceId) -> String {
         format!("{}/workspaces/{id}/a2a", self.public_url())
+    }
+
+    /// Returns the domain in the names of agents in catalogues, in lower case. An address is no domain.
+    pub fn publisher(&self) -> String {
+        if let Some(publisher) = &self.catalog.publisher {
+            return publisher.to_ascii_lowercase();
+        }
+        let url = Url::parse(&self.public_url()).ok();
+        match url.as_ref().and_then(Url::domain) {
+            Some(domain) if domain != "localhost" => domain.to_owned(),
+            _ => "a2a-gateway.localhost".to_owned(),
+        }
     }
 
     /// Returns `iss` of the gateway's tokens.

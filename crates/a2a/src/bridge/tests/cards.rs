@@ -26,6 +26,7 @@ fn served(agents: &Value, asked: RequestedForm, sides: &[Side], native: &[Genera
         base: BASE,
         sides,
         native,
+        grpc: None,
     };
     json(translate_card(&served.unwrap(), asked, &facts).unwrap())
 }
@@ -250,6 +251,7 @@ fn the_header_field_decides_and_what_1_0_has_not_is_lost() {
         base: BASE,
         sides: &[V0, V1],
         native: &BOTH[..1],
+        grpc: None,
     };
     let of_1_0 = RequestedForm::Only(Generation::V1);
     let card = json(translate_card(&old().to_string(), of_1_0, &facts).unwrap());

@@ -104,7 +104,7 @@ fn every_interface_of_every_generation_points_at_the_gateway() {
                 json!([grpc, {"url": "http://127.0.0.1:8001/rest", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t1"}, rpc("http://127.0.0.1:8001/", "1.0")]),
             ),
             json!({"url": null, "protocolVersion": null, "supportedInterfaces": [
-                {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}, rpc(BASE, "1.0")]}),
+                {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t1"}, rpc(BASE, "1.0")]}),
         ),
     ];
     all_point_at_the_gateway(&cases);
@@ -124,7 +124,7 @@ fn unusual_interfaces_point_at_the_gateway() {
             ),
             json!({"supportedInterfaces": [
                 {"url": BASE, "protocolBinding": "JSONRPC", "protocolVersion": "1.0", "tenant": "t1"},
-                {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]}),
+                {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t1"}]}),
         ),
         (
             card_0_3(
