@@ -21,10 +21,6 @@ PARTICIPLE = re.compile(
     r"|understood|written))"
 )
 
-# The document that `--write` writes the table into, between two marks.
-PAGE = pathlib.Path("docs/design/house.md")
-MARKS = ("<!-- begin: scripts/house -->", "<!-- end: scripts/house -->")
-
 
 class File:
     """One Rust file, split into its product code and its unit tests."""
@@ -284,13 +280,7 @@ def table_of(arguments):
 
 
 def main():
-    arguments = [argument for argument in sys.argv[1:] if argument != "--write"]
-    # Twice: the document that is written is one of those that are counted.
-    for _ in sys.argv[1:].count("--write") * (1, 2):
-        before, _, rest = PAGE.read_text().partition(MARKS[0])
-        PAGE.write_text(f"{before}{MARKS[0]}\n\n{table_of(arguments)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
-    if "--write" not in sys.argv:
-        print(table_of(arguments), end="")
+    print(table_of(sys.argv[1:]), end="")
 
 
 if __name__ == "__main__":

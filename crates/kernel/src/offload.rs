@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 /// Largest body on which work is done at once. It takes as long as seven calls; beside, two wake-ups come to it
-/// (`docs/design/benchmarks.md`, "Long bodies").
+/// (`bench/HISTORY.md`).
 const AT_ONCE: usize = 128 * 1024;
 
 /// Places for work at one time: more would only take turns on the cores.
