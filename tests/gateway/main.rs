@@ -24,7 +24,6 @@ mod browsers;
 mod capacity;
 mod caps;
 mod cards;
-mod catalogue;
 mod certificates;
 mod clocks;
 mod console;

@@ -9,7 +9,6 @@ pub mod agent_reply;
 pub mod bridge;
 pub mod call_names;
 pub mod card;
-pub mod catalogue;
 pub mod completion_steps;
 pub mod envelope;
 pub mod error;

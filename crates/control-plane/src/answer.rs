@@ -18,7 +18,6 @@ use serde_json::Value;
 
 use tokio::time::Instant;
 
-use super::catalogue;
 use super::extract::AdmittedRequest;
 use super::{DECLARED, ROUTES, Route};
 use access::identity::ClientAddr;
@@ -120,7 +119,6 @@ async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Respo
             Some(allowance) => allowance.apply_to(rejection),
             None => rejection,
         };
-        let rejection = catalogue::add_ard_members(pattern, rejection);
         let refusals = &gateway.metrics.refusals;
         refusals.by_reason[Plane::Control][rejection.reason].inc();
         log_cause(&rejection, &id, pattern);

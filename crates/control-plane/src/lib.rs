@@ -13,7 +13,6 @@ mod answer;
 mod body;
 mod canvas;
 mod caps;
-mod catalogue;
 mod change_facts;
 mod delegations;
 mod discovery;
@@ -319,36 +318,6 @@ declare_routes! {
     /// Make a ticket that opens one socket or one event stream.
     POST "/ws/tickets" => events::issue_ticket, Read, records TokenIssued,
         says op("events", "issueTicket").gives::<events::TicketResponse<'_>>(201, "The ticket, for `?ticket=`.");
-
-    /// The agents that the caller may call, as a catalogue (AI Catalog 0.9, ARD 0.91).
-    ///
-    /// Without a credential: those whose card is public. Over 1,000 agents the catalogue is nested.
-    GET "/.well-known/ard.json" => catalogue::serve_ard, Read,
-        says op("catalogue", "readArd").by("workspaceToken canvasToken orgToken adminToken none")
-            .answers(200, "The catalogue.").answers(304, "Not changed since the ETag of `If-None-Match`.")
-            .contents("application/json").headers("ETag");
-    /// The same catalogue, at the path of AI Catalog.
-    GET "/.well-known/ai-catalog.json" => catalogue::serve_ai_catalog, Read,
-        says op("catalogue", "readAiCatalog").by("workspaceToken canvasToken orgToken adminToken none")
-            .answers(200, "The catalogue.").answers(304, "Not changed since the ETag of `If-None-Match`.")
-            .contents("application/ai-catalog+json").headers("ETag");
-    /// Search the agents that the caller may call (ARD 0.91).
-    POST "/search" => catalogue::search, Read,
-        says op("catalogue", "searchAgents").by("workspaceToken canvasToken orgToken adminToken none")
-            .takes::<catalogue::SearchRequest>().answers(200, "Entries with a `score`, the best first.")
-            .contents("application/json");
-    /// List the agents that the caller may call (ARD 0.91).
-    GET "/agents" => catalogue::list_agents, Read,
-        says op("catalogue", "listAgents").by("workspaceToken canvasToken orgToken adminToken none")
-            .gives::<catalogue::AgentsResponse>(200, "A page of them, in order of id.");
-    /// The entry of one agent, by its name `urn:air:PUBLISHER:ID` (ARD, pull request 74).
-    GET "/agents/{urn}" => catalogue::find_agent, Read,
-        says op("catalogue", "findAgent").by("workspaceToken canvasToken orgToken adminToken none")
-            .answers(200, "The entry.").answers(304, "Not changed since the ETag of `If-None-Match`.")
-            .contents("application/json").headers("ETag").refuses("404");
-    /// Facets, which this registry does not have (ARD 0.91).
-    POST "/explore" => catalogue::explore, Read,
-        says op("catalogue", "explore").by("").answers(501, "There are none.").contents("application/json");
 
     /// The keys that verify the gateway's signed tokens.
     GET "/.well-known/jwks.json" => well_known::serve_jwks, Read,

@@ -81,9 +81,7 @@ pub(super) async fn list_peers(
 
 fn list_wish<'a>(page: &'a Page, filter: &'a Filter) -> CandidateQuery<'a> {
     CandidateQuery {
-        search: filter.search.as_slice(),
-        in_cards: false,
-        public: None,
+        search: filter.search.as_ref(),
         status: filter.status,
         after: &page.after,
         limit: page.limit,

@@ -90,16 +90,6 @@ pub(super) async fn serve_discovery(
 
 /// Answers with a cacheable document, or with 304 if it is unchanged (RFC 9110, 13.1.2).
 fn cacheable_response(headers: &HeaderMap, body: String) -> Response {
-    let mut response = tagged_response(headers, body);
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, KEPT);
-    // The data plane adds the CORS fields for the page's origin.
-    headers.insert(VARY, HeaderValue::from_static("Origin"));
-    response
-}
-
-/// Returns JSON with its tag, or 304 if the reader has it.
-pub(super) fn tagged_response(headers: &HeaderMap, body: String) -> Response {
     let tag = URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
     let tag = format!("\"{tag}\"");
     let known = headers
@@ -114,8 +104,12 @@ pub(super) fn tagged_response(headers: &HeaderMap, body: String) -> Response {
     } else {
         ([(CONTENT_TYPE, "application/json")], body).into_response()
     };
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, KEPT);
+    // The data plane adds the CORS fields for the page's origin.
+    headers.insert(VARY, HeaderValue::from_static("Origin"));
     if let Ok(tag) = HeaderValue::from_str(&tag) {
-        response.headers_mut().insert(ETAG, tag);
+        headers.insert(ETAG, tag);
     }
     response
 }

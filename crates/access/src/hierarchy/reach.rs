@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Hierarchy, Lineage, Rule};
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::workspace::{CandidateQuery, CandidateScope, LINE_MAX, NearScope, Realm, Step};
-use kernel::config::{CardAccess, LineageReach};
+use kernel::config::LineageReach;
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -50,32 +50,6 @@ impl Hierarchy {
             // Development on loopback: any client is the canvas of every org.
             realm = Realm::default();
         }
-        self.list_realm(realm, rule, wish).await
-    }
-
-    /// Returns the workspaces with a public card, where `default` is the configured access.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn list_public(
-        &self,
-        default: CardAccess,
-        wish: &CandidateQuery<'_>,
-    ) -> Result<ReachablePage, Rejection> {
-        let wish = CandidateQuery {
-            public: Some(default),
-            ..*wish
-        };
-        self.list_realm(Realm::default(), Rule::Operator, &wish)
-            .await
-    }
-
-    async fn list_realm(
-        &self,
-        realm: Realm<'_>,
-        rule: Rule,
-        wish: &CandidateQuery<'_>,
-    ) -> Result<ReachablePage, Rejection> {
         let among = CandidateScope::Realm(realm);
         let mut page = PageBuilder {
             room: wish.limit,

@@ -11,7 +11,6 @@ use sqlx::{AssertSqlSafe, FromRow};
 use super::sql::COLUMNS;
 use super::{Status, Step, Timestamp, Workspace, Workspaces};
 use crate::rows::{Statement, read, select_in, sql, to_bigint};
-use kernel::config::CardAccess;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use stores::db::Values;
 use stores::store::Unavailable;
@@ -19,12 +18,8 @@ use stores::store::Unavailable;
 /// Part of a list to read.
 #[derive(Clone, Copy, Debug)]
 pub struct CandidateQuery<'a> {
-    /// Only workspaces with one of these texts in their name or role; none: all.
-    pub search: &'a [Search],
-    /// True if a text in the registered card is enough.
-    pub in_cards: bool,
-    /// Only workspaces whose card is public, where this is the default.
-    pub public: Option<CardAccess>,
+    /// Only workspaces with this text in their name or role.
+    pub search: Option<&'a Search>,
     /// Only workspaces in this status; `None`: all except removed ones.
     pub status: Option<Status>,
     /// Only ids after this one.
@@ -246,29 +241,18 @@ fn build_filter(values: &mut Values, query: &CandidateQuery<'_>) -> String {
         }
         None => format!("w.id > {after} AND w.status <> 'removed'"),
     };
-    if let Some(default) = query.public {
-        let default = values.bind(default.as_str());
-        wanted.push_str(&format!(
-            " AND COALESCE(w.card_access, {default}) = 'public'"
-        ));
-    }
-    let mut texts = Vec::new();
-    for search in query.search {
+    if let Some(search) = query.search {
         let pattern = values.bind(&search.pattern);
-        for column in ["name", "role", "agent_card"] {
-            if column == "agent_card" && !query.in_cards {
-                continue;
-            }
-            let mut text = format!("LOWER(w.{column})");
-            for (upper, lower) in &search.foldings {
-                let (upper, lower) = (values.bind(upper), values.bind(lower));
-                text = format!("REPLACE({text}, {upper}, {lower})");
-            }
-            texts.push(format!("COALESCE({text}, '') LIKE {pattern} ESCAPE '!'"));
+        let (mut name, mut role) = ("LOWER(w.name)".to_owned(), "LOWER(w.role)".to_owned());
+        for (upper, lower) in &search.foldings {
+            let (upper, lower) = (values.bind(upper), values.bind(lower));
+            name = format!("REPLACE({name}, {upper}, {lower})");
+            role = format!("REPLACE({role}, {upper}, {lower})");
         }
-    }
-    if !texts.is_empty() {
-        wanted.push_str(&format!(" AND ({})", texts.join(" OR ")));
+        wanted.push_str(&format!(
+            " AND ({name} LIKE {pattern} ESCAPE '!' \
+                 OR (w.role IS NOT NULL AND {role} LIKE {pattern} ESCAPE '!'))"
+        ));
     }
     wanted
 }

@@ -149,8 +149,6 @@ sections! {
         cors: Cors,
         /// `[canvas]`
         canvas: Canvas,
-        /// `[catalog]`
-        catalog: Catalog,
         /// `[events]`
         events: Events,
         /// `[inbox]`
@@ -443,11 +441,6 @@ sections! {
         /// True if it is served at `/canvas/` of the public listener.
         enabled: bool,
     }
-    /// `[catalog]`: the agents, as AI Catalog and ARD list them.
-    Catalog {
-        /// The domain in the names of agents; `None`: that of the public URL. Resolved by [`Config::publisher`].
-        publisher: Option<String>,
-    }
     /// `[events]`: sockets and event streams for observers.
     Events {
         /// Maximum open sockets and event streams.
@@ -591,18 +584,6 @@ impl Config {
     /// Returns the base URL of a workspace's A2A routes.
     pub fn base_of(&self, id: &WorkspaceId) -> String {
         format!("{}/workspaces/{id}/a2a", self.public_url())
-    }
-
-    /// Returns the domain in the names of agents in catalogues, in lower case. An address is no domain.
-    pub fn publisher(&self) -> String {
-        if let Some(publisher) = &self.catalog.publisher {
-            return publisher.to_ascii_lowercase();
-        }
-        let url = Url::parse(&self.public_url()).ok();
-        match url.as_ref().and_then(Url::domain) {
-            Some(domain) if domain != "localhost" => domain.to_owned(),
-            _ => "a2a-gateway.localhost".to_owned(),
-        }
     }
 
     /// Returns `iss` of the gateway's tokens.

@@ -351,7 +351,6 @@ impl Checks<'_> {
         }
         refuse! { self;
             forward.max_hops if c.forward.max_hops == 0 => "must be at least 1: this gateway counts";
-            catalog.publisher if c.catalog.publisher.as_deref().is_some_and(|name| !is_domain(name)) => "is a domain, such as agents.example.com";
             tokens.issuer if c.tokens.issuer.as_ref().is_some_and(String::is_empty) => "must not be empty";
             trusted_agents if c.trusted_agents.len() > TRUSTED_AGENTS_MAX
                 => "may have at most {TRUSTED_AGENTS_MAX} prefixes";
@@ -518,13 +517,4 @@ fn is_host(text: &str) -> bool {
 fn is_origin(text: &str) -> bool {
     let is_one = |url: Url| is_http(&url) && url.origin().ascii_serialization() == text;
     text == "*" || Url::parse(text).is_ok_and(is_one)
-}
-
-/// True for a domain without a port: what names of agents in catalogues may begin with.
-fn is_domain(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let mut labels = name.split('.');
-    name.contains('.')
-        && name.parse::<IpAddr>().is_err()
-        && labels.all(|label| !label.is_empty() && label.bytes().all(is_plain))
 }
