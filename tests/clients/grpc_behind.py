@@ -10,7 +10,7 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf import json_format
 from grpc_front import Client, message
 from generations import CLIENTS, FAULTS, LABELS, OTHERWISE, OUTCOMES, PLAIN
-from stage import BINDINGS, HERE
+from stage import BINDINGS, HERE, WAYS
 
 DOCUMENT = HERE.parent.parent / "docs/reference/bridge.md"
 BEGIN, END = (f"<!-- {edge}: tests/clients/grpc_behind.py -->\n" for edge in ("begin", "end"))
@@ -105,7 +105,14 @@ def run(stage):
         rows.append([f"{binding} {CLIENTS[client]}", LABELS[client], *marks])
     channel = grpc.insecure_channel(f"127.0.0.1:{gateway.port}")
     with channel:
-        saw = by_grpc(Client(channel, gateway.tokens["alice"], AGENT.replace(" ", "-")))
+        name = AGENT.replace(" ", "-")
+        saw = by_grpc(Client(channel, gateway.tokens["alice"], name))
+        # Its own card says the same.
+        for way in WAYS[1:]:
+            gateway.seat(agent, way)
+            made = Client(channel, gateway.tokens["alice"], f"{name}-{way}").call("SendMessage", ask("task")).task
+            if made.status.state != pb.TASK_STATE_COMPLETED:
+                failures.append(f"added by {way}: {made}")
     for step, (found_there, expected) in saw.items():
         if found_there != expected:
             failures.append(f"grpc {step}: {found_there}, not {expected}")
