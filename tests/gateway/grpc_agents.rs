@@ -12,6 +12,7 @@ use h2::Reason;
 use h2::server::{Builder as Server, SendResponse};
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
@@ -65,6 +66,8 @@ struct GrpcAgent {
     /// Calls that were reset.
     resets: Arc<Semaphore>,
     gzip: Arc<Mutex<bool>>,
+    /// Connections that it ends by a GOAWAY before the first stream.
+    leaving: Arc<AtomicUsize>,
 }
 
 impl GrpcAgent {
@@ -79,6 +82,7 @@ impl GrpcAgent {
             connections: Arc::default(),
             resets: Arc::new(Semaphore::new(0)),
             gzip: Arc::default(),
+            leaving: Arc::default(),
         };
         let (serving, script): (_, Script) = (agent.clone(), Arc::new(script));
         tokio::spawn(async move {
@@ -92,6 +96,14 @@ impl GrpcAgent {
 
     async fn serve(self, stream: TcpStream, streams: u32, script: Script) {
         let number = self.connections.fetch_add(1, Ordering::SeqCst);
+        let takes = |left: &AtomicUsize| {
+            let less = |left: usize| left.checked_sub(1);
+            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+                .is_ok()
+        };
+        if takes(&self.leaving) {
+            return leave_at_once(stream).await;
+        }
         let mut server = Server::new();
         server.max_concurrent_streams(streams);
         let Ok(mut connection) = server.handshake::<_, Bytes>(stream).await else {
@@ -238,6 +250,33 @@ impl GrpcAgent {
 
     fn interface(&self, version: &str) -> Value {
         json!({"url": format!("127.0.0.1:{}", self.port), "protocolBinding": "GRPC", "protocolVersion": version})
+    }
+}
+
+/// Speaks HTTP/2 until a call comes, and says that it took none.
+async fn leave_at_once(mut stream: TcpStream) {
+    const FRAME: usize = 9;
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await.expect("a preface");
+    stream
+        .write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])
+        .await
+        .expect("settings");
+    loop {
+        let mut head = [0; FRAME];
+        if stream.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload).await.expect("a frame");
+        let answer = match (head[3], head[4]) {
+            (4, 0) => vec![0, 0, 0, 4, 1, 0, 0, 0, 0],
+            (6, 0) => [&[0, 0, 8, 6, 1, 0, 0, 0, 0][..], &payload].concat(),
+            // GOAWAY: the last stream is 0.
+            (1, _) => [[0, 0, 8, 7, 0, 0, 0, 0, 0].as_slice(), &[0; 8]].concat(),
+            _ => continue,
+        };
+        let _ = stream.write_all(&answer).await;
     }
 }
 
@@ -561,22 +600,46 @@ async fn a_call_that_was_not_taken_is_sent_again_and_no_other() {
     let count = AtomicUsize::new(0);
     let case = Case::new(move |_| match count.fetch_add(1, Ordering::SeqCst) {
         0 => vec![Step::Reset(Reason::REFUSED_STREAM)],
-        2 => vec![Step::Leave].into_iter().chain(done()).collect(),
-        4 => vec![Step::Reset(Reason::CANCEL)],
+        2 => vec![Step::Reset(Reason::CANCEL)],
         _ => done(),
     })
     .await;
     case.send().await.has(200);
     assert_eq!(case.agent.calls().len(), 2);
-    // GOAWAY lets the call end, and the next one goes to another connection.
-    case.send().await.has(200);
-    case.send().await.has(200);
-    let calls = case.agent.calls();
-    assert_eq!(calls.len(), 4);
-    assert!(calls[3].connection > calls[2].connection, "{calls:?}");
     assert_eq!(case.send().await.reason(), "agent_protocol_error");
-    assert_eq!(case.agent.calls().len(), 5);
+    assert_eq!(case.agent.calls().len(), 3);
     case.send().await.has(200);
+}
+
+#[tokio::test]
+async fn goaway_ends_a_connection_without_a_lost_call() {
+    let count = AtomicUsize::new(0);
+    let builder = Builder::new(Pair::Embedded).set("server.threads", "1");
+    let script = move |_: &Got| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => [vec![Step::Leave], done()].concat(),
+        _ => done(),
+    };
+    let case = Case::with(builder, 100, |_| {}, script).await;
+    let moved = async {
+        while case.agent.connections() < 2 {
+            case.send().await.has(200);
+        }
+    };
+    timeout(PATIENCE, moved).await.expect("another connection");
+    assert_eq!(case.agent.last().connection, 1);
+}
+
+#[tokio::test]
+async fn calls_beyond_the_last_stream_of_a_goaway_are_sent_again_but_not_for_ever() {
+    let case = Case::new(|_| done()).await;
+    case.agent.leaving.store(2, Ordering::SeqCst);
+    case.send().await.has(200);
+    assert_eq!((case.agent.calls().len(), case.agent.connections()), (1, 3));
+    let builder = Builder::new(Pair::Embedded).set("server.threads", "1");
+    let case = Case::with(builder, 100, |_| {}, |_| done()).await;
+    case.agent.leaving.store(100, Ordering::SeqCst);
+    case.send().await.has(503);
+    assert_eq!((case.agent.calls().len(), case.agent.connections()), (0, 3));
 }
 
 #[tokio::test]

@@ -328,19 +328,31 @@ fn is_untaken(error: &h2::Error) -> bool {
     error.is_remote() && (refused || error.is_go_away())
 }
 
-/// Sends a call, and returns the head of its answer. It is sent again only if the agent said that it did not take it.
+/// The reasons why no answer to a call can be awaited.
+enum SendError {
+    /// Its agent did not take it.
+    Untaken,
+    /// It may have been taken.
+    Broken(h2::Error),
+}
+
+/// Sends a call, and returns the head of its answer. It is sent again only if its agent surely did not take it.
 async fn send(
     agent: &GrpcAgent,
     slot: &mut StreamSlot,
     request: http::Request<()>,
     frame: &Bytes,
-) -> io::Result<http::Response<RecvStream>> {
-    let mut attempts = 1;
-    loop {
-        let (mut sender, request) = (slot.sender.clone(), request.clone());
+) -> Result<http::Response<RecvStream>, SendError> {
+    for attempt in 1..=ATTEMPTS_MAX {
+        if attempt > 1 {
+            agent.relay.metrics.resends.inc();
+            *slot = agent.open().await.map_err(|_| SendError::Untaken)?;
+        }
+        let (mut sender, request, mut begun) = (slot.sender.clone(), request.clone(), false);
         let sent = async {
             poll_fn(|cx| sender.poll_ready(cx)).await?;
             let (answer, mut body) = sender.send_request(request, false)?;
+            begun = true;
             body.send_data(frame.clone(), true)?;
             answer.await
         };
@@ -351,13 +363,11 @@ async fn send(
         if failed.is_go_away() || failed.is_io() {
             slot.retire_connection();
         }
-        if !is_untaken(&failed) || attempts == ATTEMPTS_MAX {
-            return Err(io::Error::other(failed));
+        if begun && !is_untaken(&failed) {
+            return Err(SendError::Broken(failed));
         }
-        attempts += 1;
-        agent.relay.metrics.resends.inc();
-        *slot = agent.open().await.map_err(io::Error::other)?;
     }
+    Err(SendError::Untaken)
 }
 
 type Writer = tokio::io::WriteHalf<DuplexStream>;
@@ -386,7 +396,17 @@ async fn answer(
         }
     };
     let request = build_request(agent, method, head).map_err(io::Error::other)?;
-    let (fields, stream) = send(agent, &mut slot, request, &frame).await?.into_parts();
+    let answer = match send(agent, &mut slot, request, &frame).await {
+        Ok(answer) => answer,
+        Err(SendError::Broken(why)) => return Err(io::Error::other(why)),
+        Err(SendError::Untaken) => {
+            let error =
+                json!({"code": -32603, "message": "the agent refuses each stream of HTTP/2"});
+            let (status, none) = (StatusCode::SERVICE_UNAVAILABLE, HeaderMap::new());
+            return write_answer(writer, (status, &none), &reply(&id, "error", &error)?).await;
+        }
+    };
+    let (fields, stream) = answer.into_parts();
     drop(frame);
     slot.note_heard();
     if fields.status != StatusCode::OK {

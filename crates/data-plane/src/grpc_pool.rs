@@ -41,6 +41,10 @@ const PING_AFTER: Duration = Duration::from_secs(310);
 /// Maximum time for the answer to a ping.
 const PONG_WITHIN: Duration = Duration::from_secs(20);
 
+/// Time after which a call that ends without a byte of its agent, on a connection that was silent meanwhile, is the last
+/// that began there: the connection may be broken.
+const SUSPECT_AFTER: Duration = Duration::from_secs(5);
+
 /// Interval at which a connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -77,9 +81,12 @@ struct Shared {
 }
 
 impl Shared {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
     fn note_heard(&self) {
-        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard_at.store(now, Ordering::Relaxed);
+        self.heard_at.store(self.now(), Ordering::Relaxed);
     }
 
     fn silence(&self) -> Duration {
@@ -106,7 +113,12 @@ impl Shared {
         }
         self.streams.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::clone(self);
-        Some(StreamSlot { connection, sender })
+        let began_at = self.now();
+        Some(StreamSlot {
+            connection,
+            sender,
+            began_at,
+        })
     }
 }
 
@@ -114,6 +126,7 @@ impl Shared {
 pub(super) struct StreamSlot {
     connection: Arc<Shared>,
     pub(super) sender: SendRequest<Bytes>,
+    began_at: u64,
 }
 
 impl StreamSlot {
@@ -130,6 +143,11 @@ impl StreamSlot {
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
+        let silent = self.connection.heard_at.load(Ordering::Relaxed) <= self.began_at;
+        let lasted = Duration::from_millis(self.connection.now() - self.began_at);
+        if silent && lasted >= SUSPECT_AFTER {
+            self.retire_connection();
+        }
         if self.connection.streams.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.connection.note_heard();
         }
@@ -332,5 +350,53 @@ impl Keeper {
                 shard.remove(&key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// A connection that is not driven, and its agent's end.
+    async fn connection() -> (Arc<Shared>, impl Sized) {
+        let (ours, agents) = duplex(1 << 16);
+        let agent = h2::server::handshake(agents);
+        let client = Builder::new().handshake::<_, Bytes>(ours);
+        let (agent, client) = tokio::join!(agent, client);
+        let (sender, connection) = client.unwrap();
+        let shared = Shared {
+            sender: Mutex::new(Some(sender)),
+            streams: AtomicUsize::new(0),
+            heard_at: AtomicU64::new(0),
+            began: Instant::now(),
+        };
+        (Arc::new(shared), (agent, connection))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_stays_silent_under_a_call_takes_no_other() {
+        for (seconds, is_heard, takes) in [(4, false, true), (6, true, true), (6, false, false)] {
+            let (shared, _kept) = connection().await;
+            let other = shared.take().unwrap();
+            let slot = shared.take().unwrap();
+            advance(Duration::from_secs(seconds)).await;
+            if is_heard {
+                other.note_heard();
+            }
+            drop(slot);
+            assert_eq!(shared.take().is_some(), takes, "{seconds} {is_heard}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_has_a_bound_of_streams() {
+        let (shared, _kept) = connection().await;
+        let mut slots: Vec<_> = (0..STREAMS_MAX).map(|_| shared.take().unwrap()).collect();
+        assert!(shared.take().is_none() && !shared.is_retired());
+        slots.pop();
+        assert!(shared.take().is_some());
     }
 }
