@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
+use crate::harness::authority::{Authority, door, server_config};
 use crate::harness::tls::Http2;
 use crate::harness::{Agent, Answer, Builder, Connection, Gateway, Pair, Request, Seat, card_1_0};
 
@@ -132,43 +133,10 @@ impl GrpcAgent {
         script: Script,
         leave: Arc<Notify>,
     ) {
-        let (head, mut body) = request.into_parts();
-        let mut reader = FrameReader::new(MessageEncoding::Identity, u64::MAX);
-        while let Some(Ok(data)) = body.data().await {
-            let _ = body.flow_control().release_capacity(data.len());
-            reader.push(&data);
-        }
-        let name = head
-            .uri
-            .path()
-            .rsplit('/')
-            .next()
-            .expect("a path")
-            .to_owned();
-        assert_eq!(head.uri.path(), format!("/lf.a2a.v1.A2AService/{name}"));
-        let method = Method::find(&name).expect("a method");
-        let message = reader.single_message().expect("one message");
-        let message = decode_message(method.request(), &message, |_| {}).expect("a message");
-        let got = Got {
-            connection,
-            method: name,
-            metadata: head.headers,
-            message: serde_json::from_slice(&message).expect("JSON"),
-        };
+        let (got, method) = read_call(connection, request).await;
         self.calls.lock().unwrap().push(got.clone());
         let mut stream = None;
         for step in script(&got) {
-            let trailers = |code: u8, message: &str, reason: &str| {
-                let mut status = Status::new(grpc::Code::from_number(&code.to_string()), message);
-                (status.reason, status.domain) = (reason.into(), "a2a-protocol.org".into());
-                let mut fields = HeaderMap::new();
-                fields.insert("grpc-status", code.to_string().parse().unwrap());
-                fields.insert("grpc-message", status.message_field().parse().unwrap());
-                if let Some(details) = status.details_field().filter(|_| !reason.is_empty()) {
-                    fields.insert("grpc-status-details-bin", details.parse().unwrap());
-                }
-                fields
-            };
             let bytes = match step {
                 Step::Message(message) => {
                     let message = message.to_string();
@@ -219,9 +187,7 @@ impl GrpcAgent {
             let _ = stream.send_data(bytes, false);
         }
         let stream = stream.get_or_insert_with(|| self.head(&mut answer));
-        let mut fields = HeaderMap::new();
-        fields.insert("grpc-status", "0".parse().unwrap());
-        let _ = stream.send_trailers(fields);
+        let _ = stream.send_trailers(trailers(0, "", ""));
     }
 
     fn head(&self, answer: &mut SendResponse<Bytes>) -> h2::SendStream<Bytes> {
@@ -251,6 +217,42 @@ impl GrpcAgent {
     fn interface(&self, version: &str) -> Value {
         json!({"url": format!("127.0.0.1:{}", self.port), "protocolBinding": "GRPC", "protocolVersion": version})
     }
+}
+
+async fn read_call(
+    connection: usize,
+    request: http::Request<h2::RecvStream>,
+) -> (Got, &'static Method) {
+    let (head, mut body) = request.into_parts();
+    let mut reader = FrameReader::new(MessageEncoding::Identity, u64::MAX);
+    while let Some(Ok(data)) = body.data().await {
+        let _ = body.flow_control().release_capacity(data.len());
+        reader.push(&data);
+    }
+    let name = head.uri.path().strip_prefix("/lf.a2a.v1.A2AService/");
+    let name = name.expect("the service").to_owned();
+    let method = Method::find(&name).expect("a method");
+    let message = reader.single_message().expect("one message");
+    let message = decode_message(method.request(), &message, |_| {}).expect("a message");
+    let got = Got {
+        connection,
+        method: name,
+        metadata: head.headers,
+        message: serde_json::from_slice(&message).expect("JSON"),
+    };
+    (got, method)
+}
+
+fn trailers(code: u8, message: &str, reason: &str) -> HeaderMap {
+    let mut status = Status::new(grpc::Code::from_number(&code.to_string()), message);
+    (status.reason, status.domain) = (reason.into(), "a2a-protocol.org".into());
+    let mut fields = HeaderMap::new();
+    fields.insert("grpc-status", code.to_string().parse().unwrap());
+    fields.insert("grpc-message", status.message_field().parse().unwrap());
+    if let Some(details) = status.details_field().filter(|_| !reason.is_empty()) {
+        fields.insert("grpc-status-details-bin", details.parse().unwrap());
+    }
+    fields
 }
 
 /// Speaks HTTP/2 until a call comes, and says that it took none.
@@ -829,4 +831,77 @@ async fn an_agent_that_is_away_or_speaks_no_http2_was_not_called() {
     let refused = case.send().await;
     assert_eq!(refused.reason(), "address_forbidden");
     assert!(refused.text().contains("without TLS at a public address"));
+}
+
+/// A workspace with the agent at `url`, whose card names the gRPC interface at `place`.
+async fn settle(gateway: &Gateway, id: &str, (url, place): (&str, &str), tls: Value) {
+    let mut new = json!({"id": id, "name": id, "url": url, "liveness": "assumed"});
+    if !tls.is_null() {
+        new["upstream_tls"] = tls;
+    }
+    let enrolment = gateway.create(new).await;
+    let mut card = card_1_0(id);
+    card["supportedInterfaces"] =
+        json!([{"url": place, "protocolBinding": "GRPC", "protocolVersion": "1.0"}]);
+    gateway.register(id, &enrolment, url, card).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_tls_an_agent_is_who_its_certificate_says_and_speaks_http2() {
+    let authority = Authority::new("ours");
+    let agent = GrpcAgent::start(100, |_| done()).await;
+    let gateway = Gateway::start(Pair::Embedded).await;
+    for (id, protocol, host, prefix, good) in [
+        ("bare", "h2", "localhost", "", true),
+        ("https", "h2", "localhost", "https://", true),
+        ("http1", "http/1.1", "localhost", "", false),
+        ("other", "h2", "127.0.0.1", "", false),
+    ] {
+        let mut config = server_config(&authority.issue(&["localhost"]), None);
+        config.alpn_protocols = vec![protocol.into()];
+        let (port, door) = door("127.0.0.1", agent.port, config, Arc::default()).await;
+        let (url, place) = (
+            format!("https://{host}:{port}/"),
+            format!("{prefix}{host}:{port}"),
+        );
+        let tls = json!({"ca": authority.pem()});
+        settle(&gateway, id, (&url, &place), tls).await;
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": hello()});
+        let request = Request::post(format!("/workspaces/{id}/a2a"), call.to_string());
+        let before = agent.calls().len();
+        let answer = gateway.as_operator(request).await;
+        if good {
+            assert_eq!(answer.status, 200, "{id}: {}", answer.text());
+            assert_eq!(agent.calls().len(), before + 1);
+        } else {
+            assert_eq!(answer.reason(), "agent_unreachable", "{id}");
+            assert_eq!(answer.fact("delivered").as_deref(), Some("false"), "{id}");
+            assert_eq!(agent.calls().len(), before);
+        }
+        door.abort();
+    }
+}
+
+#[tokio::test]
+async fn an_agent_with_nothing_but_a_port_of_grpc_is_called_in_all_forms() {
+    let agent = GrpcAgent::start(100, |_| done()).await;
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let place = format!("127.0.0.1:{}", agent.port);
+    let url = format!("http://{place}/");
+    settle(&gateway, "only", (&url, &place), Value::Null).await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": hello()});
+    for (tail, body) in [("", &call), ("/message:send", &hello())] {
+        let path = format!("/workspaces/only/a2a{tail}");
+        let request = Request::post(path, body.to_string()).field("A2A-Version", "1.0");
+        gateway.as_operator(request).await.has(200);
+    }
+    assert_eq!(agent.calls().len(), 2);
+    // What no translation knows is not sent to a port of gRPC.
+    let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "x/y", "params": {}});
+    let request = Request::post("/workspaces/only/a2a", unknown.to_string());
+    assert_eq!(
+        gateway.as_operator(request).await.json()["error"]["code"],
+        -32601
+    );
+    assert_eq!(agent.calls().len(), 2);
 }

@@ -41,8 +41,8 @@ const PING_AFTER: Duration = Duration::from_secs(310);
 /// Maximum time for the answer to a ping.
 const PONG_WITHIN: Duration = Duration::from_secs(20);
 
-/// Time after which a call that ends without a byte of its agent, on a connection that was silent meanwhile, is the last
-/// that began there: the connection may be broken.
+/// Time after which a call that ends on a connection that was silent meanwhile is the last that began there: the
+/// connection may be broken.
 const SUSPECT_AFTER: Duration = Duration::from_secs(5);
 
 /// Interval at which a connection is looked at.

@@ -149,9 +149,9 @@ impl Addresses {
         Ok(AgentAddress::new(address, of_name, decision))
     }
 
-    /// Returns the place of a gRPC interface of an agent's card, with the addresses to dial: at the agent's own host, or
-    /// at one that the address policy opens. A place at another host gets no credential that was registered for the
-    /// agent's.
+    /// Returns the place of a gRPC interface of an agent's card, with the addresses to dial: at the agent's own host,
+    /// or at one that the address policy opens. A place at another host gets no credential that was registered for
+    /// the agent's.
     ///
     /// # Errors
     /// As [`Addresses::agent_address`]; `address_forbidden`, also without TLS to an address that is not private.

@@ -120,7 +120,7 @@ impl Policy {
     }
 }
 
-/// True if an address is not one that everybody can reach.
+/// True if an address is no public one.
 pub(super) fn is_private(address: IpAddr) -> bool {
     let address = canonical_address(address);
     let found = NETS.iter().find(|(_, net)| net.contains(&address));
