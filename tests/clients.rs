@@ -57,6 +57,11 @@ fn stubs_of_the_sdk_reach_every_agent_by_grpc() {
 }
 
 #[test]
+fn clients_of_all_forms_reach_an_agent_that_speaks_grpc_alone() {
+    run("grpc_behind");
+}
+
+#[test]
 fn a_pocketpaw_style_agent_serves_platform_clients_and_sdks() {
     run("pocketpaw");
 }

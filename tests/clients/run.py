@@ -7,7 +7,7 @@ import sys
 from stage import Stage
 
 PARTS = ["matrix", "pocketpaw", "owners", "load", "completion", "documents", "polling", "refusals", "generations", "traces",
-         "instances", "grpc_front"]
+         "instances", "grpc_front", "grpc_behind"]
 # Of a failure, in characters.
 TOLD_MAX = 1500
 

@@ -37,6 +37,7 @@ mod fields;
 mod gitops;
 mod grants;
 mod grpc;
+mod grpc_agents;
 mod guards;
 mod guide;
 mod handover;

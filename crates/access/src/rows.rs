@@ -8,7 +8,7 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Decode, Encode, FromRow, Row as _, Type};
 
-use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus};
+use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus, Transport};
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::time::Timestamp;
 use stores::db::{Connection, Db, Values};
@@ -84,7 +84,13 @@ macro_rules! stored_words {
 
 pub(crate) use stored_words;
 
-stored_words!(Bridging, CardAccess, CompletionMode, RefusalStatus);
+stored_words!(
+    Bridging,
+    CardAccess,
+    CompletionMode,
+    RefusalStatus,
+    Transport
+);
 
 /// Reads the value of a column.
 pub(crate) fn read<T: StoredValue>(row: &AnyRow, column: &'static str) -> Result<T, sqlx::Error> {

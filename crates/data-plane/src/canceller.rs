@@ -310,7 +310,7 @@ impl StopCancellation {
         routed.map_err(|ended| ended.into_rejection(cancel_timeout))?;
         let asker = LookupFor::for_call(Account::default());
         let connect = exchange.call.config.timeouts.connect;
-        let peer = resolve_peer(context, agent, call.path.as_deref(), asker, connect).await?;
+        let peer = resolve_peer(context, agent, &call, asker, connect).await?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
         let head = RequestHeader::build(Method::POST, b"/", None).map_err(internal_error)?;
         let origin = Origin {

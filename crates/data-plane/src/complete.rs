@@ -9,6 +9,7 @@ use pingora::http::RequestHeader;
 
 use crate::admission::{AdmittedCall, AllowedCaller, assign_instance, build_binder, single_field};
 use crate::filters::Rewrite;
+use crate::grpc_agent::GrpcPlace;
 use crate::guard::CallGuards;
 use crate::record::{Exchange, ExchangeError, box_cold_path};
 use crate::services::Request;
@@ -50,6 +51,8 @@ pub(super) struct RestRoute {
 
 /// A call after the checks of its body.
 pub(super) struct CheckedCall {
+    /// The gRPC interface that gets it; `None`: it goes over HTTP.
+    pub(super) grpc: Option<Box<GrpcPlace>>,
     /// The HTTP method.
     pub(super) verb: http::Method,
     /// The path and query at the agent; `None` for its JSON-RPC path.
@@ -92,6 +95,7 @@ impl CheckedCall {
     /// Returns a call of JSON-RPC with this body.
     pub(super) fn json_rpc(body: Bytes, share: Share) -> Self {
         Self {
+            grpc: None,
             verb: http::Method::POST,
             path: None,
             body,
@@ -167,7 +171,7 @@ impl CheckedCall {
 
     /// Sets the path of a JSON-RPC call from the agent's registered card, if it differs from the registered URL's.
     pub(super) fn set_path_from(&mut self, agent: &Agent) {
-        if self.path.is_none() && self.route.is_none() {
+        if self.path.is_none() && self.route.is_none() && self.grpc.is_none() {
             let method = self.method_name.as_deref();
             self.path = agent.json_rpc.path_of_method(method).map(str::to_owned);
         }

@@ -514,7 +514,7 @@ impl Dispatcher {
         self.check_content(admitted, exchange, &mut call).await?;
         let asker = LookupFor::for_call(admitted.allowed.account());
         let connect = exchange.call.config.timeouts.connect;
-        let peer = resolve_peer(context, agent, call.path.as_deref(), asker, connect).await;
+        let peer = resolve_peer(context, agent, &call, asker, connect).await;
         let peer = peer.at(Stage::Address).map_err(Rejection::mark_not_sent)?;
         exchange.begin_call_span(&callee_attributes(agent, &call));
         let timeouts = &exchange.call.config.timeouts;

@@ -13,7 +13,9 @@ use tokio::sync::Semaphore;
 
 use crate::policy::{check_access, permit_target};
 use crate::services::Context;
-use crate::upstream_request::{agent_side, correct_side, inbox_side, serves_http_json};
+use crate::upstream_request::{
+    agent_side, bindings_label, correct_side, inbox_side, serves_http_json,
+};
 use a2a::Generation;
 use a2a::bridge::{Bridge, FileBytes, Side};
 use a2a::card::{AgentSides, Binding};
@@ -355,7 +357,7 @@ impl Explainer {
         let takes = shown.and_then(|shown| shown.takes);
         let calls = SIDES.map(|asked| {
             let rest = asked.binding == Binding::HttpJson;
-            let side = agent_side(asked, spoken, options);
+            let side = agent_side((asked, asked.binding.into()), spoken, options);
             let side = side.map(|by_card| correct_side(asked, by_card, takes, options));
             let answer = match side {
                 _ if age.is_none() && !options.has_card => {
@@ -366,8 +368,12 @@ impl Explainer {
                 _ if rest && options.bridge == Bridging::Off && !serves_http_json(spoken) => {
                     json!(Reason::NotFound.as_str())
                 }
-                Ok(Some(spoke)) if spoke.side != asked => json!(bridge_label(asked, spoke.side)),
-                Ok(_) => Value::Null,
+                Ok(Some(spoke)) => {
+                    let differs = spoke.side != asked;
+                    let label = differs.then(|| bridge_label(asked, spoke.side));
+                    json!(bindings_label((asked, asked.binding.into()), &spoke).or(label))
+                }
+                Ok(None) => Value::Null,
             };
             (asked, answer)
         });
@@ -471,7 +477,10 @@ fn bridge_fact<const N: usize>(
             Bridging::Auto => "auto",
             Bridging::Off => "off",
         },
-        "agent_speaks": spoken.sides().map(form).collect::<Vec<_>>(),
+        "agent_speaks": spoken.all().map(|spoke| match spoke.grpc {
+            Some(_) => format!("{} GRPC", spoke.side.generation.version()),
+            None => form(spoke.side),
+        }).collect::<Vec<_>>(),
         "by": by,
         "calls": calls,
     })

@@ -408,9 +408,13 @@ pub(super) fn reject_untranslatable(
     failed.with_label_values(&[failure.label()]).inc();
     let reason = match failure {
         Failure::Push { .. } => Reason::PushNotSupported,
-        Failure::List | Failure::Method { .. } | Failure::Off { .. } => Reason::VersionNotSupported,
+        Failure::List | Failure::GrpcV0 | Failure::Method { .. } | Failure::Off { .. } => {
+            Reason::VersionNotSupported
+        }
         Failure::Twice(_) | Failure::Params("jsonrpc") | Failure::TooDeep => Reason::InvalidRequest,
-        Failure::Params(_) | Failure::TooLong | Failure::FileBytes => Reason::InvalidParams,
+        Failure::Params(_) | Failure::TooLong | Failure::FileBytes | Failure::Number => {
+            Reason::InvalidParams
+        }
         Failure::NotJson(_) => Reason::ParseError,
         Failure::Answer(_) => Reason::AgentProtocolError,
     };

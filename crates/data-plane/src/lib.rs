@@ -6,6 +6,7 @@ mod trace;
 
 mod record;
 
+mod grpc_pool;
 mod grpc_session;
 
 mod listener;
@@ -54,6 +55,7 @@ mod inbox;
 
 mod plan;
 
+mod grpc_agent;
 mod grpc_calls;
 
 mod card_route;

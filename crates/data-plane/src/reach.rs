@@ -101,10 +101,10 @@ struct Dialer<'a, 'r> {
 async fn dial(
     context: &Context,
     (agent, asker): (&Agent, LookupFor),
-    path: Option<&str>,
+    call: &CheckedCall,
     (connect, deadline): (Duration, Instant),
 ) -> Result<Connected, ConnectFailure> {
-    let found = resolve_peer(context, agent, path, asker, connect).await;
+    let found = resolve_peer(context, agent, call, asker, connect).await;
     let peer = found.at(Stage::Address).map_err(|why| ConnectFailure {
         // A name that has no address now: its container is started again.
         is_away: why.reason == Reason::AgentUnreachable,
@@ -176,7 +176,7 @@ impl Dialer<'_, '_> {
         let agent = (&*self.agent, self.asker);
         tokio::select! {
             biased;
-            tried = dial(request.context, agent, self.call.path.as_deref(), clocks) => Ok(tried),
+            tried = dial(request.context, agent, self.call, clocks) => Ok(tried),
             why = cut.cancelled(Delivery::NotSent) => Err(why),
         }
     }
@@ -261,8 +261,7 @@ impl Dialer<'_, '_> {
             let config = &self.request.exchange.call.config;
             let clocks = (config.timeouts.connect, self.deadline);
             let agent = (&*self.agent, self.asker);
-            let (context, path) = (self.request.context, self.call.path.as_deref());
-            match dial(context, agent, path, clocks).await {
+            match dial(self.request.context, agent, self.call, clocks).await {
                 Ok(connected) => return Ok(connected),
                 Err(again) => failed = again,
             }
@@ -375,7 +374,7 @@ impl Dialer<'_, '_> {
             let (agent, clocks) = ((&*self.agent, self.asker), (config.timeouts.connect, until));
             let tried = tokio::select! {
                 biased;
-                tried = dial(context, agent, self.call.path.as_deref(), clocks) => tried,
+                tried = dial(context, agent, self.call, clocks) => tried,
                 () = client_disconnected(self.request.session) => {
                     return Err(ExchangeError::CallerLeft);
                 }

@@ -291,7 +291,7 @@ async fn choose_plan(
     let is_also_own = is_also_own(rest) && !(bridges && declares_1_0(request.head()));
     if rest.method.name_in(asked.generation).is_some() && !is_also_own {
         let metrics = &request.context.gateway.metrics;
-        let side = agent_side(asked, spoken, options);
+        let side = agent_side((asked, asked.binding.into()), spoken, options);
         side.map_err(|failure| reject_untranslatable(metrics, &failure, Delivery::NotSent))
             .at(Stage::Call)?;
         if bridges {

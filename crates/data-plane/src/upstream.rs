@@ -1,9 +1,11 @@
 //! Connections to agents, a request sent once, and the head of the answer awaited and judged. HTTP/1.1 only: agents'
-//! servers all support it, and a broken HTTP/2 connection would take several exchanges with it (`ARCHITECTURE.md`).
+//! servers all support it, and a broken HTTP/2 connection would take several exchanges with it (`ARCHITECTURE.md`). An
+//! agent of gRPC is reached through [`crate::grpc_agent`].
 
 use crate::admission::Load;
 use crate::certificates::Certificates;
 use crate::dial::Dialling;
+use crate::grpc_pool::GrpcPool;
 use crate::listener::caller_gone;
 use crate::record::{Exchange, ExchangeError};
 use a2a::accept::is_json;
@@ -43,7 +45,9 @@ pub(super) use http1::{Connection as AgentConnection, PoolHandle, WireRequest, i
 /// Connections to agents.
 pub(super) struct Upstream {
     pub(super) connector: Connector,
-    certificates: Certificates,
+    /// Connections to agents that are called by gRPC.
+    pub(super) grpc: Arc<GrpcPool>,
+    pub(super) certificates: Certificates,
 }
 
 /// Returns the peer of an agent at `address`, without its own settings of TLS.
@@ -82,6 +86,7 @@ impl Upstream {
         let pool = Pool::new(pool_size, threads, drain.begun_flag());
         Self {
             connector: Connector::new(pool),
+            grpc: GrpcPool::new(threads, drain.begun_flag()),
             certificates: Certificates::new(),
         }
     }

@@ -12,11 +12,14 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
 use secrecy::ExposeSecret as _;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::admission::{AdmittedCall, AllowedCaller, authority, client_address};
 use crate::cards::ExtendedCard;
 use crate::complete::{CheckedCall, TranslatedHeaders};
 use crate::filters::{ResponseTranslator, Rewrite, TaskListFilter, reject_untranslatable};
+use crate::grpc_agent::{GrpcPlace, grpc_peer};
 use crate::policy::{ContentCall, check_content};
 use crate::record::{Exchange, ExchangeError, TranslationFields, box_cold_path};
 use crate::services::{CALLER_TOKEN, Context, Request};
@@ -27,7 +30,7 @@ use a2a::bridge::{
     AgentRequest, Bridge, Call, Exchange as BridgedExchange, Failure, FileBytes, Side,
     has_v1_message, path_below, tenant_prefix,
 };
-use a2a::card::{AgentSide, AgentSides, Binding as Carried};
+use a2a::card::{AgentSide, AgentSides, Binding as Carried, Carrier};
 use a2a::method::Method;
 use a2a::task::Binding;
 use access::identity::{CallerToken, Principal};
@@ -40,6 +43,7 @@ use kernel::offload;
 use kernel::rejection::{AtStage as _, Delivery, Rejection};
 use kernel::stage::Stage;
 use kernel::telemetry::traces::context::{context_fields, is_context};
+use tokio::time::Instant;
 use trust::body_hash;
 
 /// The request that a call stands for: its head, and the address of its client.
@@ -86,6 +90,9 @@ impl AgentCall<'_> {
         exchange: &Exchange,
         call: &mut CheckedCall,
     ) -> Result<(), ExchangeError> {
+        if call.grpc.is_some() {
+            return Ok(());
+        }
         if call.path.is_none() && call.route.is_none() && self.agent.options.path_in_card {
             let method = call.method_name.as_deref();
             let cards = &self.context.cards;
@@ -207,6 +214,12 @@ impl AgentCall<'_> {
         if wire.is_none() && call.version_1_0 && !headers.contains_key("a2a-version") {
             head.write_field("a2a-version", "1.0");
         }
+        let left = exchange.call.deadline.filter(|_| call.grpc.is_some());
+        if let Some(left) = left.map(|end| end.saturating_duration_since(Instant::now())) {
+            // Eight digits at most.
+            let millis = left.as_millis().min(99_999_999);
+            head.write_display("grpc-timeout", format_args!("{millis}m"));
+        }
         // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
         let verbs = ["POST", "PUT", "PATCH"];
         if body_len > 0 || verbs.contains(&call.verb.as_str()) {
@@ -240,18 +253,21 @@ async fn resolve_address(
     }
 }
 
-/// Returns the agent, or `path` at it, to connect to within `connect`.
+/// Returns the place of the agent that gets `call`, to connect to within `connect`.
 ///
 /// # Errors
-/// As [`resolve_address`].
+/// As [`resolve_address`], [`grpc_peer`].
 pub(super) async fn resolve_peer(
     context: &Context,
     agent: &Agent,
-    path: Option<&str>,
+    call: &CheckedCall,
     asker: LookupFor,
     connect: Duration,
 ) -> Result<Box<HttpPeer>, Rejection> {
-    let address = resolve_address(context, agent, path, asker).await?;
+    if let Some(place) = &call.grpc {
+        return box_cold_path(grpc_peer(context, agent, place, asker, connect)).await;
+    }
+    let address = resolve_address(context, agent, call.path.as_deref(), asker).await?;
     let upstream = &context.relay.upstream;
     Ok(upstream.agent_peer(agent, address, connect).await)
 }
@@ -373,21 +389,25 @@ fn side_of(method: Method, call: &CheckedCall) -> Option<Side> {
 /// # Errors
 /// The agent does not speak its generation, and translation is off.
 pub(super) fn agent_side(
-    asked: Side,
+    (asked, by): (Side, Carrier),
     spoken: &AgentSides,
     options: &AgentOptions,
 ) -> Result<Option<AgentSide>, Failure> {
-    let spoke = match spoken.find_nearest(asked) {
+    let spoke = match spoken.choose((asked, by), options.transport) {
         Some(spoke) => spoke.clone(),
         // Nothing says what the agent speaks: a call of JSON-RPC passes as it is.
         None if asked.binding == Carried::JsonRpc => return Ok(None),
         None => AgentSide::json_rpc(options.generation),
     };
+    let is_grpc = spoke.grpc.is_some();
+    if is_grpc && spoke.side.generation == Generation::V0 {
+        return Err(Failure::GrpcV0);
+    }
     if spoke.side == asked || options.bridge == Bridging::Auto {
         return Ok(Some(spoke));
     }
     if spoke.side.generation == asked.generation {
-        return Ok(None);
+        return Ok(Some(spoke).filter(|_| is_grpc));
     }
     Err(Failure::Off {
         caller: asked.generation,
@@ -404,7 +424,8 @@ pub(super) fn correct_side(
     options: &AgentOptions,
 ) -> Option<AgentSide> {
     let spoke = by_card.as_ref().map_or(asked, |spoke| spoke.side);
-    let counts = spoke.binding == Carried::JsonRpc && options.bridge == Bridging::Auto;
+    let over_http = by_card.as_ref().is_none_or(|spoke| spoke.grpc.is_none());
+    let counts = over_http && spoke.binding == Carried::JsonRpc && options.bridge == Bridging::Auto;
     match shown.filter(|shown| counts && *shown != spoke.generation) {
         Some(generation) => Some(AgentSide::json_rpc(generation)),
         None => by_card,
@@ -460,13 +481,16 @@ async fn translate_for_agent(
 ) -> Result<(), ExchangeError> {
     let (cards, metrics) = (&agents.context.cards, &agents.context.gateway.metrics);
     let refuse = |failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent);
+    let is_grpc = matches!(caller, Some(ServerSession::Custom(_)));
+    call.grpc = None;
     let Some(asked) = side_of(exchange.call.method, call) else {
         if call.route.is_none() {
             let spoken = cards.sides(caller, exchange, agents.admitted).await?;
             let has_rpc = spoken.sides().any(|side| side.binding == Carried::JsonRpc);
             // No translation knows its method.
-            if let Some(first) = spoken.sides().next().filter(|_| !has_rpc) {
-                let agent = first.generation;
+            let first = spoken.sides().next().map(|first| first.generation);
+            let first = first.or(spoken.is_grpc_only().then_some(Generation::V1));
+            if let Some(agent) = first.filter(|_| !has_rpc) {
                 return Err(refuse(Failure::Method { agent }).into());
             }
         }
@@ -481,7 +505,12 @@ async fn translate_for_agent(
         let known = cards.sides(caller.as_deref_mut(), exchange, agents.admitted);
         known.await?
     };
-    let side = agent_side(asked, &spoken, options).map_err(refuse)?;
+    let by = if is_grpc {
+        Carrier::Grpc
+    } else {
+        asked.binding.into()
+    };
+    let side = agent_side((asked, by), &spoken, options).map_err(refuse)?;
     let names = |generation| {
         spoken
             .sides()
@@ -504,9 +533,22 @@ async fn translate_for_agent(
     let Some(spoke) = correct_side(asked, side, shown, options) else {
         return Ok(());
     };
+    if let Some(url) = &spoke.grpc {
+        call.may_repeat = false;
+        let (url, tenant) = (Arc::clone(url), spoke.tenant.clone());
+        call.grpc = Some(Box::new(GrpcPlace { url, tenant }));
+        let translated = box_cold_path(translate_for_grpc(agents, exchange, call, (asked, &spoke)));
+        translated.await?;
+    }
+    let label = bindings_label((asked, by), &spoke);
     // An agent that is said to speak 1.0 may take its messages by the methods of 0.3.
     let passes = call.may_repeat && shown.is_none() && asked == Side::json_rpc(Generation::V0);
     if passes && spoke.side != asked && exchange.call.method.sends() && has_v1_message(&call.body) {
+        return Ok(());
+    }
+    if spoke.grpc.is_some() {
+        exchange.call.translation =
+            label.map(|label| TranslationFields::new(label, asked.generation));
         return Ok(());
     }
     let interface = match spoke.side.binding {
@@ -527,10 +569,67 @@ async fn translate_for_agent(
             let query = route.query.as_deref().unwrap_or_default();
             call.path = Some(path_below(&interface, &format!("{tenant}{tail}?{query}")));
         }
-        return Ok(());
+    } else {
+        let sides = (asked, &spoke);
+        box_cold_path(translate_call(agents, exchange, call, sides, interface)).await?;
     }
-    let sides = (asked, &spoke);
-    Ok(box_cold_path(translate_call(agents, exchange, call, sides, interface)).await?)
+    if let Some(label) = label {
+        exchange.call.translation = Some(TranslationFields::new(label, asked.generation));
+    }
+    Ok(())
+}
+
+/// Returns the value of `X-A2A-Bridged` where the bindings differ and one of them is gRPC.
+pub(super) fn bindings_label(
+    (asked, by): (Side, Carrier),
+    spoke: &AgentSide,
+) -> Option<&'static str> {
+    let generations = (asked.generation, spoke.side.generation);
+    Some(match (generations, by, spoke.carrier()) {
+        ((Generation::V1, Generation::V1), Carrier::JsonRpc, Carrier::Grpc) => "jsonrpc>grpc",
+        ((Generation::V1, Generation::V1), Carrier::HttpJson, Carrier::Grpc) => "http+json>grpc",
+        ((Generation::V0, _), Carrier::JsonRpc, Carrier::Grpc) => "0.3>1.0,jsonrpc>grpc",
+        ((Generation::V0, _), Carrier::HttpJson, Carrier::Grpc) => "0.3>1.0,http+json>grpc",
+        ((_, Generation::V1), Carrier::Grpc, Carrier::JsonRpc) => "grpc>jsonrpc",
+        ((_, Generation::V1), Carrier::Grpc, Carrier::HttpJson) => "grpc>http+json",
+        ((_, Generation::V0), Carrier::Grpc, Carrier::JsonRpc) => "1.0>0.3,grpc>jsonrpc",
+        ((_, Generation::V0), Carrier::Grpc, Carrier::HttpJson) => "1.0>0.3,grpc>http+json",
+        _ => return None,
+    })
+}
+
+/// Makes the call one of JSON-RPC 1.0, of which [`crate::grpc_agent`] makes the call of gRPC, and refuses numbers that
+/// protobuf does not have.
+async fn translate_for_grpc(
+    agents: &AgentCall<'_>,
+    exchange: &mut Exchange,
+    call: &mut CheckedCall,
+    (asked, spoke): (Side, &AgentSide),
+) -> Result<(), Rejection> {
+    if asked != spoke.side {
+        translate_call(agents, exchange, call, (asked, spoke), None).await?;
+    }
+    let is_exact = offload::run_on_body(&call.body, |body| {
+        let call: Option<RpcParams<'_>> = serde_json::from_slice(body).ok();
+        let params = call.and_then(|call| call.params);
+        params.is_none_or(|params| grpc::has_exact_numbers(params.get().as_bytes()))
+    });
+    if !is_exact.await {
+        let metrics = &agents.context.gateway.metrics;
+        return Err(reject_untranslatable(
+            metrics,
+            &Failure::Number,
+            Delivery::NotSent,
+        ));
+    }
+    Ok(())
+}
+
+/// The params of a call of JSON-RPC.
+#[derive(Deserialize)]
+struct RpcParams<'a> {
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
 }
 
 /// Translates the call for an agent that speaks `spoke`.

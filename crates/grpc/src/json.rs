@@ -118,6 +118,11 @@ fn shorten_numbers(json: &mut serde_json::Value) {
     }
 }
 
+/// True if a JSON text has no number that protobuf would have to round.
+pub fn has_exact_numbers(json: &[u8]) -> bool {
+    find_inexact_number(json).is_none()
+}
+
 /// Finds a number of a JSON text that a double does not have: an integer beyond 2^53 or a value beyond the largest
 /// double. Of a text that is no JSON it finds anything or nothing.
 fn find_inexact_number(json: &[u8]) -> Option<&str> {

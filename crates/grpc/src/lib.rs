@@ -9,7 +9,7 @@ mod schema;
 mod status;
 
 pub use self::frame::{FrameError, FrameReader, MessageEncoding, encode_frame};
-pub use self::json::{MessageError, decode_message, encode_message};
+pub use self::json::{MessageError, decode_message, encode_message, has_exact_numbers};
 pub use self::reflection::answer_reflection;
 pub use self::schema::{
     HEALTH, Method, REFLECTION, SERVICE, Target, health_response, split_tenant, text_value,

@@ -111,7 +111,11 @@ impl Connector {
         })
     }
 
-    async fn dial(&self, peer: &HttpPeer) -> pingora::Result<Stream> {
+    /// Dials the server, with TLS if the peer has it. The stream is in no pool.
+    ///
+    /// # Errors
+    /// Pingora's.
+    pub async fn dial(&self, peer: &HttpPeer) -> pingora::Result<Stream> {
         // Boxed: with its TLS handshake it is larger than the rest of an exchange's future, and rare.
         let dialled: BoxFuture<'_, _> = Box::pin(self.transport.new_stream(peer));
         dialled.await

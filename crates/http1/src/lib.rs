@@ -29,7 +29,7 @@ pub use self::fields::{
 pub use self::head::{
     HeadError, HeadScanner, REQUEST_FIELDS_MAX, ScannedHead, TARGET_BYTES_MAX, is_canonical_segment,
 };
-pub use self::pool::{Pool, serve_on_this_thread};
+pub use self::pool::{Pool, number_of_thread, serve_on_this_thread};
 pub use self::request::{HeadWriter, WireRequest};
 
 use pingora::protocols::Stream;

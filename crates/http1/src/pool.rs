@@ -40,6 +40,11 @@ pub fn serve_on_this_thread(number: usize) {
     NUMBER.set(Some(number));
 }
 
+/// Returns the number of this thread among `threads` that serve clients; `threads` for all others.
+pub fn number_of_thread(threads: usize) -> usize {
+    NUMBER.get().map_or(threads, |number| number.min(threads))
+}
+
 /// Idle connections.
 pub struct Pool {
     /// One for each thread that serves clients, and one for the others.
@@ -125,8 +130,7 @@ impl Pool {
     }
 
     fn shard_of_thread(&self) -> usize {
-        let others = self.shards.len() - 1;
-        NUMBER.get().map_or(others, |number| number.min(others))
+        number_of_thread(self.shards.len() - 1)
     }
 
     fn lock_shard(&self, number: usize) -> MutexGuard<'_, IdleConnections> {

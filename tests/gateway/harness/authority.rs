@@ -129,7 +129,7 @@ impl TlsAgent {
 }
 
 /// Listens on a free port with TLS, and passes connections on to the port behind.
-pub(super) async fn door(
+pub(crate) async fn door(
     host: &str,
     behind: u16,
     config: ServerConfig,
@@ -154,7 +154,7 @@ pub(super) async fn door(
     (port, passing)
 }
 
-pub(super) fn server_config(certificate: &Issued, clients: Option<&Authority>) -> ServerConfig {
+pub(crate) fn server_config(certificate: &Issued, clients: Option<&Authority>) -> ServerConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()

@@ -39,6 +39,12 @@ pub enum Failure {
         /// The generation that the agent speaks.
         agent: Generation,
     },
+    /// All that its agent speaks is gRPC of 0.3.
+    #[error("agent speaks gRPC of A2A 0.3 only")]
+    GrpcV0,
+    /// A number of a request has no place in protobuf.
+    #[error("it has a number that cannot be sent by gRPC without rounding; send it as a string")]
+    Number,
     /// A request has a member twice, which parsers resolve differently.
     #[error("\"{0}\" stands twice; send it once")]
     Twice(&'static str),
@@ -98,6 +104,8 @@ impl Failure {
         match self {
             Self::Push { .. } => (-32_003, "push"),
             Self::List => (-32_004, "list"),
+            Self::GrpcV0 => (-32_004, "grpc"),
+            Self::Number => (-32_005, "number"),
             Self::Method { .. } => (-32_601, "method"),
             // 0.3 does not know the code of 1.0.
             Self::Off {

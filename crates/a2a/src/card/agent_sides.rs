@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Card, interfaces};
+use super::{Binding, Card, interfaces};
 use crate::bridge::{FileBytes, Side};
 use crate::fields::Fields;
 use crate::generation::Generation;
@@ -11,11 +11,44 @@ use crate::generation::Generation;
 #[derive(Clone, Debug, Default)]
 pub struct AgentSides(Arc<[AgentSide]>);
 
+/// What carries the calls of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// JSON-RPC over HTTP.
+    JsonRpc,
+    /// HTTP with JSON bodies.
+    HttpJson,
+    /// gRPC.
+    Grpc,
+}
+
+impl Carrier {
+    /// Returns its name in `X-A2A-Bridged`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::JsonRpc => "jsonrpc",
+            Self::HttpJson => "http+json",
+            Self::Grpc => "grpc",
+        }
+    }
+}
+
+impl From<Binding> for Carrier {
+    fn from(binding: Binding) -> Self {
+        match binding {
+            Binding::JsonRpc => Self::JsonRpc,
+            Binding::HttpJson => Self::HttpJson,
+        }
+    }
+}
+
 /// One side, with the tenant that callers must name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSide {
-    /// The generation and the binding.
+    /// The generation and the binding: of gRPC JSON-RPC, since its messages are those in protobuf.
     pub side: Side,
+    /// The URL, if it is gRPC.
+    pub grpc: Option<Arc<str>>,
     /// The tenant of the interface.
     pub tenant: Option<String>,
     /// The meaning of the bytes of files, if it is HTTP+JSON of 0.3.
@@ -27,8 +60,17 @@ impl AgentSide {
     pub const fn json_rpc(generation: Generation) -> Self {
         Self {
             side: Side::json_rpc(generation),
+            grpc: None,
             tenant: None,
             files: FileBytes::Unknown,
+        }
+    }
+
+    /// Returns what carries its calls.
+    pub fn carrier(&self) -> Carrier {
+        match self.grpc {
+            Some(_) => Carrier::Grpc,
+            None => self.side.binding.into(),
         }
     }
 }
@@ -42,11 +84,16 @@ impl AgentSides {
         let sides = all.iter().filter_map(|interface| {
             let side = Side {
                 generation: interface.generation,
-                binding: interface.binding?,
+                binding: match interface.is_grpc {
+                    true => Binding::JsonRpc,
+                    false => interface.binding?,
+                },
             };
+            let grpc = interface.is_grpc.then(|| interface.url.as_str().into());
             let tenant = interface.tenant.clone().filter(|tenant| !tenant.is_empty());
             Some(AgentSide {
                 side,
+                grpc,
                 tenant,
                 files,
             })
@@ -66,9 +113,9 @@ impl AgentSides {
         self.0.is_empty()
     }
 
-    /// Returns the sides in the order of the card.
-    pub fn sides(&self) -> impl Iterator<Item = Side> {
-        self.0.iter().map(|spoke| spoke.side)
+    /// Returns all sides in the order of the card.
+    pub fn all(&self) -> impl Iterator<Item = &AgentSide> {
+        self.0.iter()
     }
 
     /// Returns true if the card names this tenant for HTTP+JSON of 1.0.
@@ -78,11 +125,42 @@ impl AgentSides {
         all.any(|spoke| spoke.side == asked && spoke.tenant.as_deref() == Some(tenant))
     }
 
-    /// Returns the side on which a caller's call is changed least ([`Side::find_nearest`]). `None`: no card says what
-    /// the agent speaks.
+    /// Returns the sides in the order of the card, but for those of gRPC.
+    pub fn sides(&self) -> impl Iterator<Item = Side> {
+        let over_http = self.0.iter().filter(|spoke| spoke.grpc.is_none());
+        over_http.map(|spoke| spoke.side)
+    }
+
+    /// Returns true if it is called by gRPC only.
+    pub fn is_grpc_only(&self) -> bool {
+        !self.is_unknown() && self.sides().next().is_none()
+    }
+
+    /// Returns the side on which a caller's call is changed least. `None`: no card says what the agent speaks.
     pub fn find_nearest(&self, caller: Side) -> Option<&AgentSide> {
-        let nearest = caller.find_nearest(self.sides())?;
-        self.0.iter().find(|spoke| spoke.side == nearest)
+        self.choose((caller, caller.binding.into()), None)
+    }
+
+    /// Returns the side for a call: one that is carried as is `wanted`, in the caller's generation if there is one.
+    /// There its own carrier comes first, then JSON-RPC, HTTP+JSON and gRPC. gRPC of 0.3 is the last of all: it cannot
+    /// be called. `None`: no card says what the agent speaks.
+    pub fn choose(
+        &self,
+        (caller, by): (Side, Carrier),
+        wanted: Option<Carrier>,
+    ) -> Option<&AgentSide> {
+        self.0.iter().min_by_key(|spoke| {
+            let (carrier, is_other) = (spoke.carrier(), spoke.side.generation != caller.generation);
+            let far = match carrier {
+                _ if carrier == by && !is_other => 0,
+                Carrier::JsonRpc => 1,
+                Carrier::HttpJson => 2,
+                Carrier::Grpc => 3,
+            };
+            let is_closed = carrier == Carrier::Grpc && spoke.side.generation == Generation::V0;
+            let is_unwanted = wanted.is_some_and(|wanted| wanted != carrier);
+            (is_closed, is_unwanted, is_other, far)
+        })
     }
 }
 
@@ -174,5 +252,36 @@ mod tests {
             Side::json_rpc(V0)
         );
         assert!(spoken("{}").find_nearest(Side::json_rpc(V1)).is_none());
+    }
+
+    #[test]
+    fn grpc_is_chosen_by_its_callers_by_a_setting_and_where_there_is_nothing_else() {
+        let all = spoken(
+            r#"{"supportedInterfaces":[{"protocolBinding":"GRPC","protocolVersion":"1.0","url":"a:1"},
+               {"protocolBinding":"HTTP+JSON","protocolVersion":"1.0"},
+               {"protocolBinding":"GRPC","protocolVersion":"0.3","url":"a:2"}]}"#,
+        );
+        let choose = |caller, by, wanted| all.choose((caller, by), wanted).unwrap().carrier();
+        let (rpc, rest) = (Side::json_rpc(V1), Side::http_json(V0));
+        assert_eq!(choose(rpc, Carrier::Grpc, None), Carrier::Grpc);
+        assert_eq!(choose(rpc, Carrier::JsonRpc, None), Carrier::HttpJson);
+        assert_eq!(choose(rest, Carrier::HttpJson, None), Carrier::HttpJson);
+        assert_eq!(
+            choose(rest, Carrier::HttpJson, Some(Carrier::Grpc)),
+            Carrier::Grpc
+        );
+        assert_eq!(
+            choose(rpc, Carrier::Grpc, Some(Carrier::JsonRpc)),
+            Carrier::Grpc
+        );
+        assert_eq!(all.sides().collect::<Vec<_>>(), [Side::http_json(V1)]);
+        assert!(!all.is_grpc_only());
+        let only = spoken(r#"{"url":"a:1","preferredTransport":"GRPC","protocolVersion":"0.3.0"}"#);
+        assert!(only.is_grpc_only());
+        let closed = only.find_nearest(Side::json_rpc(V1)).unwrap();
+        assert_eq!(
+            (closed.grpc.as_deref(), closed.side.generation),
+            (Some("a:1"), V0)
+        );
     }
 }

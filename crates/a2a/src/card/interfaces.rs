@@ -22,6 +22,9 @@ const VERSION_0_3: &str = "0.3.0";
 /// Default version of a 1.0 interface.
 const VERSION_1: &str = "1.0";
 
+/// The name of gRPC in cards.
+const GRPC: &str = "GRPC";
+
 /// Most interfaces of one list that are read. Real cards have up to six.
 const INTERFACES_MAX: usize = 64;
 
@@ -53,8 +56,10 @@ impl Binding {
 /// One interface of an agent, as its card describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The binding; `None`: one that the gateway does not carry, such as gRPC.
+    /// The binding; `None`: gRPC, or one that the gateway does not carry.
     pub binding: Option<Binding>,
+    /// True for gRPC.
+    pub is_grpc: bool,
     /// The URL as the card spells it. It is not validated.
     pub url: String,
     /// The generation of A2A: by its version, or else by the member that lists it.
@@ -120,6 +125,7 @@ pub(super) fn list_interfaces(card: &Fields<'_>) -> Vec<Interface> {
     let interface =
         |binding: Option<String>, otherwise, url: Option<String>, generation| Interface {
             binding: Binding::parse(binding.as_deref().unwrap_or(otherwise)),
+            is_grpc: binding.is_some_and(|word| word.eq_ignore_ascii_case(GRPC)),
             url: url.unwrap_or_default(),
             generation,
             tenant: None,

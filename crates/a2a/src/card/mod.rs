@@ -19,7 +19,7 @@ mod tests;
 pub(crate) use self::interfaces::write_interface;
 pub use self::interfaces::{Binding, Interface};
 
-pub use self::agent_sides::{AgentSide, AgentSides};
+pub use self::agent_sides::{AgentSide, AgentSides, Carrier};
 use self::scrub::Addresses;
 pub use self::signed::{signed_forms, with_signatures};
 use crate::fields::Fields;

@@ -120,6 +120,13 @@ impl Policy {
     }
 }
 
+/// True if an address is no public one.
+pub(super) fn is_private(address: IpAddr) -> bool {
+    let address = canonical_address(address);
+    let found = NETS.iter().find(|(_, net)| net.contains(&address));
+    found.is_some_and(|(range, _)| *range != Range::Public)
+}
+
 /// Returns the canonical form of an address: the IPv4 address if it embeds one.
 pub(super) fn canonical_address(address: IpAddr) -> IpAddr {
     match canonical_addresses(address) {

@@ -19,9 +19,9 @@ use crate::liveness::{AgentUrls, Pulse};
 use crate::rejections::{RETRY_AFTER, workspace_removed};
 use crate::upstream::{UpstreamAuth, UpstreamTls};
 use a2a::Generation;
-use a2a::card::{AgentSides, Binding, Card, says_push};
+use a2a::card::{AgentSides, Binding, Card, Carrier, says_push};
 use access::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, url_base};
-use kernel::config::{Bridging, CompletionMode, Config};
+use kernel::config::{Bridging, CompletionMode, Config, Transport};
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::rejection::{AtStage as _, Reason, Rejection};
 use kernel::stage::Stage;
@@ -56,6 +56,8 @@ pub struct AgentOptions {
     pub spoken: AgentSides,
     /// Translation of calls that it does not speak.
     pub bridge: Bridging,
+    /// What carries calls where its card names several interfaces; `None`: what the caller uses.
+    pub transport: Option<Carrier>,
     /// True if it registered a card that says what it speaks. Otherwise its own card may.
     pub has_card: bool,
     /// True if only the card URL of its agent is registered: the server is known, and the path for calls is in
@@ -82,6 +84,12 @@ impl AgentOptions {
             has_card: !spoken.is_unknown(),
             spoken,
             bridge: workspace.bridge.unwrap_or(config.a2a.bridge),
+            transport: match workspace.transport.unwrap_or(Transport::Auto) {
+                Transport::Auto => None,
+                Transport::JsonRpc => Some(Carrier::JsonRpc),
+                Transport::HttpJson => Some(Carrier::HttpJson),
+                Transport::Grpc => Some(Carrier::Grpc),
+            },
             path_in_card: false,
             push_notifications: workspace
                 .push_notifications

@@ -528,6 +528,17 @@ words! {
         /// They are rejected.
         Off => "off",
     }
+    /// `transport` of a workspace: what carries calls, where the agent's card names several interfaces.
+    Transport {
+        /// What the caller uses, or else what changes a call least.
+        Auto => "auto",
+        /// JSON-RPC.
+        JsonRpc => "jsonrpc",
+        /// HTTP+JSON.
+        HttpJson => "http+json",
+        /// gRPC.
+        Grpc => "grpc",
+    }
     /// `card.access`, also per workspace.
     CardAccess {
         /// All clients, without a credential.

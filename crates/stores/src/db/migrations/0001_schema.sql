@@ -43,6 +43,9 @@ CREATE TABLE workspaces (
     push_notifications   BIGINT,
     -- Translation of calls between generations: `auto`, `off`, or NULL, as `a2a.bridge` says.
     bridge               TEXT,
+    -- What carries calls where the agent's card names several interfaces: `auto`, `jsonrpc`, `http+json`, `grpc`, or
+    -- NULL, which is `auto`.
+    transport            TEXT,
     -- HTTP status of refusals of JSON-RPC calls: `http`, `200`, or NULL, as `a2a.refusal_status` says.
     refusal_status       TEXT,
     -- Waker of a sleeping agent, as JSON: URL, method, times, and the header fields, sealed.
