@@ -11,16 +11,17 @@ use http::request::Parts;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::extract::{Caller, prove_with};
+use super::extract::{Caller, parse_switches, prove_with};
 use assembly::gateway::Gateway;
 use audit::change::ChangeFacts;
 use kernel::rejection::Rejection;
 use stores::store::{DRY_RUN, Run};
 
-/// An operator that applies a policy: `?dry_run=` and `?prune=`.
+/// An operator that applies a policy: `?dry_run=`, `?prune=` and `?force=`.
 pub(super) struct Applier {
     pub(super) caller: Caller,
     pub(super) prune: bool,
+    pub(super) force: bool,
 }
 
 impl FromRequestParts<Arc<Gateway>> for Applier {
@@ -30,8 +31,33 @@ impl FromRequestParts<Arc<Gateway>> for Applier {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let (caller, [_, prune]) = prove_with(parts, gateway, [DRY_RUN, "prune"]).await?;
+        let names = [DRY_RUN, "prune", "force"];
+        let (caller, [_, prune, force]) = prove_with(parts, gateway, names).await?;
         caller.require_operator()?;
+        Ok(Self {
+            caller,
+            prune,
+            force,
+        })
+    }
+}
+
+/// A caller that has a policy proven: `?prune=`.
+pub(super) struct Prover {
+    pub(super) caller: Caller,
+    pub(super) prune: bool,
+}
+
+impl FromRequestParts<Arc<Gateway>> for Prover {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        gateway: &Arc<Gateway>,
+    ) -> Result<Self, Rejection> {
+        let switches = parse_switches(parts, ["prune"]);
+        let caller = Caller::from_request_parts(parts, gateway).await?;
+        let [prune] = switches?;
         Ok(Self { caller, prune })
     }
 }
@@ -78,7 +104,6 @@ impl Caller {
 
 #[cfg(test)]
 mod tests {
-    use super::super::extract::parse_switches;
     use super::*;
     use kernel::rejection::Reason;
 

@@ -184,8 +184,14 @@ declare_routes! {
             .refuses("409");
     /// Compare a document with the present state, and make all changes or none (operator).
     POST "/policy" => policy::apply_policy, Admin, records PolicyApplied, [OpenDryRun],
-        says op("policy", "applyPolicy").by("adminToken").takes_named("PolicyToApply").query("Prune")
+        says op("policy", "applyPolicy").by("adminToken").takes_named("PolicyToApply").query("Prune Force")
             .gives_named(200, "PolicyDifference", "The difference, which was applied unless it is a dry run.")
+            .refuses("409");
+    /// Prove the statements of a document for the state that it leads to; nothing is changed (operator; an org token for
+    /// its org as it is).
+    POST "/policy/prove" => policy::prove_policy, Read,
+        says op("policy", "provePolicy").by("adminToken orgToken").takes_named("PolicyToProve").query("Prune")
+            .gives_named(200, "PolicyProof", "Whether all statements hold, and those that do not, with counter-examples.")
             .refuses("409");
 
     /// List live tokens (itself, operator).

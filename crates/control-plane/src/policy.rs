@@ -11,15 +11,15 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::body::{Bodies, PolicyJson};
-use super::dry_run::Applier;
+use super::dry_run::{Applier, Prover};
 use super::extract::Caller;
-use access::identity::ClientAddr;
+use access::identity::{ClientAddr, Principal};
 use assembly::gateway::Gateway;
-use assembly::policy::{self, ApplyOptions, ApplyOutcome, RawDocument};
+use assembly::policy::{self, ApplyOptions, ApplyOutcome, OrgScope, RawDocument};
 use audit::change::ChangeFacts;
 use audit::{Detail, Draft, EventType};
 use kernel::ids::RequestId;
-use kernel::rejection::Rejection;
+use kernel::rejection::{Reason, Rejection};
 
 /// Changes that one record of the audit names.
 const CHANGES_OF_A_RECORD: usize = 100;
@@ -56,13 +56,18 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestOrigin {
 /// `POST /policy`.
 pub(super) async fn apply_policy(
     State(gateway): State<Arc<Gateway>>,
-    Applier { caller, prune }: Applier,
+    Applier {
+        caller,
+        prune,
+        force,
+    }: Applier,
     origin: RequestOrigin,
     PolicyJson(raw, _turn): PolicyJson<RawDocument>,
 ) -> Result<Response, Rejection> {
     let options = ApplyOptions {
         dry_run: caller.run().is_dry(),
         prune,
+        force,
         by: caller.0.principal.name().into_owned(),
         operator: caller.0.operator.clone(),
     };
@@ -76,6 +81,37 @@ pub(super) async fn apply_policy(
         Ok(()) => (Extension(about), Answer(applied)).into_response(),
         Err(why) => (Extension(about), why).into_response(),
     })
+}
+
+/// `POST /policy/prove`.
+pub(super) async fn prove_policy(
+    State(gateway): State<Arc<Gateway>>,
+    Prover { caller, prune }: Prover,
+    PolicyJson(raw, _turn): PolicyJson<RawDocument>,
+) -> Result<Answer<policy::Proof>, Rejection> {
+    let org = match caller.principal() {
+        Principal::Operator => None,
+        Principal::Org { org, within } => Some(OrgScope {
+            org: org.clone(),
+            within: within.as_ref().map(|root| root.id.clone()),
+        }),
+        _ => {
+            return Err(Rejection::new(
+                Reason::NotPermitted,
+                "this needs an admin token, or an org token for its org",
+            ));
+        }
+    };
+    let options = ApplyOptions {
+        dry_run: true,
+        prune,
+        force: false,
+        by: caller.0.principal.name().into_owned(),
+        operator: caller.0.operator.clone(),
+    };
+    policy::prove_document(&gateway, raw, &options, org)
+        .await
+        .map(Answer)
 }
 
 /// Records all changes, [`CHANGES_OF_A_RECORD`] in each record. Returns the facts of the first, which the frame writes.
