@@ -111,6 +111,12 @@ enum Command<Example: Subcommand> {
     Export(policy::ExportArguments),
     /// Compare a policy with a running gateway, show the difference, and make it so in one transaction
     Apply(policy::ApplyArguments),
+    /// Prove what a policy states of who may reach whom
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// List who reaches whom
+    #[command(subcommand)]
+    Access(policy::AccessCommand),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
     /// Ask a running gateway whether a message would pass, and if not why, and what to do
@@ -188,6 +194,8 @@ pub fn run<Example: Subcommand>(
         Command::Stops(flags) => run_to_end(stops::run_stops(&flags)),
         Command::Export(arguments) => run_to_end(policy::run_export(&arguments)),
         Command::Apply(arguments) => run_to_end(policy::run_apply(&arguments)),
+        Command::Policy(command) => run_to_end(policy::run_policy(&command)),
+        Command::Access(command) => run_to_end(policy::run_access(&command)),
         Command::Health(arguments) => run_to_end(health::run(&arguments)),
         Command::Explain(arguments) => run_to_end(explain::run(&arguments)),
         Command::Completions(arguments) => {

@@ -9,8 +9,10 @@
 mod commit;
 mod desired;
 mod document;
+mod matrix;
 mod plan;
 mod prove;
+mod replay;
 mod state;
 mod tree;
 mod world;
@@ -22,8 +24,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 pub use self::document::RawDocument;
+pub use self::matrix::AccessRow;
 pub use self::plan::ApplyOptions;
 pub use self::prove::{BrokenStatement, PathStep};
+pub use self::replay::Replay;
 
 pub use self::commit::recreate_workspace;
 use self::commit::{LISTED_MAX, commit_plan, conflict_rejection, vet_plan};
@@ -172,6 +176,20 @@ pub async fn prove_document(
         holds: broken.is_empty(),
         broken,
     })
+}
+
+/// Returns who reaches whom as it is, in the order of the keys.
+///
+/// # Errors
+/// `conflict` if there is more than a policy may have; `store_unavailable`.
+pub async fn list_access(gateway: &Gateway) -> Result<Vec<AccessRow>, Rejection> {
+    let config = gateway.config();
+    let max = config.limits.policy_workspaces;
+    let state = read_state(gateway, Vec::new(), max).await?;
+    let world = World::present(&state, config.access.lineage);
+    let listed = tokio::task::spawn_blocking(move || matrix::list_rows(&world)).await;
+    listed
+        .map_err(|error| Rejection::new(Reason::Internal, "the matrix was ended").with_cause(error))
 }
 
 /// An org, or a subtree of it.

@@ -454,6 +454,37 @@ mod tests {
                 }
             }
         }
+
+        #[test]
+        fn the_matrix_has_each_pair_once(
+            nodes in prop::collection::vec((0..24_usize, 0..3_u8, prop::bool::weighted(0.1)), 12),
+            grants in prop::collection::vec((0..12_usize, 0..12_usize), 0..8),
+            stops in prop::collection::vec((any::<u8>(), 0..12_usize, 0..12_usize), 0..4),
+            any_line in any::<bool>(),
+        ) {
+            let reach = if any_line { LineageReach::Any } else { LineageReach::Direct };
+            let world = world_of(&nodes, &grants, &stops, reach);
+            let mut told = Vec::new();
+            for row in super::super::matrix::list_rows(&world) {
+                told.extend(row.caller.zip(row.target).map(|(from, to)| (from, to, row.rule)));
+                let group = row.group.unwrap_or_default();
+                for from in &group {
+                    let others = group.iter().filter(|to| *to != from);
+                    told.extend(others.map(|to| (from.clone(), to.clone(), row.rule)));
+                }
+            }
+            told.sort();
+            let mut expected = Vec::new();
+            let count = world.places().len();
+            for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
+                if let (true, Ok(rule)) = (from != to, world.permit(from, to)) {
+                    let [from, to] = [from, to].map(|n| world.place(n).id.to_string());
+                    expected.push((from, to, rule.as_str()));
+                }
+            }
+            expected.sort();
+            prop_assert_eq!(told, expected);
+        }
     }
 
     #[test]
