@@ -188,8 +188,7 @@ declare_routes! {
             .gives_named(200, "PolicyDifference", "The difference, which was applied unless it is a dry run.")
             .content("application/x-ndjson", json!({"schema": {"type": "string"}}))
             .refuses("409");
-    /// Prove the statements of a document for the state that it leads to; nothing is changed (operator; an org token for
-    /// its org as it is).
+    /// Prove the statements of a document; nothing is changed (operator; an org token for its org as it is).
     POST "/policy/prove" => policy::prove_policy, Read,
         says op("policy", "provePolicy").by("adminToken orgToken").takes_named("PolicyToProve").query("Prune")
             .gives_named(200, "PolicyProof", "Whether all statements hold, and those that do not, with counter-examples.")
