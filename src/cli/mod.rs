@@ -110,6 +110,12 @@ enum Command<Example: Subcommand> {
     Export(policy::ExportArguments),
     /// Show how a policy differs from a gateway, and apply it
     Apply(policy::ApplyArguments),
+    /// Prove what a policy states of who may reach whom
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// List who reaches whom
+    #[command(subcommand)]
+    Access(policy::AccessCommand),
     /// Ask whether the gateway is ready; exit status 0 or 1
     Health(health::Arguments),
     /// Ask whether a call would pass; if not, why, and what to do
@@ -187,6 +193,8 @@ pub fn run<Example: Subcommand>(
         Command::Stops(flags) => run_to_end(stops::run_stops(&flags)),
         Command::Export(arguments) => run_to_end(policy::run_export(&arguments)),
         Command::Apply(arguments) => run_to_end(policy::run_apply(&arguments)),
+        Command::Policy(command) => run_to_end(policy::run_policy(&command)),
+        Command::Access(command) => run_to_end(policy::run_access(&command)),
         Command::Health(arguments) => run_to_end(health::run(&arguments)),
         Command::Explain(arguments) => run_to_end(explain::run(&arguments)),
         Command::Completions(arguments) => {
@@ -205,7 +213,10 @@ const GROUPS: [(&str, &str); 5] = [
     ),
     ("Agents", "workspace agents run sidecar agent"),
     ("Calls", "send task call exchange explain usage"),
-    ("Policy", "grant caps stop release stops export apply"),
+    (
+        "Policy",
+        "grant access policy export apply caps stop release stops",
+    ),
     ("Operate", "serve check-config health token keys audit"),
 ];
 

@@ -54,6 +54,23 @@ impl Records {
     }
 }
 
+impl Records {
+    /// Returns records that match and follow `after`, newest first, each with its place.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn read_batch(
+        &self,
+        filter: &Filter,
+        after: Option<&RecordPosition>,
+        limit: usize,
+    ) -> Result<Vec<(RecordPosition, Record<'static>)>, Unavailable> {
+        self.table
+            .read_page(filter, Order::Newest, after, limit)
+            .await
+    }
+}
+
 /// An iterator over all records that match, in batches.
 pub(super) struct Scan<'a> {
     table: &'a Table,

@@ -175,6 +175,7 @@ pub(super) struct Bodies {
     /// The number of bodies being received.
     receiving: Arc<Shares>,
     pub(super) policies: Turns,
+    pub(super) replays: Turns,
 }
 
 /// The bounds of one caller's bodies.

@@ -2,6 +2,7 @@
 //! of the others refuse the parameter ([`super::extract::admit`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
@@ -10,17 +11,21 @@ use http::StatusCode;
 use http::request::Parts;
 use serde::Serialize;
 use serde_json::{Value, json};
+use url::form_urlencoded;
 
-use super::extract::{Caller, prove_with};
+use super::extract::{Caller, parse_switches, prove_with};
 use assembly::gateway::Gateway;
 use audit::change::ChangeFacts;
-use kernel::rejection::Rejection;
+use kernel::rejection::{Reason, Rejection};
 use stores::store::{DRY_RUN, Run};
 
-/// An operator that applies a policy: `?dry_run=` and `?prune=`.
+/// An operator that applies a policy: `?dry_run=`, `?prune=`, `?force=` and `?replay=`.
 pub(super) struct Applier {
     pub(super) caller: Caller,
     pub(super) prune: bool,
+    pub(super) force: bool,
+    /// The time whose calls are judged by the policy, instead of applying it.
+    pub(super) replay: Option<Duration>,
 }
 
 impl FromRequestParts<Arc<Gateway>> for Applier {
@@ -30,8 +35,69 @@ impl FromRequestParts<Arc<Gateway>> for Applier {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let (caller, [_, prune]) = prove_with(parts, gateway, [DRY_RUN, "prune"]).await?;
+        let replay = take_replay(parts)?;
+        let names = [DRY_RUN, "prune", "force"];
+        let (caller, [_, prune, force]) = prove_with(parts, gateway, names).await?;
         caller.require_operator()?;
+        Ok(Self {
+            caller,
+            prune,
+            force,
+            replay,
+        })
+    }
+}
+
+/// Longest time that is replayed.
+const REPLAY_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// Takes `?replay=` out of the query. A replay changes nothing: it is a dry run.
+///
+/// # Errors
+/// `invalid_params`.
+fn take_replay(parts: &mut Parts) -> Result<Option<Duration>, Rejection> {
+    let wrong = || {
+        let message =
+            "`replay` is a duration such as 7d or 12h, of at most a year, and once at most";
+        Rejection::new(Reason::InvalidParams, message)
+    };
+    let query = parts.uri.query().unwrap_or_default();
+    let (said, rest): (Vec<_>, Vec<_>) = form_urlencoded::parse(query.as_bytes())
+        .into_owned()
+        .partition(|(name, _)| name == "replay");
+    let back = match &*said {
+        [] => return Ok(None),
+        [(_, back)] => kernel::config::value::duration(serde_json::json!(back)),
+        _ => return Err(wrong()),
+    };
+    let back = back
+        .ok()
+        .filter(|back| *back <= REPLAY_MAX)
+        .ok_or_else(wrong)?;
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(rest.iter().filter(|(name, _)| name != DRY_RUN));
+    let query = query.append_pair(DRY_RUN, "true").finish();
+    let rest = format!("{}?{query}", parts.uri.path());
+    parts.uri = rest.parse().map_err(|_| wrong())?;
+    Ok(Some(back))
+}
+
+/// A caller that has a policy proven: `?prune=`.
+pub(super) struct Prover {
+    pub(super) caller: Caller,
+    pub(super) prune: bool,
+}
+
+impl FromRequestParts<Arc<Gateway>> for Prover {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        gateway: &Arc<Gateway>,
+    ) -> Result<Self, Rejection> {
+        let switches = parse_switches(parts, ["prune"]);
+        let caller = Caller::from_request_parts(parts, gateway).await?;
+        let [prune] = switches?;
         Ok(Self { caller, prune })
     }
 }
@@ -78,9 +144,7 @@ impl Caller {
 
 #[cfg(test)]
 mod tests {
-    use super::super::extract::parse_switches;
     use super::*;
-    use kernel::rejection::Reason;
 
     fn read(query: &str) -> Result<[bool; 2], Rejection> {
         let request = http::Request::get(format!("/policy{query}")).body(());

@@ -184,8 +184,20 @@ declare_routes! {
             .refuses("409");
     /// Compare a document with the present state, and make all changes or none (operator).
     POST "/policy" => policy::apply_policy, Admin, records PolicyApplied, [OpenDryRun],
-        says op("policy", "applyPolicy").by("adminToken").takes_named("PolicyToApply").query("Prune")
+        says op("policy", "applyPolicy").by("adminToken").takes_named("PolicyToApply").query("Prune Force Replay")
             .gives_named(200, "PolicyDifference", "The difference, which was applied unless it is a dry run.")
+            .content("application/x-ndjson", json!({"schema": {"type": "string"}}))
+            .refuses("409");
+    /// Prove the statements of a document; nothing is changed (operator; an org token for its org as it is).
+    POST "/policy/prove" => policy::prove_policy, Read,
+        says op("policy", "provePolicy").by("adminToken orgToken").takes_named("PolicyToProve").query("Prune")
+            .gives_named(200, "PolicyProof", "Whether all statements hold, and those that do not, with counter-examples.")
+            .refuses("409");
+    /// Who reaches whom, by which rule, in pairs and in groups of which all reach each other (operator).
+    GET "/access/matrix" => policy::list_matrix, Read,
+        says op("policy", "readAccessMatrix").by("adminToken").query("AccessFormat Limit Cursor")
+            .gives_named(200, "AccessPage", "A page of rows, groups first; as CSV all of them.")
+            .content("text/csv", json!({"schema": {"type": "string"}}))
             .refuses("409");
 
     /// List live tokens (itself, operator).

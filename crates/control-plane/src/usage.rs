@@ -365,7 +365,7 @@ fn csv_record(wanted: &UsageQuery, line: &UsageLine) -> String {
 }
 
 /// Returns text as a field of CSV. A spreadsheet would run what begins with one of these characters as a formula.
-fn csv_cell(text: &str) -> String {
+pub(super) fn csv_cell(text: &str) -> String {
     let runs = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = format!("{}{text}", if runs { "'" } else { "" });
     if text.contains([',', '"', '\r', '\n', ';']) || text.trim() != text {

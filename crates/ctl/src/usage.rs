@@ -75,7 +75,7 @@ pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
         ("side", arguments.side.as_str()),
     ]);
     if arguments.csv {
-        return pass_file(&client, &query).await;
+        return pass_file(&client, PATH, &query).await;
     }
     let (mut usage, next, _) = client.get_list_page(PATH, &query, None).await?;
     if next.is_some() {
@@ -93,12 +93,16 @@ pub async fn run(arguments: &Arguments) -> Result<String, Failure> {
 }
 
 /// Passes the gateway's CSV on to standard output as it comes.
-async fn pass_file(client: &Registry, query: &[(&str, &str)]) -> Result<String, Failure> {
+pub(crate) async fn pass_file(
+    client: &Registry,
+    path: &str,
+    query: &[(&str, &str)],
+) -> Result<String, Failure> {
     let query = [query, &[("format", "csv")]].concat();
     let request = Request {
         accept: "text/csv",
         within: FILE_WITHIN,
-        ..client.request(Method::GET, PATH, &query)
+        ..client.request(Method::GET, path, &query)
     };
     let mut answer = request.send_checked().await?;
     let mut rest = Vec::new();

@@ -9,7 +9,11 @@ use super::export;
 use crate::harness::{ADMIN, Gateway, Pair};
 
 /// Runs a command of the gateway's program; returns its exit status and what it printed.
-fn run(gateway: &Gateway, arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
+pub(super) fn run(
+    gateway: &Gateway,
+    arguments: &[&str],
+    input: &str,
+) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
     command
         .args(arguments)

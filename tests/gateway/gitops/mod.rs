@@ -5,8 +5,10 @@ mod commands;
 mod large;
 mod meanwhile;
 mod memory;
+mod proven;
 mod recreated;
 mod refused;
+mod replayed;
 mod unpublished;
 
 use serde_json::{Value, json};

@@ -139,7 +139,7 @@ pub enum Denial {
 
 impl Denial {
     /// True if a grant can allow the access.
-    const fn may_be_granted(self) -> bool {
+    pub const fn may_be_granted(self) -> bool {
         matches!(self, Self::OtherOrg | Self::FurtherUp | Self::Unrelated)
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use access::workspace::{LINE_MAX, PolicyEntry};
 use directory::id_taken;
+use kernel::config::LineageReach;
 use kernel::json_errors::wrong_member;
 use kernel::rejection::{Reason, Rejection};
 
@@ -25,6 +26,43 @@ pub struct RawDocument {
     workspaces: Option<Vec<Box<RawValue>>>,
     grants: Option<Vec<Box<RawValue>>>,
     stops: Option<Vec<Box<RawValue>>>,
+    #[serde(default)]
+    pub(super) statements: Vec<String>,
+    pub(super) access: Option<AccessEntry>,
+    pub(super) caps: Option<Vec<Box<RawValue>>>,
+}
+
+/// `access` of a document, as `[access]` has it: for proofs and replays alone.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccessEntry {
+    pub(super) lineage: Option<LineageReach>,
+}
+
+impl RawDocument {
+    /// True if it has sections of the state, not statements alone.
+    pub(super) fn has_sections(&self) -> bool {
+        let sections = [&self.workspaces, &self.grants, &self.stops];
+        sections.iter().any(|section| section.is_some())
+    }
+
+    /// Refuses what `apply` cannot make so: it is in the configuration.
+    ///
+    /// # Errors
+    /// `invalid_params`.
+    pub(super) fn refuse_configuration(&self) -> Result<(), Rejection> {
+        let named = [
+            ("access", self.access.is_some()),
+            ("caps", self.caps.is_some()),
+        ];
+        let Some((name, _)) = named.into_iter().find(|(_, is_there)| *is_there) else {
+            return Ok(());
+        };
+        let message = format!(
+            "`{name}` is for proofs and replays alone: put it into the configuration, and take it out here"
+        );
+        Err(Rejection::new(Reason::InvalidParams, message))
+    }
 }
 
 /// A grant of a document.
@@ -147,6 +185,13 @@ impl Problems {
                 "path": path, "reason": why.reason.as_str(), "error": why.message,
             }));
         }
+    }
+
+    /// Adds those of `other`.
+    pub(super) fn absorb(&mut self, other: Self) {
+        self.count += other.count;
+        let room = LISTED_MAX.saturating_sub(self.listed.len());
+        self.listed.extend(other.listed.into_iter().take(room));
     }
 
     /// Notes a member of a wrong name or type.

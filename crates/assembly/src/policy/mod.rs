@@ -9,9 +9,13 @@
 mod commit;
 mod desired;
 mod document;
+mod matrix;
 mod plan;
+mod prove;
+mod replay;
 mod state;
 mod tree;
+mod world;
 
 use std::time::Duration;
 
@@ -20,17 +24,23 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 pub use self::document::RawDocument;
+pub use self::matrix::AccessRow;
 pub use self::plan::ApplyOptions;
+pub use self::prove::{BrokenStatement, PathStep};
+pub use self::replay::Replay;
 
 pub use self::commit::recreate_workspace;
 use self::commit::{LISTED_MAX, commit_plan, conflict_rejection, vet_plan};
 use self::desired::DesiredWorkspace;
 use self::document::{Document, Problems, too_many};
 use self::plan::{Plan, compute_plan};
+use self::prove::{Statement, prove_statements, read_statements};
 use self::state::State;
+use self::world::World;
 use crate::gateway::Gateway;
+use access::hierarchy::Lineage;
 use kernel::ids::WorkspaceId;
-use kernel::rejection::Rejection;
+use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 
 /// Time from a removal to the next life of its id, at least: a body that comes within `SLOW_BODY` (0.5 s), look-ups of
@@ -81,6 +91,8 @@ pub async fn apply_document(
 ) -> Result<ApplyOutcome, Rejection> {
     let max = gateway.config().limits.policy_workspaces;
     let mut problems = Problems::default();
+    raw.refuse_configuration()?;
+    let statements = read_statements(&raw.statements, &mut problems);
     let document = Document::read(raw, max, &mut problems)?;
     let state = read_state(gateway, named_ids(&document), max).await?;
     let revision = state.revision();
@@ -92,6 +104,11 @@ pub async fn apply_document(
         return Err(stale_revision(&plan, &revision));
     }
     plan.check_stops(&state)?;
+    if !statements.is_empty() {
+        let world = World::planned(&state, &plan, gateway.config().access.lineage);
+        let found = prove_aside(world, statements, None).await?;
+        problems = found.note_in(problems, options.force);
+    }
     let vetted = vet_plan(gateway, (&plan, options.dry_run), &mut problems).await?;
     problems.into_result()?;
     let mut published = Ok(());
@@ -114,6 +131,115 @@ pub async fn apply_document(
         expired: plan.expired,
         unchanged: plan.unchanged,
     })
+}
+
+/// The result of a proof.
+#[derive(Debug, Serialize)]
+pub struct Proof {
+    /// True if all statements hold.
+    pub holds: bool,
+    /// Those that do not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub broken: Vec<BrokenStatement>,
+}
+
+/// Proves the statements of a document for the state that it leads to. Nothing is changed. `org`: only workspaces of this
+/// org, or of this subtree of it, count; the document then has statements alone.
+///
+/// # Errors
+/// `invalid_params`, with all that is wrong with the document; `not_permitted`; `store_unavailable`.
+pub async fn prove_document(
+    gateway: &Gateway,
+    raw: RawDocument,
+    options: &ApplyOptions,
+    org: Option<OrgScope>,
+) -> Result<Proof, Rejection> {
+    if org.is_some() && raw.has_sections() {
+        let message = "an org token proves statements about its org as it is: leave workspaces, grants and stops out";
+        return Err(Rejection::new(Reason::NotPermitted, message));
+    }
+    let max = gateway.config().limits.policy_workspaces;
+    let mut problems = Problems::default();
+    let statements = read_statements(&raw.statements, &mut problems);
+    let lineage = raw.access.and_then(|access| access.lineage);
+    let reach = lineage.unwrap_or(gateway.config().access.lineage);
+    let document = Document::read(raw, max, &mut problems)?;
+    let state = read_state(gateway, named_ids(&document), max).await?;
+    let registrations = &gateway.directory.registrations;
+    let plan = compute_plan(registrations, document, &state, options, &mut problems);
+    problems.into_result()?;
+    let world = World::planned(&state, &plan, reach);
+    let found = prove_aside(world, statements, org).await?;
+    found.problems.into_result()?;
+    let broken: Vec<_> = found.broken.into_iter().map(|(_, broken)| broken).collect();
+    Ok(Proof {
+        holds: broken.is_empty(),
+        broken,
+    })
+}
+
+/// Returns who reaches whom as it is, in the order of the keys.
+///
+/// # Errors
+/// `conflict` if there is more than a policy may have; `store_unavailable`.
+pub async fn list_access(gateway: &Gateway) -> Result<Vec<AccessRow>, Rejection> {
+    let config = gateway.config();
+    let max = config.limits.policy_workspaces;
+    let state = read_state(gateway, Vec::new(), max).await?;
+    let world = World::present(&state, config.access.lineage);
+    let listed = tokio::task::spawn_blocking(move || matrix::list_rows(&world)).await;
+    listed
+        .map_err(|error| Rejection::new(Reason::Internal, "the matrix was ended").with_cause(error))
+}
+
+/// An org, or a subtree of it.
+#[derive(Clone, Debug)]
+pub struct OrgScope {
+    /// The org.
+    pub org: String,
+    /// The root of the subtree.
+    pub within: Option<WorkspaceId>,
+}
+
+impl OrgScope {
+    fn sees(&self, place: &Lineage) -> bool {
+        let below = |root: &WorkspaceId| place.id == *root || place.ancestors.contains(root);
+        place.org.as_ref() == Some(&self.org) && self.within.as_ref().is_none_or(below)
+    }
+}
+
+/// What a proof found: statements that do not hold, and those that cannot be proven.
+struct Findings {
+    broken: Vec<(usize, BrokenStatement)>,
+    problems: Problems,
+}
+
+impl Findings {
+    /// Adds all of it to the problems of a document; with `force` only what cannot be proven.
+    fn note_in(self, mut problems: Problems, force: bool) -> Problems {
+        problems.absorb(self.problems);
+        for (n, broken) in self.broken.into_iter().filter(|_| !force) {
+            let why = Rejection::new(Reason::Conflict, broken.to_string());
+            problems.add(&format!("statements[{n}]"), &why);
+        }
+        problems
+    }
+}
+
+/// Proves statements on a thread of its own, since it takes up to seconds.
+async fn prove_aside(
+    world: World,
+    statements: Vec<(usize, Statement)>,
+    org: Option<OrgScope>,
+) -> Result<Findings, Rejection> {
+    let work = move || {
+        let mut problems = Problems::default();
+        let sees = |place: &Lineage| org.as_ref().is_none_or(|org| org.sees(place));
+        let broken = prove_statements(&world, &statements, sees, &mut problems);
+        Findings { broken, problems }
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Rejection::new(Reason::Internal, "the proof was ended").with_cause(error))
 }
 
 /// Waits until requests that were proven before a removal have ended, so that none of them acts on the next life of the

@@ -31,6 +31,8 @@ pub struct ApplyOptions {
     pub dry_run: bool,
     /// True: what the document does not have is removed.
     pub prune: bool,
+    /// True: also if a statement of the document does not hold.
+    pub force: bool,
     /// The caller, as records name it.
     pub by: String,
     /// The operator.

@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) stops: Vec<Stop>,
     /// Stops of operators that name a removed workspace: no part of a document until its id comes back.
     pub(super) dormant: Vec<Stop>,
+    /// Stops that org tokens made: no part of a document.
+    pub(super) org_stops: Vec<Stop>,
     /// Number of all stops, also those of org tokens.
     pub(super) stop_count: usize,
 }
@@ -91,11 +93,12 @@ impl State {
         }
         let stops = Stops::all_in(tx).await?;
         state.stop_count = stops.len();
-        let stops = stops.into_iter();
+        let counts = |stop: &Stop| stop.expires_at.is_none_or(|end| now < end);
+        let stops = stops.into_iter().filter(counts);
         // Those of org tokens are no policy of operators.
-        let counts =
-            |stop: &Stop| stop.by_org.is_none() && stop.expires_at.is_none_or(|end| now < end);
-        (state.stops, state.dormant) = stops.filter(counts).partition(|stop| {
+        let (org_stops, stops): (Vec<_>, Vec<_>) = stops.partition(|stop| stop.by_org.is_some());
+        state.org_stops = org_stops;
+        (state.stops, state.dormant) = stops.into_iter().partition(|stop| {
             let mut named = stop.scope.named_workspaces();
             named.all(|id| state.workspaces.contains_key(id))
         });

@@ -61,6 +61,12 @@ impl Tree {
         self.places.get(id)
     }
 
+    /// Returns the workspaces that were not removed.
+    pub(super) fn live_ids(&self) -> impl Iterator<Item = &WorkspaceId> {
+        let live = self.places.iter().filter(|(_, place)| !place.removed);
+        live.map(|(id, _)| id)
+    }
+
     /// Sets orgs that are not said: that of the parent. `unsaid`: the workspaces below a parent that say none.
     pub(super) fn inherit_orgs(&mut self, unsaid: &HashSet<WorkspaceId>) {
         for id in unsaid {

@@ -2,6 +2,8 @@
 //! (`docs/guide/policy-in-git.md`).
 
 mod difference;
+mod prove;
+mod replay;
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -14,11 +16,17 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use serde_saphyr::budget::BudgetBreach;
 
+pub use self::prove::{
+    AccessCommand, MatrixArguments, PolicyCommand, ProveArguments, run_access, run_policy,
+};
+
 use self::difference::{count_changes, format_difference, format_name};
 use super::access::OperatorAccess;
 use super::failure::{Failure, OrFail as _};
 use super::print;
 use super::terminal::{ask_line, is_control};
+
+const PATH: &str = "/policy";
 
 /// Timeout of one request: longer than the transaction of a policy may take.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -62,9 +70,15 @@ pub struct ApplyArguments {
     /// Do not ask
     #[arg(long)]
     yes: bool,
+    /// Also if a statement of the policy does not hold
+    #[arg(long)]
+    force: bool,
     /// Let removed ids come back: without the tokens, grants, tasks and messages that they had
     #[arg(long)]
     recreate: bool,
+    /// Show which calls of this time, such as 7d, it would deny or allow, and change nothing
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["dry_run", "yes", "exit_code"])]
+    replay: Option<String>,
     /// With --dry-run: exit status 2 if there are changes
     #[arg(long, requires = "dry_run")]
     exit_code: bool,
@@ -78,7 +92,7 @@ pub struct ApplyArguments {
 /// Runs `a2a-gateway export`.
 pub async fn run_export(arguments: &ExportArguments) -> Result<String, Failure> {
     let client = arguments.gateway.build_client()?;
-    let mut policy = send_policy(&client, Method::GET, &[], &Value::Null).await?;
+    let mut policy = send_policy(&client, (Method::GET, PATH), &[], &Value::Null).await?;
     let revision = policy["revision"].as_str().unwrap_or_default().to_owned();
     let text = if arguments.json {
         format!("{policy}\n")
@@ -104,13 +118,13 @@ pub async fn run_export(arguments: &ExportArguments) -> Result<String, Failure> 
 /// Asks for the present state as a policy, or compares one with it and applies it.
 async fn send_policy(
     client: &Registry,
-    method: Method,
+    (method, path): (Method, &str),
     query: &[(&str, &str)],
     policy: &Value,
 ) -> Result<Value, Failure> {
     let request = Request {
         within: WITHIN,
-        ..client.request(method, "/policy", query)
+        ..client.request(method, path, query)
     };
     let answer = request.with_body(policy).fetch_json().await;
     answer.map_err(|error| match error {
@@ -200,11 +214,19 @@ pub async fn run_apply(arguments: &ApplyArguments) -> Result<String, Failure> {
         policy["recreate"] = true.into();
     }
     let client = arguments.gateway.build_client()?;
-    let query = |dry_run| {
+    if let Some(back) = &arguments.replay {
         let prune = if arguments.prune { "true" } else { "false" };
-        [("dry_run", dry_run), ("prune", prune)]
+        let query = [("replay", back.as_str()), ("prune", prune)];
+        return replay::run_replay(&client, &query, &policy, arguments.json).await;
+    }
+    let query = |dry_run| {
+        let word = |switch: bool| if switch { "true" } else { "false" };
+        let mut query = vec![("dry_run", dry_run), ("prune", word(arguments.prune))];
+        // A gateway of an earlier release does not have it.
+        query.extend(arguments.force.then_some(("force", "true")));
+        query
     };
-    let answer = send_policy(&client, Method::POST, &query("true"), &policy).await?;
+    let answer = send_policy(&client, (Method::POST, PATH), &query("true"), &policy).await?;
     let count = count_changes(&answer);
     let outcome = match arguments.json {
         true => format!("{answer}\n"),
@@ -234,7 +256,7 @@ pub async fn run_apply(arguments: &ApplyArguments) -> Result<String, Failure> {
     if policy.get("revision").is_none() {
         policy["revision"] = answer["revision"].clone();
     }
-    let applied = send_policy(&client, Method::POST, &query("false"), &policy).await?;
+    let applied = send_policy(&client, (Method::POST, PATH), &query("false"), &policy).await?;
     Ok(match arguments.json {
         true => format!("{applied}\n"),
         false => format!("Applied {count} changes.\n"),

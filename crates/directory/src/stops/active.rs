@@ -10,7 +10,7 @@ use kernel::time::Timestamp;
 
 /// The stops in force at one time. Immutable.
 #[derive(Default)]
-pub(super) struct ActiveStops {
+pub struct ActiveStops {
     pub(super) count: usize,
     all: Vec<Arc<Stop>>,
     orgs: HashMap<String, Vec<Arc<Stop>>>,
@@ -24,7 +24,8 @@ pub(super) struct ActiveStops {
 }
 
 impl ActiveStops {
-    pub(super) fn new(stops: Vec<Stop>, now: Timestamp) -> Self {
+    /// Indexes the stops that are in force at `now`.
+    pub fn new(stops: Vec<Stop>, now: Timestamp) -> Self {
         let mut in_force = Self::default();
         for stop in stops {
             // One that has expired is still to be removed.
@@ -50,7 +51,7 @@ impl ActiveStops {
 
     /// Returns a stop that covers a call between these ends; `running`: one that ends calls under way. One that does is
     /// preferred.
-    pub(super) fn find(&self, ends: &[End<'_>; 2], running: bool) -> Option<Arc<Stop>> {
+    pub fn find(&self, ends: &[End<'_>; 2], running: bool) -> Option<Arc<Stop>> {
         let now = Timestamp::now();
         let mut found: Option<&Arc<Stop>> = None;
         for stop in self.find_candidates(ends) {

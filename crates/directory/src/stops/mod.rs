@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use self::active::ActiveStops;
+pub use self::active::ActiveStops;
 use self::stop::call_ends;
 pub use self::stop::{
     Cancel, End, Mode, NewStop, Scope, Stop, TaskOutcome, read_expiry, read_mode, read_reason,

@@ -188,6 +188,27 @@ pub struct NewStop {
     pub cancel_tasks: bool,
 }
 
+impl NewStop {
+    /// Returns the stop as it would be, for decisions about it. Nothing is made.
+    pub fn to_stop(&self, id: &str) -> Stop {
+        Stop {
+            id: id.to_owned(),
+            scope: self.scope.clone(),
+            org: self.org.clone(),
+            by_org: self.by_org.clone(),
+            by_subtree: self.by_subtree.clone(),
+            mode: self.mode,
+            reason: self.reason.clone(),
+            created_by: self.created_by.clone(),
+            operator: self.operator.clone(),
+            created_at: Timestamp::now(),
+            expires_at: self.expires_at,
+            cancel: Cancel::None,
+            fence: 0,
+        }
+    }
+}
+
 /// A stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
