@@ -13,7 +13,10 @@ use crate::{on_both_pairs, on_embedded};
 const PUBLISHER: &str = "gw.example.com";
 const FILES: [(&str, &str); 2] = [
     ("/.well-known/ard.json", "application/json"),
-    ("/.well-known/ai-catalog.json", "application/ai-catalog+json"),
+    (
+        "/.well-known/ai-catalog.json",
+        "application/ai-catalog+json",
+    ),
 ];
 
 /// Id, parent, org.
@@ -50,9 +53,10 @@ impl Stage {
             card["description"] = format!("The {id} of {org}").into();
             card["skills"] = json!([{"id": format!("{id}-weather"), "name": "Forecast", "description": "Tells rain",
                 "tags": ["weather", org], "examples": ["Will it rain?", "How warm is it?"]}]);
-            let url = format!("http://127.0.0.1:{}/", 9100 + at);
+            let url = format!("http://127.0.0.1:{}/secret-place", 9100 + at);
             let body = json!({"id": id, "agent_card": card, "url": url});
-            let answer = operators::call(&gateway, "POST", "/registry/register", &enrolment, body).await;
+            let answer =
+                operators::call(&gateway, "POST", "/registry/register", &enrolment, body).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             tokens.push((id, answer.json()["token"].as_str().unwrap().to_owned()));
         }
@@ -76,7 +80,8 @@ impl Stage {
     }
 
     async fn search(&self, token: Option<&str>, body: Value) -> Answer {
-        self.ask(token, Request::post("/search", body.to_string())).await
+        self.ask(token, Request::post("/search", body.to_string()))
+            .await
     }
 
     /// Ids in the catalogue, in its list and in a search that each agent fits: they must agree.
@@ -85,7 +90,11 @@ impl Stage {
         let mut entries = file["entries"].as_array().unwrap().clone();
         let registry = entries.pop().unwrap();
         assert_eq!(registry["type"], "application/ai-registry+json");
-        let listed = self.get(token, "/agents?pageSize=100").await.has(200).json();
+        let listed = self
+            .get(token, "/agents?pageSize=100")
+            .await
+            .has(200)
+            .json();
         let found = json!({"query": {"text": "weather"}, "pageSize": 100});
         let found = self.search(token, found).await.has(200).json();
         let (catalogue, list) = (ids(&json!(entries)), ids(&listed["items"]));
@@ -100,7 +109,8 @@ impl Stage {
         let mut all = BTreeSet::new();
         for (other, ..) in TREE {
             let body = json!({"caller_id": id, "target_id": other});
-            let said = operators::call(&self.gateway, "POST", "/registry/check-access", ADMIN, body).await;
+            let said =
+                operators::call(&self.gateway, "POST", "/registry/check-access", ADMIN, body).await;
             if said.json()["allowed"] == true {
                 all.insert(other.to_owned());
             }
@@ -113,7 +123,9 @@ fn ids(entries: &Value) -> BTreeSet<String> {
     let entries = entries.as_array().unwrap().iter();
     let names = entries.map(|entry| entry["identifier"].as_str().unwrap());
     let own = format!("urn:air:{PUBLISHER}:");
-    names.map(|name| name.strip_prefix(&own).unwrap().to_owned()).collect()
+    names
+        .map(|name| name.strip_prefix(&own).unwrap().to_owned())
+        .collect()
 }
 
 fn set(names: &str) -> BTreeSet<String> {
@@ -127,22 +139,53 @@ fn assert_manifest(document: &Value) {
     for entry in document["entries"].as_array().expect("M3") {
         let name = entry["identifier"].as_str().unwrap();
         let parts: Vec<_> = name.split(':').collect();
-        let is_good = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
-        assert!(parts.len() >= 4 && parts[..2] == ["urn", "air"] && parts[2..].iter().all(is_good), "M4 {name}");
-        assert!(entry["displayName"].is_string() && entry["type"].is_string(), "M5 {entry}");
-        let known = ["application/a2a-agent-card+json", "application/ai-registry+json", "application/ai-catalog+json"];
-        assert!(known.contains(&entry["type"].as_str().unwrap()), "M6 {entry}");
-        assert!(entry["url"].is_string() && entry.get("data").is_none(), "M7 {entry}");
+        let is_good = |part: &&str| {
+            !part.is_empty()
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+        };
+        assert!(
+            parts.len() >= 4 && parts[..2] == ["urn", "air"] && parts[2..].iter().all(is_good),
+            "M4 {name}"
+        );
+        assert!(
+            entry["displayName"].is_string() && entry["type"].is_string(),
+            "M5 {entry}"
+        );
+        let known = [
+            "application/a2a-agent-card+json",
+            "application/ai-registry+json",
+            "application/ai-catalog+json",
+        ];
+        assert!(
+            known.contains(&entry["type"].as_str().unwrap()),
+            "M6 {entry}"
+        );
+        assert!(
+            entry["url"].is_string() && entry.get("data").is_none(),
+            "M7 {entry}"
+        );
         let queries = entry["representativeQueries"].as_array().expect("M8");
-        assert!((2..=5).contains(&queries.len()) && queries.iter().all(Value::is_string), "M8");
+        assert!(
+            (2..=5).contains(&queries.len()) && queries.iter().all(Value::is_string),
+            "M8"
+        );
         assert!(entry.get("trustManifest").is_none(), "M9");
     }
 }
 
 fn assert_ard_error(answer: &Answer, status: u16, code: &str) {
     let body = answer.json();
-    assert_eq!((answer.status, &body["errorCode"]), (status, &json!(code)), "{body}");
-    assert!(body["message"].is_string() && body["reason"].is_string() && body["error"].is_string(), "{body}");
+    assert_eq!(
+        (answer.status, &body["errorCode"]),
+        (status, &json!(code)),
+        "{body}"
+    );
+    assert!(
+        body["message"].is_string() && body["reason"].is_string() && body["error"].is_string(),
+        "{body}"
+    );
 }
 
 on_both_pairs! {
@@ -163,16 +206,16 @@ on_both_pairs! {
         let before = stage.seen(Some(spy)).await;
         let grant = json!({"caller_id": "spy", "target_id": "bot"});
         let grant = operators::call(&stage.gateway, "POST", "/grants", ADMIN, grant).await.has(201).json();
-        until_holds("the grant", || async { stage.seen(Some(spy)).await.contains("bot") }).await;
+        until_holds("the grant", async || stage.seen(Some(spy)).await.contains("bot")).await;
         let path = format!("/grants/{}", grant["id"].as_str().unwrap());
         operators::call(&stage.gateway, "DELETE", &path, ADMIN, Value::Null).await.has(200);
-        until_holds("its end", || async { stage.seen(Some(spy)).await == before }).await;
+        until_holds("its end", async || stage.seen(Some(spy)).await == before).await;
 
         // A stop hides what it refuses; a pause does not.
         let stop = json!({"scope": {"workspace": "qa"}, "mode": "new", "reason": "loops"});
         operators::call(&stage.gateway, "POST", "/stops", ADMIN, stop).await.has(201);
         let dev = stage.token("dev");
-        until_holds("the stop", || async { stage.seen(Some(dev)).await == set("bot dev pm") }).await;
+        until_holds("the stop", async || stage.seen(Some(dev)).await == set("bot dev pm")).await;
         operators::call(&stage.gateway, "POST", "/workspaces/pm/pause", ADMIN, Value::Null).await.has(200);
         assert_eq!(stage.seen(Some(dev)).await, set("bot dev pm"));
     }
@@ -198,7 +241,7 @@ on_embedded! {
             }
             assert_eq!(bodies[0], bodies[1]);
             // What was left out is nowhere: no URL of an agent.
-            assert!(!String::from_utf8_lossy(&bodies[0]).contains("127.0.0.1:91"));
+            assert!(!String::from_utf8_lossy(&bodies[0]).contains("secret-place"));
         }
         let entry = &stage.get(None, FILES[0].0).await.json()["entries"][0];
         assert_eq!(entry["identifier"], "urn:air:gw.example.com:open");

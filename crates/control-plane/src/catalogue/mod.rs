@@ -25,7 +25,7 @@ use super::well_known::tagged_response;
 use access::identity::ClientAddr;
 use access::workspace::CandidateQuery;
 use assembly::gateway::Gateway;
-use directory::End;
+use directory::stops::End;
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 

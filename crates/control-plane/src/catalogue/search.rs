@@ -364,7 +364,7 @@ fn read_token(token: Option<&str>, binding: &str) -> Result<usize, Rejection> {
         return Ok(0);
     };
     let parts = token.split_once('.');
-    let parsed = parts.and_then(|(offset, sum)| Some((offset.parse().ok()?, sum)));
+    let parsed = parts.and_then(|(offset, sum)| Some((offset.parse::<usize>().ok()?, sum)));
     match parsed {
         Some((offset, sum)) if sum == token_sum(offset, binding) => Ok(offset),
         _ => Err(wrong(
