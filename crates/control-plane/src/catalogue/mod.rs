@@ -257,7 +257,7 @@ async fn serve_catalogue(
     headers: &HeaderMap,
     media: &'static str,
 ) -> Result<Response, Rejection> {
-    let config = gateway.config();
+    let config = Arc::clone(&*gateway.config());
     let part = parse_part(uri)?;
     let max = usize::try_from(DOCUMENT_ENTRIES).unwrap_or(usize::MAX);
     let mut entries: Vec<Value> = Vec::new();

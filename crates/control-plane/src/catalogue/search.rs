@@ -68,7 +68,7 @@ pub(crate) async fn search_agents(
     reader: Reader,
     Json(request): Json<SearchRequest>,
 ) -> Result<Response, Rejection> {
-    let config = gateway.config();
+    let config = Arc::clone(&*gateway.config());
     let text = request.query.text.trim();
     if text.is_empty() || text.chars().count() > QUERY_CHARS_MAX {
         return Err(wrong("`query.text` is a text of 1 to 1,000 characters"));
@@ -144,7 +144,7 @@ pub(crate) async fn list_agents(
             return Err(wrong(format!("`{name}` stands twice")));
         }
     }
-    let config = gateway.config();
+    let config = Arc::clone(&*gateway.config());
     let size = size
         .map(|size| size.parse::<i64>().map_err(|_| wrong_size()))
         .transpose()?;
@@ -194,7 +194,7 @@ pub(crate) async fn read_agent(
     reader: Reader,
     headers: HeaderMap,
 ) -> Result<Response, Rejection> {
-    let config = gateway.config();
+    let config = Arc::clone(&*gateway.config());
     let id = parse_urn(&config, &urn).map_err(|()| {
         wrong("write the identifier of an agent, such as urn:air:gw.example.com:planner")
     })?;
