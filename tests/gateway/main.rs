@@ -24,6 +24,7 @@ mod browsers;
 mod capacity;
 mod caps;
 mod cards;
+mod catalogue;
 mod certificates;
 mod clocks;
 mod console;

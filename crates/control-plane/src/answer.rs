@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use tokio::time::Instant;
 
+use super::catalogue::{ARD_ROUTES, with_ard_members};
 use super::extract::AdmittedRequest;
 use super::{DECLARED, ROUTES, Route};
 use access::identity::ClientAddr;
@@ -118,6 +119,10 @@ async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Respo
         let rejection = match admitted.allowance() {
             Some(allowance) => allowance.apply_to(rejection),
             None => rejection,
+        };
+        let rejection = match ARD_ROUTES.contains(&pattern) {
+            true => with_ard_members(rejection),
+            false => rejection,
         };
         let refusals = &gateway.metrics.refusals;
         refusals.by_reason[Plane::Control][rejection.reason].inc();

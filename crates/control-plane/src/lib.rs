@@ -13,6 +13,7 @@ mod answer;
 mod body;
 mod canvas;
 mod caps;
+mod catalogue;
 mod change_facts;
 mod delegations;
 mod discovery;
@@ -341,6 +342,36 @@ declare_routes! {
         says op("trust", "trustDocument").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
             .gives_named(200, "TrustDocument", "May be kept for five minutes.")
             .headers("ETag");
+
+    /// The agents that the caller may call, for other registries; without a credential those with public cards.
+    GET "/.well-known/ard.json" => catalogue::serve_ard, Read,
+        says op("catalogue", "readArd").optional().answers(304, "Not changed since the ETag of `If-None-Match`.")
+            .answers(200, "A catalogue of AI Catalog 0.9 and ARD 0.91. Over 1,000 agents: links to parts of it.")
+            .contents("application/json").headers("ETag")
+            .query("PartFrom PartBefore");
+    /// The same, as AI Catalog names it.
+    GET "/.well-known/ai-catalog.json" => catalogue::serve_ai_catalog, Read,
+        says op("catalogue", "readAiCatalog").optional().answers(304, "Not changed since the ETag of `If-None-Match`.")
+            .answers(200, "A catalogue of AI Catalog 0.9 and ARD 0.91. Over 1,000 agents: links to parts of it.")
+            .contents("application/ai-catalog+json").headers("ETag")
+            .query("PartFrom PartBefore");
+    /// Search among the agents that the caller may call (ARD 0.91).
+    POST "/search" => catalogue::search_agents, Read,
+        says op("catalogue", "searchAgents").optional().takes::<catalogue::SearchRequest>()
+            .answers(200, "`results`, best first, each with `score` and `source`; `pageToken` if there are more.")
+            .contents("application/json");
+    /// List the agents that the caller may call (ARD 0.91).
+    GET "/agents" => catalogue::list_agents, Read,
+        says op("catalogue", "listAgents").optional()
+            .answers(200, "`items`, `total`; `pageToken` if there are more.").contents("application/json")
+            .query("AgentsFilter AgentsOrder PageSize PageToken");
+    /// The entry of one agent (ARD 0.91). What the caller may not call is 404, like what does not exist.
+    GET "/agents/{urn}" => catalogue::read_agent, Read,
+        says op("catalogue", "readAgent").optional().answers(304, "Not changed since the ETag of `If-None-Match`.")
+            .answers(200, "The entry.").contents("application/json").headers("ETag").refuses("404");
+    /// Facets of ARD, which this gateway does not offer.
+    POST "/explore" => catalogue::explore, Read,
+        says op("catalogue", "exploreAgents").by("").answers(501, "Not offered.").contents("application/json");
 }
 
 /// Builds the control plane of `gateway`.

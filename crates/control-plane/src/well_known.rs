@@ -90,6 +90,11 @@ pub(super) async fn serve_discovery(
 
 /// Answers with a cacheable document, or with 304 if it is unchanged (RFC 9110, 13.1.2).
 fn cacheable_response(headers: &HeaderMap, body: String) -> Response {
+    tagged_response(headers, body, "application/json")
+}
+
+/// As [`cacheable_response`], with another media type. The caller may set other fields for caches.
+pub(super) fn tagged_response(headers: &HeaderMap, body: String, media: &'static str) -> Response {
     let tag = URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
     let tag = format!("\"{tag}\"");
     let known = headers
@@ -102,7 +107,7 @@ fn cacheable_response(headers: &HeaderMap, body: String) -> Response {
     let mut response = if known {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        ([(CONTENT_TYPE, "application/json")], body).into_response()
+        ([(CONTENT_TYPE, media)], body).into_response()
     };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, KEPT);

@@ -67,6 +67,76 @@ impl Hierarchy {
         Ok(page.page)
     }
 
+    /// Returns a page of the ids of workspaces with a card that anyone may read, and whether there are more.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn list_public(
+        &self,
+        wish: &CandidateQuery<'_>,
+    ) -> Result<(Vec<WorkspaceId>, bool), Rejection> {
+        let among = CandidateScope::Public(self.config.get().card.access);
+        let look_ahead = CandidateQuery {
+            limit: wish.limit + 1,
+            ..*wish
+        };
+        let mut builder = PageBuilder {
+            room: wish.limit,
+            ..PageBuilder::default()
+        };
+        for candidate in self.workspaces.find_candidates(among, &look_ahead).await? {
+            if !builder.push(candidate.step.id, Rule::Canvas, candidate.card_bytes) {
+                break;
+            }
+        }
+        let ids = builder.page.found.into_iter().map(|(id, _)| id).collect();
+        Ok((ids, builder.page.more))
+    }
+
+    /// Returns the first id of each `step` workspaces of [`Hierarchy::list_visible`] or, without a proof, of
+    /// [`Hierarchy::list_public`].
+    ///
+    /// # Errors
+    /// `workspace_not_found`, `workspace_removed`; `store_unavailable`.
+    pub async fn find_boundaries(
+        &self,
+        proof: Option<&Proof>,
+        (step, max): (u32, u32),
+    ) -> Result<Vec<WorkspaceId>, Rejection> {
+        let wish = CandidateQuery {
+            search: None,
+            status: None,
+            after: "",
+            limit: max,
+        };
+        let id = proof.and_then(|proof| proof.principal.workspace());
+        let own = match id {
+            Some(id) => Some(self.find_present(id).await?),
+            None => None,
+        };
+        let among = match (proof, id, &own) {
+            (None, ..) => CandidateScope::Public(self.config.get().card.access),
+            (Some(_), Some(id), Some(own)) if !own.cyclic => CandidateScope::Near(NearScope {
+                id,
+                parent_id: own.parent(),
+                org: own.org.as_deref(),
+                lines: self.lineage_reach() == LineageReach::Any,
+                itself: true,
+                now: Timestamp::now(),
+            }),
+            (Some(proof), None, _) if proof.kind == CredentialKind::Open => {
+                CandidateScope::Realm(Realm::default())
+            }
+            (Some(proof), None, _) => match Realm::from_principal(&proof.principal) {
+                Some(realm) => CandidateScope::Realm(realm),
+                None => return Ok(Vec::new()),
+            },
+            _ => return Ok(Vec::new()),
+        };
+        let found = self.workspaces.find_boundaries(among, &wish, step).await?;
+        Ok(found)
+    }
+
     /// Returns the workspaces that `id` may message, without itself and removed ones.
     ///
     /// # Errors

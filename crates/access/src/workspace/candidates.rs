@@ -11,6 +11,7 @@ use sqlx::{AssertSqlSafe, FromRow};
 use super::sql::COLUMNS;
 use super::{Status, Step, Timestamp, Workspace, Workspaces};
 use crate::rows::{Statement, read, select_in, sql, to_bigint};
+use kernel::config::CardAccess;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use stores::db::Values;
 use stores::store::Unavailable;
@@ -35,6 +36,8 @@ pub enum CandidateScope<'a> {
     Realm(Realm<'a>),
     /// Workspaces near one workspace: related to it, or granted to it.
     Near(NearScope<'a>),
+    /// Workspaces with a card that anyone may read; where a workspace does not say, this access applies.
+    Public(CardAccess),
 }
 
 /// The bounds of a realm: of the workspaces that a principal other than a workspace may reach. Without any of them it
@@ -161,6 +164,33 @@ impl Workspaces {
         self.db.fetch_all("workspace_candidates", query).await
     }
 
+    /// Returns the first id of each `step` candidates, in order of id, of at most `query.limit` candidates.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn find_boundaries(
+        &self,
+        among: CandidateScope<'_>,
+        query: &CandidateQuery<'_>,
+        step: u32,
+    ) -> Result<Vec<WorkspaceId>, Unavailable> {
+        let mut values = Values::default();
+        let candidates = build_text(&mut values, "w.id", among, query);
+        let step = values.bind(i64::from(step));
+        let text = format!(
+            "SELECT id FROM (SELECT c.id, ROW_NUMBER() OVER (ORDER BY c.id) - 1 AS place FROM ({candidates}) AS c) \
+                 AS placed WHERE placed.place % {step} = 0 ORDER BY id"
+        );
+        let ids: Vec<(String,)> = self
+            .db
+            .fetch_all("workspace_boundaries", values.into_query(text))
+            .await?;
+        Ok(ids
+            .iter()
+            .filter_map(|(id,)| WorkspaceId::parse(id).ok())
+            .collect())
+    }
+
     /// Returns those of `ids` that exist, removed or not, in order of id.
     ///
     /// # Errors
@@ -177,34 +207,44 @@ impl Workspaces {
 
 fn build_statement(among: CandidateScope<'_>, query: &CandidateQuery<'_>) -> Statement<'static> {
     let mut values = Values::default();
-    let wanted = build_filter(&mut values, query);
+    let columns = "w.id, w.parent_id, w.org, w.status, w.access_generation, w.born_at, \
+         CAST(COALESCE(OCTET_LENGTH(w.agent_card), 0) AS BIGINT) AS card_bytes";
+    let text = build_text(&mut values, columns, among, query);
+    values.into_query(text)
+}
+
+/// Writes the query of these columns of the candidates.
+fn build_text(
+    values: &mut Values,
+    columns: &str,
+    among: CandidateScope<'_>,
+    query: &CandidateQuery<'_>,
+) -> String {
+    let wanted = build_filter(values, query);
     let limit = values.bind(i64::from(query.limit));
     let (lines, which) = match among {
-        CandidateScope::Realm(realm) => {
-            (String::new(), build_bounds(&mut values, &realm) + &wanted)
+        CandidateScope::Realm(realm) => (String::new(), build_bounds(values, &realm) + &wanted),
+        CandidateScope::Public(default) => {
+            let default = values.bind(default.as_str());
+            let public = format!("COALESCE(w.card_access, {default}) = 'public' AND {wanted}");
+            (String::new(), public)
         }
         CandidateScope::Near(near) => {
-            let branches = build_branches(&mut values, &near)
-                .into_iter()
-                .enumerate()
-                .map(|(n, branch)| {
+            let branches = build_branches(values, &near).into_iter().enumerate().map(
+                |(n, branch)| {
                     format!(
                         "SELECT id FROM (SELECT w.id FROM workspaces w WHERE {branch} AND {wanted} \
                          ORDER BY w.id LIMIT {limit}) AS branch_{n}"
                     )
-                });
+                },
+            );
             let branches: Vec<_> = branches.collect();
-            let lines = near.lines.then(|| build_lines(&mut values, &near));
+            let lines = near.lines.then(|| build_lines(values, &near));
             let lines = lines.unwrap_or_default();
             (lines, format!("w.id IN ({})", branches.join(" UNION ")))
         }
     };
-    let text = format!(
-        "{lines}SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, w.born_at, \
-             CAST(COALESCE(OCTET_LENGTH(w.agent_card), 0) AS BIGINT) AS card_bytes \
-             FROM workspaces w WHERE {which} ORDER BY w.id LIMIT {limit}"
-    );
-    values.into_query(text)
+    format!("{lines}SELECT {columns} FROM workspaces w WHERE {which} ORDER BY w.id LIMIT {limit}")
 }
 
 /// Writes the bounds of a realm, each followed by `AND`.

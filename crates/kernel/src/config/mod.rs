@@ -119,6 +119,8 @@ sections! {
         a2a: A2a,
         /// `[card]`
         card: Card,
+        /// `[catalog]`
+        catalog: Catalog,
         /// `[timeouts]`
         timeouts: Timeouts,
         /// `[limits]`
@@ -278,6 +280,11 @@ sections! {
         sign: bool,
         /// True if cards declare the gateway's bearer scheme instead of the agent's schemes.
         declare_security: bool,
+    }
+    /// `[catalog]`: the list of agents for other registries.
+    Catalog {
+        /// Domain in the names of its entries; `None`: the host of the public URL.
+        publisher: Option<String>,
     }
     /// `[timeouts]`: one timeout for each wait.
     Timeouts {
@@ -590,6 +597,19 @@ impl Config {
         let url = Url::parse(&self.public_url()).ok();
         let url = url.filter(|_| self.server.grpc)?;
         Some(format!("{}:{}", url.host()?, url.port_or_known_default()?))
+    }
+
+    /// Returns the domain in the names of the catalogue's entries. An address cannot be in a name.
+    pub fn catalog_publisher(&self) -> String {
+        let own = || {
+            let url = self.public_url();
+            let url = Url::parse(&url).ok()?;
+            let domain = url.domain()?.trim_end_matches('.').to_ascii_lowercase();
+            domain.contains('.').then_some(domain)
+        };
+        let said = self.catalog.publisher.clone();
+        said.or_else(own)
+            .unwrap_or_else(|| "a2a-gateway.localhost".to_owned())
     }
 
     /// Returns the base URL of a workspace's A2A routes.

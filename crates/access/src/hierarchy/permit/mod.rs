@@ -105,7 +105,7 @@ impl Permit {
 pub struct Hierarchy {
     lineages: Lineages,
     pub(super) grants: Grants,
-    config: Live,
+    pub(super) config: Live,
     pub(super) workspaces: Workspaces,
 }
 

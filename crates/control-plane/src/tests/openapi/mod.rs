@@ -42,6 +42,7 @@ pub(crate) struct Operation {
     id: &'static str,
     /// Kinds of credentials; `None`: those that most routes take.
     credentials: Option<&'static str>,
+    is_optional: bool,
     /// Names of parameters in `base.yaml`.
     query: &'static str,
     takes: Option<Value>,
@@ -60,6 +61,7 @@ pub(crate) fn op(tag: &'static str, id: &'static str) -> Operation {
         tag,
         id,
         credentials: None,
+        is_optional: false,
         query: "",
         takes: None,
         reads_body: false,
@@ -81,6 +83,12 @@ impl Operation {
     /// Takes these parameters of `base.yaml`.
     pub(crate) fn query(mut self, names: &'static str) -> Self {
         self.query = names;
+        self
+    }
+
+    /// Takes any credential, or none.
+    pub(crate) fn optional(mut self) -> Self {
+        self.is_optional = true;
         self
     }
 
@@ -352,6 +360,12 @@ impl Document {
         if let Some(kinds) = op.credentials {
             let kinds = kinds.split_whitespace();
             public["security"] = kinds.map(|kind| json!({kind: []})).collect();
+        }
+        if op.is_optional {
+            let kinds = ["workspaceToken", "canvasToken", "orgToken", "adminToken"];
+            let mut kinds: Vec<_> = kinds.iter().map(|kind| json!({*kind: []})).collect();
+            kinds.push(json!({}));
+            public["security"] = kinds.into();
         }
         let mut about = about.iter().map(|line| line.trim());
         public["summary"] = about.next().unwrap().into();

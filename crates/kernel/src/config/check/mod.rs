@@ -156,6 +156,11 @@ impl Checks<'_> {
                     => "must end before `?` and `#`: paths are added to it";
             }
         }
+        let publisher = c.catalog.publisher.as_ref();
+        refuse! { self;
+            catalog.publisher if publisher.is_some_and(|domain| !is_publisher(domain))
+                => "write a domain in lower case without a port, such as \"gw.example.com\"";
+        }
         let is_unnamed = server.public_url.is_none();
         list! { self.notes;
             !admin.ip().is_loopback()
@@ -514,6 +519,22 @@ fn is_host(text: &str) -> bool {
 }
 
 /// True for `*`, and for `scheme://host[:port]`, exactly as a browser writes it.
+/// True for a domain of two labels or more that is no address, as names of the catalogue have it.
+fn is_publisher(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty()
+            && label.chars().all(inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let ends_in_letter = text
+        .rsplit('.')
+        .next()
+        .is_some_and(|last| !last.starts_with(|c: char| c.is_ascii_digit()));
+    text.len() <= 253 && text.contains('.') && text.split('.').all(is_label) && ends_in_letter
+}
+
 fn is_origin(text: &str) -> bool {
     let is_one = |url: Url| is_http(&url) && url.origin().ascii_serialization() == text;
     text == "*" || Url::parse(text).is_ok_and(is_one)
