@@ -468,6 +468,17 @@ pub(super) async fn translate_for_inbox(
     Ok(())
 }
 
+/// Refuses a call of JSON-RPC that no translation knows for an agent that does not speak JSON-RPC.
+fn check_untranslated(spoken: &AgentSides) -> Result<(), Failure> {
+    let has_rpc = spoken.sides().any(|side| side.binding == Carried::JsonRpc);
+    let first = spoken.sides().next().map(|first| first.generation);
+    let first = first.or(spoken.is_grpc_only().then_some(Generation::V1));
+    match first.filter(|_| !has_rpc) {
+        Some(agent) => Err(Failure::Method { agent }),
+        None => Ok(()),
+    }
+}
+
 /// Sets the address of an HTTP+JSON call, and translates the call if its agent does not speak its form.
 ///
 /// # Errors
@@ -482,17 +493,12 @@ async fn translate_for_agent(
     let (cards, metrics) = (&agents.context.cards, &agents.context.gateway.metrics);
     let refuse = |failure: Failure| reject_untranslatable(metrics, &failure, Delivery::NotSent);
     let is_grpc = matches!(caller, Some(ServerSession::Custom(_)));
+    let carrier = is_grpc.then_some(Carrier::Grpc);
     call.grpc = None;
     let Some(asked) = side_of(exchange.call.method, call) else {
         if call.route.is_none() {
             let spoken = cards.sides(caller, exchange, agents.admitted).await?;
-            let has_rpc = spoken.sides().any(|side| side.binding == Carried::JsonRpc);
-            // No translation knows its method.
-            let first = spoken.sides().next().map(|first| first.generation);
-            let first = first.or(spoken.is_grpc_only().then_some(Generation::V1));
-            if let Some(agent) = first.filter(|_| !has_rpc) {
-                return Err(refuse(Failure::Method { agent }).into());
-            }
+            return Ok(check_untranslated(&spoken).map_err(refuse)?);
         }
         return Ok(());
     };
@@ -505,11 +511,7 @@ async fn translate_for_agent(
         let known = cards.sides(caller.as_deref_mut(), exchange, agents.admitted);
         known.await?
     };
-    let by = if is_grpc {
-        Carrier::Grpc
-    } else {
-        asked.binding.into()
-    };
+    let by = carrier.unwrap_or_else(|| asked.binding.into());
     let side = agent_side((asked, by), &spoken, options).map_err(refuse)?;
     let names = |generation| {
         spoken
@@ -533,22 +535,13 @@ async fn translate_for_agent(
     let Some(spoke) = correct_side(asked, side, shown, options) else {
         return Ok(());
     };
-    if let Some(url) = &spoke.grpc {
-        call.may_repeat = false;
-        let (url, tenant) = (Arc::clone(url), spoke.tenant.clone());
-        call.grpc = Some(Box::new(GrpcPlace { url, tenant }));
-        let translated = box_cold_path(translate_for_grpc(agents, exchange, call, (asked, &spoke)));
-        translated.await?;
+    if spoke.grpc.is_some() {
+        let translated = translate_for_grpc(agents, exchange, call, ((asked, by), &spoke));
+        return Ok(box_cold_path(translated).await?);
     }
-    let label = bindings_label((asked, by), &spoke);
     // An agent that is said to speak 1.0 may take its messages by the methods of 0.3.
     let passes = call.may_repeat && shown.is_none() && asked == Side::json_rpc(Generation::V0);
     if passes && spoke.side != asked && exchange.call.method.sends() && has_v1_message(&call.body) {
-        return Ok(());
-    }
-    if spoke.grpc.is_some() {
-        exchange.call.translation =
-            label.map(|label| TranslationFields::new(label, asked.generation));
         return Ok(());
     }
     let interface = match spoke.side.binding {
@@ -573,7 +566,7 @@ async fn translate_for_agent(
         let sides = (asked, &spoke);
         box_cold_path(translate_call(agents, exchange, call, sides, interface)).await?;
     }
-    if let Some(label) = label {
+    if let Some(label) = bindings_label((asked, by), &spoke) {
         exchange.call.translation = Some(TranslationFields::new(label, asked.generation));
     }
     Ok(())
@@ -604,11 +597,20 @@ async fn translate_for_grpc(
     agents: &AgentCall<'_>,
     exchange: &mut Exchange,
     call: &mut CheckedCall,
-    (asked, spoke): (Side, &AgentSide),
+    ((asked, by), spoke): ((Side, Carrier), &AgentSide),
 ) -> Result<(), Rejection> {
+    call.may_repeat = false;
+    call.grpc = spoke.grpc.as_ref().map(|url| {
+        Box::new(GrpcPlace {
+            url: Arc::clone(url),
+            tenant: spoke.tenant.clone(),
+        })
+    });
     if asked != spoke.side {
         translate_call(agents, exchange, call, (asked, spoke), None).await?;
     }
+    let label = bindings_label((asked, by), spoke);
+    exchange.call.translation = label.map(|label| TranslationFields::new(label, asked.generation));
     let is_exact = offload::run_on_body(&call.body, |body| {
         let call: Option<RpcParams<'_>> = serde_json::from_slice(body).ok();
         let params = call.and_then(|call| call.params);
@@ -616,11 +618,8 @@ async fn translate_for_grpc(
     });
     if !is_exact.await {
         let metrics = &agents.context.gateway.metrics;
-        return Err(reject_untranslatable(
-            metrics,
-            &Failure::Number,
-            Delivery::NotSent,
-        ));
+        let failure = Failure::Number;
+        return Err(reject_untranslatable(metrics, &failure, Delivery::NotSent));
     }
     Ok(())
 }
