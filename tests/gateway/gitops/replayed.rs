@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{apply, export, post};
 use crate::audit::of_request;
-use crate::harness::{CALL, Gateway, Pair, Request};
+use crate::harness::{CALL, Gateway, Request};
 use crate::on_both_pairs;
 
 const NAMES: [&str; 7] = ["top", "left", "right", "low", "beta", "beta-low", "gone"];

@@ -10,7 +10,7 @@ use access::hierarchy::Rule;
 /// A pair, or a group of workspaces that all reach each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AccessRow {
-    /// Its place in the order of rows: groups first.
+    /// Its place in the order of rows, groups first. No id has a space in it.
     #[serde(skip)]
     pub key: String,
     /// The caller of a pair.
@@ -62,7 +62,7 @@ pub(super) fn list_rows(world: &World) -> Vec<AccessRow> {
             .as_str();
         if group.len() > 1 {
             rows.push(AccessRow {
-                key: format!("0{org}\0{above}"),
+                key: format!("0{above} {org}"),
                 caller: None,
                 target: None,
                 group: Some(group),
@@ -80,7 +80,7 @@ pub(super) fn list_rows(world: &World) -> Vec<AccessRow> {
         let rule = world.permit(caller, target).ok()?.as_str();
         let [caller, target] = [caller, target].map(name);
         Some(AccessRow {
-            key: format!("1{caller}\0{target}"),
+            key: format!("1{caller} {target}"),
             caller: Some(caller),
             target: Some(target),
             group: None,
