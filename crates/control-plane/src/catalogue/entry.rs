@@ -37,6 +37,8 @@ pub(super) struct Entry {
     pub(super) skills: Vec<String>,
     /// Input and output modes.
     pub(super) modes: Vec<String>,
+    /// Length of its card, of which the texts of the entry are parts.
+    pub(super) card_bytes: usize,
     queries: Vec<String>,
     updated_at: Value,
     url: String,
@@ -46,6 +48,7 @@ impl Entry {
     /// Makes the entry of a workspace, by its registered card.
     pub(super) fn new(config: &Config, workspace: &Workspace) -> Self {
         let card = workspace.agent_card.as_deref();
+        let card_bytes = card.map_or(0, |card| card.get().len());
         // A card that is no valid Unicode text has no members.
         let card = card.and_then(|card| serde_json::from_str::<Value>(card.get()).ok());
         let card = card.unwrap_or_default();
@@ -81,6 +84,7 @@ impl Entry {
             capabilities: each("id"),
             skills: skill_texts,
             modes: unique(modes),
+            card_bytes,
             queries,
             updated_at: serde_json::to_value(workspace.updated_at).unwrap_or_default(),
             url: format!(

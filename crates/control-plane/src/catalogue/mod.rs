@@ -41,6 +41,9 @@ const PAGE: u32 = 500;
 /// Agents among which one request searches, at most.
 const SEARCHED_MAX: usize = 20_000;
 
+/// Bytes of the cards behind the entries of one request, at most.
+const CARD_BYTES_MAX: usize = 64 << 20;
+
 /// Time for the entries of one request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -162,9 +165,12 @@ impl Reader {
             }
             let last = ids.last().map(|id| id.as_str().to_owned());
             self.add_entries(gateway, &ids, &mut entries).await?;
-            if entries.len() > max {
+            let bytes: usize = entries.iter().map(|entry| entry.card_bytes).sum();
+            if entries.len() > max || bytes > CARD_BYTES_MAX {
                 let message = format!(
-                    "this credential reaches more than {max} agents: search with one that reaches fewer"
+                    "this credential reaches more than {max} agents, or more than {} MiB of cards: use one that \
+                     reaches fewer",
+                    CARD_BYTES_MAX >> 20
                 );
                 return Err(Rejection::new(Reason::InvalidParams, message));
             }
