@@ -30,7 +30,7 @@ pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
 pub use self::role::{Operator, Person, Role, WITHHELD_CONTENT, WithheldContent};
 pub use self::signed_tokens::{
-    CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
+    CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedCanvas, IssuedPair, NewCanvas,
     SignedTokens,
 };
 pub use self::stored_principal::stored_account;

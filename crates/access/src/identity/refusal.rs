@@ -24,6 +24,8 @@ pub(super) enum Refusal {
     Over,
     /// A pair token that was put on a forwarded request.
     Forwarded,
+    /// A signed token of a person, issued before the person, the session or the token was revoked.
+    Revoked,
 }
 
 /// The reason why there is no proof.
@@ -49,7 +51,7 @@ impl From<Unavailable> for AuthError {
 impl Refusal {
     pub(super) const fn flaw(self) -> CredentialFlaw {
         match self {
-            Self::Unknown => CredentialFlaw::Unknown,
+            Self::Unknown | Self::Revoked => CredentialFlaw::Unknown,
             Self::Signed(error) | Self::Foreign(error) => error.flaw(),
             Self::Unmatched | Self::NoId => CredentialFlaw::Unmapped,
             Self::Over => CredentialFlaw::Expired,
@@ -85,6 +87,9 @@ impl Refusal {
             }
             Self::Forwarded => {
                 "the token came with a forwarded request (`token_use`, `bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with"
+            }
+            Self::Revoked => {
+                "the token was revoked, or what its person or session began by then was: sign in again"
             }
             Self::Signed(error) | Self::Foreign(error) => {
                 return unauthenticated(error.to_string());
