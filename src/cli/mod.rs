@@ -20,8 +20,8 @@ pub use self::serve::start;
 pub use ctl::context::{find_context, remove_context, save_context};
 use ctl::{
     COMPLETION_VARIABLE, Failure, ReadFlags, agents, caps, context, escape_controls, exchange,
-    explain, finish, grants, health, policy, records, run_to_end, send, stops, task, token, usage,
-    who, workspace, write_prompt,
+    explain, finish, grants, health, policy, records, revocations, run_to_end, send, stops, task,
+    token, usage, who, workspace, write_prompt,
 };
 pub use ctl::{USAGE, print_error};
 use run::sidecar;
@@ -107,6 +107,9 @@ enum Command<Example: Subcommand> {
     Release(stops::ReleaseArguments),
     /// List the stops in force, with their reasons
     Stops(ReadFlags),
+    /// Revoke what a person, a session, a run or a credential began by now, and list what is revoked
+    #[command(subcommand)]
+    Revocation(revocations::Command),
     /// Print the workspaces, grants and stops of a running gateway as a policy, in YAML
     Export(policy::ExportArguments),
     /// Compare a policy with a running gateway, show the difference, and make it so in one transaction
@@ -186,6 +189,7 @@ pub fn run<Example: Subcommand>(
         Command::Stop(arguments) => run_to_end(stops::run_stop(&arguments)),
         Command::Release(arguments) => run_to_end(stops::run_release(&arguments)),
         Command::Stops(flags) => run_to_end(stops::run_stops(&flags)),
+        Command::Revocation(command) => run_to_end(revocations::run(&command)),
         Command::Export(arguments) => run_to_end(policy::run_export(&arguments)),
         Command::Apply(arguments) => run_to_end(policy::run_apply(&arguments)),
         Command::Health(arguments) => run_to_end(health::run(&arguments)),

@@ -73,6 +73,7 @@ mod registry;
 mod reload;
 mod response_fields;
 mod rest;
+mod revocations;
 mod roles;
 mod room;
 mod routes;

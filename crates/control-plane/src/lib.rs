@@ -23,6 +23,7 @@ mod events;
 mod extract;
 mod grants;
 mod lifecycle;
+mod oauth;
 mod operators;
 mod page;
 mod policy;
@@ -348,6 +349,16 @@ declare_routes! {
         says op("trust", "trustDocument").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
             .gives_named(200, "TrustDocument", "May be kept for five minutes.")
             .headers("ETag");
+    /// What protects the A2A endpoint of a workspace (RFC 9728), existing or not.
+    GET "/.well-known/oauth-protected-resource/workspaces/{id}/a2a" => oauth::metadata::serve_resource, Read,
+        says op("oauth", "protectedResource").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
+            .gives_named(200, "ProtectedResource", "May be kept for five minutes.")
+            .headers("ETag");
+    /// End what a person or a session at an identity provider began: back-channel logout (the provider).
+    POST "/oauth/logout/{name}" => oauth::logout::accept_logout, Admin, records RevocationCreated,
+        says op("oauth", "backChannelLogout").by("").takes_form(json!({"type": "object", "required": ["logout_token"],
+                "properties": {"logout_token": {"type": "string"}}}))
+            .answers(200, "Ended, on every replica within 1 s.").refuses_as_oauth();
 }
 
 /// Builds the control plane of `gateway`.

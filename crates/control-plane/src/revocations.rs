@@ -88,10 +88,7 @@ impl RevocationRequest {
 }
 
 /// Returns the org to which the caller's revocations are confined; `None` for an operator.
-async fn find_org<'a>(
-    gateway: &Gateway,
-    caller: &'a Caller,
-) -> Result<Option<&'a str>, Rejection> {
+async fn find_org<'a>(gateway: &Gateway, caller: &'a Caller) -> Result<Option<&'a str>, Rejection> {
     gateway.hierarchy.require_root(caller.principal()).await?;
     match caller.principal() {
         Principal::Operator => Ok(None),
@@ -159,7 +156,12 @@ pub(super) async fn revoke_canvas(
         ));
     }
     let reason = "by its holder".to_owned();
-    revoke(&gateway, &caller, (subject, None, is_holder.then_some(reason))).await?;
+    revoke(
+        &gateway,
+        &caller,
+        (subject, None, is_holder.then_some(reason)),
+    )
+    .await?;
     let about = ChangeFacts::default().with_fact("kind", "canvas");
     revoke_response(&caller, true).map(|answer| (Extension(about), answer))
 }
@@ -175,7 +177,11 @@ async fn revoke(
         reason,
         created_by: caller.0.principal.name().into_owned(),
     };
-    gateway.identity.revocations.revoke(&new, caller.run()).await
+    gateway
+        .identity
+        .revocations
+        .revoke(&new, caller.run())
+        .await
 }
 
 fn to_value(subject: &str) -> Value {

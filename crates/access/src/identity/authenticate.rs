@@ -11,6 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::Issuers;
+use super::issuers::logout::Logout;
 use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential, open_proof};
 use super::refusal::{AuthError, Refusal, unauthenticated};
 use super::role::{Operator, Person};
@@ -117,6 +118,15 @@ impl Identity {
     /// Replaces `auth.issuers` and `auth.workspace_issuers`. Tokens of an issuer that is removed are invalid at once.
     pub fn set_issuers(&self, auth: &config::Auth) {
         self.issuers.set(auth);
+    }
+
+    /// Verifies the logout token of the issuer that `auth.issuers` calls `name`.
+    ///
+    /// # Errors
+    /// `not_found`, `invalid_params`; `store_unavailable` without its keys.
+    pub async fn verify_logout(&self, name: &str, token: &str) -> Result<Logout, Rejection> {
+        let leeway = self.config.get().auth.leeway.as_secs();
+        self.issuers.verify_logout(name, token, leeway).await
     }
 
     /// Creates an admin token if there is none, neither configured nor stored. The caller prints it once. Of

@@ -156,7 +156,11 @@ impl Revocable {
         let credential = jti.map(|jti| Subject::Credential(jti.to_owned()));
         let subjects = [Some(Subject::root(iss, sub)), session, credential];
         Self {
-            keys: subjects.into_iter().flatten().map(|one| one.key()).collect(),
+            keys: subjects
+                .into_iter()
+                .flatten()
+                .map(|one| one.key())
+                .collect(),
             issued_at,
         }
     }
@@ -271,7 +275,10 @@ impl Revocations {
             return false;
         }
         let (now, by_key) = (Timestamp::now().0, self.by_key.read());
-        let mut found = keys.iter().filter_map(|key| by_key.get(key.as_ref())).flatten();
+        let mut found = keys
+            .iter()
+            .filter_map(|key| by_key.get(key.as_ref()))
+            .flatten();
         found.any(|entry| {
             began <= entry.before
                 && now < entry.expires_at

@@ -63,7 +63,9 @@ pub(super) async fn upsert(
     max: i64,
 ) -> Result<Option<Revocation>, sqlx::Error> {
     let changed = sqlx::query(CHANGED).fetch_one(&mut *tx).await?;
-    let count = sqlx::query(COUNT).bind(now.0).bind(i64::from(new.org.is_some()));
+    let count = sqlx::query(COUNT)
+        .bind(now.0)
+        .bind(i64::from(new.org.is_some()));
     let count = count.fetch_one(&mut *tx).await?;
     if count.try_get::<i64, _>("revocations")? >= max {
         return Ok(None);
@@ -99,7 +101,8 @@ pub(super) async fn list(
 ) -> Result<Vec<Revocation>, Unavailable> {
     let query = sqlx::query(PAGE).bind(after).bind(i64::from(org.is_some()));
     let query = query.bind(org.unwrap_or_default()).bind(now.0);
-    db.fetch_all("revocations_list", query.bind(i64::from(limit))).await
+    db.fetch_all("revocations_list", query.bind(i64::from(limit)))
+        .await
 }
 
 /// Deletes those that have expired.

@@ -5,6 +5,7 @@
 //! Invariants: no issuer is in both lists, so a token proves either a user or a workspace; a changed issuer is a new
 //! one, and what the old one proved ends.
 
+pub(super) mod logout;
 mod workload;
 
 use std::sync::Arc;
@@ -214,7 +215,12 @@ impl Issuer {
                 check_issued_at(claims.iat, leeway)?;
                 let expires_at = claims.exp;
                 let revocable = claims.to_revocable(issuer);
-                (claims.into_principal()?, expires_at, None, Some(Arc::new(revocable)))
+                (
+                    claims.into_principal()?,
+                    expires_at,
+                    None,
+                    Some(Arc::new(revocable)),
+                )
             }
             Some(platform) => {
                 let claims: workload::Claims =

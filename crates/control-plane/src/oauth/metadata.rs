@@ -1,0 +1,29 @@
+//! Metadata of the authorization server (RFC 8414) and of protected resources (RFC 9728). That of a resource is made of
+//! its path alone: it says nothing of whether there is such a workspace.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::HeaderMap;
+use serde_json::json;
+
+use crate::extract::PathId;
+use crate::well_known::cacheable_response;
+use assembly::gateway::Gateway;
+use kernel::rejection::Rejection;
+
+/// `GET /.well-known/oauth-protected-resource/workspaces/{id}/a2a`.
+pub(crate) async fn serve_resource(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    headers: HeaderMap,
+) -> Result<Response, Rejection> {
+    let config = gateway.config();
+    let document = json!({
+        "resource": format!("{}/workspaces/{id}/a2a", config.public_url()),
+        "authorization_servers": [config.issuer()],
+        "bearer_methods_supported": ["header"],
+    });
+    Ok(cacheable_response(&headers, document.to_string()))
+}
