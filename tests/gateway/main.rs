@@ -54,6 +54,7 @@ mod kept;
 mod liveness;
 mod matrix;
 mod moves;
+mod oauth;
 mod open_mode;
 mod operating;
 mod operators;

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use crate::harness::issuer::{AUDIENCE, Issuer, Key, tables};
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, chunk,
-    ok_json, until_holds as until,
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Seat, Step,
+    chunk, ok_json, until_holds as until,
 };
 use crate::on_embedded;
 
@@ -59,7 +59,7 @@ fn as_admin() -> &'static str {
     ADMIN
 }
 
-async fn start(issuer: &Issuer, extra: &[(&str, &str)]) -> Gateway {
+async fn start(issuer: &Issuer, extra: &[(&str, &str)]) -> (Gateway, Seat) {
     let mut table = issuer.table();
     for (name, value) in extra {
         table[*name] = (*value).into();
@@ -67,15 +67,15 @@ async fn start(issuer: &Issuer, extra: &[(&str, &str)]) -> Gateway {
     let tables = Value::from(vec![table]).to_string();
     let builder = Builder::new(Pair::Embedded).set("auth.issuers", &tables);
     let gateway = builder.start().await;
-    gateway.seat("agent", "", endless().await).await;
-    gateway
+    let seat = gateway.seat("agent", "", endless().await).await;
+    (gateway, seat)
 }
 
 on_embedded! {
     async fn what_a_person_a_session_or_a_token_began_ends_and_no_more() {
         let key = Key::new("k-1");
         let issuer = Issuer::start("https://login.test", &[&key]).await;
-        let gateway = start(&issuer, &[]).await;
+        let (gateway, _seat) = start(&issuer, &[]).await;
         let early = jsonwebtoken::get_current_timestamp() - 5;
         let token = |more: Value| {
             let mut claims = issuer.claims(more);
@@ -125,7 +125,7 @@ on_embedded! {
 
     async fn a_holder_ends_a_canvas_token_also_over_a_restart() {
         let gateway = Gateway::process(Pair::Embedded).await;
-        gateway.seat("agent", "", endless().await).await;
+        let _seat = gateway.seat("agent", "", endless().await).await;
         let mut made = Vec::new();
         for user in ["ada", "bob"] {
             let body = json!({"user": user, "workspaces": ["agent"]}).to_string();
@@ -156,7 +156,7 @@ on_embedded! {
 
     async fn a_token_of_an_org_revokes_within_the_org_and_bad_bodies_are_named() {
         let gateway = Gateway::start(Pair::Embedded).await;
-        gateway.seat("agent", "", endless().await).await;
+        let _seat = gateway.seat("agent", "", endless().await).await;
         let org = gateway.token("/orgs/acme/tokens", "{}").await;
         let public = gateway.as_operator(Request::get("/.well-known/a2a-gateway")).await.json();
         let iss = public["issuer"].clone();
@@ -197,7 +197,7 @@ on_embedded! {
     async fn a_provider_signs_a_session_or_a_person_out() {
         let key = Key::new("k-1");
         let issuer = Issuer::start("https://login.test", &[&key]).await;
-        let gateway = start(&issuer, &[("name", "login"), ("client_id", "gw-client")]).await;
+        let (gateway, _seat) = start(&issuer, &[("name", "login"), ("client_id", "gw-client")]).await;
         let event = "http://schemas.openid.net/event/backchannel-logout";
         let logout = |more: Value| {
             let mut claims = issuer.claims(json!({"aud": "gw-client", "events": {event: {}}}));
@@ -248,7 +248,7 @@ on_embedded! {
 
     async fn metadata_is_the_same_for_each_id() {
         let gateway = Gateway::start(Pair::Embedded).await;
-        gateway.seat("agent", "", endless().await).await;
+        let _seat = gateway.seat("agent", "", endless().await).await;
         let read = async |id: &str| {
             let path = format!("/.well-known/oauth-protected-resource/workspaces/{id}/a2a");
             gateway.call(&Request::get(path)).await
@@ -276,7 +276,7 @@ async fn a_revocation_holds_on_every_replica_within_a_second() {
         let builder = builder.set("auth.issuers", &tables(&[&issuer]));
         gateways.push(builder.set("registry.heartbeat_ttl", "1h").start().await);
     }
-    gateways[0].seat("agent", "", endless().await).await;
+    let _seat = gateways[0].seat("agent", "", endless().await).await;
     let early = jsonwebtoken::get_current_timestamp() - 5;
     for cut in [false, true] {
         for gateway in &gateways {

@@ -349,11 +349,22 @@ declare_routes! {
         says op("trust", "trustDocument").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
             .gives_named(200, "TrustDocument", "May be kept for five minutes.")
             .headers("ETag");
+    /// What the gateway is as an OAuth authorization server (RFC 8414).
+    GET "/.well-known/oauth-authorization-server" => oauth::metadata::serve_server, Read,
+        says op("oauth", "authorizationServer").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
+            .gives_named(200, "AuthorizationServer", "May be kept for five minutes.")
+            .headers("ETag");
     /// What protects the A2A endpoint of a workspace (RFC 9728), existing or not.
     GET "/.well-known/oauth-protected-resource/workspaces/{id}/a2a" => oauth::metadata::serve_resource, Read,
         says op("oauth", "protectedResource").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
             .gives_named(200, "ProtectedResource", "May be kept for five minutes.")
             .headers("ETag");
+    /// Exchange the chain token that was handed to a workspace (itself; RFC 8693).
+    POST "/oauth/token" => oauth::token::exchange_token, Admin, records TokenIssued,
+        says op("oauth", "exchangeToken").by("workspaceToken").takes_form(json!({
+                "$ref": "#/components/schemas/TokenExchange"}))
+            .gives_named(200, "ExchangedToken", "A call token for the target, or a narrower chain token.")
+            .refuses_as_oauth();
     /// End what a person or a session at an identity provider began: back-channel logout (the provider).
     POST "/oauth/logout/{name}" => oauth::logout::accept_logout, Admin, records RevocationCreated,
         says op("oauth", "backChannelLogout").by("").takes_form(json!({"type": "object", "required": ["logout_token"],

@@ -29,7 +29,10 @@ fn the_table_has_every_route_once() {
     routes.insert(A2A);
     // What verifiers need is for everybody (`trust/`), and so are the files of a page (`tests/pages.rs`).
     let pages = ["/canvas", "/canvas/", "/canvas/{file}"];
-    routes.retain(|(_, path)| !path.starts_with("/.well-known/") && !pages.contains(path));
+    // Of OAuth's routes each has callers of its own (`oauth`, `revocations`).
+    let apart = ["/.well-known/", "/oauth/"];
+    let is_apart = |path: &str| apart.iter().any(|start| path.starts_with(start));
+    routes.retain(|(_, path)| !is_apart(path) && !pages.contains(path));
     assert_eq!(table.len(), TABLE.len(), "a route stands twice");
     assert_eq!(table, routes);
 }
@@ -277,6 +280,7 @@ impl Case {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
             ("POST", "/stops") => self.stopped(),
+            ("POST", "/revocations") => json!({"credential": "none"}).to_string(),
             ("POST", "/policy") => json!({"version": 1, "grants": []}).to_string(),
             ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
             ("POST", "/workspaces/{id}/activity/{activity_id}/reply") => {
@@ -340,7 +344,12 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
-        for path in ["/grants", "/stops", "/workspaces/target/activity"] {
+        for path in [
+            "/grants",
+            "/stops",
+            "/revocations",
+            "/workspaces/target/activity",
+        ] {
             state.push(self.gateway.as_operator(Request::get(path)).await.json());
         }
         let doomed = &self.doomed_workspace;

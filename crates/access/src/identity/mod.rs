@@ -6,6 +6,7 @@
 
 mod account;
 mod authenticate;
+mod call_tokens;
 mod caller_tokens;
 mod credential;
 mod issuers;
@@ -21,6 +22,7 @@ mod tokens;
 mod workspace_states;
 
 pub use self::authenticate::{Identity, SLOW_BODY};
+pub use self::call_tokens::{CHAIN_TYP, ChainToken, Detail, Exchanged};
 pub use self::caller_tokens::CallerToken;
 pub use self::credential::{
     CredentialHash, IssuedToken, is_admin_token, may_be_credential, new_admin_token,

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::call_tokens::CHAIN_TYP;
 use super::caller_tokens::{CallerToken, Epoch};
 use super::credential::CredentialHash;
 use super::proof::{
@@ -324,10 +325,12 @@ impl SignedTokens {
         })
     }
 
-    /// Verifies a canvas token or a pair token of this gateway.
+    /// Verifies a canvas token, a pair token or a call token of this gateway.
     pub(super) fn verify(&self, token: &str) -> Result<Proof, Refusal> {
-        if own_type(token).as_deref() == Some(PAIR_TYP) {
-            return self.verify_pair(token);
+        match own_type(token).as_deref() {
+            Some(PAIR_TYP) => return self.verify_pair(token),
+            Some(CHAIN_TYP) => return self.verify_call(token),
+            _ => {}
         }
         self.verify_canvas(token).map_err(Refusal::Signed)
     }

@@ -139,6 +139,9 @@ pub struct Revocable {
     pub keys: Vec<String>,
     /// Milliseconds since 1970; 0 of a token that does not say it.
     pub issued_at: i64,
+    /// The org of the person, where the principal is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub org: Option<String>,
 }
 
 impl Revocable {
@@ -162,6 +165,7 @@ impl Revocable {
                 .map(|one| one.key())
                 .collect(),
             issued_at,
+            org: None,
         }
     }
 }
@@ -294,7 +298,8 @@ impl Revocations {
         let Some(revocable) = proof.revocable() else {
             return false;
         };
-        self.covers(&revocable.keys, revocable.issued_at, proof.principal.org())
+        let org = revocable.org.as_deref().or(proof.principal.org());
+        self.covers(&revocable.keys, revocable.issued_at, org)
     }
 
     /// Makes a revocation of what began by now. It is in force here when this returns, and on every replica within 1 s.
