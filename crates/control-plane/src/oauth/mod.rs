@@ -1,5 +1,5 @@
-//! `/oauth/…`: OAuth 2.0 for agents and identity providers (`docs/reference/credentials.md`, "OAuth"). Bodies are forms,
-//! and refusals have the form of RFC 6749 (5.2), with the gateway's reason beside it.
+//! `/oauth/…`: OAuth 2.0 for agents and identity providers (`docs/reference/credentials.md`, "OAuth"). Bodies are
+//! forms, and refusals have the form of RFC 6749 (5.2), with the gateway's reason beside it.
 
 mod client;
 pub(super) mod logout;
