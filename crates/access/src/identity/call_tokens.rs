@@ -36,6 +36,9 @@ const TOKEN_MAX: usize = 4096;
 const DETAILS_MAX: usize = 16;
 const NAMES_MAX: usize = 32;
 
+/// The type of entries of `authorization_details`.
+const KIND: &str = "a2a";
+
 /// One entry of `authorization_details` (RFC 9396): what a narrowed token is good for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,7 +60,7 @@ impl Detail {
         let all: Vec<Self> = serde_json::from_str(json).ok()?;
         let fits = |count: usize| (1..=NAMES_MAX).contains(&count);
         let good = |one: &Self| {
-            one.kind == "a2a"
+            one.kind == KIND
                 && one.locations.as_ref().is_none_or(|all| fits(all.len()))
                 && one.actions.as_ref().is_none_or(|all| fits(all.len()))
         };
@@ -69,14 +72,16 @@ impl Detail {
             let Some(wide) = wide else { return true };
             narrow.is_some_and(|narrow| narrow.iter().all(|one| wide.contains(one)))
         }
-        within(self.locations.as_ref(), wider.locations.as_ref())
+        self.kind == wider.kind
+            && within(self.locations.as_ref(), wider.locations.as_ref())
             && within(self.actions.as_ref(), wider.actions.as_ref())
     }
 
+    /// True if it lets all be sent to a target. A call token does not say by which methods.
     fn has_target(&self, target: &WorkspaceId) -> bool {
-        self.locations
-            .as_ref()
-            .is_none_or(|all| all.contains(target))
+        let named = self.locations.as_ref();
+        let has_all = self.kind == KIND && self.actions.is_none();
+        has_all && named.is_none_or(|all| all.contains(target))
     }
 }
 
@@ -142,7 +147,7 @@ impl ChainToken {
         read.map(Some).map_err(|_| refuse_token())
     }
 
-    /// True if it was not narrowed to other targets.
+    /// True if it was not narrowed to other targets, or to methods.
     ///
     /// # Errors
     /// `invalid_params`: what it was narrowed to is not known here.
@@ -349,6 +354,29 @@ mod tests {
         ] {
             assert_eq!(read(wrong.clone()), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_call_token_comes_only_of_what_lets_all_be_sent_to_its_target() {
+        let target = WorkspaceId::parse("b").unwrap();
+        for (details, may) in [
+            (json!(null), false),
+            (json!([{"type": "a2a"}]), true),
+            (
+                json!([{"type": "a2a", "locations": ["a"]}, {"type": "a2a", "locations": ["b"]}]),
+                true,
+            ),
+            (json!([{"type": "a2a", "locations": ["a"]}]), false),
+            (json!([{"type": "a2a", "actions": ["message/send"]}]), false),
+            (json!([{"type": "pay"}]), false),
+            (json!([]), false),
+            (json!([{"type": "a2a", "later": 1}]), false),
+        ] {
+            let claims = json!({"authorization_details": details});
+            let chain = ChainToken(claims.as_object().unwrap().clone());
+            assert_eq!(chain.may_reach(&target).unwrap_or(false), may, "{claims}");
+        }
+        assert!(ChainToken(Map::new()).may_reach(&target).unwrap());
     }
 
     #[test]
