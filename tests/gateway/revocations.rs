@@ -150,7 +150,7 @@ on_embedded! {
         gateway.restart().await;
         gateway.await_ready().await;
         assert_eq!(ask(&gateway, ada).await.status, 401);
-        assert_eq!(gateway.as_operator(delete(bob_id, "", as_admin())).await.status, 200);
+        assert_eq!(gateway.call(&delete(bob_id, "", as_admin())).await.status, 200);
         assert_eq!(ask(&gateway, bob).await.status, 401);
     }
 
