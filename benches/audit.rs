@@ -16,6 +16,7 @@ use a2a_gateway::ids::{RequestId, WorkspaceId};
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::telemetry::MaskedAddress;
 use a2a_gateway::time::Timestamp;
+use secrecy::ExposeSecret;
 use tokio::runtime::{Builder, Runtime};
 
 #[cfg(all(feature = "jemalloc", not(target_env = "msvc")))]
@@ -146,8 +147,8 @@ fn caller(runtime: &Runtime, gateway: &Gateway, n: usize) -> Arc<Proof> {
         ttl: Duration::from_secs(3600),
         maker: None,
     };
-    let (token, _) = gateway.identity.signed.issue_canvas(&new).expect(WHY);
-    let bearer = format!("Bearer {token}");
+    let issued = gateway.identity.signed.issue_canvas(&new).expect(WHY);
+    let bearer = format!("Bearer {}", issued.token.expose_secret());
     let proof = gateway.identity.authenticate(Some(bearer.as_bytes()));
     runtime.block_on(proof).expect(WHY)
 }

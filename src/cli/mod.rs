@@ -20,8 +20,8 @@ pub use self::serve::start;
 pub use ctl::context::{find_context, remove_context, save_context};
 use ctl::{
     COMPLETION_VARIABLE, Failure, ReadFlags, agents, caps, context, escape_controls, exchange,
-    explain, finish, grants, health, policy, records, run_to_end, send, stops, task, token, usage,
-    who, workspace, write_prompt,
+    explain, finish, grants, health, policy, records, revocations, run_to_end, send, stops, task,
+    token, usage, who, workspace, write_prompt,
 };
 pub use ctl::{USAGE, print_error};
 use run::sidecar;
@@ -106,6 +106,9 @@ enum Command<Example: Subcommand> {
     Release(stops::ReleaseArguments),
     /// List the stops in force
     Stops(ReadFlags),
+    /// End what a person, a session, a run or a credential began
+    #[command(subcommand)]
+    Revocation(revocations::Command),
     /// Print workspaces, grants and stops as a policy, in YAML
     Export(policy::ExportArguments),
     /// Show how a policy differs from a gateway, and apply it
@@ -191,6 +194,7 @@ pub fn run<Example: Subcommand>(
         Command::Stop(arguments) => run_to_end(stops::run_stop(&arguments)),
         Command::Release(arguments) => run_to_end(stops::run_release(&arguments)),
         Command::Stops(flags) => run_to_end(stops::run_stops(&flags)),
+        Command::Revocation(command) => run_to_end(revocations::run(&command)),
         Command::Export(arguments) => run_to_end(policy::run_export(&arguments)),
         Command::Apply(arguments) => run_to_end(policy::run_apply(&arguments)),
         Command::Policy(command) => run_to_end(policy::run_policy(&command)),
@@ -215,7 +219,7 @@ const GROUPS: [(&str, &str); 5] = [
     ("Calls", "send task call exchange explain usage"),
     (
         "Policy",
-        "grant access policy export apply caps stop release stops",
+        "grant access policy export apply caps stop release stops revocation",
     ),
     ("Operate", "serve check-config health token keys audit"),
 ];

@@ -99,7 +99,7 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
             let path = path.replace("{id}", "dev").replace("{org}", "acme");
             let of_nothing = path.contains('{');
             let path = path.replace(['{', '}'], "");
-            let operators = "/orgs /operators /grants /policy /stops /caps /usage";
+            let operators = "/orgs /operators /grants /policy /stops /revocations /caps /usage";
             let for_operators = operators.split(' ').any(|start| path.starts_with(start));
             let status = match status {
                 _ if path.starts_with("/.well-known/") => 200,

@@ -4,5 +4,6 @@ pub mod caps;
 pub mod explain;
 pub mod hierarchy;
 pub mod identity;
+pub mod revocations;
 mod rows;
 pub mod workspace;

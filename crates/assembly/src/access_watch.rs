@@ -86,7 +86,7 @@ impl Gateway {
         })
     }
 
-    /// Returns the reason why a stop of an operator ends a call that is under way.
+    /// Returns the reason why a stop of an operator, or a revocation, ends a call that is under way.
     ///
     /// # Errors
     /// `store_unavailable`: a stop of an org or a subtree may cover it.
@@ -95,6 +95,9 @@ impl Gateway {
         proof: &Proof,
         target: &WorkspaceId,
     ) -> Result<Option<Rejection>, Rejection> {
+        if self.identity.revocations.covers_proof(proof) {
+            return Ok(Some(unproven_rejection()));
+        }
         if self.stops.is_idle() {
             return Ok(None);
         }

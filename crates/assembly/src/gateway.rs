@@ -177,6 +177,9 @@ impl Gateway {
         );
         let tasks = Tasks::new(config.clone(), stores.clone(), Arc::clone(&metrics));
         follow_stops(&stops, &drain, &tasks);
+        let exchanges = Arc::clone(&drain);
+        let revoked = move || exchanges.request_recheck();
+        identity.revocations.on_change(revoked);
         let hierarchy = Hierarchy::new(
             workspaces.clone(),
             db.clone(),
@@ -257,6 +260,7 @@ impl Gateway {
     ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
         self.stops.read().await?;
+        self.identity.revocations.read().await?;
         let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
             let detail = json!({"kind": CredentialKind::Admin.as_str()});

@@ -66,6 +66,8 @@ words! {
         StopCreated => "STOP_CREATED",
         /// A stop was released, or expired; `detail.by` says which.
         StopReleased => "STOP_RELEASED",
+        /// What a person, a session, a run or a credential began was revoked.
+        RevocationCreated => "REVOCATION_CREATED",
         /// An operator applied a policy; `detail.changes` has the changes, a hundred in each record.
         PolicyApplied => "POLICY_APPLIED",
         /// The tasks of a stop were canceled at their agents; `detail` counts them by outcome.

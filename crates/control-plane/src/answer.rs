@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::catalogue::{ARD_ROUTES, with_ard_members};
 use super::extract::AdmittedRequest;
-use super::{DECLARED, ROUTES, Route};
+use super::{DECLARED, ROUTES, Route, oauth};
 use access::identity::ClientAddr;
 use assembly::gateway::Gateway;
 use audit::change::{ChangeFacts, ChangeRequest};
@@ -127,7 +127,10 @@ async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Respo
         let refusals = &gateway.metrics.refusals;
         refusals.by_reason[Plane::Control][rejection.reason].inc();
         log_cause(&rejection, &id, pattern);
-        response = format_rejection(&rejection, &id);
+        response = match oauth::is_oauth_route(pattern) {
+            true => oauth::format_error(&rejection, &id),
+            false => format_rejection(&rejection, &id),
+        };
         if rejection.reason == Reason::MethodNotAllowed
             && let Ok(allow) = HeaderValue::from_str(&allowed_methods(pattern))
         {

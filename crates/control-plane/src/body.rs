@@ -111,10 +111,19 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for PolicyJson<T> {
     }
 }
 
-/// Reads the body of a request with a proven credential. Its bytes count until the request is answered.
+/// Reads a body of JSON. Its bytes count until the request is answered.
 async fn read_body(request: Request, gateway: &Gateway, max: usize) -> Result<Bytes, Rejection> {
+    check_media_type(request.headers())?;
+    read_bytes(request, gateway, max).await
+}
+
+/// As [`read_body`], of any media type, also without a credential.
+pub(super) async fn read_bytes(
+    request: Request,
+    gateway: &Gateway,
+    max: usize,
+) -> Result<Bytes, Rejection> {
     let (parts, body) = request.into_parts();
-    check_media_type(&parts.headers)?;
     refuse_declared_oversize(&parts.headers, max)?;
     let admitted: AdmittedRequest = parts.extensions.get().cloned().unwrap_or_default();
     let account = admitted
@@ -248,6 +257,7 @@ fn refuse_declared_oversize(headers: &HeaderMap, max: usize) -> Result<(), Rejec
 fn too_large(max: usize) -> Rejection {
     let message = match max {
         BODY_BYTES_MAX => "a body of the control plane has at most 1 MiB",
+        max if max < BODY_BYTES_MAX => "the form has more than 32 KiB",
         _ => "the policy has more bytes than limits.policy_bytes: raise it, or leave sections out",
     };
     Rejection::new(Reason::BodyTooLarge, message).with_fact("limit", max)

@@ -416,6 +416,7 @@ path_names! {
     PathOrg: "org",
     PathTokenId: "token_id",
     PathGrantId: "grant_id",
+    PathIssuer: "name",
     PathStopId: "stop_id",
     PathActivityId: "activity_id",
     PathDelegationId: "delegation_id",

@@ -24,12 +24,14 @@ mod events;
 mod extract;
 mod grants;
 mod lifecycle;
+mod oauth;
 mod operators;
 mod page;
 mod policy;
 mod reach;
 mod registry;
 mod reply;
+mod revocations;
 mod route;
 mod stops;
 mod streams;
@@ -166,6 +168,19 @@ declare_routes! {
     DELETE "/stops/{stop_id}" => stops::release_stop, Operate, records StopReleased, [DryRun, Console],
         says op("stops", "releaseStop").by("adminToken orgToken").gives::<stops::ReleaseResponse>(200, "Released.")
             .refuses("404");
+    /// List the revocations in force (operator; org token those of its org).
+    GET "/revocations" => revocations::list_revocations, Read, [Console],
+        says op("revocations", "listRevocations").by("adminToken orgToken")
+            .gives_page::<revocations::RevocationResponse>("revocations", "A page of them, in order of id.");
+    /// Revoke what a person, a session, a run or a credential began by now (operator; org token within its org).
+    /// In force on every replica within 1 s.
+    POST "/revocations" => revocations::create_revocation, Operate, records RevocationCreated, [DryRun, Console],
+        says op("revocations", "createRevocation").by("adminToken orgToken")
+            .takes::<revocations::RevocationRequest>()
+            .example("person", json!({"value": {"root": {"iss": "https://login.example.com", "sub": "ada"},
+                "reason": "left the company"}}))
+            .gives::<revocations::RevocationResponse>(201, "The revocation. A later sign-in is new.")
+            .refuses("409");
     /// List the caps with their use on all replicas (operator; an org token for its org).
     GET "/caps" => caps::list_caps, Read, [Console],
         says op("caps", "listCaps").by("adminToken orgToken")
@@ -252,8 +267,13 @@ declare_routes! {
     POST "/canvas/tokens" => tokens::issue_canvas, Admin, records TokenIssued, [DryRun],
         says op("tokens", "issueCanvasToken").by("adminToken orgToken").takes::<tokens::NewCanvasToken>()
             .example("user", json!({"value": {"user": "mia@example.com", "org": "acme", "ttl_seconds": 3600}}))
-            .gives_secret::<tokens::CanvasResponse>("token", "The token, shown once. It cannot be revoked.")
+            .gives_secret::<tokens::CanvasResponse>("token", "The token, shown once.")
             .refuses("404 410");
+    /// Revoke a canvas token (its holder, operator). In force on every replica within 1 s.
+    DELETE "/canvas/tokens/{token_id}" => revocations::revoke_canvas, Admin, records TokenRevoked, [DryRun],
+        says op("tokens", "revokeCanvasToken").by("canvasToken adminToken")
+            .gives::<tokens::RevokeResponse>(200, "Revoked, with what it began. Also a token that has expired.")
+            .refuses("409");
     /// The canvas without the slash at its end, where canvas.enabled.
     GET "/canvas" => canvas::redirect_to_page, Read,
         says op("pages", "canvasDoor").by("").answers(308, "To `/canvas/`.").contents("text/plain")
@@ -372,6 +392,27 @@ declare_routes! {
     /// Facets of ARD, which this gateway does not offer.
     POST "/explore" => catalogue::explore, Read,
         says op("catalogue", "exploreAgents").by("").answers(501, "Not offered.").contents("application/json");
+    /// What the gateway is as an OAuth authorization server (RFC 8414).
+    GET "/.well-known/oauth-authorization-server" => oauth::metadata::serve_server, Read,
+        says op("oauth", "authorizationServer").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
+            .gives_named(200, "AuthorizationServer", "May be kept for five minutes.")
+            .headers("ETag");
+    /// What protects the A2A endpoint of a workspace (RFC 9728), existing or not.
+    GET "/.well-known/oauth-protected-resource/workspaces/{id}/a2a" => oauth::metadata::serve_resource, Read,
+        says op("oauth", "protectedResource").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
+            .gives_named(200, "ProtectedResource", "May be kept for five minutes.")
+            .headers("ETag");
+    /// Exchange the chain token that was handed to a workspace (itself; RFC 8693).
+    POST "/oauth/token" => oauth::token::exchange_token, Admin, records TokenIssued,
+        says op("oauth", "exchangeToken").by("workspaceToken").takes_form(json!({
+                "$ref": "#/components/schemas/TokenExchange"}))
+            .gives_named(200, "ExchangedToken", "A call token for the target, or a narrower chain token.")
+            .refuses_as_oauth();
+    /// End what a person or a session at an identity provider began: back-channel logout (the provider).
+    POST "/oauth/logout/{name}" => oauth::logout::accept_logout, Admin, records RevocationCreated,
+        says op("oauth", "backChannelLogout").by("").takes_form(json!({"type": "object", "required": ["logout_token"],
+                "properties": {"logout_token": {"type": "string"}}}))
+            .answers(200, "Ended, on every replica within 1 s.").refuses_as_oauth();
 }
 
 /// Builds the control plane of `gateway`.

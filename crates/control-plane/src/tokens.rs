@@ -387,6 +387,8 @@ pub(super) struct CanvasResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     token: Option<String>,
+    /// Its `jti`, by which it is revoked.
+    id: String,
     expires_at: Timestamp,
     /// Lifetime in seconds.
     expires_in: u64,
@@ -418,7 +420,7 @@ pub(super) async fn issue_canvas(
     let ttl = new
         .ttl_seconds
         .map_or(CANVAS_TTL_DEFAULT, Duration::from_secs);
-    let (token, expires_at) = gateway.identity.signed.issue_canvas(&NewCanvas {
+    let issued = gateway.identity.signed.issue_canvas(&NewCanvas {
         user: &new.user,
         org,
         workspaces: workspaces.as_deref(),
@@ -428,10 +430,12 @@ pub(super) async fn issue_canvas(
     let about = ChangeFacts::default()
         .with_fact("kind", CredentialKind::Canvas.as_str())
         .with_fact("org", org)
+        .with_fact("token_id", issued.id.as_str())
         .with_fact("user", new.user.as_str());
     let answer = CanvasResponse {
-        token: caller.secret(token),
-        expires_at: Timestamp(expires_at),
+        token: caller.secret(issued.token.expose_secret().to_owned()),
+        id: issued.id,
+        expires_at: Timestamp(issued.expires_at),
         expires_in: ttl.as_secs(),
     };
     Ok(caller.respond_created(about, answer))

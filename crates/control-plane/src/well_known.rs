@@ -89,7 +89,7 @@ pub(super) async fn serve_discovery(
 }
 
 /// Answers with a cacheable document, or with 304 if it is unchanged (RFC 9110, 13.1.2).
-fn cacheable_response(headers: &HeaderMap, body: String) -> Response {
+pub(super) fn cacheable_response(headers: &HeaderMap, body: String) -> Response {
     tagged_response(headers, body, "application/json")
 }
 

@@ -17,6 +17,7 @@ pub mod grants;
 pub mod health;
 pub mod policy;
 pub mod records;
+pub mod revocations;
 pub mod send;
 mod settings;
 mod sse;

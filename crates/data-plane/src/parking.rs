@@ -106,7 +106,10 @@ impl Parking {
                 }
             }
             Invalidation::Everything => queues.values().for_each(CallQueue::notify_first),
-            Invalidation::Credential(_) | Invalidation::Grant(..) | Invalidation::Stops => {}
+            Invalidation::Credential(_)
+            | Invalidation::Grant(..)
+            | Invalidation::Revocations
+            | Invalidation::Stops => {}
         }
     }
 

@@ -639,8 +639,8 @@ impl Relay {
         let Some(gateway) = &self.standing else {
             return watch;
         };
-        // A stop that came after the check of the call and before this is looked at, too.
-        if !gateway.stops.is_idle() {
+        // A stop or a revocation that came after the check of the call and before this is looked at, too.
+        if !gateway.stops.is_idle() || !gateway.identity.revocations.is_idle() {
             watch.drain.check_once();
         }
         watch.call = proof.zip(target).map(|(proof, target)| WatchedCall {

@@ -24,6 +24,9 @@ pub const LEEWAY_SECONDS: u64 = 5;
 /// `secevent+jwt`, the gateway's own) have another purpose.
 const FOREIGN_TYPES: [&str; 3] = ["jwt", "at+jwt", "jose"];
 
+/// The accepted `typ` values of a logout token. Older providers give it none of its own: its claims tell it apart.
+const LOGOUT_TYPES: [&str; 2] = ["logout+jwt", "jwt"];
+
 /// The reason that a token is rejected. Contains nothing of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
@@ -103,6 +106,18 @@ impl TokenHead {
     /// # Errors
     /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
     pub fn parse_foreign(token: &str) -> Result<Self, TokenError> {
+        Self::parse_typed(token, &FOREIGN_TYPES)
+    }
+
+    /// As [`TokenHead::parse_foreign`], of a logout token.
+    ///
+    /// # Errors
+    /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
+    pub fn parse_logout(token: &str) -> Result<Self, TokenError> {
+        Self::parse_typed(token, &LOGOUT_TYPES)
+    }
+
+    fn parse_typed(token: &str, types: &[&str]) -> Result<Self, TokenError> {
         let [head, ..] = split_token(token)?;
         let head: ForeignHead = decode_part(head).ok_or(TokenError::Malformed)?;
         let symmetric = matches!(
@@ -111,7 +126,7 @@ impl TokenHead {
         );
         let typ = head.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         let typ = typ.strip_prefix("application/").unwrap_or(&typ);
-        if symmetric || head.chooses_key() || !FOREIGN_TYPES.contains(&typ) {
+        if symmetric || head.chooses_key() || !types.contains(&typ) {
             return Err(TokenError::Malformed);
         }
         Ok(Self {

@@ -273,6 +273,7 @@ on_embedded! {
             ("DELETE", "/grants/GRANT", ADMIN, Value::Null, "GRANT_REMOVED", ""),
             ("POST", "/stops", ADMIN, json!({"scope": {"workspace": "two"}, "mode": "new", "reason": "a case"}), "STOP_CREATED", "two"),
             ("DELETE", "/stops/STOP", ADMIN, Value::Null, "STOP_RELEASED", "two"),
+            ("POST", "/revocations", ADMIN, json!({"run": "r"}), "REVOCATION_CREATED", ""),
             ("POST", "/workspaces/one/tokens", &seat.token, Value::Null, "TOKEN_ISSUED", "one"),
             ("DELETE", "/workspaces/one/tokens/TOKEN", &seat.token, Value::Null, "TOKEN_REVOKED", "one"),
             ("POST", "/canvas/tokens", ADMIN, json!({"user": "ada"}), "TOKEN_ISSUED", ""),

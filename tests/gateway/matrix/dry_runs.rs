@@ -15,7 +15,7 @@ use crate::harness::{ADMIN, Answer, Gateway, Pair, Request};
 use crate::{on_both_pairs, on_embedded};
 
 /// Routes that have a dry run; all others refuse it.
-const DRY: [(&str, &str); 18] = [
+const DRY: [(&str, &str); 20] = [
     ("POST", "/workspaces"),
     ("PATCH", "/workspaces/{id}"),
     ("DELETE", "/workspaces/{id}"),
@@ -34,10 +34,13 @@ const DRY: [(&str, &str); 18] = [
     ("POST", "/operators/tokens"),
     ("DELETE", "/operators/tokens/{token_id}"),
     ("POST", "/canvas/tokens"),
+    ("DELETE", "/canvas/tokens/{token_id}"),
+    ("POST", "/revocations"),
 ];
 
 /// Members that may differ between two answers to the same change.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
+    "before",
     "dry_run",
     "token",
     "enrolment_token",

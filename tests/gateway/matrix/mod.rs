@@ -29,12 +29,13 @@ fn the_table_has_every_route_once() {
     routes.insert(A2A);
     // What verifiers need is for everybody (`trust/`), and so are the files of a page (`tests/pages.rs`).
     let pages = ["/canvas", "/canvas/", "/canvas/{file}"];
-    // These take a request without a credential, too (`catalogue.rs`).
-    let catalogue = ["/search", "/agents", "/agents/{urn}", "/explore"];
-    let open = |path: &str| {
-        path.starts_with("/.well-known/") || pages.contains(&path) || catalogue.contains(&path)
+    // These take a request without a credential, too (`catalogue`), or have callers of their own (`oauth`,
+    // `revocations`).
+    let apart = ["/search", "/agents", "/agents/{urn}", "/explore"];
+    let is_apart = |path: &str| {
+        path.starts_with("/.well-known/") || path.starts_with("/oauth/") || apart.contains(&path)
     };
-    routes.retain(|(_, path)| !open(path));
+    routes.retain(|(_, path)| !is_apart(path) && !pages.contains(path));
     assert_eq!(table.len(), TABLE.len(), "a route stands twice");
     assert_eq!(table, routes);
 }
@@ -282,6 +283,7 @@ impl Case {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
             ("POST", "/stops") => self.stopped(),
+            ("POST", "/revocations") => json!({"credential": "none"}).to_string(),
             ("POST", "/policy") => json!({"version": 1, "grants": []}).to_string(),
             ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
             ("POST", "/workspaces/{id}/activity/{activity_id}/reply") => {
@@ -345,7 +347,12 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
-        for path in ["/grants", "/stops", "/workspaces/target/activity"] {
+        for path in [
+            "/grants",
+            "/stops",
+            "/revocations",
+            "/workspaces/target/activity",
+        ] {
             state.push(self.gateway.as_operator(Request::get(path)).await.json());
         }
         let doomed = &self.doomed_workspace;

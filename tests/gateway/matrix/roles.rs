@@ -16,7 +16,7 @@ use crate::on_embedded;
 pub(super) const ROLES: [&str; 3] = ["read", "operate", "admin"];
 
 /// What `operate` is needed for. Of all other routes those that are no GET need `admin`, but for [`READ`].
-const OPERATE: [(&str, &str); 9] = [
+const OPERATE: [(&str, &str); 10] = [
     A2A,
     ("POST", "/workspaces/{id}/pause"),
     ("POST", "/workspaces/{id}/resume"),
@@ -26,6 +26,7 @@ const OPERATE: [(&str, &str); 9] = [
     ("DELETE", "/grants/{grant_id}"),
     ("POST", "/stops"),
     ("DELETE", "/stops/{stop_id}"),
+    ("POST", "/revocations"),
 ];
 
 /// The events of a stream are content.

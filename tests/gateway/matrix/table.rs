@@ -117,6 +117,8 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("GET", "/stops", 200, SOME_ORG),
     ("POST", "/stops", 201, &[Org, Operator]),
     ("DELETE", "/stops/{stop_id}", 200, &[Org, Operator]),
+    ("GET", "/revocations", 200, &[Org, OtherOrg, Operator]),
+    ("POST", "/revocations", 201, &[Org, OtherOrg, Operator]),
     ("GET", "/workspaces/{id}/tokens", 200, ITSELF),
     ("POST", "/workspaces/{id}/tokens", 201, ITSELF),
     ("DELETE", "/workspaces/{id}/tokens/{token_id}", 200, ITSELF),
@@ -133,6 +135,8 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
         201,
         &[Org, OtherSubtree, Operator],
     ),
+    // Its holder: `revocations`.
+    ("DELETE", "/canvas/tokens/{token_id}", 200, &[Operator]),
     ("GET", "/workspaces/{id}/activity", 200, ITSELF),
     ("POST", "/workspaces/{id}/activity/ack", 200, ITSELF),
     // The entry is no message, so there is no task to speak of.

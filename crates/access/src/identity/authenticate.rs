@@ -11,12 +11,14 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::Issuers;
+use super::issuers::logout::Logout;
 use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential, open_proof};
 use super::refusal::{AuthError, Refusal, unauthenticated};
 use super::role::{Operator, Person};
 use super::signed_tokens::SignedTokens;
 use super::tokens::{Tokens, UseQueue};
 use super::workspace_states::{WorkspaceRefusal, WorkspaceStates};
+use crate::revocations::Revocations;
 use kernel::config::{self, AuthMode, Config, Derived, Live};
 use kernel::metrics::{self, CredentialFlaw, Metrics};
 use kernel::rejection::{Reason, Rejection};
@@ -43,6 +45,8 @@ pub struct Identity {
     pub tokens: Tokens,
     /// Signed tokens.
     pub signed: SignedTokens,
+    /// What was revoked of persons, sessions, runs and credentials.
+    pub revocations: Arc<Revocations>,
     pub(super) config: Live,
     pub(super) issuers: Issuers,
     metrics: Arc<Metrics>,
@@ -79,6 +83,7 @@ impl Identity {
         Self {
             issuers: Issuers::new(&config.get().auth, Arc::clone(&metrics)),
             metrics,
+            revocations: Revocations::new(db.clone(), &coherence),
             tokens: Tokens::new(db, coherence),
             signed: SignedTokens::new(config.clone(), keys),
             admins: Derived::new(&config, |config, _| admin_hashes(config)),
@@ -103,12 +108,25 @@ impl Identity {
     /// Records uses of tokens, and keeps the keys of foreign issuers fresh, outside of requests. A background
     /// task; runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.uses.run(&self.tokens), self.issuers.run());
+        tokio::join!(
+            self.uses.run(&self.tokens),
+            self.issuers.run(),
+            self.revocations.run()
+        );
     }
 
     /// Replaces `auth.issuers` and `auth.workspace_issuers`. Tokens of an issuer that is removed are invalid at once.
     pub fn set_issuers(&self, auth: &config::Auth) {
         self.issuers.set(auth);
+    }
+
+    /// Verifies the logout token of the issuer that `auth.issuers` calls `name`.
+    ///
+    /// # Errors
+    /// `not_found`, `invalid_params`; `store_unavailable` without its keys.
+    pub async fn verify_logout(&self, name: &str, token: &str) -> Result<Logout, Rejection> {
+        let leeway = self.config.get().auth.leeway.as_secs();
+        self.issuers.verify_logout(name, token, leeway).await
     }
 
     /// Creates an admin token if there is none, neither configured nor stored. The caller prints it once. Of
@@ -155,6 +173,9 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let proof = self.verify(authorization).await?;
+        if self.revocations.covers_proof(&proof) {
+            return Err(self.count_refusal(Refusal::Revoked));
+        }
         // The workspace of a platform's token must stand.
         if let Some(why) = self.workspaces.find_refusal(&proof).await? {
             return Err(self.reject_workspace(&proof, why));
@@ -397,6 +418,9 @@ impl Identity {
         if matches!(&proof.signer, Some(by) if by.key.is_withdrawn()) {
             return Ok(false);
         }
+        if self.revocations.covers_proof(proof) {
+            return Ok(false);
+        }
         let Some(hash) = proof.credential else {
             // No credential: valid as long as open mode is on.
             return Ok(proof.kind != CredentialKind::Open || self.open_mode_proof().is_some());
@@ -572,6 +596,7 @@ fn drop_on_invalidation(
             // A proof contains only the workspace's id; other modules cache its other facts.
             Invalidation::Address(_)
             | Invalidation::Grant(..)
+            | Invalidation::Revocations
             | Invalidation::Stops
             | Invalidation::Workspace(_) => {}
         }

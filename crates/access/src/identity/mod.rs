@@ -6,6 +6,7 @@
 
 mod account;
 mod authenticate;
+mod call_tokens;
 mod caller_tokens;
 mod credential;
 mod issuers;
@@ -21,17 +22,19 @@ mod tokens;
 mod workspace_states;
 
 pub use self::authenticate::{Identity, SLOW_BODY};
+pub use self::call_tokens::{CHAIN_TYP, ChainToken, Detail, Exchanged};
 pub use self::caller_tokens::CallerToken;
 pub use self::credential::{
     CredentialHash, IssuedToken, is_admin_token, may_be_credential, new_admin_token,
 };
+pub use self::issuers::logout::Logout;
 pub use self::named_caller::{Credentials, NamedCaller};
 pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
 pub use self::role::{Operator, Person, Role, WITHHELD_CONTENT, WithheldContent};
 pub use self::signed_tokens::{
-    CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
-    SignedTokens,
+    CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedCanvas, IssuedPair,
+    NewCanvas, SignedTokens,
 };
 pub use self::stored_principal::stored_account;
 pub use self::ticket::TICKET_TTL;

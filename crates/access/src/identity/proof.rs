@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
 use super::role::{Operator, Role};
+use crate::revocations::Revocable;
 use kernel::closed_set::words;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
@@ -167,6 +168,8 @@ pub struct Proof {
     pub born_at: i64,
     /// The access generation that a pair token was issued in.
     pub(crate) pair_generation: Option<i64>,
+    /// What revokes it, apart from its own end: of a person's signed token.
+    pub(super) revocable: Option<Arc<Revocable>>,
 }
 
 impl Proof {
@@ -271,6 +274,11 @@ impl Proof {
     pub fn stream_end(&self) -> Option<Timestamp> {
         let ends_at = self.expires_at.map(Timestamp);
         ends_at.filter(|_| matches!(self.kind, CredentialKind::Workspace | CredentialKind::Admin))
+    }
+
+    /// Returns the keys by which a person's signed token can be revoked.
+    pub fn revocable(&self) -> Option<&Revocable> {
+        self.revocable.as_deref()
     }
 
     /// Returns the role; `None`: the principal is no operator.
@@ -386,6 +394,7 @@ pub(super) fn open_proof() -> Proof {
         in_org: None,
         born_at: 0,
         pair_generation: None,
+        revocable: None,
     }
 }
 

@@ -24,6 +24,10 @@ pub(super) enum Refusal {
     Over,
     /// A pair token that was put on a forwarded request.
     Forwarded,
+    /// A chain token that was handed to an agent.
+    Context,
+    /// A signed token of a person, issued before the person, the session or the token was revoked.
+    Revoked,
 }
 
 /// The reason why there is no proof.
@@ -49,11 +53,11 @@ impl From<Unavailable> for AuthError {
 impl Refusal {
     pub(super) const fn flaw(self) -> CredentialFlaw {
         match self {
-            Self::Unknown => CredentialFlaw::Unknown,
+            Self::Unknown | Self::Revoked => CredentialFlaw::Unknown,
             Self::Signed(error) | Self::Foreign(error) => error.flaw(),
             Self::Unmatched | Self::NoId => CredentialFlaw::Unmapped,
             Self::Over => CredentialFlaw::Expired,
-            Self::Forwarded => CredentialFlaw::Forwarded,
+            Self::Context | Self::Forwarded => CredentialFlaw::Forwarded,
         }
     }
 
@@ -85,6 +89,12 @@ impl Refusal {
             }
             Self::Forwarded => {
                 "the token came with a forwarded request (`token_use`, `bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with"
+            }
+            Self::Context => {
+                "a chain token is no credential: send it as X-A2A-On-Behalf-Of beside the workspace's own, or exchange it at POST /oauth/token"
+            }
+            Self::Revoked => {
+                "the token was revoked, or what its person or session began by then was: sign in again"
             }
             Self::Signed(error) | Self::Foreign(error) => {
                 return unauthenticated(error.to_string());

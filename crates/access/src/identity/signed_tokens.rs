@@ -9,12 +9,14 @@ use arc_swap::{ArcSwap, Guard};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::call_tokens::CHAIN_TYP;
 use super::caller_tokens::{CallerToken, Epoch};
 use super::credential::CredentialHash;
 use super::proof::{
     CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
 };
 use super::refusal::{AuthError, Refusal};
+use crate::revocations::Revocable;
 use kernel::config::Live;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
@@ -26,7 +28,7 @@ use trust::{
 
 pub use trust::{CANVAS_SCOPE, CANVAS_TYP};
 
-/// Default lifetime: a working hour, since a canvas token cannot be revoked.
+/// Default lifetime: a working hour.
 pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);
 
 /// Longest lifetime that can be requested.
@@ -70,6 +72,17 @@ pub struct NewCanvas<'a> {
     pub maker: Option<&'a Proof>,
 }
 
+/// A canvas token to be returned to its maker.
+#[derive(Debug)]
+pub struct IssuedCanvas {
+    /// The token.
+    pub token: SecretString,
+    /// Its id (`jti`), by which it can be revoked.
+    pub id: String,
+    /// Expiry: milliseconds since 1970.
+    pub expires_at: i64,
+}
+
 /// A pair token to be returned to a caller.
 #[derive(Debug)]
 pub struct IssuedPair {
@@ -98,12 +111,11 @@ impl SignedTokens {
         }
     }
 
-    /// Signs a canvas token: for its workspaces if given, else for all of its org. Returns the token and its
-    /// expiry, in milliseconds since 1970.
+    /// Signs a canvas token: for its workspaces if given, else for all of its org.
     ///
     /// # Errors
     /// `invalid_params` when a name or the lifetime is out of bounds, or the list is too long.
-    pub fn issue_canvas(&self, new: &NewCanvas<'_>) -> Result<(String, i64), Rejection> {
+    pub fn issue_canvas(&self, new: &NewCanvas<'_>) -> Result<IssuedCanvas, Rejection> {
         check_name("user", new.user)?;
         if let Some(org) = new.org {
             check_name("org", org)?;
@@ -138,7 +150,11 @@ impl SignedTokens {
             "token",
             "`workspaces` is too long for a token of 8192 bytes: name fewer, or an `org` instead",
         )?;
-        Ok((token, exp * 1000))
+        Ok(IssuedCanvas {
+            token: token.into(),
+            id: claims.jti,
+            expires_at: exp * 1000,
+        })
     }
 
     fn sign(&self, typ: &str, claims: &impl Serialize, name: &str) -> Result<String, Rejection> {
@@ -169,6 +185,8 @@ impl SignedTokens {
         if claims.scope != CANVAS_SCOPE {
             return Err(TokenError::Claims);
         }
+        let (named, issued_at) = ((&*issuer, &*claims.sub), claims.iat.saturating_mul(1000));
+        let revocable = Revocable::of_person(named, None, Some(&claims.jti), issued_at);
         Ok(Proof {
             principal: Principal::Canvas {
                 user: claims.sub,
@@ -181,6 +199,7 @@ impl SignedTokens {
             expires_at: Some(claims.exp.saturating_mul(1000)),
             signer: Some(Signer::from_own_key(verified.head, verified.key)),
             maker: claims.via,
+            revocable: Some(Arc::new(revocable)),
             ..open_proof()
         })
     }
@@ -306,10 +325,12 @@ impl SignedTokens {
         })
     }
 
-    /// Verifies a canvas token or a pair token of this gateway.
+    /// Verifies a canvas token, a pair token or a call token of this gateway.
     pub(super) fn verify(&self, token: &str) -> Result<Proof, Refusal> {
-        if own_type(token).as_deref() == Some(PAIR_TYP) {
-            return self.verify_pair(token);
+        match own_type(token).as_deref() {
+            Some(PAIR_TYP) => return self.verify_pair(token),
+            Some(CHAIN_TYP) => return self.verify_call(token),
+            _ => {}
         }
         self.verify_canvas(token).map_err(Refusal::Signed)
     }

@@ -361,7 +361,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
     let house = House::plain().await;
     let only = [WorkspaceId::parse("ws-1").unwrap()];
     let hour = Duration::from_secs(3600);
-    let (token, expires_at) = house
+    let issued = house
         .identity
         .signed
         .issue_canvas(&NewCanvas {
@@ -372,8 +372,8 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
             maker: None,
         })
         .unwrap();
-    assert!((expires_at - Timestamp::now().0 - 3_600_000).abs() < 5000);
-    let proof = house.ask(&token).await.unwrap();
+    assert!((issued.expires_at - Timestamp::now().0 - 3_600_000).abs() < 5000);
+    let proof = house.ask(issued.token.expose_secret()).await.unwrap();
     let expected = Principal::Canvas {
         user: "ada".into(),
         org: Some("acme".into()),

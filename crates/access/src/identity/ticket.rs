@@ -10,6 +10,7 @@ use super::authenticate::Identity;
 use super::credential::{CredentialHash, Form, IssuedToken};
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, open_proof};
 use super::refusal::{AuthError, Refusal};
+use crate::revocations::Revocable;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use stores::shared::Shared;
@@ -48,6 +49,8 @@ struct Claims {
     /// The org token with which the canvas token was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     via: Option<CredentialHash>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revocable: Option<Revocable>,
     until_ms: i64,
     /// The key that signed the credential: when it is withdrawn, its tickets end as well.
     signer: KeyName,
@@ -130,6 +133,7 @@ impl Identity {
                 signer: Some(signer),
                 maker: claims.via,
                 in_org: claims.in_org,
+                revocable: claims.revocable.map(Arc::new),
                 ..open_proof()
             }
         } else {
@@ -144,6 +148,7 @@ impl Identity {
         };
         let workspaces = &self.workspaces;
         let good = proof.is_current()
+            && !self.revocations.covers_proof(&proof)
             && self.is_maker_unrevoked(&proof).await?
             && workspaces.find_refusal(&proof).await?.is_none();
         if !good {
@@ -181,6 +186,7 @@ impl Identity {
             credential: proof.kind,
             in_org: proof.in_org.clone(),
             via: proof.maker,
+            revocable: proof.revocable.as_deref().cloned(),
             until_ms,
             signer: signer.named.clone(),
         };

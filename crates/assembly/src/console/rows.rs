@@ -90,6 +90,7 @@ impl Changes {
             Invalidation::Address(_)
             | Invalidation::Credential(_)
             | Invalidation::Grant(..)
+            | Invalidation::Revocations
             | Invalidation::Stops => {}
         }
     }

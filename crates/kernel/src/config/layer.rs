@@ -166,7 +166,7 @@ pub(super) fn describe_misfit(
         }
         // The value is not quoted: a URL may hold a password.
         ("auth.issuers", _) => "is not a list of issuers: write [[auth.issuers]] and below it `issuer`, `jwks_url` (https) and \
-             `audience`, all text, and nothing else; or, as one value, \
+             `audience`, if need be `name` and `client_id`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
         ("auth.workspace_issuers", _) => {

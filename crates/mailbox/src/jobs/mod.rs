@@ -120,6 +120,7 @@ impl Jobs {
                 Invalidation::Credential(_)
                 | Invalidation::Grant(..)
                 | Invalidation::Lineage(_)
+                | Invalidation::Revocations
                 | Invalidation::Stops => {}
             }
             async {}

@@ -62,6 +62,8 @@ pub enum Invalidation {
     /// A workspace's parent, org, pause or existence, and with it the lineage of all workspaces below it. Open streams
     /// check their access anew.
     Lineage(WorkspaceId),
+    /// What was revoked of persons, sessions, runs and credentials.
+    Revocations,
     /// The stops in force.
     Stops,
     /// A workspace's state, address or settings. Open streams go on.
@@ -82,6 +84,7 @@ impl Invalidation {
                 Self::Grant(parse_id(caller)?, parse_id(target)?)
             }
             "lineage" => Self::Lineage(parse_id(name)?),
+            "revocations" => Self::Revocations,
             "stops" => Self::Stops,
             "workspace" => Self::Workspace(parse_id(name)?),
             _ => return None,
@@ -97,6 +100,7 @@ impl fmt::Display for Invalidation {
             Self::Everything => f.write_str("everything"),
             Self::Grant(caller, target) => write!(f, "grant:{caller}:{target}"),
             Self::Lineage(id) => write!(f, "lineage:{id}"),
+            Self::Revocations => f.write_str("revocations"),
             Self::Stops => f.write_str("stops"),
             Self::Workspace(id) => write!(f, "workspace:{id}"),
         }

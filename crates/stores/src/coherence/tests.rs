@@ -56,6 +56,7 @@ fn invalidations_are_read_as_they_were_written() {
         Invalidation::Everything,
         Invalidation::Grant(id.clone(), WorkspaceId::parse("b").unwrap()),
         Invalidation::Lineage(id.clone()),
+        Invalidation::Revocations,
         Invalidation::Stops,
         Invalidation::Workspace(id),
     ] {

@@ -5,6 +5,7 @@
 //! Invariants: no issuer is in both lists, so a token proves either a user or a workspace; a changed issuer is a new
 //! one, and what the old one proved ends.
 
+pub(super) mod logout;
 mod workload;
 
 use std::sync::Arc;
@@ -14,10 +15,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, is_valid_name, open_proof};
 use super::refusal::{AuthError, Refusal};
+use crate::revocations::Revocable;
 use kernel::config;
 use kernel::ids::WorkspaceId;
 use kernel::metrics::Metrics;
@@ -206,19 +209,25 @@ impl Issuer {
         let config::Issuer {
             issuer, audience, ..
         } = &self.settings.named;
-        let (principal, expires_at, in_org) = match &self.settings.platform {
+        let (principal, expires_at, in_org, revocable) = match &self.settings.platform {
             None => {
                 let claims: Claims = key.verify(token, &head, leeway, issuer, audience)?;
                 check_issued_at(claims.iat, leeway)?;
                 let expires_at = claims.exp;
-                (claims.into_principal()?, expires_at, None)
+                let revocable = claims.to_revocable(issuer);
+                (
+                    claims.into_principal()?,
+                    expires_at,
+                    None,
+                    Some(Arc::new(revocable)),
+                )
             }
             Some(platform) => {
                 let claims: workload::Claims =
                     key.verify(token, &head, leeway, issuer, audience)?;
                 check_issued_at(claims.iat, leeway)?;
                 let (id, org) = workload::identify_workload(platform, &claims)?;
-                (Principal::Workspace { id }, claims.exp, org)
+                (Principal::Workspace { id }, claims.exp, org, None)
             }
         };
         let named = KeyName {
@@ -237,6 +246,7 @@ impl Issuer {
             expires_at: Some(expires_at.saturating_mul(1000)),
             signer: Some(Signer { named, key }),
             in_org,
+            revocable,
             ..open_proof()
         })
     }
@@ -293,11 +303,26 @@ struct Claims {
     sub: String,
     exp: f64,
     iat: Option<f64>,
+    sid: Option<Value>,
+    jti: Option<Value>,
     org: Option<String>,
     workspaces: Option<Vec<WorkspaceId>>,
 }
 
 impl Claims {
+    /// Returns what revokes the token. One that does not say when it was issued is older than any revocation.
+    fn to_revocable(&self, issuer: &str) -> Revocable {
+        let issued_at = self.iat.map_or(0, whole_seconds).saturating_mul(1000);
+        let text = |claim: &Option<Value>| claim.as_ref()?.as_str().map(str::to_owned);
+        let (sid, jti) = (text(&self.sid), text(&self.jti));
+        Revocable::of_person(
+            (issuer, &self.sub),
+            sid.as_deref(),
+            jti.as_deref(),
+            issued_at,
+        )
+    }
+
     fn into_principal(self) -> Result<Principal, TokenError> {
         let names = [Some(&self.sub), self.org.as_ref()];
         let named = names.into_iter().flatten().all(|name| is_valid_name(name));

@@ -88,6 +88,8 @@ fn settings(names: &[&str]) -> config::Auth {
         // Nothing listens there.
         jwks_url: "http://127.0.0.1:9/jwks.json".parse().unwrap(),
         audience: "gateway".to_owned(),
+        name: None,
+        client_id: None,
     };
     config::Auth {
         issuers: names.iter().map(issuer).collect(),

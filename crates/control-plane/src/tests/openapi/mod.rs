@@ -115,6 +115,13 @@ impl Operation {
         self.takes_nothing()
     }
 
+    /// Needs a form with this schema.
+    pub(crate) fn takes_form(mut self, schema: Value) -> Self {
+        let content = json!({"application/x-www-form-urlencoded": {"schema": schema}});
+        self.takes = Some(json!({"required": true, "content": content}));
+        self.takes_nothing()
+    }
+
     /// Reads a body, and passes over what it says.
     pub(crate) fn takes_nothing(mut self) -> Self {
         self.reads_body = true;
@@ -247,6 +254,17 @@ impl Operation {
             refusal["description"] = about.into();
         }
         self.refusals.insert((*status).to_owned(), refusal);
+        self
+    }
+
+    /// Refuses in the form of OAuth.
+    pub(crate) fn refuses_as_oauth(mut self) -> Self {
+        for status in [
+            "400", "401", "403", "408", "413", "415", "421", "429", "500", "503",
+        ] {
+            let refusal = json!({"$ref": "#/components/responses/OAuthError"});
+            self.refusals.insert(status.to_owned(), refusal);
+        }
         self
     }
 

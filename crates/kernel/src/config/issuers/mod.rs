@@ -23,6 +23,10 @@ sections! {
         jwks_url: Url,
         /// The value that `aud` of its tokens must contain.
         audience: String,
+        /// Its name in paths, such as `/oauth/logout/{name}`; `None`: it has no such path.
+        name: Option<String>,
+        /// The id of the gateway as its client, the `aud` of its logout tokens; `None`: `audience`.
+        client_id: Option<String>,
     }
 }
 
@@ -42,11 +46,28 @@ pub(super) fn find_problems(issuers: &[Issuer], own: &str) -> Vec<String> {
             list! { problems;
                 name == own => "`{name}` is this gateway's own issuer, whose tokens are accepted anyway";
             }
+            let (path_name, client) = (issuer.name.as_deref(), issuer.client_id.as_deref());
+            let same = issuers
+                .iter()
+                .filter(|one| one.name.is_some() && one.name == issuer.name);
+            list! { problems;
+                path_name.is_some_and(|name| !is_path_name(name)) =>
+                    "`name` of issuer {number} must be 1 to 64 of a to z, 0 to 9 and `-`";
+                same.count() > 1 => "`name` of issuer {number} is that of another one, too";
+                client.is_some_and(|id| !is_text(id)) =>
+                    "`client_id` of issuer {number} must be text of 1 to {TEXT_MAX} bytes";
+            }
             let wrong = check_url(&issuer.jwks_url).err();
             problems.extend(wrong.map(|reason| format!("`jwks_url` of issuer {number} {reason}")));
             problems
         },
     )
+}
+
+/// True if `name` can be a segment of a path.
+fn is_path_name(name: &str) -> bool {
+    let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
 }
 
 /// Refuses plain HTTP except on loopback: an attacker on the network path could replace the keys.
@@ -94,6 +115,8 @@ mod tests {
             issuer: "https://a.test".to_owned(),
             jwks_url: "https://a.test/keys".parse().unwrap(),
             audience: "gw".to_owned(),
+            name: None,
+            client_id: None,
         };
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let table = "[[auth.issuers]]\nissuer = \"https://a.test\"\njwks_url = \"https://a.test/keys\"\naudience = \"gw\"\n";

@@ -43,6 +43,8 @@ impl WorkspaceIssuer {
             issuer: self.issuer.clone(),
             jwks_url: self.jwks_url.clone(),
             audience: self.audience.clone(),
+            name: None,
+            client_id: None,
         }
     }
 }

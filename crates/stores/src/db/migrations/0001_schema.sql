@@ -388,6 +388,28 @@ CREATE TABLE stop_tasks (
 
 CREATE INDEX stop_tasks_outcome ON stop_tasks (stop_id, outcome);
 
+-- What a person, a session, a run or a credential began by `before_at` is over. `rk`: 96 bits of a hash of its kind and
+-- names; the id has the org behind it, of one that a token of an org made. `change_no`: the last change of the row.
+CREATE TABLE revocations (
+    id         TEXT   NOT NULL PRIMARY KEY,
+    rk         TEXT   NOT NULL,
+    subject    TEXT   NOT NULL,
+    org        TEXT,
+    before_at  BIGINT NOT NULL,
+    reason     TEXT,
+    created_by TEXT   NOT NULL,
+    expires_at BIGINT NOT NULL,
+    change_no  BIGINT NOT NULL
+);
+
+CREATE INDEX revocations_change_no ON revocations (change_no);
+
+-- One number that grows with each change of `revocations`.
+CREATE TABLE revocation_changes (
+    id    BIGINT NOT NULL PRIMARY KEY,
+    noted BIGINT NOT NULL
+);
+
 -- Tasks
 
 -- Tasks that agents have begun and not ended, as far as the gateway has seen. `caller` is the owner of the task.
