@@ -135,7 +135,14 @@ fn request(method: &str, path: &str) -> http::request::Builder {
 async fn no_route_answers_without_a_credential() {
     let house = House::new(|config| config.rate.failures_per_second = 0).await;
     let pages = ["/canvas", "/canvas/", "/canvas/{file}"];
-    let known = |path: &str| path.starts_with("/.well-known/") || pages.contains(&path);
+    // The catalogue has public entries; OAuth answers in a form of its own.
+    let catalogue = ["/search", "/agents", "/agents/{urn}", "/explore"];
+    let known = |path: &str| {
+        let apart = ["/.well-known/", "/oauth/"];
+        apart.iter().any(|start| path.starts_with(start))
+            || pages.contains(&path)
+            || catalogue.contains(&path)
+    };
     for (method, pattern) in ROUTES.iter().filter(|(_, path)| !known(path)) {
         let path = pattern
             .replace("{id}", "ws-1")
