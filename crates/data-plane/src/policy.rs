@@ -108,12 +108,14 @@ pub(super) async fn authorize_caller(
 /// `unauthenticated`, `not_permitted`, `stopped`, `store_unavailable`.
 pub(super) async fn recheck_caller(request: &mut Request<'_>) -> Result<(), Rejection> {
     let (gateway, exchange) = (&request.context.gateway, &mut *request.exchange);
-    let (proof, target) = (exchange.call.proof.as_ref(), exchange.call.target.as_ref());
-    let (Some(proof), Some(target)) = (proof.cloned(), target.cloned()) else {
+    let Some(proof) = exchange.call.proof.clone() else {
         return Ok(());
     };
     gateway.identity.recheck(&proof).await.at(Stage::Caller)?;
-    authorize_target(gateway, exchange, proof, &target).await?;
+    // The body may be what names the target.
+    if let Some(target) = exchange.call.target.clone() {
+        authorize_target(gateway, exchange, proof, &target).await?;
+    }
     Ok(())
 }
 
