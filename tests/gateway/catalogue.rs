@@ -222,8 +222,8 @@ on_both_pairs! {
 }
 
 on_embedded! {
-    async fn the_two_files_pass_the_checks_of_manifests(pair: Pair) {
-        let stage = Stage::new(pair).await;
+    async fn the_two_files_pass_the_checks_of_manifests() {
+        let stage = Stage::new(Pair::Embedded).await;
         let pm = stage.token("pm");
         for token in [None, Some(pm), Some(ADMIN)] {
             let mut bodies = Vec::new();
@@ -252,8 +252,8 @@ on_embedded! {
         assert_eq!(stage.get(Some(pm), "/.well-known/ard.json?page=2").await.status, 400);
     }
 
-    async fn a_search_passes_the_checks_of_registries(pair: Pair) {
-        let stage = Stage::new(pair).await;
+    async fn a_search_passes_the_checks_of_registries() {
+        let stage = Stage::new(Pair::Embedded).await;
         let pm = Some(stage.token("pm"));
         for token in [None, pm, Some(ADMIN)] {
             // R1, R2
@@ -296,8 +296,8 @@ on_embedded! {
         assert_ard_error(&stage.get(Some("a2aw_wrong"), "/agents").await, 401, "UNAUTHENTICATED");
     }
 
-    async fn a_search_ranks_filters_and_refuses_what_is_not_one(pair: Pair) {
-        let stage = Stage::new(pair).await;
+    async fn a_search_ranks_filters_and_refuses_what_is_not_one() {
+        let stage = Stage::new(Pair::Embedded).await;
         let pm = Some(stage.token("pm"));
         for (query, found) in [
             (json!({"text": "dev"}), "dev"),
@@ -334,8 +334,8 @@ on_embedded! {
         assert_eq!(ids(&stage.get(pm, path).await.has(200).json()["items"]), set("dev pm qa"));
     }
 
-    async fn pages_of_a_search_belong_to_their_caller_and_query(pair: Pair) {
-        let stage = Stage::new(pair).await;
+    async fn pages_of_a_search_belong_to_their_caller_and_query() {
+        let stage = Stage::new(Pair::Embedded).await;
         let pm = Some(stage.token("pm"));
         let ask = |text: &str, page: Option<&str>| {
             let mut body = json!({"query": {"text": text}, "pageSize": 2});
