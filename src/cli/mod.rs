@@ -94,7 +94,7 @@ enum Command<Example: Subcommand> {
     Context(context::Command),
     /// Ask for a gateway's URL and a token, check and keep them
     Login(who::LoginArguments),
-    /// Show the gateway, the token, and whom it belongs to
+    /// Show the gateway, the token, and its owner
     Whoami(who::WhoamiArguments),
     /// Guard an agent: admit only callers with the gateway's token
     Sidecar(sidecar::Arguments),
@@ -113,10 +113,10 @@ enum Command<Example: Subcommand> {
     Export(policy::ExportArguments),
     /// Show how a policy differs from a gateway, and apply it
     Apply(policy::ApplyArguments),
-    /// Prove what a policy states of who may reach whom
+    /// Prove the statements of a policy about reach
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// List who reaches whom
+    /// List the pairs of workspaces that may call each other
     #[command(subcommand)]
     Access(policy::AccessCommand),
     /// Ask whether the gateway is ready; exit status 0 or 1

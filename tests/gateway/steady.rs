@@ -18,7 +18,7 @@ use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
 /// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
-const BACKGROUND: [&str; 24] = [
+const BACKGROUND: [&str; 25] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
@@ -34,6 +34,7 @@ const BACKGROUND: [&str; 24] = [
     "operation=\"task_write\"",
     "operation=\"open_tasks_",
     "operation=\"stops_",
+    "operation=\"revocations_",
     "operation=\"job_end_leases\"",
     "operation=\"job_untold\"",
     "operation=\"job_waiting\"",

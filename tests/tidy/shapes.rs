@@ -19,7 +19,8 @@ const PROXY_CIRCLE_MAX: usize = 3;
 
 /// Types over the limits: methods and files of each.
 const LARGE_TYPES: &[(&str, usize, usize)] = &[
-    ("access::Workspaces", 24, 5),
+    ("access::Identity", 43, 4),
+    ("access::Workspaces", 25, 5),
     ("audit::Audit", 17, 4),
     ("mailbox::Inbox", 36, 7),
 ];

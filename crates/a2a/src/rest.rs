@@ -151,7 +151,7 @@ pub fn parse_request(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest
     })
 }
 
-/// Splits the path `tail` of a route of 1.0 with a tenant in front: the tenant, and the rest. `None`: it is no such path.
+/// Splits the path of a route of 1.0 with a tenant in front into the tenant and the rest. `None`: it is no such path.
 pub fn split_tenant(tail: &str) -> Option<(String, &str)> {
     let (tenant, rest) = tail.split_once('/')?;
     let tenant = decode_segment(tenant).filter(|tenant| is_segment(tenant))?;

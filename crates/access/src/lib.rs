@@ -4,6 +4,8 @@ pub mod caps;
 pub mod explain;
 pub mod hierarchy;
 pub mod identity;
-pub mod revocations;
+
 mod rows;
 pub mod workspace;
+
+pub use self::identity::revocations;

@@ -22,6 +22,9 @@ use kernel::json_errors::wrong_member;
 use kernel::rejection::{Reason, RejectedRequest, Rejection};
 use kernel::shares::{Account, Bound, Share, ShareRefusal, Shares};
 
+/// Maximum bytes of a body: two tokens, and the other members.
+pub(super) const FORM_BYTES_MAX: usize = 32 * 1024;
+
 /// Maximum bytes of a body: an agent card of 256 KiB with worst-case escaping, and the other members.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -257,7 +260,7 @@ fn refuse_declared_oversize(headers: &HeaderMap, max: usize) -> Result<(), Rejec
 fn too_large(max: usize) -> Rejection {
     let message = match max {
         BODY_BYTES_MAX => "a body of the control plane has at most 1 MiB",
-        max if max < BODY_BYTES_MAX => "the form has more than 32 KiB",
+        FORM_BYTES_MAX => "the form has more than 32 KiB",
         _ => "the policy has more bytes than limits.policy_bytes: raise it, or leave sections out",
     };
     Rejection::new(Reason::BodyTooLarge, message).with_fact("limit", max)

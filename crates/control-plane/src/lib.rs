@@ -209,7 +209,7 @@ declare_routes! {
         says op("policy", "provePolicy").by("adminToken orgToken").takes_named("PolicyToProve").query("Prune")
             .gives_named(200, "PolicyProof", "Whether all statements hold, and those that do not, with counter-examples.")
             .refuses("409");
-    /// Who reaches whom, by which rule, in pairs and in groups of which all reach each other (operator).
+    /// The pairs that may call, by which rule, and groups of which all reach each other (operator).
     GET "/access/matrix" => policy::list_matrix, Read,
         says op("policy", "readAccessMatrix").by("adminToken").query("AccessFormat Limit Cursor")
             .gives_named(200, "AccessPage", "A page of rows, groups first; as CSV all of them.")

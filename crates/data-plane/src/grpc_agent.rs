@@ -76,7 +76,7 @@ pub(super) struct GrpcPlace {
 /// Returns a peer that is the agent at `place`, to connect to within `connect`.
 ///
 /// # Errors
-/// As [`directory::Addresses::grpc_address`].
+/// As [`Agent::grpc_address`].
 pub(super) async fn grpc_peer(
     context: &Context,
     agent: &Agent,
@@ -85,7 +85,7 @@ pub(super) async fn grpc_peer(
     connect: Duration,
 ) -> Result<Box<HttpPeer>, Rejection> {
     let addresses = &context.gateway.directory.addresses;
-    let (endpoint, address) = addresses.grpc_address(agent, &place.url, asker).await?;
+    let (endpoint, address) = agent.grpc_address(addresses, &place.url, asker).await?;
     let first = address.first;
     let mut peer = build_agent_peer(address, &endpoint, connect);
     if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {

@@ -33,6 +33,8 @@ mod sse;
 
 mod services;
 
+mod grpc_agent;
+
 mod response;
 
 mod complete;
@@ -55,7 +57,6 @@ mod inbox;
 
 mod plan;
 
-mod grpc_agent;
 mod grpc_calls;
 
 mod card_route;

@@ -129,15 +129,14 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
     let hasty = hasty.start().await;
     let ok = |body: Value| vec![Step::Write(ok_json(&body.to_string()))];
     let none = "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n";
-    let grpc =
-        json!([{"url": "127.0.0.1:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]);
+    let other = json!([{"url": "amqp://a", "protocolBinding": "AMQP", "protocolVersion": "1.0"}]);
     let rows = [
         ("no card", vec![Step::write(none)]),
         ("no JSON", vec![Step::Write(ok_json("<html>"))]),
         ("no interface", ok(json!({"name": "A"}))),
         (
             "no JSON-RPC",
-            ok(json!({"name": "A", "supportedInterfaces": grpc})),
+            ok(json!({"name": "A", "supportedInterfaces": other})),
         ),
         ("no URL", ok(json!({"name": "A", "url": "here"}))),
         ("silence", vec![Step::Hang]),

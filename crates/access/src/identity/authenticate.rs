@@ -18,7 +18,7 @@ use super::role::{Operator, Person};
 use super::signed_tokens::SignedTokens;
 use super::tokens::{Tokens, UseQueue};
 use super::workspace_states::{WorkspaceRefusal, WorkspaceStates};
-use crate::revocations::Revocations;
+use crate::identity::revocations::Revocations;
 use kernel::config::{self, AuthMode, Config, Derived, Live};
 use kernel::metrics::{self, CredentialFlaw, Metrics};
 use kernel::rejection::{Reason, Rejection};

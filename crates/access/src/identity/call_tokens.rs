@@ -13,7 +13,7 @@ use super::authenticate::Identity;
 use super::proof::{CredentialKind, Principal, Proof, Signer, open_proof};
 use super::refusal::{AuthError, Refusal};
 use super::signed_tokens::SignedTokens;
-use crate::revocations::Revocable;
+use crate::identity::revocations::Revocable;
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;

@@ -14,6 +14,7 @@ mod named_caller;
 mod proof;
 mod rate;
 mod refusal;
+pub mod revocations;
 mod role;
 mod signed_tokens;
 mod stored_principal;

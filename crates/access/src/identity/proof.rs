@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
 use super::role::{Operator, Role};
-use crate::revocations::Revocable;
+use crate::identity::revocations::Revocable;
 use kernel::closed_set::words;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};

@@ -16,7 +16,7 @@ use super::proof::{
     CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
 };
 use super::refusal::{AuthError, Refusal};
-use crate::revocations::Revocable;
+use crate::identity::revocations::Revocable;
 use kernel::config::Live;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};

@@ -10,7 +10,7 @@ use super::authenticate::Identity;
 use super::credential::{CredentialHash, Form, IssuedToken};
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, open_proof};
 use super::refusal::{AuthError, Refusal};
-use crate::revocations::Revocable;
+use crate::identity::revocations::Revocable;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use stores::shared::Shared;

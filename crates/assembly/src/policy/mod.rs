@@ -143,7 +143,7 @@ pub struct Proof {
     pub broken: Vec<BrokenStatement>,
 }
 
-/// Proves the statements of a document for the state that it leads to. Nothing is changed. `org`: only workspaces of this
+/// Proves the statements of a document for the state that it leads to. Changes nothing. `org`: only workspaces of this
 /// org, or of this subtree of it, count; the document then has statements alone.
 ///
 /// # Errors

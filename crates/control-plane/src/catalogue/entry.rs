@@ -1,5 +1,5 @@
-//! Entries of the catalogue in the forms of AI Catalog 0.9 and ARD 0.91. Paths, version and names of both are here, since
-//! they will change.
+//! Entries of the catalogue in the forms of AI Catalog 0.9 and ARD 0.91. Paths, version and names of both are here,
+//! since they will change.
 
 use serde_json::{Map, Value, json};
 

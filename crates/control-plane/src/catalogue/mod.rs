@@ -47,7 +47,7 @@ const CARD_BYTES_MAX: usize = 64 << 20;
 /// Time for the entries of one request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The routes whose errors have the members of ARD, too.
+/// The routes with errors that have the members of ARD, too.
 pub(super) const ARD_ROUTES: [&str; 4] = ["/search", "/agents", "/agents/{urn}", "/explore"];
 
 /// Adds the members of ARD's errors to a rejection.
@@ -301,7 +301,7 @@ async fn serve_catalogue(
     Ok(response)
 }
 
-/// Sets how long an answer may be kept, and by whom.
+/// Sets how long an answer may be kept, and where.
 fn set_caching(response: &mut Response, reader: &Reader) {
     let kept = match reader.0 {
         Some(_) => "private, no-cache",

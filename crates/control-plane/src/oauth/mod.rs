@@ -16,16 +16,13 @@ use http::{HeaderMap, StatusCode};
 use serde_json::json;
 use url::form_urlencoded;
 
-use super::body::read_bytes;
+use super::body::{FORM_BYTES_MAX, read_bytes};
 use assembly::gateway::Gateway;
 use kernel::ids::RequestId;
 use kernel::rejection::{REFUSED, Reason, Rejection};
 
 /// The media type of the bodies.
 const FORM: &str = "application/x-www-form-urlencoded";
-
-/// Maximum bytes of a body: two tokens, and the other members.
-const FORM_BYTES_MAX: usize = 32 * 1024;
 
 /// Maximum members of a body.
 const MEMBERS_MAX: usize = 64;

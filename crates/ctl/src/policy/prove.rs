@@ -1,4 +1,4 @@
-//! `a2a-gateway policy prove` and `access matrix`: who may reach whom, by a policy or as it is.
+//! `a2a-gateway policy prove` and `access matrix`: reach between workspaces, by a policy or as it is.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub struct ProveArguments {
 /// `a2a-gateway access`.
 #[derive(clap::Subcommand, Debug)]
 pub enum AccessCommand {
-    /// List who reaches whom, by which rule; workspaces that all reach each other as one line
+    /// List the pairs that may call, and by which rule; workspaces that all reach each other as one line
     Matrix(MatrixArguments),
 }
 

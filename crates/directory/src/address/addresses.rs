@@ -42,11 +42,10 @@ use arc_swap::ArcSwapOption;
 use futures_util::future::try_join_all;
 
 use super::endpoint::{Endpoint, Target, parse_url};
-use super::policy::{canonical_address, is_private};
+use super::policy::canonical_address;
 use super::resolver::{LookupFor, REGISTRATIONS, Resolver, is_of_this_machine};
 use crate::announcer::Announcer;
 use crate::rejections::invalid;
-use crate::resolution::Agent;
 use access::explain::Witness;
 use access::workspace::{Claim, HeldOrigin, Origin, Origins, Workspaces, url_base};
 use kernel::config::Live;
@@ -149,47 +148,14 @@ impl Addresses {
         Ok(AgentAddress::new(address, of_name, decision))
     }
 
-    /// Returns the place of a gRPC interface of an agent's card, with the addresses to dial: at the agent's own host,
-    /// or at one that the address policy opens. A place at another host gets no credential that was registered for
-    /// the agent's.
+    /// Returns the place in a URL of a gRPC interface, which needs no scheme: `scheme` is that of one without.
     ///
     /// # Errors
-    /// As [`Addresses::agent_address`]; `address_forbidden`, also without TLS to an address that is not private.
-    pub async fn grpc_address(
-        &self,
-        agent: &Agent,
-        url: &str,
-        asker: LookupFor,
-    ) -> Result<(Endpoint, AgentAddress), Rejection> {
-        let scheme = match agent.upstream_tls {
-            Some(_) => "https://",
-            None => "http://",
-        };
+    /// `invalid_params`, `address_forbidden`.
+    pub(crate) fn parse_grpc(&self, url: &str, scheme: &str) -> Result<Endpoint, Rejection> {
         let scheme = if url.contains("://") { "" } else { scheme };
         let policy = self.resolver.policy();
-        let mut endpoint = Endpoint::parse_as(GRPC, &format!("{scheme}{url}"), &policy)?;
-        drop(policy);
-        let is_own = endpoint.sni == agent.endpoint.sni;
-        let refuse = |rule| Rejection::new(Reason::AddressForbidden, format!("{GRPC} {rule}"));
-        if !is_own && agent.upstream_auth.is_some() {
-            return Err(refuse(
-                "is at another host than the agent's URL, and the workspace has upstream_auth: register the URL at that host",
-            ));
-        }
-        let mut decision = AddressDecision::new(&agent.id);
-        if is_own {
-            endpoint.only = agent.endpoint.only;
-            decision = Arc::clone(&agent.address_decision);
-        }
-        let mut witness = ();
-        let address = self.agent_address(&decision, &endpoint, asker, &mut witness);
-        let address = address.await?;
-        if !endpoint.tls && !address.in_order().all(|at| is_private(at.ip())) {
-            return Err(refuse(
-                "is without TLS at a public address: write https:// before it, or set upstream_tls",
-            ));
-        }
-        Ok((endpoint, address))
+        Endpoint::parse_as(GRPC, &format!("{scheme}{url}"), &policy)
     }
 
     async fn claim_addresses(

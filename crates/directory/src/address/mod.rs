@@ -9,5 +9,6 @@ mod resolver;
 pub use self::addresses::{AddressDecision, Addresses, AgentAddress};
 pub use self::endpoint::Endpoint;
 pub use self::policy::Policy;
+pub(crate) use self::policy::is_private;
 pub use self::resolver::LookupFor;
 pub(super) use self::resolver::Resolver;

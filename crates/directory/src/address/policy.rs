@@ -121,7 +121,7 @@ impl Policy {
 }
 
 /// True if an address is no public one.
-pub(super) fn is_private(address: IpAddr) -> bool {
+pub(crate) fn is_private(address: IpAddr) -> bool {
     let address = canonical_address(address);
     let found = NETS.iter().find(|(_, net)| net.contains(&address));
     found.is_some_and(|(range, _)| *range != Range::Public)

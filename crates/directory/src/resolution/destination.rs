@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use url::{Host, Url};
 
 use super::CachedInstance;
-use crate::address::{AddressDecision, Endpoint};
+use crate::address::{AddressDecision, Addresses, AgentAddress, Endpoint, LookupFor, is_private};
 use crate::capacity::TargetSlots;
 use crate::core::Core;
 use crate::liveness::{AgentUrls, Pulse};
@@ -137,12 +137,54 @@ impl Agent {
         own.into_iter().chain(instances)
     }
 
+    /// Returns the place of a gRPC interface of its card, with the addresses to dial: at its own host, or at one that the
+    /// address policy opens. A place at another host gets no credential that was registered for the agent's.
+    ///
+    /// # Errors
+    /// As [`Addresses::agent_address`]; `address_forbidden`, also without TLS to an address that is not private.
+    pub async fn grpc_address(
+        &self,
+        addresses: &Addresses,
+        url: &str,
+        asker: LookupFor,
+    ) -> Result<(Endpoint, AgentAddress), Rejection> {
+        let scheme = match self.upstream_tls {
+            Some(_) => "https://",
+            None => "http://",
+        };
+        let mut endpoint = addresses.parse_grpc(url, scheme)?;
+        let is_own = endpoint.sni == self.endpoint.sni;
+        if !is_own && self.upstream_auth.is_some() {
+            return Err(refuse_grpc(
+                "is at another host than the agent's URL, and the workspace has upstream_auth: register the URL at that host",
+            ));
+        }
+        let mut decision = AddressDecision::new(&self.id);
+        if is_own {
+            endpoint.only = self.endpoint.only;
+            decision = Arc::clone(&self.address_decision);
+        }
+        let address = addresses.agent_address(&decision, &endpoint, asker, &mut ());
+        let address = address.await?;
+        if !endpoint.tls && !address.in_order().all(|at| is_private(at.ip())) {
+            return Err(refuse_grpc(
+                "is without TLS at a public address: write https:// before it, or set upstream_tls",
+            ));
+        }
+        Ok((endpoint, address))
+    }
+
     /// Returns the slots of each place that takes calls that are bound to none: its own, or those of its instances.
     pub fn open_slots(&self) -> impl Iterator<Item = &TargetSlots> {
         let own = self.instances.is_empty().then_some(&self.slots);
         let instances = self.instances.iter().filter(|one| !one.is_draining);
         own.into_iter().chain(instances.map(|one| &one.agent.slots))
     }
+}
+
+fn refuse_grpc(rule: &str) -> Rejection {
+    let message = format!("the gRPC interface in the agent's card {rule}");
+    Rejection::new(Reason::AddressForbidden, message)
 }
 
 /// Instance of a workspace's agent that can be called.

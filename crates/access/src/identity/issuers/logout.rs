@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{Issuers, check_issued_at};
 use crate::identity::refusal::AuthError;
-use crate::revocations::{SessionName, Subject};
+use crate::identity::revocations::{SessionName, Subject};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use trust::{TokenError, TokenHead, whole_seconds};

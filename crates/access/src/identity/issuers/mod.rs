@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, is_valid_name, open_proof};
 use super::refusal::{AuthError, Refusal};
-use crate::revocations::Revocable;
+use crate::identity::revocations::Revocable;
 use kernel::config;
 use kernel::ids::WorkspaceId;
 use kernel::metrics::Metrics;
