@@ -284,6 +284,7 @@ impl Case {
             }
             ("POST", "/stops") => self.stopped(),
             ("POST", "/revocations") => json!({"credential": "none"}).to_string(),
+            ("POST", "/policy/prove") => json!({"version": 1, "statements": []}).to_string(),
             ("POST", "/policy") => json!({"version": 1, "grants": []}).to_string(),
             ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
             ("POST", "/workspaces/{id}/activity/{activity_id}/reply") => {

@@ -114,6 +114,8 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("GET", "/usage", 200, SOME_ORG),
     ("GET", "/policy", 200, &[Operator]),
     ("POST", "/policy", 200, &[Operator]),
+    ("POST", "/policy/prove", 200, SOME_ORG),
+    ("GET", "/access/matrix", 200, &[Operator]),
     ("GET", "/stops", 200, SOME_ORG),
     ("POST", "/stops", 201, &[Org, Operator]),
     ("DELETE", "/stops/{stop_id}", 200, &[Org, Operator]),
