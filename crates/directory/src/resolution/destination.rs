@@ -164,7 +164,8 @@ impl Agent {
             endpoint.only = self.endpoint.only;
             decision = Arc::clone(&self.address_decision);
         }
-        let address = addresses.agent_address(&decision, &endpoint, asker, &mut ());
+        let mut witness = ();
+        let address = addresses.agent_address(&decision, &endpoint, asker, &mut witness);
         let address = address.await?;
         if !endpoint.tls && !address.in_order().all(|at| is_private(at.ip())) {
             return Err(refuse_grpc(
