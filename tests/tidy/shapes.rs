@@ -26,7 +26,7 @@ const LARGE_TYPES: &[(&str, usize, usize)] = &[
 ];
 
 /// Files that import each other in a circle, other than through the door of their folder.
-const FILES_IN_CIRCLES_MAX: usize = 40;
+const FILES_IN_CIRCLES_MAX: usize = 43;
 
 /// Share of the names of functions that have one word, in percent: model projects have 11 to 23.
 const ONE_WORD_PERCENT_MAX: usize = 12;

@@ -176,8 +176,8 @@ impl Replay {
         }
     }
 
-    /// Returns the rule by which a call passes. That of a user, an integration or an operator is the recorded one, while
-    /// its target is there, in its org, and not stopped: what its token names is not recorded.
+    /// Returns the rule by which a call passes. That of a user, an integration or an operator is the recorded one,
+    /// while its target is there, in its org, and not stopped: what its token names is not recorded.
     fn permit(&self, caller: &str, target: &str, record: &Record<'_>) -> Option<&'static str> {
         let target = self.world.number(&WorkspaceId::parse(target).ok()?)?;
         if let Ok(caller) = WorkspaceId::parse(caller) {

@@ -1,5 +1,5 @@
-//! The catalogue of agents (`docs/reference/http-api.md`, "Catalogue"): each caller sees the agents that it may call, by
-//! the code that refuses its calls. The forms of others, AI Catalog 0.9 and ARD 0.91, are in [`entry`].
+//! The catalogue of agents (`docs/reference/http-api.md`, "Catalogue"): each caller sees the agents that it may call,
+//! by the code that refuses its calls. The forms of others, AI Catalog 0.9 and ARD 0.91, are in [`entry`].
 
 mod entry;
 mod search;

@@ -1,5 +1,5 @@
-//! `POST /search`, `GET /agents`, `GET /agents/{urn}` and `POST /explore` of ARD 0.91. What the reader may call is found
-//! first; only that is compared, counted and paged.
+//! `POST /search`, `GET /agents`, `GET /agents/{urn}` and `POST /explore` of ARD 0.91. What the reader may call is
+//! found first; only that is compared, counted and paged.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

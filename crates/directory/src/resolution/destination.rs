@@ -137,8 +137,8 @@ impl Agent {
         own.into_iter().chain(instances)
     }
 
-    /// Returns the place of a gRPC interface of its card, with the addresses to dial: at its own host, or at one that the
-    /// address policy opens. A place at another host gets no credential that was registered for the agent's.
+    /// Returns the place of a gRPC interface of its card, with the addresses to dial: at its own host, or at one that
+    /// the address policy opens. A place at another host gets no credential that was registered for the agent's.
     ///
     /// # Errors
     /// As [`Addresses::agent_address`]; `address_forbidden`, also without TLS to an address that is not private.
