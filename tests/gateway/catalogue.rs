@@ -283,7 +283,7 @@ on_embedded! {
                 assert_ard_error(&stage.get(token, &format!("/agents/{name}")).await, 404, "NOT_FOUND");
             }
             // R5
-            for name in ["nonsense", "urn:air:", "urn:air:gw.example.com", "urn%253Aair%253Agw.example.com%253Aopen"] {
+            for name in ["nonsense", "urn:air:", "urn:air:gw.example.com"] {
                 assert_ard_error(&stage.get(token, &format!("/agents/{name}")).await, 400, "INVALID_ARGUMENT");
             }
             // R6

@@ -33,7 +33,8 @@ const OPERATE: [(&str, &str); 10] = [
 const STREAM: &str = "/workspaces/{id}/streams/{stream}";
 
 /// What only reads, by another method than GET.
-const READ: [(&str, &str); 4] = [
+const READ: [(&str, &str); 5] = [
+    ("POST", "/policy/prove"),
     ("POST", "/registry/check-access"),
     ("POST", "/ws/tickets"),
     ("POST", "/console/session"),

@@ -61,7 +61,10 @@ async fn an_operators_token_is_made_into_a_file_listed_and_revoked() {
     assert!(made["token"].as_str().unwrap().starts_with("eyJ"), "{made}");
     assert_eq!(made["expires_in"], 600);
     let told = run(&format!("{canvas} --token-file canvas")).await.done();
-    assert_eq!(told, "token: in canvas\n");
+    assert!(
+        told.starts_with("token ") && told.ends_with(": in canvas\n"),
+        "{told}"
+    );
     assert!(kept("canvas").starts_with("eyJ"));
     let told = run("workspace create acme-qa --json --token-file qa")
         .await
