@@ -99,13 +99,16 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
             let path = path.replace("{id}", "dev").replace("{org}", "acme");
             let of_nothing = path.contains('{');
             let path = path.replace(['{', '}'], "");
-            let operators = "/orgs /operators /grants /policy /stops /revocations /caps /usage";
+            let operators =
+                "/access /orgs /operators /grants /policy /stops /revocations /caps /usage";
             let for_operators = operators.split(' ').any(|start| path.starts_with(start));
             let status = match status {
                 _ if path.starts_with("/.well-known/") => 200,
                 // Off, unless canvas.enabled says otherwise.
                 _ if path.starts_with("/canvas") => 404,
                 200 if for_operators => 403,
+                // It is no name of an agent.
+                200 if path == "/agents/urn" => 400,
                 // Of nothing that there is.
                 200 if of_nothing => 404,
                 status => status,

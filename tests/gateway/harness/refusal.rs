@@ -19,7 +19,8 @@ pub(crate) fn assert_refusal(
     let row = row.unwrap_or_else(|| panic!("{reason} is not documented"));
     let below = path.split_once("/a2a/").map(|(_, tail)| tail);
     let http_json = below.is_some_and(|tail| !tail.is_empty() && !tail.starts_with(".well-known/"));
-    let json_rpc = !http_json && (path.ends_with("/a2a") || below.is_some());
+    let is_base = path.ends_with("/a2a") && !path.starts_with("/.well-known/");
+    let json_rpc = !http_json && (is_base || below.is_some());
     // Every A2A server answers a JSON-RPC call with 200, errors too.
     let of_a2a = matches!(row.rpc_code(), -32_004..=-32_001 | -32_009..=-32_006);
     let status = if json_rpc && of_a2a {

@@ -80,7 +80,7 @@ async fn a_call_at_the_origin_goes_to_the_workspace_that_its_tenant_names() {
         let (status, answer) = case.call_at("/", &call(tenant)).await;
         assert_eq!(status, 400, "{tenant:?}: {answer}");
         assert_eq!(
-            answer["error"]["data"][0]["reason"], "invalid_workspace_id",
+            answer["error"]["data"][0]["reason"], "INVALID_WORKSPACE_ID",
             "{answer}"
         );
     }
@@ -90,7 +90,7 @@ async fn a_call_at_the_origin_goes_to_the_workspace_that_its_tenant_names() {
     let (status, answer) = case.call_at("/", &call(Some("nobody"))).await;
     assert_eq!(
         (status, &answer["error"]["data"][0]["reason"]),
-        (403, &json!("not_permitted"))
+        (403, &json!("NOT_PERMITTED"))
     );
     assert_eq!(
         case.gateway
