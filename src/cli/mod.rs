@@ -11,6 +11,7 @@ mod manuals;
 mod serve;
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -233,7 +234,12 @@ fn build_command<Example: Subcommand>() -> clap::Command {
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}{{after-help}}\n",
         list_commands(&built)
     );
-    command.help_template(template).max_term_width(100)
+    let command = command.help_template(template);
+    // Elsewhere a line stays whole, as a script or a test reads it.
+    match io::stdout().is_terminal() {
+        true => command.max_term_width(100),
+        false => command.term_width(0),
+    }
 }
 
 /// Lists the commands by group, each in one line. clap has groups of options only.

@@ -93,7 +93,16 @@ async fn all_examples() -> Vec<Example> {
             assert!(names_it, "`{command} --help`: {line} is no example");
         }
         found.extend(examples);
-        let listed = block(&help, "Commands:").into_iter();
+        // Those of the program are in groups.
+        let headings = [
+            "Commands:",
+            "Setup:",
+            "Agents:",
+            "Calls:",
+            "Policy:",
+            "Operate:",
+        ];
+        let listed = headings.iter().flat_map(|title| block(&help, title));
         // Of a command, and not of the second line of its description.
         let listed = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let names = listed.filter_map(|line| line.split_whitespace().next());
