@@ -177,9 +177,7 @@ impl Gateway {
         );
         let tasks = Tasks::new(config.clone(), stores.clone(), Arc::clone(&metrics));
         follow_stops(&stops, &drain, &tasks);
-        let exchanges = Arc::clone(&drain);
-        let revoked = move || exchanges.request_recheck();
-        identity.revocations.on_change(revoked);
+        follow_revocations(&identity, &drain);
         let hierarchy = Hierarchy::new(
             workspaces.clone(),
             db.clone(),
@@ -445,6 +443,14 @@ impl Gateway {
     pub fn is_draining(&self) -> bool {
         self.drain.is_leaving()
     }
+}
+
+/// Has calls and streams under way looked at again when something is revoked.
+fn follow_revocations(identity: &Identity, drain: &Arc<Drain>) {
+    let exchanges = Arc::clone(drain);
+    identity
+        .revocations
+        .on_change(move || exchanges.request_recheck());
 }
 
 /// Has exchanges looked at again, and tasks written, after each change of the stops.
