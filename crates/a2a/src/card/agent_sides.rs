@@ -11,7 +11,7 @@ use crate::generation::Generation;
 #[derive(Clone, Debug, Default)]
 pub struct AgentSides(Arc<[AgentSide]>);
 
-/// What carries the calls of an interface.
+/// The carrier of the calls of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// JSON-RPC over HTTP.

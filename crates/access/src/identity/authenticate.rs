@@ -45,7 +45,7 @@ pub struct Identity {
     pub tokens: Tokens,
     /// Signed tokens.
     pub signed: SignedTokens,
-    /// What was revoked of persons, sessions, runs and credentials.
+    /// The revocations of persons, sessions, runs and credentials.
     pub revocations: Arc<Revocations>,
     pub(super) config: Live,
     pub(super) issuers: Issuers,

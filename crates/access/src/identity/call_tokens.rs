@@ -221,7 +221,7 @@ impl Identity {
     /// Exchanges a context token for one with which `caller`, to which it was handed, calls `target`.
     ///
     /// # Errors
-    /// `loop_detected` if the chain is too long; `internal` when it cannot be signed.
+    /// `invalid_params` if the chain is too long; `internal` when it cannot be signed.
     pub fn issue_call(
         &self,
         chain: &ChainToken,
