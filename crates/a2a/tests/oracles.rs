@@ -276,6 +276,7 @@ fn translated_card(object: &Value, up: bool) -> Value {
         base: "http://gateway/",
         sides: &both.map(Side::json_rpc),
         native: &both,
+        grpc: None,
     };
     let text = translate_card(&object.to_string(), asked, &facts).unwrap();
     serde_json::from_str(&text).unwrap()

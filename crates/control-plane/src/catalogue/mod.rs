@@ -267,21 +267,19 @@ async fn serve_catalogue(
     let part = parse_part(uri)?;
     let max = usize::try_from(DOCUMENT_ENTRIES).unwrap_or(usize::MAX);
     let mut entries: Vec<Value> = Vec::new();
-    let starts = match &part {
-        Some(_) => Vec::new(),
-        None => {
-            let proof = reader.0.as_ref().map(|caller| &*caller.0);
-            let limits = (DOCUMENT_ENTRIES, AGENTS_MAX);
-            gateway.hierarchy.find_boundaries(proof, limits).await?
-        }
+    let starts = if part == Part::default() {
+        let proof = reader.0.as_ref().map(|caller| &*caller.0);
+        let limits = (DOCUMENT_ENTRIES, AGENTS_MAX);
+        gateway.hierarchy.find_boundaries(proof, limits).await?
+    } else {
+        Vec::new()
     };
     if starts.len() > 1 {
         for (at, start) in starts.iter().enumerate() {
             entries.push(entry::nested(&config, start, starts.get(at + 1)));
         }
     } else {
-        let (from, before) = part.unwrap_or_default();
-        let bounds = (from.as_deref(), before.as_deref());
+        let bounds = (part.from.as_deref(), part.before.as_deref());
         // Those that were added since the links were made are in the document, too.
         let found = reader
             .collect_entries(gateway, bounds, max.saturating_mul(2))
@@ -313,13 +311,20 @@ fn set_caching(response: &mut Response, reader: &Reader) {
     headers.insert(VARY, HeaderValue::from_static("Origin, Authorization"));
 }
 
+/// The range of workspaces of a nested catalogue.
+#[derive(Default, PartialEq)]
+struct Part {
+    from: Option<String>,
+    before: Option<String>,
+}
+
 /// Reads `?from=&before=` of a nested catalogue.
-fn parse_part(uri: &Uri) -> Result<Option<(Option<String>, Option<String>)>, Rejection> {
-    let mut part = (None, None);
+fn parse_part(uri: &Uri) -> Result<Part, Rejection> {
+    let mut part = Part::default();
     for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         let place = match &*name {
-            "from" => &mut part.0,
-            "before" => &mut part.1,
+            "from" => &mut part.from,
+            "before" => &mut part.before,
             _ => {
                 return Err(wrong(
                     "the query is `from` and `before`, of a link in the catalogue",
@@ -328,7 +333,7 @@ fn parse_part(uri: &Uri) -> Result<Option<(Option<String>, Option<String>)>, Rej
         };
         *place = Some(WorkspaceId::parse(&value)?.to_string());
     }
-    Ok((part != (None, None)).then_some(part))
+    Ok(part)
 }
 
 fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
