@@ -23,7 +23,7 @@ async fn tenants() -> Case {
 
 impl Case {
     async fn call_at(&self, path: &str, body: &Value) -> (u16, Value) {
-        let request = Request::post(path, &body.to_string()).bearer(&self.caller.token);
+        let request = Request::post(path, body.to_string()).bearer(&self.caller.token);
         let answer = self
             .gateway
             .call(&request.field("A2A-Version", "1.0"))
@@ -85,7 +85,7 @@ async fn a_call_at_the_origin_goes_to_the_workspace_that_its_tenant_names() {
         );
     }
     // The order of checks: the credential before the tenant, the hierarchy behind it.
-    let anonymous = Request::post("/", &call(Some("target")).to_string());
+    let anonymous = Request::post("/", call(Some("target")).to_string());
     assert_eq!(case.gateway.call(&anonymous).await.status, 401);
     let (status, answer) = case.call_at("/", &call(Some("nobody"))).await;
     assert_eq!(
