@@ -11,7 +11,6 @@ mod manuals;
 mod serve;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -21,8 +20,8 @@ pub use self::serve::start;
 pub use ctl::context::{find_context, remove_context, save_context};
 use ctl::{
     COMPLETION_VARIABLE, Failure, ReadFlags, agents, caps, context, escape_controls, exchange,
-    explain, finish, grants, health, policy, records, revocations, run_to_end, send, stops, task,
-    token, usage, who, workspace, write_prompt,
+    explain, finish, grants, health, is_on_screen, policy, records, revocations, run_to_end, send,
+    stops, task, token, usage, who, workspace, write_prompt,
 };
 pub use ctl::{USAGE, print_error};
 use run::sidecar;
@@ -236,7 +235,7 @@ fn build_command<Example: Subcommand>() -> clap::Command {
     );
     let command = command.help_template(template);
     // Elsewhere a line stays whole, as a script or a test reads it.
-    match io::stdout().is_terminal() {
+    match is_on_screen() {
         true => command.max_term_width(100),
         false => command.term_width(0),
     }

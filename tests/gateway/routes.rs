@@ -103,6 +103,12 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
                 "/access /orgs /operators /grants /policy /stops /revocations /caps /usage";
             let for_operators = operators.split(' ').any(|start| path.starts_with(start));
             let status = match status {
+                // Open to all, but not to a credential that proves nothing.
+                401 if ["/.well-known/ard.json", "/.well-known/ai-catalog.json"]
+                    .contains(&&*path) =>
+                {
+                    401
+                }
                 _ if path.starts_with("/.well-known/") => 200,
                 // Off, unless canvas.enabled says otherwise.
                 _ if path.starts_with("/canvas") => 404,

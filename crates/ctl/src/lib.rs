@@ -41,7 +41,9 @@ pub use self::complete::VARIABLE as COMPLETION_VARIABLE;
 pub use self::failure::{Failure, OrFail, finish, run_to_end};
 pub use self::settings::ConfigFlags;
 pub use self::table::Table;
-pub use self::terminal::{ask_line, escape_controls, print, print_error, print_note, write_prompt};
+pub use self::terminal::{
+    ask_line, escape_controls, is_on_screen, print, print_error, print_note, write_prompt,
+};
 
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
 pub const USAGE: u8 = 64;

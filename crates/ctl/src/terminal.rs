@@ -60,11 +60,15 @@ fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// True if standard output is a terminal.
+pub fn is_on_screen() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Clears the terminal, if standard output is one.
 pub(crate) fn clear_screen() -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.is_terminal() {
-        true => out.write_all(b"\x1b[H\x1b[J"),
+    match is_on_screen() {
+        true => io::stdout().write_all(b"\x1b[H\x1b[J"),
         false => Ok(()),
     }
 }

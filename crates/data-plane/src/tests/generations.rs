@@ -362,7 +362,7 @@ async fn an_agent_without_a_card_is_found_out_by_its_answer() {
 }
 
 #[tokio::test]
-async fn the_tenant_and_the_query_of_an_http_json_interface_are_the_gateways_to_name() {
+async fn a_served_card_names_the_tenant_of_an_http_json_interface_and_hides_its_query() {
     let interface = json!({"url": "http://a.test/rest?code=KEY", "protocolBinding": "http+json",
         "protocolVersion": "1.0", "tenant": "t"});
     let card = json!({"name": "n", "supportedInterfaces": [interface]});
@@ -376,14 +376,20 @@ async fn the_tenant_and_the_query_of_an_http_json_interface_are_the_gateways_to_
         .json();
     let served = &served["supportedInterfaces"][0];
     assert_eq!(served["protocolBinding"], "HTTP+JSON");
-    assert_eq!(served.get("tenant"), None);
+    assert_eq!(served["tenant"], "t");
+    assert!(!served.to_string().contains("KEY"), "{served}");
     let body = r#"{"message":{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hi"}]}}"#;
-    let line = "POST /workspaces/added/a2a/message:send";
-    let reply = gateway.send(line, &fields, body).await;
-    assert_eq!(reply.status, 200, "{}", reply.body);
-    let requests = agent.requests();
-    let sent = requests.last().unwrap().lines().next().unwrap();
-    assert_eq!(sent, "POST /rest/t/message:send?code=KEY HTTP/1.1");
+    for path in ["message:send", "t/message:send"] {
+        let line = format!("POST /workspaces/added/a2a/{path}");
+        let reply = gateway.send(&line, &fields, body).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let requests = agent.requests();
+        let sent = requests.last().unwrap().lines().next().unwrap();
+        assert_eq!(
+            sent, "POST /rest/t/message:send?code=KEY HTTP/1.1",
+            "{path}"
+        );
+    }
 }
 
 #[tokio::test]
