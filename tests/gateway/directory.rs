@@ -64,19 +64,20 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
     let shared = Shared::open(&config.get().stores, Arc::clone(&metrics)).unwrap();
     let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
     let workspaces = Workspaces::new(db.clone());
+    let seal = Arc::new(Seal::load_or_create(folder.path(), None).unwrap());
     let directory = Arc::new(Directory::new(
         &config,
         workspaces.clone(),
         shared.clone(),
         Arc::clone(&coherence),
         Events::new(config.clone(), shared, Arc::clone(&metrics)),
-        Arc::new(Seal::load_or_create(folder.path(), None).unwrap()),
+        Arc::clone(&seal),
         Arc::clone(&metrics),
     ));
     let (places, counts) = (workspaces.clone(), || Arc::clone(&metrics));
     let hierarchy = Hierarchy::new(places, db.clone(), &coherence, counts(), config.clone());
     let keys = Arc::new(Keys::load_or_create(folder.path()).unwrap());
-    let identity = Identity::new(config, db, keys, Arc::clone(&coherence), counts());
+    let identity = Identity::new(config, db, (keys, seal), Arc::clone(&coherence), counts());
     // As a gateway does when it has looked for leases.
     coherence.set_leases_known();
     let following = Arc::clone(&directory);

@@ -26,6 +26,7 @@ mod caps;
 mod cards;
 mod catalogue;
 mod certificates;
+mod chains;
 mod clocks;
 mod console;
 mod credentials;

@@ -8,7 +8,7 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Decode, Encode, FromRow, Row as _, Type};
 
-use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus, Transport};
+use kernel::config::{Bridging, CardAccess, ChainMode, CompletionMode, RefusalStatus, Transport};
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::time::Timestamp;
 use stores::db::{Connection, Db, Values};
@@ -87,6 +87,7 @@ pub(crate) use stored_words;
 stored_words!(
     Bridging,
     CardAccess,
+    ChainMode,
     CompletionMode,
     RefusalStatus,
     Transport

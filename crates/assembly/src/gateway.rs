@@ -141,6 +141,7 @@ impl Gateway {
         keys: Arc<Keys>,
         seal: Seal,
     ) -> Arc<Self> {
+        let seal = Arc::new(seal);
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
@@ -163,7 +164,7 @@ impl Gateway {
         let identity = Identity::new(
             config.clone(),
             db.clone(),
-            Arc::clone(&keys),
+            (Arc::clone(&keys), Arc::clone(&seal)),
             Arc::clone(&coherence),
             Arc::clone(&metrics),
         );
@@ -191,7 +192,7 @@ impl Gateway {
             shared.clone(),
             Arc::clone(&coherence),
             Arc::clone(&events),
-            Arc::new(seal),
+            seal,
             Arc::clone(&metrics),
         );
         let facts = (audit.usage.clone(), workspaces.clone());

@@ -113,12 +113,14 @@ pub(super) async fn create_delegation(
     check_request(&id, &target, &new)?;
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
     let permit = gateway.hierarchy.permit(&caller.0, &target).await?;
+    let checked = gateway.check_chain(&caller.0, &permit).await;
+    checked.at(Stage::Chain)?;
     gateway.stops.check(&permit).at(Stage::Stop)?;
     let run = run_of(&new.metadata, &headers)?;
     let charge = count_call(&gateway, &caller, &permit, run.as_ref()).await?;
     let new = NewJob {
         owner: caller.0.owner(),
-        caller: caller.0.to_stored(),
+        caller: gateway.identity.to_stored(&caller.0, None),
         source: Some(id),
         target,
         content: Content::Task(Task {
@@ -243,8 +245,7 @@ pub(super) async fn list_delegations(
     caller.require_own(&id)?;
     let life = gateway.identity.find_incarnation(&id).await?;
     let jobs = &gateway.delivery.jobs;
-    let owner = life.to_string();
-    let found = jobs.list_delegations(&owner, &page.after, page.limit);
+    let found = jobs.list_delegations(&life, &page.after, page.limit);
     let (found, more) = found.await?;
     let next = Page::cursor_after(found.last().map(|job| &*job.id), more);
     let shown = found
@@ -265,7 +266,12 @@ pub(super) async fn read_delegation(
     caller.require_own(&id)?;
     let found = gateway.delivery.jobs.find(&delegation).await?;
     let owner = gateway.identity.find_incarnation(&id).await?.to_string();
-    let own = |job: &Job| job.kind == Kind::Delegation && job.owner == owner;
+    // For whichever root.
+    let is_own = |of: &str| {
+        of.strip_prefix(&owner)
+            .is_some_and(|root| root.is_empty() || root.starts_with(" for "))
+    };
+    let own = |job: &Job| job.kind == Kind::Delegation && is_own(&job.owner);
     let job = found.filter(own).ok_or_else(|| {
         Rejection::new(
             Reason::NotFound,

@@ -145,6 +145,7 @@ async fn prove(parts: &Parts, gateway: &Gateway, run: Run) -> Result<Caller, Rej
     let field = single_authorization(&parts.headers)?;
     let proof = gateway.identity.authenticate(field).await?;
     check_proof(gateway, parts, &proof)?;
+    let proof = gateway.identity.with_chain(proof, &parts.headers).await?;
     Ok(Caller(proof, AdmittedRequest::from_parts(parts), run))
 }
 

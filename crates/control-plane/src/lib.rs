@@ -391,7 +391,7 @@ declare_routes! {
             .answers(200, "The entry.").contents("application/json").headers("ETag").refuses("404");
     /// Facets of ARD, which this gateway does not offer.
     POST "/explore" => catalogue::explore, Read,
-        says op("catalogue", "exploreAgents").by("").answers(501, "Not offered.").contents("application/json");
+        says op("catalogue", "exploreAgents").by("").gives_named(501, "Refusal", "Not offered.");
     /// What the gateway is as an OAuth authorization server (RFC 8414).
     GET "/.well-known/oauth-authorization-server" => oauth::metadata::serve_server, Read,
         says op("oauth", "authorizationServer").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")

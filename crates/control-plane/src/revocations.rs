@@ -184,6 +184,25 @@ async fn revoke(
         .await
 }
 
+/// Ends the chains that were begun or passed on with a token which was revoked. Where there are as many revocations as may
+/// be, they end by themselves.
+pub(super) async fn end_chains(
+    gateway: &Gateway,
+    caller: &Caller,
+    token_id: String,
+) -> Result<(), Rejection> {
+    let subject = (Subject::Credential(token_id), None, None);
+    match revoke(gateway, caller, subject).await {
+        Err(why) if why.reason == Reason::Conflict => {
+            tracing::warn!(
+                "chains of a revoked token live on: there are as many revocations as may be"
+            );
+            Ok(())
+        }
+        ended => ended.map(drop),
+    }
+}
+
 fn to_value(subject: &str) -> Value {
     serde_json::from_str(subject).unwrap_or_default()
 }

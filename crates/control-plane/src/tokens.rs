@@ -16,6 +16,7 @@ use super::dry_run::ChangeResponse;
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, is_root_of, not_permitted};
 use super::lifecycle::find_editor;
 use super::page::Page;
+use super::revocations::end_chains;
 use super::workspaces::{parse_optional, require_same_org};
 use access::identity::{
     CANVAS_TTL_DEFAULT, CredentialKind, EnrolmentMaker, IssuedToken, NewCanvas, OrgTokenRow,
@@ -251,6 +252,7 @@ pub(super) async fn revoke_token(
         .tokens
         .revoke_workspace(&id, &token_id, caller.run());
     let ended = found.await?.ok_or_else(no_such_token)?;
+    end_chains(&gateway, &caller, token_id).await?;
     let about = match &*ended {
         [] => ChangeFacts::default(),
         ids => ChangeFacts::default().with_fact("ended", ids),
@@ -376,6 +378,10 @@ pub(super) struct NewCanvasToken {
     org: Option<String>,
     #[schema(value_type = Option<Vec<WorkspaceId>>, min_items = 1, max_items = 200)]
     workspaces: Option<Vec<String>>,
+    /// The groups of the user that `access.require` may name.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>, max_items = 64)]
+    groups: Vec<String>,
     #[schema(minimum = 1, maximum = 86400, default = 3600)]
     ttl_seconds: Option<u64>,
 }
@@ -424,6 +430,7 @@ pub(super) async fn issue_canvas(
         user: &new.user,
         org,
         workspaces: workspaces.as_deref(),
+        groups: &new.groups,
         ttl,
         maker: Some(&caller.0),
     })?;

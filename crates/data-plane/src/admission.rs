@@ -588,6 +588,11 @@ pub(super) struct AllowedCaller {
 }
 
 impl AllowedCaller {
+    /// Returns the proof and the permission.
+    pub(super) fn as_pair(&self) -> (&Proof, &Permit) {
+        (&self.proof, &self.permit)
+    }
+
     /// Returns the account under which the call takes memory and places.
     pub(super) fn account(&self) -> Account {
         self.proof.account
@@ -620,6 +625,9 @@ pub(super) async fn authenticate_caller(
     if exchange.call.method.returns_content() {
         proof.require_at_least(Role::Admin).at(Stage::Role)?;
     }
+    let proof = gateway.identity.with_chain(proof, &head.headers).await;
+    let proof = proof.at(Stage::Chain)?;
+    exchange.call.proof = Some(Arc::clone(&proof));
     Ok(proof)
 }
 

@@ -97,7 +97,7 @@ pub(super) async fn defer_call(
     let method = call.method_name.clone();
     let new = NewJob {
         owner: allowed.proof.owner(),
-        caller: allowed.proof.to_stored(),
+        caller: context.gateway.identity.to_stored(&allowed.proof, None),
         source: allowed.permit.caller().cloned(),
         target: allowed.permit.target().clone(),
         priority: parse_priority(&body),

@@ -266,7 +266,8 @@ impl Dispatcher {
         };
         let permit = permit_target(gateway, &proof, &job.target, &mut Live).await;
         let permit = permit.map_err(refuse)?;
-        check_access(gateway, &permit, &mut Live).map_err(refuse)?;
+        let checked = check_access(gateway, (&proof, &permit), &mut Live).await;
+        checked.map_err(refuse)?;
         let destination = match gateway.resolution.resolve(&permit).await {
             Ok(destination) => destination,
             Err(why) => {

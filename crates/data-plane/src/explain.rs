@@ -220,7 +220,7 @@ impl Explainer {
             explanation.judge(Stage::Role, || Some(fact), Err(refusal))?;
         }
         let permit = permit_target(gateway, proof, target, explanation).await?;
-        check_access(gateway, &permit, explanation)?;
+        check_access(gateway, (proof, &permit), explanation).await?;
         Ok(permit)
     }
 

@@ -107,7 +107,8 @@ pub(super) async fn answer_call(
         Err(ended) => return Err(ended),
     };
     // It may have waited for a place, and its body for its caller.
-    let stopped = check_access(&context.gateway, &admitted.allowed.permit, &mut Live);
+    let allowed = admitted.allowed.as_pair();
+    let stopped = check_access(&context.gateway, allowed, &mut Live).await;
     stopped.map_err(|why| why.with_delivery(Delivery::NotSent))?;
     let turn = admitted.turn.take();
     // The proof and the permit are no longer needed, and a stream may last for half an hour.
@@ -265,7 +266,7 @@ async fn repeat_call(
         let (called, prepared) = (Arc::clone(&agent), (prepared, clocks.total));
         let (slot, reached) =
             reach_agent(request, (&admitted, called), &mut call, prepared).await?;
-        check_access(&context.gateway, &admitted.allowed.permit, &mut Live)?;
+        check_access(&context.gateway, admitted.allowed.as_pair(), &mut Live).await?;
         Ok::<_, ExchangeError>((observer, slot, reached))
     };
     let (observer, slot, reached) = match reached.await {

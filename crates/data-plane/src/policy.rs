@@ -16,7 +16,7 @@ use crate::complete::CheckedCall;
 use crate::filters::Rewrite;
 use crate::guard::{CallFacts, CallGuards, CallerSide, Party, parse_trace};
 use crate::listener::caller_gone;
-use crate::record::{Exchange, ExchangeError, box_in_place};
+use crate::record::{Exchange, ExchangeError, box_cold_path, box_in_place};
 use crate::services::{Context, Request};
 use crate::trace::parent_context;
 use a2a::call_names::CallNames;
@@ -39,11 +39,15 @@ use mailbox::jobs::{Job, request_id};
 ///
 /// # Errors
 /// The first rejection.
-pub(super) fn check_access<T: Trail>(
+pub(super) async fn check_access<T: Trail>(
     gateway: &Gateway,
-    permit: &Permit,
+    (proof, permit): (&Proof, &Permit),
     trail: &mut T,
 ) -> Result<(), T::Stop> {
+    if gateway.has_chain_rules(proof) {
+        let checked = box_cold_path(gateway.check_chain(proof, permit)).await;
+        trail.judge(Stage::Chain, || find_chain(proof), checked)?;
+    }
     let stopped = gateway.stops.check(permit);
     trail.judge(Stage::Stop, || find_stop(gateway, permit), stopped)
 }
@@ -81,7 +85,7 @@ pub(super) async fn authorize_target(
     let permit = permit_target(gateway, &proof, target, &mut Live).await?;
     exchange.call.set_access(&permit);
     if exchange.call.method != Method::AgentCard {
-        check_access(gateway, &permit, &mut Live)?;
+        check_access(gateway, (&proof, &permit), &mut Live).await?;
     }
     Ok(AllowedCaller { proof, permit })
 }
@@ -132,6 +136,14 @@ fn rule_fact(gateway: &Gateway, permit: Result<&Permit, &Rejection>) -> Option<F
     };
     let value = json!({"rule": rule, "access.lineage": lineage});
     Some(Fact::new(Stage::Rule, Source::Memory, value))
+}
+
+/// Returns what an explanation shows of the chain.
+fn find_chain(proof: &Proof) -> Option<Fact> {
+    let chain = proof.chain();
+    let root = chain.map_or_else(|| proof.principal.name(), |chain| chain.root().into());
+    let value = json!({"root": root, "depth": chain.map_or(0, |chain| chain.depth())});
+    Some(Fact::new(Stage::Chain, Source::Memory, value))
 }
 
 /// Returns what an explanation shows of stops, if there are any.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use a2a::method::Method;
 use a2a::task::{Binding, TaskScan};
 use access::caps::Charge;
 use access::hierarchy::Permit;
-use access::identity::{Allowance, Proof, may_be_credential};
+use access::identity::{Allowance, Proof, SentChain, may_be_credential};
 use access::workspace::Timestamp;
 use assembly::console::{Console, ExchangeParties, ExchangeSummary, OpenStream};
 use assembly::gateway::Gateway;
@@ -160,6 +160,8 @@ pub(super) struct CallContext {
     /// The trace context for work that follows from the exchange without an immediate call.
     pub(super) trace: Option<SpanContext>,
     call_trace: Option<SpanContext>,
+    /// The chain token that the agent gets, once it is signed.
+    pub(super) chain: OnceLock<Arc<SentChain>>,
 }
 
 impl CallContext {
@@ -447,6 +449,7 @@ impl Exchange {
             translation: None,
             trace: None,
             call_trace: None,
+            chain: OnceLock::new(),
         };
         let record = Record::default();
         Self { call, record }

@@ -23,17 +23,19 @@ use crate::grpc_agent::{GrpcPlace, grpc_peer};
 use crate::policy::{ContentCall, check_content};
 use crate::record::{Exchange, ExchangeError, TranslationFields, box_cold_path};
 use crate::services::{CALLER_TOKEN, Context, Request};
-use crate::trace::Callee;
+use crate::trace::{Callee, parent_context};
 use crate::upstream::WireRequest;
 use a2a::Generation;
 use a2a::bridge::{
     AgentRequest, Bridge, Call, Exchange as BridgedExchange, Failure, FileBytes, Side,
     has_v1_message, path_below, tenant_prefix,
 };
+use a2a::call_names::CallNames;
 use a2a::card::{AgentSide, AgentSides, Binding as Carried, Carrier};
 use a2a::method::Method;
 use a2a::task::Binding;
-use access::identity::{CallerToken, Principal};
+use access::caps::Names;
+use access::identity::{CallerToken, ON_BEHALF_OF, Principal, SentChain};
 use access::workspace::CallerProof;
 use directory::{Agent, AgentAddress, AgentOptions, LookupFor};
 use http1::{HeadWriter, named_by_connection};
@@ -44,7 +46,7 @@ use kernel::rejection::{AtStage as _, Delivery, Rejection};
 use kernel::stage::Stage;
 use kernel::telemetry::traces::context::{context_fields, is_context};
 use tokio::time::Instant;
-use trust::body_hash;
+use trust::{Pair, body_hash};
 
 /// The request that a call stands for: its head, and the address of its client.
 pub(super) struct Origin<'a> {
@@ -140,7 +142,14 @@ impl AgentCall<'_> {
         let AllowedCaller { proof, permit } = &self.admitted.allowed;
         let agent = self.agent;
         let caller = proof.principal.name();
-        let pair = permit.pair(&caller);
+        let chain = match proof.sends_chain(agent.chain) {
+            true => Some(box_cold_path(self.chain_token(origin, exchange, call)).await?),
+            false => None,
+        };
+        let pair = Pair {
+            chain_hash: chain.as_deref().map(SentChain::hash),
+            ..permit.pair(&caller)
+        };
         let signed = &self.context.gateway.identity.signed;
         let caller_token = match agent.proof {
             CallerProof::Pair => signed.caller_token_for_pair(pair),
@@ -165,8 +174,44 @@ impl AgentCall<'_> {
             head.write_field("x-forwarded-host", host);
         }
         head.write_display("x-a2a-hops", self.admitted.hops);
+        if let Some(chain) = &chain {
+            head.write_field(ON_BEHALF_OF.as_str(), chain.token());
+        }
         head.write_field("via", "1.1 a2a-gateway");
         Ok(head.finish())
+    }
+
+    /// Returns the chain token for the agent. One is used for all requests of an exchange.
+    ///
+    /// # Errors
+    /// `chain_invalid`; the token cannot be signed.
+    async fn chain_token(
+        &self,
+        origin: &Origin<'_>,
+        exchange: &Exchange,
+        call: &CheckedCall,
+    ) -> Result<Arc<SentChain>, Rejection> {
+        if let Some(sent) = exchange.call.chain.get() {
+            return Ok(Arc::clone(sent));
+        }
+        let (proof, permit) = self.admitted.allowed.as_pair();
+        let run = match proof.chain() {
+            Some(_) => None,
+            None => {
+                let named = offload::run_on_body(&call.body, CallNames::from_body).await;
+                let trace = || {
+                    parent_context(&origin.head.headers)
+                        .map(|context| context.trace_id().to_string())
+                };
+                Names::from_message(named, trace).run
+            }
+        };
+        let method = exchange.call.method;
+        let methods =
+            [Generation::V0, Generation::V1].map(|one| method.name_in(one).unwrap_or_default());
+        let call = (proof, permit, &methods[..], run.as_deref());
+        let sent = self.context.gateway.sign_chain(call).await?;
+        Ok(Arc::clone(exchange.call.chain.get_or_init(|| sent)))
     }
 
     /// Begins the head, up to the trace context: the fields that pass, and those that depend on them.

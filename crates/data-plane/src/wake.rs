@@ -178,7 +178,7 @@ async fn check_agent(
     kind: CallKind,
 ) -> Result<AgentState, Rejection> {
     let permit = &allowed.permit;
-    if let Err(why) = check_access(gateway, permit, &mut Live) {
+    if let Err(why) = check_access(gateway, allowed.as_pair(), &mut Live).await {
         // It waits for the release, and keeps no other call back.
         return Ok(AgentState::Stopped(Rejection::mark_not_sent(why)));
     }

@@ -66,6 +66,14 @@ reasons! {
         CallerMismatch => ("caller_mismatch", 403, -32_000, "the request's X-Workspace-ID"),
         /// Denied by the rule, the scope or the grant.
         NotPermitted => ("not_permitted", 403, -32_000),
+        /// The request's X-A2A-On-Behalf-Of is no chain token for this caller.
+        ChainInvalid => ("chain_invalid", 403, -32_000, "the request's X-A2A-On-Behalf-Of"),
+        /// The chain of the request has ended.
+        ChainExpired => ("chain_expired", 403, -32_000, "the request's X-A2A-On-Behalf-Of"),
+        /// The root, the run or a link of the chain was revoked, or may not call the next any more.
+        ChainRevoked => ("chain_revoked", 403, -32_000, "the request's X-A2A-On-Behalf-Of"),
+        /// The target is called only on behalf of others (`access.require`).
+        RootRequired => ("root_required", 403, -32_000),
         /// The role of an operator does not cover it.
         RoleRequired => ("role_required", 403, -32_000, "an operator's role: `matrix::roles` has it"),
         /// An operator stopped the caller or the target.

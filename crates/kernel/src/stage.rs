@@ -49,6 +49,8 @@ stages! {
     Grant => "grant", "";
     /// The rule that permits the caller to message the target.
     Rule => "rule", "CanCommunicate";
+    /// The chain on which the caller acts, and the root that the target requires.
+    Chain => "chain", "its [chain](credentials.md#chains)";
     /// The stops of operators, if there are any.
     Stop => "stop", "[stops](http-api.md#stops)";
     /// The target's lifecycle state.

@@ -69,6 +69,9 @@ pub struct PairClaims {
     /// In a token for one forwarded request, [`body_hash`] of its body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bh: Option<String>,
+    /// [`body_hash`] of the chain token beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tth: Option<String>,
 }
 
 /// A caller, a target and their relation, for a token.
@@ -84,6 +87,8 @@ pub struct Pair<'a> {
     pub org: Option<&'a str>,
     /// The value of [`PairClaims::generation`].
     pub generation: i64,
+    /// The value of [`PairClaims::tth`].
+    pub chain_hash: Option<&'a str>,
 }
 
 impl PairClaims {
@@ -105,6 +110,7 @@ impl PairClaims {
             token_use: None,
             method: None,
             bh: None,
+            tth: pair.chain_hash.map(str::to_owned),
         }
     }
 

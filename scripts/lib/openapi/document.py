@@ -7,7 +7,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 METHODS = ("get", "put", "post", "patch", "delete")
 REFUSALS = ("Refusal", "RpcRefusal", "RefusalOrAgentError", "RpcRefusalOrAgentError", "HttpJsonRefusal",
-            "HttpJsonRefusalOrAgentError", "Readiness")
+            "HttpJsonRefusalOrAgentError", "OAuthRefusal", "Readiness")
 
 
 def operations(described):

@@ -161,6 +161,7 @@ async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
             rule: "sibling",
             org: None,
             generation: 0,
+            chain_hash: None,
         };
         let (issuer, life) = ("https://gw.example.com".into(), Duration::from_secs(60));
         let claims = PairClaims::new(issuer, pair, Timestamp::now(), life);

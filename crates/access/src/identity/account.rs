@@ -31,7 +31,7 @@ impl Proof {
                 },
                 _,
             ) => Account {
-                own: account_number(&self.owner()),
+                own: account_number(&self.own_name()),
                 group: group_number(org.as_deref(), within.as_ref()),
             },
             (Principal::Org { org, within }, _) => {
@@ -39,7 +39,7 @@ impl Proof {
             }
             // Of all lives of the id.
             (Principal::Workspace { id }, _) => Account::without_group(account_number(id.as_str())),
-            _ => Account::without_group(account_number(&self.owner())),
+            _ => Account::without_group(account_number(&self.own_name())),
         };
         self
     }
@@ -53,7 +53,7 @@ fn group_number(org: Option<&str>, within: Option<&WorkspaceIncarnation>) -> u64
     })
 }
 
-/// Returns the number of a name: of a principal as [`Proof::owner`] writes it, or `users:` and an org.
+/// Returns the number of a name: of a principal as [`Proof::own_name`] writes it, or `users:` and an org.
 fn account_number(name: &str) -> u64 {
     CredentialHash::digest(&format!("account:{name}")).to_number()
 }

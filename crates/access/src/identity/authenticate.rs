@@ -9,6 +9,7 @@ use std::time::Duration;
 use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
+use super::chains::Chains;
 use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::Issuers;
 use super::issuers::logout::Logout;
@@ -26,7 +27,7 @@ use kernel::time::Timestamp;
 use stores::coherence::{Coherence, CoherentCache, Invalidation};
 use stores::db::Db;
 use stores::store::Unavailable;
-use trust::{Keys, TokenError};
+use trust::{Keys, Seal, TokenError};
 
 /// Entries of the cache of rejected credentials. It is a cache of its own, so that guesses evict no valid
 /// credential.
@@ -59,6 +60,7 @@ pub struct Identity {
     /// The proof of requests without a credential, in open mode.
     open: Arc<Proof>,
     uses: UseQueue,
+    pub(super) chains: Chains,
 }
 
 impl Identity {
@@ -66,7 +68,7 @@ impl Identity {
     pub fn new(
         config: Live,
         db: Db,
-        keys: Arc<Keys>,
+        (keys, seal): (Arc<Keys>, Arc<Seal>),
         coherence: Arc<Coherence>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -85,7 +87,7 @@ impl Identity {
             metrics,
             revocations: Revocations::new(db.clone(), &coherence),
             tokens: Tokens::new(db, coherence),
-            signed: SignedTokens::new(config.clone(), keys),
+            signed: SignedTokens::new(config.clone(), keys, seal),
             admins: Derived::new(&config, |config, _| admin_hashes(config)),
             config,
             proofs,
@@ -96,6 +98,7 @@ impl Identity {
                 .build(),
             open: Arc::new(open_proof()),
             uses: UseQueue::default(),
+            chains: Chains::default(),
         }
     }
 

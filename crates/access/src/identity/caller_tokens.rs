@@ -2,7 +2,7 @@
 //! tokens"). One of a pair is signed once and used again, for half its lifetime; one of a request is used once.
 //!
 //! Invariants: a token that is used again was signed by the key in force, for the issuer in force, for exactly this
-//! caller, target, rule, org and access generation.
+//! caller, target, rule, org, access generation and chain token.
 
 use std::sync::Arc;
 
@@ -51,6 +51,7 @@ struct PairKey {
     rule: &'static str,
     org: Option<Box<str>>,
     generation: i64,
+    chain_hash: Option<Box<str>>,
 }
 
 impl PairKey {
@@ -61,6 +62,7 @@ impl PairKey {
             rule: pair.rule,
             org: pair.org.map(Box::from),
             generation: pair.generation,
+            chain_hash: pair.chain_hash.map(Box::from),
         }
     }
 
@@ -71,6 +73,7 @@ impl PairKey {
             rule: self.rule,
             org: self.org.as_deref(),
             generation: self.generation,
+            chain_hash: self.chain_hash.as_deref(),
         }
     }
 }
@@ -175,7 +178,7 @@ mod tests {
     use super::*;
     use crate::identity::signed_tokens::SignedTokens;
     use kernel::config::load::DEFAULT;
-    use trust::{SigningAlgorithm, body_hash, rotate};
+    use trust::{Seal, SigningAlgorithm, body_hash, rotate};
 
     const ISSUER: &str = "https://gateway.example.com";
 
@@ -185,6 +188,7 @@ mod tests {
         rule: "sibling",
         org: Some("acme"),
         generation: 7,
+        chain_hash: None,
     };
 
     struct House {
@@ -200,7 +204,8 @@ mod tests {
         let mut config: Config = toml::from_str(DEFAULT).unwrap();
         config.tokens.issuer = Some(ISSUER.to_owned());
         let live = Live::from(config);
-        let callers = SignedTokens::new(live.clone(), Arc::clone(&keys));
+        let seal = Arc::new(Seal::load_or_create(dir.path(), None).unwrap());
+        let callers = SignedTokens::new(live.clone(), Arc::clone(&keys), seal);
         House {
             dir,
             live,
@@ -287,6 +292,10 @@ mod tests {
                 generation: 8,
                 ..PAIR
             },
+            Pair {
+                chain_hash: Some("hash-of-a-chain-token"),
+                ..PAIR
+            },
         ];
         let tokens = others.map(|pair| house.token(pair, now));
         for (pair, token) in others.iter().zip(&tokens) {
@@ -296,6 +305,7 @@ mod tests {
                 (claims.org.as_deref(), claims.generation),
                 (pair.org, pair.generation)
             );
+            assert_eq!(claims.tth.as_deref(), pair.chain_hash);
             assert!(Arc::ptr_eq(token, &house.token(*pair, now)));
         }
     }

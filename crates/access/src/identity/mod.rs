@@ -6,8 +6,9 @@
 
 mod account;
 mod authenticate;
-mod call_tokens;
 mod caller_tokens;
+mod chain_token;
+mod chains;
 mod credential;
 mod issuers;
 mod named_caller;
@@ -23,8 +24,9 @@ mod tokens;
 mod workspace_states;
 
 pub use self::authenticate::{Identity, SLOW_BODY};
-pub use self::call_tokens::{CHAIN_TYP, ChainToken, Detail, Exchanged};
 pub use self::caller_tokens::CallerToken;
+pub use self::chain_token::{Chain, Detail};
+pub use self::chains::{ChainCall, Exchanged, ON_BEHALF_OF, SentChain, chain_revoked};
 pub use self::credential::{
     CredentialHash, IssuedToken, is_admin_token, may_be_credential, new_admin_token,
 };

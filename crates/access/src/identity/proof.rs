@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::chain_token::Chain;
 use super::credential::CredentialHash;
 use super::role::{Operator, Role};
 use crate::identity::revocations::Revocable;
@@ -170,6 +171,10 @@ pub struct Proof {
     pub(crate) pair_generation: Option<i64>,
     /// What revokes it, apart from its own end: of a person's signed token.
     pub(super) revocable: Option<Arc<Revocable>>,
+    /// The groups of a person that rules name.
+    pub(super) groups: Box<[String]>,
+    /// On whose behalf it acts.
+    pub(super) chain: Option<Arc<Chain>>,
 }
 
 impl Proof {
@@ -207,8 +212,17 @@ impl Proof {
     /// Returns the owner of what the caller starts. It is the principal's name, except for canvas users:
     /// their names are unique only together with their org and the issuer, and with the subtree of the token that named
     /// them. `:` is in no workspace id. A later incarnation of a workspace id owns nothing of the
-    /// earlier ones ([`WorkspaceIncarnation`]).
+    /// earlier ones ([`WorkspaceIncarnation`]). What is started on behalf of one root is not that of another.
     pub fn owner(&self) -> String {
+        let own = self.own_name();
+        match self.chain.as_ref().filter(|chain| chain.depth() > 0) {
+            Some(chain) => format!("{own} for {}", chain.root_key()),
+            None => own,
+        }
+    }
+
+    /// Returns the owner, whoever is at the root.
+    pub(super) fn own_name(&self) -> String {
         let (user, org, within) = match &self.principal {
             Principal::Canvas {
                 user, org, within, ..
@@ -395,6 +409,8 @@ pub(super) fn open_proof() -> Proof {
         born_at: 0,
         pair_generation: None,
         revocable: None,
+        groups: Box::default(),
+        chain: None,
     }
 }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
-use super::call_tokens::CHAIN_TYP;
 use super::caller_tokens::{CallerToken, Epoch};
+use super::chain_token::{CALL_USE, CHAIN_TYP, Chain, SEALED};
 use super::credential::CredentialHash;
 use super::proof::{
     CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
@@ -22,11 +23,17 @@ use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use trust::{
-    Keys, PAIR_TYP, Pair, PairClaims, ServiceClaims, ServiceKind, SignError, TOKEN_BYTES_MAX,
+    Keys, PAIR_TYP, Pair, PairClaims, Seal, ServiceClaims, ServiceKind, SignError, TOKEN_BYTES_MAX,
     TokenError, claimed_audience, own_type,
 };
 
 pub use trust::{CANVAS_SCOPE, CANVAS_TYP};
+
+/// The owner of what is sealed in chain tokens.
+const SEALED_FOR: &str = "chain";
+
+/// Most groups of a user.
+pub(super) const GROUPS_MAX: usize = 64;
 
 /// Default lifetime: a working hour.
 pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);
@@ -49,6 +56,8 @@ struct Claims {
     org: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workspaces: Option<Vec<WorkspaceId>>,
+    #[serde(default, skip_serializing_if = "<[String]>::is_empty")]
+    groups: Box<[String]>,
     /// SHA-256 of the org token with which it was made: it ends with that token, and reaches only that org.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     via: Option<CredentialHash>,
@@ -66,6 +75,8 @@ pub struct NewCanvas<'a> {
     pub org: Option<&'a str>,
     /// If present, only these workspaces.
     pub workspaces: Option<&'a [WorkspaceId]>,
+    /// The user's groups.
+    pub groups: &'a [String],
     /// The lifetime.
     pub ttl: Duration,
     /// The caller that issues it. With an org token it ends with that token, and reaches no more than it.
@@ -98,16 +109,19 @@ pub struct IssuedPair {
 pub struct SignedTokens {
     pub(super) config: Live,
     pub(super) keys: Arc<Keys>,
+    /// Seals what chain tokens hide from other orgs.
+    seal: Arc<Seal>,
     /// The signed caller tokens.
     pub(super) epoch: ArcSwap<Epoch>,
 }
 
 impl SignedTokens {
-    pub(super) fn new(config: Live, keys: Arc<Keys>) -> Self {
+    pub(super) fn new(config: Live, keys: Arc<Keys>, seal: Arc<Seal>) -> Self {
         Self {
             epoch: ArcSwap::from_pointee(Epoch::new(&config, &keys)),
             config,
             keys,
+            seal,
         }
     }
 
@@ -126,6 +140,13 @@ impl SignedTokens {
                 "`ttl_seconds` is a whole number from 1 to 86400",
             ));
         }
+        if new.groups.len() > GROUPS_MAX {
+            let message = "`groups` has at most 64 names";
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        }
+        for group in new.groups {
+            check_name("groups", group)?;
+        }
         let now = Timestamp::now().0 / 1000;
         let exp = now + i64::try_from(new.ttl.as_secs()).unwrap_or(i64::MAX - now);
         let issuer = self.config.get().issuer();
@@ -141,6 +162,7 @@ impl SignedTokens {
             scope: CANVAS_SCOPE.to_owned(),
             org: new.org.map(str::to_owned),
             workspaces: new.workspaces.map(<[WorkspaceId]>::to_vec),
+            groups: new.groups.into(),
             via: maker.and_then(|maker| maker.credential),
             within: maker.and_then(|maker| maker.principal.within()).cloned(),
         };
@@ -200,6 +222,7 @@ impl SignedTokens {
             signer: Some(Signer::from_own_key(verified.head, verified.key)),
             maker: claims.via,
             revocable: Some(Arc::new(revocable)),
+            groups: claims.groups,
             ..open_proof()
         })
     }
@@ -323,6 +346,81 @@ impl SignedTokens {
             pair_generation: Some(claims.generation),
             ..open_proof()
         })
+    }
+
+    /// Verifies a call token of this gateway: it proves its outermost actor to one target.
+    fn verify_call(&self, token: &str) -> Result<Proof, Refusal> {
+        let signed = Refusal::Signed;
+        let issuer = self.config.get().issuer();
+        // The audience is compared with the target later, when the target is known.
+        let audience = claimed_audience(token).ok_or(signed(TokenError::Claims))?;
+        let verified = self
+            .keys
+            .verify::<Map<String, Value>>(token, CHAIN_TYP, &issuer, &audience);
+        let verified = verified.map_err(signed)?;
+        let seconds = |name: &str| {
+            verified
+                .claims
+                .get(name)
+                .and_then(Value::as_i64)
+                .unwrap_or(0)
+        };
+        let (issued_at, exp) = (seconds("iat").saturating_mul(1000), seconds("exp"));
+        let mut chain = self
+            .read_claims(verified.claims, CALL_USE)
+            .map_err(|_| Refusal::Context)?;
+        let id = |text: &str| WorkspaceId::parse(text).map_err(|_| signed(TokenError::Claims));
+        let actor = id(chain.actors().next().ok_or(signed(TokenError::Claims))?)?;
+        chain.set_link(token);
+        Ok(Proof {
+            principal: Principal::Workspace { id: actor },
+            kind: CredentialKind::Pair,
+            expires_at: Some(exp.saturating_mul(1000)),
+            signer: Some(Signer::from_own_key(verified.head, verified.key)),
+            only_to: Some(id(&audience)?),
+            // Of no earlier life of either end; a claim has whole seconds.
+            pair_generation: Some(issued_at.saturating_add(999)),
+            revocable: Some(Arc::new(chain.revocable())),
+            chain: Some(Arc::new(chain)),
+            ..open_proof()
+        })
+    }
+
+    /// Reads the claims of a chain token, with what is hidden in it.
+    pub(super) fn read_claims(
+        &self,
+        claims: Map<String, Value>,
+        usage: &str,
+    ) -> Result<Chain, TokenError> {
+        let mut chain = Chain::read(claims, usage)?;
+        if let Some(sealed) = chain.take(SEALED) {
+            let sealed = serde_json::from_value(sealed).map_err(|_| TokenError::Claims)?;
+            let opened = self
+                .seal
+                .open(SEALED_FOR, &sealed)
+                .map_err(|_| TokenError::Claims)?;
+            let hidden = serde_json::from_str(opened.expose_secret());
+            chain.reveal(hidden.map_err(|_| TokenError::Claims)?);
+        }
+        Ok(chain)
+    }
+
+    /// Returns a chain that shows `shown` in place of its root and its actors.
+    ///
+    /// # Errors
+    /// `internal` when the system gives no randomness.
+    pub(super) fn seal_chain(
+        &self,
+        chain: &Chain,
+        shown: (Value, Option<Value>),
+    ) -> Result<Chain, Rejection> {
+        let mut made = chain.clone();
+        let hidden = SecretString::from(Value::Object(made.conceal(shown)).to_string());
+        let sealed = self.seal.seal(SEALED_FOR, &hidden).map_err(|error| {
+            Rejection::new(Reason::Internal, "the chain could not be sealed").with_cause(error)
+        })?;
+        made.set(SEALED, json!(sealed));
+        Ok(made)
     }
 
     /// Verifies a canvas token, a pair token or a call token of this gateway.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::chain_token::Chain;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::role::Operator;
 use kernel::shares::Account;
@@ -17,6 +18,8 @@ struct StoredProof {
     born_at: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operator: Option<Operator>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    chain: Option<Chain>,
 }
 
 /// True for the first life of a workspace, of which nothing is written.
@@ -27,12 +30,13 @@ fn is_first(born_at: &i64) -> bool {
 impl Proof {
     /// Serializes the principal for a table, to be read by [`Identity::restore_proof`](super::Identity::restore_proof).
     /// Contains nothing of the credential.
-    pub fn to_stored(&self) -> String {
+    pub(super) fn to_stored(&self) -> String {
         let is_open = self.kind == CredentialKind::Open;
         let stored = StoredProof {
             principal: (!is_open).then(|| self.principal.clone()),
             born_at: self.born_at,
             operator: self.operator.as_deref().cloned(),
+            chain: self.chain.as_deref().cloned(),
         };
         // Strings and lists of strings: serialization cannot fail.
         serde_json::to_string(&stored).unwrap_or_default()
@@ -47,7 +51,8 @@ impl Proof {
             return is_open.then(open_proof);
         };
         let operator = stored.operator.unwrap_or(Operator::CONFIGURED);
-        Some(Self::of_principal(principal, stored.born_at, operator))
+        let proof = Self::of_principal(principal, stored.born_at, operator);
+        Some(proof.on_chain(stored.chain.map(Arc::new)))
     }
 
     /// Returns the proof of what the gateway does by itself, as an operator.

@@ -17,7 +17,7 @@ use stores::coherence::Coherence;
 use stores::db::Db;
 use stores::shared::Shared;
 use stores::store::Run::Real;
-use trust::Keys;
+use trust::{Keys, Seal};
 
 struct House {
     identity: Identity,
@@ -47,7 +47,10 @@ impl House {
         let identity = Identity::new(
             config.clone(),
             db.clone(),
-            Arc::clone(&keys),
+            (
+                Arc::clone(&keys),
+                Arc::new(Seal::load_or_create(dir.path(), None).unwrap()),
+            ),
             coherence,
             Arc::clone(&metrics),
         );
@@ -368,6 +371,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
             user: "ada",
             org: Some("acme"),
             workspaces: Some(&only),
+            groups: &[],
             ttl: hour,
             maker: None,
         })
@@ -400,6 +404,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
             user: "ada",
             org: None,
             workspaces: None,
+            groups: &[],
             ttl,
             maker: None,
         });

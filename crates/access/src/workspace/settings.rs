@@ -12,7 +12,7 @@ use super::{
     CallerProof, DeliveryMode, Liveness, Resolve, SealedTls, Status, StoredProbe, StoredWake,
 };
 use crate::rows::{Statement, bind, read};
-use kernel::config::{Bridging, CardAccess, CompletionMode, RefusalStatus, Transport};
+use kernel::config::{Bridging, CardAccess, ChainMode, CompletionMode, RefusalStatus, Transport};
 use kernel::ids::WorkspaceId;
 use trust::SealedSecret;
 
@@ -298,6 +298,8 @@ settings! {
         proof: Option<CallerProof> as CallerProof, OnceSet, Editors, Value;
         /// Translation of calls; `None`: that of `a2a.bridge`.
         bridge: Option<Bridging> as Bridging, OnceSet, Editors, Value;
+        /// The calls with which it gets a chain token; `None`: those of persons, and those of a chain.
+        chain: Option<ChainMode> as ChainMode, OnceSet, Editors, Value;
         /// What carries its calls where its card names several interfaces; `None`: `auto`.
         transport: Option<Transport> as Transport, OnceSet, Editors, Value;
         /// Addresses of its name that get calls, for assumed liveness; `None`: the first.

@@ -36,7 +36,8 @@ pub(crate) async fn exchange_token(
     let subject = form.require("subject_token")?;
     let target = find_target(&gateway, &form)?;
     let identity = &gateway.identity;
-    let chain = identity.verify_context(subject, &client.id).await?;
+    let chain = identity.verify_context(subject, &client.proof).await;
+    let chain = chain.map_err(refuse_subject)?;
     let wanted = form.get("requested_token_type").unwrap_or(ACCESS_TOKEN);
     let (made, token_type) = match wanted {
         ACCESS_TOKEN => {
@@ -46,16 +47,18 @@ pub(crate) async fn exchange_token(
             }
             // One that does not exist looks like one that may not be called.
             let permit = gateway.hierarchy.permit(&client.proof, &target).await;
-            permit.map_err(|why| match why.reason {
-                Reason::NotPermitted | Reason::WorkspaceNotFound | Reason::WorkspaceRemoved => {
-                    invalid_target()
-                }
-                _ => why,
-            })?;
-            if !chain.may_reach(&target)? {
+            let permit = permit.map_err(hide_target)?;
+            if !chain.may_reach(&target, None) {
                 return Err(invalid_target());
             }
-            let made = identity.issue_call(&chain, (&client.id, &client.proof), &target)?;
+            let proof = client
+                .proof
+                .as_ref()
+                .clone()
+                .on_chain(Some(Arc::clone(&chain)));
+            let checked = gateway.check_chain(&proof, &permit).await;
+            checked.map_err(refuse_subject).map_err(hide_target)?;
+            let made = identity.issue_call(&chain, &proof, &target)?;
             (made, "Bearer")
         }
         JWT if target == client.id => {
@@ -64,7 +67,10 @@ pub(crate) async fn exchange_token(
                 let message = r#"`authorization_details` is a list of {"type":"a2a","locations":["ID"]?,"actions":["METHOD"]?}"#;
                 refuse("invalid_request", message)
             })?;
-            (identity.narrow_context(&chain, &details)?, "N_A")
+            (
+                identity.narrow_context(&chain, &client.id, &details)?,
+                "N_A",
+            )
         }
         JWT => {
             return Err(refuse(
@@ -147,6 +153,28 @@ fn find_target(gateway: &Gateway, form: &Form) -> Result<WorkspaceId, Rejection>
         }
     };
     WorkspaceId::parse(&id).map_err(|_| invalid_target())
+}
+
+/// Refuses a chain as RFC 8693 has it.
+fn refuse_subject(why: Rejection) -> Rejection {
+    match why.reason {
+        Reason::ChainInvalid | Reason::ChainExpired | Reason::ChainRevoked => {
+            let message = format!("`subject_token`: {}", why.message);
+            refuse("invalid_request", message).with_fact("chain", why.reason.as_str())
+        }
+        _ => why,
+    }
+}
+
+/// Refuses a target that may not be called like one that does not exist.
+fn hide_target(why: Rejection) -> Rejection {
+    match why.reason {
+        Reason::NotPermitted
+        | Reason::RootRequired
+        | Reason::WorkspaceNotFound
+        | Reason::WorkspaceRemoved => invalid_target(),
+        _ => why,
+    }
 }
 
 fn invalid_target() -> Rejection {

@@ -21,7 +21,7 @@ use crate::upstream::{UpstreamAuth, UpstreamTls};
 use a2a::Generation;
 use a2a::card::{AgentSides, Binding, Card, Carrier, says_push};
 use access::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, url_base};
-use kernel::config::{Bridging, CompletionMode, Config, Transport};
+use kernel::config::{Bridging, ChainMode, CompletionMode, Config, Transport};
 use kernel::ids::{InstanceId, WorkspaceId};
 use kernel::rejection::{AtStage as _, Reason, Rejection};
 use kernel::stage::Stage;
@@ -115,6 +115,8 @@ pub struct Agent {
     pub idle_timeout: Option<Duration>,
     /// Proof in the caller tokens that it gets.
     pub proof: CallerProof,
+    /// The calls with which it gets a chain token.
+    pub chain: ChainMode,
     /// Credential that the agent requires of its callers.
     pub upstream_auth: Option<UpstreamAuth>,
     /// Certificates that verify it, and the gateway's client certificate. `None`: the system's, and none.
@@ -390,6 +392,7 @@ impl Core {
             options: AgentOptions::from_workspace(workspace, &config),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             proof: workspace.proof.unwrap_or_default(),
+            chain: workspace.chain.unwrap_or(ChainMode::Person),
             upstream_auth,
             upstream_tls,
             address_decision: AddressDecision::new(&workspace.id),

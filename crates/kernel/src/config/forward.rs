@@ -41,7 +41,7 @@ pub const PASSED_FROM_AGENTS: [&str; 14] = [
 /// credential to an agent, or let a caller impersonate another.
 pub const NEVER_TO_AGENTS: &str = "authorization, connection, content-encoding, content-length, cookie, expect, \
     forwarded, host, keep-alive, proxy-authorization, te, trailer, transfer-encoding, upgrade, via, \
-    x-a2a-caller-token, x-a2a-hops, x-request-id, x-timeout, x-workspace-id";
+    x-a2a-caller-token, x-a2a-hops, x-a2a-on-behalf-of, x-request-id, x-timeout, x-workspace-id";
 
 /// Response fields with which an agent would act for the gateway's origin, or that the gateway sets
 /// itself.

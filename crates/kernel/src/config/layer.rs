@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use super::load::DEFAULT;
 use super::tables::describe_misfit as describe_misfit_of;
-use super::{Cap, Guard, WorkspaceIssuer, guard};
+use super::{Cap, Guard, RootRule, WorkspaceIssuer, guard};
 
 /// Keys with values that may contain a password.
 const SECRET: [&str; 3] = ["stores.sql", "stores.shared", "telemetry.otlp_headers"];
@@ -166,7 +166,7 @@ pub(super) fn describe_misfit(
         }
         // The value is not quoted: a URL may hold a password.
         ("auth.issuers", _) => "is not a list of issuers: write [[auth.issuers]] and below it `issuer`, `jwks_url` (https) and \
-             `audience`, if need be `name` and `client_id`, all text, and nothing else; or, as one value, \
+             `audience`, if need be `name`, `client_id` and `groups`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
         ("auth.workspace_issuers", _) => {
@@ -186,6 +186,12 @@ pub(super) fn describe_misfit(
             let form = "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one \
                         value, [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]";
             describe_misfit_of::<Cap>(("cap", form), value, &least)
+        }
+        ("access.require", _) => {
+            let least = toml::toml! { targets = ["*"] root = "person" };
+            let form = "is not a list of rules: write [[access.require]] and below it `targets` and `root`; or, as one \
+                        value, [{\"targets\":[\"my-agent\"],\"root\":\"person\"}]";
+            describe_misfit_of::<RootRule>(("rule", form), value, &least)
         }
         ("guard", _) => {
             let least = toml::toml! { name = "least" };

@@ -49,6 +49,7 @@ mod layer;
 pub mod live;
 pub mod load;
 pub mod reload;
+mod require;
 mod restart;
 mod scope;
 mod sign_in;
@@ -83,6 +84,7 @@ pub use self::guard::{
 pub use self::issuers::claims::Part;
 pub use self::issuers::{Issuer, WorkspaceIssuer, check_url};
 pub use self::live::{Derived, Live};
+pub use self::require::{RequiredRoot, RootRule};
 pub use self::restart::RESTART_KEYS;
 pub use self::scope::Scope;
 pub use self::sign_in::{SignIn, SignInRoles};
@@ -115,6 +117,8 @@ sections! {
         auth: Auth,
         /// `[access]`
         access: Access,
+        /// `[chain]`
+        chain: Chain,
         /// `[a2a]`
         a2a: A2a,
         /// `[card]`
@@ -253,6 +257,18 @@ sections! {
     Access {
         /// Reach of the rule between ancestors and descendants.
         lineage: LineageReach,
+        /// Whether each hop of a chain must be permitted, or its root as well.
+        chain: ChainReach,
+        /// `[[access.require]]`
+        #[serde(default)]
+        require: Vec<RootRule>,
+    }
+    /// `[chain]`: on whose behalf agents act.
+    Chain {
+        /// Lifetime of a chain, from the call of its root.
+        ttl: Duration as "duration",
+        /// Whether a chain ends with the credential of its root.
+        follow_exp: bool,
     }
     /// `[a2a]`: processing of calls.
     A2a {
@@ -534,6 +550,22 @@ words! {
         Auto => "auto",
         /// They are rejected.
         Off => "off",
+    }
+    /// `access.chain`: the permissions that a call on a chain needs.
+    ChainReach {
+        /// That of its caller for the target, as of each hop.
+        Hop => "hop",
+        /// That of the root as well.
+        Ends => "ends",
+    }
+    /// `chain` of a workspace: the calls with which it gets a chain token.
+    ChainMode {
+        /// Those of persons, and those of a chain.
+        Person => "person",
+        /// All.
+        Always => "always",
+        /// None.
+        Never => "never",
     }
     /// `transport` of a workspace: what carries calls, where the agent's card names several interfaces.
     Transport {

@@ -37,7 +37,7 @@ use crate::mailbox::{
 use a2a::state::TaskState;
 use access::identity::stored_account;
 use directory::events::{self, Event, Events, PayloadSubject};
-use kernel::ids::WorkspaceId;
+use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::metrics::RetainedKind;
 use kernel::rejection::{Delivery, Reason, Rejection};
 use kernel::shares::Amounts;
@@ -508,15 +508,21 @@ const FIND_KEY: &str = concat!(
      AND state NOT IN ('failed', 'expired')"
 );
 
-// Sizes are read first, so that rows that do not fit into a page are not read.
-const LIST_SIZES: &str = "SELECT CAST(OCTET_LENGTH(body) + COALESCE(OCTET_LENGTH(answer), 0) AS BIGINT) AS bytes \
-    FROM mailbox_items WHERE owner = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) ORDER BY id DESC LIMIT $3";
+/// Selects the delegations of one life of a workspace, whoever is at the root of each.
+macro_rules! delegations_page {
+    () => {
+        " FROM mailbox_items WHERE source_id = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) \
+         AND (owner = $3 OR SUBSTR(owner, 1, LENGTH($3) + 5) = $3 || ' for ') ORDER BY id DESC LIMIT $4"
+    };
+}
 
-const LIST: &str = concat!(
-    "SELECT ",
-    item_columns!(),
-    " FROM mailbox_items WHERE owner = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) ORDER BY id DESC LIMIT $3"
+// Sizes are read first, so that rows that do not fit into a page are not read.
+const LIST_SIZES: &str = concat!(
+    "SELECT CAST(OCTET_LENGTH(body) + COALESCE(OCTET_LENGTH(answer), 0) AS BIGINT) AS bytes",
+    delegations_page!()
 );
+
+const LIST: &str = concat!("SELECT ", item_columns!(), delegations_page!());
 
 const DISPATCH: &str = "UPDATE mailbox_items \
     SET state = 'dispatched', attempts = attempts + 1, leased_until = $3, updated_at = $4 \
@@ -647,27 +653,32 @@ impl Jobs {
         Ok(callers.has_share(stored_account(&new.caller), max))
     }
 
-    /// Returns delegations of `owner` before the id `before` (empty: all), newest first, and whether there
+    /// Returns delegations of a workspace before the id `before` (empty: all), newest first, and whether there
     /// are more. At most `limit`; fewer, and at least one, when they are large.
     ///
     /// # Errors
     /// When the store cannot be asked.
     pub async fn list_delegations(
         &self,
-        owner: &str,
+        life: &WorkspaceIncarnation,
         before: &str,
         limit: u32,
     ) -> Result<(Vec<Job>, bool), Unavailable> {
         let db = &self.mailbox.db;
+        let (id, owner) = (life.id.as_str(), life.to_string());
         let work = async {
-            let sizes = sqlx::query_scalar(LIST_SIZES).bind(owner).bind(before);
-            let sizes = sizes.bind(i64::from(limit) + 1).fetch_all(db.pool());
+            let sizes = sqlx::query_scalar(LIST_SIZES).bind(id).bind(before);
+            let sizes = sizes
+                .bind(&owner)
+                .bind(i64::from(limit) + 1)
+                .fetch_all(db.pool());
             let sizes: Vec<i64> = sizes.await?;
             let count = count_fitting(&sizes, limit);
             let rows = query!(
                 LIST,
-                owner,
+                id,
                 before,
+                &owner,
                 i64::try_from(count).unwrap_or(i64::MAX)
             );
             let rows = rows.fetch_all(db.pool()).await?;

@@ -84,6 +84,7 @@ impl Permit {
             rule: self.rule.as_str(),
             org: self.org.as_deref(),
             generation: self.generation,
+            chain_hash: None,
         }
     }
 
@@ -175,6 +176,18 @@ impl Hierarchy {
         let permit = permit.await?;
         require_life(proof, &permit)?;
         Ok(permit)
+    }
+
+    /// Returns a permit if `principal` may reach `target`, for a link of a chain. No credential proves it.
+    ///
+    /// # Errors
+    /// As [`Hierarchy::permit`].
+    pub async fn permit_link(
+        &self,
+        principal: &Principal,
+        target: &WorkspaceId,
+    ) -> Result<Permit, Rejection> {
+        self.permit_principal(principal, target, &mut ()).await
     }
 
     async fn permit_principal(

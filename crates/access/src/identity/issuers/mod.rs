@@ -15,11 +15,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, is_valid_name, open_proof};
 use super::refusal::{AuthError, Refusal};
+use super::signed_tokens::GROUPS_MAX;
 use crate::identity::revocations::Revocable;
 use kernel::config;
 use kernel::ids::WorkspaceId;
@@ -209,12 +210,14 @@ impl Issuer {
         let config::Issuer {
             issuer, audience, ..
         } = &self.settings.named;
+        let mut groups = Box::default();
         let (principal, expires_at, in_org, revocable) = match &self.settings.platform {
             None => {
                 let claims: Claims = key.verify(token, &head, leeway, issuer, audience)?;
                 check_issued_at(claims.iat, leeway)?;
                 let expires_at = claims.exp;
                 let revocable = claims.to_revocable(issuer);
+                groups = claims.groups(self.settings.named.groups.as_deref());
                 (
                     claims.into_principal()?,
                     expires_at,
@@ -247,6 +250,7 @@ impl Issuer {
             signer: Some(Signer { named, key }),
             in_org,
             revocable,
+            groups,
             ..open_proof()
         })
     }
@@ -307,9 +311,26 @@ struct Claims {
     jti: Option<Value>,
     org: Option<String>,
     workspaces: Option<Vec<WorkspaceId>>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 impl Claims {
+    /// Returns the names in a claim: one, or a list. More than are kept are cut off.
+    fn groups(&self, claim: Option<&str>) -> Box<[String]> {
+        let named = match claim.and_then(|claim| self.others.get(claim)) {
+            Some(Value::String(one)) => vec![one.clone()],
+            Some(Value::Array(list)) => list
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+            _ => Vec::new(),
+        };
+        let named = named.into_iter().filter(|name| is_valid_name(name));
+        named.take(GROUPS_MAX).collect()
+    }
+
     /// Returns what revokes the token. One that does not say when it was issued is older than any revocation.
     fn to_revocable(&self, issuer: &str) -> Revocable {
         let issued_at = self.iat.map_or(0, whole_seconds).saturating_mul(1000);

@@ -90,6 +90,7 @@ fn settings(names: &[&str]) -> config::Auth {
         audience: "gateway".to_owned(),
         name: None,
         client_id: None,
+        groups: None,
     };
     config::Auth {
         issuers: names.iter().map(issuer).collect(),

@@ -170,6 +170,17 @@ impl Revocable {
     }
 }
 
+impl Revocable {
+    /// Returns the key of a token in a table, by its id. It counts from the first use on.
+    pub fn of_token(id: &str) -> Self {
+        Self {
+            keys: vec![Subject::Credential(id.to_owned()).key()],
+            issued_at: 0,
+            org: None,
+        }
+    }
+}
+
 /// A revocation to be made.
 pub struct NewRevocation {
     /// What is revoked.
@@ -295,11 +306,12 @@ impl Revocations {
         if self.is_idle() {
             return false;
         }
-        let Some(revocable) = proof.revocable() else {
-            return false;
-        };
-        let org = revocable.org.as_deref().or(proof.principal.org());
-        self.covers(&revocable.keys, revocable.issued_at, org)
+        let of_chain = proof.chain().map(|chain| chain.revocable());
+        let mut all = proof.revocable().into_iter().chain(&of_chain);
+        all.any(|revocable| {
+            let org = revocable.org.as_deref().or(proof.principal.org());
+            self.covers(&revocable.keys, revocable.issued_at, org)
+        })
     }
 
     /// Makes a revocation of what began by now. It is in force here when this returns, and on every replica within 1 s.

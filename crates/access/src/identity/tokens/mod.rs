@@ -17,6 +17,7 @@ pub use self::orgs_and_operators::{OperatorRow, OrgTokenRow};
 pub(super) use self::uses::UseQueue;
 use super::credential::{CredentialHash, Form, IssuedToken};
 use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential};
+use crate::identity::revocations::Revocable;
 use crate::rows::{Statement, execute, fetch_all, fetch_with, from_row, read, sql};
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
@@ -177,14 +178,16 @@ impl Tokens {
             let principal = Principal::Workspace {
                 id: read(row, "workspace_id")?,
             };
+            let id: String = read(row, "id")?;
             let proof = Proof {
                 expires_at: read(row, "expires_at")?,
                 born_at: read(row, "born_at")?,
+                revocable: Some(Arc::new(Revocable::of_token(&id))),
                 ..Proof::by_credential(principal, CredentialKind::Workspace, hash)
             };
             Ok(ResolvedCredential {
                 proof: proof.with_account(),
-                last_use: Some((read(row, "id")?, read(row, "last_used_at")?)),
+                last_use: Some((id, read(row, "last_used_at")?)),
             })
         };
         let query = sql!(FIND_WORKSPACE, hash.to_hex());

@@ -14,7 +14,9 @@ use super::forward::{refuse_request_field, refuse_response_field};
 use super::issuers::check_url;
 use super::load::{Problem, Source};
 use super::value::{has_user, is_http, is_loopback, is_text};
-use super::{AddressProfile, AuthMode, Config, OtlpProtocol, ServingTls, cap, exposure, guard};
+use super::{
+    AddressProfile, AuthMode, Config, OtlpProtocol, ServingTls, cap, exposure, guard, require,
+};
 use super::{issuers, layer, store_url, tls_pair};
 use crate::ids::{REPLICA_NAME_MAX, is_name};
 
@@ -27,6 +29,10 @@ const NAMESERVERS_MAX: usize = 8;
 /// Longest duration of any key. A longer one is a mistake, and adding it to an instant could
 /// overflow.
 const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// Lifetimes of chains: as long as revocations are kept at most.
+const CHAIN_TTL: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_hours(7 * 24);
 
 /// Allowed lifetimes of a pair token: at most a day, for which a retired key still verifies.
 const PAIR_TTL: std::ops::RangeInclusive<Duration> =
@@ -96,6 +102,8 @@ pub(super) fn check(
     checks.add_problems("auth.workspace_issuers", platforms);
     checks.check_sign_in();
     checks.add_problems("cap", cap::find_problems(&config.cap));
+    let required = &config.access.require;
+    checks.add_problems("access.require", require::find_problems(required));
     checks.check_guards();
     checks.check_telemetry();
     match checks.problems.is_empty() {
@@ -244,7 +252,7 @@ impl Checks<'_> {
             stream.keepalive, stream.log_ttl, idempotency.ttl, upstream.idle, inbox.retention,
             delegation.deferred_ttl, delegation.retention, affinity.ttl, wake.max_wait, wake.cool_down,
             registry.heartbeat_ttl, telemetry.otlp_timeout, breaker.window, breaker.open, breaker.open_max,
-            limits.target_queue_wait,
+            limits.target_queue_wait, chain.ttl,
         );
         let zero_is_fine = values_of!(c;
             server.drain, server.keepalive, stream.final_grace, stream.linger, directory.stale, upstream.hold,
@@ -271,6 +279,8 @@ impl Checks<'_> {
                 => "must be whole seconds, and at most 5min: a token counts that much longer";
             tokens.pair_ttl if !PAIR_TTL.contains(&c.tokens.pair_ttl)
                 => "must be 10s to 24h: shorter ones end on the way, and keys retire after a day";
+            chain.ttl if !CHAIN_TTL.contains(&c.chain.ttl)
+                => "must be 1s to 7days: revocations are kept for as long";
             breaker.open_max if c.breaker.open > c.breaker.open_max => "must be at least breaker.open";
         }
         list! { self.notes;

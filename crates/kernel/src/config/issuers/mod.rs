@@ -27,6 +27,8 @@ sections! {
         name: Option<String>,
         /// The id of the gateway as its client, the `aud` of its logout tokens; `None`: `audience`.
         client_id: Option<String>,
+        /// The claim with the groups of its persons; `None`: they have none.
+        groups: Option<String>,
     }
 }
 
@@ -56,6 +58,8 @@ pub(super) fn find_problems(issuers: &[Issuer], own: &str) -> Vec<String> {
                 same.count() > 1 => "`name` of issuer {number} is that of another one, too";
                 client.is_some_and(|id| !is_text(id)) =>
                     "`client_id` of issuer {number} must be text of 1 to {TEXT_MAX} bytes";
+                issuer.groups.as_deref().is_some_and(|claim| !is_text(claim)) =>
+                    "`groups` of issuer {number} must be text of 1 to {TEXT_MAX} bytes";
             }
             let wrong = check_url(&issuer.jwks_url).err();
             problems.extend(wrong.map(|reason| format!("`jwks_url` of issuer {number} {reason}")));
@@ -117,6 +121,7 @@ mod tests {
             audience: "gw".to_owned(),
             name: None,
             client_id: None,
+            groups: None,
         };
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let table = "[[auth.issuers]]\nissuer = \"https://a.test\"\njwks_url = \"https://a.test/keys\"\naudience = \"gw\"\n";

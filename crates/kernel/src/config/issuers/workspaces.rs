@@ -45,6 +45,7 @@ impl WorkspaceIssuer {
             audience: self.audience.clone(),
             name: None,
             client_id: None,
+            groups: None,
         }
     }
 }

@@ -43,6 +43,8 @@ CREATE TABLE workspaces (
     push_notifications   BIGINT,
     -- Translation of calls between generations: `auto`, `off`, or NULL, as `a2a.bridge` says.
     bridge               TEXT,
+    -- The calls with which the agent gets a chain token: `person`, `always`, `never`, or NULL, which is `person`.
+    chain                TEXT,
     -- What carries calls where the agent's card names several interfaces: `auto`, `jsonrpc`, `http+json`, `grpc`, or
     -- NULL, which is `auto`.
     transport            TEXT,
@@ -303,7 +305,7 @@ CREATE TABLE mailbox_items (
 CREATE UNIQUE INDEX mailbox_items_idempotency_key ON mailbox_items (kind, owner, idempotency_key)
     WHERE idempotency_key IS NOT NULL AND state NOT IN ('failed', 'expired');
 
-CREATE INDEX mailbox_items_delegations ON mailbox_items (owner, id) WHERE kind = 'delegation';
+CREATE INDEX mailbox_items_delegations ON mailbox_items (source_id, id) WHERE kind = 'delegation';
 
 CREATE INDEX mailbox_items_unfinished_owner ON mailbox_items (owner) WHERE state IN ('pending', 'dispatched');
 
